@@ -1,0 +1,78 @@
+# The verbs a person types. A machine needs make and Python 3.11 or newer; the first verb makes the rest.
+#
+#   PYTHON=python3.13     interpreter for the virtual environment
+#   VENV=.venv            where the virtual environment is
+#   DATABASE_URL=…        use this PostgreSQL and start none
+#   EMBEDDED=--no-fsync   options for the embedded PostgreSQL (--major 16, --bin DIR)
+#   TESTS=tests/unit      what make test runs
+#   ARGS="-x -k lease"    more arguments for pytest, benchmarks or the demo
+
+PYTHON ?= python3
+VENV ?= .venv
+EMBEDDED ?=
+TESTS ?=
+ARGS ?=
+ONCE ?=
+PORT ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+POSTGRES := $(BIN)/python -m django_pgjobs.embedded $(EMBEDDED)
+PYTEST := $(BIN)/python -X dev -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test e2e chaos browser lint format docs bench clean
+.SUFFIXES:
+
+help: ## list the verbs
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## make the virtual environment and nothing else
+
+$(STAMP): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed; name another interpreter with PYTHON=…" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; name one with PYTHON=…" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@echo "Setting up $(VENV)" >&2
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## run the example on real input, then serve it (ONCE=1 stops when it is done, PORT=8000)
+	@$(POSTGRES) --data .pg -- $(BIN)/python -m example_project.demo $(if $(ONCE),--once) $(if $(PORT),--port $(PORT)) $(ARGS)
+
+test: $(STAMP) ## run the suite except slow, chaos and browser tests (COVERAGE=1 measures)
+	@$(POSTGRES) -- $(PYTEST) $(if $(COVERAGE),--cov --cov-report=term) $(TESTS) $(ARGS)
+
+e2e: $(STAMP) ## run the tests that start real workers
+	@$(POSTGRES) -- $(PYTEST) tests/e2e $(ARGS)
+
+chaos: $(STAMP) ## run the tests that kill processes and servers
+	@$(POSTGRES) -- $(PYTEST) -m chaos $(ARGS)
+
+browser: $(STAMP) ## run the admin's tests in Chromium
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+		|| { echo "No Chromium found; on Debian: apt-get install chromium" >&2; exit 1; }
+	@$(POSTGRES) -- $(PYTEST) -m browser $(ARGS)
+
+lint: $(STAMP) ## check style, types, imports and migrations
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+	@$(POSTGRES) -- $(BIN)/python -m django makemigrations --check --dry-run --settings tests.settings
+
+format: $(STAMP) ## write what the formatter and the safe fixes say
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(STAMP) ## build the documentation; a warning is an error
+	$(BIN)/sphinx-build -W -n --keep-going -q -b html docs docs/_build/html
+
+bench: $(STAMP) ## measure our own speed
+	@$(POSTGRES) -- $(BIN)/python benchmarks/run.py $(ARGS)
+
+clean: ## delete what was built, and the embedded server's data
+	@if test -e $(STAMP); then $(BIN)/python -m django_pgjobs.embedded --clean --data .pg; fi
+	rm -rf .pg build dist docs/_build htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,26 @@
+"""Background jobs for Django, kept in PostgreSQL.
+
+The public names, and nothing else: importing this package loads no model and asks nothing of a database, so
+``from django_pgjobs import job`` may stand in any module. Errors are in ``django_pgjobs.exceptions``, the
+tables in ``django_pgjobs.models``, signals in ``django_pgjobs.signals``; anything else is internal.
+"""
+
+from __future__ import annotations
+
+from django_pgjobs.backoff import Backoff
+from django_pgjobs.context import JobContext, current_context
+from django_pgjobs.exceptions import Abandon, Cancel, Snooze
+from django_pgjobs.jobs import BoundJob, JobDefinition, job, register_many
+
+__all__ = [
+    "Abandon",
+    "Backoff",
+    "BoundJob",
+    "Cancel",
+    "JobContext",
+    "JobDefinition",
+    "Snooze",
+    "current_context",
+    "job",
+    "register_many",
+]

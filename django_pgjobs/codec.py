@@ -1,0 +1,378 @@
+"""Python values ⇄ JSON that survives a jsonb column.
+
+Layer 0: no database, no settings. Only ``payload`` calls it. What comes back equals what went in, or it is
+refused: nothing is ever stored approximately.
+
+JSON has no dates and jsonb keeps numbers as decimals, so some values travel as an object of one key that
+begins with ``$``::
+
+    {"$datetime": "2026-03-29T02:30:00+02:00[Europe/Berlin]"}   the offset, and the zone if it has a name
+    {"$date": "2026-03-29"}          {"$time": "02:30:00"}          {"$timedelta": [days, seconds, microseconds]}
+    {"$decimal": "1.10"}             {"$uuid": "…"}                 {"$bytes": "base64"}
+    {"$tuple": [1, 2]}               {"$float": "1e+16"}            {"$dict": [["$x", 1]]}
+
+``$float`` is for the floats that jsonb would change: from 1e16 on they would come back as ``int``, and -0.0
+would lose its sign. ``$dict`` is for a caller's own object that looks like one of these. jsonb does not keep
+the order of an object's keys, so a dict comes back equal but in another order. An Enum travels as its value,
+a dataclass as a dict of its fields, and arrive as such; a time zone without a name arrives as its offset.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from base64 import b64decode, b64encode
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from django.utils.functional import LazyObject, Promise
+
+CODEC_VERSION = 1
+"""Part of every job's fingerprint: parked jobs are tried again by code with another codec."""
+
+MAX_DEPTH = 100
+"""Containers in containers; a fixed number, so that what could be stored can always be read again."""
+
+INT_DIGITS = 4300
+"""``int()`` of a longer text raises, unless the interpreter is told otherwise."""
+
+INT_BITS = 14_284
+"""Every integer of so many bits has at most INT_DIGITS digits; to count those would cost their conversion."""
+
+FIRST_INTEGRAL_FLOAT = 1e16
+"""From here on ``repr`` writes an exponent, and jsonb would keep the number without a decimal point."""
+
+UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
+"""What ``read`` and ``revive`` raise for JSON that this module did not write."""
+
+
+class Refused(Exception):  # noqa: N818
+    """A value cannot be stored: what it is, and what to do instead, without its path."""
+
+
+class TooDeep(Refused):
+    """Containers in containers without end; no single value inside is to blame."""
+
+
+def write(value: Any, depth: int = 0) -> tuple[str, int]:
+    """Return the JSON text of ``value`` and its size in bytes of UTF-8.
+
+    ``depth`` is how many containers are already around it. Raises Refused, also for whatever the value's
+    own methods raise.
+    """
+    try:
+        text = _dump(_lower(value, depth))
+    except Refused:
+        raise
+    except Exception as error:
+        raise Refused(f"a value that raised {type(error).__name__}: {error}") from error
+    if "\\u0000" in text and _NUL.search(text):
+        raise Refused("a text with a NUL character, which PostgreSQL cannot store")
+    return text, _size(text)
+
+
+def write_flat(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Return the JSON text of a payload of a few plain values, for little more than ``json.dumps`` costs.
+
+    None if ``write`` must look at it: something in it is not plain, or not ASCII, or looks like a tag, or is long
+    enough to hide an integer that is too long.
+    """
+    if not (_FLAT.issuperset(map(type, args)) and _FLAT.issuperset(map(type, kwargs.values()))):
+        return None
+    try:
+        text = _dump({"args": args, "kwargs": kwargs})
+    except ValueError:
+        return None
+    plain = len(text) < INT_DIGITS and text.isascii() and "$" not in text and "\\u0000" not in text
+    return text if plain else None
+
+
+def read(text: str) -> Any:
+    """Return the value of a JSON text. Raises one of UNREADABLE."""
+    return _load(text)
+
+
+def revive(stored: Any) -> Any:
+    """Return the value of JSON that is parsed already. Raises one of UNREADABLE."""
+    if isinstance(stored, list):
+        return [revive(item) for item in stored]
+    if isinstance(stored, dict):
+        return _raise_tag({key: revive(item) for key, item in stored.items()})
+    return stored
+
+
+def children(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the values directly inside ``value`` as ``write`` sees it, each with its path."""
+    kind = type(value)
+    if issubclass(kind, Enum):
+        yield path, value.value
+    elif is_dataclass(kind):
+        yield from ((f"{path}.{field.name}", getattr(value, field.name, None)) for field in fields(kind))
+    elif issubclass(kind, dict):
+        yield from ((f"{path}{_step(key)}", item) for key, item in value.items())
+    elif issubclass(kind, (list, tuple)):
+        yield from ((f"{path}[{i}]", item) for i, item in enumerate(value))
+
+
+def _step(key: Any) -> str:
+    return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]"
+
+
+# Python → JSON
+
+
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+_PLAIN = frozenset({str, bool, type(None)})
+_FLAT = _PLAIN | {int}
+_dump = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
+).encode
+
+
+def _size(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        raise Refused("a text with a lone surrogate, which is not valid Unicode") from None
+
+
+def _lower(value: Any, depth: int) -> Any:
+    """Return what ``json`` writes for ``value``: exact JSON types and tagged objects only."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    lower = _LOWER.get(kind)
+    return lower(value, depth) if lower else _lower_other(value, depth)
+
+
+def _lower_int(value: int, depth: int) -> int:
+    if value.bit_length() > INT_BITS:
+        raise Refused(f"an integer of more than {INT_DIGITS} digits")
+    return value
+
+
+def _lower_float(value: float, depth: int) -> Any:
+    if -FIRST_INTEGRAL_FLOAT < value < FIRST_INTEGRAL_FLOAT and (value or math.copysign(1, value) > 0):
+        return value
+    if not math.isfinite(value):
+        raise Refused(f"{value!r}, which JSON does not have; pass None")
+    return {"$float": float.__repr__(value)}
+
+
+def _lower_list(value: list[Any], depth: int) -> list[Any]:
+    deeper = _deeper(depth)
+    kinds = set(map(type, value))
+    if kinds <= _PLAIN:
+        return value
+    if kinds == {int}:
+        _lower_int(max(value), depth)
+        _lower_int(min(value), depth)
+        return value
+    return [_lower(item, deeper) for item in value]
+
+
+def _lower_dict(value: dict[Any, Any], depth: int) -> Any:
+    deeper = _deeper(depth)
+    lowered = {
+        key if type(key) is str else _key(key): item if type(item) in _PLAIN else _lower(item, deeper)
+        for key, item in value.items()
+    }
+    if len(lowered) == 1 and next(iter(lowered)).startswith("$"):
+        return {"$dict": [list(item) for item in lowered.items()]}
+    return lowered
+
+
+def _key(key: Any) -> str:
+    if not issubclass(type(key), str) or issubclass(type(key), Promise):
+        raise Refused(f"a dict with a key of type {_name(type(key))}; keys must be texts")
+    return str.__str__(key)
+
+
+def _deeper(depth: int) -> int:
+    # Counted, not left to RecursionError: that depends on the caller's stack, so a payload registered near the top
+    # of a stack could not be read by a worker further down. It also ends a container that contains itself.
+    if depth >= MAX_DEPTH:
+        raise TooDeep(f"nested deeper than {MAX_DEPTH} levels, or contains itself")
+    return depth + 1
+
+
+def _lower_datetime(value: datetime, depth: int) -> dict[str, str]:
+    return {"$datetime": datetime.isoformat(value) + _zone_suffix(value)}
+
+
+def _lower_time(value: time, depth: int) -> dict[str, str]:
+    return {"$time": time.isoformat(value) + _zone_suffix(value)}
+
+
+def _zone_suffix(value: datetime | time) -> str:
+    """``[Europe/Berlin]`` for a named zone, ``[fold]`` where nothing else tells the second of two equal times."""
+    zone = value.tzinfo
+    name = zone.key if isinstance(zone, ZoneInfo) else None
+    fold = "[fold]" if value.fold and (zone is None or value.utcoffset() is None) else ""
+    return fold + (f"[{name}]" if name else "")
+
+
+def _lower_decimal(value: Decimal, depth: int) -> dict[str, str]:
+    if not value.is_finite():
+        raise Refused(f"Decimal {value}, which is no finite number; pass None")
+    return {"$decimal": Decimal.__str__(value)}
+
+
+_LOWER: dict[type, Callable[[Any, int], Any]] = {
+    int: _lower_int,
+    float: _lower_float,
+    list: _lower_list,
+    dict: _lower_dict,
+    OrderedDict: _lower_dict,
+    tuple: lambda value, depth: {"$tuple": _lower_list(list(value), depth)},
+    datetime: _lower_datetime,
+    date: lambda value, depth: {"$date": date.isoformat(value)},
+    time: _lower_time,
+    timedelta: lambda value, depth: {"$timedelta": [value.days, value.seconds, value.microseconds]},
+    Decimal: _lower_decimal,
+    UUID: lambda value, depth: {"$uuid": str(value)},
+    bytes: lambda value, depth: {"$bytes": b64encode(value).decode("ascii")},
+}
+
+
+def _lower_other(value: Any, depth: int) -> Any:
+    """Lower an Enum, a dataclass or a harmless subclass; refuse the rest."""
+    # type(value), never isinstance(): a lazy object answers isinstance() by running its query.
+    kind = type(value)
+    if issubclass(kind, Enum):
+        return _lower(value.value, depth)
+    if issubclass(kind, (Promise, LazyObject)):
+        raise Refused("a lazy object; pass str(…) of a text, the primary key of a model instance")
+    if is_dataclass(kind):
+        return _lower_dict({field.name: getattr(value, field.name) for field in fields(value)}, depth)
+    if issubclass(kind, str):
+        return str.__str__(value)
+    for base in (float, int, list, dict, UUID, datetime, date, Decimal):
+        if issubclass(kind, base):
+            return _lower_subclass(value, base, depth)
+    raise Refused(_describe(kind))
+
+
+def _lower_subclass(value: Any, base: type, depth: int) -> Any:
+    """Lower a subclass as its base, unless it would lose something: nanoseconds, several values per key."""
+    kind = type(value)
+    if base is dict and getattr(kind, "items", None) is not dict.items:
+        raise Refused(f"a {_name(kind)}; pass a plain dict")
+    if base is datetime and value.isoformat() != datetime.isoformat(value):
+        raise Refused(f"a {_name(kind)} that a datetime cannot hold exactly")
+    if base in (int, float, list):
+        value = base(value)
+    return _LOWER[base](value, depth)
+
+
+_ADVICE: tuple[tuple[Callable[[type], bool], str], ...] = (
+    (lambda kind: hasattr(kind, "_meta") and hasattr(kind, "pk"), "a model instance; pass its primary key"),
+    (
+        lambda kind: issubclass(kind, (set, frozenset)),
+        "a set, which has no order; pass sorted(…) or list(…) of it",
+    ),
+    (lambda kind: hasattr(kind, "_fields"), "a named tuple; pass ._asdict() or tuple(…) of it"),
+    (lambda kind: hasattr(kind, "model_dump"), "a pydantic model; pass .model_dump() of it"),
+    (
+        lambda kind: hasattr(kind, "dtype") and hasattr(kind, "item"),
+        "a numpy value; pass .item() or .tolist() of it",
+    ),
+    (lambda kind: issubclass(kind, (bytearray, memoryview)), "a buffer; pass bytes(…) of it"),
+    (
+        lambda kind: hasattr(kind, "query") and hasattr(kind, "iterator"),
+        "a queryset; pass a list of primary keys",
+    ),
+)
+
+
+def _describe(kind: type) -> str:
+    for matches, words in _ADVICE:
+        if matches(kind):
+            return f"{words} ({_name(kind)})"
+    return f"of type {_name(kind)}, which JSON does not have"
+
+
+def _name(kind: type) -> str:
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+# JSON → Python
+
+
+_ZONED = re.compile(r"([^\[]*)(\[fold\])?(?:\[([^\]]+)\])?")
+
+
+def _raise_tag(stored: dict[str, Any]) -> Any:
+    """Return the value a tagged object stands for, any other object as it is. Its inside is revived already."""
+    if len(stored) != 1:
+        return stored
+    ((tag, value),) = stored.items()
+    if not tag.startswith("$"):
+        return stored
+    if tag not in _RAISE:
+        raise ValueError(f"unknown kind of value {tag!r}; newer code may have written it")
+    return _RAISE[tag](value)
+
+
+def _raise_datetime(text: str) -> datetime:
+    plain, fold, zone = _parts(text)
+    value = datetime.fromisoformat(plain)
+    if not zone:
+        return value.replace(fold=1) if fold else value
+    try:
+        return _in_zone(value, ZoneInfo(zone))
+    except (LookupError, ValueError, OSError, OverflowError):
+        # A zone this host does not know: the instant is what counts, and the offset has it.
+        return value
+
+
+def _in_zone(value: datetime, zone: ZoneInfo) -> datetime:
+    """``value`` in ``zone``: the same wall clock if the zone's rules still give that offset, else the same instant."""
+    for fold in (0, 1):
+        local = value.replace(tzinfo=zone, fold=fold)
+        if local.utcoffset() == value.utcoffset():
+            return local
+    return value.astimezone(zone)
+
+
+def _raise_time(text: str) -> time:
+    plain, fold, zone = _parts(text)
+    value = time.fromisoformat(plain)
+    return value.replace(fold=1 if fold else 0, tzinfo=ZoneInfo(zone) if zone else value.tzinfo)
+
+
+def _parts(text: str) -> tuple[str, str | None, str | None]:
+    found = _ZONED.fullmatch(text)
+    if not found:
+        raise ValueError(f"{text!r} is no date and time")
+    return found[1], found[2], found[3]
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+_RAISE: dict[str, Callable[[Any], Any]] = {
+    "$datetime": _raise_datetime,
+    "$date": date.fromisoformat,
+    "$time": _raise_time,
+    "$timedelta": lambda value: timedelta(*value),
+    "$decimal": Decimal,
+    "$uuid": UUID,
+    "$bytes": lambda value: b64decode(value, validate=True),
+    "$tuple": tuple,
+    "$float": float,
+    "$dict": dict,
+}
+
+_load = json.JSONDecoder(object_hook=_raise_tag, parse_constant=_refuse_constant).decode

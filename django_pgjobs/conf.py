@@ -1,0 +1,277 @@
+"""The one dict ``settings.PGJOBS``, read once into a frozen ``Conf``; units are in the names.
+
+Layer 1. ``Conf`` says for each setting its default, its rule and, below it, what it does. ``problems`` finds
+everything that is wrong with a dict, ``checks`` reports that, and ``get_conf`` raises on it with the same words.
+How settings must relate to each other is only checked, not raised: a test may well run on a lease of a second.
+Nothing here reads the environment or touches a database.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from functools import cache
+from typing import Any, Literal
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+
+from django_pgjobs.backoff import Backoff
+
+QUEUE_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
+"""What a queue may be called; to be matched in full."""
+
+MOST_BYTES = 2**28 - 1
+"""The most that one text in a jsonb may have."""
+
+MOST_SECONDS = 3650 * 86400.0
+"""The longest duration that a setting may say: ten years."""
+
+Rule = Callable[[Any], Any]
+"""Returns the value as ``Conf`` keeps it. Raises TypeError or ValueError saying what it must be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong with one key of ``PGJOBS`` (``key`` is empty if it is the dict itself)."""
+
+    kind: Literal["dict", "unknown", "type", "range"]
+    key: str
+    message: str
+    hint: str
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("True or False")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a text")
+    if len(value) > 200 or "\0" in value:
+        raise ValueError("a text of at most 200 characters without NUL")
+    return value
+
+
+def _whole(least: int, most: int) -> Rule:
+    def rule(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError("a whole number")
+        if not least <= value <= most:
+            raise ValueError(f"from {least} to {most}")
+        return value
+
+    return rule
+
+
+def _seconds(least: float = 0.0) -> Rule:
+    def rule(value: Any) -> float:
+        number = value.total_seconds() if isinstance(value, timedelta) else value
+        if isinstance(number, bool) or not isinstance(number, (int, float)):
+            raise TypeError("a number of seconds or a timedelta")
+        if not (math.isfinite(number) and least <= number <= MOST_SECONDS):
+            raise ValueError(f"from {least:g} to {MOST_SECONDS:.0f} seconds")
+        return float(number)
+
+    return rule
+
+
+def _or_none(rule: Rule) -> Rule:
+    def either(value: Any) -> Any:
+        try:
+            return None if value is None else rule(value)
+        except TypeError as error:
+            raise TypeError(f"{error}, or None") from None
+
+    return either
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    # A bare text is refused: read as a list it would be one name per letter.
+    if not isinstance(value, (list, tuple, set, frozenset)) or not all(
+        isinstance(item, str) for item in value
+    ):
+        raise TypeError("a list of texts")
+    return tuple(sorted(value) if isinstance(value, (set, frozenset)) else value)
+
+
+def _queues(value: Any) -> tuple[str, ...]:
+    names = _texts(value)
+    wrong = [name for name in names if not QUEUE_NAME.fullmatch(name)]
+    if wrong or not names:
+        raise ValueError(
+            f"names made of 1 to 100 letters, digits and _ . : - (found {', '.join(map(repr, wrong)) or 'none'})"
+        )
+    return names
+
+
+def _backoff(value: Any) -> Backoff:
+    if not isinstance(value, Backoff):
+        raise TypeError("a Backoff(…)")
+    return value
+
+
+def _setting(default: Any, rule: Rule) -> Any:
+    return field(default=default, metadata={"rule": rule})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conf:
+    """The settings as the rest of the package reads them: attribute ``lease_seconds`` is ``PGJOBS["LEASE_SECONDS"]``.
+
+    Seconds may be given as ``timedelta`` and are floats here.
+    """
+
+    queues: tuple[str, ...] | None = _setting(None, _or_none(_queues))
+    """The queues that jobs may be registered in; None allows any valid name."""
+
+    middleware: tuple[str, ...] = _setting((), _texts)
+    """Dotted paths of the factories that are wrapped around every job in the executor, outermost first."""
+
+    release: str = _setting("", _text)
+    """Name of the deployed code, shown with workers and attempts."""
+
+    notify: bool = _setting(True, _flag)
+    """Wake workers by NOTIFY when a job is registered; without it they find it by polling."""
+
+    lease_seconds: float = _setting(30.0, _seconds(0.05))
+    """How long a claimed job stays its worker's without renewal; after a worker's death its jobs wait this long."""
+
+    renew_seconds: float = _setting(10.0, _seconds(0.01))
+    """How often a worker renews its leases; at most a third of ``lease_seconds``."""
+
+    beat_seconds: float = _setting(10.0, _seconds(0.01))
+    """How often a worker writes its heartbeat, which grants no right and only informs people."""
+
+    stale_seconds: float = _setting(60.0, _seconds(0.05))
+    """After how long without a heartbeat a worker is shown as gone; more than twice ``beat_seconds``."""
+
+    drain_seconds: float = _setting(25.0, _seconds())
+    """How long a stopping worker lets running jobs finish before it hands them back."""
+
+    poll_seconds: float = _setting(5.0, _seconds(0.01))
+    """How long an idle worker sleeps at most between two looks, should no NOTIFY reach it."""
+
+    rescue_grace_seconds: float = _setting(30.0, _seconds())
+    """How long after its deadline a job is left to its own worker's ladder before others take it."""
+
+    callback_seconds: float = _setting(10.0, _seconds(0.01))
+    """How long ``on_abandon`` and ``on_cancel`` may run."""
+
+    ready_seconds: float = _setting(120.0, _seconds(0.1))
+    """How long an executor may take to start before it is killed and counted as a failed boot."""
+
+    executor_conn_max_age_seconds: float = _setting(60.0, _seconds())
+    """How long executors keep database connections open between jobs; 0 closes them after each job."""
+
+    processes: int = _setting(None, _or_none(_whole(1, 1000)))
+    """Executor processes of one worker; None is the number of usable cores, at most 4."""
+
+    threads: int = _setting(4, _whole(1, 1000))
+    """Jobs that one executor runs at once in threads."""
+
+    async_slots: int = _setting(50, _whole(0, 100_000))
+    """Coroutine jobs that one executor runs at once."""
+
+    payload_limit_bytes: int = _setting(1024 * 1024, _whole(2, MOST_BYTES))
+    """The most that a job's encoded arguments may take, in bytes of UTF-8."""
+
+    result_limit_bytes: int = _setting(1024 * 1024, _whole(2, MOST_BYTES))
+    """The most that a job's encoded result may take, in bytes of UTF-8."""
+
+    traceback_limit_chars: int = _setting(20_000, _whole(0, 10_000_000))
+    """How much of a traceback the retry history keeps."""
+
+    max_attempts_ceiling: int = _setting(1000, _whole(1, 1_000_000))
+    """The most attempts that a job may ask for."""
+
+    timeout_ceiling_seconds: float = _setting(86400.0, _seconds(0.001))
+    """The longest timeout that a job may ask for."""
+
+    run_at_ceiling_days: int = _setting(3650, _whole(1, 36_500))
+    """How far ahead a job may be registered."""
+
+    default_max_attempts: int = _setting(5, _whole(1, 1_000_000))
+    """Attempts of a job that does not say ``max_attempts``."""
+
+    default_timeout_seconds: float | None = _setting(1800.0, _or_none(_seconds(0.001)))
+    """Timeout of a job that does not say ``timeout``; None is without limit."""
+
+    default_backoff: Backoff = _setting(Backoff(15, factor=4, limit=3600, jitter=0.1), _backoff)
+    """Delay between the attempts of a job that does not say ``backoff``."""
+
+    def __post_init__(self) -> None:
+        if self.processes is None:
+            object.__setattr__(self, "processes", min(4, usable_cores()))
+
+
+RULES: Mapping[str, Rule] = {item.name.upper(): item.metadata["rule"] for item in fields(Conf)}
+"""Key of ``PGJOBS`` → its rule."""
+
+
+@cache
+def get_conf() -> Conf:
+    """Return the configuration, read from ``settings.PGJOBS`` at the first call and after each change of it.
+
+    Raises ImproperlyConfigured with every unknown key and wrong value.
+    """
+    given = getattr(settings, "PGJOBS", {})
+    if found := list(problems(given)):
+        raise ImproperlyConfigured(" ".join(f"{problem.message} {problem.hint}" for problem in found))
+    return Conf(**{key.lower(): RULES[key](value) for key, value in given.items()})
+
+
+def problems(given: Any) -> Iterator[Problem]:
+    """Yield what is wrong with ``given`` as ``settings.PGJOBS``, each key by itself."""
+    if not isinstance(given, Mapping):
+        yield Problem(
+            "dict",
+            "",
+            f"PGJOBS must be a dict, not {type(given).__name__}.",
+            'Write PGJOBS = {"THREADS": 4}.',
+        )
+        return
+    for key, value in given.items():
+        if key not in RULES:
+            yield _unknown(key)
+            continue
+        try:
+            RULES[key](value)
+        except TypeError as error:
+            yield Problem("type", key, f'PGJOBS["{key}"] must be {error}, not {value!r}.', _default(key))
+        except ValueError as error:
+            yield Problem("range", key, f'PGJOBS["{key}"] must be {error}, not {value!r}.', _default(key))
+
+
+def _unknown(key: Any) -> Problem:
+    close = difflib.get_close_matches(str(key).upper(), RULES, n=1)
+    hint = f'Did you mean "{close[0]}"?' if close else f"The settings are: {', '.join(sorted(RULES))}."
+    return Problem("unknown", str(key), f"PGJOBS[{key!r}] is no setting of django-pgjobs.", hint)
+
+
+def _default(key: str) -> str:
+    default = next(item.default for item in fields(Conf) if item.name == key.lower())
+    return f"The default is {default!r}."
+
+
+def _forget(*, setting: str, **_: Any) -> None:
+    if setting == "PGJOBS":
+        get_conf.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="django_pgjobs.conf")

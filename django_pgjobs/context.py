@@ -1,0 +1,175 @@
+"""What a running job may know of itself: its number, its attempt, its time left, whether it shall stop.
+
+Made by ``attempt`` for every start of a body or callback; holds no connection and writes nothing itself:
+``progress`` goes to the reporter it was given, ``cancelled`` reads what the supervisor has told this process.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, MutableMapping
+from contextvars import ContextVar, Token
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from django_pgjobs import clock
+
+if TYPE_CHECKING:
+    from django_pgjobs.decisions import Failure
+
+MESSAGE_LIMIT = 200
+"""Characters kept of a progress message."""
+
+Reporter = Callable[[float, float | None, str], None]
+"""Takes (n, total, message) of ``progress``; must not block for long."""
+
+
+class Cancellation(Protocol):
+    """What this process has been told about a wish to cancel the job; it may change at any time."""
+
+    requested: bool
+    by: str
+    reason: str
+
+
+class JobLogger(logging.LoggerAdapter[logging.Logger]):
+    """Adds ``job``, ``attempt``, ``claim`` and ``queue`` to every record; the caller's own ``extra`` wins."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Merge both extras (the standard adapter drops the caller's)."""
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+
+class JobContext:
+    """The first argument of callbacks, and of jobs declared with ``takes_context=True``.
+
+    ``attempt`` counts from 1; ``timeout`` is in seconds, None for unlimited; ``started`` is an instant of
+    ``django_pgjobs.clock.monotonic()``; ``error`` is, in ``on_abandon``, what ended the job: the live exception
+    where there is one, else the stored failure; ``headers`` is what middleware captured at registering.
+    """
+
+    __slots__ = (
+        "_cancellation",
+        "_log",
+        "_reporter",
+        "attempt",
+        "claim_id",
+        "description",
+        "error",
+        "headers",
+        "id",
+        "max_attempts",
+        "name",
+        "queue",
+        "run_at",
+        "started",
+        "timeout",
+    )
+
+    def __init__(
+        self,
+        *,
+        id: int,
+        name: str,
+        queue: str,
+        attempt: int,
+        max_attempts: int,
+        claim_id: str,
+        timeout: float | None,
+        started: float,
+        headers: dict[str, Any],
+        description: str,
+        reporter: Reporter,
+        cancellation: Cancellation,
+        run_at: datetime | None = None,
+        error: BaseException | Failure | None = None,
+    ) -> None:
+        self.id = id
+        self.name = name
+        self.queue = queue
+        self.attempt = attempt
+        self.max_attempts = max_attempts
+        self.claim_id = claim_id
+        self.timeout = timeout
+        self.started = started
+        self.headers = headers
+        self.description = description
+        self.run_at = run_at
+        self.error = error
+        self._reporter = reporter
+        self._cancellation = cancellation
+        self._log: JobLogger | None = None
+
+    def __repr__(self) -> str:
+        return f"<JobContext {self.name} job={self.id} attempt={self.attempt}>"
+
+    @property
+    def remaining_attempts(self) -> int:
+        """Starts that are left, this one included: ``max_attempts`` on the first attempt, 1 on the last."""
+        return max(self.max_attempts - self.attempt + 1, 0)
+
+    @property
+    def deadline(self) -> float | None:
+        """The instant of ``django_pgjobs.clock.monotonic()`` at which the attempt is stopped, or None."""
+        return None if self.timeout is None else self.started + self.timeout
+
+    def remaining(self) -> float | None:
+        """Return the seconds left before the deadline, 0.0 when it has passed, None when there is none."""
+        deadline = self.deadline
+        return None if deadline is None else max(deadline - clock.monotonic(), 0.0)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody asked this job to stop: raise ``Cancel()`` then; a job that returns has succeeded."""
+        return self._cancellation.requested
+
+    @property
+    def cancelled_by(self) -> str:
+        """Who asked, as stored with the request; empty when nobody did."""
+        return self._cancellation.by
+
+    @property
+    def cancel_reason(self) -> str:
+        """Why, as stored with the request; empty when not said."""
+        return self._cancellation.reason
+
+    @property
+    def log(self) -> JobLogger:
+        """A logger under ``django_pgjobs.job`` whose records carry job, attempt, claim and queue."""
+        if self._log is None:
+            facts = {"job": self.id, "attempt": self.attempt, "claim": self.claim_id, "queue": self.queue}
+            self._log = JobLogger(logging.getLogger("django_pgjobs.job"), facts)
+        return self._log
+
+    def progress(self, n: float, total: float | None = None, message: str = "") -> None:
+        """Tell people how far the job is: ``n`` of ``total``, and what it is doing (≤ 200 characters kept).
+
+        May be called as often as the job likes. Raises ``ValueError`` for a number that is not finite or < 0.
+        """
+        for number in (n, total):
+            if number is not None and not (math.isfinite(number) and number >= 0):
+                raise ValueError(f"progress needs finite numbers ≥ 0, not {number!r}")
+        self._reporter(n, total, str(message).replace("\0", "")[:MESSAGE_LIMIT])
+
+
+_current: ContextVar[JobContext] = ContextVar("django_pgjobs_context")
+
+
+def current_context() -> JobContext:
+    """Return the context of the job that runs here. Raises ``RuntimeError`` outside of a job."""
+    try:
+        return _current.get()
+    except LookupError:
+        raise RuntimeError("No job is running here: current_context() works inside of a job only.") from None
+
+
+def activate(context: JobContext) -> Token[JobContext]:
+    """Make ``context`` the current one; give the returned token to ``deactivate``."""
+    return _current.set(context)
+
+
+def deactivate(token: Token[JobContext]) -> None:
+    """Undo ``activate``."""
+    _current.reset(token)

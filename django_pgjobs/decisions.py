@@ -1,0 +1,87 @@
+"""What an attempt comes to, as data: decided once by ``attempt``, written once by ``store``.
+
+Layer 0. Each class is one fenced statement's worth of facts. ``seconds`` are counted by the database's clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error as the retry history keeps it.
+
+    ``kind`` is the qualified name of the exception type, ``chain`` the whole chain of causes as
+    (kind, message) pairs with the raised one first, ``traceback`` the formatted, truncated text.
+    """
+
+    kind: str
+    message: str
+    chain: tuple[tuple[str, str], ...] = ()
+    traceback: str = ""
+
+    @property
+    def summary(self) -> str:
+        """One line for lists: every link of the chain, the raised one first."""
+        links = self.chain or ((self.kind, self.message),)
+        return " ← ".join(f"{kind.rpartition('.')[2]}: {message}" if message else kind.rpartition(".")[2] for kind, message in links)
+
+
+@dataclass(frozen=True, slots=True)
+class Succeed:
+    """The body returned; ``result`` is its value already encoded as JSON text, or None for nothing kept."""
+
+    result: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The attempt failed and may be tried again after ``seconds``."""
+
+    seconds: float
+    failure: Failure
+    cause: str = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Snooze:
+    """The job asks to come back after ``seconds``; the attempt is given back."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """No attempt is left, or the job gave itself up. ``failure`` is None only for a bare ``raise Abandon()``."""
+
+    reason: str
+    failure: Failure | None = None
+    cause: str = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The job ends as cancelled."""
+
+    reason: str = ""
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """The job cannot be run by this code: it is held until code with another ``fingerprint`` knows it."""
+
+    reason: str
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The job never started, or not by its own fault: it goes back as it was, the attempt uncharged."""
+
+    why: str = ""
+    failure: Failure | None = field(default=None)
+
+
+Decision = Succeed | Retry | Snooze | Abandon | Cancel | Park | Release

@@ -1,0 +1,269 @@
+"""One embedded server: initialise, start, wait until it is ready, stop.
+
+The server is a child of this process. A watcher beside it reads a pipe that only this process holds, and stops
+the server when the pipe ends; so a killed test run leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from django_pgjobs.embedded.place import (
+    EPHEMERAL,
+    KEPT,
+    POLL_SECONDS,
+    STOP_SECONDS,
+    Account,
+    EmbeddedError,
+    Place,
+    recall,
+    reopen,
+    sweep,
+)
+from django_pgjobs.embedded.programs import borrow_binaries, find_binaries, version_of
+
+DEFAULT_MAJOR = 18
+START_SECONDS = 60.0
+PORT_TRIES = 5
+
+# The shell becomes the server, so the pid we know is the server's. Its child reads the pipe whose other
+# end only we hold: a line means that we stop the server ourselves, end of file that we are gone.
+WATCHED = 'exec 3<&0; (read -r line <&3 || kill -INT $$) & exec "$@" 3<&- </dev/null'
+
+
+class EmbeddedServer:
+    """One PostgreSQL server, a child of this process.
+
+    Arguments: ``major``, the version to look for (16 and 18 come with the extra). ``fsync``, false to trade
+    safety in a power cut for speed. ``data``, a directory that remembers where the server's files are, so
+    that the next run with it finds the data again; without it the data go with `stop`. ``binaries``,
+    another installation's directory with ``postgres`` and ``initdb``; its version then overrides ``major``.
+
+    Not thread-safe. As a context manager it starts and stops.
+    """
+
+    def __init__(
+        self, *, major: int = DEFAULT_MAJOR, fsync: bool = True, data: Path | None = None, binaries: Path | None = None
+    ) -> None:
+        self.account = Account.choose()
+        self._given = binaries if binaries is not None else find_binaries(major)
+        self.major = version_of(self._given)
+        self.fsync = fsync
+        self.remembered = None if data is None else data / f"server-{self.major}"
+        self.place: Place | None = None
+        self.port = 0
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """The server's DATABASE_URL, with its password. Raises EmbeddedError before the first start."""
+        if self.place is None or not self.port:
+            raise EmbeddedError("the server was not started")
+        password = self.place.password.read_text()
+        return f"postgres://postgres:{password}@127.0.0.1:{self.port}/postgres"
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the postmaster, or None if it does not run."""
+        running = self._process is not None and self._process.poll() is None
+        return self._process.pid if running and self._process is not None else None
+
+    def start(self) -> str:
+        """Start the server, wait until it takes connections, and return its URL.
+
+        Repeatable; after `halt` the port and the data are the same. Raises EmbeddedError with the end of the
+        server's log if it is not ready within START_SECONDS or if another run uses the same data.
+        """
+        if self.pid is None:
+            self.halt()
+            try:
+                self._start(self.place or self._take_place())
+            except OSError as error:
+                self.stop()
+                raise EmbeddedError(str(error)) from error
+            except BaseException:
+                self.stop()
+                raise
+        return self.url
+
+    def halt(self, *, immediate: bool = False) -> None:
+        """Stop the server and keep its data, port and lock; `start` resumes.
+
+        Connections are cut and their transactions rolled back; with ``immediate`` the server does not even
+        write a checkpoint, as in a crash, and recovers at the next start. Blocks at most 2 × STOP_SECONDS.
+        """
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            self._dismiss_watcher(process)
+            process.send_signal(signal.SIGQUIT if immediate else signal.SIGINT)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(STOP_SECONDS)
+        finally:
+            self._dismiss_watcher(process)
+
+    def stop(self) -> None:
+        """Stop the server; delete its directory unless ``data`` was given. Repeatable."""
+        self.halt()
+        place, self.place = self.place, None
+        if place is None:
+            return
+        if self.remembered is None:
+            place.remove()
+        else:
+            place.close()
+
+    @staticmethod
+    def _dismiss_watcher(process: subprocess.Popen[str]) -> None:
+        if process.stdin is not None and not process.stdin.closed:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write("\n")
+                process.stdin.close()
+
+    def _take_place(self) -> Place:
+        sweep(self.account)
+        self.place = self._find_place()
+        return self.place
+
+    def _find_place(self) -> Place:
+        if self.remembered is None:
+            return self._make_place(EPHEMERAL)
+        known = recall(self.remembered)
+        if known is None:
+            return self._make_place(KEPT)
+        place = reopen(known)
+        try:
+            place.stop_stale(self.account)
+        except BaseException:
+            place.close()
+            raise
+        if place.password.exists():
+            return place
+        place.remove()
+        return self._make_place(KEPT)
+
+    def _make_place(self, prefix: str) -> Place:
+        place = Place.fresh(prefix, self.account)
+        try:
+            place.furnish(self.account)
+            self._initialise(place)
+            if self.remembered is not None:
+                self.remembered.parent.mkdir(parents=True, exist_ok=True)
+                self.remembered.write_text(f"{place.path}\n")
+        except BaseException:
+            place.remove()
+            raise
+        return place
+
+    def _initialise(self, place: Place) -> None:
+        password = secrets.token_hex(16)
+        with private_file(place.path / "initial-password", password) as handed:
+            self.account.give(handed)
+            failure = ""
+            for locale in locales(self.major):
+                status, failure = self.account.run(self._initdb(place, handed, locale), cwd=place.path)
+                if status == 0:
+                    break
+            else:
+                raise EmbeddedError(f"initdb failed: {failure.strip()}")
+        place.password.touch(mode=0o600)
+        place.password.write_text(password)
+
+    def _initdb(self, place: Place, password: Path, locale: list[str]) -> list[str | Path]:
+        program = borrow_binaries(self._given, place, self.account) / "initdb"
+        sync = [] if self.fsync and self.remembered is not None else ["--no-sync"]
+        who = ["--username=postgres", f"--pwfile={password}", "--auth=scram-sha-256"]
+        return [program, f"--pgdata={place.data}", "--encoding=UTF8", *locale, *who, *sync]
+
+    def _start(self, place: Place) -> None:
+        program = borrow_binaries(self._given, place, self.account) / "postgres"
+        for remaining in reversed(range(PORT_TRIES)):
+            self.port = self.port or free_port()
+            self._launch(place, program)
+            try:
+                return self._wait_until_ready(place)
+            except EmbeddedError as error:
+                if not remaining or "Address already in use" not in str(error):
+                    raise
+                self.halt()
+                self.port = 0
+
+    def _launch(self, place: Place, program: Path) -> None:
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            "unix_socket_directories": f'"{place.socket}"',
+            "max_connections": "200",
+            "fsync": "on" if self.fsync else "off",
+            "full_page_writes": "on" if self.fsync else "off",
+            "timezone": "UTC",
+            "log_timezone": "UTC",
+        }
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        argv = ["/bin/sh", "-c", WATCHED, "sh", program, "-D", place.data, *options]
+        with place.log.open("w") as log:
+            self._process = self.account.popen(argv, cwd=place.data, stdin=subprocess.PIPE, stdout=log, stderr=log)
+
+    def _wait_until_ready(self, place: Place) -> None:
+        process = self._process
+        deadline = time.monotonic() + START_SECONDS
+        while process is not None and process.poll() is None and time.monotonic() < deadline:
+            lines = place.postmaster()
+            if len(lines) > 7 and lines[0] == str(process.pid) and lines[7].strip() == "ready":
+                return
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(POLL_SECONDS)
+        raise EmbeddedError(f"PostgreSQL did not start in {place.path}:\n{tail(place.log)}")
+
+
+def locales(major: int) -> list[list[str]]:
+    """Return initdb's locale options to try in turn: code-point order with Unicode letters, else plain C."""
+    unicode = ["--locale=C.UTF-8"]
+    if major >= 17:
+        unicode = ["--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+    return [unicode, ["--locale=C"]]
+
+
+def free_port() -> int:
+    """Return a TCP port of 127.0.0.1 that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def private_file(path: Path, text: str) -> Iterator[Path]:
+    """Write a file that only its owner can read; delete it afterwards."""
+    path.touch(mode=0o600, exist_ok=False)
+    try:
+        path.write_text(text)
+        yield path
+    finally:
+        path.unlink()
+
+
+def tail(log: Path, lines: int = 15) -> str:
+    """Return the last lines of a log file."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])

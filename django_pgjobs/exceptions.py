@@ -1,0 +1,121 @@
+"""Every error this package raises, and the exceptions a job raises to steer itself.
+
+::
+
+    PgJobsError
+    ├── InvalidJob            a bad definition, option or payload, raised where it was written
+    ├── UnknownJob            a row names a definition this process does not have
+    ├── UnreadablePayload     a stored payload cannot be read or no longer fits the signature
+    ├── JobDoesNotExist
+    ├── JobNotCommitted       waiting for a job whose registration is not committed yet
+    ├── JobNotFinished        waiting took longer than asked
+    ├── UnstorableResult      the return value cannot be stored as JSON
+    └── AttemptFailed         causes recorded for an attempt that no exception explains
+        ├── AttemptsExhausted
+        ├── DeadlinePassed
+        └── ExecutorDied
+    JobControl                Snooze, Cancel, Abandon: not errors, not under PgJobsError
+
+A class' docstring is its message unless more is known.
+"""
+
+from __future__ import annotations
+
+import signal as signals
+from datetime import timedelta
+
+
+class PgJobsError(Exception):
+    """Something about a job is wrong."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or " ".join((type(self).__doc__ or "").split()))
+
+
+class InvalidJob(PgJobsError):
+    """The job's definition, options or payload are not valid."""
+
+
+class UnknownJob(PgJobsError):
+    """No job definition of this name is known to this process."""
+
+
+class UnreadablePayload(PgJobsError):
+    """The stored payload cannot be read, or does not fit the job's signature."""
+
+
+class JobDoesNotExist(PgJobsError):
+    """There is no such job."""
+
+
+class JobNotCommitted(PgJobsError):
+    """The job's registration is not committed, so waiting for it here could never end."""
+
+
+class JobNotFinished(PgJobsError, TimeoutError):
+    """The job did not finish within the time given."""
+
+
+class UnstorableResult(PgJobsError):
+    """The job's return value cannot be stored as JSON."""
+
+
+class AttemptFailed(PgJobsError):
+    """The attempt failed."""
+
+
+class AttemptsExhausted(AttemptFailed):
+    """No attempts are left, so the job was not run again."""
+
+
+class DeadlinePassed(AttemptFailed):
+    """The attempt ran longer than its timeout."""
+
+
+class ExecutorDied(AttemptFailed):
+    """The process that ran the job died."""
+
+    def __init__(self, message: str | None = None, *, exitcode: int | None = None, signal: int | None = None) -> None:
+        self.exitcode = exitcode
+        self.signal = signal
+        super().__init__(message or self._words())
+
+    def _words(self) -> str:
+        if self.signal is not None:
+            return f"The process that ran the job was killed by {signals.Signals(self.signal).name}."
+        if self.exitcode is not None:
+            return f"The process that ran the job exited with status {self.exitcode}."
+        return "The process that ran the job died."
+
+
+class JobControl(Exception):  # noqa: N818 (a decision of the job, not an error)
+    """Raised by a job to say what shall become of it."""
+
+
+class Snooze(JobControl):
+    """Come back later; costs no attempt.
+
+    ``seconds``: how long to wait, seconds or ``timedelta``, counted by the database's clock.
+    """
+
+    def __init__(self, seconds: float | timedelta = 0) -> None:
+        self.seconds = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
+        if not 0 <= self.seconds < float("inf"):
+            raise ValueError(f"Snooze needs a finite number of seconds ≥ 0, not {seconds!r}")
+        super().__init__(self.seconds)
+
+
+class Cancel(JobControl):
+    """End this job as cancelled; no further attempt. ``on_cancel`` runs."""
+
+    def __init__(self, reason: str = "") -> None:
+        self.reason = str(reason)
+        super().__init__(self.reason)
+
+
+class Abandon(JobControl):
+    """Give this job up now, whatever attempts are left. ``on_abandon`` runs."""
+
+    def __init__(self, reason: str = "") -> None:
+        self.reason = str(reason)
+        super().__init__(self.reason)

@@ -1,0 +1,323 @@
+"""The job language: ``@job`` makes a function a ``JobDefinition``, which registers jobs and knows its policy.
+
+Imports no model: ``from django_pgjobs import job`` never touches the app registry. What is wrong with a
+definition is said where it was written, at import; what is wrong with a call is said at the call, before
+anything is sent to the database.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+from django_pgjobs import options as checks
+from django_pgjobs.conf import get_conf
+from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.functions import check_callback, check_function, location_of
+from django_pgjobs.options import InvalidOption, JobOptions, Plan, RegisterOptions
+from django_pgjobs.policy import JobPolicy
+from django_pgjobs.registration import Row, register_all, register_one
+from django_pgjobs.registry import registry
+
+if TYPE_CHECKING:
+    from django_pgjobs.context import JobContext
+    from django_pgjobs.models import Job
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Callback = TypeVar("Callback", bound="Awaitable[None] | None")
+"""What a callback returns."""
+Kept = TypeVar("Kept", bound=Callable[..., Any])
+
+Arguments = Mapping[str, object] | tuple[object, ...]
+"""A row of ``register_many``: keyword arguments, or positional ones."""
+
+logger = logging.getLogger("django_pgjobs")
+
+
+class JobDefinition(JobPolicy, Generic[P, R]):
+    """A function that can be registered as a job, and still be called.
+
+    Its attributes are the policy of the code that runs it: ``backoff``, ``retry_on``, ``give_up_on``, callbacks.
+    ``queue``, ``priority``, ``max_attempts`` and ``timeout`` (seconds, None for unlimited) are what a
+    registration writes on the row. ``fingerprint`` changes with name, parameters and payload format: a parked
+    job is tried again by code with another one.
+    """
+
+    func: Callable[..., R]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function here and now, as if it were not decorated."""
+        return self.func(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<job {self.name}>"
+
+    def __reduce__(self) -> str:
+        """Pickle and copy by name, as functions are."""
+        return self.func.__qualname__
+
+    # Callbacks
+
+    def on_abandon(
+        self, func: Callable[Concatenate[JobContext, P], Callback]
+    ) -> Callable[Concatenate[JobContext, P], Callback]:
+        """Decorate what runs when the job has been given up; it takes the context first. Returns it unchanged."""
+        return self._keep("on_abandon", func)
+
+    def on_cancel(
+        self, func: Callable[Concatenate[JobContext, P], Callback]
+    ) -> Callable[Concatenate[JobContext, P], Callback]:
+        """Decorate what runs when the job has been cancelled; it takes the context first. Returns it unchanged."""
+        return self._keep("on_cancel", func)
+
+    def describe(self, func: Callable[P, str]) -> Callable[P, str]:
+        """Decorate what words the job for lists and logs (≤ 200 characters kept). Returns it unchanged.
+
+        Called once, at registering, with the job's arguments and inside the caller's transaction: a query that
+        fails there spoils it. Any other error is logged and costs the description only.
+        """
+        if inspect.iscoroutinefunction(func):
+            raise InvalidJob(f"{location_of(func)}: job {self.name!r}: describe must not be an async function")
+        return self._keep("describe", func)
+
+    def _keep(self, what: str, func: Kept) -> Kept:
+        try:
+            if getattr(self, f"{what}_func") is not None:
+                raise InvalidOption(f"{what} is set already")
+            check_callback(what, func, self.signature, takes_context=what != "describe")
+        except InvalidOption as error:
+            raise InvalidJob(f"{location_of(func)}: job {self.name!r}: {error}") from None
+        setattr(self, f"{what}_func", func)
+        return func
+
+    # Registering
+
+    def register(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """Store a job with these arguments, as part of the caller's transaction, and return it.
+
+        Raises ``TypeError`` for arguments the function would not take, ``InvalidJob`` for values that cannot be
+        stored; nothing is stored then and an open transaction stays usable.
+        """
+        self.fits(*args, **kwargs)
+        return register_one(Row(self, self.plan, args, kwargs))
+
+    async def aregister(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """``register`` for async callers."""
+        return await sync_to_async(self.register)(*args, **kwargs)
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundJob:
+        """Return a call that is not registered yet. Raises ``TypeError`` as ``register`` does."""
+        self.fits(*args, **kwargs)
+        return BoundJob(self, args, kwargs)
+
+    def using(self, **options: Unpack[RegisterOptions]) -> BoundOptions[P, R]:
+        """Return this job with options for one or more registrations.
+
+        ``run_at`` (aware datetime) or ``delay`` (seconds or ``timedelta``, on the database's clock), ``queue``,
+        ``priority``, ``timeout`` (None for unlimited), ``max_attempts``, ``database`` (alias). Raises ``InvalidJob``.
+        """
+        return BoundOptions(self, _checked(self, {}, options))
+
+    def register_many(self, rows: Iterable[Arguments]) -> list[int]:
+        """Store a job per row by one statement; return the ids in the order of the rows.
+
+        A row is a mapping of keyword arguments or a tuple of positional ones. Errors as of ``register``, naming
+        the row; then nothing is stored.
+        """
+        return BoundOptions(self, {}).register_many(rows)
+
+    async def aregister_many(self, rows: Iterable[Arguments]) -> list[int]:
+        """``register_many`` for async callers."""
+        return await sync_to_async(self.register_many)(rows)
+
+
+class ContextJobDefinition(JobDefinition[P, R]):
+    """A definition declared with ``takes_context=True``: only a direct call takes the context, first."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, context: JobContext, /, *args: P.args, **kwargs: P.kwargs) -> R:  # type: ignore[override]
+            ...
+
+
+@dataclass(frozen=True, slots=True)
+class BoundOptions(Generic[P, R]):
+    """A job definition with options for its registrations, made by ``using``; it registers as the definition does."""
+
+    definition: JobDefinition[P, R]
+    options: Mapping[str, Any]
+    """Fields of the plan, already checked; ``using`` makes them."""
+
+    def _plan(self) -> Plan:
+        return _changed(self.definition, self.options)
+
+    def using(self, **options: Unpack[RegisterOptions]) -> BoundOptions[P, R]:
+        """Return the same with further options, which win."""
+        return BoundOptions(self.definition, _checked(self.definition, self.options, options))
+
+    def register(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """Store a job with these arguments and options; see ``JobDefinition.register``."""
+        self.definition.fits(*args, **kwargs)
+        return register_one(Row(self.definition, self._plan(), args, kwargs))
+
+    async def aregister(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """``register`` for async callers."""
+        return await sync_to_async(self.register)(*args, **kwargs)
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundJob:
+        """Return a call with these options that is not registered yet."""
+        self.definition.fits(*args, **kwargs)
+        return BoundJob(self.definition, args, kwargs, self.options)
+
+    def register_many(self, rows: Iterable[Arguments]) -> list[int]:
+        """Store a job per row with these options; see ``JobDefinition.register_many``."""
+        plan = self._plan()
+        calls = (_row(self.definition, plan, number, row) for number, row in enumerate(rows))
+        return register_all(calls, None, plan.conf)
+
+    async def aregister_many(self, rows: Iterable[Arguments]) -> list[int]:
+        """``register_many`` for async callers."""
+        return await sync_to_async(self.register_many)(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundJob:
+    """A call that is not registered yet: definition, arguments and options. Made by ``bind``."""
+
+    definition: JobDefinition[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def using(self, **options: Unpack[RegisterOptions]) -> BoundJob:
+        """Return the same call with further options, which win."""
+        return replace(self, options=_checked(self.definition, self.options, options))
+
+    def register(self) -> Job:
+        """Store it; may be called again for another job. See ``JobDefinition.register``."""
+        return register_one(self._row())
+
+    async def aregister(self) -> Job:
+        """``register`` for async callers."""
+        return await sync_to_async(self.register)()
+
+    def _row(self) -> Row:
+        return Row(self.definition, _changed(self.definition, self.options), self.args, dict(self.kwargs))
+
+
+def register_many(jobs: Iterable[BoundJob], database: str | None = None) -> list[int]:
+    """Store calls of any kinds by one statement, in the caller's transaction; return the ids in their order.
+
+    All go to ``database``, or to the one alias their options name, or where the router says. Raises
+    ``InvalidJob``; nothing is stored then.
+    """
+    return register_all((job._row() for job in jobs), database, get_conf())
+
+
+async def aregister_many(jobs: Iterable[BoundJob], database: str | None = None) -> list[int]:
+    """``register_many`` for async callers."""
+    return await sync_to_async(register_many)(jobs, database)
+
+
+# The decorator
+
+
+@overload
+def job(func: Callable[P, R], /) -> JobDefinition[P, R]: ...
+
+
+@overload
+def job(
+    *, takes_context: Literal[True], **options: Unpack[JobOptions]
+) -> Callable[[Callable[Concatenate[JobContext, P], R]], ContextJobDefinition[P, R]]: ...
+
+
+@overload
+def job(
+    *, takes_context: Literal[False] = False, **options: Unpack[JobOptions]
+) -> Callable[[Callable[P, R]], JobDefinition[P, R]]: ...
+
+
+def job(func: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a function a job: ``@job`` or ``@job(queue="mail", max_attempts=5, …)``.
+
+    ``name`` (default module.qualname) is stored on every row, so keep it, or add the old one to ``aliases``;
+    ``queue``, ``priority`` (−100…100, larger first), ``max_attempts`` and ``timeout`` (seconds or ``timedelta``,
+    None for unlimited) are written at registering; ``backoff`` (a ``Backoff``, or a callable (exception, attempt)
+    → seconds or None to give up), ``retry_on`` and ``give_up_on`` (exception types, or a callable (exception) →
+    bool) come from the code that runs; ``takes_context`` passes the ``JobContext`` first; ``store_result=False``
+    drops the return value; ``sensitive`` names arguments that nobody shall see in admin and logs.
+
+    Raises ``InvalidJob`` naming file and line for everything that is wrong with it.
+    """
+    return partial(_define, options=options) if func is None else _define(func, options)
+
+
+def _define(func: Callable[..., Any], options: Mapping[str, Any]) -> JobDefinition[..., Any]:
+    try:
+        check_function(func)
+        declared = checks.checked_job_options(options)
+        kind = ContextJobDefinition[..., Any] if declared.get("takes_context") else JobDefinition[..., Any]
+        definition = kind(func, declared)
+    except InvalidOption as error:
+        label = options.get("name") or getattr(func, "__qualname__", func)
+        raise InvalidJob(f"{location_of(func)}: job {str(label)!r}: {error}") from None
+    _check_ceilings(definition)
+    registry.add(definition)
+    return definition
+
+
+def _check_ceilings(definition: JobDefinition[..., Any]) -> None:
+    """Check against the settings, if there are any yet; what is wrong with *them* is the system checks' to say."""
+    if settings.configured:
+        try:
+            _ = definition.plan
+        except ImproperlyConfigured:
+            logger.debug("settings are not valid: ceilings unchecked name=%s", definition.name)
+
+
+# Small change
+
+
+def _checked(
+    definition: JobDefinition[..., Any], before: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the options of ``before`` and ``given`` together. Raises ``InvalidJob``, ceilings included."""
+    try:
+        merged = {**before, **checks.checked_register_options(given)}
+    except InvalidOption as error:
+        raise InvalidJob(f"job {definition.name!r}: {error}") from None
+    _changed(definition, merged)
+    return merged
+
+
+def _changed(definition: JobDefinition[..., Any], given: Mapping[str, Any]) -> Plan:
+    try:
+        return definition.plan.changed(given)
+    except InvalidOption as error:
+        raise InvalidJob(f"job {definition.name!r}: {error}") from None
+
+
+def _row(definition: JobDefinition[..., Any], plan: Plan, number: int, row: Arguments) -> Row:
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    if isinstance(row, tuple):
+        args = row
+    elif isinstance(row, Mapping):
+        kwargs = dict(row)
+    else:
+        raise InvalidJob(f"row {number}: must be a mapping of keyword arguments or a tuple, not {row!r}")
+    try:
+        definition.fits(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"row {number}: {error}") from None
+    return Row(definition, plan, args, kwargs)

@@ -1,0 +1,181 @@
+"""``PGJOBS["MIDDLEWARE"]``: layers around every job, shaped like Django's.
+
+A dotted path names a factory, a function or a class. The factory gets ``run`` and returns what is called in its
+place; the first in the list is the outermost layer::
+
+    def tracing(run):
+        def inner(context):
+            with tracer.span(context.name, parent=context.headers.get("trace")):
+                return run(context)
+        return inner
+
+    tracing.capture = lambda: {"trace": tracer.current()}     # optional: runs at register, fills Job.headers
+
+A factory is taken to be sync. One marked by Django's ``sync_and_async_middleware`` or ``async_only_middleware``
+gets an ``async def`` run for ``async def`` jobs and returns one (``iscoroutinefunction(run)`` tells). Where the
+colours differ the layer is adapted, as Django does it; a sync layer around an async job holds a thread as long as
+the job runs. A factory may raise ``MiddlewareNotUsed``.
+
+Factories are called once per process and colour, never per job. No middleware costs nothing: ``chain(run)`` is
+``run``. This room knows no attempt, no database and no outcome; what a layer raises is raised.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
+from django.core.exceptions import ImproperlyConfigured, MiddlewareNotUsed
+from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
+
+from django_pgjobs.conf import get_conf
+
+if TYPE_CHECKING:
+    from django_pgjobs.context import JobContext
+
+Run = Callable[["JobContext"], Any]
+AsyncRun = Callable[["JobContext"], Awaitable[Any]]
+Factory = Callable[[Any], Any]
+
+_building = threading.Lock()
+_innermost: ContextVar[Run] = ContextVar("django_pgjobs_innermost_run")
+_async_innermost: ContextVar[AsyncRun] = ContextVar("django_pgjobs_innermost_async_run")
+
+
+def chain(run: Run) -> Run:
+    """Return ``run`` inside all layers; ``run`` itself if there are none. Cheap enough to be called per job.
+
+    Raises ImproperlyConfigured for a path that does not lead to a factory.
+    """
+    if not get_conf().middleware:
+        return run
+    layers: Run = _layers(False)
+
+    def layered(context: JobContext) -> Any:
+        token = _innermost.set(run)
+        try:
+            return layers(context)
+        finally:
+            _innermost.reset(token)
+
+    return layered
+
+
+def async_chain(run: AsyncRun) -> AsyncRun:
+    """Return coroutine function ``run`` inside all layers; ``run`` itself if there are none.
+
+    Raises ImproperlyConfigured for a path that does not lead to a factory.
+    """
+    if not get_conf().middleware:
+        return run
+    layers: AsyncRun = _layers(True)
+
+    async def layered(context: JobContext) -> Any:
+        token = _async_innermost.set(run)
+        try:
+            return await layers(context)
+        finally:
+            _async_innermost.reset(token)
+
+    return layered
+
+
+def capture_headers() -> dict[str, Any]:
+    """Return what the factories' ``capture()`` answer, merged; a later factory wins over an earlier one.
+
+    What a capture raises is raised: a job registered without its tenant would run for the wrong one.
+    """
+    headers: dict[str, Any] = {}
+    if not get_conf().middleware:
+        return headers
+    for factory in _factories():
+        capture = getattr(factory, "capture", None)
+        if capture is not None:
+            headers.update(_captured(factory, capture))
+    return headers
+
+
+def load(path: str) -> Factory:
+    """Return the factory at a dotted path. Raises ImproperlyConfigured, naming the path and the reason."""
+    try:
+        factory = import_string(path)
+    except Exception as error:
+        raise ImproperlyConfigured(f'PGJOBS["MIDDLEWARE"]: {path!r} cannot be imported: {error}') from error
+    if not callable(factory):
+        raise ImproperlyConfigured(f'PGJOBS["MIDDLEWARE"]: {path!r} is no factory: it cannot be called.')
+    return factory  # type: ignore[no-any-return]
+
+
+def _captured(factory: Factory, capture: Callable[[], Any]) -> dict[str, Any]:
+    captured = capture()
+    if not isinstance(captured, dict):
+        raise ImproperlyConfigured(f"{_name(factory)}.capture() must return a dict, not {captured!r}.")
+    return captured
+
+
+@cache
+def _factories() -> tuple[Factory, ...]:
+    return tuple(load(path) for path in get_conf().middleware)
+
+
+def _layers(is_async: bool) -> Any:
+    # Two threads may come here first at once; built twice, a layer that opens an exporter would open two.
+    with _building:
+        return _build(is_async)
+
+
+@cache
+def _build(is_async: bool) -> Any:
+    """Wrap the layers around a function that calls whatever job is being run in this context."""
+    run: Any = _run_innermost_async if is_async else _run_innermost
+    for factory in reversed(_factories()):
+        try:
+            run = _wrap(factory, run, is_async)
+        except MiddlewareNotUsed:
+            continue
+    return run
+
+
+def _run_innermost(context: JobContext) -> Any:
+    return _innermost.get()(context)
+
+
+async def _run_innermost_async(context: JobContext) -> Any:
+    return await _async_innermost.get()(context)
+
+
+def _wrap(factory: Factory, run: Any, is_async: bool) -> Any:
+    """Put one layer around ``run``, adapted if the layer knows only the other colour."""
+    capable = getattr(factory, "async_capable" if is_async else "sync_capable", not is_async)
+    layer_is_async = is_async if capable else not is_async
+    layer = factory(_adapt(run, is_async, layer_is_async))
+    if not callable(layer):
+        raise ImproperlyConfigured(f"{_name(factory)} must return what is called in place of run, not {layer!r}.")
+    if iscoroutinefunction(layer) is not layer_is_async:
+        colours = ("sync", "async") if layer_is_async else ("async", "sync")
+        raise ImproperlyConfigured(f"{_name(factory)} returned a {colours[0]} function for an {colours[1]} run.")
+    return _adapt(layer, layer_is_async, is_async)
+
+
+def _adapt(run: Any, is_async: bool, wanted: bool) -> Any:
+    if is_async == wanted:
+        return run
+    return sync_to_async(run, thread_sensitive=True) if wanted else async_to_sync(run)
+
+
+def _name(factory: Factory) -> str:
+    return f"{factory.__module__}.{getattr(factory, '__qualname__', type(factory).__qualname__)}"
+
+
+def _forget(*, setting: str, **_: Any) -> None:
+    if setting == "PGJOBS":
+        _factories.cache_clear()
+        _build.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="django_pgjobs.middleware")

@@ -1,0 +1,239 @@
+"""The tables: what a job is, who has claimed it, how its attempts failed, which workers live.
+
+Models are for reading and migrating. Every change of a job's state is a statement of ``sql/``, called by
+``store``; ``Job.save()`` therefore refuses. No index holds, and no index condition names, a column that claim,
+cancel request, progress or release change (``claim_id``, ``state``, ``deadline_at``, ``attempt``, …): those
+writes must stay heap-only (HOT) updates. No constraint points to Job: one would make pruning three times dearer.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from django.db import models
+from django.db.models import Q, Value
+from django.db.models.functions import Coalesce, Now
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from django_pgjobs.fields import BigIntArrayField, StateField
+from django_pgjobs.querysets import JobQuerySet, Steerable
+from django_pgjobs.states import Cause, Ending, JobState, Outcome, label
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+
+class PostgresModel(models.Model):
+    """A model that lives on PostgreSQL only; other databases of a project migrate untouched."""
+
+    class Meta:
+        abstract = True
+        required_db_vendor = "postgresql"
+
+
+class Job(Steerable, PostgresModel):
+    """One job, from its registration to the end of its retention."""
+
+    class State(models.TextChoices):
+        """The values of ``state``."""
+
+        READY = JobState.READY, _("ready")
+        RUNNING = JobState.RUNNING, _("running")
+        WAITING = JobState.WAITING, _("waiting")
+        PARKED = JobState.PARKED, _("parked")
+        LIMITED = JobState.LIMITED, _("limited")
+        SUCCEEDED = JobState.SUCCEEDED, _("succeeded")
+        CANCELLED = JobState.CANCELLED, _("cancelled")
+        ABANDONED = JobState.ABANDONED, _("abandoned")
+
+    id = models.BigAutoField(primary_key=True)
+    run_at = models.DateTimeField(_("run at"), db_default=Now(), help_text=_("Earliest instant it may be claimed."))
+    created_at = models.DateTimeField(_("registered at"), db_default=Now())
+    claimed_at = models.DateTimeField(_("claimed at"), null=True)
+    deadline_at = models.DateTimeField(_("deadline"), null=True, help_text=_("Backstop: when others may take it."))
+    finished_at = models.DateTimeField(_("finished at"), null=True)
+    cancel_requested_at = models.DateTimeField(_("cancel requested at"), null=True)
+    release_requested_at = models.DateTimeField(_("release requested at"), null=True)
+    claim_id = models.UUIDField(_("claim"), null=True)
+    worker = models.UUIDField(_("worker"), null=True)
+    timeout_seconds = models.FloatField(_("timeout in seconds"), null=True)
+    duration_seconds = models.FloatField(_("duration in seconds"), null=True)
+    attempt = models.IntegerField(_("attempt"), db_default=0)
+    max_attempts = models.IntegerField(_("maximum attempts"), db_default=5)
+    priority = models.SmallIntegerField(_("priority"), db_default=0, help_text=_("Larger runs first."))
+    ending_attempt = models.SmallIntegerField(_("starts of the callback"), db_default=0)
+    waited = models.BooleanField(_("somebody waits"), db_default=False)
+    queue = models.TextField(_("queue"), db_default="default")
+    name = models.TextField(_("name"))
+    description = models.TextField(_("description"), db_default="")
+    payload = models.JSONField(_("payload"))
+    headers = models.JSONField(_("headers"), null=True)
+    outcome = models.TextField(_("outcome"), null=True, choices=[(o.value, o.value) for o in Outcome])  # noqa: DJ001
+    result = models.JSONField(_("result"), null=True)
+    error = models.TextField(_("last error"), db_default="")
+    ending = models.TextField(_("ending"), null=True, choices=[(e.value, e.value) for e in Ending])  # noqa: DJ001
+    hold = models.TextField(_("hold"), null=True)  # noqa: DJ001
+    hold_reason = models.TextField(_("reason of the hold"), db_default="")
+    hold_fingerprint = models.TextField(_("code that held it"), db_default="")
+    cancel_mode = models.TextField(_("mode of the cancel"), db_default="")
+    cancel_by = models.TextField(_("cancelled by"), db_default="")
+    cancel_reason = models.TextField(_("reason of the cancel"), db_default="")
+    progress = models.JSONField(_("progress"), null=True)
+    # Frozen: Django refuses to alter it and a change rewrites the table. New states are data in ``hold``.
+    state = models.GeneratedField(
+        expression=Coalesce(
+            "outcome",
+            models.Case(models.When(claim_id__isnull=False, then=Value("running"))),
+            "hold",
+            Value("ready"),
+        ),
+        output_field=StateField(choices=State.choices),
+        db_persist=True,
+        verbose_name=_("state"),
+    )
+
+    objects: ClassVar[models.Manager[Job]] = JobQuerySet.as_manager()  # type: ignore[assignment]
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_job"
+        verbose_name = _("job")
+        verbose_name_plural = _("jobs")
+        default_permissions = ("view",)
+        permissions = (
+            ("cancel_job", _("Can cancel jobs")),
+            ("retry_job", _("Can retry jobs")),
+            ("abandon_job", _("Can abandon jobs")),
+            ("reschedule_job", _("Can reschedule and release jobs")),
+            ("view_payload", _("Can see sensitive arguments of jobs")),
+        )
+        indexes = (
+            models.Index(
+                name="pgjobs_job_claim_order",
+                fields=["queue", "priority", "run_at", "id"],
+                condition=Q(finished_at__isnull=True, hold__isnull=True),
+            ),
+            models.Index(
+                name="pgjobs_job_ended",
+                fields=["outcome", "finished_at"],
+                condition=Q(finished_at__isnull=False),
+            ),
+            models.Index(name="pgjobs_job_held", fields=["hold", "name"], condition=Q(hold__isnull=False)),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name} #{self.pk}"
+
+    @property
+    def label(self) -> str:
+        """The word people are shown: the state, or *scheduled* or *retrying* for a ready job whose time has not come."""
+        now: datetime = timezone.now()
+        run_at: datetime = self.run_at if timezone.is_aware(self.run_at) else timezone.make_aware(self.run_at)
+        return label(self.state, run_at, self.attempt, now)
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse: jobs are registered, and changed by their steering methods."""
+        raise TypeError(
+            "A job is not saved: register it by its definition's register(), and change it by cancel(), retry(), "
+            "abandon(), release() or reschedule()."
+        )
+
+
+class Claim(PostgresModel):
+    """A part of one claimed batch, and the lease on it.
+
+    The lease lives here and not on the job, so that renewing it touches and locks no job row.
+    """
+
+    pk = models.CompositePrimaryKey("claim_id", "part")
+    claim_id = models.UUIDField()
+    part = models.SmallIntegerField()
+    worker = models.UUIDField()
+    lease_expires_at = models.DateTimeField()
+    check_at = models.DateTimeField(help_text=_("When somebody shall look: lease end or earliest deadline."))
+    job_ids = BigIntArrayField()
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_claim"
+        verbose_name = _("claim")
+        verbose_name_plural = _("claims")
+        default_permissions = ("view",)
+        indexes = (models.Index(name="pgjobs_claim_check", fields=["check_at"]),)
+
+
+class Attempt(PostgresModel):
+    """A failed, lost, released or timed-out attempt: the retry history.
+
+    The successful last attempt is on the job itself, so success costs no row here.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    job = models.ForeignKey(
+        Job,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="attempts",
+        verbose_name=_("job"),
+    )
+    claim_id = models.UUIDField(_("claim"))
+    number = models.IntegerField(_("attempt"))
+    cause = models.TextField(_("cause"), choices=[(c.value, _(c.value)) for c in Cause])
+    worker = models.UUIDField(_("worker"), null=True)
+    worker_name = models.TextField(_("worker name"), db_default="")
+    release = models.TextField(_("release"), db_default="")
+    started_at = models.DateTimeField(_("started at"), null=True)
+    ended_at = models.DateTimeField(_("ended at"), db_default=Now())
+    duration_seconds = models.FloatField(_("duration in seconds"), null=True)
+    exception = models.TextField(_("exception"), db_default="")
+    message = models.TextField(_("message"), db_default="")
+    chain = models.JSONField(_("chain of causes"), db_default=Value([], models.JSONField()))
+    traceback = models.TextField(_("traceback"), db_default="")
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_attempt"
+        verbose_name = _("attempt")
+        verbose_name_plural = _("attempts")
+        default_permissions = ("view",)
+        constraints = (models.UniqueConstraint(name="pgjobs_attempt_claim", fields=["job", "claim_id"]),)
+
+    def __str__(self) -> str:
+        return f"attempt {self.number} of job {self.job_id}"
+
+
+class Heartbeat(PostgresModel):
+    """One worker (`runjobs`): for people, and to word the cause of a rescue. It grants no right to a job."""
+
+    class State(models.TextChoices):
+        """Where the worker is in its life."""
+
+        RUNNING = "running", _("running")
+        DRAINING = "draining", _("draining")
+        STOPPED = "stopped", _("stopped")
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    name = models.TextField(_("name"))
+    host = models.TextField(_("host"))
+    pid = models.IntegerField(_("process id"))
+    queues = models.JSONField(_("queues"), null=True)
+    excluded_queues = models.JSONField(_("excluded queues"), null=True)
+    processes = models.IntegerField(_("processes"))
+    threads = models.IntegerField(_("threads"))
+    async_slots = models.IntegerField(_("async slots"))
+    version = models.TextField(_("version"))
+    release = models.TextField(_("release"), db_default="")
+    state = models.TextField(_("state"), choices=State.choices, db_default="running")
+    started_at = models.DateTimeField(_("started at"), db_default=Now())
+    last_beat_at = models.DateTimeField(_("last beat at"), db_default=Now())
+    running = models.IntegerField(_("running jobs"), db_default=0)
+    finished = models.BigIntegerField(_("finished jobs"), db_default=0)
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_heartbeat"
+        verbose_name = _("worker")
+        verbose_name_plural = _("workers")
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return self.name

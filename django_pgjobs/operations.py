@@ -1,0 +1,61 @@
+"""Migration operations of this package.
+
+``SetStorageParameters`` is reversible, asks the routers like any other operation, and does nothing on a database
+that is not PostgreSQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db.migrations.operations.base import Operation
+
+
+class SetStorageParameters(Operation):
+    """Set storage parameters of a model's table, and of one of its indexes.
+
+    ``parameters``: name → value, as in ``ALTER TABLE … SET`` (PostgreSQL manual, CREATE TABLE, Storage Parameters).
+    """
+
+    reduces_to_sql = True
+    reversible = True
+
+    def __init__(self, model_name: str, parameters: Mapping[str, Any], index: str = "", index_parameters: Mapping[str, Any] | None = None) -> None:
+        self.model_name = model_name
+        self.parameters = dict(parameters)
+        self.index = index
+        self.index_parameters = dict(index_parameters or {})
+
+    def state_forwards(self, app_label: str, state: Any) -> None:
+        """Storage parameters are no part of the models' state."""
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        """Set the parameters."""
+        self._alter(app_label, schema_editor, to_state, "SET", lambda item: f"{item[0]} = {item[1]}")
+
+    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        """Reset the parameters."""
+        self._alter(app_label, schema_editor, from_state, "RESET", lambda item: str(item[0]))
+
+    def describe(self) -> str:
+        """Say what it does."""
+        return f"Set storage parameters of {self.model_name}"
+
+    @property
+    def migration_name_fragment(self) -> str:
+        """Name a migration after it."""
+        return f"{self.model_name.lower()}_storage"
+
+    def _alter(self, app_label: str, schema_editor: Any, state: Any, verb: str, word: Any) -> None:
+        model = state.apps.get_model(app_label, self.model_name)
+        connection = schema_editor.connection
+        if connection.vendor != "postgresql" or not self.allow_migrate_model(connection.alias, model):
+            return
+        table = schema_editor.quote_name(model._meta.db_table)
+        schema_editor.execute(f"ALTER TABLE {table} {verb} ({', '.join(map(word, self.parameters.items()))})")
+        if self.index:
+            index = schema_editor.quote_name(self.index)
+            alter = f"ALTER INDEX {index} {verb} ({', '.join(map(word, self.index_parameters.items()))})"
+            # Forwards, an index of a model created in the same migration is itself still to be made by deferred SQL.
+            schema_editor.deferred_sql.append(alter) if verb == "SET" else schema_editor.execute(alter)

@@ -1,0 +1,293 @@
+"""What ``@job(…)`` and ``.using(…)`` accept: the types, the checks, and the words when something is wrong.
+
+Pure: no database, no registry. A check raises ``InvalidOption`` with the bare sentence; ``jobs`` adds which
+job it is about, and where. Every duration is seconds or ``timedelta`` outside and float seconds inside.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+from typing import Any, Literal, TypedDict, cast
+
+from django.conf import settings
+from django.utils import timezone
+
+from django_pgjobs.backoff import Backoff
+from django_pgjobs.conf import QUEUE_NAME, Conf
+
+NAME_LIMIT = 200
+PRIORITIES = range(-100, 101)
+
+Duration = float | timedelta
+RetryRule = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
+BackoffRule = Backoff | Callable[[BaseException, int], Duration | None]
+
+
+class JobOptions(TypedDict, total=False):
+    """The options of ``@job`` (``takes_context`` apart, which changes the function's type)."""
+
+    name: str
+    aliases: Iterable[str]
+    queue: str
+    priority: int
+    max_attempts: int
+    backoff: BackoffRule
+    retry_on: RetryRule
+    give_up_on: RetryRule
+    timeout: Duration | None
+    store_result: bool
+    sensitive: Iterable[str]
+
+
+class RegisterOptions(TypedDict, total=False):
+    """The options of ``.using``. None for ``run_at``, ``delay`` or ``database`` means not given."""
+
+    run_at: datetime | None
+    delay: Duration | None
+    queue: str
+    priority: int
+    timeout: Duration | None
+    max_attempts: int
+    database: str | None
+
+
+class InvalidOption(ValueError):
+    """An option is wrong; the message is a sentence without the job's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything about a registration that is not the arguments; checked against settings ``conf``."""
+
+    conf: Conf
+    queue: str
+    priority: int
+    max_attempts: int
+    timeout: float | None
+    run_at: datetime | None = None
+    delay: float | None = None
+    database: str | None = None
+
+    def check(self) -> Plan:
+        """Return self if the settings allow it. Raises ``InvalidOption``."""
+        check_allowed_queue(self.queue, self.conf.queues)
+        ceiling = self.conf.max_attempts_ceiling
+        if self.max_attempts > ceiling:
+            raise InvalidOption(f"max_attempts must be between 1 and {ceiling}, not {self.max_attempts}")
+        if self.timeout is not None and self.timeout > self.conf.timeout_ceiling_seconds:
+            raise InvalidOption(
+                f"timeout must be at most {self.conf.timeout_ceiling_seconds:g} seconds, not {self.timeout:g}"
+            )
+        self._check_start()
+        return self
+
+    def _check_start(self) -> None:
+        if self.run_at is not None and self.delay is not None:
+            raise InvalidOption("give run_at or delay, not both")
+        ceiling = timedelta(days=self.conf.run_at_ceiling_days)
+        # The one look at this machine's clock: it bounds nonsense, the database's decides when the job runs.
+        if self.run_at is not None and self.run_at - timezone.now() > ceiling:
+            raise InvalidOption(f"run_at must be at most {ceiling.days} days ahead, not {self.run_at}")
+        if self.delay is not None and self.delay > ceiling.total_seconds():
+            raise InvalidOption(f"delay must be at most {ceiling.days} days, not {self.delay:g} seconds")
+
+    def changed(self, given: Mapping[str, Any]) -> Plan:
+        """Return the plan with what ``.using`` was given, checked. Raises ``InvalidOption``."""
+        return replace(self, **given).check() if given else self
+
+
+def check_known(given: Iterable[str], known: Collection[str]) -> None:
+    """Refuse an option that does not exist, with the one that was probably meant."""
+    for option in given:
+        if option not in known:
+            raise InvalidOption(f"unknown option {option!r}{did_you_mean(option, known)}")
+
+
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """Return `` (did you mean 'x'?)`` for the closest of ``words``, or nothing."""
+    close = get_close_matches(word, list(words), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def check_int(option: str, value: object, allowed: range) -> int:
+    """Return ``value`` if it is an int (no bool) within ``allowed``."""
+    if not isinstance(value, int) or isinstance(value, bool) or value not in allowed:
+        raise InvalidOption(f"{option} must be an integer from {allowed[0]} to {allowed[-1]}, not {value!r}")
+    return int(value)
+
+
+def check_attempts(value: object) -> int:
+    """Return ``value`` if it is an int ≥ 1; the ceiling is a setting, checked with the plan."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidOption(f"max_attempts must be an integer ≥ 1, not {value!r}")
+    return int(value)
+
+
+def seconds(option: str, value: object) -> float:
+    """Return a duration, seconds or ``timedelta``, as finite float seconds ≥ 0."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise InvalidOption(f"{option} must be seconds or a timedelta, not {value!r}")
+    if not 0 <= value < math.inf:
+        raise InvalidOption(f"{option} must be a finite number of seconds ≥ 0, not {value!r}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise InvalidOption(f"{option} is too large") from None
+
+
+def check_timeout(value: object) -> float | None:
+    """Return the timeout in seconds, > 0, or None for unlimited."""
+    if value is None:
+        return None
+    timeout = seconds("timeout", value)
+    if timeout == 0:
+        raise InvalidOption("timeout must be > 0 seconds, or None for unlimited")
+    return timeout
+
+
+def check_queue(value: object) -> str:
+    """Return the queue's name; members of text enumerations count as their value."""
+    if not isinstance(value, str) or not QUEUE_NAME.fullmatch(str.__str__(value)):
+        raise InvalidOption(f"queue must be 1 to 100 of the characters A-Z a-z 0-9 _ . : -, not {value!r}")
+    return str.__str__(value)
+
+
+def check_allowed_queue(queue: str, allowed: tuple[str, ...] | None) -> None:
+    """Refuse a queue that ``PGJOBS["QUEUES"]`` does not list."""
+    if allowed is not None and queue not in allowed:
+        raise InvalidOption(f"queue {queue!r} is not in PGJOBS['QUEUES']{did_you_mean(queue, allowed)}")
+
+
+def check_run_at(value: object) -> datetime:
+    """Return an aware instant; a naive one is the project's local time, and only where ``USE_TZ`` is off."""
+    if not isinstance(value, datetime):
+        raise InvalidOption(f"run_at must be a datetime, not {value!r}")
+    if timezone.is_aware(value):
+        return value
+    if settings.USE_TZ:
+        raise InvalidOption(f"run_at must be an aware datetime, as USE_TZ is on; {value!r} has no time zone")
+    return timezone.make_aware(value)
+
+
+def check_flag(option: str, value: object) -> bool:
+    """Return ``value`` if it is True or False."""
+    if not isinstance(value, bool):
+        raise InvalidOption(f"{option} must be True or False, not {value!r}")
+    return value
+
+
+def check_database(value: object) -> str:
+    """Return the alias; whether it exists is seen when it is used."""
+    if not isinstance(value, str) or not value:
+        raise InvalidOption(f"database must be an alias of DATABASES, not {value!r}")
+    return value
+
+
+REGISTER_CHECKS: dict[str, Callable[[object], object]] = {
+    "run_at": check_run_at,
+    "delay": lambda value: seconds("delay", value),
+    "queue": check_queue,
+    "priority": lambda value: check_int("priority", value, PRIORITIES),
+    "timeout": check_timeout,
+    "max_attempts": check_attempts,
+    "database": check_database,
+}
+_NONE_MEANS_NOT_GIVEN = frozenset({"run_at", "delay", "database"})
+
+
+def checked_register_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of ``Plan`` that ``.using(**given)`` sets. Raises ``InvalidOption``."""
+    check_known(given, REGISTER_CHECKS)
+    return {
+        option: None if value is None and option in _NONE_MEANS_NOT_GIVEN else REGISTER_CHECKS[option](value)
+        for option, value in given.items()
+    }
+
+
+def check_name(option: str, value: object) -> str:
+    """Return a job's name or alias: printable text of 1 to 200 characters."""
+    if not isinstance(value, str) or not 1 <= len(value) <= NAME_LIMIT:
+        raise InvalidOption(f"{option} must be text of 1 to {NAME_LIMIT} characters, not {value!r}")
+    if not value.isprintable() or value != value.strip():
+        raise InvalidOption(f"{option} must be printable and without spaces around it, not {value!r}")
+    return str.__str__(value)
+
+
+def check_names(option: str, value: object) -> tuple[str, ...]:
+    """Return several names; one text alone is one name."""
+    names: Iterable[object] = (value,) if isinstance(value, str) else cast("Iterable[object]", value)
+    if not isinstance(names, Iterable):
+        raise InvalidOption(f"{option} must be a list of names, not {value!r}")
+    return tuple(dict.fromkeys(check_name(option, name) for name in names))
+
+
+def check_backoff(value: object) -> BackoffRule:
+    """Return a ``Backoff`` or a callable (exception, attempt) → seconds, timedelta or None."""
+    if isinstance(value, type) or not (isinstance(value, Backoff) or callable(value)):
+        raise InvalidOption(
+            f"backoff must be a Backoff, or a callable (exception, attempt) returning seconds, not {value!r}"
+        )
+    if not isinstance(value, Backoff):
+        _check_takes("backoff", value, 2)
+    return cast("BackoffRule", value)
+
+
+def check_rule(option: Literal["retry_on", "give_up_on"], value: object) -> RetryRule:
+    """Return a tuple of exception types, or a callable (exception) → bool."""
+    types = (value,) if isinstance(value, type) else value
+    if isinstance(types, tuple | list | set | frozenset):
+        if all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in types):
+            return tuple(types)
+    elif callable(value):
+        _check_takes(option, value, 1)
+        return cast("RetryRule", value)
+    raise InvalidOption(f"{option} must be exception types, or a callable (exception) returning a bool, not {value!r}")
+
+
+def _check_takes(option: str, function: Callable[..., object], count: int) -> None:
+    if inspect.iscoroutinefunction(function):
+        raise InvalidOption(f"{option} must not be an async function: it is called between attempts")
+    try:
+        inspect.signature(function).bind(*(None,) * count)
+    except TypeError:
+        raise InvalidOption(f"{option} {function!r} must take {count} positional argument(s)") from None
+    except ValueError:
+        pass  # a builtin without a signature: seen when it is called
+
+
+def check_sensitive(names: Iterable[str], signature: inspect.Signature) -> frozenset[str]:
+    """Return the names of arguments to hide; a typing error in one would show what should be hidden."""
+    any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    for name in names:
+        if name not in signature.parameters and not any_name:
+            raise InvalidOption(f"sensitive names no argument: {name!r}{did_you_mean(name, signature.parameters)}")
+    return frozenset(names)
+
+
+JOB_CHECKS: dict[str, Callable[[object], object]] = {
+    "name": lambda value: check_name("name", value),
+    "aliases": lambda value: check_names("aliases", value),
+    "queue": check_queue,
+    "priority": lambda value: check_int("priority", value, PRIORITIES),
+    "max_attempts": check_attempts,
+    "backoff": check_backoff,
+    "retry_on": lambda value: check_rule("retry_on", value),
+    "give_up_on": lambda value: check_rule("give_up_on", value),
+    "timeout": check_timeout,
+    "takes_context": lambda value: check_flag("takes_context", value),
+    "store_result": lambda value: check_flag("store_result", value),
+    "sensitive": lambda value: check_names("sensitive", value),
+}
+
+
+def checked_job_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of ``@job(**given)``, checked apart from ceilings, which are settings."""
+    check_known(given, JOB_CHECKS)
+    return {option: JOB_CHECKS[option](value) for option, value in given.items()}

@@ -1,0 +1,145 @@
+"""What a job definition decides: what a registration writes by default, when a failure is tried again, and how.
+
+The part of ``jobs`` that needs no types of its own. Settings stand in for what was not declared and are looked up
+at each use, so that a definition outlives a change of them. ``attempt`` asks ``retry_delay`` in the executor;
+the supervisor, which runs no code of the project, asks ``numeric_delay``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import update_wrapper
+from typing import Any, cast
+
+from asgiref.sync import iscoroutinefunction
+
+from django_pgjobs import options as checks
+from django_pgjobs.backoff import Backoff
+from django_pgjobs.conf import Conf, get_conf
+from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
+from django_pgjobs.functions import fits, location_of, shape, signature_of
+from django_pgjobs.options import BackoffRule, InvalidOption, Plan, RetryRule
+from django_pgjobs.payload import CODEC_VERSION, decode_payload
+
+logger = logging.getLogger("django_pgjobs")
+
+
+class JobPolicy:
+    """Everything about a job definition but its types, its callbacks' decorators and the ways to register."""
+
+    on_abandon_func: Callable[..., Any] | None = None
+    on_cancel_func: Callable[..., Any] | None = None
+    describe_func: Callable[..., Any] | None = None
+
+    def __init__(self, func: Callable[..., Any], declared: Mapping[str, Any]) -> None:
+        update_wrapper(cast("Callable[..., Any]", self), func)
+        self._declared = declared
+        self._plan: Plan | None = None
+        self.func = func
+        self.location = location_of(func)
+        self.name: str = declared.get("name") or checks.check_name("name", f"{func.__module__}.{func.__qualname__}")
+        self.aliases: tuple[str, ...] = tuple(alias for alias in declared.get("aliases", ()) if alias != self.name)
+        self.queue: str = declared.get("queue", "default")
+        self.priority: int = declared.get("priority", 0)
+        self.retry_on: RetryRule | None = declared.get("retry_on")
+        self.give_up_on: RetryRule | None = declared.get("give_up_on")
+        self.takes_context: bool = declared.get("takes_context", False)
+        self.store_result: bool = declared.get("store_result", True)
+        self.is_async: bool = iscoroutinefunction(func)
+        self.signature = signature_of(func, takes_context=self.takes_context)
+        self.sensitive = checks.check_sensitive(declared.get("sensitive", ()), self.signature)
+        self.fingerprint = _fingerprint(self.name, self.signature)
+        self.fits = fits(func, self.name, takes_context=self.takes_context)
+
+    @property
+    def plan(self) -> Plan:
+        """What a registration without further options writes. Raises ``InvalidJob`` where settings forbid it."""
+        conf = get_conf()
+        plan = self._plan
+        if plan is None or plan.conf is not conf:
+            plan = self._plan = self._planned(conf)
+        return plan
+
+    def _planned(self, conf: Conf) -> Plan:
+        try:
+            return Plan(
+                conf=conf,
+                queue=self.queue,
+                priority=self.priority,
+                max_attempts=self._declared.get("max_attempts", conf.default_max_attempts),
+                timeout=self._declared.get("timeout", conf.default_timeout_seconds),
+            ).check()
+        except InvalidOption as error:
+            raise InvalidJob(f"{self.location}: job {self.name!r}: {error}") from None
+
+    @property
+    def max_attempts(self) -> int:
+        """Charged starts in all; the setting ``DEFAULT_MAX_ATTEMPTS`` unless declared."""
+        return self.plan.max_attempts
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds an attempt may take, None for unlimited; ``DEFAULT_TIMEOUT_SECONDS`` unless declared."""
+        return self.plan.timeout
+
+    @property
+    def backoff(self) -> BackoffRule:
+        """How long to wait after a failure; the setting ``DEFAULT_BACKOFF`` unless declared."""
+        declared: BackoffRule | None = self._declared.get("backoff")
+        return get_conf().default_backoff if declared is None else declared
+
+    def numeric_delay(self, attempt: int) -> float:
+        """Return the seconds to wait after ``attempt`` when no exception is there to ask about: after a kill."""
+        backoff = self.backoff
+        return (backoff if isinstance(backoff, Backoff) else get_conf().default_backoff).jittered(attempt)
+
+    def retry_delay(self, error: BaseException, attempt: int) -> float | None:
+        """Return the seconds to wait after ``error`` ended ``attempt``, or None to give the job up.
+
+        Never raises: an error in a callable rule is logged and the job is retried by the numeric backoff.
+        """
+        if self.give_up_on is not None and self._matches(self.give_up_on, error, otherwise=False):
+            return None
+        if self.retry_on is not None and not self._matches(self.retry_on, error, otherwise=True):
+            return None
+        backoff = self.backoff
+        if isinstance(backoff, Backoff):
+            return backoff.jittered(attempt)
+        try:
+            return _asked_delay(backoff(error, attempt))
+        except Exception:
+            logger.exception("backoff failed name=%s attempt=%d", self.name, attempt)
+            return self.numeric_delay(attempt)
+
+    def _matches(self, rule: RetryRule, error: BaseException, *, otherwise: bool) -> bool:
+        if isinstance(rule, tuple):
+            return isinstance(error, rule)
+        try:
+            return bool(rule(error))
+        except Exception:
+            logger.exception("retry rule failed name=%s", self.name)
+            return otherwise
+
+    def load(self, payload: str) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments of a stored payload, without the context. Raises ``UnreadablePayload``."""
+        args, kwargs = decode_payload(payload)
+        try:
+            self.fits(*args, **kwargs)
+        except TypeError as error:
+            raise UnreadablePayload(f"The stored arguments do not fit: {error}") from None
+        return args, kwargs
+
+
+def _fingerprint(name: str, signature: inspect.Signature) -> str:
+    return hashlib.sha256(f"{CODEC_VERSION}|{name}|{shape(signature)}".encode()).hexdigest()[:12]
+
+
+def _asked_delay(asked: float | timedelta | None) -> float | None:
+    if asked is None:
+        return None
+    delay = checks.seconds("the delay of a backoff callable", asked)
+    return min(delay, get_conf().run_at_ceiling_days * 86400.0)

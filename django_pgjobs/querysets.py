@@ -1,0 +1,199 @@
+"""Reading jobs, and the steering methods on one job and on many.
+
+Steering methods have asynchronous twins (``acancel`` …). They are marked ``alters_data``, so a template cannot
+call them, and those of the queryset ``queryset_only``, so ``Job.objects.cancel()`` cannot cancel everything by
+slip of the keyboard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from asgiref.sync import sync_to_async
+from django.db import models, router
+
+from django_pgjobs import steering, waiting
+from django_pgjobs.steering import Steered
+
+if TYPE_CHECKING:
+    from django_pgjobs.models import Job
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _alters(method: F) -> F:
+    method.alters_data = True  # type: ignore[attr-defined]
+    return method
+
+
+def _alters_queryset(method: F) -> F:
+    method.queryset_only = True  # type: ignore[attr-defined]
+    return _alters(method)
+
+
+class JobQuerySet(models.QuerySet["Job"]):
+    """Jobs, with what an operator may do with all of them."""
+
+    @_alters_queryset
+    def cancel(self, *, mode: str = "ask", by: object = None, reason: str = "") -> Steered:
+        """Cancel these jobs: one that nobody has claimed ends at once, a running one is asked or killed.
+
+        ``mode``: ``ask`` sets the job's ``context.cancelled`` and forbids a retry; ``kill`` ends its process.
+        ``by``: a user or text. A job with ``on_cancel`` ends after that callback. Waits for row locks up to 5 s.
+        May be repeated.
+        """
+        return steering.cancel(self.model, self._alias(), self._ids(), mode=mode, by=by, reason=reason)
+
+    @_alters_queryset
+    def abandon(self, *, by: object = None, reason: str = "") -> Steered:
+        """Give these jobs up; their ``on_abandon`` runs. Running jobs are skipped: cancel them. May be repeated."""
+        return steering.abandon(self.model, self._alias(), self._ids(), by=by, reason=reason)
+
+    @_alters_queryset
+    def retry(self) -> Steered:
+        """Make abandoned, cancelled and parked jobs ready, with as many more attempts as their definition gives."""
+        return steering.retry(self.model, self._alias(), self._ids())
+
+    @_alters_queryset
+    def release(self) -> Steered:
+        """Ask the workers of these running jobs to give them back, uncharged."""
+        return steering.release(self.model, self._alias(), self._ids())
+
+    @_alters_queryset
+    def reschedule(
+        self,
+        *,
+        run_at: datetime | None = None,
+        delay: float | timedelta | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+    ) -> Steered:
+        """Move unclaimed jobs to another instant (``delay`` in seconds, database clock), queue or priority."""
+        using, ids = self._alias(), self._ids()
+        return steering.reschedule(self.model, using, ids, run_at=run_at, delay=delay, queue=queue, priority=priority)
+
+    @_alters_queryset
+    async def acancel(self, *, mode: str = "ask", by: object = None, reason: str = "") -> Steered:
+        """Cancel, from asynchronous code."""
+        return await sync_to_async(self.cancel)(mode=mode, by=by, reason=reason)
+
+    @_alters_queryset
+    async def aabandon(self, *, by: object = None, reason: str = "") -> Steered:
+        """Abandon, from asynchronous code."""
+        return await sync_to_async(self.abandon)(by=by, reason=reason)
+
+    @_alters_queryset
+    async def aretry(self) -> Steered:
+        """Retry, from asynchronous code."""
+        return await sync_to_async(self.retry)()
+
+    @_alters_queryset
+    async def arelease(self) -> Steered:
+        """Release, from asynchronous code."""
+        return await sync_to_async(self.release)()
+
+    @_alters_queryset
+    async def areschedule(self, **to: Any) -> Steered:
+        """Reschedule, from asynchronous code; arguments as ``reschedule``."""
+        return await sync_to_async(self.reschedule)(**to)
+
+    def _alias(self) -> str:
+        return self._db or router.db_for_write(self.model, **self._hints)
+
+    def _ids(self) -> list[int]:
+        return list(self.using(self._alias()).order_by("pk").values_list("pk", flat=True))
+
+
+class Steerable(models.Model):
+    """The steering methods of one job. Each reads nothing into the instance: ``refresh_from_db()`` shows the change."""
+
+    class Meta:
+        abstract = True
+
+    def _itself(self) -> JobQuerySet:
+        manager = cast(Any, type(self))._base_manager
+        return JobQuerySet(type(self), using=self._state.db or manager.db).filter(pk=self.pk)
+
+    @_alters
+    def cancel(self, *, mode: str = "ask", by: object = None, reason: str = "") -> Steered:
+        """Cancel this job; see ``JobQuerySet.cancel``."""
+        return self._itself().cancel(mode=mode, by=by, reason=reason)
+
+    @_alters
+    def abandon(self, *, by: object = None, reason: str = "") -> Steered:
+        """Give this job up; see ``JobQuerySet.abandon``."""
+        return self._itself().abandon(by=by, reason=reason)
+
+    @_alters
+    def retry(self) -> Steered:
+        """Make this job ready again; see ``JobQuerySet.retry``."""
+        return self._itself().retry()
+
+    @_alters
+    def release(self) -> Steered:
+        """Ask this job's worker to give it back; see ``JobQuerySet.release``."""
+        return self._itself().release()
+
+    @_alters
+    def reschedule(
+        self,
+        *,
+        run_at: datetime | None = None,
+        delay: float | timedelta | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+    ) -> Steered:
+        """Move this job; see ``JobQuerySet.reschedule``."""
+        return self._itself().reschedule(run_at=run_at, delay=delay, queue=queue, priority=priority)
+
+    @_alters
+    async def acancel(self, *, mode: str = "ask", by: object = None, reason: str = "") -> Steered:
+        """Cancel, from asynchronous code."""
+        return await self._itself().acancel(mode=mode, by=by, reason=reason)
+
+    @_alters
+    async def aabandon(self, *, by: object = None, reason: str = "") -> Steered:
+        """Abandon, from asynchronous code."""
+        return await self._itself().aabandon(by=by, reason=reason)
+
+    @_alters
+    async def aretry(self) -> Steered:
+        """Retry, from asynchronous code."""
+        return await self._itself().aretry()
+
+    @_alters
+    async def arelease(self) -> Steered:
+        """Release, from asynchronous code."""
+        return await self._itself().arelease()
+
+    @_alters
+    async def areschedule(self, **to: Any) -> Steered:
+        """Reschedule, from asynchronous code; arguments as ``reschedule``."""
+        return await self._itself().areschedule(**to)
+
+    @_alters
+    def register_again(self) -> Job:
+        """Register a new job like this one (same name, payload, options), due at once, in the caller's transaction."""
+        return waiting.register_again(cast("Job", self))
+
+    @_alters
+    async def aregister_again(self) -> Job:
+        """Register again, from asynchronous code."""
+        return await sync_to_async(self.register_again)()
+
+    @_alters
+    def wait(self, timeout: float | timedelta | None = None) -> Job:
+        """Block until this job has ended and return it refreshed.
+
+        ``timeout``: seconds; None waits for ever. Raises ``JobNotFinished`` when it passes, ``JobNotCommitted`` at
+        once inside the transaction that registered the job, ``JobDoesNotExist`` when it is gone. A notification
+        wakes it; polling once a second is the truth.
+        """
+        return waiting.wait(cast("Job", self), timeout)
+
+    @_alters
+    async def await_end(self, timeout: float | timedelta | None = None) -> Job:
+        """Wait, from asynchronous code."""
+        return await sync_to_async(self.wait, thread_sensitive=False)(timeout)

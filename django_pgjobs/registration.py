@@ -1,0 +1,274 @@
+"""The way of a registration from checked options to a stored row and the ``Job`` the caller gets.
+
+Called by ``jobs`` only. Everything that can be refused is refused before the one statement is sent, so bad
+input stores nothing and leaves the caller's transaction usable. Runs in the caller's transaction and opens none.
+
+NOTIFY: inside a transaction every statement asks for it (PostgreSQL folds duplicates, and knows what a savepoint
+took back). Outside at most one per 5 ms, process, queue and priority: NOTIFY serialises all commits of the server,
+and a worker looks again after a wake-up.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.db import connections, router
+
+from django_pgjobs import store
+from django_pgjobs.clock import monotonic
+from django_pgjobs.exceptions import InvalidJob, UnstorableResult
+from django_pgjobs.middleware import capture_headers
+from django_pgjobs.options import did_you_mean
+from django_pgjobs.payload import encode_payload, encode_result
+from django_pgjobs.signals import job_registered
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from django_pgjobs.conf import Conf
+    from django_pgjobs.jobs import JobDefinition
+    from django_pgjobs.models import Job
+    from django_pgjobs.options import Plan
+
+DESCRIPTION_LIMIT = 200
+"""Characters kept of a description."""
+
+NOTIFY_INTERVAL_SECONDS = 0.005
+
+logger = logging.getLogger("django_pgjobs")
+
+
+class Row(NamedTuple):
+    """One registration to be: what is called, how, with what."""
+
+    definition: JobDefinition[..., Any]
+    plan: Plan
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def register_one(row: Row) -> Job:
+    """Insert one job and return it. Raises ``InvalidJob``, and what the database raises."""
+    connection = _connection(row.plan.database)
+    new = _new_job(row, _headers(row.plan.conf))
+    _warn_of_foreign_transaction(connection, row.definition)
+    pairs = ((new.queue, new.priority),)
+    notify = _shall_notify(connection, pairs, row.plan.conf)
+    stored = store.register_job(connection.alias, new, notify=notify)
+    if notify:
+        _note_notified(connection, pairs)
+    registered = _job(
+        connection.alias, new, {"id": stored.id, "run_at": stored.run_at, "created_at": stored.created_at}
+    )
+    if job_registered.receivers:
+        job_registered.send_robust(sender=row.definition, job=registered)
+    return registered
+
+
+def register_all(rows: Iterable[Row], database: str | None, conf: Conf) -> list[int]:
+    """Insert many jobs of any kind by one statement; return their ids in the order of ``rows``.
+
+    All go to ``database``, or to the one alias that their own options name. Raises ``InvalidJob`` naming the row.
+    """
+    headers = _headers(conf)
+    planned, new = _encode(rows, headers)
+    if not new:
+        return []
+    connection = _connection(_one_database(planned, database))
+    _warn_of_foreign_transaction(connection, planned[0].definition)
+    pairs = {(job.queue, job.priority) for job in new}
+    notify = _shall_notify(connection, pairs, conf)
+    ids = store.register_jobs(connection.alias, new, notify=notify)
+    if notify:
+        _note_notified(connection, pairs)
+    if job_registered.receivers:
+        _send_all(connection.alias, planned, new, ids)
+    return ids
+
+
+def _encode(rows: Iterable[Row], headers: str | None) -> tuple[list[Row], list[store.NewJob]]:
+    planned: list[Row] = []
+    new: list[store.NewJob] = []
+    for row in rows:
+        try:
+            new.append(_new_job(row, headers))
+        except InvalidJob as error:
+            raise InvalidJob(f"row {len(new)}: {error}") from None
+        planned.append(row)
+    return planned, new
+
+
+def _one_database(rows: Sequence[Row], database: str | None) -> str | None:
+    named = {alias for alias in (database, *(row.plan.database for row in rows)) if alias is not None}
+    if len(named) > 1:
+        raise InvalidJob(f"one register_many writes to one database, not to {', '.join(sorted(named))}")
+    return next(iter(named), None)
+
+
+def _new_job(row: Row, headers: str | None) -> store.NewJob:
+    definition, plan, args, kwargs = row
+    try:
+        payload = encode_payload(args, kwargs, plan.conf.payload_limit_bytes, definition.signature)
+    except InvalidJob as error:
+        raise InvalidJob(f"job {definition.name!r}: {error}") from None
+    return store.NewJob(
+        name=definition.name,
+        payload=payload,
+        queue=plan.queue,
+        priority=plan.priority,
+        max_attempts=plan.max_attempts,
+        timeout_seconds=plan.timeout,
+        headers=headers,
+        description="" if definition.describe_func is None else _description(definition, args, kwargs),
+        run_at=plan.run_at,
+        delay_seconds=plan.delay,
+    )
+
+
+def _headers(conf: Conf) -> str | None:
+    captured = capture_headers()
+    if not captured:
+        return None
+    try:
+        return encode_result(captured, conf.payload_limit_bytes)
+    except UnstorableResult as error:
+        raise InvalidJob(f"what PGJOBS['MIDDLEWARE'] captured cannot be stored: {error}") from None
+
+
+def _description(definition: JobDefinition[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """What ``describe`` says, cut and cleaned; an error in it costs the description, never the job."""
+    try:
+        words = definition.describe_func(*args, **kwargs)  # type: ignore[misc]
+        text = "" if words is None else str(words)
+    except Exception:
+        logger.exception("describe failed name=%s", definition.name)
+        return ""
+    return text.replace("\0", "")[:DESCRIPTION_LIMIT].encode("utf-8", "replace").decode()
+
+
+# The connection, its transaction, and other people's
+
+
+def _connection(database: str | None) -> BaseDatabaseWrapper:
+    alias = router.db_for_write(_model()) if database is None else database
+    if alias not in connections.settings:
+        raise InvalidJob(f"there is no database {alias!r}{did_you_mean(alias, connections.settings)}")
+    connection = connections[alias]
+    if connection.vendor != "postgresql":
+        raise InvalidJob(f"jobs live on PostgreSQL; database {alias!r} is {connection.display_name}")
+    return connection
+
+
+_warned_sites: set[tuple[str, int]] = set()
+
+
+def _warn_of_foreign_transaction(connection: BaseDatabaseWrapper, definition: JobDefinition[..., Any]) -> None:
+    """Say once per call site that the open transaction of *another* alias is not joined."""
+    if connection.in_atomic_block or len(connections.settings) == 1:
+        return
+    others = [other.alias for other in connections.all(initialized_only=True) if other.in_atomic_block]
+    if not others:
+        return
+    site = _call_site()
+    if site not in _warned_sites:
+        _warned_sites.add(site)
+        logger.warning(
+            "job registered outside of the open transaction name=%s database=%s open=%s at=%s:%d: it is stored "
+            "at once and stays if that transaction is rolled back",
+            definition.name,
+            connection.alias,
+            ",".join(others),
+            *site,
+        )
+
+
+def _call_site() -> tuple[str, int]:
+    """File and line of the innermost frame outside of this package."""
+    package = __name__.partition(".")[0] + "."
+    frame = sys._getframe(1)
+    while frame.f_back is not None and (frame.f_globals.get("__name__", "") + ".").startswith(package):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+Pair = tuple[str, int]
+"""Queue and priority: what one notification names."""
+
+_notified: dict[tuple[str, str, int], float] = {}
+"""(alias, queue, priority) → when the last NOTIFY outside of a transaction was *committed*.
+
+A fork inherits it and may keep silent for 5 ms after its parent notified, which is what the interval means.
+"""
+
+
+def _shall_notify(connection: BaseDatabaseWrapper, pairs: Iterable[Pair], conf: Conf) -> bool:
+    if not conf.notify:
+        return False
+    if _in_transaction(connection):
+        return True
+    earliest = monotonic() - NOTIFY_INTERVAL_SECONDS
+    return any(_notified.get((connection.alias, *pair), -math.inf) < earliest for pair in pairs)
+
+
+def _note_notified(connection: BaseDatabaseWrapper, pairs: Iterable[Pair]) -> None:
+    if not _in_transaction(connection):
+        now = monotonic()
+        _notified.update({(connection.alias, *pair): now for pair in pairs})
+
+
+def _in_transaction(connection: BaseDatabaseWrapper) -> bool:
+    # A connection not made yet says autocommit False, so the first registration on it notifies: harmless.
+    return connection.in_atomic_block or not connection.autocommit
+
+
+# The instance, without asking the database for it again
+
+
+@cache
+def _model() -> type[Job]:
+    from django_pgjobs.models import Job  # here, so that importing `job` needs no app registry
+
+    return Job
+
+
+@cache
+def _blank() -> dict[str, Any]:
+    """Column → value of a job of which nothing has happened yet, in the order of the model's fields."""
+    fields = _model()._meta.concrete_fields
+    return {field.attname: None if field.null else field.db_default for field in fields} | {"state": "ready"}
+
+
+def _job(alias: str, new: store.NewJob, stored: dict[str, Any]) -> Job:
+    values = {
+        **_blank(),
+        "name": new.name,
+        "queue": new.queue,
+        "priority": new.priority,
+        "max_attempts": new.max_attempts,
+        "timeout_seconds": new.timeout_seconds,
+        "description": new.description,
+        "payload": json.loads(new.payload),
+        "headers": None if new.headers is None else json.loads(new.headers),
+        **stored,
+    }
+    return _model().from_db(alias, list(values), list(values.values()))
+
+
+def _send_all(alias: str, rows: Sequence[Row], new: Sequence[store.NewJob], ids: Sequence[int]) -> None:
+    for row, job in zip(rows, _deferred_jobs(alias, new, ids), strict=True):
+        job_registered.send_robust(sender=row.definition, job=job)
+
+
+def _deferred_jobs(alias: str, new: Sequence[store.NewJob], ids: Sequence[int]) -> Iterator[Job]:
+    """Jobs whose instants are loaded when somebody looks at them: the bulk statement returns ids only."""
+    for job, id_ in zip(new, ids, strict=True):
+        whole = _job(alias, job, {"id": id_})
+        for unknown in ("run_at", "created_at"):
+            del whole.__dict__[unknown]
+        yield whole

@@ -1,0 +1,43 @@
+"""Django signals about jobs. ``sender`` is the ``JobDefinition``, or None where this process does not know the name.
+
+Sent with ``send_robust``: an error in a receiver is logged by Django and changes nothing of the job. All but
+``job_registered`` are sent in the executor, the process that runs the job's code, never in the supervisor.
+"""
+
+from __future__ import annotations
+
+from django.dispatch import Signal
+
+job_registered = Signal()
+"""A job was inserted. Sent in the registering process, inside its transaction, which may still be rolled back.
+
+``job``: the ``Job``. After ``register_many`` its ``run_at`` and ``created_at`` are deferred fields.
+"""
+
+job_started = Signal()
+"""An attempt begins; sent in the job's own thread, before middleware and body. ``context``: the ``JobContext``."""
+
+attempt_ended = Signal()
+"""An attempt ended; sent in the job's own thread, before the outcome is stored.
+
+``context``: the ``JobContext``; ``decision``: what the attempt came to (``django_pgjobs.decisions``);
+``exception``: the live exception, or None.
+"""
+
+job_finished = Signal()
+"""A job reached its end; sent after the durable write.
+
+``job_id``: int; ``name``: str; ``outcome``: ``"succeeded"``, ``"cancelled"`` or ``"abandoned"``; ``attempt``: int.
+"""
+
+job_retried = Signal()
+"""A failed attempt was stored and the job will run again; sent after the durable write.
+
+``job_id``: int; ``name``: str; ``attempt``: the failed attempt's number; ``delay``: seconds until the next.
+"""
+
+lease_lost = Signal()
+"""A write of an attempt was refused, as the job had been taken from this worker: nothing of the job was changed.
+
+``job_id``: int; ``name``: str; ``attempt``: int; ``claim_id``: str.
+"""

@@ -1,0 +1,27 @@
+-- abandon_jobs: give unclaimed jobs up, or leave only their callback.
+-- Fence: none (only jobs nobody has claimed; compared under the row lock).
+-- Rows: one per job abandoned.
+-- Clock: statement_timestamp().
+WITH held AS MATERIALIZED (
+    SELECT id FROM pgjobs_job
+    WHERE id = ANY (%(ids)s::bigint[]) AND finished_at IS NULL AND claim_id IS NULL AND ending IS NULL
+    ORDER BY id
+    FOR NO KEY UPDATE
+),
+abandoned AS (
+    UPDATE pgjobs_job AS j
+    SET error = %(reason)s,
+        outcome = CASE WHEN NOT j.name = ANY (%(with_callback)s::text[]) THEN 'abandoned' END,
+        finished_at = CASE WHEN NOT j.name = ANY (%(with_callback)s::text[]) THEN statement_timestamp() END,
+        ending = CASE WHEN j.name = ANY (%(with_callback)s::text[]) THEN 'abandoned' END,
+        run_at = CASE WHEN j.name = ANY (%(with_callback)s::text[]) THEN least(j.run_at, statement_timestamp()) ELSE j.run_at END,
+        hold = NULL
+    FROM held
+    WHERE j.id = held.id AND j.finished_at IS NULL AND j.claim_id IS NULL
+    RETURNING j.id, j.queue, j.priority, j.waited AND j.finished_at IS NOT NULL AS waited, j.ending IS NOT NULL AS due
+)
+SELECT
+    id, queue, priority,
+    CASE WHEN waited THEN pg_notify('pgjobs_ended', id::text) END,
+    CASE WHEN due THEN pg_notify('pgjobs', priority::text || ':' || queue) END
+FROM abandoned

@@ -1,0 +1,17 @@
+-- beat: say that this worker lives; grants no right to a job.
+-- Fence: none (the worker's own row).
+-- Rows: 1.
+-- Clock: statement_timestamp().
+INSERT INTO pgjobs_heartbeat (
+    id, name, host, pid, queues, excluded_queues, processes, threads, async_slots, version, release, state, running, finished
+)
+VALUES (
+    %(id)s::uuid, %(name)s, %(host)s, %(pid)s::integer, %(queues)s::jsonb, %(excluded_queues)s::jsonb, %(processes)s::integer,
+    %(threads)s::integer, %(async_slots)s::integer, %(version)s, %(release)s, %(state)s, %(running)s::integer, %(finished)s::bigint
+)
+ON CONFLICT (id) DO UPDATE
+SET last_beat_at = statement_timestamp(),
+    state = excluded.state,
+    running = excluded.running,
+    finished = excluded.finished
+RETURNING id

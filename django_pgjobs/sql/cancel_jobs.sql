@@ -1,0 +1,38 @@
+-- cancel_jobs: end unclaimed jobs, or leave only their callback, or ask the worker that runs them.
+-- Fence: none (an operator's wish; a claimed job's attempt is never overwritten, only asked).
+-- Rows: one per job that could be cancelled.
+-- Clock: statement_timestamp().
+WITH held AS MATERIALIZED (
+    SELECT id FROM pgjobs_job
+    WHERE id = ANY (%(ids)s::bigint[]) AND finished_at IS NULL AND (ending IS NULL OR claim_id IS NOT NULL)
+    ORDER BY id
+    FOR NO KEY UPDATE
+),
+cancelled AS (
+    UPDATE pgjobs_job AS j
+    SET cancel_requested_at = coalesce(j.cancel_requested_at, statement_timestamp()),
+        cancel_mode = %(mode)s,
+        cancel_by = %(by)s,
+        cancel_reason = %(reason)s,
+        outcome = CASE WHEN j.claim_id IS NULL AND NOT j.name = ANY (%(with_callback)s::text[]) THEN 'cancelled' END,
+        finished_at = CASE
+            WHEN j.claim_id IS NULL AND NOT j.name = ANY (%(with_callback)s::text[]) THEN statement_timestamp()
+        END,
+        ending = CASE
+            WHEN j.claim_id IS NULL AND j.name = ANY (%(with_callback)s::text[]) THEN 'cancelled'
+            ELSE j.ending
+        END,
+        run_at = CASE
+            WHEN j.claim_id IS NULL AND j.name = ANY (%(with_callback)s::text[]) THEN least(j.run_at, statement_timestamp())
+            ELSE j.run_at
+        END,
+        hold = CASE WHEN j.claim_id IS NULL THEN NULL ELSE j.hold END
+    FROM held
+    WHERE j.id = held.id AND j.finished_at IS NULL
+    RETURNING j.id, j.queue, j.priority, j.waited AND j.finished_at IS NOT NULL AS waited, j.ending IS NOT NULL AND j.claim_id IS NULL AS due
+)
+SELECT
+    id, queue, priority,
+    CASE WHEN waited THEN pg_notify('pgjobs_ended', id::text) END,
+    CASE WHEN due THEN pg_notify('pgjobs', priority::text || ':' || queue) END
+FROM cancelled

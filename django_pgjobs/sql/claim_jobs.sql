@@ -1,0 +1,58 @@
+-- claim_jobs: take up to %(limit)s ready jobs, best pair first, each pair from its frontier on.
+-- Fence: creates (a claim_id made freshly for this execution).
+-- Rows: the claimed jobs, in no order; 0 = nothing is ready.
+-- Clock: statement_timestamp().
+WITH candidates AS MATERIALIZED (
+    SELECT ready.id
+    FROM unnest(%(queues)s::text[], %(priorities)s::smallint[], %(run_ats)s::timestamptz[], %(ids)s::bigint[])
+        AS pair (queue, priority, run_at, id),
+    LATERAL (
+        SELECT j.id
+        FROM pgjobs_job AS j
+        WHERE j.queue = pair.queue
+          AND j.priority = pair.priority
+          AND (j.run_at, j.id) > (pair.run_at, pair.id)
+          AND j.run_at <= statement_timestamp()
+          AND j.finished_at IS NULL
+          AND j.hold IS NULL
+          AND j.claim_id IS NULL
+        ORDER BY j.run_at, j.id
+        LIMIT %(limit)s::integer
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS ready
+    LIMIT %(limit)s::integer
+),
+claimed AS (
+    UPDATE pgjobs_job AS j
+    SET claim_id = %(claim_id)s::uuid,
+        claimed_at = statement_timestamp(),
+        attempt = j.attempt + (j.ending IS NULL)::integer,
+        ending_attempt = j.ending_attempt + (j.ending IS NOT NULL)::integer,
+        deadline_at = statement_timestamp() + make_interval(secs => j.timeout_seconds + %(allowance)s::float8)
+    WHERE j.id = ANY (ARRAY (SELECT id FROM candidates))
+    RETURNING
+        j.id, j.queue, j.priority, j.run_at, j.name, j.attempt, j.max_attempts, j.timeout_seconds, j.ending, j.ending_attempt,
+        j.cancel_requested_at IS NOT NULL AS cancelled, j.description,
+        CASE WHEN pg_column_size(j.payload) <= %(inline_bytes)s::integer THEN j.payload::text END AS payload,
+        j.headers::text AS headers, j.deadline_at, j.error
+),
+numbered AS (
+    SELECT id, deadline_at, ((row_number() OVER () - 1) / 200)::smallint AS part FROM claimed
+),
+ledger AS (
+    INSERT INTO pgjobs_claim (claim_id, part, worker, lease_expires_at, check_at, job_ids)
+    SELECT
+        %(claim_id)s::uuid, part, %(worker)s::uuid,
+        statement_timestamp() + make_interval(secs => %(lease)s::float8),
+        least(
+            statement_timestamp() + make_interval(secs => %(lease)s::float8),
+            min(deadline_at) + make_interval(secs => %(grace)s::float8)
+        ),
+        array_agg(id)
+    FROM numbered
+    GROUP BY part
+)
+SELECT
+    id, queue, priority, run_at, name, attempt, max_attempts, timeout_seconds, ending, ending_attempt, cancelled, description,
+    payload, headers, error
+FROM claimed

@@ -1,0 +1,5 @@
+-- copy_jobs: bulk insert with ids taken beforehand by reserve_ids.
+-- Fence: none (creates rows nobody knows yet).
+-- Rows: none; the ids are known.
+-- Clock: run_at comes from reserve_ids, created_at is the column's default.
+COPY pgjobs_job (id, name, queue, priority, max_attempts, timeout_seconds, payload, headers, description, run_at) FROM STDIN

@@ -1,0 +1,11 @@
+-- delete_claims: drop ledger rows none of whose jobs still carries the claim.
+-- Fence: none (guarded: a claim with an unfinished job stays, so no job is left running without a lease).
+-- Rows: one claim_id per ledger row deleted.
+-- Clock: none.
+DELETE FROM pgjobs_claim AS k
+WHERE k.claim_id = ANY (%(claim_ids)s::uuid[])
+  AND NOT EXISTS (
+    SELECT FROM pgjobs_job AS j
+    WHERE j.id = ANY (k.job_ids) AND j.claim_id = k.claim_id AND j.outcome IS NULL
+  )
+RETURNING k.claim_id

@@ -1,0 +1,48 @@
+-- finalise_end: end jobs as abandoned or cancelled, with the failed attempt in the history if there was one.
+-- Fence: required.
+-- Rows: one per job recorded; a missing one was locked, lost, or recorded before.
+-- Clock: statement_timestamp().
+WITH ended AS MATERIALIZED (
+    SELECT *
+    FROM json_to_recordset(%(items)s::json) AS e (
+        id bigint, claim_id uuid, outcome text, cause text, seconds float8,
+        error text, reason text, exception text, message text, chain jsonb, traceback text
+    )
+),
+held AS MATERIALIZED (
+    SELECT ended.*
+    FROM ended
+    JOIN pgjobs_job AS j ON j.id = ended.id
+    WHERE true
+      AND j.claim_id = ended.claim_id -- fence
+      AND j.outcome IS NULL -- fence
+    ORDER BY j.id
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+),
+recorded AS (
+    UPDATE pgjobs_job AS j
+    SET outcome = held.outcome,
+        finished_at = statement_timestamp(),
+        error = coalesce(held.error, j.error),
+        cancel_reason = CASE WHEN j.cancel_reason = '' THEN coalesce(held.reason, '') ELSE j.cancel_reason END,
+        duration_seconds = coalesce(held.seconds, j.duration_seconds),
+        worker = %(worker)s::uuid
+    FROM held
+    WHERE j.id = held.id
+    RETURNING j.id, j.attempt, j.waited
+),
+history AS (
+    INSERT INTO pgjobs_attempt (
+        job_id, claim_id, number, cause, worker, worker_name, release, started_at, ended_at, duration_seconds,
+        exception, message, chain, traceback
+    )
+    SELECT
+        recorded.id, held.claim_id, recorded.attempt, held.cause, %(worker)s::uuid, %(worker_name)s, %(release)s,
+        statement_timestamp() - make_interval(secs => held.seconds), statement_timestamp(), held.seconds,
+        coalesce(held.exception, ''), coalesce(held.message, ''), coalesce(held.chain, '[]'), coalesce(held.traceback, '')
+    FROM recorded
+    JOIN held USING (id)
+    WHERE held.cause IS NOT NULL
+    ON CONFLICT DO NOTHING
+)
+SELECT id, CASE WHEN waited THEN pg_notify('pgjobs_ended', id::text) END FROM recorded

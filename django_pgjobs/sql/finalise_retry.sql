@@ -1,0 +1,49 @@
+-- finalise_retry: end failed attempts that may be tried again, and keep what went wrong.
+-- Fence: required.
+-- Rows: one per job recorded, with its new run_at; a missing one was locked, lost, cancelled meanwhile, or recorded before.
+-- Clock: statement_timestamp().
+WITH failed AS MATERIALIZED (
+    SELECT *
+    FROM json_to_recordset(%(items)s::json) AS f (
+        id bigint, claim_id uuid, delay float8, cause text, seconds float8,
+        error text, exception text, message text, chain jsonb, traceback text
+    )
+),
+held AS MATERIALIZED (
+    SELECT failed.*, j.claimed_at
+    FROM failed
+    JOIN pgjobs_job AS j ON j.id = failed.id
+    WHERE true
+      AND j.claim_id = failed.claim_id -- fence
+      AND j.outcome IS NULL -- fence
+      AND j.cancel_requested_at IS NULL
+    ORDER BY j.id
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+),
+recorded AS (
+    UPDATE pgjobs_job AS j
+    SET claim_id = NULL,
+        deadline_at = NULL,
+        run_at = statement_timestamp() + make_interval(secs => held.delay),
+        error = held.error,
+        duration_seconds = held.seconds,
+        worker = %(worker)s::uuid,
+        progress = NULL,
+        release_requested_at = NULL
+    FROM held
+    WHERE j.id = held.id
+    RETURNING j.id, j.attempt, j.run_at, j.queue, j.priority
+),
+history AS (
+    INSERT INTO pgjobs_attempt (
+        job_id, claim_id, number, cause, worker, worker_name, release, started_at, ended_at, duration_seconds,
+        exception, message, chain, traceback
+    )
+    SELECT
+        recorded.id, held.claim_id, recorded.attempt, held.cause, %(worker)s::uuid, %(worker_name)s, %(release)s,
+        statement_timestamp() - make_interval(secs => held.seconds), statement_timestamp(), held.seconds,
+        held.exception, held.message, held.chain, held.traceback
+    FROM recorded
+    JOIN held USING (id)
+)
+SELECT id, run_at, queue, priority FROM recorded

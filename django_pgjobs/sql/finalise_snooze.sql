@@ -1,0 +1,29 @@
+-- finalise_snooze: give jobs back that asked to come back later; their attempt is given back too.
+-- Fence: required.
+-- Rows: one per job recorded, with its new run_at; a missing one was locked, lost, cancelled meanwhile, or recorded before.
+-- Clock: statement_timestamp().
+WITH snoozed AS MATERIALIZED (
+    SELECT id, claim_id, delay
+    FROM json_to_recordset(%(items)s::json) AS s (id bigint, claim_id uuid, delay float8)
+),
+held AS MATERIALIZED (
+    SELECT j.id, snoozed.delay
+    FROM snoozed
+    JOIN pgjobs_job AS j ON j.id = snoozed.id
+    WHERE true
+      AND j.claim_id = snoozed.claim_id -- fence
+      AND j.outcome IS NULL -- fence
+      AND j.cancel_requested_at IS NULL
+    ORDER BY j.id
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+)
+UPDATE pgjobs_job AS j
+SET claim_id = NULL,
+    deadline_at = NULL,
+    attempt = greatest(j.attempt - 1, 0),
+    run_at = statement_timestamp() + make_interval(secs => held.delay),
+    progress = NULL,
+    release_requested_at = NULL
+FROM held
+WHERE j.id = held.id
+RETURNING j.id, j.run_at, j.queue, j.priority

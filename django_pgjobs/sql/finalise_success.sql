@@ -1,0 +1,30 @@
+-- finalise_success: end attempts whose body returned.
+-- Fence: required.
+-- Rows: one per job recorded; a missing one was locked, lost, or recorded before.
+-- Clock: statement_timestamp().
+WITH done AS MATERIALIZED (
+    SELECT id, claim_id, result, seconds
+    FROM json_to_recordset(%(items)s::json) AS d (id bigint, claim_id uuid, result jsonb, seconds float8)
+),
+held AS MATERIALIZED (
+    SELECT j.id, done.result, done.seconds
+    FROM done
+    JOIN pgjobs_job AS j ON j.id = done.id
+    WHERE true
+      AND j.claim_id = done.claim_id -- fence
+      AND j.outcome IS NULL -- fence
+    ORDER BY j.id
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+),
+recorded AS (
+    UPDATE pgjobs_job AS j
+    SET outcome = 'succeeded',
+        finished_at = statement_timestamp(),
+        result = held.result,
+        duration_seconds = held.seconds,
+        worker = %(worker)s::uuid
+    FROM held
+    WHERE j.id = held.id
+    RETURNING j.id, j.waited
+)
+SELECT id, CASE WHEN waited THEN pg_notify('pgjobs_ended', id::text) END FROM recorded

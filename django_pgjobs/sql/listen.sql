@@ -1,0 +1,5 @@
+-- listen: hear of registered jobs on this connection.
+-- Fence: none (writes nothing).
+-- Rows: none.
+-- Clock: none.
+LISTEN pgjobs

@@ -1,0 +1,5 @@
+-- listen_ended: hear of jobs' ends on this connection.
+-- Fence: none (writes nothing).
+-- Rows: none.
+-- Clock: none.
+LISTEN pgjobs_ended

@@ -1,0 +1,5 @@
+-- lock_timeout: bound the waits for locks of the open transaction.
+-- Fence: none (a setting of the transaction).
+-- Rows: 1 = the setting before.
+-- Clock: none.
+SELECT current_setting('lock_timeout'), set_config('lock_timeout', %(timeout)s, true)

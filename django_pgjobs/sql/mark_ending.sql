@@ -1,0 +1,48 @@
+-- mark_ending: from here on only the callback is left of these jobs; same claim, first start of the callback.
+-- Fence: required.
+-- Rows: one per job marked; a missing one was locked, lost, or marked before.
+-- Clock: statement_timestamp().
+WITH ending AS MATERIALIZED (
+    SELECT *
+    FROM json_to_recordset(%(items)s::json) AS e (
+        id bigint, claim_id uuid, outcome text, cause text, seconds float8,
+        error text, reason text, exception text, message text, chain jsonb, traceback text
+    )
+),
+held AS MATERIALIZED (
+    SELECT ending.*
+    FROM ending
+    JOIN pgjobs_job AS j ON j.id = ending.id
+    WHERE true
+      AND j.claim_id = ending.claim_id -- fence
+      AND j.outcome IS NULL -- fence
+    ORDER BY j.id
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+),
+marked AS (
+    UPDATE pgjobs_job AS j
+    SET ending = held.outcome,
+        ending_attempt = 1,
+        deadline_at = statement_timestamp() + make_interval(secs => %(allowance)s::float8),
+        error = coalesce(held.error, j.error),
+        cancel_reason = CASE WHEN j.cancel_reason = '' THEN coalesce(held.reason, '') ELSE j.cancel_reason END,
+        duration_seconds = coalesce(held.seconds, j.duration_seconds)
+    FROM held
+    WHERE j.id = held.id
+    RETURNING j.id, j.attempt
+),
+history AS (
+    INSERT INTO pgjobs_attempt (
+        job_id, claim_id, number, cause, worker, worker_name, release, started_at, ended_at, duration_seconds,
+        exception, message, chain, traceback
+    )
+    SELECT
+        marked.id, held.claim_id, marked.attempt, held.cause, %(worker)s::uuid, %(worker_name)s, %(release)s,
+        statement_timestamp() - make_interval(secs => held.seconds), statement_timestamp(), held.seconds,
+        coalesce(held.exception, ''), coalesce(held.message, ''), coalesce(held.chain, '[]'), coalesce(held.traceback, '')
+    FROM marked
+    JOIN held USING (id)
+    WHERE held.cause IS NOT NULL
+    ON CONFLICT DO NOTHING
+)
+SELECT id FROM marked

@@ -1,0 +1,8 @@
+-- read_claim: what a claim statement whose answer was lost has taken.
+-- Fence: none (reads).
+-- Rows: one per job that carries the claim.
+-- Clock: none.
+SELECT j.id
+FROM pgjobs_claim AS k
+JOIN pgjobs_job AS j ON j.id = ANY (k.job_ids) AND j.claim_id = k.claim_id
+WHERE k.claim_id = %(claim_id)s::uuid AND j.outcome IS NULL

@@ -1,0 +1,17 @@
+-- read_flags: which of these claimed jobs were lost, are to be cancelled or are to be released. Locks nothing.
+-- Fence: none (reads).
+-- Rows: one per job that is no longer plainly ours; a job in order is not in the answer.
+-- Clock: none.
+SELECT
+    held.id, held.claim_id,
+    (j.id IS NULL OR j.claim_id IS DISTINCT FROM held.claim_id OR j.outcome IS NOT NULL) AS lost,
+    j.cancel_requested_at IS NOT NULL AS cancelled,
+    coalesce(j.cancel_mode, ''), coalesce(j.cancel_by, ''), coalesce(j.cancel_reason, ''),
+    j.release_requested_at IS NOT NULL AS released
+FROM unnest(%(ids)s::bigint[], %(claim_ids)s::uuid[]) AS held (id, claim_id)
+LEFT JOIN pgjobs_job AS j ON j.id = held.id
+WHERE j.id IS NULL
+   OR j.claim_id IS DISTINCT FROM held.claim_id
+   OR j.outcome IS NOT NULL
+   OR j.cancel_requested_at IS NOT NULL
+   OR j.release_requested_at IS NOT NULL

@@ -1,0 +1,48 @@
+-- release_jobs: give claimed jobs back that never started, or not by their own fault; the attempt is given back.
+-- Fence: required.
+-- Rows: one per job released, with its queue and priority; a missing one was locked, lost, cancelled meanwhile, or released before.
+-- Clock: statement_timestamp().
+WITH released AS MATERIALIZED (
+    SELECT *
+    FROM json_to_recordset(%(items)s::json) AS r (
+        id bigint, claim_id uuid, cause text, seconds float8, exception text, message text
+    )
+),
+held AS MATERIALIZED (
+    SELECT released.*
+    FROM released
+    JOIN pgjobs_job AS j ON j.id = released.id
+    WHERE true
+      AND j.claim_id = released.claim_id -- fence
+      AND j.outcome IS NULL -- fence
+      AND j.cancel_requested_at IS NULL
+    ORDER BY j.id
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+),
+recorded AS (
+    UPDATE pgjobs_job AS j
+    SET claim_id = NULL,
+        deadline_at = NULL,
+        attempt = j.attempt - (j.ending IS NULL AND j.attempt > 0)::integer,
+        ending_attempt = j.ending_attempt - (j.ending IS NOT NULL AND j.ending_attempt > 0)::integer,
+        progress = NULL,
+        release_requested_at = NULL
+    FROM held
+    WHERE j.id = held.id
+    RETURNING j.id, j.queue, j.priority, j.attempt
+),
+history AS (
+    INSERT INTO pgjobs_attempt (
+        job_id, claim_id, number, cause, worker, worker_name, release, started_at, ended_at, duration_seconds,
+        exception, message
+    )
+    SELECT
+        recorded.id, held.claim_id, recorded.attempt + 1, held.cause, %(worker)s::uuid, %(worker_name)s, %(release)s,
+        statement_timestamp() - make_interval(secs => held.seconds), statement_timestamp(), held.seconds,
+        coalesce(held.exception, ''), coalesce(held.message, '')
+    FROM recorded
+    JOIN held USING (id)
+    WHERE held.cause IS NOT NULL
+    ON CONFLICT DO NOTHING
+)
+SELECT id, queue, priority FROM recorded

@@ -1,0 +1,15 @@
+-- release_wish: ask the worker that has claimed these jobs to give them back; only it may end its attempt.
+-- Fence: none (an operator's wish; a claimed job's attempt is never overwritten, only asked).
+-- Rows: one per job whose worker is asked.
+-- Clock: statement_timestamp().
+WITH held AS MATERIALIZED (
+    SELECT id FROM pgjobs_job
+    WHERE id = ANY (%(ids)s::bigint[]) AND finished_at IS NULL AND claim_id IS NOT NULL
+    ORDER BY id
+    FOR NO KEY UPDATE
+)
+UPDATE pgjobs_job AS j
+SET release_requested_at = statement_timestamp()
+FROM held
+WHERE j.id = held.id AND j.finished_at IS NULL AND j.claim_id IS NOT NULL
+RETURNING j.id, j.queue, j.priority

@@ -1,0 +1,25 @@
+-- unpark_jobs: let parked jobs go on whose name this code knows by other code than that which parked them.
+-- Fence: none (parked rows are claimed by nobody; the hold is compared under the row lock).
+-- Rows: one per job, with its queue and priority.
+-- Clock: none.
+WITH known AS (
+    SELECT name, fingerprint FROM unnest(%(names)s::text[], %(fingerprints)s::text[]) AS k (name, fingerprint)
+),
+held AS MATERIALIZED (
+    SELECT j.id
+    FROM pgjobs_job AS j
+    JOIN known ON known.name = j.name
+    WHERE j.hold = 'parked'
+      AND j.finished_at IS NULL
+      AND j.hold_fingerprint <> known.fingerprint
+    ORDER BY j.id
+    LIMIT %(limit)s::integer
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+)
+UPDATE pgjobs_job AS j
+SET hold = NULL,
+    hold_reason = '',
+    hold_fingerprint = ''
+FROM held
+WHERE j.id = held.id AND j.hold = 'parked'
+RETURNING j.id, j.queue, j.priority

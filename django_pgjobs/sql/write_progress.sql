@@ -1,0 +1,23 @@
+-- write_progress: keep what jobs say of themselves.
+-- Fence: required.
+-- Rows: one per job written; a missing one was locked or lost, and the next report comes soon.
+-- Clock: none.
+WITH reported AS MATERIALIZED (
+    SELECT id, claim_id, progress
+    FROM json_to_recordset(%(items)s::json) AS p (id bigint, claim_id uuid, progress jsonb)
+),
+held AS MATERIALIZED (
+    SELECT j.id, reported.progress
+    FROM reported
+    JOIN pgjobs_job AS j ON j.id = reported.id
+    WHERE true
+      AND j.claim_id = reported.claim_id -- fence
+      AND j.outcome IS NULL -- fence
+    ORDER BY j.id
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+)
+UPDATE pgjobs_job AS j
+SET progress = held.progress
+FROM held
+WHERE j.id = held.id
+RETURNING j.id

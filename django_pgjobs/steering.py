@@ -1,0 +1,190 @@
+"""What an operator may do with jobs: cancel, retry, abandon, release, reschedule.
+
+An operator waits for row locks, up to ``LOCK_SECONDS``; a job that stays locked is reported as *busy*. A job that
+a worker has claimed is never overwritten: it gets a request, and its worker acts on it under the fence. So each
+of these may be repeated, and may race with claim, end and rescue. The ORM picks and locks the rows here, since
+this path is not hot; ``store`` writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
+from django.db import OperationalError, transaction
+from django.utils import timezone
+
+from django_pgjobs import store
+from django_pgjobs.conf import get_conf
+from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.registry import registry
+from django_pgjobs.states import CancelMode
+
+if TYPE_CHECKING:
+    from django_pgjobs.models import Job
+
+BATCH = 1000
+LOCK_SECONDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Steered:
+    """What an operator's action did: how many jobs it changed, and why it skipped others (reason → number)."""
+
+    changed: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: Steered) -> Steered:
+        skipped = dict(self.skipped)
+        for reason, number in other.skipped.items():
+            skipped[reason] = skipped.get(reason, 0) + number
+        return Steered(self.changed + other.changed, skipped)
+
+
+Write = Callable[[store.Database, Sequence[int]], list[int]]
+
+
+def cancel(jobs: type[Job], using: str, ids: Iterable[int], *, mode: str, by: object, reason: str) -> Steered:
+    """Cancel: see ``JobQuerySet.cancel``."""
+    if mode not in list(CancelMode):
+        raise ValueError(f"cancel(mode=…) takes {', '.join(repr(str(m)) for m in CancelMode)}, not {mode!r}")
+    callbacks = _names_with("on_cancel_func")
+
+    def write(db: store.Database, held: Sequence[int]) -> list[int]:
+        return store.cancel_jobs(db, held, mode=mode, by=_who(by), reason=reason, with_callback=callbacks)
+
+    return _steer(jobs, using, ids, write)
+
+
+def abandon(jobs: type[Job], using: str, ids: Iterable[int], *, by: object, reason: str) -> Steered:
+    """Abandon: see ``JobQuerySet.abandon``."""
+    callbacks = _names_with("on_abandon_func")
+    text = f"Abandoned by {_who(by)}" if by else "Abandoned by an operator"
+
+    def write(db: store.Database, held: Sequence[int]) -> list[int]:
+        return store.abandon_jobs(db, held, reason=f"{text}: {reason}" if reason else text, with_callback=callbacks)
+
+    return _steer(jobs, using, ids, write)
+
+
+def retry(jobs: type[Job], using: str, ids: Iterable[int]) -> Steered:
+    """Retry: see ``JobQuerySet.retry``."""
+    attempts = {name: registry.get(name).max_attempts for name in registry.names()}
+
+    def write(db: store.Database, held: Sequence[int]) -> list[int]:
+        return store.retry_jobs(db, held, attempts=attempts, default_attempts=get_conf().default_max_attempts)
+
+    return _steer(jobs, using, ids, write)
+
+
+def release(jobs: type[Job], using: str, ids: Iterable[int]) -> Steered:
+    """Release: see ``JobQuerySet.release``."""
+    return _steer(jobs, using, ids, store.release_wish)
+
+
+def reschedule(
+    jobs: type[Job],
+    using: str,
+    ids: Iterable[int],
+    *,
+    run_at: datetime | None,
+    delay: float | timedelta | None,
+    queue: str | None,
+    priority: int | None,
+) -> Steered:
+    """Reschedule: see ``JobQuerySet.reschedule``."""
+    seconds = _check_reschedule(run_at, delay, queue, priority)
+
+    def write(db: store.Database, held: Sequence[int]) -> list[int]:
+        return store.reschedule_jobs(db, held, run_at=run_at, delay_seconds=seconds, queue=queue, priority=priority)
+
+    return _steer(jobs, using, ids, write)
+
+
+def _check_reschedule(run_at: datetime | None, delay: float | timedelta | None, queue: str | None, priority: int | None) -> float | None:
+    if run_at is None and delay is None and queue is None and priority is None:
+        raise InvalidJob("reschedule() needs run_at, delay, queue or priority.")
+    if run_at is not None and delay is not None:
+        raise InvalidJob("reschedule() takes run_at or delay, not both.")
+    if run_at is not None and settings.USE_TZ and timezone.is_naive(run_at):
+        raise InvalidJob("run_at must be an aware datetime, because USE_TZ is on.")
+    if priority is not None and not -100 <= priority <= 100:
+        raise InvalidJob(f"priority must be from -100 to 100, not {priority!r}.")
+    if queue is not None:
+        allowed = get_conf().queues
+        if not queue or (allowed is not None and queue not in allowed):
+            raise InvalidJob(f"There is no queue {queue!r}.")
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if seconds is not None and not 0 <= seconds < float("inf"):
+        raise InvalidJob(f"delay must be a finite number of seconds ≥ 0, not {delay!r}.")
+    return seconds
+
+
+def _who(by: object) -> str:
+    """Text for a user: ``accounts.User:42 anna``; text stays text."""
+    if by is None or isinstance(by, str):
+        return by or ""
+    meta = getattr(by, "_meta", None)
+    key = getattr(by, "pk", None)
+    return f"{meta.label}:{key} {by}" if meta is not None else str(by)
+
+
+def _names_with(callback: str) -> list[str]:
+    return [name for name in registry.names() if getattr(registry.get(name), callback) is not None]
+
+
+def _steer(jobs: type[Job], using: str, ids: Iterable[int], write: Write) -> Steered:
+    done = Steered()
+    for batch in _chunks(ids):
+        done += _steer_batch(jobs, using, batch, write)
+    return done
+
+
+def _chunks(ids: Iterable[int]) -> Iterable[list[int]]:
+    everything = list(dict.fromkeys(ids))
+    return (everything[start : start + BATCH] for start in range(0, len(everything), BATCH))
+
+
+def _steer_batch(jobs: type[Job], using: str, ids: list[int], write: Write) -> Steered:
+    """Write what can be locked at once, wait for the rest, report what stays locked as busy."""
+    changed, locked = _locked_write(jobs, using, ids, write, wait=False)
+    waiting = sorted(set(ids) - set(locked))
+    if waiting:
+        with suppress(OperationalError):
+            more, held = _locked_write(jobs, using, waiting, write, wait=True)
+            changed, locked = changed + more, locked + held
+    skipped: dict[str, int] = {}
+    states = store.read_states(store.on(using), sorted(set(ids) - set(changed)))
+    for job_id in set(ids) - set(changed):
+        state, ending = states.get(job_id, ("unknown", False))
+        reason = "busy" if job_id in states and job_id not in locked else "ending" if ending and state == "ready" else state
+        skipped[reason] = skipped.get(reason, 0) + 1
+    return Steered(len(changed), skipped)
+
+
+def _locked_write(jobs: type[Job], using: str, ids: list[int], write: Write, *, wait: bool) -> tuple[list[int], list[int]]:
+    """Lock the rows in id order and write them: (changed, locked). With ``wait``, a lock held too long raises."""
+    rows: Any = jobs._base_manager.using(using)
+    with transaction.atomic(using=using), _lock_timeout(using):
+        picked = rows.select_for_update(skip_locked=not wait, no_key=True).filter(pk__in=ids).order_by("pk")
+        locked = list(picked.values_list("pk", flat=True))
+        return (write(store.on(using), locked) if locked else []), locked
+
+
+class _lock_timeout:  # noqa: N801 (a context manager that reads as a verb)
+    """Bound the waits of the open transaction, and give the setting back: the caller's transaction may go on."""
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        self.before = ""
+
+    def __enter__(self) -> None:
+        self.before = store.set_lock_timeout(store.on(self.using), f"{LOCK_SECONDS}s")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            store.set_lock_timeout(store.on(self.using), self.before)

@@ -1,0 +1,115 @@
+"""Waiting for a job's end, and registering a job again.
+
+A waiter marks the row (``waited``), so that whatever ends it notifies; then it listens on a connection of its
+own. Notifications may be lost (a transaction pooler, a restart): a look each second is the truth.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.db import DatabaseError, connections
+
+from django_pgjobs import store
+from django_pgjobs.exceptions import JobDoesNotExist, JobNotCommitted, JobNotFinished
+
+if TYPE_CHECKING:
+    from django_pgjobs.models import Job
+
+LOOK_SECONDS = 1.0
+
+
+def wait(job: Job, timeout: float | timedelta | None) -> Job:
+    """Block until ``job`` has ended; see ``Job.wait``."""
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    alias = job._state.db or "default"
+    refreshed = _refresh(job, alias)
+    if refreshed.finished_at is None:
+        _until_ended(job, alias, None if seconds is None else time.monotonic() + seconds)
+        refreshed = _refresh(job, alias)
+    return refreshed
+
+
+def _refresh(job: Job, alias: str) -> Job:
+    found: Job | None = type(job)._base_manager.using(alias).filter(pk=job.pk).first()
+    if found is None:
+        raise JobDoesNotExist(f"There is no job {job.pk}.")
+    job.__dict__.update({k: v for k, v in found.__dict__.items() if k != "_state"})
+    return job
+
+
+def _until_ended(job: Job, alias: str, until: float | None) -> None:
+    wrapper = connections.create_connection(alias)
+    wrapper.settings_dict = {**wrapper.settings_dict, "OPTIONS": _without_pool(wrapper.settings_dict)}
+    try:
+        wrapper.ensure_connection()
+        wrapper.connection.execute(store.statement("listen_ended"))
+        _look_until_ended(job, _Own(wrapper), until)
+    finally:
+        wrapper.close()
+
+
+def _look_until_ended(job: Job, own: _Own, until: float | None) -> None:
+    while True:
+        ended = own.look(job.pk)
+        if ended is None:
+            raise JobNotCommitted(
+                f"Job {job.pk} is not committed: waiting for it inside the transaction that registered it can never end."
+            )
+        left = None if until is None else until - time.monotonic()
+        if ended:
+            return
+        if left is not None and left <= 0:
+            raise JobNotFinished(f"Job {job.pk} did not finish within the time given.")
+        own.listen(job.pk, LOOK_SECONDS if left is None else min(left, LOOK_SECONDS))
+
+
+class _Own:
+    """The waiter's own autocommit connection."""
+
+    def __init__(self, wrapper: Any) -> None:
+        self.wrapper = wrapper
+
+    def fetch(self, name: str, params: store.Params) -> store.Rows:
+        with self.wrapper.cursor() as cursor:
+            cursor.execute(store.statement(name), params)
+            return list(cursor.fetchall())
+
+    def look(self, job_id: int) -> bool | None:
+        """Return whether the job has ended; None when it is not committed; False while its row is locked."""
+        try:
+            return store.mark_waited(self, job_id)
+        except DatabaseError:
+            if not self.wrapper.is_usable():
+                raise
+            return False
+
+    def listen(self, job_id: int, seconds: float) -> None:
+        for notification in self.wrapper.connection.notifies(timeout=seconds):
+            if notification.payload == str(job_id):
+                return
+
+
+def _without_pool(settings_dict: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings_dict.get("OPTIONS", {}).items() if key != "pool"}
+
+
+def register_again(job: Job) -> Job:
+    """Register a new job like ``job``, due at once; see ``Job.register_again``."""
+    alias = job._state.db or "default"
+    new = store.NewJob(
+        name=job.name,
+        payload=json.dumps(job.payload),
+        queue=job.queue,
+        priority=job.priority,
+        max_attempts=max(1, job.max_attempts),
+        timeout_seconds=job.timeout_seconds,
+        headers=None if job.headers is None else json.dumps(job.headers),
+        description=job.description,
+    )
+    registered = store.register_job(alias, new, notify=True)
+    again: Job = type(job)._base_manager.using(alias).get(pk=registered.id)
+    return again

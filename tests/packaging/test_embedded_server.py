@@ -1,0 +1,238 @@
+"""The embedded server as a whole: it works, it ends, and it leaves the machine as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from django_pgjobs.embedded import EmbeddedError, EmbeddedServer, place, server
+from django_pgjobs.embedded.place import clean
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="about what root's server does")
+
+QUERY = "import os, psycopg; print(psycopg.connect(os.environ['DATABASE_URL']).execute('select 6 * 7').fetchone()[0])"
+OBEDIENT = """
+import signal, sys
+def leave(number, frame):
+    received.append(number)
+received = []
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+    signal.signal(number, leave)
+print("READY", flush=True)
+while signal.SIGTERM not in received:
+    signal.pause()
+print(*[int(number) for number in received], flush=True)
+sys.exit(5)
+"""
+
+
+def wait_until(fact: Callable[[], object], what: str, timeout: float = 30) -> None:
+    deadline = time.monotonic() + timeout
+    while not fact():
+        assert time.monotonic() < deadline, f"not within {timeout} s: {what}"
+        time.sleep(0.02)
+
+
+def processes(text: str) -> list[tuple[int, str]]:
+    """Return (pid, command line) of every process, zombies excepted, whose command line has the text."""
+    listing = subprocess.run(["ps", "-eo", "pid=,stat=,args="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in listing.splitlines()]
+    return [(int(row[0]), row[2]) for row in rows if not row[1].startswith("Z") and text in row[2]]
+
+
+def starting(*command: str) -> subprocess.Popen[str]:
+    """Start the command line with a server of its own, out of reach of this terminal's key presses."""
+    environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "django_pgjobs.embedded", "--no-fsync", "--", *command],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@contextlib.contextmanager
+def running(*command: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """Start the command line; yield it and its server's directory once the command is ready."""
+    with starting(*command) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            told = process.stderr.readline()
+            found = re.search(r" in (\S+),", told)
+            assert found, told
+            assert process.stdout.readline() == "READY\n"
+            yield process, Path(found[1])
+        finally:
+            process.kill()
+
+
+def machine() -> dict[str, object]:
+    """Describe what a server must not change: the accounts, and modes and owners on the way to all it uses."""
+    starts = (Path.cwd(), Path(sys.executable), Path(server.__file__), place.find_base(place.Account.choose()))
+    parents = {parent for start in starts for parent in (start.resolve(), *start.resolve().parents)}
+    seen = {str(path): (path.stat().st_mode, path.stat().st_uid, path.stat().st_gid) for path in parents}
+    return {"accounts": pwd.getpwall(), **seen}
+
+
+def test_a_run_leaves_the_machine_as_it_was():
+    before = machine()
+    with starting(sys.executable, "-c", QUERY) as process:
+        output, told = process.communicate(timeout=90)
+    found = re.search(r" in (\S+),", told)
+    assert (process.returncode, output) == (0, "42\n"), told
+    assert found
+    assert not Path(found[1]).exists()
+    wait_until(lambda: not processes(found[1]), "no process of the server is left")
+    assert machine() == before
+
+
+def test_the_commands_status_is_ours_and_signals_reach_it_once():
+    with running(sys.executable, "-c", OBEDIENT) as (process, directory):
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGUSR1)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 5
+    assert sorted(map(int, output.split())) == sorted([signal.SIGINT, signal.SIGUSR1, signal.SIGTERM])
+    assert not directory.exists()
+
+
+def test_a_command_killed_by_a_signal_is_128_and_its_number():
+    with starting("/bin/sh", "-c", "kill -9 $$") as process:
+        process.communicate(timeout=90)
+    assert process.returncode == 137
+
+
+def test_the_server_ends_with_a_killed_run_and_the_next_one_sweeps():
+    with running(sys.executable, "-c", OBEDIENT) as (process, directory):
+        process.kill()
+        wait_until(lambda: not processes(str(directory)), "the server ends with the run")
+        for pid, _ in processes(OBEDIENT.strip().splitlines()[-1]):
+            os.kill(pid, signal.SIGTERM)
+    with EmbeddedServer(fsync=False):
+        assert not directory.exists()
+
+
+def test_a_server_that_survived_its_run_is_stopped_by_the_next_one():
+    with running(sys.executable, "-c", OBEDIENT) as (process, directory):
+        watchers = [pid for pid, line in processes(str(directory)) if line.startswith("/bin/sh")]
+        for pid in watchers:
+            os.kill(pid, signal.SIGSTOP)
+        process.kill()
+        process.wait()
+        assert processes(f"-D {directory}"), "nobody stopped the server"
+        with EmbeddedServer(fsync=False):
+            wait_until(lambda: not processes(f"postgres -D {directory}/data -c"), "the old server is gone")
+            assert not directory.exists()
+        for pid in watchers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_a_stranger_without_the_password_is_refused():
+    with EmbeddedServer(fsync=False) as ours:
+        assert ours.place is not None
+        for host in ("127.0.0.1", str(ours.place.socket)):
+            with pytest.raises(psycopg.OperationalError, match="password"):
+                psycopg.connect(host=host, port=ours.port, user="postgres", password="guessed", dbname="postgres")
+
+
+def test_data_are_kept_over_runs_and_crashes_until_they_are_cleaned(tmp_path):
+    keeper = EmbeddedServer(fsync=False, data=tmp_path)
+    with keeper:
+        assert keeper.place is not None
+        directory = keeper.place.path
+        with psycopg.connect(keeper.url) as connection:
+            connection.execute("create table kept as select 1 as number")
+        with pytest.raises(EmbeddedError, match="another run uses"):
+            EmbeddedServer(fsync=False, data=tmp_path).start()
+    try:
+        with EmbeddedServer(fsync=False, data=tmp_path) as again:
+            assert again.pid is not None
+            os.kill(again.pid, signal.SIGKILL)
+            wait_until(lambda: again.pid is None, "the server is dead")
+            before = again.port
+            again.start()
+            assert again.port == before
+            with psycopg.connect(again.url) as connection:
+                assert connection.execute("select number from kept").fetchone() == (1,)
+    finally:
+        assert clean(tmp_path) == [directory]
+    assert not directory.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_halted_server_resumes_with_its_data_and_port():
+    with EmbeddedServer(fsync=False) as ours:
+        url = ours.url
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("create table survivor as select 1 as number")
+            ours.halt(immediate=True)
+            assert ours.pid is None
+        assert ours.start() == url
+        with psycopg.connect(url) as connection:
+            assert connection.execute("select number from survivor").fetchone() == (1,)
+
+
+def test_a_taken_port_is_replaced(monkeypatch):
+    with EmbeddedServer(fsync=False) as first:
+        second = EmbeddedServer(fsync=False)
+        second.port = first.port
+        with second:
+            assert second.port != first.port
+
+
+def test_letters_beyond_ascii_have_upper_case_and_order_is_by_code_point():
+    with EmbeddedServer(fsync=False) as ours, psycopg.connect(ours.url) as connection:
+        row = connection.execute("select upper('äé'), 'Z' < 'a', current_setting('server_encoding')").fetchone()
+    assert row == ("ÄÉ", True, "UTF8")
+
+
+def test_the_older_packaged_version_runs_too():
+    with EmbeddedServer(major=16, fsync=False) as ours, psycopg.connect(ours.url) as connection:
+        assert connection.info.server_version // 10000 == 16
+
+
+@as_root
+def test_programs_that_the_account_cannot_reach_are_copied(tmp_path):
+    hidden = tmp_path / "hidden"
+    hidden.mkdir(mode=0o700)
+    packaged = EmbeddedServer()._given.parent
+    (hidden / packaged.name).symlink_to(packaged)
+    with EmbeddedServer(fsync=False, binaries=hidden / packaged.name / "bin") as ours:
+        assert ours.place is not None
+        assert (ours.place.path / "programs").is_dir()
+        assert ours.place.path.stat().st_mode & stat.S_IRWXO == stat.S_IXOTH
+        assert ours.place.data.stat().st_uid != 0
+    assert hidden.stat().st_mode & 0o777 == 0o700
+
+
+@as_root
+def test_nobody_runs_the_server_where_postgres_does_not_exist(monkeypatch):
+    known = pwd.getpwnam
+
+    def without_postgres(name: str) -> pwd.struct_passwd:
+        if name == "postgres":
+            raise KeyError(name)
+        return known(name)
+
+    monkeypatch.setattr(place.pwd, "getpwnam", without_postgres)
+    with EmbeddedServer(fsync=False) as ours:
+        assert ours.account.name == "nobody"
+        assert ours.place is not None
+        assert ours.place.data.stat().st_uid == known("nobody").pw_uid

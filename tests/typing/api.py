@@ -1,0 +1,105 @@
+"""The public surface as a type checker sees it; mypy and pyright must find nothing (``test_typing``)."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from datetime import datetime, timedelta
+from typing import Any, assert_type
+
+from django_pgjobs import Backoff, BoundJob, JobContext, JobDefinition, Snooze, current_context, job, register_many
+from django_pgjobs.models import Job
+
+
+@job
+def plain(user_id: int, *, greeting: str = "hello") -> str:
+    return f"{greeting} {user_id}"
+
+
+@job(
+    name="shop.send",
+    aliases=["shop.old_send"],
+    queue="mail",
+    priority=10,
+    max_attempts=3,
+    backoff=Backoff(15, factor=4, limit=timedelta(hours=1)),
+    retry_on=(OSError, TimeoutError),
+    give_up_on=lambda error: isinstance(error, PermissionError),
+    timeout=timedelta(minutes=5),
+    store_result=False,
+    sensitive=["address"],
+)
+def send(address: str) -> None: ...
+
+
+@job(backoff=lambda error, attempt: None if attempt > 3 else timedelta(seconds=attempt), retry_on=OSError, timeout=None)
+async def fetch(url: str) -> int:
+    raise Snooze(5)
+
+
+@job(takes_context=True, queue="mail")
+def with_context(context: JobContext, path: str) -> int:
+    context.progress(1, 2, "half")
+    return context.attempt
+
+
+@job(takes_context=False)
+def without_context(path: str) -> None: ...
+
+
+@send.on_abandon
+def apologise(context: JobContext, address: str) -> None: ...
+
+
+@send.on_cancel
+async def forget(context: JobContext, address: str) -> None: ...
+
+
+@send.describe
+def label(address: str) -> str:
+    return address
+
+
+@with_context.on_abandon
+def clean(context: JobContext, path: str) -> None: ...
+
+
+def calls(context: JobContext) -> None:
+    assert_type(plain(7, greeting="hi"), str)
+    assert_type(with_context(context, "x"), int)
+    assert_type(fetch("https://example.org"), Coroutine[Any, Any, int])
+    assert_type(apologise(context, "a@example.org"), None)
+    assert_type(forget(context, "a@example.org"), Coroutine[Any, Any, None])
+    assert_type(label("a@example.org"), str)
+    assert_type(current_context(), JobContext)
+
+
+def registering(when: datetime) -> None:
+    assert_type(plain.register(7), Job)
+    assert_type(plain.register(user_id=7, greeting="hi"), Job)
+    assert_type(with_context.register("x"), Job)
+    assert_type(plain.using(delay=60, queue="bulk").register(7, greeting="hi"), Job)
+    assert_type(plain.using(run_at=when, timeout=None).using(database="default", priority=-5).register(7), Job)
+    assert_type(plain.register_many([(7,), {"user_id": 8}]), list[int])
+    assert_type(with_context.using(max_attempts=1).register_many([("x",)]), list[int])
+
+
+def binding() -> None:
+    assert_type(plain.bind(7), BoundJob)
+    assert_type(plain.using(delay=timedelta(hours=1)).bind(7).using(queue="bulk"), BoundJob)
+    assert_type(plain.bind(7).register(), Job)
+    assert_type(register_many([plain.bind(7), send.bind("a@example.org")], database="default"), list[int])
+
+
+async def registering_async() -> None:
+    assert_type(await fetch.aregister("https://example.org"), Job)
+    assert_type(await plain.using(delay=1).aregister(7), Job)
+    assert_type(await plain.bind(7).aregister(), Job)
+    assert_type(await plain.aregister_many([(7,)]), list[int])
+
+
+def steering(definition: JobDefinition[[int], str]) -> None:
+    assert_type(definition(7), str)
+    assert_type(definition.register(7), Job)
+    assert_type(definition.name, str)
+    assert_type(definition.timeout, float | None)
+    assert_type(definition.is_async, bool)

@@ -1,0 +1,126 @@
+"""The context: what a running job may know of itself."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import pytest
+
+from django_pgjobs import JobContext, clock, current_context
+from django_pgjobs.context import activate, deactivate
+
+
+class Wish:
+    """A cancellation as ``attempt`` keeps it."""
+
+    requested = False
+    by = ""
+    reason = ""
+
+
+def make_context(**changes: Any) -> JobContext:
+    facts: dict[str, Any] = {
+        "id": 12,
+        "name": "shop.pay",
+        "queue": "mail",
+        "attempt": 1,
+        "max_attempts": 3,
+        "claim_id": "c0ffee",
+        "timeout": 60.0,
+        "started": clock.monotonic(),
+        "headers": {"tenant": "north"},
+        "description": "pay 7",
+        "reporter": lambda n, total, message: None,
+        "cancellation": Wish(),
+    }
+    return JobContext(**{**facts, **changes})
+
+
+def test_remaining_attempts_count_down_to_one() -> None:
+    """Row A64: metadata given to the job; remaining counts 3, 2, 1."""
+    assert [make_context(attempt=attempt).remaining_attempts for attempt in (1, 2, 3)] == [3, 2, 1]
+    assert make_context(attempt=5).remaining_attempts == 0
+
+
+def test_the_time_left_ends_at_zero() -> None:
+    context = make_context(timeout=60.0)
+    remaining = context.remaining()
+    assert remaining is not None
+    assert 50 < remaining <= 60
+    assert context.deadline == context.started + 60
+    assert make_context(started=clock.monotonic() - 61).remaining() == 0.0
+
+
+def test_without_timeout_there_is_no_deadline() -> None:
+    context = make_context(timeout=None)
+    assert context.deadline is None
+    assert context.remaining() is None
+
+
+def test_a_wish_to_cancel_is_seen_when_it_comes() -> None:
+    wish = Wish()
+    context = make_context(cancellation=wish)
+    assert (context.cancelled, context.cancelled_by, context.cancel_reason) == (False, "", "")
+    wish.requested, wish.by, wish.reason = True, "anna", "wrong customer"
+    assert (context.cancelled, context.cancelled_by, context.cancel_reason) == (True, "anna", "wrong customer")
+
+
+def test_progress_reaches_the_reporter_cut_and_cleaned() -> None:
+    reports: list[tuple[object, ...]] = []
+    context = make_context(reporter=lambda *report: reports.append(report))
+    context.progress(3)
+    context.progress(4.5, 10, "page\0s" + "x" * 500)
+    assert reports == [(3, None, ""), (4.5, 10, ("pages" + "x" * 500)[:200])]
+
+
+@pytest.mark.parametrize(("n", "total"), [(-1, None), (math.nan, None), (1, math.inf), (1, -1)])
+def test_progress_refuses_numbers_that_are_no_share(n: float, total: float | None) -> None:
+    with pytest.raises(ValueError, match="finite numbers"):
+        make_context().progress(n, total)
+
+
+def test_log_records_carry_the_job(caplog: pytest.LogCaptureFixture) -> None:
+    """Row A65: a correlation id in logs. The caller's own extras are kept."""
+    context = make_context()
+    with caplog.at_level(logging.INFO, logger="django_pgjobs"):
+        context.log.info("paid %s", 7, extra={"order": 7})
+        context.log.info("done")
+    paid, done = (vars(record) for record in caplog.records)
+    assert paid["message"] == "paid 7"
+    assert {key: paid[key] for key in ("job", "attempt", "claim", "queue", "order")} == {
+        "job": 12,
+        "attempt": 1,
+        "claim": "c0ffee",
+        "queue": "mail",
+        "order": 7,
+    }
+    assert "order" not in done
+    assert context.log is context.log
+
+
+def test_outside_of_a_job_there_is_no_context() -> None:
+    with pytest.raises(RuntimeError, match="inside of a job only"):
+        current_context()
+
+
+def test_the_current_context_is_that_of_the_innermost_job() -> None:
+    outer, inner = make_context(), make_context(id=13)
+    outer_token = activate(outer)
+    inner_token = activate(inner)
+    assert current_context() is inner
+    deactivate(inner_token)
+    assert current_context() is outer
+    deactivate(outer_token)
+    with pytest.raises(RuntimeError):
+        current_context()
+
+
+def test_a_context_names_its_job() -> None:
+    assert repr(make_context()) == "<JobContext shop.pay job=12 attempt=1>"
+
+
+def test_a_context_takes_no_other_attributes() -> None:
+    with pytest.raises(AttributeError):
+        make_context().user = "anna"  # type: ignore[attr-defined]

