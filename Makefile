@@ -25,7 +25,7 @@ PYTEST := $(BIN)/python -X dev -m pytest
 .SUFFIXES:
 
 help: ## list the verbs
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## make the virtual environment and nothing else
 

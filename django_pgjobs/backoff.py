@@ -74,7 +74,7 @@ def _seconds(value: float | timedelta) -> float:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
-def _number(field: str, value: float, wanted: str, allowed: Callable[[float], bool]) -> float:
+def _number(field: str, value: object, wanted: str, allowed: Callable[[float], bool]) -> float:
     """Return ``value`` as a finite float that is ``allowed``; a bool or a text is no number here."""
     number = math.nan
     if isinstance(value, (int, float)) and not isinstance(value, bool):

@@ -54,7 +54,7 @@ UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, RecursionErro
 """What ``read`` and ``revive`` raise for JSON that this module did not write."""
 
 
-class Refused(Exception):  # noqa: N818
+class Refused(Exception):
     """A value cannot be stored: what it is, and what to do instead, without its path."""
 
 
@@ -117,7 +117,7 @@ def children(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif is_dataclass(kind):
         yield from ((f"{path}.{field.name}", getattr(value, field.name, None)) for field in fields(kind))
     elif issubclass(kind, dict):
-        yield from ((f"{path}{_step(key)}", item) for key, item in value.items())
+        yield from ((f"{path}{_step(key)}", item) for key, item in dict.items(value))
     elif issubclass(kind, (list, tuple)):
         yield from ((f"{path}[{i}]", item) for i, item in enumerate(value))
 
@@ -132,9 +132,7 @@ def _step(key: Any) -> str:
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _PLAIN = frozenset({str, bool, type(None)})
 _FLAT = _PLAIN | {int}
-_dump = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
-).encode
+_dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")).encode
 
 
 def _size(text: str) -> int:
@@ -309,7 +307,7 @@ def _name(kind: type) -> str:
 # JSON → Python
 
 
-_ZONED = re.compile(r"([^\[]*)(\[fold\])?(?:\[([^\]]+)\])?")
+_ZONED = re.compile(r"([^\[]*)(\[fold\])?(?:\[([^\[\]]+)\])?")
 
 
 def _raise_tag(stored: dict[str, Any]) -> Any:

@@ -9,7 +9,6 @@ Nothing here reads the environment or touches a database.
 from __future__ import annotations
 
 import difflib
-import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +31,8 @@ MOST_BYTES = 2**28 - 1
 
 MOST_SECONDS = 3650 * 86400.0
 """The longest duration that a setting may say: ten years."""
+
+DEFAULT_BACKOFF = Backoff(15, factor=4, limit=3600, jitter=0.1)
 
 Rule = Callable[[Any], Any]
 """Returns the value as ``Conf`` keeps it. Raises TypeError or ValueError saying what it must be."""
@@ -84,7 +85,7 @@ def _seconds(least: float = 0.0) -> Rule:
         number = value.total_seconds() if isinstance(value, timedelta) else value
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             raise TypeError("a number of seconds or a timedelta")
-        if not (math.isfinite(number) and least <= number <= MOST_SECONDS):
+        if not least <= number <= MOST_SECONDS:
             raise ValueError(f"from {least:g} to {MOST_SECONDS:.0f} seconds")
         return float(number)
 
@@ -103,9 +104,7 @@ def _or_none(rule: Rule) -> Rule:
 
 def _texts(value: Any) -> tuple[str, ...]:
     # A bare text is refused: read as a list it would be one name per letter.
-    if not isinstance(value, (list, tuple, set, frozenset)) or not all(
-        isinstance(item, str) for item in value
-    ):
+    if not isinstance(value, (list, tuple, set, frozenset)) or not all(isinstance(item, str) for item in value):
         raise TypeError("a list of texts")
     return tuple(sorted(value) if isinstance(value, (set, frozenset)) else value)
 
@@ -124,6 +123,10 @@ def _backoff(value: Any) -> Backoff:
     if not isinstance(value, Backoff):
         raise TypeError("a Backoff(…)")
     return value
+
+
+def _processes(value: Any) -> int:
+    return min(4, usable_cores()) if value is None else _whole(1, 1000)(value)
 
 
 def _setting(default: Any, rule: Rule) -> Any:
@@ -179,7 +182,7 @@ class Conf:
     executor_conn_max_age_seconds: float = _setting(60.0, _seconds())
     """How long executors keep database connections open between jobs; 0 closes them after each job."""
 
-    processes: int = _setting(None, _or_none(_whole(1, 1000)))
+    processes: int = _setting(None, _processes)
     """Executor processes of one worker; None is the number of usable cores, at most 4."""
 
     threads: int = _setting(4, _whole(1, 1000))
@@ -212,12 +215,8 @@ class Conf:
     default_timeout_seconds: float | None = _setting(1800.0, _or_none(_seconds(0.001)))
     """Timeout of a job that does not say ``timeout``; None is without limit."""
 
-    default_backoff: Backoff = _setting(Backoff(15, factor=4, limit=3600, jitter=0.1), _backoff)
+    default_backoff: Backoff = _setting(DEFAULT_BACKOFF, _backoff)  # noqa: RUF009 (Backoff is frozen)
     """Delay between the attempts of a job that does not say ``backoff``."""
-
-    def __post_init__(self) -> None:
-        if self.processes is None:
-            object.__setattr__(self, "processes", min(4, usable_cores()))
 
 
 RULES: Mapping[str, Rule] = {item.name.upper(): item.metadata["rule"] for item in fields(Conf)}
@@ -233,7 +232,8 @@ def get_conf() -> Conf:
     given = getattr(settings, "PGJOBS", {})
     if found := list(problems(given)):
         raise ImproperlyConfigured(" ".join(f"{problem.message} {problem.hint}" for problem in found))
-    return Conf(**{key.lower(): RULES[key](value) for key, value in given.items()})
+    defaults = {item.name.upper(): item.default for item in fields(Conf)}
+    return Conf(**{key.lower(): RULES[key](value) for key, value in {**defaults, **given}.items()})
 
 
 def problems(given: Any) -> Iterator[Problem]:

@@ -57,7 +57,7 @@ class Abandon:
 
     reason: str
     failure: Failure | None = None
-    cause: str = "failed"
+    cause: str | None = "failed"
 
 
 @dataclass(frozen=True, slots=True)

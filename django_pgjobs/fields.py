@@ -43,13 +43,14 @@ class StateField(TextField):
 def _state_condition(state: str, column: Callable[[str], str]) -> str | None:
     """The SQL that says what ``state`` means in stored columns; None for a word that is no state."""
     unfinished = f"{column('finished_at')} IS NULL"
-    if state in Outcome:
+    if state in list(Outcome):
         return f"({column('finished_at')} IS NOT NULL AND {column('outcome')} = '{Outcome(state)}')"
-    if state in Hold:
+    if state in list(Hold):
         hold = column("hold")
         return f"({unfinished} AND {hold} IS NOT NULL AND {hold} = '{Hold(state)}' AND {column('claim_id')} IS NULL)"
     if state == JobState.READY:
-        return f"({unfinished} AND {column('hold')} IS NULL AND {column('claim_id')} IS NULL)"
+        # The id says that there is a row: an outer join to a job that does not exist is not a ready one.
+        return f"({column('id')} IS NOT NULL AND {unfinished} AND {column('hold')} IS NULL AND {column('claim_id')} IS NULL)"
     if state == JobState.RUNNING:
         ledger = apps.get_model("pgjobs", "Claim")._meta.db_table
         ids = f'ARRAY(SELECT unnest("job_ids") FROM "{ledger}")'

@@ -51,7 +51,7 @@ def signature_of(func: Callable[..., Any], *, takes_context: bool) -> Signature:
         return signature.replace(parameters=parameters[1:])
     if first is not None and first.kind is Parameter.VAR_POSITIONAL:
         return signature
-    raise InvalidOption("takes_context=True needs a first positional parameter for the context")
+    raise InvalidOption("there is no first positional parameter for the context")
 
 
 def shape(signature: Signature) -> str:
@@ -93,7 +93,10 @@ def check_callback(what: str, callback: Callable[..., Any], job: Signature, *, t
     """Refuse a callback that could not be called with the job's arguments, after a context if it takes one."""
     if not callable(callback):
         raise InvalidOption(f"{what} decorates a function, not {callback!r}")
-    taken = list(signature_of(callback, takes_context=takes_context).parameters.values())
+    try:
+        taken = list(signature_of(callback, takes_context=takes_context).parameters.values())
+    except InvalidOption as error:
+        raise InvalidOption(f"{what}: {error}") from None
     by_keyword = any(p.kind is Parameter.VAR_KEYWORD for p in taken)
     names = {p.name for p in taken}
     required = {

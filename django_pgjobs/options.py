@@ -10,7 +10,7 @@ import inspect
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Literal, TypedDict, cast
 
@@ -91,7 +91,7 @@ class Plan:
             raise InvalidOption("give run_at or delay, not both")
         ceiling = timedelta(days=self.conf.run_at_ceiling_days)
         # The one look at this machine's clock: it bounds nonsense, the database's decides when the job runs.
-        if self.run_at is not None and self.run_at - timezone.now() > ceiling:
+        if self.run_at is not None and self.run_at - datetime.now(UTC) > ceiling:
             raise InvalidOption(f"run_at must be at most {ceiling.days} days ahead, not {self.run_at}")
         if self.delay is not None and self.delay > ceiling.total_seconds():
             raise InvalidOption(f"delay must be at most {ceiling.days} days, not {self.delay:g} seconds")

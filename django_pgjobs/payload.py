@@ -69,9 +69,7 @@ def encode_result(value: Any, limit: int) -> str:
     except codec.Refused as refusal:
         raise UnstorableResult(_blame([("result", value)], refusal)) from refusal.__cause__
     if size > limit:
-        raise UnstorableResult(
-            f"The result takes {size} bytes and at most {limit} may be stored (RESULT_LIMIT_BYTES)."
-        )
+        raise UnstorableResult(f"The result takes {size} bytes and at most {limit} may be stored (RESULT_LIMIT_BYTES).")
     return text
 
 
@@ -128,16 +126,12 @@ def _redact_misfits(
     return shown | {name: value if name in harmless else HIDDEN for name, value in kwargs.items()}
 
 
-def _arguments(
-    args: Sequence[Any], kwargs: Mapping[str, Any], signature: Signature | None
-) -> list[tuple[str, Any]]:
+def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any], signature: Signature | None) -> list[tuple[str, Any]]:
     """(name, value) of each argument; ``args[0]`` where the signature does not tell the name."""
     parameters = list(signature.parameters.values()) if signature else []
     positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     names = [parameter.name for parameter in parameters if parameter.kind in positional]
-    rest = next(
-        (parameter.name for parameter in parameters if parameter.kind is Parameter.VAR_POSITIONAL), "args"
-    )
+    rest = next((parameter.name for parameter in parameters if parameter.kind is Parameter.VAR_POSITIONAL), "args")
     names += [f"{rest}[{i}]" for i in range(len(args) - len(names))]
     return [*zip(names, args, strict=False), *kwargs.items()]
 
@@ -153,9 +147,19 @@ def _blame(arguments: Iterable[tuple[str, Any]], refusal: codec.Refused) -> str:
 
 
 def _first_refused(candidates: Iterable[tuple[str, Any]]) -> tuple[str, Any, codec.Refused] | None:
-    for path, value in candidates:
-        try:
-            codec.write(value)
-        except codec.Refused as refusal:
-            return path, value, refusal
+    try:
+        for path, value in candidates:
+            if (refusal := _refusal(value)) is not None:
+                return path, value, refusal
+    except Exception:
+        # A container that cannot even be walked: what is known of it is said already.
+        return None
+    return None
+
+
+def _refusal(value: Any) -> codec.Refused | None:
+    try:
+        codec.write(value)
+    except codec.Refused as refusal:
+        return refusal
     return None

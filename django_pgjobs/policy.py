@@ -31,6 +31,8 @@ logger = logging.getLogger("django_pgjobs")
 class JobPolicy:
     """Everything about a job definition but its types, its callbacks' decorators and the ways to register."""
 
+    __name__: str
+    __qualname__: str
     on_abandon_func: Callable[..., Any] | None = None
     on_cancel_func: Callable[..., Any] | None = None
     describe_func: Callable[..., Any] | None = None

@@ -103,7 +103,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self._db or router.db_for_write(self.model, **self._hints)
 
     def _ids(self) -> list[int]:
-        return list(self.using(self._alias()).order_by("pk").values_list("pk", flat=True))
+        return sorted(self.using(self._alias()).values_list("pk", flat=True))
 
 
 class Steerable(models.Model):

@@ -14,7 +14,7 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,6 +43,8 @@ NOTIFY_INTERVAL_SECONDS = 0.005
 
 logger = logging.getLogger("django_pgjobs")
 
+_parse = json.JSONDecoder().decode
+
 
 class Row(NamedTuple):
     """One registration to be: what is called, how, with what."""
@@ -57,7 +59,7 @@ def register_one(row: Row) -> Job:
     """Insert one job and return it. Raises ``InvalidJob``, and what the database raises."""
     connection = _connection(row.plan.database)
     new = _new_job(row, _headers(row.plan.conf))
-    _warn_of_foreign_transaction(connection, row.definition)
+    _warn_of_foreign_transaction(connection, new.name)
     pairs = ((new.queue, new.priority),)
     notify = _shall_notify(connection, pairs, row.plan.conf)
     stored = store.register_job(connection.alias, new, notify=notify)
@@ -76,39 +78,49 @@ def register_all(rows: Iterable[Row], database: str | None, conf: Conf) -> list[
 
     All go to ``database``, or to the one alias that their own options name. Raises ``InvalidJob`` naming the row.
     """
-    headers = _headers(conf)
-    planned, new = _encode(rows, headers)
+    batch = _encode(rows, _headers(conf), {database})
+    new = batch.new
     if not new:
         return []
-    connection = _connection(_one_database(planned, database))
-    _warn_of_foreign_transaction(connection, planned[0].definition)
+    connection = _connection(batch.database())
+    _warn_of_foreign_transaction(connection, new[0].name)
     pairs = {(job.queue, job.priority) for job in new}
     notify = _shall_notify(connection, pairs, conf)
     ids = store.register_jobs(connection.alias, new, notify=notify)
     if notify:
         _note_notified(connection, pairs)
-    if job_registered.receivers:
-        _send_all(connection.alias, planned, new, ids)
+    for definition, job, id_ in zip(batch.senders, new, ids, strict=False):
+        job_registered.send_robust(sender=definition, job=_deferred_job(connection.alias, job, id_))
     return ids
 
 
-def _encode(rows: Iterable[Row], headers: str | None) -> tuple[list[Row], list[store.NewJob]]:
-    planned: list[Row] = []
-    new: list[store.NewJob] = []
+class Batch(NamedTuple):
+    """Many registrations, encoded; ``senders`` are their definitions if somebody listens, else empty."""
+
+    new: list[store.NewJob]
+    senders: list[JobDefinition[..., Any]]
+    databases: set[str | None]
+
+    def database(self) -> str | None:
+        """Return the one alias that was named, None if none was."""
+        named = self.databases - {None}
+        if len(named) > 1:
+            raise InvalidJob(f"one register_many writes to one database, not to {', '.join(sorted(map(str, named)))}")
+        return next(iter(named), None)
+
+
+def _encode(rows: Iterable[Row], headers: str | None, databases: set[str | None]) -> Batch:
+    batch = Batch([], [], databases)
+    listened = bool(job_registered.receivers)
     for row in rows:
         try:
-            new.append(_new_job(row, headers))
+            batch.new.append(_new_job(row, headers))
         except InvalidJob as error:
-            raise InvalidJob(f"row {len(new)}: {error}") from None
-        planned.append(row)
-    return planned, new
-
-
-def _one_database(rows: Sequence[Row], database: str | None) -> str | None:
-    named = {alias for alias in (database, *(row.plan.database for row in rows)) if alias is not None}
-    if len(named) > 1:
-        raise InvalidJob(f"one register_many writes to one database, not to {', '.join(sorted(named))}")
-    return next(iter(named), None)
+            raise InvalidJob(f"row {len(batch.new)}: {error}") from None
+        databases.add(row.plan.database)
+        if listened:
+            batch.senders.append(row.definition)
+    return batch
 
 
 def _new_job(row: Row, headers: str | None) -> store.NewJob:
@@ -168,11 +180,11 @@ def _connection(database: str | None) -> BaseDatabaseWrapper:
 _warned_sites: set[tuple[str, int]] = set()
 
 
-def _warn_of_foreign_transaction(connection: BaseDatabaseWrapper, definition: JobDefinition[..., Any]) -> None:
+def _warn_of_foreign_transaction(connection: BaseDatabaseWrapper, name: str) -> None:
     """Say once per call site that the open transaction of *another* alias is not joined."""
     if connection.in_atomic_block or len(connections.settings) == 1:
         return
-    others = [other.alias for other in connections.all(initialized_only=True) if other.in_atomic_block]
+    others = [alias for alias in connections.settings if connections[alias].in_atomic_block]
     if not others:
         return
     site = _call_site()
@@ -181,7 +193,7 @@ def _warn_of_foreign_transaction(connection: BaseDatabaseWrapper, definition: Jo
         logger.warning(
             "job registered outside of the open transaction name=%s database=%s open=%s at=%s:%d: it is stored "
             "at once and stays if that transaction is rolled back",
-            definition.name,
+            name,
             connection.alias,
             ",".join(others),
             *site,
@@ -219,7 +231,8 @@ def _shall_notify(connection: BaseDatabaseWrapper, pairs: Iterable[Pair], conf: 
 def _note_notified(connection: BaseDatabaseWrapper, pairs: Iterable[Pair]) -> None:
     if not _in_transaction(connection):
         now = monotonic()
-        _notified.update({(connection.alias, *pair): now for pair in pairs})
+        for pair in pairs:
+            _notified[connection.alias, *pair] = now
 
 
 def _in_transaction(connection: BaseDatabaseWrapper) -> bool:
@@ -253,22 +266,16 @@ def _job(alias: str, new: store.NewJob, stored: dict[str, Any]) -> Job:
         "max_attempts": new.max_attempts,
         "timeout_seconds": new.timeout_seconds,
         "description": new.description,
-        "payload": json.loads(new.payload),
-        "headers": None if new.headers is None else json.loads(new.headers),
+        "payload": _parse(new.payload),
+        "headers": None if new.headers is None else _parse(new.headers),
         **stored,
     }
     return _model().from_db(alias, list(values), list(values.values()))
 
 
-def _send_all(alias: str, rows: Sequence[Row], new: Sequence[store.NewJob], ids: Sequence[int]) -> None:
-    for row, job in zip(rows, _deferred_jobs(alias, new, ids), strict=True):
-        job_registered.send_robust(sender=row.definition, job=job)
-
-
-def _deferred_jobs(alias: str, new: Sequence[store.NewJob], ids: Sequence[int]) -> Iterator[Job]:
-    """Jobs whose instants are loaded when somebody looks at them: the bulk statement returns ids only."""
-    for job, id_ in zip(new, ids, strict=True):
-        whole = _job(alias, job, {"id": id_})
-        for unknown in ("run_at", "created_at"):
-            del whole.__dict__[unknown]
-        yield whole
+def _deferred_job(alias: str, new: store.NewJob, id_: int) -> Job:
+    """A job whose instants are loaded when somebody looks at them: the bulk statement returns ids only."""
+    job = _job(alias, new, {"id": id_})
+    for unknown in ("run_at", "created_at"):
+        del job.__dict__[unknown]
+    return job

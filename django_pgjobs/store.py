@@ -452,9 +452,9 @@ def unpark_jobs(db: Database, fingerprints: Mapping[str, str], *, limit: int) ->
     return [Released._make(row) for row in db.fetch("unpark_jobs", params)]
 
 
-def terminate_backends(db: Database, pids: Sequence[int]) -> None:
-    """End the server processes that a killed executor left behind."""
-    db.fetch("terminate_backends", {"pids": list(pids)})
+def terminate_backends(db: Database, application_name: str) -> None:
+    """End the server processes that a killed executor left behind; its connections carry its name."""
+    db.fetch("terminate_backends", {"application_name": application_name})
 
 
 class Identity(NamedTuple):
@@ -531,3 +531,13 @@ def read_states(db: Database, ids: Sequence[int]) -> dict[int, tuple[str, bool]]
 def set_lock_timeout(db: Database, timeout: str) -> str:
     """Bound the lock waits of the open transaction; return the setting before."""
     return str(db.fetch("lock_timeout", {"timeout": timeout})[0][0])
+
+
+def configuring(settings: Mapping[str, str], *, local: bool) -> Params:
+    """Return what ``configure`` takes, for a connection that sends it together with another statement."""
+    return {"names": list(settings), "values": list(settings.values()), "local": local}
+
+
+def configure(db: Database, settings: Mapping[str, str], *, local: bool) -> None:
+    """Set parameters of the session, or with ``local`` of the open transaction only."""
+    db.fetch("configure", configuring(settings, local=local))

@@ -56,6 +56,7 @@ def _look_until_ended(job: Job, own: _Own, until: float | None) -> None:
     while True:
         ended = own.look(job.pk)
         if ended is None:
+            _refresh(job, job._state.db or "default")
             raise JobNotCommitted(
                 f"Job {job.pk} is not committed: waiting for it inside the transaction that registered it can never end."
             )

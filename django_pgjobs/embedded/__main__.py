@@ -85,8 +85,7 @@ def run_with(server: EmbeddedServer, command: Sequence[str], out: IO[str]) -> in
     relay.install()
     try:
         url = server.start()
-        assert server.place is not None
-        out.write(f"PostgreSQL {server.major} in {server.place.path}, run by {server.account.name}\n")
+        out.write(f"{server}\n")
         out.flush()
         return relay.run(command, os.environ | {"DATABASE_URL": url})
     finally:
@@ -127,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         server = EmbeddedServer(major=options.major, fsync=fsync, data=options.data, binaries=options.bin)
         return run_with(server, command, sys.stderr)
     except FileNotFoundError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{command[0]}: {error.strerror}\n")
         return 127
     except (EmbeddedError, OSError) as error:
         sys.stderr.write(f"{error}\n")

@@ -254,5 +254,3 @@ def clean(data: Path | None) -> list[Path]:
             removed.append(known)
         remembered.unlink()
     return removed
-
-

@@ -80,6 +80,10 @@ class EmbeddedServer:
         password = self.place.password.read_text()
         return f"postgres://postgres:{password}@127.0.0.1:{self.port}/postgres"
 
+    def __str__(self) -> str:
+        where = "nowhere" if self.place is None else self.place.path
+        return f"PostgreSQL {self.major} in {where}, run by {self.account.name}"
+
     @property
     def pid(self) -> int | None:
         """The process id of the postmaster, or None if it does not run."""
@@ -222,7 +226,7 @@ class EmbeddedServer:
             "log_timezone": "UTC",
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        argv = ["/bin/sh", "-c", WATCHED, "sh", program, "-D", place.data, *options]
+        argv: list[str | Path] = ["/bin/sh", "-c", WATCHED, "sh", program, "-D", place.data, *options]
         with place.log.open("w") as log:
             self._process = self.account.popen(argv, cwd=place.data, stdin=subprocess.PIPE, stdout=log, stderr=log)
 

@@ -33,7 +33,11 @@ claimed AS (
     RETURNING
         j.id, j.queue, j.priority, j.run_at, j.name, j.attempt, j.max_attempts, j.timeout_seconds, j.ending, j.ending_attempt,
         j.cancel_requested_at IS NOT NULL AS cancelled, j.description,
-        CASE WHEN pg_column_size(j.payload) <= %(inline_bytes)s::integer THEN j.payload::text END AS payload,
+        CASE
+            WHEN pg_column_size(j.payload) <= %(inline_bytes)s::integer
+             AND (pg_column_compression(j.payload) IS NULL OR octet_length(j.payload::text) <= %(inline_bytes)s::integer)
+            THEN j.payload::text
+        END AS payload,
         j.headers::text AS headers, j.deadline_at, j.error
 ),
 numbered AS (

@@ -45,5 +45,6 @@ history AS (
         held.exception, held.message, held.chain, held.traceback
     FROM recorded
     JOIN held USING (id)
+    ON CONFLICT DO NOTHING
 )
 SELECT id, run_at, queue, priority FROM recorded

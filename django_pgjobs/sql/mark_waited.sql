@@ -1,5 +1,15 @@
--- mark_waited: ask for a notification at a job's end; read how it stands.
+-- mark_waited: ask for a notification at a job's end; read how it stands. Waits for no lock: a locked row is marked next time.
 -- Fence: none (no write of an attempt; the column is read by every end).
 -- Rows: 1 = whether it has ended; 0 = no such job is committed.
 -- Clock: none.
-UPDATE pgjobs_job SET waited = true WHERE id = %(id)s::bigint RETURNING finished_at IS NOT NULL
+WITH held AS MATERIALIZED (
+    SELECT id FROM pgjobs_job WHERE id = %(id)s::bigint AND NOT waited FOR NO KEY UPDATE SKIP LOCKED
+),
+marked AS (
+    UPDATE pgjobs_job AS j
+    SET waited = true
+    FROM held
+    WHERE j.id = held.id
+    RETURNING j.finished_at IS NOT NULL AS ended
+)
+SELECT coalesce((SELECT ended FROM marked), finished_at IS NOT NULL) FROM pgjobs_job WHERE id = %(id)s::bigint

@@ -1,7 +1,7 @@
 -- park_unclaimable: hold one ready row whose data makes the claim fail, so that it stops nobody else.
 -- Fence: none (nobody has claimed it; that is compared under the row lock).
 -- Rows: 1 = parked; 0 = it is gone, claimed or locked.
--- Clock: none.
+-- Clock: statement_timestamp().
 UPDATE pgjobs_job
 SET hold = 'parked',
     hold_reason = %(reason)s,

@@ -8,9 +8,9 @@ WITH registered AS (
         %(name)s, %(queue)s, %(priority)s, %(max_attempts)s, %(timeout)s, %(payload)s::jsonb, %(headers)s::jsonb, %(description)s,
         coalesce(%(run_at)s::timestamptz, statement_timestamp()) + make_interval(secs => %(delay)s::float8)
     )
-    RETURNING id, run_at, created_at
+    RETURNING id, run_at, created_at, priority, queue
 )
 SELECT
     id, run_at, created_at,
-    CASE WHEN %(notify)s::boolean THEN pg_notify('pgjobs', %(priority)s::text || ':' || %(queue)s::text) END
+    CASE WHEN %(notify)s::boolean THEN pg_notify('pgjobs', priority::text || ':' || queue) END
 FROM registered

@@ -29,7 +29,7 @@ recorded AS (
         release_requested_at = NULL
     FROM held
     WHERE j.id = held.id
-    RETURNING j.id, j.queue, j.priority, j.attempt
+    RETURNING j.id, j.queue, j.priority, j.attempt + (j.ending IS NULL)::integer AS number
 ),
 history AS (
     INSERT INTO pgjobs_attempt (
@@ -37,7 +37,7 @@ history AS (
         exception, message
     )
     SELECT
-        recorded.id, held.claim_id, recorded.attempt + 1, held.cause, %(worker)s::uuid, %(worker_name)s, %(release)s,
+        recorded.id, held.claim_id, recorded.number, held.cause, %(worker)s::uuid, %(worker_name)s, %(release)s,
         statement_timestamp() - make_interval(secs => held.seconds), statement_timestamp(), held.seconds,
         coalesce(held.exception, ''), coalesce(held.message, '')
     FROM recorded

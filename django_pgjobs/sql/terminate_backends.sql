@@ -1,7 +1,7 @@
 -- terminate_backends: end the server processes that a killed executor has left behind.
--- Fence: none (backends, not rows; only those of this database).
+-- Fence: none (backends, not rows; the name belongs to one executor process alone).
 -- Rows: one per backend.
 -- Clock: none.
 SELECT pg_terminate_backend(pid)
 FROM pg_stat_activity
-WHERE pid = ANY (%(pids)s::integer[]) AND datname = current_database()
+WHERE application_name = %(application_name)s AND datname = current_database() AND usename = current_user

@@ -24,13 +24,13 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="about what root's server
 
 QUERY = "import os, psycopg; print(psycopg.connect(os.environ['DATABASE_URL']).execute('select 6 * 7').fetchone()[0])"
 OBEDIENT = """
-import signal, sys
+import os, signal, sys
 def leave(number, frame):
     received.append(number)
 received = []
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
     signal.signal(number, leave)
-print("READY", flush=True)
+print("READY", os.getpid(), flush=True)
 while signal.SIGTERM not in received:
     signal.pause()
 print(*[int(number) for number in received], flush=True)
@@ -47,9 +47,21 @@ def wait_until(fact: Callable[[], object], what: str, timeout: float = 30) -> No
 
 def processes(text: str) -> list[tuple[int, str]]:
     """Return (pid, command line) of every process, zombies excepted, whose command line has the text."""
-    listing = subprocess.run(["ps", "-eo", "pid=,stat=,args="], capture_output=True, text=True, check=True).stdout
+    # Without -ww the lines are cut at COLUMNS, which pytest sets.
+    listing = subprocess.run(["ps", "-wweo", "pid=,stat=,args="], capture_output=True, text=True, check=True).stdout
     rows = [line.split(None, 2) for line in listing.splitlines()]
     return [(int(row[0]), row[2]) for row in rows if not row[1].startswith("Z") and text in row[2]]
+
+
+def end(pid: int) -> None:
+    """Kill a process that we started, if it still runs."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def servers(directory: Path) -> list[int]:
+    """Return the servers with data in a directory; their watchers carry the same words behind /bin/sh."""
+    return [pid for pid, line in processes(f"-D {directory}/data") if not line.startswith("/bin/sh")]
 
 
 def starting(*command: str) -> subprocess.Popen[str]:
@@ -67,18 +79,25 @@ def starting(*command: str) -> subprocess.Popen[str]:
 
 @contextlib.contextmanager
 def running(*command: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """Start the command line; yield it and its server's directory once the command is ready."""
-    with starting(*command) as process:
+    """Start the command line; yield it and its server's directory once the command is ready.
+
+    A command that outlives its killed command line is killed too, by its pid.
+    """
+    with starting(*command) as process, contextlib.ExitStack() as undo:
+        undo.callback(process.kill)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        told = process.stderr.readline()
+        found = re.search(r" in (\S+),", told)
+        assert found, told
+        ready, pid = process.stdout.readline().split()
+        assert ready == "READY"
         try:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            told = process.stderr.readline()
-            found = re.search(r" in (\S+),", told)
-            assert found, told
-            assert process.stdout.readline() == "READY\n"
             yield process, Path(found[1])
         finally:
-            process.kill()
+            # After an orderly end the pid may be somebody else's.
+            if process.poll() in (None, -signal.SIGKILL):
+                end(int(pid))
 
 
 def machine() -> dict[str, object]:
@@ -120,28 +139,26 @@ def test_a_command_killed_by_a_signal_is_128_and_its_number():
 
 def test_the_server_ends_with_a_killed_run_and_the_next_one_sweeps():
     with running(sys.executable, "-c", OBEDIENT) as (process, directory):
+        assert processes(str(directory))
         process.kill()
         wait_until(lambda: not processes(str(directory)), "the server ends with the run")
-        for pid, _ in processes(OBEDIENT.strip().splitlines()[-1]):
-            os.kill(pid, signal.SIGTERM)
     with EmbeddedServer(fsync=False):
         assert not directory.exists()
 
 
 def test_a_server_that_survived_its_run_is_stopped_by_the_next_one():
-    with running(sys.executable, "-c", OBEDIENT) as (process, directory):
+    with running(sys.executable, "-c", OBEDIENT) as (process, directory), contextlib.ExitStack() as undo:
         watchers = [pid for pid, line in processes(str(directory)) if line.startswith("/bin/sh")]
+        assert watchers
         for pid in watchers:
+            undo.callback(end, pid)
             os.kill(pid, signal.SIGSTOP)
         process.kill()
         process.wait()
-        assert processes(f"-D {directory}"), "nobody stopped the server"
+        assert servers(directory), "nobody stopped the server"
         with EmbeddedServer(fsync=False):
-            wait_until(lambda: not processes(f"postgres -D {directory}/data -c"), "the old server is gone")
+            wait_until(lambda: not servers(directory), "the old server is gone")
             assert not directory.exists()
-        for pid in watchers:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
 
 def test_a_stranger_without_the_password_is_refused():
@@ -231,7 +248,7 @@ def test_nobody_runs_the_server_where_postgres_does_not_exist(monkeypatch):
             raise KeyError(name)
         return known(name)
 
-    monkeypatch.setattr(place.pwd, "getpwnam", without_postgres)
+    monkeypatch.setattr("pwd.getpwnam", without_postgres)
     with EmbeddedServer(fsync=False) as ours:
         assert ours.account.name == "nobody"
         assert ours.place is not None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from datetime import datetime, timedelta
-from typing import Any, assert_type
+from typing import assert_type
 
 from django_pgjobs import Backoff, BoundJob, JobContext, JobDefinition, Snooze, current_context, job, register_many
 from django_pgjobs.models import Job
@@ -66,9 +65,7 @@ def clean(context: JobContext, path: str) -> None: ...
 def calls(context: JobContext) -> None:
     assert_type(plain(7, greeting="hi"), str)
     assert_type(with_context(context, "x"), int)
-    assert_type(fetch("https://example.org"), Coroutine[Any, Any, int])
     assert_type(apologise(context, "a@example.org"), None)
-    assert_type(forget(context, "a@example.org"), Coroutine[Any, Any, None])
     assert_type(label("a@example.org"), str)
     assert_type(current_context(), JobContext)
 
@@ -88,6 +85,11 @@ def binding() -> None:
     assert_type(plain.using(delay=timedelta(hours=1)).bind(7).using(queue="bulk"), BoundJob)
     assert_type(plain.bind(7).register(), Job)
     assert_type(register_many([plain.bind(7), send.bind("a@example.org")], database="default"), list[int])
+
+
+async def awaiting(context: JobContext) -> None:
+    assert_type(await fetch("https://example.org"), int)
+    assert_type(await forget(context, "a@example.org"), None)
 
 
 async def registering_async() -> None:

@@ -77,8 +77,8 @@ def test_a_server_that_was_not_started_has_no_url():
 
 
 def test_root_without_an_unprivileged_account_is_told(monkeypatch):
-    monkeypatch.setattr(place.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(place.pwd, "getpwnam", lambda name: {}[name])
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("pwd.getpwnam", lambda name: {}[name])
     with pytest.raises(EmbeddedError, match="refuses to run as root"):
         Account.choose()
 
@@ -137,11 +137,11 @@ def test_a_directory_behind_a_closed_parent_is_not_reachable_for_another_account
 
 def test_a_base_that_the_account_cannot_use_is_passed_over(tmp_path, monkeypatch):
     tmp_path.chmod(0o700)
-    monkeypatch.setattr(place.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     assert place.find_base(Account("other", 1, 1)) != tmp_path
     long = tmp_path / ("x" * place.MAX_BASE_LENGTH)
     long.mkdir()
-    monkeypatch.setattr(place.tempfile, "gettempdir", lambda: str(long))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(long))
     assert place.find_base(Account("the current user")) != long
 
 

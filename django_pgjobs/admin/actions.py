@@ -1,0 +1,156 @@
+"""What an operator may do to jobs in the admin: one table of actions, and what is said afterwards.
+
+Each is a steering method of ``JobQuerySet``; here is only which states it is offered for, under which permission,
+and what it asks first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.utils.text import capfirst
+from django.utils.translation import gettext as now_translated
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from django_pgjobs.admin.display import STATE_LABELS, grouped
+from django_pgjobs.models import Job
+from django_pgjobs.querysets import JobQuerySet
+from django_pgjobs.states import JobState
+from django_pgjobs.steering import Steered
+
+_UNCLAIMED = frozenset({JobState.READY, JobState.WAITING, JobState.PARKED, JobState.LIMITED})
+
+REASONS: dict[str, Any] = {
+    **STATE_LABELS,
+    "busy": _("locked by somebody else"),
+    "ending": _("ending already"),
+    "unknown": _("gone"),
+}
+"""Why a job was skipped, in words."""
+
+
+class ReasonForm(forms.Form):
+    """Why, for whoever looks at the job later."""
+
+    reason = forms.CharField(
+        label=_("Reason"), required=False, max_length=500, widget=forms.TextInput(attrs={"size": 50})
+    )
+
+
+class CancelForm(ReasonForm):
+    """How to cancel, and why."""
+
+    MODES = (
+        ("ask", _("Ask a running job to stop; it is not retried")),
+        ("kill", _("Kill the process of a running job")),
+    )
+    mode = forms.ChoiceField(label=_("How"), choices=MODES, initial="ask", widget=forms.RadioSelect)
+    field_order = ("mode", "reason")
+
+
+Run = Callable[[JobQuerySet, Any, Mapping[str, Any]], Steered]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing to do: its words, its permission, the states it is for, what it asks, and the doing."""
+
+    name: str
+    verb: Any
+    question: Any
+    permission: str
+    states: frozenset[str]
+    run: Run
+    form: type[forms.Form] = forms.Form
+    destructive: bool = False
+
+    def allows(self, label: str, job: Job) -> bool:
+        """Whether to offer it for a job that stands like this."""
+        if self.name == "run_now" and label == JobState.READY:
+            return False
+        if self.name == "release" and job.release_requested_at is not None:
+            return False
+        only_callback_left = job.ending is not None and job.claim_id is None
+        return job.state in self.states and not only_callback_left
+
+
+ACTIONS: dict[str, Action] = {
+    action.name: action
+    for action in (
+        Action(
+            name="retry",
+            verb=_("retry"),
+            question=_("Make these jobs ready again, with fresh attempts?"),
+            permission="pgjobs.retry_job",
+            states=frozenset({JobState.ABANDONED, JobState.CANCELLED, JobState.PARKED}),
+            run=lambda jobs, by, asked: jobs.retry(),
+        ),
+        Action(
+            name="run_now",
+            verb=_("run now"),
+            question=_("Make these scheduled jobs due now?"),
+            permission="pgjobs.reschedule_job",
+            states=frozenset({JobState.READY}),
+            run=lambda jobs, by, asked: jobs.reschedule(delay=0),
+        ),
+        Action(
+            name="release",
+            verb=_("release"),
+            question=_("Ask the workers of these running jobs to give them back? They run again, uncharged."),
+            permission="pgjobs.reschedule_job",
+            states=frozenset({JobState.RUNNING}),
+            run=lambda jobs, by, asked: jobs.release(),
+        ),
+        Action(
+            name="cancel",
+            verb=_("cancel"),
+            question=_("Cancel these jobs? What has not started ends at once; a running job is asked or killed."),
+            permission="pgjobs.cancel_job",
+            states=_UNCLAIMED | {JobState.RUNNING},
+            run=lambda jobs, by, asked: jobs.cancel(mode=asked["mode"], by=by, reason=asked["reason"]),
+            form=CancelForm,
+            destructive=True,
+        ),
+        Action(
+            name="abandon",
+            verb=_("abandon"),
+            question=_("Give these jobs up? Their on_abandon callback runs; running jobs are skipped."),
+            permission="pgjobs.abandon_job",
+            states=_UNCLAIMED,
+            run=lambda jobs, by, asked: jobs.abandon(by=by, reason=asked["reason"]),
+            form=ReasonForm,
+            destructive=True,
+        ),
+    )
+}
+"""Name → action, in the order they are shown."""
+
+
+def steer(action: Action, jobs: JobQuerySet, by: Any, asked: Mapping[str, Any], *, everything: bool) -> Steered:
+    """Do it to ``jobs``. With ``everything`` (all pages of a list) jobs of other states are left out unnamed.
+
+    Left out they must be: the steering methods lock what they are given, and a list may hold a million jobs.
+    """
+    if everything:
+        return action.run(jobs.filter(state__in=sorted(action.states)), by, asked)
+    states: dict[int, str] = dict(jobs.order_by("pk").values_list("pk", "state"))
+    mine = [job_id for job_id, state in states.items() if state in action.states]
+    skipped = Steered(0, Counter(state for state in states.values() if state not in action.states))
+    return skipped + action.run(JobQuerySet(jobs.model, using=jobs._db).filter(pk__in=mine), by, asked) if mine else skipped
+
+
+def message_of(action: Action, steered: Steered) -> tuple[int, str]:
+    """Level and words: *Cancel: 3 changed, 2 skipped: 1 running, 1 succeeded.*"""
+    said = ngettext("%(count)s changed", "%(count)s changed", steered.changed) % {"count": grouped(steered.changed)}
+    if number := sum(steered.skipped.values()):
+        why = ", ".join(f"{grouped(n)} {REASONS.get(reason, reason)}" for reason, n in sorted(steered.skipped.items()))
+        text = ngettext("%(count)s skipped: %(why)s", "%(count)s skipped: %(why)s", number)
+        said = f"{said}, {text % {'count': grouped(number), 'why': why}}"
+    level = messages.SUCCESS if steered.changed else messages.WARNING
+    return level, now_translated("%(action)s: %(said)s.") % {"action": capfirst(str(action.verb)), "said": said}

@@ -1,0 +1,185 @@
+"""The list page of jobs: its filters, and the reading of one page of it in at most four queries.
+
+The filters only offer choices and never scan a table for them; ``listing.Asked`` reads what was chosen, so that
+conditions, order and bound are decided in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from django.contrib.admin import SimpleListFilter
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.views.main import ChangeList
+from django.core.paginator import InvalidPage, Paginator
+from django.db import router
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.functional import cached_property
+from django.utils.text import capfirst
+from django.utils.translation import gettext_lazy as _
+
+from django_pgjobs import store
+from django_pgjobs.admin import listing
+from django_pgjobs.admin.display import STATE_LABELS, grouped
+from django_pgjobs.admin.listing import Asked
+from django_pgjobs.conf import get_conf
+from django_pgjobs.models import Job
+from django_pgjobs.registry import registry
+
+Pages = Paginator[Any] if TYPE_CHECKING else Paginator
+
+Choices = Iterable[tuple[str, Any]]
+
+
+class CappedPaginator(Pages):
+    """A paginator that counts no further than ``listing.MOST`` rows."""
+
+    @cached_property
+    def count(self) -> int:
+        """The number of rows, or ``listing.MOST`` if there are more."""
+        if isinstance(self.object_list, QuerySet):
+            return self.object_list.order_by()[: listing.MOST].count()
+        return min(len(self.object_list), listing.MOST)
+
+
+class OfferedFilter(SimpleListFilter):
+    """A filter that offers choices, and shows a chosen value that is none of them."""
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+        """Leave the condition to ``listing.Asked``."""
+
+    def has_output(self) -> bool:
+        """Always show it."""
+        return True
+
+    def offered(self, names: Iterable[str]) -> Choices:
+        """These names and the chosen one, sorted, once each."""
+        return [(name, name) for name in sorted({*names, self.value() or ""} - {""})]
+
+
+class StateFilter(OfferedFilter):
+    """States, with *scheduled* and *retrying* told from *ready*."""
+
+    title = _("state")
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
+        """All of them; nothing is counted."""
+        return [(state, capfirst(STATE_LABELS[state])) for state in listing.STATES]
+
+
+class QueueFilter(OfferedFilter):
+    """Queues with unfinished jobs, those of the job definitions, and those of the settings."""
+
+    title = _("queue")
+    parameter_name = "queue"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
+        """Read the pairs of (queue, priority) by one index probe each; the list needs them too."""
+        self.pairs = store.list_pairs(store.on(router.db_for_read(Job)))
+        declared = {definition.queue for definition in registry.definitions()}
+        return self.offered({queue for queue, _ in self.pairs} | declared | {*(get_conf().queues or ())})
+
+
+class NameFilter(OfferedFilter):
+    """The names of the job definitions that this process knows."""
+
+    title = _("name")
+    parameter_name = "name"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
+        """Take them from the registry, never from the table."""
+        return self.offered(registry.names())
+
+
+class ReachFilter(OfferedFilter):
+    """How many jobs a bounded search looks at; shown where there is one."""
+
+    title = _("how far it is searched")
+    parameter_name = "reach"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
+        """One choice beside the default."""
+        return [("far", _("the first %(count)s jobs") % {"count": grouped(listing.FAR)})]
+
+    def has_output(self) -> bool:
+        """Show it only where it changes something."""
+        return Asked.of(self.request.GET, self.request.GET.get("q", "")).bounded
+
+    def choices(self, changelist: Any) -> Any:
+        """Word the default as what it does."""
+        for choice in super().choices(changelist):
+            if choice["display"] == _("All"):
+                choice["display"] = _("the first %(count)s jobs") % {"count": grouped(listing.NEAR)}
+            yield choice
+
+
+class JobChangeList(ChangeList):
+    """A page of the list: (queue, priority) pairs, the bound if one is needed, at most 10,001 ids, the rows."""
+
+    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
+        """Return everything that was asked for, unordered: what *select all* acts on."""
+        jobs = super().get_queryset(request, exclude_parameters)
+        if self.asked.problem:
+            raise IncorrectLookupParameters
+        return jobs.filter(self.asked.where(), self.bound)
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
+        """Ignore the query string: only the order of ``listing`` is quick."""
+        return ["-pk"]
+
+    def get_ordering_field_columns(self) -> dict[int, Any]:
+        """No column is marked as the one that sorts."""
+        return {}
+
+    @cached_property
+    def asked(self) -> Asked:
+        """The filters and the search."""
+        return Asked.of(self.params, self.query)
+
+    @cached_property
+    def arms(self) -> list[listing.Arm]:
+        """The index ranges to read."""
+        pairs = next((spec.pairs for spec in self.filter_specs if isinstance(spec, QueueFilter)), [])
+        return self.asked.arms(pairs)
+
+    @cached_property
+    def bound(self) -> Any:
+        """The condition that bounds the search; empty when everything is looked at."""
+        return listing.window(self.asked, self.root_queryset, self.arms) if self.asked.bounded else listing.Q()
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Read one page: the ids along the index, then their rows."""
+        ids = listing.find_ids(self.queryset, self.arms)
+        self.more = len(ids) > listing.MOST
+        paginator = self.model_admin.get_paginator(request, ids[: listing.MOST], self.list_per_page)
+        self.result_count = paginator.count
+        self.show_full_result_count, self.full_result_count, self.show_admin_actions = False, None, True
+        self.can_show_all = self.result_count <= self.list_max_show_all
+        self.multi_page = self.result_count > self.list_per_page
+        self.paginator = paginator
+        self.result_list = self.model_admin.read_rows(self.root_queryset, self._page_of(ids))
+
+    def _page_of(self, ids: Sequence[int]) -> Sequence[int]:
+        if not self.multi_page or (self.show_all and self.can_show_all):
+            return ids
+        try:
+            page: Sequence[int] = self.paginator.page(self.page_num).object_list
+        except InvalidPage:
+            raise IncorrectLookupParameters from None
+        return page
+
+    @property
+    def count_text(self) -> str:
+        """The number of results in words: *more than 10,000* where nobody counted on."""
+        number = grouped(self.result_count)
+        return _("more than %(count)s") % {"count": number} if self.more else number
+
+    @property
+    def bound_text(self) -> str:
+        """Say that only a part was searched, if so."""
+        if not self.bound:
+            return ""
+        return _("Only the first %(count)s jobs of this list were searched.") % {"count": grouped(self.asked.reach)}

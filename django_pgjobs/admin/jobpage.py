@@ -1,0 +1,204 @@
+"""The page of one job: what it is, where it stands and why, what it was given, what became of each attempt.
+
+Columns of JSON are read as text and parsed here: a forged value (nested too deeply, a number of 5,000 digits)
+shall spoil its own place on the page and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
+from django.db.models import QuerySet, TextField
+from django.db.models.functions import Cast, Left, Now
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.text import capfirst
+from django.utils.translation import gettext_lazy as _
+
+from django_pgjobs.admin.actions import ACTIONS
+from django_pgjobs.admin.display import (
+    Hidden,
+    arguments,
+    badge,
+    block,
+    json_block,
+    label_of,
+    links_of,
+    seconds,
+    progress_bar,
+    table_of,
+    until,
+    when,
+)
+from django_pgjobs.admin.readonly import ReadOnlyAdmin
+from django_pgjobs.models import Attempt, Heartbeat, Job
+from django_pgjobs.registry import registry
+
+JSON_COLUMNS = ("payload", "headers", "result", "progress")
+ATTEMPTS = 25
+"""How many of the latest attempts are shown."""
+
+TRACEBACK_CHARS = 20_000
+
+
+class JobPage(ReadOnlyAdmin):
+    """The half of ``JobAdmin`` that shows one job."""
+
+    change_form_template = "admin/pgjobs/job/change_form.html"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Leave out what may be a megabyte or malformed; the page of a job reads it as text."""
+        return super().get_queryset(request).defer(*JSON_COLUMNS)
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Read a job with its JSON as text and the database's clock; None for an id that is none."""
+        try:
+            job_id = int(object_id)
+        except ValueError:
+            return None
+        texts = {f"{column}_text": Cast(column, TextField()) for column in JSON_COLUMNS}
+        job = self.get_queryset(request).annotate(now=Now(), **texts).filter(pk=job_id).first()
+        if job is not None:
+            job.reveal = request.user.has_perm("pgjobs.view_payload")
+        return job
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Add the actions that the job's state and the user's permissions allow, and its attempts."""
+        job = context["original"]
+        attempts = self._attempts(job)
+        context["pgjobs_sections"] = self._sections(request, job)
+        context["pgjobs_actions"] = self._offered(request, job)
+        context["pgjobs_attempts"] = attempts[:ATTEMPTS]
+        context["pgjobs_more_attempts"] = len(attempts) > ATTEMPTS
+        return super().render_change_form(request, context, *args, **kwargs)
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """No form: the page is made of sections."""
+        return ()
+
+    def _offered(self, request: HttpRequest, job: Any) -> list[dict[str, Any]]:
+        label, preserved = label_of(job), {"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}
+        site = self.admin_site.name
+        return [
+            {
+                "name": action.name,
+                "verb": action.verb,
+                "destructive": action.destructive,
+                "form": action.form(auto_id=f"{action.name}_%s"),
+                "url": add_preserved_filters(
+                    preserved, reverse("admin:pgjobs_job_steer", args=[job.pk, action.name], current_app=site)
+                ),
+            }
+            for action in ACTIONS.values()
+            if request.user.has_perm(action.permission) and action.allows(label, job)
+        ]
+
+    def _attempts(self, job: Job) -> list[dict[str, Any]]:
+        rows = Attempt.objects.using(job._state.db).filter(job_id=job.pk).defer("chain", "traceback", "message")
+        texts = {"chain_text": Cast("chain", TextField()), "trace": Left("traceback", TRACEBACK_CHARS)}
+        latest: Any = rows.annotate(**texts, words=Left("message", 2000)).order_by("-pk")[: ATTEMPTS + 1]
+        return [
+            {
+                "row": row,
+                "cause": capfirst(row.get_cause_display()),
+                "started": when(row.started_at),
+                "took": seconds(row.duration_seconds),
+                "links": links_of(row.chain_text, row.exception, row.words),
+                "traceback": row.trace,
+            }
+            for row in latest
+        ]
+
+    def _worker(self, request: HttpRequest, job: Job) -> str:
+        """Its name if its heartbeat row is still there, else its id."""
+        beat = Heartbeat.objects.using(job._state.db).filter(pk=job.worker).only("name").first()
+        if beat is None:
+            return str(job.worker)
+        if not request.user.has_perm("pgjobs.view_heartbeat"):
+            return beat.name
+        url = reverse("admin:pgjobs_heartbeat_change", args=[beat.pk], current_app=self.admin_site.name)
+        return format_html('<a href="{}">{}</a>', url, beat.name)
+
+    def _sections(self, request: HttpRequest, job: Any) -> list[tuple[Any, Any]]:
+        """(heading, table) of all that is known; what this job has not is left out."""
+        zone = timezone.get_current_timezone_name()
+        found: list[tuple[Any, Any]] = [
+            (_("State"), table_of(_state_of(job))),
+            (_("Job"), table_of(_facts_of(job))),
+            (_("Timing (%(zone)s)") % {"zone": zone}, table_of(_times_of(job))),
+            (_("Arguments"), _arguments_of(job)),
+        ]
+        if job.result_text is not None:
+            found.append((_("Result"), json_block(job.result_text)))
+        execution: list[tuple[Any, Any]] = [(_("worker"), self._worker(request, job))] if job.worker else []
+        execution += [(_("claim"), job.claim_id)] if job.claim_id else []
+        execution += [(_("headers"), json_block(job.headers_text))] if job.headers_text is not None else []
+        return [*found, (_("Execution"), table_of(execution))] if execution else found
+
+
+def _state_of(job: Any) -> list[tuple[Any, Any]]:
+    found: list[tuple[Any, Any]] = [(_("state"), badge(label_of(job)))]
+    if reasons := _reasons_of(job):
+        found.append((_("why"), format_html_join("", "<div>{}</div>", ((reason,) for reason in reasons))))
+    if job.error:
+        found.append((_("last error"), block(job.error)))
+    if job.progress_text is not None and not job.outcome:
+        found.append((_("progress"), progress_bar(job.progress_text)))
+    return found
+
+
+def _facts_of(job: Any) -> list[tuple[Any, Any]]:
+    found: list[tuple[Any, Any]] = [(_("name"), job.name)]
+    found += [(_("description"), job.description)] if job.description else []
+    tries = _("%(attempt)d of %(most)d") % {"attempt": job.attempt, "most": job.max_attempts}
+    return [*found, (_("queue"), job.queue), (_("priority"), job.priority), (_("attempt"), tries)]
+
+
+def _arguments_of(job: Any) -> str:
+    shown = arguments(job.name, job.payload_text, reveal=job.reveal)
+    if isinstance(shown, Hidden):
+        return format_html('<p class="quiet">{}</p>', shown.reason)
+    if not shown:
+        return format_html('<p class="quiet">{}</p>', _("none"))
+    return table_of((name, block(text)) for name, text in shown)
+
+
+def _reasons_of(job: Any) -> list[Any]:
+    """Sentences that say why the job stands as it does."""
+    found: list[Any] = []
+    if job.hold and job.hold_reason:
+        found.append(job.hold_reason)
+    if job.ending and not job.outcome:
+        found.append(_("Only the callback on_%(end)s is left.") % {"end": "cancel" if job.ending == "cancelled" else "abandon"})
+    if job.cancel_requested_at:
+        found.append(_cancel_of(job))
+    if job.release_requested_at and not job.outcome:
+        found.append(_("Its worker was asked to give it back."))
+    if not job.outcome and (rest := until(job.run_at, job.now)):
+        found.append(_("Due %(time)s.") % {"time": rest})
+    if registry.find(job.name) is None:
+        found.append(_("This process knows no job of this name."))
+    return found
+
+
+def _cancel_of(job: Any) -> str:
+    by = _("by %(who)s") % {"who": job.cancel_by} if job.cancel_by else ""
+    mode = _("kill") if job.cancel_mode == "kill" else _("ask")
+    head = format_html(_("Cancel ({}) requested {} {}"), mode, when(job.cancel_requested_at), by)
+    return format_html("{}: {}", head, job.cancel_reason) if job.cancel_reason else head
+
+
+def _times_of(job: Any) -> list[tuple[Any, Any]]:
+    """(words, instant or duration) of all that is known."""
+    instants = ("created_at", "run_at", "claimed_at", "deadline_at", "cancel_requested_at", "finished_at")
+    found = [(_verbose(name), when(value)) for name in instants if (value := getattr(job, name))]
+    found += [(_("took"), seconds(job.duration_seconds))] if job.duration_seconds is not None else []
+    limit = seconds(job.timeout_seconds) if job.timeout_seconds is not None else _("unlimited")
+    return [*found, (_("timeout"), limit)]
+
+
+def _verbose(name: str) -> str:
+    return str(Job._meta.get_field(name).verbose_name)  # type: ignore[union-attr]

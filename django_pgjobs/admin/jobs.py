@@ -1,0 +1,232 @@
+"""The pages of jobs: the list with its bulk actions, and one job with everything known about it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.db.models.functions import Left, Now
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
+from django.utils.html import format_html
+from django.utils.text import capfirst
+from django.utils.translation import gettext_lazy as _
+
+from django_pgjobs.admin import listing
+from django_pgjobs.admin.actions import ACTIONS, Action, message_of, steer
+from django_pgjobs.admin.changelist import CappedPaginator, JobChangeList, NameFilter, QueueFilter, ReachFilter, StateFilter
+from django_pgjobs.admin.jobpage import JobPage
+from django_pgjobs.admin.readonly import ReadOnlyAdmin
+from django_pgjobs.admin.display import badge, label_of, seconds, short, until, when
+from django_pgjobs.models import Job
+
+logger = logging.getLogger("django_pgjobs")
+
+LIST_COLUMNS = (
+    "id", "name", "state", "queue", "priority", "attempt", "max_attempts", "run_at", "finished_at", "duration_seconds",
+    "description", "outcome", "ending", "release_requested_at",
+)  # fmt: skip
+"""What the list reads: nothing that may be a megabyte."""
+
+
+class JobAdmin(JobPage, ReadOnlyAdmin):
+    """Jobs, read-only; their actions are methods of ``JobQuerySet``."""
+
+    list_display = (
+        "id", "name", "shown_state", "queue", "priority", "shown_attempt", "shown_run_at", "shown_end", "shown_error",
+        "shown_description",
+    )  # fmt: skip
+    list_display_links = ("id", "name")
+    list_filter = (StateFilter, QueueFilter, NameFilter, ReachFilter)
+    list_per_page = 50
+    list_select_related: Any = ()
+    paginator = CappedPaginator
+    search_fields = ("name", "description")
+    search_help_text = _("Digits find an id; anything else a part of the name or the description.")
+    actions: Any = ("retry", "run_now", "release", "cancel", "abandon")
+    change_list_template = "admin/pgjobs/job/change_list.html"
+
+    # The list
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[JobChangeList]:
+        """Use the list that reads along indexes."""
+        return JobChangeList
+
+    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:  # type: ignore[override]
+        """Only our filters: Django would let anybody probe the payload by ``?payload__contains=``."""
+        return lookup in ("state", "queue", "name", "reach")
+
+    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
+        """Digits find an id, text a part of name or description."""
+        return queryset.filter(listing.search_condition(*listing.parse_search(search_term))), False
+
+    def read_rows(self, jobs: QuerySet[Any], ids: Sequence[int]) -> list[Any]:
+        """Read a page of the list, with the database's clock on every row."""
+        rows = jobs.annotate(now=Now(), error_start=Left("error", 200)).only(*LIST_COLUMNS)
+        return listing.in_order(rows, ids)
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Refuse ids that are none before Django makes an error of them."""
+        chosen = request.POST.getlist(ACTION_CHECKBOX_NAME)
+        if not all(text.isascii() and text.isdigit() and int(text[:20]) <= listing.BIGGEST_ID for text in chosen):
+            self.message_user(request, _("These are no jobs."), messages.ERROR)
+            return HttpResponseRedirect(request.get_full_path())
+        return super().changelist_view(request, extra_context)
+
+    @admin.display(description=_("state"))
+    def shown_state(self, job: Any) -> str:
+        """The label in its colour; with a note where only a callback is left."""
+        label = badge(label_of(job))
+        if job.ending and not job.outcome:
+            return format_html('{} <span class="quiet">→ {}</span>', label, job.ending)
+        return label
+
+    @admin.display(description=_("attempt"))
+    def shown_attempt(self, job: Job) -> str:
+        """2 / 5."""
+        return f"{job.attempt} / {job.max_attempts}"
+
+    @admin.display(description=_("run at"))
+    def shown_run_at(self, job: Any) -> str:
+        """When, and how long it is till then."""
+        rest = until(job.run_at, job.now) if not job.outcome else ""
+        return format_html('{} <span class="quiet">{}</span>', when(job.run_at), rest)
+
+    @admin.display(description=_("finished"))
+    def shown_end(self, job: Job) -> str:
+        """When, and how long it took."""
+        if job.finished_at is None:
+            return "–"
+        took = seconds(job.duration_seconds) if job.duration_seconds is not None else ""
+        return format_html('{} <span class="quiet">{}</span>', when(job.finished_at), took)
+
+    @admin.display(description=_("last error"))
+    def shown_error(self, job: Any) -> str:
+        """Its beginning."""
+        return short(job.error_start, 60)
+
+    @admin.display(description=_("description"))
+    def shown_description(self, job: Job) -> str:
+        """Its beginning."""
+        return short(job.description, 60)
+
+    # Permissions of the actions
+
+    def has_retry_permission(self, request: HttpRequest) -> bool:
+        """May retry."""
+        return request.user.has_perm("pgjobs.retry_job")
+
+    def has_cancel_permission(self, request: HttpRequest) -> bool:
+        """May cancel."""
+        return request.user.has_perm("pgjobs.cancel_job")
+
+    def has_abandon_permission(self, request: HttpRequest) -> bool:
+        """May abandon."""
+        return request.user.has_perm("pgjobs.abandon_job")
+
+    def has_reschedule_permission(self, request: HttpRequest) -> bool:
+        """May run now and release."""
+        return request.user.has_perm("pgjobs.reschedule_job")
+
+    # Actions on many
+
+    @admin.action(description=_("Retry selected %(verbose_name_plural)s"), permissions=["retry"])
+    def retry(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
+        """Make abandoned, cancelled and parked jobs ready."""
+        return self._act(ACTIONS["retry"], request, queryset)
+
+    @admin.action(description=_("Run selected %(verbose_name_plural)s now"), permissions=["reschedule"])
+    def run_now(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
+        """Make scheduled jobs due."""
+        return self._act(ACTIONS["run_now"], request, queryset)
+
+    @admin.action(description=_("Release selected %(verbose_name_plural)s"), permissions=["reschedule"])
+    def release(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
+        """Ask workers to give running jobs back."""
+        return self._act(ACTIONS["release"], request, queryset)
+
+    @admin.action(description=_("Cancel selected %(verbose_name_plural)s…"), permissions=["cancel"])
+    def cancel(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
+        """Cancel, after asking how and why."""
+        return self._act(ACTIONS["cancel"], request, queryset)
+
+    @admin.action(description=_("Abandon selected %(verbose_name_plural)s…"), permissions=["abandon"])
+    def abandon(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
+        """Give up, after asking why."""
+        return self._act(ACTIONS["abandon"], request, queryset)
+
+    def _act(self, action: Action, request: HttpRequest, jobs: Any) -> HttpResponse | None:
+        everything = request.POST.get("select_across") == "1"
+        form = action.form(request.POST if "confirmed" in request.POST else None, initial={"mode": "ask"})
+        asks = action.destructive or everything
+        if asks and not (form.is_bound and form.is_valid()):
+            return self._ask(action, request, form, everything=everything)
+        asked = form.cleaned_data if form.is_bound and form.is_valid() else {}
+        steered = steer(action, jobs, request.user, asked, everything=everything)
+        logger.info("jobs steered action=%s user=%s changed=%d", action.name, request.user.pk, steered.changed)
+        level, text = message_of(action, steered)
+        self.message_user(request, text, level)
+        return None
+
+    def _ask(self, action: Action, request: HttpRequest, form: Any, *, everything: bool) -> HttpResponse:
+        chosen = list(dict.fromkeys(request.POST.getlist(ACTION_CHECKBOX_NAME)))
+        page = self.get_changelist_instance(request)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": capfirst(str(action.verb)),
+            "action": action,
+            "form": form,
+            # Of all pages only the filter counts, but Django wants to see at least one chosen job.
+            "chosen": chosen[:1] if everything else chosen,
+            "everything": everything,
+            "count": page.count_text if everything else str(len(chosen)),
+            "checkbox": ACTION_CHECKBOX_NAME,
+            "opts": self.opts,
+            "media": self.media,
+            "back": request.get_full_path(),
+        }
+        return TemplateResponse(request, "admin/pgjobs/job/confirm_action.html", context)
+
+    # Actions on one
+
+    def get_urls(self) -> list[Any]:
+        """Add the address that the buttons of a job's page post to."""
+        steer_one = self.admin_site.admin_view(self.steer_view)
+        return [path("<int:job_id>/steer/<slug:name>/", steer_one, name="pgjobs_job_steer"), *super().get_urls()]
+
+    def steer_view(self, request: HttpRequest, job_id: int, name: str) -> HttpResponse:
+        """Do one action to one job, and go back to its page."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        action = ACTIONS.get(name)
+        if action is None or not self.has_view_permission(request) or not request.user.has_perm(action.permission):
+            raise PermissionDenied
+        job = self.get_queryset(request).filter(pk=job_id).only("pk", "name").first()
+        if job is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, str(job_id))  # type: ignore[attr-defined,no-any-return]
+        self._steer_one(request, action, job)
+        return HttpResponseRedirect(self._page_of(request, job_id))
+
+    def _steer_one(self, request: HttpRequest, action: Action, job: Job) -> None:
+        form = action.form(request.POST)
+        if not form.is_valid():
+            problems = " ".join(str(problem) for found in form.errors.values() for problem in found)
+            self.message_user(request, problems, messages.ERROR)
+            return
+        jobs = self.get_queryset(request).filter(pk=job.pk)
+        steered = steer(action, jobs, request.user, form.cleaned_data, everything=False)
+        level, text = message_of(action, steered)
+        self.message_user(request, text, level)
+        if steered.changed:
+            self.log_change(request, job, text)
+
+    def _page_of(self, request: HttpRequest, job_id: int) -> str:
+        url = reverse("admin:pgjobs_job_change", args=[job_id], current_app=self.admin_site.name)
+        return add_preserved_filters({"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}, url)

@@ -1,0 +1,180 @@
+"""What a list of jobs was asked for, and how to read it along an index.
+
+``ORDER BY id DESC LIMIT 50`` is the trap of such lists: PostgreSQL walks the primary key backwards and, where
+the wanted rows are rare and old, reads the whole table (a second at a million jobs). So every state has an order
+that its own index gives:
+
+* all jobs: newest id first (primary key)
+* succeeded, cancelled, abandoned: latest end first (``pgjobs_job_ended``)
+* ready, scheduled, retrying: earliest ``run_at`` first, one *arm* for each (queue, priority) that has jobs
+  (``pgjobs_job_claim_order``)
+* waiting, parked, limited: by name (``pgjobs_job_held``)
+* running: newest id first, by the ids in the ledger of claims
+
+A name, a queue or a text is in none of those indexes (but for a queue's unfinished and a name's held jobs). They
+are looked for among the first ``NEAR`` rows of the order, or ``FAR`` when the operator asks for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from django.db.models import F, Q, QuerySet, Value
+from django.db.models.functions import Now
+
+from django_pgjobs.models import Job
+from django_pgjobs.querysets import JobQuerySet
+from django_pgjobs.states import LABELS, Hold, JobState, Outcome
+
+MOST = 10_000
+"""A list says "more than 10,000" instead of counting further."""
+
+NEAR = 20_000
+"""Jobs among which a name, a queue or a text is looked for."""
+
+FAR = 1_000_000
+"""The same, for who has the time."""
+
+ARMS = 40
+"""With more (queue, priority) pairs than this, one sort is cheaper than merging them."""
+
+BIGGEST_ID = 2**63 - 1
+TEXT_LIMIT = 200
+STATES: tuple[str, ...] = (JobState.READY, *LABELS, *(state for state in JobState if state != JobState.READY))
+"""What one can choose; *ready* here means due."""
+
+_ID = re.compile(r"#?0*([0-9]{1,30})")
+_DUE = frozenset({JobState.READY.value, *LABELS})
+_ENDED = frozenset(outcome.value for outcome in Outcome)
+_HELD = frozenset(hold.value for hold in Hold)
+_LATER = Q(state=JobState.READY.value, run_at__gt=Now())
+
+Pairs = Sequence[tuple[str, int]]
+
+
+class Arm(NamedTuple):
+    """A part of a list that one index range answers: its condition, its order, and the column that can bound it."""
+
+    where: Q
+    order: tuple[str, ...]
+    bound: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A list's filters and search, as words; ``problem`` is true when they are no filter of ours."""
+
+    state: str = ""
+    queue: str = ""
+    name: str = ""
+    text: str = ""
+    job_id: int | None = None
+    reach: int = NEAR
+    problem: bool = field(default=False, compare=False)
+
+    @classmethod
+    def of(cls, params: Any, search: str) -> Asked:
+        """Read them from a query dict (``state``, ``queue``, ``name``, ``reach``) and a search term."""
+        state, queue, name = (params.get(key, "") for key in ("state", "queue", "name"))
+        text, job_id = parse_search(search)
+        problem = "\0" in queue + name or bool(state and state not in STATES)
+        reach = FAR if params.get("reach") == "far" else NEAR
+        return cls("" if problem else state, queue, name, text, job_id, reach, problem)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether only a part of the jobs is looked at."""
+        if self.job_id is not None or self.state in _HELD or self.state == JobState.RUNNING:
+            return False
+        by_queue = bool(self.queue) and self.state not in _DUE
+        return by_queue or bool(self.name or self.text or self.state == "retrying")
+
+    def where(self) -> Q:
+        """The condition of the filters, without search and bound."""
+        found = state_condition(self.state)
+        for column in ("queue", "name"):
+            if value := getattr(self, column):
+                found &= Q(**{column: value})
+        return found
+
+    def arms(self, pairs: Pairs) -> list[Arm]:
+        """The index ranges that hold what was asked for; ``pairs`` are all (queue, priority) with unfinished jobs."""
+        if self.job_id is not None or self.state == JobState.RUNNING:
+            return [Arm(Q(), ("-pk",))]
+        if self.state in _DUE:
+            return self._due_arms([pair for pair in pairs if self.queue in ("", pair[0])])
+        if self.state in _ENDED:
+            return [Arm(Q(), ("-finished_at", "-pk"), "finished_at__gte")]
+        if self.state in _HELD:
+            return [Arm(Q(), ("name", "-pk"))]
+        return [Arm(Q(), ("-pk",), "pk__gte")]
+
+    def _due_arms(self, pairs: Pairs) -> list[Arm]:
+        order, bound = ("run_at", "pk"), "run_at__lte"
+        if not 0 < len(pairs) <= ARMS:
+            return [Arm(Q(), order, bound)]
+        return [Arm(Q(queue=queue, priority=priority), order, bound) for queue, priority in pairs]
+
+
+def parse_search(search: str) -> tuple[str, int | None]:
+    """Return (text, id) of a search term: digits, or # and digits, are an id; quoted they are text."""
+    term = search.strip()[:TEXT_LIMIT]
+    if match := _ID.fullmatch(term):
+        return "", int(match[1])
+    return term.strip('"'), None
+
+
+def state_condition(state: str) -> Q:
+    """What a state or label means; an empty one is no condition."""
+    if state == JobState.READY:
+        return Q(state=JobState.READY.value, run_at__lte=Now())
+    if state in LABELS:
+        return _LATER & (Q(attempt__gt=0) if state == "retrying" else Q(attempt=0))
+    return Q(state=state) if state else Q()
+
+
+def search_condition(text: str, job_id: int | None) -> Q:
+    """What a search means: exactly this id, or a part of name or description."""
+    if job_id is not None:
+        return Q(pk=job_id) if job_id <= BIGGEST_ID else Q(pk__in=[])
+    return Q(name__icontains=text) | Q(description__icontains=text) if text else Q()
+
+
+def window(asked: Asked, jobs: QuerySet[Job], arms: Sequence[Arm]) -> Q:
+    """Return the condition that keeps to the first ``asked.reach`` jobs of the arms; empty when there are no more."""
+    share = max(asked.reach // len(arms), 1000)
+    # A retrying job is searched among all that are to run later: no index knows the attempt.
+    state = state_condition(asked.state) if asked.state != "retrying" else _LATER
+    ends = [_row_at(share, jobs.filter(state), number, arm) for number, arm in enumerate(arms)]
+    found: dict[int, Any] = dict(_union(ends))
+    keep = Q()
+    for number, arm in enumerate(arms):
+        keep |= arm.where & (Q(**{str(arm.bound): found[number]}) if number in found else Q())
+    return keep if found else Q()
+
+
+def _row_at(offset: int, jobs: QuerySet[Job], number: int, arm: Arm) -> Any:
+    column = str(arm.bound).partition("__")[0]
+    ordered = jobs.filter(arm.where).order_by(arm.order[0])
+    return ordered.annotate(arm=Value(number), edge=F(column)).values_list("arm", "edge")[offset : offset + 1]
+
+
+def find_ids(jobs: QuerySet[Job], arms: Sequence[Arm]) -> list[int]:
+    """Return the ids of ``jobs`` in the arms' order, at most ``MOST + 1``."""
+    if len(arms) == 1:
+        return list(jobs.filter(arms[0].where).order_by(*arms[0].order).values_list("pk", flat=True)[: MOST + 1])
+    parts = [jobs.filter(arm.where).order_by(*arm.order).values_list("pk", "run_at")[: MOST + 1] for arm in arms]
+    return [row[0] for row in _union(parts).order_by("run_at", "pk")[: MOST + 1]]
+
+
+def _union(parts: Sequence[Any]) -> Any:
+    return parts[0].union(*parts[1:], all=True) if len(parts) > 1 else parts[0]
+
+
+def in_order(jobs: JobQuerySet, ids: Sequence[int]) -> list[Job]:
+    """Return these jobs in this order; one that is gone meanwhile is left out."""
+    rows = {job.pk: job for job in jobs.filter(pk__in=ids)}
+    return [rows[job_id] for job_id in ids if job_id in rows]

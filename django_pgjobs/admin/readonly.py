@@ -1,0 +1,35 @@
+"""What all our admin pages have in common: rows are looked at, never edited."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+
+ModelAdmin = admin.ModelAdmin[Any] if TYPE_CHECKING else admin.ModelAdmin
+
+
+class ReadOnlyAdmin(ModelAdmin):
+    """Refuses add, change and delete to everybody, superusers too; the view permission shows the pages."""
+
+    show_facets = admin.ShowFacets.NEVER
+    show_full_result_count = False
+    sortable_by = ()
+    list_filter: Any = ()
+    actions_on_bottom = False
+
+    class Media:
+        css = {"all": ("pgjobs/admin.css",)}
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Never: jobs are registered, workers register themselves."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Never: jobs are steered."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Never: retention deletes."""
+        return False

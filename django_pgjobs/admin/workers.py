@@ -1,0 +1,71 @@
+"""The workers that live, or lately did."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
+from django.db.models.functions import Now
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.translation import gettext_lazy as _
+
+from django_pgjobs.admin.display import when
+from django_pgjobs.admin.readonly import ReadOnlyAdmin
+from django_pgjobs.conf import get_conf
+from django_pgjobs.models import Heartbeat
+
+
+class HeartbeatAdmin(ReadOnlyAdmin):
+    """Workers; one whose heartbeat is old, by the database's clock, is shown as stale."""
+
+    list_display = (
+        "name", "shown_state", "host", "pid", "shown_queues", "capacity", "running", "finished",
+        "release", "shown_beat", "shown_start",
+    )  # fmt: skip
+    ordering = ("-last_beat_at",)
+    fieldsets = (
+        (None, {"fields": ("name", "shown_state", "host", "pid", "id", "version", "release")}),
+        (_("Work"), {"fields": ("shown_queues", "capacity", "running", "finished")}),
+        (_("Timing"), {"fields": ("shown_start", "shown_beat")}),
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Let the database say who is stale."""
+        late = Q(last_beat_at__lt=Now() - timedelta(seconds=get_conf().stale_seconds)) & ~Q(state="stopped")
+        return super().get_queryset(request).annotate(stale=ExpressionWrapper(late, output_field=BooleanField()))
+
+    @admin.display(description=_("state"))
+    def shown_state(self, beat: Any) -> str:
+        """Its own word, unless it has not been heard of for too long."""
+        word, kind = (_("stale"), "stale") if beat.stale else (beat.get_state_display(), beat.state)
+        return format_html('<span class="pgjobs-state pgjobs-{}">{}</span>', kind, word)
+
+    @admin.display(description=_("queues"))
+    def shown_queues(self, beat: Heartbeat) -> str:
+        """The queues it serves."""
+        served = _names(beat.queues) or str(_("all"))
+        without = _names(beat.excluded_queues)
+        return f"{served} − {without}" if without else served
+
+    @admin.display(description=_("capacity"))
+    def capacity(self, beat: Heartbeat) -> str:
+        """Processes, threads in each, coroutines in each."""
+        text = _("%(processes)d × (%(threads)d threads + %(slots)d async)")
+        return str(text % {"processes": beat.processes, "threads": beat.threads, "slots": beat.async_slots})
+
+    @admin.display(description=_("last beat"))
+    def shown_beat(self, beat: Heartbeat) -> str:
+        """To the second."""
+        return when(beat.last_beat_at)
+
+    @admin.display(description=_("started"))
+    def shown_start(self, beat: Heartbeat) -> str:
+        """To the second."""
+        return when(beat.started_at)
+
+
+def _names(stored: Any) -> str:
+    return ", ".join(map(str, stored)) if isinstance(stored, list) else ""

@@ -1,0 +1,277 @@
+"""Run one attempt of one job: load, call, catch, come to a decision.
+
+Knows nothing of pipes, processes or SQL: it is given an ``Item`` and hands back a ``Decision``; who finalises it is
+the caller's business. Every ``BaseException`` of the body ends here, so one bad job never harms its neighbours.
+A job's body, middleware, signal receivers, backoff and retry rules run here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import traceback as tracebacks
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from asgiref.sync import async_to_sync, sync_to_async
+
+from django_pgjobs import clock, events, middleware
+from django_pgjobs import decisions as decide
+from django_pgjobs.conf import get_conf
+from django_pgjobs.context import Cancellation, JobContext, Reporter, activate, deactivate
+from django_pgjobs.decisions import Decision, Failure
+from django_pgjobs.exceptions import (
+    Abandon,
+    AttemptsExhausted,
+    Cancel,
+    JobControl,
+    Snooze,
+    UnknownJob,
+    UnreadablePayload,
+    UnstorableResult,
+)
+from django_pgjobs.jobs import JobDefinition
+from django_pgjobs.payload import encode_result
+from django_pgjobs.registry import registry
+
+Definition = JobDefinition[..., Any]
+
+BODY, ON_ABANDON, ON_CANCEL = "body", "on_abandon", "on_cancel"
+MESSAGE_LIMIT = 2000
+CHAIN_LIMIT = 20
+
+
+@dataclass(slots=True)
+class Item:
+    """One run as its executor gets it: what to call (``kind``), and the facts of the claimed job."""
+
+    run: int
+    kind: str
+    id: int
+    claim_id: str
+    name: str
+    attempt: int
+    max_attempts: int
+    timeout: float | None
+    payload: str | None
+    headers: str | None
+    queue: str
+    description: str
+    error: str
+
+
+@dataclass(slots=True)
+class Told:
+    """What this process has been told about a wish to cancel the job."""
+
+    requested: bool = False
+    by: str = ""
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A job that can be called."""
+
+    definition: Definition
+    item: Item
+    context: JobContext
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+def prepare(item: Item, reporter: Reporter, told: Cancellation) -> Prepared | Decision:
+    """Find the definition and load the payload; a job this code cannot run is parked, never failed."""
+    definition = registry.find(item.name)
+    if definition is None:
+        try:
+            registry.get(item.name)
+        except UnknownJob as error:
+            return decide.Park(str(error))
+    assert definition is not None
+    if item.kind == BODY and item.attempt > item.max_attempts:
+        return decide.Abandon("attempts exhausted", failure_of(AttemptsExhausted()), cause=None)
+    try:
+        args, kwargs = definition.load(item.payload or "")
+    except UnreadablePayload as error:
+        return decide.Park(str(error), definition.fingerprint)
+    return Prepared(definition, item, _context(item, reporter, told), args, kwargs)
+
+
+def _context(item: Item, reporter: Reporter, told: Cancellation) -> JobContext:
+    return JobContext(
+        id=item.id,
+        name=item.name,
+        queue=item.queue,
+        attempt=item.attempt,
+        max_attempts=item.max_attempts,
+        claim_id=item.claim_id,
+        timeout=item.timeout,
+        started=clock.monotonic(),
+        headers=json.loads(item.headers) if item.headers else {},
+        description=item.description,
+        reporter=reporter,
+        cancellation=told,
+        error=None if item.kind == BODY else Failure("", item.error),
+    )
+
+
+def run(prepared: Prepared) -> Decision:
+    """Run a synchronous job, or its callback, in this thread and return what it came to. Raises nothing."""
+    if prepared.item.kind != BODY:
+        return _callback(prepared)
+    context, token = prepared.context, activate(prepared.context)
+    try:
+        events.started(prepared.definition, context)
+        value = middleware.chain(_body(prepared))(context)
+        decision, error = _success(prepared, value), None
+    except BaseException as raised:  # noqa: BLE001 (a job may raise anything; it must not end the worker)
+        decision, error = _decision(prepared, raised), raised
+        _log_failure(prepared, decision, raised)
+        events.ended(prepared.definition, context, decision, raised)
+    else:
+        events.ended(prepared.definition, context, decision, error)
+    finally:
+        deactivate(token)
+    return decision
+
+
+async def arun(prepared: Prepared) -> Decision:
+    """Run an ``async def`` job, or its callback, in this task and return what it came to. Raises nothing."""
+    if prepared.item.kind != BODY:
+        return await sync_to_async(_callback)(prepared)
+    context, token = prepared.context, activate(prepared.context)
+    try:
+        events.started(prepared.definition, context)
+        value = await middleware.async_chain(_abody(prepared))(context)
+        decision, error = _success(prepared, value), None
+    except BaseException as raised:  # noqa: BLE001 (SystemExit in a task would end the loop and its neighbours)
+        decision, error = _decision(prepared, raised), raised
+        _log_failure(prepared, decision, raised)
+        events.ended(prepared.definition, context, decision, raised)
+    else:
+        events.ended(prepared.definition, context, decision, error)
+    finally:
+        deactivate(token)
+    return decision
+
+
+def _body(prepared: Prepared) -> Callable[[JobContext], Any]:
+    definition, args, kwargs = prepared.definition, prepared.args, prepared.kwargs
+    if definition.takes_context:
+        return lambda context: definition.func(context, *args, **kwargs)
+    return lambda _context: definition.func(*args, **kwargs)
+
+
+def _abody(prepared: Prepared) -> Callable[[JobContext], Awaitable[Any]]:
+    call = _body(prepared)
+
+    async def body(context: JobContext) -> Any:
+        return await call(context)
+
+    return body
+
+
+def _callback(prepared: Prepared) -> Decision:
+    """Run ``on_abandon`` or ``on_cancel``; an error in it is logged and changes nothing of the end."""
+    item, definition, context = prepared.item, prepared.definition, prepared.context
+    func = definition.on_abandon_func if item.kind == ON_ABANDON else definition.on_cancel_func
+    if func is None:
+        return decide.Succeed()
+    token = activate(context)
+    try:
+        answer = func(context, *prepared.args, **prepared.kwargs)
+        if inspect.isawaitable(answer):
+            async_to_sync(_awaited)(answer)
+    except BaseException:  # noqa: BLE001 (as for the body)
+        events.log.exception("callback failed %s=%s %s", item.kind, item.name, events.facts(context))
+    finally:
+        deactivate(token)
+    return decide.Succeed()
+
+
+async def _awaited(answer: Awaitable[Any]) -> None:
+    await answer
+
+
+def _success(prepared: Prepared, value: Any) -> Decision:
+    if not prepared.definition.store_result or value is None:
+        return decide.Succeed()
+    return decide.Succeed(encode_result(value, get_conf().result_limit_bytes))
+
+
+def _decision(prepared: Prepared, error: BaseException) -> Decision:
+    """What ``error`` makes of the job: asked for by the job, or failed and retried while attempts are left."""
+    context = prepared.context
+    if isinstance(error, UnstorableResult):
+        return decide.Abandon(str(error), failure_of(error))
+    if isinstance(error, Cancel):
+        return decide.Cancel(error.reason)
+    if context.cancelled:
+        return decide.Cancel("", None if isinstance(error, JobControl) else failure_of(error))
+    if isinstance(error, Snooze):
+        return decide.Snooze(error.seconds)
+    if isinstance(error, Abandon):
+        return decide.Abandon(error.reason, failure_of(error))
+    if context.attempt >= context.max_attempts:
+        return decide.Abandon("no attempts left", failure_of(error))
+    delay = prepared.definition.retry_delay(error, context.attempt)
+    if delay is None:
+        return decide.Abandon("not to be retried", failure_of(error))
+    return decide.Retry(delay, failure_of(error))
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return ``error`` as the retry history keeps it: kind, message, chain of causes, truncated traceback."""
+    links = [(_kind(link), _text(link)) for link in _chain(error)]
+    return Failure(links[0][0], links[0][1], tuple(links), _traceback(error))
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    links: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in links and len(links) < CHAIN_LIMIT:
+        links.append(link)
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    return links
+
+
+def _kind(error: BaseException) -> str:
+    return clean(f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."))
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return clean(str(error))[:MESSAGE_LIMIT]
+    except Exception:  # noqa: BLE001 (the message is the job's own code)
+        return "(its message cannot be read)"
+
+
+def _traceback(error: BaseException) -> str:
+    limit = get_conf().traceback_limit_chars
+    try:
+        text = clean("".join(tracebacks.TracebackException.from_exception(error, compact=True).format()))
+    except Exception:  # noqa: BLE001 (as above)
+        text = clean("".join(tracebacks.format_tb(error.__traceback__)))
+    return text if len(text) <= limit else f"{text[: limit // 2]}\n… {len(text) - limit} characters …\n{text[-(limit // 2) :]}"
+
+
+def clean(text: str) -> str:
+    """Return ``text`` without what PostgreSQL's text cannot hold: NUL and lone surrogates."""
+    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _log_failure(prepared: Prepared, decision: Decision, error: BaseException) -> None:
+    """A failed attempt is logged here, where the exception lives: WARNING while it is retried, ERROR at the end."""
+    context = prepared.context
+    match decision:
+        case decide.Retry(seconds=seconds):
+            events.log.warning(
+                "attempt failed, retry in %.1f s %s: %s", seconds, events.facts(context), _text(error), exc_info=error
+            )
+        case decide.Abandon():
+            events.log.error("job abandoned %s: %s", events.facts(context), _text(error), exc_info=error)
+        case _:
+            events.log.log(logging.INFO, "attempt ended %s: %r", events.facts(context), error)

@@ -1,0 +1,67 @@
+"""The one place where things that happened are named, for logs and signals.
+
+Two sides: ``started`` and ``ended`` are told in the executor while the job's thread still runs; ``finished``,
+``retried`` and ``lost`` after the durable write, so never for a write that was rolled back. A log line is a fixed
+phrase, then ``job=… attempt=… claim=… queue=…`` in this order. A line per job goes to ``django_pgjobs.jobs``,
+which ``runjobs`` keeps quiet unless asked, so that it costs nothing at full speed.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from django_pgjobs import clock, signals
+from django_pgjobs.decisions import Decision, Succeed
+from django_pgjobs.registry import registry
+
+if TYPE_CHECKING:
+    from django_pgjobs.context import JobContext
+
+log = logging.getLogger("django_pgjobs")
+jobs_log = logging.getLogger("django_pgjobs.jobs")
+
+FINISHED, RETRIED, LOST = "finished", "retried", "lost"
+
+
+def facts(context: JobContext) -> str:
+    """Return the facts every line about an attempt carries, the job's description last if it has one."""
+    text = f"name={context.name} job={context.id} attempt={context.attempt}/{context.max_attempts} claim={context.claim_id} queue={context.queue}"
+    return f"{text} {context.description!r}" if context.description else text
+
+
+def ordinal(number: int) -> str:
+    """Return 1st, 2nd, 3rd, 4th, … 11th, …"""
+    suffix = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{suffix}"
+
+
+def started(definition: Any, context: JobContext) -> None:
+    """An attempt begins, in its own thread."""
+    if jobs_log.isEnabledFor(logging.INFO):
+        again = f"{ordinal(context.attempt)} attempt to " if context.attempt > 1 else ""
+        jobs_log.info("START %srun %s", again, facts(context))
+    if signals.job_started.receivers:
+        signals.job_started.send_robust(definition, context=context)
+
+
+def ended(definition: Any, context: JobContext, decision: Decision, error: BaseException | None) -> None:
+    """An attempt ended, in its own thread, before its outcome is stored."""
+    if jobs_log.isEnabledFor(logging.INFO):
+        took = (clock.monotonic() - context.started) * 1000
+        status = "success" if isinstance(decision, Succeed) else type(decision).__name__.lower()
+        jobs_log.info("END status=%s time=%.1fms %s", status, took, facts(context))
+    if signals.attempt_ended.receivers:
+        signals.attempt_ended.send_robust(definition, context=context, decision=decision, exception=error)
+
+
+def anybody_listens() -> bool:
+    """Whether a receiver wants to hear of durable writes; the supervisor sends none otherwise."""
+    return bool(signals.job_finished.receivers or signals.job_retried.receivers or signals.lease_lost.receivers)
+
+
+def stored(what: str, fields: dict[str, Any]) -> None:
+    """Tell the receivers of one durable write (or refused one); ``fields`` are the signal's keywords."""
+    sender = registry.find(fields["name"])
+    signal = {FINISHED: signals.job_finished, RETRIED: signals.job_retried, LOST: signals.lease_lost}[what]
+    signal.send_robust(sender, **fields)

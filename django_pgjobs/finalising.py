@@ -1,0 +1,82 @@
+"""From a decision to the fenced statement that writes it.
+
+Shared by everything that ends attempts: the worker's ack thread in batches, ``runjobs --inline`` and
+``testing.run_jobs`` one by one. Only the statement's own fence says whether an end was recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django_pgjobs import decisions as decide
+from django_pgjobs import store
+from django_pgjobs.attempt import ON_ABANDON, ON_CANCEL
+from django_pgjobs.conf import get_conf
+from django_pgjobs.decisions import Decision
+from django_pgjobs.registry import registry
+from django_pgjobs.states import Outcome
+from django_pgjobs.store import Author, Database, End
+
+SUCCESS, RETRY, SNOOZE, END, MARK, PARK, RELEASE = "success", "retry", "snooze", "end", "mark", "park", "release"
+KINDS = (SUCCESS, RETRY, SNOOZE, PARK, RELEASE, MARK, END)
+"""The order in which a flush writes them."""
+
+CALLBACK_STARTS = 3
+LADDER_SECONDS = 5.0
+CALLBACK_OF: dict[str, str] = {Outcome.ABANDONED: ON_ABANDON, Outcome.CANCELLED: ON_CANCEL}
+
+
+def has_callback(name: str, outcome: str) -> bool:
+    """Whether the code known here has a callback for this end of this job."""
+    definition = registry.find(name)
+    return definition is not None and getattr(definition, f"{CALLBACK_OF[outcome]}_func") is not None
+
+
+def end_of(decision: Decision, job_id: int, claim_id: str, name: str, seconds: float | None) -> tuple[str, End]:
+    """Return which statement writes ``decision`` for the body of this job, and what it takes."""
+    match decision:
+        case decide.Succeed(result=result):
+            return SUCCESS, End(job_id, claim_id, seconds, result=result)
+        case decide.Retry(seconds=delay, failure=failure, cause=cause):
+            return RETRY, End(job_id, claim_id, seconds or 0.0, delay=delay, cause=cause, failure=failure)
+        case decide.Snooze(seconds=delay):
+            return SNOOZE, End(job_id, claim_id, seconds, delay=delay)
+        case decide.Park(reason=reason, fingerprint=fingerprint):
+            return PARK, End(job_id, claim_id, reason=reason, fingerprint=fingerprint)
+        case decide.Release(failure=failure):
+            return RELEASE, End(job_id, claim_id, seconds, cause="released" if failure else None, failure=failure)
+        case decide.Abandon(reason=reason, failure=failure, cause=cause):
+            kind = MARK if has_callback(name, Outcome.ABANDONED) else END
+            cause = cause if failure else None
+            return kind, End(job_id, claim_id, seconds, outcome=Outcome.ABANDONED, cause=cause, failure=failure)
+        case decide.Cancel(reason=reason, failure=failure):
+            kind = MARK if has_callback(name, Outcome.CANCELLED) else END
+            cause = "failed" if failure else None
+            return kind, End(
+                job_id, claim_id, seconds, outcome=Outcome.CANCELLED, cause=cause, reason=reason, failure=failure
+            )
+
+
+def after_callback(job_id: int, claim_id: str, outcome: str) -> End:
+    """Return the end that is written when the callback has run: what went wrong was recorded before it."""
+    return End(job_id, claim_id, outcome=outcome)
+
+
+def write(db: Database, kind: str, ends: Sequence[End], author: Author) -> dict[int, Any]:
+    """Write ends of one kind by one fenced statement; return id → row of those recorded."""
+    writers: dict[str, Callable[[], Sequence[Any]]] = {
+        SUCCESS: lambda: store.finalise_success(db, ends, author),
+        RETRY: lambda: store.finalise_retry(db, ends, author),
+        SNOOZE: lambda: store.finalise_snooze(db, ends),
+        PARK: lambda: store.park_jobs(db, ends),
+        RELEASE: lambda: store.release_jobs(db, ends, author),
+        MARK: lambda: store.mark_ending(db, ends, author, allowance_seconds=callback_allowance()),
+        END: lambda: store.finalise_end(db, ends, author),
+    }
+    return {(row if isinstance(row, int) else row.id): row for row in writers[kind]()}
+
+
+def callback_allowance() -> float:
+    """Seconds a callback may take until others may look, the kill ladder included."""
+    return get_conf().callback_seconds + LADDER_SECONDS

@@ -1,0 +1,1 @@
+"""What keeps the tables right while workers work: each duty a room with one verb."""

@@ -1,0 +1,220 @@
+"""The ack thread: writes every end, fenced, in batches; nothing of a job is struck before its end is flushed.
+
+Flushes at once when idle, else after a few milliseconds or ``BATCH`` ends. What could not be written because the
+server was away stays here and is written under its fence afterwards. A write that touched nothing is read up:
+*busy* is tried again, *done* was recorded by an earlier try whose answer was lost, *cancelled* meanwhile becomes a
+cancel, *lost* is dropped and told. Posts ``stored`` with what was recorded and ``lost`` with what was not ours.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Any
+
+import psycopg
+
+from django_pgjobs import clock, finalising, store
+from django_pgjobs import decisions as decide
+from django_pgjobs.decisions import Failure
+from django_pgjobs.finalising import KINDS, MARK, PARK, RELEASE, RETRY, SNOOZE, SUCCESS
+from django_pgjobs.store import Author, End
+from django_pgjobs.worker.claiming import DATA_TROUBLE
+from django_pgjobs.worker.connection import WorkerConnection
+from django_pgjobs.worker.inbox import Inbox
+from django_pgjobs.worker.loop import Connect, Loop
+from django_pgjobs.worker.runs import Run
+
+log = logging.getLogger("django_pgjobs")
+
+BATCH = 500
+FLUSH_SECONDS = 0.003
+BUSY_SECONDS = 0.1
+UNFLUSHED_LIMIT = 5000
+UNFLUSHED_BYTES = 64 * 1024 * 1024
+
+Entry = tuple[Run, End]
+Busy = tuple[str, Entry]
+
+
+class Acker(Loop):
+    """Writes ends."""
+
+    role = "ack"
+
+    def __init__(self, connect: Connect, inbox: Inbox, author: Author) -> None:
+        super().__init__(connect, inbox)
+        self.author = author
+        self.pending: dict[str, deque[Entry]] = {kind: deque() for kind in KINDS}
+        self.count = 0
+        self.bytes = 0
+        self.claims: list[str] = []
+        self.backends: list[str] = []
+        self.progress: dict[int, tuple[int, str, str]] = {}
+        self.last_flush = 0.0
+        self.busy_until = 0.0
+
+    # Asked by main
+
+    def put(self, kind: str, run: Run, end: End) -> None:
+        """Queue an end; main hears of it by ``stored`` or ``lost``."""
+        self.put_many(kind, [(run, end)])
+
+    def put_many(self, kind: str, entries: list[Entry]) -> None:
+        """Queue ends of one kind."""
+        with self.wake:
+            self.pending[kind].extend(entries)
+            self.count += len(entries)
+            self.bytes += sum(len(end.result or "") for _, end in entries)
+            self.wake.notify_all()
+
+    def delete(self, claim_ids: list[str]) -> None:
+        """Drop ledger rows of claims all of whose jobs have ended; no hurry."""
+        with self.wake:
+            self.claims.extend(claim_ids)
+            if len(self.claims) == len(claim_ids):
+                self.wake.notify_all()
+
+    def terminate(self, application_name: str) -> None:
+        """End the server processes of a killed executor, before any end queued after this."""
+        with self.wake:
+            self.backends.append(application_name)
+            self.wake.notify_all()
+
+    def report(self, job_id: int, claim_id: str, progress: str) -> None:
+        """Keep what a job says of itself; the latest word counts."""
+        with self.wake:
+            self.progress[job_id] = (job_id, claim_id, progress)
+            self.wake.notify_all()
+
+    @property
+    def full(self) -> bool:
+        """Whether so much is unflushed that nothing more may be dispatched."""
+        return self.count >= UNFLUSHED_LIMIT or self.bytes >= UNFLUSHED_BYTES
+
+    # The thread
+
+    def serve(self, db: WorkerConnection) -> None:
+        """Flush until stopped; what is queued when it stops is flushed first."""
+        while self._until_due():
+            self._flush(db)
+
+    def _until_due(self) -> bool:
+        with self.wake:
+            while not (self.count or self.backends or self.progress or self.claims):
+                if self.stopping.is_set():
+                    return False
+                self.wake.wait()
+            if self.stopping.is_set():
+                return bool(self.count or self.claims)
+            wait = max(self.last_flush + FLUSH_SECONDS, self.busy_until) - clock.monotonic()
+            if wait > 0 and self.count < BATCH:
+                self.wake.wait_for(lambda: self.count >= BATCH or self.stopping.is_set(), timeout=wait)
+            return True
+
+    def _flush(self, db: WorkerConnection) -> None:
+        while self.backends:
+            store.terminate_backends(db, self.backends[0])
+            self.backends.pop(0)
+        for kind in KINDS:
+            while self.pending[kind]:
+                if not self._flush_some(db, kind):
+                    break
+        self._flush_rest(db)
+        self.last_flush = clock.monotonic()
+
+    def _flush_rest(self, db: WorkerConnection) -> None:
+        with self.wake:
+            reports, self.progress = list(self.progress.values()), {}
+            claims, self.claims = self.claims, []
+        if reports:
+            self._write_progress(db, reports)
+        if claims:
+            try:
+                store.delete_claims(db, claims)
+            except Exception:
+                self.claims = claims + self.claims
+                raise
+
+    def _write_progress(self, db: WorkerConnection, reports: list[tuple[int, str, str]]) -> None:
+        try:
+            store.write_progress(db, reports)
+        except psycopg.DataError as error:
+            log.warning("progress cannot be stored: %s", " ".join(str(error).split()))
+
+    def _flush_some(self, db: WorkerConnection, kind: str) -> bool:
+        """Write up to a batch of one kind; return whether going on at once makes sense (nothing was busy)."""
+        entries = [self.pending[kind][index] for index in range(min(BATCH, len(self.pending[kind])))]
+        busy = self._write(db, kind, entries)
+        with self.wake:
+            for _ in entries:
+                self.pending[kind].popleft()
+            for other, entry in busy:
+                self.pending[other].append(entry)
+            self.count -= len(entries) - len(busy)
+            self.bytes -= sum(len(end.result or "") for _, end in entries)
+            self.bytes += sum(len(end.result or "") for _, (_, end) in busy)
+        if busy:
+            self.busy_until = clock.monotonic() + BUSY_SECONDS
+        return not busy
+
+    def _write(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[Busy]:
+        """Write entries of one kind, bisecting out one that cannot be stored; return those that were busy."""
+        try:
+            recorded = finalising.write(db, kind, [end for _, end in entries], self.author)
+        except psycopg.Error as error:
+            if (error.sqlstate or "")[:2] not in DATA_TROUBLE:
+                raise
+            return self._bisect(db, kind, entries, error)
+        stored = [(run, end, recorded[end.id]) for run, end in entries if end.id in recorded]
+        if stored:
+            self.inbox.post("stored", kind, stored)
+        missing = [(run, end) for run, end in entries if end.id not in recorded]
+        return self._resolve(db, kind, missing) if missing else []
+
+    def _bisect(self, db: WorkerConnection, kind: str, entries: list[Entry], error: psycopg.Error) -> list[Busy]:
+        if len(entries) > 1:
+            half = len(entries) // 2
+            return self._write(db, kind, entries[:half]) + self._write(db, kind, entries[half:])
+        run, end = entries[0]
+        reason = " ".join(str(error).split())
+        log.error("end cannot be stored as it is job=%d kind=%s: %s", end.id, kind, reason)
+        failure = Failure("django_pgjobs.exceptions.UnstorableResult", f"What the job came to cannot be stored: {reason}")
+        if end.failure is not None and end.failure.kind == failure.kind:
+            self.inbox.post("lost", [run])
+            return []
+        decision = decide.Abandon("unstorable", failure)
+        other, plain = finalising.end_of(decision, end.id, end.claim_id, run.job.name, end.seconds)
+        return self._write(db, other, [(run, plain)])
+
+    def _resolve(self, db: WorkerConnection, kind: str, missing: list[Entry]) -> list[Busy]:
+        """Say what became of writes that touched nothing; return those to be tried again."""
+        readings = store.read_fences(db, [(end.id, end.claim_id) for _, end in missing])
+        busy: list[Busy] = []
+        lost: list[Run] = []
+        done: list[tuple[Run, End, None]] = []
+        for run, end in missing:
+            now = readings.get(end.id)
+            if now is None or not now.ours:
+                if now is not None and now.recorded and kind != MARK:
+                    done.append((run, end, None))
+                else:
+                    lost.append(run)
+            elif now.ended:
+                done.append((run, end, None))
+            elif now.cancelled and kind in (RETRY, SNOOZE, PARK, RELEASE):
+                busy += self._cancel_instead(db, run, end)
+            else:
+                busy.append((kind, (run, end)))
+        if done:
+            self.inbox.post("stored", kind, done)
+        if lost:
+            self.inbox.post("lost", lost)
+        return busy
+
+    def _cancel_instead(self, db: WorkerConnection, run: Run, end: End) -> list[Busy]:
+        cancel = decide.Cancel("", end.failure)
+        kind, other = finalising.end_of(cancel, end.id, end.claim_id, run.job.name, end.seconds)
+        return self._write(db, kind, [(run, other)])
+
+

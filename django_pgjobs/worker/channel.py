@@ -1,0 +1,130 @@
+"""Framed messages between supervisor and executor: four bytes of length, then JSON ``[type, …]``.
+
+Neither side may ever wait for the other while the other waits for it. The supervisor's end never blocks: what the
+socket does not take stays in a buffer. The executor's control thread always reads; its job threads may block in a
+write, since the supervisor always reads too.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+PROTOCOL = 1
+MAX_FRAME_BYTES = 32 * 1024 * 1024
+CHUNK_BYTES = 256 * 1024
+
+READY, BOOT_FAILED, DONE, BACK, PROGRESS, BYE = "READY", "BOOT_FAILED", "DONE", "BACK", "PROGRESS", "BYE"
+RUN, TAKE_BACK, STOP, DRAIN, STORED = "RUN", "TAKE_BACK", "STOP", "DRAIN", "STORED"
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+Message = list[Any]
+
+
+def pack(message: Any) -> bytes:
+    """Return ``message`` as a frame. Raises ``ValueError`` for one that is too long."""
+    body = _encode(message).encode("ascii")
+    if len(body) > MAX_FRAME_BYTES:
+        raise ValueError(f"a frame of {len(body)} bytes is longer than {MAX_FRAME_BYTES}")
+    return len(body).to_bytes(4, "big") + body
+
+
+class Unpacker:
+    """Cut a stream of bytes into messages."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """Add ``data`` and return the messages that are whole now. Raises ``ValueError`` for a broken stream."""
+        self._buffer += data
+        start, end = 0, len(self._buffer)
+        messages = []
+        while end - start >= 4:
+            length = int.from_bytes(self._buffer[start : start + 4], "big")
+            if length > MAX_FRAME_BYTES:
+                raise ValueError(f"a frame of {length} bytes is longer than {MAX_FRAME_BYTES}")
+            if end - start - 4 < length:
+                break
+            messages.append(json.loads(self._buffer[start + 4 : start + 4 + length]))
+            start += 4 + length
+        del self._buffer[:start]
+        return iter(messages)
+
+
+class SupervisorEnd:
+    """The supervisor's end of one channel; nothing here blocks."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.sock = sock
+        self.eof = False
+        self._unpacker = Unpacker()
+        self._out = bytearray()
+
+    def send(self, message: Any) -> None:
+        """Send, or keep what the socket does not take for ``flush``."""
+        self._out += pack(message)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what is kept, as far as the socket takes it; to an end that is gone, nothing."""
+        try:
+            while self._out:
+                del self._out[: self.sock.send(self._out)]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._out.clear()
+
+    @property
+    def kept(self) -> int:
+        """Bytes that wait for the socket."""
+        return len(self._out)
+
+    def receive(self) -> list[Message]:
+        """Return the messages that have arrived; sets ``eof`` at the end of the stream."""
+        messages: list[Message] = []
+        while not self.eof:
+            try:
+                data = self.sock.recv(CHUNK_BYTES)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            if not data:
+                self.eof = True
+            messages.extend(self._unpacker.feed(data))
+        return messages
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.sock.close()
+
+
+class ExecutorEnd:
+    """The executor's end: one thread reads, any thread sends whole frames."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(True)
+        self.sock = sock
+        self._unpacker = Unpacker()
+        self._sending = threading.Lock()
+
+    def send(self, message: Any) -> None:
+        """Send; blocks until the socket has taken all of it. Raises ``OSError`` when the supervisor is gone."""
+        frame = pack(message)
+        with self._sending:
+            self.sock.sendall(frame)
+
+    def receive(self) -> list[Message] | None:
+        """Block until something arrives and return its messages; None at the end of the stream."""
+        try:
+            data = self.sock.recv(CHUNK_BYTES)
+        except OSError:
+            return None
+        return list(self._unpacker.feed(data)) if data else None

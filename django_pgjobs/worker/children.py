@@ -1,0 +1,183 @@
+"""Executor processes: started, told apart by pid, killed with their group, reaped.
+
+Rules: started from the main thread, by the worker's own entry point, never by ``fork`` (that would inherit sockets
+and locks); READY within a deadline; only pids we know are reaped; the exit status proves a death, the end of the
+stream is only a hint, since job code may have forked and kept the socket; no child inherits another's ends; each
+leads its own process group and dies with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
+
+from django_pgjobs import clock
+from django_pgjobs.worker.board import Board
+from django_pgjobs.worker.channel import SupervisorEnd
+from django_pgjobs.worker.runs import Run
+
+STARTING, READY, DRAINING, TERMINATING, DEAD = "starting", "ready", "draining", "terminating", "dead"
+
+DEPTH_SECONDS = 0.02
+DEEPEST = 500
+FIRST_GUESS_SECONDS = 0.02
+PAYLOAD_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """How every executor of a worker is made."""
+
+    entry: tuple[str, ...]
+    options: tuple[str, ...]
+    threads: int
+    async_slots: int
+    database: str
+    name: str
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    """One executor process as its supervisor sees it."""
+
+    number: int
+    process: subprocess.Popen[bytes]
+    end: SupervisorEnd
+    board: Board
+    threads: int
+    async_slots: int
+    application_name: str
+    started_at: float
+    pidfd: int | None
+    state: str = STARTING
+    runs: dict[int, Run] = field(default_factory=dict)
+    outstanding: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
+    payload_bytes: int = 0
+    mean_seconds: float = FIRST_GUESS_SECONDS
+    exclusive: bool = False
+    listens: bool = False
+    culprits: dict[int, str] = field(default_factory=dict)
+    boot_error: str = ""
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is its process group's too."""
+        return self.process.pid
+
+    def room(self, *, is_async: bool) -> int:
+        """How many more jobs it may be sent: free places, and some 20 ms of work beyond, bounded in bytes."""
+        if self.state != READY or self.exclusive or self.payload_bytes > PAYLOAD_BYTES:
+            return 0
+        if is_async:
+            return self.async_slots - self.outstanding[True]
+        return self.threads + self.prefetch() - self.outstanding[False]
+
+    def prefetch(self) -> int:
+        """Jobs to have in its buffer: what its threads do in ``DEPTH_SECONDS``, none behind long jobs."""
+        return min(DEEPEST, int(DEPTH_SECONDS * self.threads / max(self.mean_seconds, 1e-6)))
+
+    def idle_places(self) -> int:
+        """Threads that nothing has been sent for."""
+        return max(0, self.threads - self.outstanding[False]) if self.room(is_async=False) > 0 else 0
+
+    def add(self, run: Run) -> None:
+        """A run was sent."""
+        self.runs[run.run] = run
+        self.outstanding[run.is_async] += 1
+        self.payload_bytes += len(run.job.payload or "")
+
+    def remove(self, number: int) -> Run | None:
+        """A run ended or came back; None for one that is not known here (any more)."""
+        run = self.runs.pop(number, None)
+        if run is not None:
+            self.outstanding[run.is_async] -= 1
+            self.payload_bytes -= len(run.job.payload or "")
+            if not self.runs:
+                self.exclusive = False
+        return run
+
+    def learn(self, seconds: float, count: int) -> None:
+        """Learn from ``count`` ended jobs that took ``seconds`` in all."""
+        weight = min(1.0, 0.1 * count)
+        self.mean_seconds += weight * (seconds / count - self.mean_seconds)
+
+    def kill(self) -> None:
+        """SIGKILL to its whole group."""
+        self.state = TERMINATING
+        _signal_group(self.pid, signal.SIGKILL)
+
+    def exit_status(self) -> int | None:
+        """Return how it ended as ``Popen.returncode`` does, None while it lives; takes its group along, then reaps."""
+        try:
+            gone = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return self.process.poll()
+        if gone is None:
+            return None
+        _signal_group(self.pid, signal.SIGKILL)
+        return self.process.wait()
+
+    def close(self) -> None:
+        """Let go of its socket, board and descriptor."""
+        self.end.close()
+        self.board.close()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+
+
+def spawn(crew: Crew, number: int) -> Child:
+    """Start an executor. Call from the main thread only."""
+    ours, theirs = socket.socketpair()
+    board = Board.create(crew.threads, crew.async_slots)
+    application_name = f"pgjobs {crew.name[:40]} {number}-{os.getpid()}"
+    arguments = [
+        *crew.entry, "pgjobs", "executor",
+        f"--channel={theirs.fileno()}", f"--board={board.fd}", f"--threads={crew.threads}",
+        f"--async-slots={crew.async_slots}", f"--database={crew.database}",
+        f"--application-name={application_name}", *crew.options,
+    ]  # fmt: skip
+    process = subprocess.Popen(  # noqa: S603 (our own entry point)
+        arguments, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(), board.fd), process_group=0
+    )
+    theirs.close()
+    return Child(
+        number=number,
+        process=process,
+        end=SupervisorEnd(ours),
+        board=board,
+        threads=crew.threads,
+        async_slots=crew.async_slots,
+        application_name=application_name,
+        started_at=clock.monotonic(),
+        pidfd=os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else None,
+    )
+
+
+def entry_point(*, from_command_line: bool) -> tuple[str, ...]:
+    """Return how to start this program again: same interpreter, flags, and script or ``-m`` module.
+
+    A worker started by ``call_command`` has no script of its own: its children are started by ``-m django``.
+    """
+    flags = [f"-W{option}" for option in sys.warnoptions]
+    flags += [f"-X{name}" if value is True else f"-X{name}={value}" for name, value in sys._xoptions.items()]
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if not from_command_line:
+        program = ["-m", "django"]
+    elif spec is not None and spec.name != "__main__":
+        program = ["-m", spec.parent if spec.name.endswith(".__main__") and spec.parent else spec.name]
+    else:
+        program = [sys.argv[0]]
+    return (sys.executable, *flags, *program)
+
+
+def _signal_group(pid: int, number: int) -> None:
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass

@@ -1,0 +1,205 @@
+"""The claim thread: takes ready jobs when main wants some, and sleeps until the next is due.
+
+Posts ``claimed`` with what a claim took, and ``idle`` when everything was looked at from the beginning and nothing
+is ready. A claim whose answer was lost is looked up by its claim_id and given back; a claim that fails on the data
+of a row is halved until that row stands alone, and parks it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+import psycopg
+
+from django_pgjobs import clock, store
+from django_pgjobs.worker.connection import WorkerConnection
+from django_pgjobs.worker.frontier import Frontier
+from django_pgjobs.worker.inbox import Inbox
+from django_pgjobs.worker.loop import Connect, Loop
+
+log = logging.getLogger("django_pgjobs")
+
+BATCH = 500
+LOOK_AGAIN_SECONDS = 0.008
+PAIRS_FACTOR = 50.0
+DEAF_POLL_SECONDS = 1.0
+DATA_TROUBLE = ("22", "23", "54", "XX")
+"""SQLSTATE classes that a row's own data can cause (PostgreSQL manual, appendix A)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimOptions:
+    """What every claim of this worker says. Seconds; ``grace`` is how long others wait after a passed deadline."""
+
+    worker: UUID
+    lease_seconds: float
+    allowance_seconds: float
+    grace_seconds: float
+    poll_seconds: float
+
+
+class Claimer(Loop):
+    """Claims on request."""
+
+    role = "claim"
+
+    def __init__(self, connect: Connect, inbox: Inbox, frontier: Frontier, options: ClaimOptions) -> None:
+        super().__init__(connect, inbox)
+        self.frontier = frontier
+        self.options = options
+        self.wanted = 0
+        self.halted = False
+        self.hears = threading.Event()
+        self.heard: set[tuple[str, int]] = set()
+        self.notified = 0
+        self.unconfirmed: UUID | None = None
+        self.next_pairs = 0.0
+
+    # Asked by other threads
+
+    def request(self, wanted: int) -> None:
+        """Say how many jobs main has room for; replaces the request before."""
+        with self.wake:
+            if wanted > self.wanted == 0:
+                self.wake.notify_all()
+            self.wanted = wanted
+
+    def hear(self, pair: tuple[str, int]) -> None:
+        """Take note of a registration; called by the listen thread."""
+        with self.wake:
+            self.heard.add(pair)
+            self.notified += 1
+            self.wake.notify_all()
+
+    def halt(self) -> None:
+        """Claim nothing more."""
+        with self.wake:
+            self.halted = True
+            self.wanted = 0
+
+    # The thread
+
+    def serve(self, db: WorkerConnection) -> None:
+        """Claim whenever main wants jobs; between empty claims sleep until something is due."""
+        if self.unconfirmed is not None:
+            self._resolve(db, self.unconfirmed)
+        while not self.stopping.is_set():
+            wanted, notified = self._until_wanted()
+            if not wanted:
+                continue
+            if not self._claim(db, min(wanted, BATCH)):
+                self._rest(db, notified)
+
+    def _until_wanted(self) -> tuple[int, int]:
+        with self.wake:
+            while not self.stopping.is_set() and (self.wanted <= 0 or self.halted):
+                self.wake.wait()
+            self.frontier.learn(self.heard)
+            self.heard.clear()
+            return (0 if self.stopping.is_set() else self.wanted), self.notified
+
+    def _claim(self, db: WorkerConnection, limit: int) -> bool:
+        self._refresh_pairs(db)
+        asked_at = clock.monotonic()
+        plan = self.frontier.plan(asked_at)
+        if not plan:
+            return False
+        self.unconfirmed = claim_id = uuid4()
+        try:
+            jobs = self._take(db, plan, claim_id, limit)
+        except psycopg.Error as error:
+            if (error.sqlstate or "")[:2] not in DATA_TROUBLE:
+                raise
+            self.unconfirmed = None
+            self._isolate(db, limit, error)
+            return True
+        self.unconfirmed = None
+        now = clock.monotonic()
+        self.frontier.saw(plan, jobs, limit, now, now - asked_at)
+        if jobs:
+            with self.wake:
+                self.wanted = 0 if self.halted else max(0, self.wanted - len(jobs))
+            self.inbox.post("claimed", str(claim_id), asked_at, jobs)
+        return len(jobs) >= limit or (bool(jobs) and self.wanted > 0)
+
+    def _take(self, db: WorkerConnection, plan: list[store.Pair], claim_id: UUID, limit: int) -> list[store.ClaimedJob]:
+        options = self.options
+        return store.claim_jobs(
+            db,
+            plan,
+            claim_id=claim_id,
+            worker=options.worker,
+            limit=limit,
+            lease_seconds=options.lease_seconds,
+            allowance_seconds=options.allowance_seconds,
+            grace_seconds=options.grace_seconds,
+        )
+
+    def _refresh_pairs(self, db: WorkerConnection) -> None:
+        now = clock.monotonic()
+        if now < self.next_pairs and self.frontier.at:
+            return
+        self.frontier.replace(store.list_pairs(db))
+        done = clock.monotonic()
+        self.next_pairs = done + max(1.0, PAIRS_FACTOR * (done - now))
+
+    # Trouble
+
+    def _resolve(self, db: WorkerConnection, claim_id: UUID) -> None:
+        """A claim's answer was lost: give back what it took. Its attempts are not charged."""
+        ids = store.read_claim(db, claim_id)
+        if ids:
+            log.warning("claim whose answer was lost is given back claim=%s jobs=%d", claim_id, len(ids))
+            author = store.Author(self.options.worker)
+            store.release_jobs(db, [store.End(job_id, str(claim_id)) for job_id in ids], author)
+        store.delete_claims(db, [str(claim_id)])
+        self.unconfirmed = None
+
+    def _isolate(self, db: WorkerConnection, limit: int, error: psycopg.Error) -> None:
+        """Some row makes the claim fail: claim fewer until only that row is left, then park it."""
+        reason = " ".join(str(error).split())
+        if limit > 1:
+            log.warning("claim failed on data, halving limit=%d: %s", limit, reason)
+            self._claim(db, max(1, limit // 2))
+            return
+        for pair in self.frontier.plan(clock.monotonic()):
+            parked = store.park_unclaimable(db, pair, f"The claim of this row fails: {reason}")
+            if parked:
+                log.error("job cannot be claimed and was parked job=%d: %s", parked[0], reason)
+                return
+
+    # Idle
+
+    def _rest(self, db: WorkerConnection, notified: int) -> None:
+        """Sleep until a job is due, a registration is heard, or the poll; after a wake-up look again once, soon."""
+        if not self.frontier.swept and self.frontier.at:
+            # Never to sleep before everything was looked at from the beginning: rows come in behind the frontier.
+            self.stopping.wait(max(0.0, self.frontier.next_sweep() - clock.monotonic()))
+            return
+        pairs = list(self.frontier.at)
+        due = store.next_due(db, pairs) if pairs else None
+        self.inbox.post("idle", clock.monotonic())
+        longest = self.options.poll_seconds if self.hears.is_set() else min(self.options.poll_seconds, DEAF_POLL_SECONDS)
+        seconds = longest if due is None else min(longest, max(due, 0.0))
+        if self._sleep(seconds, notified):
+            self._look_again(db)
+        self.next_pairs = min(self.next_pairs, clock.monotonic() if seconds >= longest else self.next_pairs)
+
+    def _sleep(self, seconds: float, notified: int) -> bool:
+        """Return whether a registration was heard meanwhile."""
+        with self.wake:
+            self.wake.wait_for(lambda: self.stopping.is_set() or self.notified != notified, timeout=seconds)
+            self.frontier.learn(self.heard)
+            self.heard.clear()
+            return self.notified != notified
+
+    def _look_again(self, db: WorkerConnection) -> None:
+        """A producer notifies at most every few milliseconds: one that registered just after is found here."""
+        with self.wake:
+            wanted, halted = self.wanted, self.halted
+        self.frontier.sweep_all()
+        if wanted > 0 and not halted and not self._claim(db, min(wanted, BATCH)):
+            self.stopping.wait(LOOK_AGAIN_SECONDS)

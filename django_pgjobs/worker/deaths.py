@@ -1,0 +1,96 @@
+"""What the death of an executor means for each job it had. Pure: a board, a status, no clock and no I/O.
+
+An executor we killed was killed for its culprits; the others are released, uncharged. One that died by itself with
+one job running: that job is charged. With several: each runs again alone, uncharged, and one that kills its
+executor alone is charged. What it never started is free. A run that had left the board without its outcome having
+arrived has finished, and nobody knows how: it is charged, for ``max_attempts=1`` must not run twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from django_pgjobs import decisions as decide
+from django_pgjobs.attempt import failure_of
+from django_pgjobs.conf import get_conf
+from django_pgjobs.decisions import Decision
+from django_pgjobs.exceptions import AttemptFailed, DeadlinePassed, ExecutorDied
+from django_pgjobs.registry import registry
+from django_pgjobs.worker.children import Child
+from django_pgjobs.worker.runs import Run
+
+
+@dataclass(slots=True)
+class Death:
+    """An executor's end, and its runs sorted by what it means for them."""
+
+    status: int
+    culprits: dict[int, str]
+    unstarted: list[Run] = field(default_factory=list)
+    suspects: list[Run] = field(default_factory=list)
+    charged: list[Run] = field(default_factory=list)
+    collateral: list[Run] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, child: Child, status: int) -> Death:
+        """Sort the runs of a reaped ``child`` whose socket has been read to its end."""
+        death = cls(status, dict(child.culprits))
+        running = child.board.running()
+        for number, run in sorted(child.runs.items()):
+            if number not in running and number > child.board.high("async" if run.is_async else "sync"):
+                death.unstarted.append(run)
+            elif number in death.culprits or (number not in running and not death.culprits):
+                death.charged.append(run)
+            elif death.culprits:
+                death.collateral.append(run)
+            else:
+                death.suspects.append(run)
+        if len(death.suspects) == 1:
+            death.charged += death.suspects
+            death.suspects = []
+        child.runs.clear()
+        child.outstanding = {False: 0, True: 0}
+        return death
+
+    def decisions(self) -> Iterator[tuple[Run, Decision]]:
+        """Return what each run that will not run again under this claim comes to."""
+        for run in self.charged:
+            run.stop_cause = self.culprits.get(run.run, "")
+            yield run, self._charge(run)
+        for run in self.collateral:
+            died = AttemptFailed("Its process was stopped because of another job; this attempt is not charged.")
+            yield run, decide.Release("collateral", failure_of(died))
+
+    def _charge(self, run: Run) -> Decision:
+        cause = self.culprits.get(run.run)
+        if cause == "released":
+            stopped = AttemptFailed("It was handed back while it ran; this attempt is not charged.")
+            return decide.Release("handed back", failure_of(stopped))
+        if cause == "timeout":
+            return _failed(run, DeadlinePassed(_too_long(run)), "timeout")
+        if cause == "cancelled":
+            return decide.Cancel(run.cancel_reason, failure_of(self._died()))
+        return _failed(run, self._died(), "crashed")
+
+    def _died(self) -> ExecutorDied:
+        if self.status < 0:
+            return ExecutorDied(signal=-self.status)
+        return ExecutorDied(exitcode=self.status)
+
+
+def _too_long(run: Run) -> str:
+    definition = registry.find(run.job.name)
+    default = definition is not None and run.timeout == get_conf().default_timeout_seconds
+    words = "the default timeout, set timeout= to change it" if default else "its timeout"
+    return f"The attempt ran longer than {run.timeout:g} s ({words})."
+
+
+def _failed(run: Run, error: AttemptFailed, cause: str) -> Decision:
+    """Retry by the numeric backoff while attempts are left: there is no exception to ask the project's rules about."""
+    failure = failure_of(error)
+    if run.job.attempt >= run.job.max_attempts:
+        return decide.Abandon("no attempts left", failure, cause)
+    definition = registry.find(run.job.name)
+    delay = definition.numeric_delay(run.job.attempt) if definition else get_conf().default_backoff.jittered(run.job.attempt)
+    return decide.Retry(delay, failure, cause)

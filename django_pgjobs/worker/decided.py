@@ -1,0 +1,58 @@
+"""Decisions as they travel in DONE frames."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django_pgjobs import decisions as decide
+from django_pgjobs.decisions import Decision, Failure
+
+
+def pack_decision(decision: Decision) -> list[Any]:
+    """Return ``decision`` as JSON values, its name first."""
+    match decision:
+        case decide.Succeed(result=result):
+            return ["succeed", result]
+        case decide.Retry(seconds=seconds, failure=failure, cause=cause):
+            return ["retry", seconds, _pack_failure(failure), cause]
+        case decide.Snooze(seconds=seconds):
+            return ["snooze", seconds]
+        case decide.Abandon(reason=reason, failure=failure, cause=cause):
+            return ["abandon", reason, _pack_failure(failure), cause]
+        case decide.Cancel(reason=reason, failure=failure):
+            return ["cancel", reason, _pack_failure(failure)]
+        case decide.Park(reason=reason, fingerprint=fingerprint):
+            return ["park", reason, fingerprint]
+        case decide.Release(why=why):
+            return ["release", why]
+
+
+def unpack_decision(values: list[Any]) -> Decision:
+    """Return the decision that ``pack_decision`` packed."""
+    match values:
+        case ["succeed", result]:
+            return decide.Succeed(result)
+        case ["retry", seconds, failure, cause]:
+            return decide.Retry(seconds, _unpack_failure(failure) or Failure("", ""), cause)
+        case ["snooze", seconds]:
+            return decide.Snooze(seconds)
+        case ["abandon", reason, failure, cause]:
+            return decide.Abandon(reason, _unpack_failure(failure), cause)
+        case ["cancel", reason, failure]:
+            return decide.Cancel(reason, _unpack_failure(failure))
+        case ["park", reason, fingerprint]:
+            return decide.Park(reason, fingerprint)
+        case ["release", why]:
+            return decide.Release(why)
+    raise ValueError(f"not a decision: {values[:1]!r}")
+
+
+def _pack_failure(failure: Failure | None) -> list[Any] | None:
+    return None if failure is None else [failure.kind, failure.message, failure.chain, failure.traceback]
+
+
+def _unpack_failure(values: list[Any] | None) -> Failure | None:
+    if values is None:
+        return None
+    kind, message, chain, traceback = values
+    return Failure(kind, message, tuple((str(k), str(m)) for k, m in chain), traceback)

@@ -1,0 +1,358 @@
+"""The executor: a child process that runs jobs in threads, and ``async def`` jobs on an event loop.
+
+Its main thread is the control thread: it reads frames and never runs a job or a query. Popping from a buffer *is*
+the start of a job: pop, slot on the board, then ``high``, then user code, all but the last under the buffer's lock,
+so a job is either handed back or started, never both. An outcome is queued before the slot is cleared. The executor
+grants no right and writes no end; when the supervisor is gone, so is it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
+
+from django_pgjobs import attempt, clock, events, store
+from django_pgjobs import decisions as decide
+from django_pgjobs.attempt import Item, Told
+from django_pgjobs.conf import get_conf
+from django_pgjobs.decisions import Decision
+from django_pgjobs.registry import registry
+from django_pgjobs.worker import channel, hygiene
+from django_pgjobs.worker.board import Board
+from django_pgjobs.worker.decided import pack_decision
+
+log = logging.getLogger("django_pgjobs")
+
+FLUSH_SECONDS = 0.003
+SHORT_SECONDS = 0.001
+PROGRESS_SECONDS = 1.0
+
+
+class Buffer:
+    """Jobs that were sent and have not started, first in, first out."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.items: deque[tuple[float, Item, bool]] = deque()
+
+
+class Executor:
+    """One executor process; ``run()`` is its life."""
+
+    def __init__(self, end: channel.ExecutorEnd, board: Board, threads: int, async_slots: int, database: str) -> None:
+        self.end = end
+        self.board = board
+        self.threads = threads
+        self.async_slots = async_slots
+        self.database = database
+        self.pid = os.getpid()
+        self.lock = threading.Lock()
+        self.ready = threading.Condition(self.lock)
+        self.idle = 0
+        self.buffers = {"sync": Buffer("sync"), "async": Buffer("async")}
+        self.told: dict[int, Told] = {}
+        self.outbox: deque[list[Any]] = deque()
+        self.outbox_since = 0.0
+        self.timer_armed = False
+        self.draining = False
+        self.active = 0
+        self.free_slots = list(range(threads, threads + async_slots))
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    # The control thread
+
+    def run(self, hello: dict[str, Any]) -> None:
+        """Say READY, then serve until drained or orphaned."""
+        os.register_at_fork(after_in_child=self.end.sock.close)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        for slot in range(self.threads):
+            threading.Thread(target=self._serve, args=(slot,), name=f"pgjobs-job-{slot}", daemon=True).start()
+        self.end.send([channel.READY, {**hello, "rss": rss_bytes(), "listens": events.anybody_listens()}])
+        self._control()
+
+    def _control(self) -> None:
+        poll = select.poll()
+        poll.register(self.end.sock, select.POLLIN)
+        while True:
+            self.timer_armed = bool(self.outbox) or self.timer_armed
+            if not poll.poll(FLUSH_SECONDS * 1000 if self.timer_armed else None):
+                self.timer_armed = bool(self.outbox)
+                self._flush()
+                continue
+            messages = self.end.receive()
+            if messages is None:
+                self._orphaned()
+            for message in messages:
+                self._obey(message)
+
+    def _obey(self, message: channel.Message) -> None:
+        match message:
+            case [channel.RUN, start_by, items]:
+                self._buffer(start_by, items)
+            case [channel.TAKE_BACK, runs]:
+                self._take_back(set(runs))
+            case [channel.STOP, run, by, reason]:
+                told = self.told.get(run)
+                if told is not None:
+                    told.by, told.reason, told.requested = by, reason, True
+            case [channel.STORED, items]:
+                for what, fields in items:
+                    events.stored(what, fields)
+            case [channel.DRAIN]:
+                self._drain()
+
+    def _buffer(self, start_by: float, items: list[list[Any]]) -> None:
+        added = {"sync": 0, "async": 0}
+        with self.lock:
+            for values in items:
+                is_async, cancelled, *fields = values
+                name = "async" if is_async else "sync"
+                self.buffers[name].items.append((start_by, Item(*fields), cancelled))
+                added[name] += 1
+            if added["sync"]:
+                self.ready.notify(min(added["sync"], self.idle))
+        self.timer_armed = True
+        if added["async"]:
+            self._event_loop().call_soon_threadsafe(self._pump)
+
+    def _take_back(self, runs: set[int]) -> None:
+        given: list[int] = []
+        with self.lock:
+            for buffer in self.buffers.values():
+                given += [item.run for _, item, _ in buffer.items if item.run in runs]
+                buffer.items = deque(entry for entry in buffer.items if entry[1].run not in runs)
+        if given:
+            self.end.send([channel.BACK, given, "asked"])
+
+    def _drain(self) -> None:
+        with self.lock:
+            self.draining = True
+            given = [item.run for buffer in self.buffers.values() for _, item, _ in buffer.items]
+            for buffer in self.buffers.values():
+                buffer.items.clear()
+            left = self.active
+        if given:
+            self.end.send([channel.BACK, given, "drain"])
+        if not left:
+            self._bye()
+
+    def _bye(self) -> NoReturn:
+        self._flush()
+        self.end.send([channel.BYE, rss_bytes()])
+        logging.shutdown()
+        os._exit(0)
+
+    def _orphaned(self) -> NoReturn:
+        # Nobody can record what is still running here; its lease runs out and the job is rescued.
+        log.warning("supervisor is gone, executor stops pid=%d", self.pid)
+        logging.shutdown()
+        os._exit(1)
+
+    # Job threads
+
+    def _serve(self, slot: int) -> None:
+        while True:
+            item, cancelled = self._next(slot)
+            began = clock.monotonic()
+            decision = contextvars.Context().run(self._run, item, cancelled)
+            self._end(slot, item, decision, clock.monotonic() - began)
+
+    def _next(self, slot: int) -> tuple[Item, bool]:
+        late: list[int] = []
+        with self.lock:
+            while True:
+                popped = self._pop("sync", slot, late)
+                if popped or late:
+                    break
+                self.idle += 1
+                self.ready.wait()
+                self.idle -= 1
+        if late:
+            self.end.send([channel.BACK, late, "late"])
+        return popped or self._next(slot)
+
+    def _pop(self, name: str, slot: int, late: list[int]) -> tuple[Item, bool] | None:
+        """Start the next job of a buffer on ``slot``, under the lock; what was sent too long ago goes back."""
+        items = self.buffers[name].items
+        while items:
+            start_by, item, cancelled = items.popleft()
+            if clock.monotonic() > start_by:
+                self.board.skip(item.run, name)
+                late.append(item.run)
+                continue
+            self.told[item.run] = Told(cancelled)
+            self.active += 1
+            self.board.start(slot, item.run, clock.monotonic_ns(), name)
+            return item, cancelled
+        return None
+
+    def _run(self, item: Item, cancelled: bool) -> Decision:
+        try:
+            if item.payload is None and not self._read_payload(item):
+                return decide.Release("the claim was lost before the payload was read")
+            prepared = attempt.prepare(item, self._reporter(item.run), self.told[item.run])
+            if not isinstance(prepared, attempt.Prepared):
+                return prepared
+            if prepared.definition.is_async:
+                return asyncio.run(attempt.arun(prepared))
+            return attempt.run(prepared)
+        except BaseException as error:  # noqa: BLE001 (a fault of ours must not cost the thread)
+            log.exception("executor failed around job=%d", item.id)
+            return decide.Retry(attempt_delay(item), attempt.failure_of(error))
+        finally:
+            if os.getpid() != self.pid:
+                os._exit(0)
+            hygiene.tidy(f"name={item.name} job={item.id}")
+
+    def _read_payload(self, item: Item) -> bool:
+        item.payload = store.read_payload(store.on(self.database), item.id, item.claim_id)
+        return item.payload is not None
+
+    def _end(self, slot: int, item: Item, decision: Decision, seconds: float) -> None:
+        self.told.pop(item.run, None)
+        if not self.outbox:
+            self.outbox_since = clock.monotonic()
+        self.outbox.append([item.run, round(seconds, 6), *pack_decision(decision)])
+        self.board.clear(slot)
+        with self.lock:
+            self.active -= 1
+            left = bool(self.buffers["sync"].items or self.buffers["async"].items)
+            leaving = self.draining and not self.active
+        overdue = clock.monotonic() - self.outbox_since > FLUSH_SECONDS
+        if not left or seconds > SHORT_SECONDS or overdue or not self.timer_armed:
+            self._flush()
+        if leaving:
+            self._bye()
+
+    def _flush(self) -> None:
+        items: list[list[Any]] = []
+        try:
+            while True:
+                items.append(self.outbox.popleft())
+        except IndexError:
+            pass
+        if items and os.getpid() == self.pid:
+            try:
+                self.end.send([channel.DONE, items])
+            except OSError:
+                self._orphaned()
+
+    def _reporter(self, run: int) -> Callable[[float, float | None, str], None]:
+        last = 0.0
+
+        def report(n: float, total: float | None, message: str) -> None:
+            nonlocal last
+            now = clock.monotonic()
+            if now - last >= PROGRESS_SECONDS or (total is not None and n >= total):
+                last = now
+                if os.getpid() == self.pid:
+                    self.end.send([channel.PROGRESS, run, {"n": n, "total": total, "message": message}])
+
+        return report
+
+    # The event loop
+
+    def _event_loop(self) -> asyncio.AbstractEventLoop:
+        if self.loop is None:
+            self.loop = asyncio.new_event_loop()
+            threading.Thread(target=self._serve_async, args=(self.loop,), name="pgjobs-loop", daemon=True).start()
+        return self.loop
+
+    def _serve_async(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        while True:
+            try:
+                loop.run_forever()
+            except BaseException:  # noqa: BLE001 (SystemExit in a job's sub-task comes out here)
+                log.exception("event loop interrupted, going on")
+
+    def _pump(self) -> None:
+        """Start as many asynchronous jobs as there are free slots; runs in the loop."""
+        late: list[int] = []
+        while self.free_slots:
+            slot = self.free_slots[-1]
+            with self.lock:
+                popped = self._pop("async", slot, late)
+            if popped is None:
+                break
+            self.free_slots.pop()
+            loop = self._event_loop()
+            task = loop.create_task(self._arun(slot, *popped), context=contextvars.Context())
+            _tasks.add(task)
+            task.add_done_callback(_tasks.discard)
+        if late:
+            self.end.send([channel.BACK, late, "late"])
+
+    async def _arun(self, slot: int, item: Item, cancelled: bool) -> None:
+        began = clock.monotonic()
+        decision = await self._adecide(item, cancelled)
+        self.free_slots.append(slot)
+        self._end(slot, item, decision, clock.monotonic() - began)
+        self._pump()
+
+    async def _adecide(self, item: Item, cancelled: bool) -> Decision:
+        # One context per job: else all jobs of this process would share one thread for their queries.
+        try:
+            async with ThreadSensitiveContext() as own:
+                try:
+                    return await self._aattempt(item)
+                finally:
+                    if own in SyncToAsync.context_to_thread_executor:
+                        await sync_to_async(hygiene.close_all)()
+        except BaseException as error:  # noqa: BLE001 (as for threads)
+            log.exception("executor failed around job=%d", item.id)
+            return decide.Retry(attempt_delay(item), attempt.failure_of(error))
+
+    async def _aattempt(self, item: Item) -> Decision:
+        if item.payload is None and not await sync_to_async(self._read_payload)(item):
+            return decide.Release("the claim was lost before the payload was read")
+        prepared = attempt.prepare(item, self._reporter(item.run), self.told[item.run])
+        return await attempt.arun(prepared) if isinstance(prepared, attempt.Prepared) else prepared
+
+
+_tasks: set[asyncio.Task[None]] = set()
+
+
+def attempt_delay(item: Item) -> float:
+    """Return the numeric backoff of a job whose attempt failed outside of its own code."""
+    definition = registry.find(item.name)
+    return definition.numeric_delay(item.attempt) if definition else get_conf().default_backoff.jittered(item.attempt)
+
+
+def rss_bytes() -> int:
+    """Return the most memory this process has used."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def main(*, channel_fd: int, board_fd: int, threads: int, async_slots: int, database: str, application_name: str) -> None:
+    """Run an executor on inherited file descriptors: the hidden subcommand ``pgjobs executor``."""
+    from django_pgjobs import __version__
+    from django_pgjobs.worker.identity import identity_of
+
+    end = channel.ExecutorEnd(socket.socket(fileno=channel_fd))
+    hygiene.prepare_connections(application_name, get_conf().executor_conn_max_age_seconds)
+    board = Board(board_fd, threads, async_slots)
+    identity = identity_of(database)
+    hello = {
+        "protocol": channel.PROTOCOL,
+        "version": __version__,
+        "pid": os.getpid(),
+        "identity": list(identity),
+        "jobs": len(registry.definitions()),
+    }
+    Executor(end, board, threads, async_slots, database).run(hello)

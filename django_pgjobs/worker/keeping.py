@@ -1,0 +1,107 @@
+"""The keep thread: renews leases, beats, and each second reads what was lost or is to be cancelled or released.
+
+One UPDATE renews all leases and touches no job row; one plain read finds the flags. Three answers: renewed, lost,
+unreachable; only *lost* is final. On trouble the next try comes sooner, after a quarter of the period. Posts
+``fresh`` (everything held at that instant was read, and these were flagged) and ``renewed``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from django_pgjobs import clock, store
+from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
+from django_pgjobs.worker.inbox import Inbox
+from django_pgjobs.worker.loop import Connect, Loop
+
+log = logging.getLogger("django_pgjobs")
+
+FLAGS_SECONDS = 0.75
+LEAST_RETRY_SECONDS = 0.25
+
+
+class Keeper(Loop):
+    """Keeps what the worker holds.
+
+    ``held`` returns (id, claim_id) of every job held, ``check_ins`` claim_id → seconds until others shall look,
+    ``facts`` the columns of the heartbeat row. They are called in this thread.
+    """
+
+    role = "keep"
+
+    def __init__(
+        self,
+        connect: Connect,
+        inbox: Inbox,
+        *,
+        held: Callable[[], list[tuple[int, str]]],
+        check_ins: Callable[[], dict[str, float]],
+        facts: Callable[[], dict[str, object]],
+        lease_seconds: float,
+        renew_seconds: float,
+        beat_seconds: float,
+    ) -> None:
+        super().__init__(connect, inbox)
+        self.held = held
+        self.check_ins = check_ins
+        self.facts = facts
+        self.lease_seconds = lease_seconds
+        self.renew_seconds = renew_seconds
+        self.beat_seconds = beat_seconds
+        self.next_renewal = 0.0
+        self.next_beat = 0.0
+
+    def serve(self, db: WorkerConnection) -> None:
+        """Renew first, so that after an outage nothing else is done before our leases are extended."""
+        self.next_renewal = 0.0
+        while not self.stopping.is_set():
+            now = clock.monotonic()
+            if now >= self.next_renewal:
+                self._renew(db, now)
+            self._read_flags(db)
+            if now >= self.next_beat:
+                store.beat(db, self.facts())
+                self.next_beat = now + self.beat_seconds
+            with self.wake:
+                self.wake.wait_for(self.stopping.is_set, timeout=self._pause_seconds())
+
+    def _pause_seconds(self) -> float:
+        until = min(self.next_renewal, self.next_beat) - clock.monotonic()
+        return max(0.0, min(until, FLAGS_SECONDS))
+
+    def _renew(self, db: WorkerConnection, asked_at: float) -> None:
+        self.next_renewal = asked_at + max(self.renew_seconds / 4, min(LEAST_RETRY_SECONDS, self.renew_seconds))
+        claims = self.check_ins()
+        if claims:
+            renewed = store.renew_claims(db, claims, lease_seconds=self.lease_seconds)
+            self.inbox.post("renewed", asked_at, renewed)
+        self.next_renewal = asked_at + self.renew_seconds
+
+    def _read_flags(self, db: WorkerConnection) -> None:
+        fences = self.held()
+        if not fences:
+            return
+        asked_at = clock.monotonic()
+        flags = store.read_flags(db, fences)
+        self.inbox.post("fresh", asked_at, {fence[0] for fence in fences}, flags)
+
+    def _trouble(self, error: BaseException, failures: int) -> None:
+        self.next_renewal = 0.0
+        super()._trouble(error, failures)
+
+    def _pause(self, failures: int) -> None:
+        self.stopping.wait(max(self.renew_seconds / 4, min(LEAST_RETRY_SECONDS, self.renew_seconds)))
+
+    def farewell(self, facts: dict[str, object]) -> None:
+        """Write a last heartbeat on a connection of its own; a server that is away is not waited for."""
+        try:
+            db = self.connect()
+        except TROUBLE:
+            return
+        try:
+            store.beat(db, facts)
+        except TROUBLE:
+            log.debug("last heartbeat not written")
+        finally:
+            db.close()

@@ -1,0 +1,43 @@
+"""The listen thread: hears of registrations and wakes the claim thread. Nothing depends on it but latency."""
+
+from __future__ import annotations
+
+import psycopg
+
+from django_pgjobs.worker.claiming import Claimer
+from django_pgjobs.worker.connection import WorkerConnection
+from django_pgjobs.worker.inbox import Inbox
+from django_pgjobs.worker.loop import Connect, Loop
+
+LOOK_SECONDS = 1.0
+
+
+class Listener(Loop):
+    """Listens; behind a transaction pooler it ends, for there nothing can be heard."""
+
+    role = "listen"
+
+    def __init__(self, connect: Connect, inbox: Inbox, claimer: Claimer) -> None:
+        super().__init__(connect, inbox)
+        self.claimer = claimer
+
+    def serve(self, db: WorkerConnection) -> None:
+        """Hand notifications on until stopped."""
+        if db.pooled:
+            self.stopping.set()
+            return
+        try:
+            db.fetch("listen", {})
+            self.claimer.hears.set()
+            while not self.stopping.is_set():
+                for notification in db.connection.notifies(timeout=LOOK_SECONDS, stop_after=1):
+                    self._hand_on(notification)
+        finally:
+            self.claimer.hears.clear()
+
+    def _hand_on(self, notification: psycopg.Notify) -> None:
+        priority, _, queue = notification.payload.partition(":")
+        if queue and priority.lstrip("-").isdigit() and self.claimer.frontier.serves(queue):
+            self.claimer.hear((queue, int(priority)))
+
+

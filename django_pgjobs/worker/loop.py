@@ -1,0 +1,98 @@
+"""The skeleton of a thread that owns one connection and must outlive any trouble with it.
+
+A loop never dies of the database: on trouble it says so once, keeps what it has buffered, and tries again with a
+growing, jittered pause. It never dies of a bug either: that is logged as an error and tried again likewise.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+
+from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
+from django_pgjobs.worker.inbox import Inbox
+
+log = logging.getLogger("django_pgjobs")
+
+FIRST_PAUSE_SECONDS = 0.25
+LONGEST_PAUSE_SECONDS = 10.0
+
+Connect = Callable[[], WorkerConnection]
+
+
+class Loop(threading.Thread):
+    """A named thread; a subclass says in ``serve`` what it does with its connection until ``stopping`` is set."""
+
+    role = "loop"
+
+    def __init__(self, connect: Connect, inbox: Inbox) -> None:
+        super().__init__(name=f"pgjobs-{self.role}", daemon=True)
+        self.connect = connect
+        self.inbox = inbox
+        self.stopping = threading.Event()
+        self.wake = threading.Condition()
+        self.statements = 0
+        self.reachable = True
+        self.connections = 0
+
+    def serve(self, db: WorkerConnection) -> None:
+        """Work on ``db`` until ``stopping`` is set. Whatever it raises, it is called again, on a sound connection."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        """Serve, connect again, serve."""
+        db: WorkerConnection | None = None
+        failures = 0
+        while not self.stopping.is_set():
+            try:
+                if db is None or db.connection.closed or db.connection.broken:
+                    db = self._reconnect(db)
+                began = db.statements
+                try:
+                    self.serve(db)
+                finally:
+                    if db.statements > began:
+                        failures = 0
+            except TROUBLE as error:
+                failures += 1
+                self._trouble(error, failures)
+            except Exception:
+                failures += 1
+                log.exception("worker loop failed, going on loop=%s", self.role)
+                self._pause(failures)
+        if db is not None:
+            self.statements += db.statements
+            db.close()
+
+    def _reconnect(self, old: WorkerConnection | None) -> WorkerConnection:
+        if old is not None:
+            self.statements += old.statements
+            old.close()
+        db = self.connect()
+        self.connections += 1
+        if not self.reachable:
+            log.warning("database is back loop=%s", self.role)
+        self.reachable = True
+        return db
+
+    def _trouble(self, error: BaseException, failures: int) -> None:
+        if self.reachable:
+            log.warning("database trouble, will try again loop=%s: %s", self.role, " ".join(str(error).split()))
+        self.reachable = False
+        self._pause(failures)
+
+    def _pause(self, failures: int) -> None:
+        longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(failures - 1, 10))
+        self.stopping.wait(longest * random.uniform(0.5, 1.0))
+
+    def stop(self) -> None:
+        """Ask the loop to end after what it is doing."""
+        self.stopping.set()
+        self.poke()
+
+    def poke(self) -> None:
+        """Wake the loop."""
+        with self.wake:
+            self.wake.notify_all()

@@ -1,0 +1,110 @@
+"""What the supervisor knows of claimed jobs: the claims it holds, and each job's run. No I/O, main thread only.
+
+A *run* is one dispatch of a job to an executor; everything on the channel names the run, never the job, so that an
+answer about an earlier dispatch cannot be taken for one about a later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from django_pgjobs import clock
+from django_pgjobs.attempt import BODY
+from django_pgjobs.conf import get_conf
+from django_pgjobs.store import ClaimedJob
+
+if TYPE_CHECKING:
+    from django_pgjobs.worker.children import Child
+
+FRESH_SECONDS = 2.0
+"""How long a claimed job may wait before its fence is read again and found sound."""
+
+ALLOWANCE_SECONDS = 5.0
+"""What the deadline on the row adds to the timeout, for the time between claim and start."""
+
+NEVER_SECONDS = 1e9
+
+WAITING, SENT, TAKING, ENDING = "waiting", "sent", "taking", "ending"
+
+
+@dataclass(slots=True, eq=False)
+class HeldClaim:
+    """One claim: when it was asked for, and how many of its jobs have not been flushed."""
+
+    claim_id: str
+    asked_at: float
+    open: int
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """A claimed job on its way. ``run`` is 0 until it is dispatched; instants are ``clock.monotonic()``.
+
+    ``outcome`` is the end that is written after a callback; ``stop_cause`` why we killed its executor for it.
+    """
+
+    job: ClaimedJob
+    claim: HeldClaim
+    kind: str = BODY
+    state: str = WAITING
+    run: int = 0
+    is_async: bool = False
+    child: Child | None = None
+    since: float = 0.0
+    fresh_until: float = 0.0
+    outcome: str = ""
+    error: str = ""
+    cancelled: bool = False
+    cancel_mode: str = ""
+    cancel_by: str = ""
+    cancel_reason: str = ""
+    released: bool = False
+    stop_cause: str = ""
+    told: bool = False
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds it may run, None for unlimited; a callback has its own limit."""
+        return self.job.timeout_seconds if self.kind == BODY else get_conf().callback_seconds
+
+
+class Table:
+    """Every job this worker holds, by id, and the claims they came by."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, Run] = {}
+        self.claims: dict[str, HeldClaim] = {}
+
+    def adopt(self, claim_id: str, asked_at: float, jobs: list[ClaimedJob]) -> list[Run]:
+        """Take note of a claim and return a run for each of its jobs."""
+        claim = self.claims[claim_id] = HeldClaim(claim_id, asked_at, len(jobs))
+        runs = [Run(job, claim, fresh_until=asked_at + FRESH_SECONDS, since=asked_at) for job in jobs]
+        self.held.update((run.job.id, run) for run in runs)
+        return runs
+
+    def strike(self, run: Run) -> str | None:
+        """Forget a job; return its claim's id if that was its last one."""
+        if self.held.get(run.job.id) is run:
+            del self.held[run.job.id]
+        run.claim.open -= 1
+        if run.claim.open:
+            return None
+        self.claims.pop(run.claim.claim_id, None)
+        return run.claim.claim_id
+
+    def fences(self) -> list[tuple[int, str]]:
+        """Return (id, claim_id) of every job held; may be called from another thread."""
+        return [(job_id, run.claim.claim_id) for job_id, run in self.held.copy().items()]
+
+    def check_ins(self) -> dict[str, float]:
+        """Return claim_id → seconds until others shall look at it; may be called from another thread."""
+        check_ins = dict.fromkeys(self.claims.copy(), NEVER_SECONDS)
+        now = clock.monotonic()
+        grace = get_conf().rescue_grace_seconds
+        for run in self.held.copy().values():
+            if run.timeout is not None:
+                left = run.claim.asked_at + run.timeout + ALLOWANCE_SECONDS + grace - now
+                claim_id = run.claim.claim_id
+                check_ins[claim_id] = min(check_ins.get(claim_id, NEVER_SECONDS), max(left, 0.0))
+        return check_ins

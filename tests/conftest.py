@@ -1,0 +1,5 @@
+"""What all tests share lives in ``tests/plugins``, one named plugin an area."""
+
+from __future__ import annotations
+
+pytest_plugins = ["tests.plugins.fix_db"]

@@ -1,0 +1,344 @@
+"""The claim: what is taken, in which order, by whom, and what it leaves on the row and in the ledger."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from django_pgjobs import store
+from django_pgjobs.models import Claim, Job
+from tests.plugins.fix_db import (
+    AUTHOR,
+    WORKER,
+    Background,
+    RawDatabase,
+    blocked_by,
+    claim,
+    from_the_beginning,
+    job,
+    register,
+    wait_until,
+)
+
+Connect = Callable[..., RawDatabase]
+
+
+def test_the_larger_priority_is_claimed_first_then_the_earlier_then_the_older(raw: RawDatabase) -> None:
+    """P5: oldest effective time first; priority before it."""
+    late = register(2)
+    [early] = register(delay_seconds=0)
+    Job.objects.filter(pk=early).update(run_at="2001-01-01T00:00:00Z")
+    [urgent] = register(priority=5)
+    [idle] = register(priority=-5)
+    pairs = from_the_beginning(("default", 5), ("default", 0), ("default", -5))
+    assert claim(raw, 10, pairs).ids == [urgent, early, *late, idle]
+
+
+def test_only_the_pairs_asked_for_are_served_in_the_order_asked(raw: RawDatabase) -> None:
+    [mail] = register(queue="mail")
+    [urgent] = register(queue="mail", priority=9)
+    register(queue="other")
+    assert claim(raw, 1, from_the_beginning(("mail", 9), ("mail", 0))).ids == [urgent]
+    assert claim(raw, 5, from_the_beginning(("mail", 9), ("mail", 0))).ids == [mail]
+
+
+def test_a_future_job_is_not_claimed_and_one_that_is_due_is(raw: RawDatabase) -> None:
+    """P2: ready means that the time has come by the database's clock."""
+    [later] = register(delay_seconds=60)
+    assert claim(raw, 5).ids == []
+    raw.query("UPDATE pgjobs_job SET run_at = statement_timestamp() WHERE id = %s", [later])
+    assert claim(raw, 5).ids == [later]
+
+
+@pytest.mark.parametrize("hold", ["parked", "waiting", "limited", "something new"])
+def test_a_held_job_is_not_claimed(raw: RawDatabase, hold: str) -> None:
+    """P6: a row set aside is never claimed."""
+    [held] = register()
+    Job.objects.filter(pk=held).update(hold=hold)
+    assert claim(raw, 5).ids == []
+
+
+@pytest.mark.parametrize("outcome", ["succeeded", "cancelled", "abandoned"])
+def test_an_ended_job_is_not_claimed(raw: RawDatabase, outcome: str) -> None:
+    [ended] = register()
+    raw.query("UPDATE pgjobs_job SET outcome = %s, finished_at = statement_timestamp() WHERE id = %s", [outcome, ended])
+    assert claim(raw, 5).ids == []
+
+
+def test_a_claimed_job_is_not_claimed_again(raw: RawDatabase) -> None:
+    register()
+    assert len(claim(raw).ids) == 1
+    assert claim(raw).ids == []
+
+
+def test_the_claim_starts_behind_the_frontier(raw: RawDatabase) -> None:
+    """A row before the frontier waits for the sweep; a wrong frontier costs a second, never a job."""
+    register(4)
+    first, second, *rest = claim(raw, 4).jobs
+    store.release_jobs(raw, [store.End(item.id, _claim_of(raw, item.id)) for item in (first, second, *rest)], AUTHOR)
+    behind = [store.Pair("default", 0, second.run_at, second.id)]
+    assert claim(raw, 10, behind).ids == [item.id for item in rest]
+    assert claim(raw, 10).ids == [first.id, second.id]
+
+
+def test_two_connections_never_claim_the_same_job_and_never_wait(raw: RawDatabase, other: RawDatabase) -> None:
+    """P5: SKIP LOCKED; the second claim answers while the first is uncommitted."""
+    ids = register(10)
+    first = claim(other, 4)
+    raw.query("SET statement_timeout = '2s'")
+    second = claim(raw, 10)
+    assert (first.ids, second.ids) == (ids[:4], ids[4:])
+    other.commit()
+
+
+def test_a_claim_that_is_rolled_back_changes_nothing(raw: RawDatabase, other: RawDatabase) -> None:
+    """P10: rows and ledger in one statement; a crash before the commit leaves neither."""
+    [one] = register()
+    before = raw.row(one)
+    claim(other)
+    other.rollback()
+    assert raw.row(one) == before
+    assert Claim.objects.count() == 0
+
+
+def test_concurrent_claimers_take_disjoint_jobs_and_leave_none(db_connection: Connect, background: Background) -> None:
+    """P5, under fire: four connections drain 2,000 jobs of two pairs."""
+    ids = set(register(1000)) | set(register(1000, priority=1))
+    pairs = from_the_beginning(("default", 1), ("default", 0))
+
+    def drain(db: RawDatabase) -> list[int]:
+        taken: list[int] = []
+        while batch := claim(db, 37, pairs).ids:
+            taken += batch
+        return taken
+
+    futures: list[Future[list[int]]] = [background(drain, db_connection()) for _ in range(4)]
+    taken = [job_id for future in futures for job_id in future.result()]
+    assert len(taken) == len(set(taken))
+    assert set(taken) == ids
+    assert sorted(i for part in Claim.objects.all() for i in part.job_ids) == sorted(ids)
+
+
+def test_only_limit_rows_are_locked_whatever_the_number_of_pairs(raw: RawDatabase, other: RawDatabase) -> None:
+    """The pairs are visited lazily: a claim of 3 over 3 × 5 rows leaves 12 to others."""
+    ids = register(5, priority=2) + register(5, priority=1) + register(5)
+    taken = claim(other, 3, from_the_beginning(("default", 2), ("default", 1), ("default", 0))).ids
+    free = [row[0] for row in raw.query("SELECT id FROM pgjobs_job ORDER BY id FOR UPDATE SKIP LOCKED")]
+    assert taken == ids[:3]
+    assert free == ids[3:]
+
+
+def test_the_ledger_names_at_most_200_jobs_a_row(raw: RawDatabase) -> None:
+    """Short rows stay inline, and renewing touches one row per 200 jobs."""
+    ids = register(450)
+    claimed = claim(raw, 450)
+    parts = list(Claim.objects.filter(claim_id=claimed.claim_id).order_by("part"))
+    assert [part.part for part in parts] == [0, 1, 2]
+    assert sorted(len(part.job_ids) for part in parts) == [50, 200, 200]
+    assert sorted(i for part in parts for i in part.job_ids) == ids
+    assert {part.worker for part in parts} == {WORKER}
+
+
+def test_a_claim_of_nothing_leaves_no_ledger_row(raw: RawDatabase) -> None:
+    assert claim(raw, 5).jobs == []
+    assert Claim.objects.count() == 0
+
+
+def test_a_claim_counts_an_attempt(raw: RawDatabase) -> None:
+    """C33: what max_attempts is compared with."""
+    [one] = register(max_attempts=3)
+    [taken] = claim(raw).jobs
+    assert (taken.attempt, taken.max_attempts, taken.ending, taken.ending_attempt) == (1, 3, None, 0)
+    assert (job(one).attempt, job(one).ending_attempt) == (1, 0)
+
+
+def test_a_claim_for_the_callback_counts_its_starts_and_no_attempt(raw: RawDatabase) -> None:
+    """C36: only the callback is left, the body's attempts stay as they were."""
+    [one] = register()
+    Job.objects.filter(pk=one).update(ending="abandoned", attempt=5, ending_attempt=1)
+    [taken] = claim(raw).jobs
+    assert (taken.attempt, taken.ending, taken.ending_attempt) == (5, "abandoned", 2)
+
+
+def test_a_row_beyond_its_attempts_stops_no_claim(raw: RawDatabase) -> None:
+    """C17, C36: no constraint relates the two numbers; the worker decides what such a row gets."""
+    exhausted, normal = register(2, max_attempts=1)
+    Job.objects.filter(pk=exhausted).update(attempt=40_000)
+    assert claim(raw, 5).ids == [exhausted, normal]
+    assert job(exhausted).attempt == 40_001
+
+
+def test_the_deadline_is_the_timeout_and_the_allowance_by_the_clock_of_the_database(raw: RawDatabase) -> None:
+    """P10: the expiry is set with the claim."""
+    timed, unlimited = [*register(timeout_seconds=60.0), *register()]
+    claim(raw, 2, allowance=5.0)
+    seconds = "extract(epoch FROM deadline_at - claimed_at)::float8 FROM pgjobs_job WHERE id = %s"
+    assert raw.value(f"SELECT {seconds}", [timed]) == pytest.approx(65.0)
+    assert raw.value(f"SELECT {seconds}", [unlimited]) is None
+
+
+@pytest.mark.parametrize(
+    ("timeouts", "check"), [([None], 30.0), ([100.0], 30.0), ([1.0, None, 100.0], 16.0)], ids=["none", "later", "sooner"]
+)
+def test_others_look_at_the_end_of_the_lease_or_at_the_earliest_deadline(
+    raw: RawDatabase, timeouts: list[float | None], check: float
+) -> None:
+    """The lease is 30 s; a deadline of 1 + 5 s, and 10 s of grace, come sooner."""
+    for timeout in timeouts:
+        register(timeout_seconds=timeout)
+    claim(raw, 5, lease=30.0, allowance=5.0, grace=10.0)
+    lease, look = raw.query(
+        "SELECT extract(epoch FROM k.lease_expires_at - j.claimed_at)::float8, "
+        "extract(epoch FROM k.check_at - j.claimed_at)::float8 "
+        "FROM pgjobs_claim AS k JOIN pgjobs_job AS j USING (claim_id) LIMIT 1"
+    )[0]
+    assert (lease, look) == (pytest.approx(30.0), pytest.approx(check))
+
+
+def test_the_claim_returns_what_an_executor_needs(raw: RawDatabase) -> None:
+    [one] = register(
+        queue="mail", name="shop.pay", description="pay 7", headers='{"tenant": "north"}', timeout_seconds=9.0, priority=3
+    )
+    [taken] = claim(raw, 1, from_the_beginning(("mail", 3))).jobs
+    assert taken[:3] + taken[4:] == (
+        one, "mail", 3, "shop.pay", 1, 5, 9.0, None, 0, False, "pay 7",
+        '{"args": [1], "kwargs": {}}', '{"tenant": "north"}', "",
+    )  # fmt: skip
+
+
+def test_a_payload_too_big_for_the_channel_is_not_returned_but_read_under_the_fence(raw: RawDatabase) -> None:
+    """The size that counts is that of the text, also where the stored value is compressed to little."""
+    limit = store.INLINE_PAYLOAD_BYTES
+    noise = os.urandom(limit).hex()
+    contents = [noise, "x" * limit, "x" * (limit - 100), "short"]
+    ids = [register(payload=f'{{"args": ["{content}"], "kwargs": {{}}}}')[0] for content in contents]
+    big = ids[0]
+    claimed = claim(raw, 4)
+    inline = {taken.id for taken in claimed.jobs if taken.payload is not None}
+    assert inline == set(ids[2:])
+    assert noise in (store.read_payload(raw, big, str(claimed.claim_id)) or "")
+    assert store.read_payload(raw, big, str(uuid4())) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "values"),
+    [
+        ("hold = %s", ["parked"]),
+        ("run_at = run_at + %s::interval", ["1 hour"]),
+        ("queue = %s", ["elsewhere"]),
+        ("outcome = %s, finished_at = statement_timestamp()", ["cancelled"]),
+        ("claim_id = %s", [str(uuid4())]),
+    ],
+    ids=["held", "postponed", "moved", "ended", "claimed"],
+)
+def test_a_row_that_changes_during_the_claim_is_not_claimed_by_its_old_version(
+    raw: RawDatabase, other: RawDatabase, db_connection: Connect, background: Background, change: str, values: list[str]
+) -> None:
+    """P10. The claim has its snapshot and waits at a gate put before its first row; the row changes; it goes on."""
+    first, second = register(2)
+    gate = db_connection(autocommit=False)
+    gate.query("SELECT pg_advisory_lock(1)")
+    claimer = db_connection(autocommit=False)
+    text = store.statement("claim_jobs").replace(
+        "AS pair (queue, priority, run_at, id),",
+        "AS pair (queue, priority, run_at, id), (SELECT pg_advisory_xact_lock(1) OFFSET 0) AS gate,",
+    )
+    assert "gate" in text
+    future = background(_claim_with, claimer, text)
+    wait_until(lambda: blocked_by(raw, gate.pid), 5, "the claim waits at the gate")
+    other.query(f"UPDATE pgjobs_job SET {change} WHERE id = %s", [*values, first])
+    other.commit()
+    before = raw.row(first)
+    gate.query("SELECT pg_advisory_unlock(1)")
+    assert future.result() == [second]
+    claimer.commit()
+    assert raw.row(first) == before
+
+
+def test_a_lost_answer_is_found_by_the_claim_id(raw: RawDatabase) -> None:
+    """The worker adopts or releases what an ambiguous claim took; ended or released jobs are no part of it."""
+    ids = register(3)
+    claimed = claim(raw, 3)
+    assert sorted(store.read_claim(raw, claimed.claim_id)) == ids
+    store.finalise_success(raw, claimed.ends()[:1], AUTHOR)
+    store.release_jobs(raw, claimed.ends()[1:2], AUTHOR)
+    assert store.read_claim(raw, claimed.claim_id) == ids[2:]
+    assert store.read_claim(raw, uuid4()) == []
+
+
+def test_a_claim_id_used_twice_is_refused_by_the_ledger(raw: RawDatabase) -> None:
+    """The fence must be fresh for every execution; a mistake there fails at once and changes nothing."""
+    register(2)
+    first = claim(raw)
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        store.claim_jobs(
+            raw,
+            from_the_beginning(("default", 0)),
+            claim_id=first.claim_id,
+            worker=WORKER,
+            limit=1,
+            lease_seconds=30,
+            allowance_seconds=5,
+            grace_seconds=5,
+        )
+    assert Job.objects.filter(claim_id__isnull=True).count() == 1
+
+
+def test_the_pairs_are_those_with_something_to_claim_or_running(raw: RawDatabase) -> None:
+    register(2, queue="b")
+    register(queue="a", priority=-3)
+    register(queue="a", priority=7, delay_seconds=60)
+    [held] = register(queue="held")
+    [ended] = register(queue="ended")
+    Job.objects.filter(pk=held).update(hold="parked")
+    raw.query("UPDATE pgjobs_job SET outcome = 'succeeded', finished_at = now() WHERE id = %s", [ended])
+    assert sorted(store.list_pairs(raw)) == [("a", -3), ("a", 7), ("b", 0)]
+
+
+def test_the_next_due_instant_is_of_an_unclaimed_job_of_the_pairs(raw: RawDatabase) -> None:
+    """P8: the earliest future instant; null when there is none."""
+    pairs = [("default", 0), ("mail", 0)]
+    assert store.next_due(raw, pairs) is None
+    register()
+    register(queue="elsewhere", delay_seconds=5)
+    [held] = register(delay_seconds=7)
+    Job.objects.filter(pk=held).update(hold="waiting")
+    assert store.next_due(raw, pairs) is None
+    register(delay_seconds=100)
+    register(queue="mail", delay_seconds=50)
+    assert store.next_due(raw, pairs) == pytest.approx(50, abs=5)
+
+
+def test_the_row_that_makes_a_claim_fail_is_parked_alone(raw: RawDatabase) -> None:
+    """P13: a row whose data no claim survives is held with the reason, and the others go on."""
+    poison, normal = register(2, timeout_seconds=1.0)
+    Job.objects.filter(pk=poison).update(timeout_seconds=1e300)
+    with pytest.raises(psycopg.DataError):
+        claim(raw, 1)
+    [pair] = from_the_beginning(("default", 0))
+    assert store.park_unclaimable(raw, pair, "timeout out of range") == [poison]
+    assert (job(poison).state, job(poison).hold_reason, job(poison).attempt) == ("parked", "timeout out of range", 0)
+    assert claim(raw, 5).ids == [normal]
+
+
+def test_everything_works_in_a_transaction_of_django(committed: None) -> None:
+    """The tests of a project run claims inside atomic(), through Django's cursor."""
+    [one] = register()
+    assert claim(store.on("default")).ids == [one]
+
+
+def _claim_with(db: RawDatabase, text: str) -> list[int]:
+    class Gated:
+        def fetch(self, name: str, params: store.Params) -> store.Rows:
+            return db.raw.execute(text, params).fetchall()
+
+    return claim(Gated(), 5).ids
+
+
+def _claim_of(db: RawDatabase, job_id: int) -> str:
+    return str(db.value("SELECT claim_id FROM pgjobs_job WHERE id = %s", [job_id]))

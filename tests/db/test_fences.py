@@ -1,0 +1,228 @@
+"""The fence of every write made for an attempt, and proof that each of its lines is needed.
+
+A *scenario* makes a claim that has no right to its job any more. A *violation* is any trace that a write under
+such a claim leaves: an id in its answer, a changed row, a row of history. With the statement as it stands there
+is none; with one ``-- fence`` line taken out (the sabotaged twin) there must be, or the line guards nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import uuid4
+
+import pytest
+
+from django_pgjobs import sql, store
+from django_pgjobs.models import Attempt
+from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, from_the_beginning, register
+
+WRITES: dict[str, Callable[[store.Database, store.End], object]] = {
+    "finalise_success": lambda db, end: store.finalise_success(db, [end], AUTHOR),
+    "finalise_retry": lambda db, end: store.finalise_retry(db, [end], AUTHOR),
+    "finalise_snooze": lambda db, end: store.finalise_snooze(db, [end]),
+    "finalise_end": lambda db, end: store.finalise_end(db, [end], AUTHOR),
+    "mark_ending": lambda db, end: store.mark_ending(db, [end], AUTHOR, allowance_seconds=1.0),
+    "park_jobs": lambda db, end: store.park_jobs(db, [end]),
+    "release_jobs": lambda db, end: store.release_jobs(db, [end], AUTHOR),
+    "write_progress": lambda db, end: store.write_progress(db, [(end.id, end.claim_id, '{"n": 99}')]),
+    "read_payload": lambda db, end: store.read_payload(db, end.id, end.claim_id),
+}
+"""Every fenced statement, written by an attempt that failed."""
+
+REQUEUE = ("finalise_retry", "finalise_snooze", "park_jobs", "release_jobs")
+
+
+def stale(job_id: int, claim_id: object) -> store.End:
+    return store.End(
+        job_id, str(claim_id), 1.0, '"stale"', 0.0, "abandoned", "failed", "stale", "stale", FAILURE
+    )  # fmt: skip
+
+
+def reclaimed(db: RawDatabase) -> store.End:
+    """C44, C45: lost, and the same worker has claimed the job again; attempt and worker are equal."""
+    register()
+    first = claim(db)
+    store.release_jobs(db, first.ends(), AUTHOR)
+    second = claim(db)
+    assert second.ids == first.ids
+    return stale(first.ids[0], first.claim_id)
+
+
+def ended(db: RawDatabase) -> store.End:
+    """C46: this very claim has ended the job, and an ended row keeps its claim_id."""
+    register()
+    claimed = claim(db)
+    store.finalise_success(db, claimed.ends(result='"kept"'), AUTHOR)
+    return stale(claimed.ids[0], claimed.claim_id)
+
+
+def given_back(db: RawDatabase) -> store.End:
+    """C46, C55: nobody has claimed the job now."""
+    register()
+    claimed = claim(db)
+    store.finalise_snooze(db, claimed.ends(delay=0.0))
+    return stale(claimed.ids[0], claimed.claim_id)
+
+
+def retried_by_an_operator(db: RawDatabase) -> store.End:
+    """C46: ended by this claim, and made ready again since."""
+    register()
+    claimed = claim(db)
+    store.finalise_end(db, claimed.ends(outcome="abandoned"), AUTHOR)
+    store.retry_jobs(db, claimed.ids, attempts={}, default_attempts=5)
+    return stale(claimed.ids[0], claimed.claim_id)
+
+
+def never_claimed(db: RawDatabase) -> store.End:
+    """A claim_id that nobody was given."""
+    [job_id] = register()
+    return stale(job_id, uuid4())
+
+
+def deleted(db: RawDatabase) -> store.End:
+    """C47: the row is gone."""
+    register()
+    claimed = claim(db)
+    db.query("DELETE FROM pgjobs_job")
+    return stale(claimed.ids[0], claimed.claim_id)
+
+
+def to_be_cancelled(db: RawDatabase) -> store.End:
+    """A54: still ours, but an operator's request has come; such a job must not go back into the queue."""
+    register()
+    claimed = claim(db)
+    store.cancel_jobs(db, claimed.ids, mode="ask", by="", reason="", with_callback=[])
+    return stale(claimed.ids[0], claimed.claim_id)
+
+
+SCENARIOS = (reclaimed, ended, given_back, retried_by_an_operator, never_claimed, deleted)
+
+GUARDED_BY = {"claim_id": reclaimed, "outcome": ended}
+"""Which scenario each line of a fence is there for, by the column it names."""
+
+
+def violations(db: RawDatabase, name: str, scenario: Callable[[RawDatabase], store.End]) -> list[str]:
+    """Return what a write without a right has left behind."""
+    end = scenario(db)
+    before = db.query("SELECT to_jsonb(j) FROM pgjobs_job AS j"), Attempt.objects.count()
+    answer = WRITES[name](db, end)
+    after = db.query("SELECT to_jsonb(j) FROM pgjobs_job AS j"), Attempt.objects.count()
+    found = {
+        "it was answered as recorded": bool(answer),
+        "the row was changed": before[0] != after[0],
+        "the history was changed": before[1] != after[1],
+    }
+    return [what for what, happened in found.items() if happened]
+
+
+def lines_of(marker: str, names: list[str] | tuple[str, ...]) -> list[tuple[str, str]]:
+    return [(name, line) for name in names for line in sql.statement(name).splitlines() if marker in line]
+
+
+def sabotage(monkeypatch: pytest.MonkeyPatch, name: str, line: str) -> None:
+    """Take ``line`` out of the text that the store runs."""
+    whole = sql.statement
+
+    def statement(asked: str) -> str:
+        lines = whole(asked).splitlines()
+        if asked == name:
+            assert line in lines
+            lines.remove(line)
+        return "\n".join(lines)
+
+    monkeypatch.setattr(sql, "statement", statement)
+
+
+FENCES = lines_of("-- fence", sql.names())
+
+
+def test_every_fenced_statement_is_tested_here() -> None:
+    assert {name for name, _ in FENCES} == set(WRITES)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("name", WRITES)
+def test_a_claim_without_a_right_leaves_no_trace(
+    raw: RawDatabase, name: str, scenario: Callable[[RawDatabase], store.End]
+) -> None:
+    """C39, C40, C44 to C47, C55, C57: zero rows is a normal answer, and nothing is visible of the write."""
+    assert violations(raw, name, scenario) == []
+
+
+@pytest.mark.parametrize(("name", "line"), FENCES, ids=lambda value: " ".join(value.split()).removesuffix(" -- fence"))
+def test_without_a_line_of_its_fence_a_statement_is_unsafe(
+    raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, name: str, line: str
+) -> None:
+    """The sabotaged twin of the test above."""
+    [scenario] = [scenario for column, scenario in GUARDED_BY.items() if f".{column} " in line]
+    sabotage(monkeypatch, name, line)
+    assert violations(raw, name, scenario) != []
+
+
+@pytest.mark.parametrize("name", REQUEUE)
+def test_a_job_to_be_cancelled_goes_back_into_no_queue(raw: RawDatabase, name: str) -> None:
+    """A54: the end of a cancelled job is cancelled."""
+    assert violations(raw, name, to_be_cancelled) == []
+
+
+@pytest.mark.parametrize(("name", "line"), lines_of("AND j.cancel_requested_at IS NULL", REQUEUE), ids=REQUEUE)
+def test_without_its_guard_a_job_to_be_cancelled_would_run_again(
+    raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, name: str, line: str
+) -> None:
+    """The sabotaged twin of the test above."""
+    sabotage(monkeypatch, name, line)
+    assert violations(raw, name, to_be_cancelled) != []
+
+
+def test_the_guard_of_the_ledger_is_needed(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ledger row deleted too early strands its job: running, and nothing to find it by."""
+    register()
+    claimed = claim(raw)
+    assert store.delete_claims(raw, [str(claimed.claim_id)]) == 0
+    [(_, line)] = lines_of("j.id = ANY (k.job_ids)", ("delete_claims",))
+    whole = sql.statement
+    monkeypatch.setattr(sql, "statement", lambda name: whole(name).replace(line, "WHERE false"))
+    assert store.delete_claims(raw, [str(claimed.claim_id)]) == 1
+
+
+def test_the_readings_tell_lost_from_done_from_busy(raw: RawDatabase, other: RawDatabase) -> None:
+    """C39, C58: what the worker logs and does next."""
+    cases = {}
+    for scenario in SCENARIOS:
+        if scenario is not deleted:
+            raw.query("UPDATE pgjobs_job SET run_at = run_at + interval '1 hour'")  # out of the next one's way
+            cases[scenario.__name__] = scenario(raw)
+    register(queue="held")
+    [held] = claim(raw, 1, from_the_beginning(("held", 0))).ends()
+    other.lock(held.id)
+    fences = [(end.id, end.claim_id) for end in (*cases.values(), held)]
+    readings = store.read_fences(raw, [*fences, (0, str(uuid4()))])
+    told = {name: (readings[end.id].ours, readings[end.id].ended) for name, end in {**cases, "busy": held}.items()}
+    assert told == {
+        "reclaimed": (False, False),
+        "ended": (True, True),
+        "given_back": (False, False),
+        "retried_by_an_operator": (False, False),
+        "never_claimed": (False, False),
+        "busy": (True, False),
+    }
+    assert len(readings) == len(fences)
+
+
+def test_the_flags_name_only_what_is_no_longer_plainly_ours(raw: RawDatabase) -> None:
+    """P19: lost, to be cancelled, to be released; a deleted row is lost; a job in order is not in the answer."""
+    register(5)
+    claimed = claim(raw, 5)
+    plain, lost, cancelled, released, gone = claimed.ids
+    raw.query("UPDATE pgjobs_job SET claim_id = gen_random_uuid() WHERE id = %s", [lost])
+    store.cancel_jobs(raw, [cancelled], mode="kill", by="anna", reason="too slow", with_callback=[])
+    store.release_wish(raw, [released])
+    raw.query("DELETE FROM pgjobs_job WHERE id = %s", [gone])
+    flags = {flag.id: flag[2:] for flag in store.read_flags(raw, claimed.fences())}
+    assert plain not in flags
+    assert flags == {
+        lost: (True, False, "", "", "", False),
+        cancelled: (False, True, "kill", "anna", "too slow", False),
+        released: (False, False, "", "", "", True),
+        gone: (True, False, "", "", "", False),
+    }

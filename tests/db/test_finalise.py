@@ -1,0 +1,371 @@
+"""How attempts end: each outcome, what it leaves on the row and in the history, and what it must not touch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from django_pgjobs import store
+from django_pgjobs.models import Attempt, Claim, Job
+from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, Claimed, RawDatabase, claim, job, register
+
+SUMMARY = "Declined: card refused ← OSError: line is down"
+
+
+def claimed_one(raw: RawDatabase, **fields: Any) -> Claimed:
+    register(**fields)
+    return claim(raw)
+
+
+def seconds_ahead(raw: RawDatabase, job_id: int) -> float:
+    text = "SELECT extract(epoch FROM run_at - statement_timestamp())::float8 FROM pgjobs_job WHERE id = %s"
+    return float(raw.value(text, [job_id]))
+
+
+def test_a_success_ends_the_job_with_its_result(raw: RawDatabase) -> None:
+    """C31: the value is stored; the claim stays on the row, so a repeated end knows itself."""
+    claimed = claimed_one(raw)
+    [one] = claimed.ids
+    assert store.finalise_success(raw, claimed.ends(result='{"total": 7}', seconds=1.5), AUTHOR) == [one]
+    ended = job(one)
+    assert (ended.state, ended.outcome, ended.result, ended.duration_seconds) == ("succeeded", "succeeded", {"total": 7}, 1.5)
+    assert (ended.worker, ended.claim_id, ended.attempt) == (WORKER, claimed.claim_id, 1)
+    assert ended.finished_at is not None
+    assert not Attempt.objects.exists()
+
+
+def test_a_success_without_a_result_keeps_none(raw: RawDatabase) -> None:
+    claimed = claimed_one(raw)
+    store.finalise_success(raw, claimed.ends(), AUTHOR)
+    assert raw.value("SELECT result IS NULL FROM pgjobs_job") is True
+
+
+def test_a_retry_makes_the_job_ready_later_and_keeps_what_went_wrong(raw: RawDatabase) -> None:
+    """P24, P27, C35, C53: unlocked, due after the delay by the database's clock, the whole chain in the history."""
+    claimed = claimed_one(raw)
+    [one] = claimed.ids
+    Job.objects.filter(pk=one).update(progress={"n": 1}, release_requested_at=timezone.now())
+    [moved] = store.finalise_retry(raw, claimed.ends(delay=60.0, seconds=2.0, cause="failed", failure=FAILURE), AUTHOR)
+    again = job(one)
+    assert (moved.id, moved.queue, moved.priority) == (one, "default", 0)
+    assert seconds_ahead(raw, one) == pytest.approx(60, abs=5)
+    assert (again.state, again.attempt, again.error, again.duration_seconds) == ("ready", 1, SUMMARY, 2.0)
+    assert (again.claim_id, again.deadline_at, again.progress, again.release_requested_at) == (None,) * 4
+    kept = Attempt.objects.get()
+    assert (kept.job_id, kept.claim_id, kept.number, kept.cause) == (one, claimed.claim_id, 1, "failed")
+    assert (kept.worker, kept.worker_name, kept.release) == (WORKER, "test worker", "release 1")
+    assert (kept.exception, kept.message, kept.duration_seconds) == ("shop.errors.Declined", "card refused", 2.0)
+    assert kept.chain == [["shop.errors.Declined", "card refused"], ["builtins.OSError", "line is down"]]
+    assert kept.traceback == FAILURE.traceback
+    assert kept.started_at is not None
+    assert (kept.ended_at - kept.started_at).total_seconds() == pytest.approx(2.0)
+
+
+def test_attempts_are_numbered_one_after_the_other(raw: RawDatabase) -> None:
+    """C33, P23: three starts, three rows of history."""
+    [one] = register()
+    for _ in range(3):
+        store.finalise_retry(raw, claim(raw).ends(delay=0.0, cause="failed", seconds=0.0, failure=FAILURE), AUTHOR)
+    assert list(Attempt.objects.order_by("number").values_list("job_id", "number")) == [(one, 1), (one, 2), (one, 3)]
+
+
+def test_a_snooze_gives_the_attempt_back(raw: RawDatabase) -> None:
+    """It comes back later, uncharged, without a row in the history."""
+    claimed = claimed_one(raw)
+    [one] = claimed.ids
+    [moved] = store.finalise_snooze(raw, claimed.ends(delay=30.0))
+    assert moved.id == one
+    assert (job(one).state, job(one).attempt, job(one).claim_id) == ("ready", 0, None)
+    assert seconds_ahead(raw, one) == pytest.approx(30, abs=5)
+    assert not Attempt.objects.exists()
+
+
+@pytest.mark.parametrize("outcome", ["abandoned", "cancelled"])
+def test_an_end_keeps_the_last_error_and_its_attempt(raw: RawDatabase, outcome: str) -> None:
+    """C37, P26: terminal, the error saved, the row kept for the admin."""
+    claimed = claimed_one(raw)
+    [one] = claimed.ids
+    ends = claimed.ends(outcome=outcome, cause="failed", reason="no more", seconds=0.5, failure=FAILURE)
+    assert store.finalise_end(raw, ends, AUTHOR) == [one]
+    ended = job(one)
+    assert (ended.state, ended.error, ended.cancel_reason, ended.worker) == (outcome, SUMMARY, "no more", WORKER)
+    kept = Attempt.objects.get()
+    assert (kept.number, kept.cause, kept.message) == (1, "failed", "card refused")
+
+
+def test_an_end_without_a_failure_adds_no_attempt_and_keeps_the_error_before(raw: RawDatabase) -> None:
+    """C17: attempts are exhausted, the body did not run."""
+    claimed = claimed_one(raw)
+    [one] = claimed.ids
+    Job.objects.filter(pk=one).update(error="the one before", cancel_reason="the operator's words", duration_seconds=3.0)
+    store.finalise_end(raw, claimed.ends(outcome="abandoned", reason="ours"), AUTHOR)
+    ended = job(one)
+    assert (ended.error, ended.cancel_reason, ended.duration_seconds) == ("the one before", "the operator's words", 3.0)
+    assert not Attempt.objects.exists()
+
+
+def test_ending_leaves_only_the_callback_under_the_same_claim(raw: RawDatabase) -> None:
+    """X8: written before the callback starts, so that a crash in it cannot run the body again."""
+    claimed = claimed_one(raw, max_attempts=1)
+    [one] = claimed.ids
+    ends = claimed.ends(outcome="abandoned", cause="failed", seconds=1.0, failure=FAILURE)
+    assert store.mark_ending(raw, ends, AUTHOR, allowance_seconds=15.0) == [one]
+    marked = job(one)
+    assert (marked.state, marked.ending, marked.ending_attempt, marked.attempt) == ("running", "abandoned", 1, 1)
+    assert (marked.claim_id, marked.error) == (claimed.claim_id, SUMMARY)
+    left = "SELECT extract(epoch FROM deadline_at - statement_timestamp())::float8 FROM pgjobs_job"
+    assert raw.value(left) == pytest.approx(15, abs=5)
+    assert Attempt.objects.count() == 1
+    assert store.finalise_end(raw, claimed.ends(outcome="abandoned", cause="failed", failure=FAILURE), AUTHOR) == [one]
+    assert Attempt.objects.count() == 1
+
+
+def test_a_released_callback_is_claimed_again_as_a_callback(raw: RawDatabase) -> None:
+    """Its start is given back, the attempts of the body are not; the history keeps the number of the body."""
+    claimed = claimed_one(raw, max_attempts=1)
+    [one] = claimed.ids
+    store.mark_ending(raw, claimed.ends(outcome="cancelled"), AUTHOR, allowance_seconds=15.0)
+    store.release_jobs(raw, claimed.ends(cause="released", seconds=1.0), AUTHOR)
+    assert (job(one).attempt, job(one).ending, job(one).ending_attempt) == (1, "cancelled", 0)
+    assert Attempt.objects.get().number == 1
+    [taken] = claim(raw).jobs
+    assert (taken.attempt, taken.ending, taken.ending_attempt) == (1, "cancelled", 1)
+
+
+def test_a_release_without_a_cause_leaves_the_job_as_it_was(raw: RawDatabase) -> None:
+    """It had not started: same place in the queue, attempt given back, no history."""
+    [one] = register()
+    before = raw.row(one)
+    claimed = claim(raw)
+    [back] = store.release_jobs(raw, claimed.ends(), AUTHOR)
+    assert back == (one, "default", 0)
+    assert raw.row(one) == {**before, "claimed_at": raw.row(one)["claimed_at"]}
+    assert not Attempt.objects.exists()
+
+
+def test_a_release_of_what_had_started_is_in_the_history(raw: RawDatabase) -> None:
+    claimed = claimed_one(raw)
+    store.release_jobs(raw, claimed.ends(cause="released", seconds=4.0, failure=FAILURE), AUTHOR)
+    kept = Attempt.objects.get()
+    assert (kept.number, kept.cause, kept.message, kept.duration_seconds) == (1, "released", "card refused", 4.0)
+
+
+def test_parking_holds_the_job_for_other_code_and_gives_the_attempt_back(raw: RawDatabase) -> None:
+    """P13, P14: not charged, the reason kept, never looped."""
+    claimed = claimed_one(raw)
+    [one] = claimed.ids
+    assert store.park_jobs(raw, claimed.ends(reason="There is no job 'test.job'.", fingerprint="abc")) == [one]
+    held = job(one)
+    assert (held.state, held.attempt, held.hold_reason) == ("parked", 0, "There is no job 'test.job'.")
+    assert claim(raw).ids == []
+
+
+def test_parked_jobs_go_on_by_other_code_than_parked_them(raw: RawDatabase) -> None:
+    register(3)
+    parked = claim(raw, 3)
+    store.park_jobs(raw, parked.ends(fingerprint="old"))
+    assert store.unpark_jobs(raw, {"test.job": "old", "other.job": "new"}, limit=10) == []
+    assert len(store.unpark_jobs(raw, {"test.job": "new"}, limit=2)) == 2
+    assert [row.id for row in store.unpark_jobs(raw, {"test.job": "new"}, limit=2)] == [parked.ids[2]]
+    assert sorted(claim(raw, 5).ids) == parked.ids
+
+
+def test_progress_is_kept_while_the_claim_holds(raw: RawDatabase) -> None:
+    claimed = claimed_one(raw)
+    [one] = claimed.ids
+    assert store.write_progress(raw, [(one, str(claimed.claim_id), '{"n": 3, "total": 9}')]) == [one]
+    assert job(one).progress == {"n": 3, "total": 9}
+
+
+WITH_CALLBACK_LEFT = {
+    "finalise_retry": lambda db, ends: store.finalise_retry(db, ends, AUTHOR),
+    "finalise_snooze": store.finalise_snooze,
+    "release_jobs": lambda db, ends: store.release_jobs(db, ends, AUTHOR),
+    "park_jobs": store.park_jobs,
+}
+
+
+@pytest.mark.parametrize("name", WITH_CALLBACK_LEFT)
+def test_a_job_that_was_to_be_cancelled_does_not_go_back_into_the_queue(raw: RawDatabase, name: str) -> None:
+    """A54, C46: the request that came meanwhile wins; the worker is told by the missing id and ends the job."""
+    claimed = claimed_one(raw)
+    [one] = claimed.ids
+    store.cancel_jobs(raw, [one], mode="ask", by="anna", reason="", with_callback=[])
+    before = raw.row(one)
+    ends = claimed.ends(delay=0.0, cause="failed", seconds=0.0, failure=FAILURE, reason="x")
+    assert list(WITH_CALLBACK_LEFT[name](raw, ends)) == []
+    assert raw.row(one) == before
+    assert not Attempt.objects.exists()
+    assert store.read_fences(raw, claimed.fences())[one] == (one, True, False, False, False, True)
+
+
+def test_a_success_after_a_request_to_cancel_is_a_success(raw: RawDatabase) -> None:
+    """A54: a running job that was only asked, and made it."""
+    claimed = claimed_one(raw)
+    [one] = claimed.ids
+    store.cancel_jobs(raw, [one], mode="ask", by="", reason="", with_callback=[])
+    assert store.finalise_success(raw, claimed.ends(), AUTHOR) == [one]
+    assert job(one).state == "succeeded"
+
+
+def test_a_job_that_ends_with_a_callback_left_goes_through_the_history_once(raw: RawDatabase) -> None:
+    """One row per claim: marking writes it, the end that follows adds none."""
+    claimed = claimed_one(raw)
+    ends = claimed.ends(outcome="abandoned", cause="failed", seconds=1.0, failure=FAILURE)
+    for _ in range(2):
+        store.mark_ending(raw, ends, AUTHOR, allowance_seconds=1.0)
+    store.finalise_end(raw, ends, AUTHOR)
+    assert Attempt.objects.count() == 1
+
+
+def test_a_batch_records_all_but_the_foreign_row(raw: RawDatabase) -> None:
+    """P20, C55: one lost job does not affect the others."""
+    register(5)
+    claimed = claim(raw, 5)
+    lost = claimed.ids[2]
+    raw.query("UPDATE pgjobs_job SET claim_id = gen_random_uuid() WHERE id = %s", [lost])
+    before = raw.row(lost)
+    assert sorted(store.finalise_success(raw, claimed.ends(result='"ok"'), AUTHOR)) == [i for i in claimed.ids if i != lost]
+    assert raw.row(lost) == before
+
+
+@pytest.mark.parametrize("name", ["finalise_success", *WITH_CALLBACK_LEFT])
+def test_a_batch_does_not_wait_for_a_locked_row(raw: RawDatabase, other: RawDatabase, name: str) -> None:
+    """It is busy and tried again: not recorded now, and not lost either."""
+    register(3)
+    claimed = claim(raw, 3)
+    busy = claimed.ids[1]
+    other.lock(busy)
+    raw.query("SET statement_timeout = '2s'")
+    writes: dict[str, Any] = {
+        "finalise_success": lambda db, ends: store.finalise_success(db, ends, AUTHOR),
+        **WITH_CALLBACK_LEFT,
+    }
+    ends = claimed.ends(delay=0.0, cause="failed", seconds=0.0, failure=FAILURE)
+    first = [row if isinstance(row, int) else row[0] for row in writes[name](raw, ends)]
+    assert sorted(first) == [claimed.ids[0], claimed.ids[2]]
+    assert store.read_fences(raw, [(busy, str(claimed.claim_id))])[busy] == (busy, True, False, False, False, False)
+    other.rollback()
+    assert [row if isinstance(row, int) else row[0] for row in writes[name](raw, ends[1:2])] == [busy]
+
+
+def test_a_lost_answer_to_a_success_is_known_as_done(raw: RawDatabase) -> None:
+    """The repetition touches nothing, and the row says that this claim ended it."""
+    claimed = claimed_one(raw)
+    [one] = claimed.ids
+    store.finalise_success(raw, claimed.ends(result="1"), AUTHOR)
+    before = raw.row(one)
+    assert store.finalise_success(raw, claimed.ends(result="2"), AUTHOR) == []
+    reading = store.read_fences(raw, claimed.fences())[one]
+    assert (reading.ours, reading.ended) == (True, True)
+    assert raw.row(one) == before
+
+
+def test_a_lost_answer_to_a_retry_is_known_as_done_by_the_history(raw: RawDatabase) -> None:
+    """The claim has left the row, even another may be on it; the history names the claim that failed."""
+    claimed = claimed_one(raw)
+    [one] = claimed.ids
+    ends = claimed.ends(delay=0.0, cause="failed", seconds=0.0, failure=FAILURE)
+    store.finalise_retry(raw, ends, AUTHOR)
+    claim(raw)
+    before = raw.row(one)
+    assert store.finalise_retry(raw, ends, AUTHOR) == []
+    reading = store.read_fences(raw, claimed.fences())[one]
+    assert (reading.ours, reading.recorded) == (False, True)
+    assert raw.row(one) == before
+    assert Attempt.objects.count() == 1
+
+
+def test_a_lost_answer_to_marking_is_known_as_done(raw: RawDatabase) -> None:
+    claimed = claimed_one(raw)
+    [one] = claimed.ids
+    store.mark_ending(raw, claimed.ends(outcome="abandoned", cause="failed", failure=FAILURE), AUTHOR, allowance_seconds=1)
+    reading = store.read_fences(raw, claimed.fences())[one]
+    assert reading == (one, True, False, True, True, False)
+
+
+def test_a_ledger_row_goes_after_the_last_of_its_jobs(raw: RawDatabase) -> None:
+    """Guarded: while one of its jobs still carries the claim, the lease must stay."""
+    register(2)
+    claimed = claim(raw, 2)
+    first, second = claimed.ends()
+    store.finalise_success(raw, [first], AUTHOR)
+    assert store.delete_claims(raw, [str(claimed.claim_id)]) == 0
+    store.release_jobs(raw, [second], AUTHOR)
+    assert store.delete_claims(raw, [str(claimed.claim_id)]) == 1
+    assert not Claim.objects.exists()
+
+
+def test_an_uncommitted_end_keeps_its_ledger_row(raw: RawDatabase, other: RawDatabase) -> None:
+    """The commit may still fail, and then nothing would be left to find the job by."""
+    claimed = claimed_one(raw)
+    store.finalise_success(other, claimed.ends(), AUTHOR)
+    assert store.delete_claims(raw, [str(claimed.claim_id)]) == 0
+    other.rollback()
+    assert store.delete_claims(raw, [str(claimed.claim_id)]) == 0
+    store.finalise_success(raw, claimed.ends(), AUTHOR)
+    assert store.delete_claims(raw, [str(claimed.claim_id)]) == 1
+
+
+def test_the_parts_of_a_claim_go_one_by_one(raw: RawDatabase) -> None:
+    register(250)
+    claimed = claim(raw, 250)
+    first_part = set(Claim.objects.get(claim_id=claimed.claim_id, part=0).job_ids)
+    store.finalise_success(raw, [end for end in claimed.ends() if end.id in first_part], AUTHOR)
+    assert store.delete_claims(raw, [str(claimed.claim_id)]) == 1
+    assert Claim.objects.get().part == 1
+
+
+def test_all_leases_are_renewed_by_one_statement_that_touches_no_job(raw: RawDatabase, other: RawDatabase) -> None:
+    """P16, P19, P20: answered while every job row is locked; a claim without a row was rescued."""
+    register(4)
+    claims = [claim(raw, 2), claim(raw, 2)]
+    gone = "00000000-0000-4000-8000-00000000dead"
+    other.lock(*claims[0].ids, *claims[1].ids)
+    raw.query("UPDATE pgjobs_claim SET lease_expires_at = lease_expires_at - interval '1 hour'")
+    raw.query("SET statement_timeout = '2s'")
+    check_ins = {str(claims[0].claim_id): 5.0, str(claims[1].claim_id): 100.0, gone: 1.0}
+    assert store.renew_claims(raw, check_ins, lease_seconds=30.0) == {str(taken.claim_id) for taken in claims}
+    left = dict(raw.query("SELECT claim_id, extract(epoch FROM check_at - statement_timestamp())::float8 FROM pgjobs_claim"))
+    assert left[claims[0].claim_id] == pytest.approx(5, abs=3)
+    assert left[claims[1].claim_id] == pytest.approx(30, abs=3)
+
+
+def test_an_expired_lease_that_nobody_rescued_may_be_renewed_and_its_job_ended(raw: RawDatabase) -> None:
+    """X1, C8, C41: running the work twice would be worse."""
+    claimed = claimed_one(raw)
+    raw.query("UPDATE pgjobs_claim SET lease_expires_at = '2001-01-01', check_at = '2001-01-01'")
+    assert store.renew_claims(raw, {str(claimed.claim_id): 30.0}, lease_seconds=30.0) == {str(claimed.claim_id)}
+    raw.query("UPDATE pgjobs_claim SET lease_expires_at = '2001-01-01', check_at = '2001-01-01'")
+    assert store.finalise_success(raw, claimed.ends(), AUTHOR) == claimed.ids
+
+
+def test_a_heartbeat_is_one_row_a_worker(raw: RawDatabase) -> None:
+    facts = {
+        "id": WORKER, "name": "w", "host": "h", "pid": 1, "queues": None, "excluded_queues": '["a"]', "processes": 1,
+        "threads": 1, "async_slots": 1, "version": "0", "release": "", "state": "running", "running": 0, "finished": 0,
+    }  # fmt: skip
+    for running in range(3):
+        store.beat(raw, {**facts, "running": running})
+    found = raw.query("SELECT name, queues, excluded_queues, running, last_beat_at > started_at FROM pgjobs_heartbeat")
+    assert found == [("w", None, ["a"], 2, True)]
+
+
+def test_the_identity_names_the_database_and_its_table(raw: RawDatabase, other: RawDatabase) -> None:
+    """A child under a test runner can never claim from another database."""
+    ours, same = store.read_identity(raw), store.read_identity(other)
+    assert ours[:3] == same[:3]
+    assert ours.table is not None
+    assert ours.backend_pid == raw.pid
+    raw.query("SET search_path = pg_temp")
+    assert store.read_identity(raw).table is None
+
+
+def test_backends_of_a_dead_executor_are_ended(raw: RawDatabase, other: RawDatabase) -> None:
+    other.query("SET application_name = 'pgjobs executor 1'")
+    other.commit()
+    store.terminate_backends(raw, "pgjobs executor 1")
+    with pytest.raises(Exception, match="terminat"):
+        other.query("SELECT 1")

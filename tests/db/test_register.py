@@ -1,0 +1,582 @@
+"""Registering: what is stored, when it is seen, and that what is refused leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+from unittest.mock import patch
+
+import psycopg
+import pytest
+from asgiref.sync import async_to_sync
+from django.conf import settings
+from django.db import connection, connections, transaction
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from django_pgjobs import BoundJob, JobContext, JobDefinition, job, register_many, registration
+from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.jobs import aregister_many
+from django_pgjobs.models import Job
+from django_pgjobs.registry import registry
+from django_pgjobs.signals import job_registered
+
+pytestmark = pytest.mark.django_db
+on_disk = pytest.mark.django_db(transaction=True)
+
+
+@job
+def pay(user_id: int, *, note: str = "") -> None: ...
+
+
+@job(queue="mail", priority=7, max_attempts=2, timeout=30)
+def send(address: str) -> None: ...
+
+
+@job(takes_context=True)
+def with_context(context: JobContext, path: str) -> None: ...
+
+
+@job
+async def fetch(url: str) -> None: ...
+
+
+@job
+def described(user_id: object, *, how: str = "") -> None: ...
+
+
+@described.describe
+def say(user_id: object, *, how: str = "") -> str:
+    if how == "fail":
+        raise LookupError
+    return how
+
+
+@job
+def anything(*args: Any, **kwargs: Any) -> None: ...
+
+
+@dataclass
+class Order:
+    """A payload that is a dataclass."""
+
+    id: int
+    due: date
+
+
+@pytest.fixture(autouse=True)
+def _fresh_throttle() -> None:
+    registration._notified.clear()
+    registration._warned_sites.clear()
+
+
+def stored(job_: Job) -> dict[str, Any]:
+    return dict(Job.objects.filter(pk=job_.pk).values().get())
+
+
+def loaded(job_: Job) -> tuple[list[Any], dict[str, Any]]:
+    return registry.get(job_.name).load(json.dumps(stored(job_)["payload"]))
+
+
+def as_django_reads(when: datetime) -> datetime:
+    return when if settings.USE_TZ else timezone.make_naive(when)
+
+
+def database_now() -> datetime:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT clock_timestamp()")
+        now: datetime = cursor.fetchone()[0]
+    return now
+
+
+@contextmanager
+def notifications() -> Iterator[list[str]]:
+    """Payloads of the channel ``pgjobs`` that were sent within the block, filled at its end."""
+    heard: list[str] = []
+    with psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None}, autocommit=True) as listener:
+        listener.execute("LISTEN pgjobs")
+        yield heard
+        heard.extend(notice.payload for notice in listener.notifies(timeout=0.3))
+
+
+# What is stored
+
+
+def test_a_job_is_stored_ready_and_due_now() -> None:
+    """Rows A13, A20: the handle has an id; the default schedule is once, now."""
+    before = database_now()
+    registered = pay.register(7, note="thanks")
+    row = stored(registered)
+    assert (row["name"], row["queue"], row["priority"], row["state"]) == (pay.name, "default", 0, "ready")
+    assert (row["max_attempts"], row["timeout_seconds"], row["attempt"]) == (5, 1800.0, 0)
+    assert row["payload"] == {"args": [7], "kwargs": {"note": "thanks"}}
+    assert before <= row["run_at"] == row["created_at"] <= database_now()
+    assert loaded(registered) == ([7], {"note": "thanks"})
+
+
+def test_the_returned_job_is_the_stored_one_without_another_query() -> None:
+    with CaptureQueriesContext(
+        connection,
+    ) as queries:
+        registered = send.using(delay=60).register("a@example.org")
+        seen = {field.attname: getattr(registered, field.attname) for field in Job._meta.concrete_fields}
+    assert len(queries) == 1
+    assert seen == stored(registered)
+    assert (registered._state.db, registered._state.adding) == ("default", False)
+    assert registered == Job.objects.get(pk=registered.pk)
+
+
+def test_the_definitions_policy_is_written() -> None:
+    row = stored(send.register("a@example.org"))
+    assert (row["queue"], row["priority"], row["max_attempts"], row["timeout_seconds"]) == ("mail", 7, 2, 30.0)
+
+
+def test_options_win_over_the_definition() -> None:
+    """Row A15: another queue may be named."""
+    options = send.using(queue="bulk", priority=-7, max_attempts=9, timeout=None, database="default")
+    row = stored(options.register("a@example.org"))
+    assert (row["queue"], row["priority"], row["max_attempts"], row["timeout_seconds"]) == ("bulk", -7, 9, None)
+
+
+@pytest.mark.parametrize("delay", [90, 90.5, timedelta(minutes=2)])
+def test_a_delay_counts_from_the_databases_clock(delay: float | timedelta) -> None:
+    """Rows A21, A22, C35."""
+    registered = pay.using(delay=delay).register(7)
+    expected = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
+    assert registered.run_at - registered.created_at == expected
+
+
+def test_a_delay_does_not_know_this_machines_clock() -> None:
+    """Row D6: a clock that is an hour ahead changes nothing."""
+    with patch("time.time", return_value=datetime.now().timestamp() + 3600):
+        registered = pay.using(delay=60).register(7)
+    assert registered.run_at - registered.created_at == timedelta(seconds=60)
+
+
+def test_an_instant_is_kept() -> None:
+    when = datetime.now(UTC).replace(microsecond=123456) + timedelta(days=30)
+    assert stored(pay.using(run_at=when).register(7))["run_at"] == as_django_reads(when)
+
+
+def test_a_past_instant_means_now_or_earlier() -> None:
+    when = datetime(2020, 1, 1, tzinfo=UTC)
+    assert pay.using(run_at=when).register(7).run_at == as_django_reads(when)
+
+
+def test_the_context_is_not_stored() -> None:
+    assert stored(with_context.register("/tmp"))["payload"] == {"args": ["/tmp"], "kwargs": {}}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": [1, 2.5, None, True, "ü€😀"]},
+        datetime(2030, 3, 31, 2, 30, tzinfo=UTC),
+        timedelta(days=1, microseconds=1),
+        uuid.UUID(int=7),
+        b"\0\xff",
+        (1, (2, 3)),
+        1e16,
+        "x" * 100_000,
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_come_back_as_they_went_in(value: Any) -> None:
+    """Rows A45, A46."""
+    assert loaded(anything.register(value, named=value)) == ([value], {"named": value})
+
+
+def test_dataclasses_arrive_as_dicts() -> None:
+    """Row A14."""
+    assert loaded(anything.register(Order(7, date(2030, 1, 2)))) == ([{"id": 7, "due": date(2030, 1, 2)}], {})
+
+
+# Transactions
+
+
+@contextmanager
+def rolled_back() -> Iterator[None]:
+    """A transaction, or a savepoint within one, that is taken back at the block's end."""
+    with transaction.atomic():
+        yield
+        transaction.set_rollback(True)
+
+
+@on_disk
+def test_a_rolled_back_registration_is_never_seen() -> None:
+    """A job that was rolled back never was: no attempt, no trace (design, promise 1)."""
+    with rolled_back():
+        pay.register(7)
+        assert Job.objects.count() == 1
+    assert Job.objects.count() == 0
+
+
+@on_disk
+def test_a_registration_is_seen_by_others_at_the_callers_commit() -> None:
+    def others_see() -> int:
+        counts: list[int] = []
+
+        def look() -> None:
+            counts.append(Job.objects.count())
+            connection.close()
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+        return counts[0]
+
+    with transaction.atomic():
+        pay.register(7)
+        register_many([pay.bind(8), send.bind("a@example.org")])
+        assert others_see() == 0
+    assert others_see() == 3
+
+
+@on_disk
+def test_a_savepoint_takes_its_registrations_back() -> None:
+    with transaction.atomic():
+        kept = pay.register(1)
+        with rolled_back():
+            pay.register(2)
+    assert list(Job.objects.all()) == [kept]
+
+
+def unstorable(definition: JobDefinition[..., Any]) -> list[Any]:
+    return [object(), "\0", "\ud800", float("nan"), {1: 2}, {1, 2}, definition.register]
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_bad_input_stores_nothing_and_leaves_the_transaction_usable(number: int) -> None:
+    """Rows A14, A43."""
+    value = unstorable(pay)[number]
+    with CaptureQueriesContext(connection) as queries:
+        with pytest.raises(InvalidJob, match=rf"^job '{pay.name}': user_id cannot be stored"):
+            pay.register(value)
+        with pytest.raises(InvalidJob, match="row 1: "):
+            pay.register_many([(1,), (value,)])
+        with pytest.raises(InvalidJob, match="row 1: "):
+            register_many([pay.bind(1), pay.bind(value)])
+    assert len(queries) == 0
+    assert pay.register(7).pk
+    assert Job.objects.count() == 1
+
+
+def test_wrong_arguments_store_nothing() -> None:
+    """Row A43."""
+    with CaptureQueriesContext(connection) as queries:
+        for call in (pay.register, pay.using(delay=1).register, pay.bind):
+            with pytest.raises(TypeError, match="unexpected keyword argument 'atempts'"):
+                call(7, atempts=3)  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match="row 1"):
+            pay.register_many([(7,), (7, 8)])
+    assert len(queries) == 0
+
+
+@override_settings(PGJOBS={"PAYLOAD_LIMIT_BYTES": 1000})
+def test_a_payload_over_the_limit_is_refused_with_both_sizes() -> None:
+    with pytest.raises(InvalidJob, match=r"10\d\d bytes and at most 1000"):
+        pay.register("x" * 1000)  # type: ignore[arg-type]
+    assert Job.objects.count() == 0
+
+
+@override_settings(PGJOBS={"QUEUES": ["default", "mail"]})
+def test_an_undeclared_queue_is_refused_and_nothing_stored() -> None:
+    """Row A16."""
+    with pytest.raises(InvalidJob, match="did you mean 'mail'"):
+        pay.using(queue="mial")
+    assert pay.using(queue="mail").register(7).queue == "mail"
+
+
+# Databases
+
+
+def test_an_unknown_alias_is_refused() -> None:
+    with pytest.raises(InvalidJob, match=r"no database 'defualt' \(did you mean 'default'\?\)"):
+        pay.using(database="defualt").register(7)
+
+
+def test_an_alias_that_is_not_postgresql_is_refused() -> None:
+    with pytest.raises(InvalidJob, match="jobs live on PostgreSQL; database 'other' is SQLite"):
+        pay.using(database="other").register(7)
+    with pytest.raises(InvalidJob, match="database 'other' is SQLite"):
+        register_many([pay.bind(7)], database="other")
+
+
+def test_without_an_alias_the_router_decides() -> None:
+    with patch("tests.routers.EverythingOnDefault.db_for_write", return_value="other"):
+        with pytest.raises(InvalidJob, match="'other' is SQLite"):
+            pay.register(7)
+        assert pay.using(database="default").register(7)._state.db == "default"
+
+
+def test_one_bulk_registration_goes_to_one_database() -> None:
+    calls = [pay.bind(1), pay.using(database="default").bind(2)]
+    assert len(register_many(calls)) == 2
+    with pytest.raises(InvalidJob, match="one database, not to default, other"):
+        register_many([*calls, pay.using(database="other").bind(3)])
+    with pytest.raises(InvalidJob, match="one database, not to default, other"):
+        register_many(calls, database="other")
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_a_transaction_on_another_alias_is_not_joined_and_said_once_per_call_site(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, "django_pgjobs"), transaction.atomic(using="other"):
+        for n in range(3):
+            pay.register(n)
+        pay.register_many([(3,)])
+    warnings = [record.getMessage() for record in caplog.records]
+    assert len(warnings) == 2
+    assert all("open=other" in text and "test_register.py" in text and "database=default" in text for text in warnings)
+    assert Job.objects.count() == 4
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_a_joined_transaction_needs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "django_pgjobs"):
+        pay.register(1)
+        with transaction.atomic(using="other"), transaction.atomic():
+            pay.register(2)
+    assert caplog.records == []
+
+
+# Several at once
+
+
+@pytest.mark.parametrize("count", [1, 5, 1000])
+def test_a_row_is_positional_or_keyword_arguments(count: int) -> None:
+    rows = [(n,) if n % 2 else {"user_id": n, "note": "x"} for n in range(count)]
+    ids = pay.using(priority=3, delay=60).register_many(rows)
+    found = list(Job.objects.filter(pk__in=ids).order_by("pk"))
+    assert [job_.pk for job_ in found] == ids
+    expected = [{"args": list(r), "kwargs": {}} if isinstance(r, tuple) else {"args": [], "kwargs": r} for r in rows]
+    assert [job_.payload for job_ in found] == expected
+    assert {(job_.priority, job_.queue, job_.max_attempts) for job_ in found} == {(3, "default", 5)}
+    assert all(timedelta(seconds=59) < job_.run_at - job_.created_at < timedelta(seconds=61) for job_ in found)
+
+
+@pytest.mark.parametrize("count", [2, 600])
+def test_calls_of_different_kinds_are_stored_in_their_order(count: int) -> None:
+    calls = [pay.bind(n) if n % 2 else send.using(queue="bulk").bind(str(n)) for n in range(count)]
+    ids = register_many(calls)
+    found = Job.objects.in_bulk(ids)
+    assert [(found[pk].name, found[pk].queue) for pk in ids] == [
+        (pay.name, "default") if n % 2 else (send.name, "bulk") for n in range(count)
+    ]
+
+
+def test_nothing_to_register_asks_no_database() -> None:
+    with CaptureQueriesContext(connection) as queries:
+        assert pay.register_many([]) == []
+        assert register_many(iter([])) == []
+    assert len(queries) == 0
+
+
+def test_a_bound_call_registers_as_often_as_one_likes() -> None:
+    call = pay.using(queue="bulk").bind(7, note="x")
+    one, other = call.register(), call.using(priority=5).register()
+    assert one.pk != other.pk
+    assert (one.payload, one.queue, one.priority) == (other.payload, "bulk", 0)
+    assert other.priority == 5
+
+
+def test_a_bound_call_is_encoded_when_it_is_registered() -> None:
+    basket: list[int] = []
+    call = anything.bind(basket)
+    basket.append(1)
+    assert call.register().payload == {"args": [[1]], "kwargs": {}}
+
+
+# Async callers
+
+
+@on_disk
+def test_async_twins_do_the_same() -> None:
+    async def register_all_ways() -> list[int]:
+        one = await fetch.aregister("https://example.org")
+        two = await fetch.using(queue="net").aregister(url="https://example.org")
+        three = await fetch.bind("x").aregister()
+        many = await fetch.aregister_many([("y",), {"url": "z"}])
+        calls: list[BoundJob] = [fetch.bind("a"), pay.bind(1)]
+        more = await aregister_many(calls)
+        bulk = await fetch.using(queue="net").aregister_many([("b",)])
+        return [one.pk, two.pk, three.pk, *many, *more, *bulk]
+
+    ids = async_to_sync(register_all_ways)()
+    assert sorted(ids) == list(Job.objects.order_by("pk").values_list("pk", flat=True))
+    assert len(set(ids)) == 8
+
+
+def test_an_async_caller_hears_of_wrong_arguments() -> None:
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'url'"):
+        async_to_sync(fetch.aregister)()  # type: ignore[call-arg]
+
+
+# Description, headers, signal
+
+
+def test_a_description_is_made_once_at_registering() -> None:
+    """Row A9."""
+    assert stored(described.register(1, how="order 7"))["description"] == "order 7"
+    assert stored(pay.register(1))["description"] == "", "row A10: nothing by default"
+    ids = described.register_many([{"user_id": 1, "how": "a"}, {"user_id": 1, "how": "b"}])
+    assert [Job.objects.get(pk=pk).description for pk in ids] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"), [("x" * 500, "x" * 200), ("a\0b", "ab"), ("a\ud800b", "a?b"), (None, ""), (7, "7")]
+)
+def test_a_description_is_short_and_storable(said: Any, kept: str) -> None:
+    with patch.object(described, "describe_func", lambda *args, **kwargs: said):
+        assert stored(described.register(1))["description"] == kept
+
+
+def test_an_error_in_describe_costs_only_the_description(caplog: pytest.LogCaptureFixture) -> None:
+    """Row A11."""
+    with caplog.at_level(logging.ERROR, "django_pgjobs"):
+        registered = described.register(1, how="fail")
+    assert stored(registered)["description"] == ""
+    assert "describe failed" in caplog.text
+
+
+def test_captured_headers_are_stored() -> None:
+    assert stored(pay.register(7))["headers"] is None
+    with patch("django_pgjobs.registration.capture_headers", return_value={"tenant": "north", "at": date(2030, 1, 2)}):
+        registered = pay.register(7)
+        (pk,) = pay.register_many([(8,)])
+    headers = {"tenant": "north", "at": {"$date": "2030-01-02"}}
+    assert registered.headers == stored(registered)["headers"] == headers
+    assert Job.objects.get(pk=pk).headers == headers
+
+
+def test_headers_that_cannot_be_stored_are_refused() -> None:
+    with (
+        patch("django_pgjobs.registration.capture_headers", return_value={"user": object()}),
+        pytest.raises(InvalidJob, match=r"PGJOBS\['MIDDLEWARE'\] captured cannot be stored"),
+    ):
+        pay.register(7)
+    assert Job.objects.count() == 0
+
+
+@pytest.fixture
+def heard() -> Iterator[list[tuple[Any, Job]]]:
+    received: list[tuple[Any, Job]] = []
+
+    def listen(sender: Any, job: Job, **_: Any) -> None:
+        received.append((sender, job))
+
+    job_registered.connect(listen)
+    yield received
+    job_registered.disconnect(listen)
+
+
+def test_a_signal_tells_of_each_registered_job(heard: list[tuple[Any, Job]]) -> None:
+    registered = pay.register(7)
+    assert heard == [(pay, registered)]
+    assert heard[0][1] is registered
+
+
+def test_a_signal_of_a_bulk_registration_loads_the_instants_when_asked(heard: list[tuple[Any, Job]]) -> None:
+    ids = register_many([pay.bind(7), send.bind("a@example.org")])
+    assert [(sender, job_.pk) for sender, job_ in heard] == [(pay, ids[0]), (send, ids[1])]
+    job_ = heard[1][1]
+    assert job_.get_deferred_fields() == {"run_at", "created_at"}
+    assert (job_.queue, job_.payload) == ("mail", {"args": ["a@example.org"], "kwargs": {}})
+    assert job_.run_at == stored(job_)["run_at"]
+
+
+def test_an_error_in_a_receiver_changes_nothing(heard: list[tuple[Any, Job]]) -> None:
+    def fail(**_: Any) -> None:
+        raise LookupError
+
+    job_registered.connect(fail)
+    try:
+        assert pay.register(7).pk
+    finally:
+        job_registered.disconnect(fail)
+    assert len(heard) == 1
+
+
+# Waking workers
+
+
+@on_disk
+def test_every_transaction_notifies_once_per_queue_and_priority() -> None:
+    with notifications() as sent, transaction.atomic():
+        for n in range(5):
+            pay.register(n)
+        send.register("a@example.org")
+    assert sorted(sent) == ["0:default", "7:mail"]
+
+
+@on_disk
+def test_outside_of_transactions_a_burst_notifies_at_most_once_in_five_milliseconds() -> None:
+    with patch("django_pgjobs.registration.monotonic", side_effect=[*[100.0] * 12, 100.006]), notifications() as sent:
+        for n in range(10):
+            pay.register(n)
+    assert sent == ["0:default"]
+
+
+@on_disk
+def test_each_queue_and_priority_is_notified_for_itself() -> None:
+    with notifications() as sent:
+        for options in ({}, {"priority": 5}, {"queue": "bulk"}):
+            pay.using(**options).register(1)
+        register_many([pay.using(queue="mail").bind(n) for n in range(3)])
+    assert sorted(sent) == ["0:bulk", "0:default", "0:mail", "5:default"]
+
+
+@on_disk
+def test_a_registration_that_failed_does_not_silence_the_next() -> None:
+    with patch("django_pgjobs.store.register_job", side_effect=LookupError), pytest.raises(LookupError):
+        pay.register(1)
+    with notifications() as sent:
+        pay.register(2)
+    assert sent == ["0:default"]
+
+
+@on_disk
+def test_a_rolled_back_transaction_notifies_nobody_and_silences_nobody() -> None:
+    with notifications() as sent, rolled_back():
+        pay.register(1)
+    assert sent == []
+    with notifications() as sent:
+        pay.register(2)
+    assert sent == ["0:default"]
+
+
+@on_disk
+@override_settings(PGJOBS={"NOTIFY": False})
+def test_notifications_can_be_switched_off() -> None:
+    with notifications() as sent:
+        pay.register(1)
+        register_many([pay.bind(2)])
+    assert sent == []
+
+
+@on_disk
+def test_without_autocommit_every_statement_notifies() -> None:
+    transaction.set_autocommit(False)
+    try:
+        with notifications() as sent:
+            pay.register(1)
+            transaction.commit()
+            pay.register(2)
+            transaction.commit()
+    finally:
+        transaction.set_autocommit(True)
+    assert sent == ["0:default"] * 2
+
+
+def test_connections_of_other_aliases_are_left_alone() -> None:
+    with patch.object(type(connections["other"]), "connect", side_effect=AssertionError):
+        assert pay.register(1).pk

@@ -1,0 +1,150 @@
+"""The folder ``sql/`` read as data: what each statement says of itself, and what none may contain."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+import django_pgjobs
+from django_pgjobs import sql
+from tests.plugins.fix_db import RawDatabase
+
+NAMES = sql.names()
+PACKAGE = Path(django_pgjobs.__file__).parent
+PARAMETER = re.compile(r"%\((\w+)\)s")
+
+FORBIDDEN = {
+    r"\b(now|clock_timestamp|transaction_timestamp)\s*\(": "only statement_timestamp() may bound a scan and does not freeze",
+    r"\b(current_timestamp|localtimestamp|current_date|localtime)\b": "only statement_timestamp()",
+    r"\bctid\b": "Citus refuses it",
+    r"\b(SELECT|RETURNING)\s+\*(?!\s*FROM json_to_recordset)": "columns are named, so that a migration may add one",
+    r"\b(j|k|a|pgjobs_\w+)\.\*": "columns are named, so that a migration may add one",
+    r"\w\.\"?pgjobs_": "search_path decides on the schema",
+    r"\b(public|pg_catalog)\.": "search_path decides on the schema",
+    r"\bpg_(try_)?advisory_lock": "no session state",
+}
+
+
+def header(name: str) -> list[str]:
+    lines = resources.files(sql).joinpath(f"{name}.sql").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line.startswith("--")]
+
+
+def numbered(text: str) -> str:
+    """Return ``text`` with psycopg's named parameters as $1, $2, …"""
+    names = list(dict.fromkeys(PARAMETER.findall(text)))
+    return PARAMETER.sub(lambda match: f"${names.index(match[1]) + 1}", text)
+
+
+def fence_lines(name: str) -> list[str]:
+    return [line for line in sql.statement(name).splitlines() if line.endswith("-- fence")]
+
+
+def test_the_folder_holds_nothing_but_statements_and_their_loader() -> None:
+    found = {entry.name for entry in resources.files(sql).iterdir() if not entry.name.startswith("__")}
+    assert found == {f"{name}.sql" for name in NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_statement_starts_with_its_contract(name: str) -> None:
+    """Four lines: what it does, its fence, what its rows mean, which clock it reads."""
+    does, fence, rows, clock, *more = header(name)
+    assert re.fullmatch(rf"-- {name}: .+\.", does)
+    assert re.fullmatch(r"-- Fence: (creates \(.+\)|required|none \(.+\))\.", fence)
+    assert re.fullmatch(r"-- Rows: .+\.", rows)
+    assert re.fullmatch(r"-- Clock: .+\.", clock)
+    assert not more
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_statement_says_which_clock_it_reads(name: str) -> None:
+    """C35, X9: the database's clock, and only where it is announced."""
+    announced = header(name)[3] == "-- Clock: statement_timestamp()."
+    assert announced == ("statement_timestamp()" in sql.statement(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_statement_contains_nothing_forbidden(name: str) -> None:
+    text = sql.statement(name)
+    assert [why for pattern, why in FORBIDDEN.items() if re.search(pattern, text, re.IGNORECASE)] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_parameter_is_part_of_a_quoted_text(name: str) -> None:
+    assert not [text for text in re.findall(r"'[^']*'", sql.statement(name)) if "%" in text]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_statement_is_one_statement(name: str) -> None:
+    assert ";" not in sql.statement(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_statement_prepares_on_the_migrated_schema(raw: RawDatabase, name: str) -> None:
+    """Without any hint at types: what it says itself is enough."""
+    result = raw.raw.pgconn.prepare(b"", numbered(sql.statement(name)).encode())
+    assert result.error_message == b""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fence_is_there_where_it_is_announced(name: str) -> None:
+    """Fence = id, claim_id and outcome IS NULL, and nothing more (C44 to C47)."""
+    required = header(name)[1] == "-- Fence: required."
+    fences = fence_lines(name)
+    assert bool(fences) == required
+    if required:
+        assert any(re.search(r"\.claim_id = ", line) for line in fences)
+        assert any(re.search(r"\.outcome IS NULL ", line) for line in fences)
+        assert re.search(r"\bj\.id = ", sql.statement(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fenced_write_waits_for_no_lock(name: str) -> None:
+    """A batch dies of one foreign row lock otherwise: rows are picked in id order, the locked ones left out."""
+    text = sql.statement(name)
+    if fence_lines(name) and re.search(r"\bUPDATE pgjobs_job\b", text):
+        assert re.search(r"ORDER BY j\.id\s+FOR NO KEY UPDATE OF j SKIP LOCKED", text)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fence_names_no_predicate_of_a_partial_index(name: str) -> None:
+    """Naming one made the plan quadratic (storage-design): the fence goes by the primary key."""
+    if fence_lines(name):
+        picked = re.search(r"\bWHERE\b.*?(ORDER BY|\Z)", sql.statement(name), re.DOTALL)
+        assert picked is not None
+        assert not re.search(r"\bj\.(finished_at|hold) IS", picked[0])
+
+
+def uses() -> Counter[str]:
+    """Names of statements in calls of ``fetch`` and ``statement``, over the whole package."""
+    found: Counter[str] = Counter()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+                argument = node.args[0]
+                if node.func.attr in {"fetch", "statement"} and isinstance(argument, ast.Constant):
+                    found[argument.value] += 1
+    return found
+
+
+def test_every_statement_is_used_once_and_every_use_has_its_statement() -> None:
+    assert uses() == Counter(NAMES)
+
+
+def test_only_the_store_imports_the_folder() -> None:
+    importers = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if re.search(r"from django_pgjobs import .*\bsql\b|django_pgjobs\.sql", path.read_text(encoding="utf-8"))
+    }
+    assert importers == {"store.py"}
+
+
+def test_a_statement_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(FileNotFoundError):
+        sql.statement("drop_everything")

@@ -1,0 +1,524 @@
+"""What an operator may do: on one job and on many, against every state, and against what happens at the same time."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import connection, transaction
+from django.template import Context, Template
+
+from django_pgjobs import job as define
+from django_pgjobs import steering, store
+from django_pgjobs.context import JobContext
+from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.models import Job
+from django_pgjobs.querysets import JobQuerySet, Steerable
+from django_pgjobs.steering import Steered
+from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, job, register, wait_until
+
+ACTIONS = ("cancel", "abandon", "retry", "release", "reschedule")
+
+
+@define(name="steering.plain", max_attempts=3)
+def plain() -> None: ...
+
+
+@define(name="steering.careful")
+def careful() -> None: ...
+
+
+@careful.on_cancel
+def undo(context: JobContext) -> None: ...
+
+
+@careful.on_abandon
+def apologise(context: JobContext) -> None: ...
+
+
+@pytest.fixture
+def short_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steering, "LOCK_SECONDS", 0.1)
+
+
+# Each makes a job in the state it is named after and returns its id.
+
+
+def ready(raw: RawDatabase) -> int:
+    return register()[0]
+
+
+def scheduled(raw: RawDatabase) -> int:
+    return register(delay_seconds=3600)[0]
+
+
+def running(raw: RawDatabase) -> int:
+    register()
+    return claim(raw).ids[0]
+
+
+def held(raw: RawDatabase, hold: str) -> int:
+    [one] = register()
+    Job.objects.filter(pk=one).update(hold=hold)
+    return one
+
+
+def parked(raw: RawDatabase) -> int:
+    return held(raw, "parked")
+
+
+def waiting(raw: RawDatabase) -> int:
+    return held(raw, "waiting")
+
+
+def limited(raw: RawDatabase) -> int:
+    return held(raw, "limited")
+
+
+def succeeded(raw: RawDatabase) -> int:
+    register()
+    return store.finalise_success(raw, claim(raw).ends(), AUTHOR)[0]
+
+
+def cancelled(raw: RawDatabase) -> int:
+    register()
+    return store.finalise_end(raw, claim(raw).ends(outcome="cancelled"), AUTHOR)[0]
+
+
+def abandoned(raw: RawDatabase) -> int:
+    register()
+    return store.finalise_end(raw, claim(raw).ends(outcome="abandoned"), AUTHOR)[0]
+
+
+def ending(raw: RawDatabase) -> int:
+    [one] = register()
+    Job.objects.filter(pk=one).update(ending="abandoned")
+    return one
+
+
+MAKERS = (ready, scheduled, running, parked, waiting, limited, succeeded, cancelled, abandoned, ending)
+
+BECOMES = {
+    "cancel": {
+        **dict.fromkeys((ready, scheduled, parked, waiting, limited), "cancelled"),
+        running: "running",
+    },
+    "abandon": dict.fromkeys((ready, scheduled, parked, waiting, limited), "abandoned"),
+    "retry": dict.fromkeys((parked, cancelled, abandoned), "ready"),
+    "release": {running: "running"},
+    "reschedule": {
+        **dict.fromkeys((ready, scheduled, ending), "ready"),
+        parked: "parked",
+        waiting: "waiting",
+        limited: "limited",
+    },
+}
+"""Action → what it may be done to, and the state after it."""
+
+ARGUMENTS: dict[str, dict[str, Any]] = {"reschedule": {"priority": 5}}
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize("action", ACTIONS)
+def test_every_action_changes_what_it_may_and_names_why_it_skipped_the_rest(
+    raw: RawDatabase, action: str, maker: Callable[[RawDatabase], int]
+) -> None:
+    """A53, A54, C46: a claimed job's attempt is never overwritten, an ended job is left alone."""
+    one = maker(raw)
+    state = job(one).state
+    before = raw.row(one)
+    done = getattr(job(one), action)(**ARGUMENTS.get(action, {}))
+    after = BECOMES[action].get(maker)
+    if after is None:
+        assert done == Steered(0, {"ending" if maker is ending else state: 1})
+        assert raw.row(one) == before
+    else:
+        assert done == Steered(1, {})
+        assert job(one).state == after
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_queryset_is_steered_as_a_whole(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, action: str) -> None:
+    """The answer adds up over batches: how many changed, and why not the others."""
+    monkeypatch.setattr(steering, "BATCH", 3)
+    expected = Steered()
+    for maker in MAKERS:
+        one = maker(raw)
+        Job.objects.filter(pk=one, claim_id__isnull=True, finished_at__isnull=True).update(queue="aside")
+        reason = "ending" if maker is ending else job(one).state
+        expected += Steered(1) if maker in BECOMES[action] else Steered(0, {reason: 1})
+    assert getattr(Job.objects.all(), action)(**ARGUMENTS.get(action, {})) == expected
+
+
+@pytest.mark.parametrize("action", ["cancel", "abandon", "release", "reschedule"])
+def test_an_action_may_be_repeated(raw: RawDatabase, action: str) -> None:
+    one = running(raw) if action == "release" else ready(raw)
+    first, second = (getattr(job(one), action)(**ARGUMENTS.get(action, {})) for _ in range(2))
+    assert first.changed == 1
+    assert second in {1: [Steered(1)], 0: [Steered(0, {"cancelled": 1}), Steered(0, {"abandoned": 1})]}[second.changed]
+
+
+def test_a_job_that_is_gone_is_unknown(raw: RawDatabase) -> None:
+    """A56."""
+    one = job(ready(raw))
+    gone = Job.objects.filter(pk=one.pk)
+    assert gone.delete()
+    assert one.cancel() == Steered()
+    assert steering.cancel(Job, "default", [one.pk], mode="ask", by=None, reason="") == Steered(0, {"unknown": 1})
+
+
+def test_a_slice_of_a_queryset_is_steered(raw: RawDatabase) -> None:
+    ids = register(3)
+    assert Job.objects.order_by("-pk")[:2].cancel() == Steered(2)
+    assert [job(one).state for one in ids] == ["ready", "cancelled", "cancelled"]
+
+
+# --- cancel and abandon ----------------------------------------------------------------------------------------------
+
+
+def test_a_cancelled_job_is_never_claimed(raw: RawDatabase) -> None:
+    """A53."""
+    [one] = register()
+    job(one).cancel(by="anna", reason="not needed")
+    assert claim(raw, 5).ids == []
+    found = job(one)
+    assert (found.cancel_by, found.cancel_reason, found.cancel_mode) == ("anna", "not needed", "ask")
+    assert found.finished_at == found.cancel_requested_at
+
+
+def test_a_running_job_gets_the_request_and_keeps_its_claim(raw: RawDatabase) -> None:
+    """A54: only its worker may end its attempt."""
+    one = running(raw)
+    before = job(one)
+    job(one).cancel(mode="kill", by="anna", reason="too slow")
+    after = job(one)
+    assert (after.claim_id, after.attempt, after.outcome, after.run_at) == (before.claim_id, 1, None, before.run_at)
+    assert (after.cancel_mode, after.cancel_by, after.cancel_reason) == ("kill", "anna", "too slow")
+
+
+def test_a_second_cancel_may_be_harder_and_keeps_the_first_instant(raw: RawDatabase) -> None:
+    one = running(raw)
+    job(one).cancel()
+    first = job(one).cancel_requested_at
+    job(one).cancel(mode="kill")
+    assert (job(one).cancel_requested_at, job(one).cancel_mode) == (first, "kill")
+
+
+def test_an_unknown_mode_is_refused(raw: RawDatabase) -> None:
+    one = ready(raw)
+    with pytest.raises(ValueError, match="'ask', 'kill', not 'gently'"):
+        job(one).cancel(mode="gently")
+    assert job(one).state == "ready"
+
+
+@pytest.mark.parametrize(("action", "ends"), [("cancel", "cancelled"), ("abandon", "abandoned")])
+def test_a_job_with_a_callback_is_left_for_a_worker_to_call_it_now(raw: RawDatabase, action: str, ends: str) -> None:
+    """X8: neither ended nor run: only the callback is left, and it does not wait for the schedule."""
+    [one] = register(name="steering.careful", delay_seconds=3600)
+    raw.query("LISTEN pgjobs")
+    assert getattr(job(one), action)() == Steered(1)
+    assert (job(one).state, job(one).ending, job(one).outcome) == ("ready", ends, None)
+    assert getattr(job(one), action)() == Steered(0, {"ending": 1})
+    assert [note.payload for note in raw.raw.notifies(timeout=1, stop_after=1)] == ["0:default"]
+    [taken] = claim(raw).jobs
+    assert (taken.id, taken.ending, taken.attempt, taken.ending_attempt) == (one, ends, 0, 1)
+
+
+def test_a_parked_job_with_a_callback_is_let_out_for_it(raw: RawDatabase) -> None:
+    [one] = register(name="steering.careful")
+    Job.objects.filter(pk=one).update(hold="parked")
+    job(one).cancel()
+    assert (job(one).state, job(one).hold, job(one).ending) == ("ready", None, "cancelled")
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ({}, "Abandoned by an operator"),
+        ({"by": "anna"}, "Abandoned by anna"),
+        ({"by": "anna", "reason": "obsolete"}, "Abandoned by anna: obsolete"),
+    ],
+    ids=["nobody", "somebody", "with a reason"],
+)
+def test_an_abandoned_job_says_by_whom_and_why(raw: RawDatabase, words: dict[str, str], error: str) -> None:
+    one = ready(raw)
+    job(one).abandon(**words)
+    assert job(one).error == error
+
+
+@pytest.mark.parametrize(
+    ("by", "text"),
+    [(None, ""), ("a script", "a script"), (User(pk=42, username="anna"), "auth.User:42 anna"), (7, "7")],
+    ids=["nobody", "text", "user", "anything"],
+)
+def test_who_did_it_is_kept_as_text(raw: RawDatabase, by: object, text: str) -> None:
+    """There is no foreign key to the user model: the row outlives the user."""
+    one = ready(raw)
+    job(one).cancel(by=by)
+    assert job(one).cancel_by == text
+
+
+# --- retry, release, reschedule --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "more"), [("steering.plain", 3), ("nobody.knows", 5)])
+def test_after_a_retry_the_numbers_of_attempts_go_on(raw: RawDatabase, name: str, more: int) -> None:
+    """P7, C33: as many more as the definition gives, so no number repeats in the history."""
+    [one] = register(name=name, max_attempts=2)
+    Job.objects.filter(pk=one).update(attempt=1)
+    store.finalise_end(raw, claim(raw).ends(outcome="abandoned"), AUTHOR)
+    assert job(one).retry() == Steered(1)
+    assert (job(one).attempt, job(one).max_attempts) == (2, 2 + more)
+    assert claim(raw).jobs[0].attempt == 3
+
+
+def test_a_retry_leaves_no_trace_of_the_end_but_the_error(raw: RawDatabase) -> None:
+    """P7: as a job that was just registered, due now."""
+    [one] = register(name="steering.careful", delay_seconds=3600)
+    job(one).cancel(by="anna", reason="no")
+    Job.objects.filter(pk=one).update(error="the last one", ending_attempt=2)
+    raw.query("UPDATE pgjobs_job SET outcome = 'cancelled', finished_at = statement_timestamp(), result = '1', progress = '2'")
+    raw.query("LISTEN pgjobs")
+    job(one).retry()
+    found = job(one)
+    assert (found.state, found.finished_at, found.result, found.progress, found.claim_id) == ("ready", *[None] * 4)
+    assert (found.ending, found.ending_attempt, found.cancel_requested_at, found.error) == (None, 0, None, "the last one")
+    assert (found.cancel_mode, found.cancel_by, found.cancel_reason) == ("", "", "")
+    assert claim(raw).ids == [one]
+    assert [note.payload for note in raw.raw.notifies(timeout=1, stop_after=1)] == ["0:default"]
+
+
+def test_a_retried_parked_job_keeps_what_it_was_parked_with(raw: RawDatabase) -> None:
+    """It has not ended: its attempts and its pending callback stay."""
+    [one] = register(max_attempts=4)
+    Job.objects.filter(pk=one).update(hold="parked", hold_reason="x", ending="cancelled", ending_attempt=1, attempt=2)
+    assert job(one).retry() == Steered(1)
+    found = job(one)
+    assert (found.state, found.hold_reason, found.ending, found.ending_attempt) == ("ready", "", "cancelled", 1)
+    assert (found.attempt, found.max_attempts) == (2, 4)
+
+
+def test_a_release_asks_the_worker_and_changes_nothing_else(raw: RawDatabase) -> None:
+    one = running(raw)
+    before = raw.row(one)
+    job(one).release()
+    after = raw.row(one)
+    assert after.pop("release_requested_at") is not None
+    assert before.pop("release_requested_at") is None
+    assert after == before
+
+
+def test_a_job_is_moved_to_another_instant_queue_and_priority(raw: RawDatabase) -> None:
+    one = ready(raw)
+    at = datetime(2030, 1, 2, 3, 4, tzinfo=UTC)
+    raw.query("LISTEN pgjobs")
+    job(one).reschedule(run_at=at, queue="mail", priority=-5)
+    assert raw.query("SELECT run_at, queue, priority FROM pgjobs_job") == [(at, "mail", -5)]
+    assert [note.payload for note in raw.raw.notifies(timeout=1, stop_after=1)] == ["-5:mail"]
+
+
+@pytest.mark.parametrize(("delay", "seconds"), [(0, 0), (90, 90), (timedelta(minutes=2), 120)], ids=str)
+def test_a_delay_counts_from_now_by_the_clock_of_the_database(raw: RawDatabase, delay: Any, seconds: float) -> None:
+    """C35; ``delay=0`` is the admin's "Run now"."""
+    one = scheduled(raw)
+    job(one).reschedule(delay=delay)
+    ahead = raw.value("SELECT extract(epoch FROM run_at - statement_timestamp())::float8 FROM pgjobs_job")
+    assert ahead == pytest.approx(seconds, abs=5)
+    assert claim(raw).ids == ([one] if delay == 0 else [])
+
+
+@pytest.mark.parametrize(
+    ("to", "complaint"),
+    [
+        ({}, "needs run_at, delay, queue or priority"),
+        ({"delay": 1, "run_at": datetime(2030, 1, 1, tzinfo=UTC)}, "not both"),
+        ({"delay": -1}, "delay must be"),
+        ({"delay": float("inf")}, "delay must be"),
+        ({"delay": float("nan")}, "delay must be"),
+        ({"priority": 101}, "priority must be"),
+        ({"queue": ""}, "no queue ''"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_a_move_to_nowhere_is_refused(raw: RawDatabase, to: dict[str, Any], complaint: str) -> None:
+    one = ready(raw)
+    before = raw.row(one)
+    with pytest.raises(InvalidJob, match=complaint):
+        job(one).reschedule(**to)
+    assert raw.row(one) == before
+
+
+@pytest.mark.skipif(not settings.USE_TZ, reason="instants are naive without USE_TZ")
+def test_a_naive_instant_is_refused(raw: RawDatabase) -> None:
+    with pytest.raises(InvalidJob, match="aware"):
+        job(ready(raw)).reschedule(run_at=datetime(2030, 1, 1))  # noqa: DTZ001
+
+
+def test_only_known_queues_are_taken_where_they_are_listed(raw: RawDatabase, settings: Any) -> None:
+    settings.PGJOBS = {"QUEUES": ["default", "mail"]}
+    one = ready(raw)
+    with pytest.raises(InvalidJob, match="no queue 'mial'"):
+        job(one).reschedule(queue="mial")
+    assert job(one).reschedule(queue="mail") == Steered(1)
+
+
+# --- races and locks -------------------------------------------------------------------------------------------------
+
+
+def test_a_cancel_waits_for_an_uncommitted_claim_and_then_asks(
+    raw: RawDatabase, other: RawDatabase, background: Background
+) -> None:
+    """A cancel must not be lost between "not claimed" and "claimed" (postgres review, 9)."""
+    [one] = register()
+    claim(other)
+    answer = background(lambda: job(one).cancel(by="anna"))
+    wait_until(lambda: blocked_by(raw, other.pid), 5, "the cancel waits for the claim")
+    other.commit()
+    assert answer.result() == Steered(1)
+    found = job(one)
+    assert (found.state, found.outcome, found.cancel_by) == ("running", None, "anna")
+    assert found.cancel_requested_at is not None
+
+
+def test_a_cancel_that_meets_an_uncommitted_end_comes_too_late(
+    raw: RawDatabase, other: RawDatabase, background: Background
+) -> None:
+    """C46."""
+    register()
+    claimed = claim(raw)
+    store.finalise_success(other, claimed.ends(), AUTHOR)
+    answer = background(lambda: job(claimed.ids[0]).cancel())
+    wait_until(lambda: blocked_by(raw, other.pid), 5, "the cancel waits for the end")
+    other.commit()
+    assert answer.result() == Steered(0, {"succeeded": 1})
+    assert job(claimed.ids[0]).cancel_requested_at is None
+
+
+def test_the_statement_itself_sees_a_claim_that_commits_while_it_waits(
+    raw: RawDatabase, other: RawDatabase, background: Background, db_connection: Callable[..., RawDatabase]
+) -> None:
+    """Without the lock that steering takes first: CASE is evaluated on the row as it is, not as it was."""
+    [one] = register()
+    claim(other)
+    operator = db_connection()
+    answer = background(store.cancel_jobs, operator, [one], mode="ask", by="", reason="", with_callback=[])
+    wait_until(lambda: blocked_by(raw, other.pid), 5, "the statement waits for the claim")
+    other.commit()
+    assert answer.result() == [one]
+    assert job(one).state == "running"
+    assert job(one).cancel_requested_at is not None
+
+
+def test_a_claim_leaves_out_what_an_operator_is_changing(raw: RawDatabase) -> None:
+    ids = register(2)
+    with transaction.atomic():
+        job(ids[0]).cancel()
+        assert claim(raw, 5).ids == [ids[1]]
+        transaction.set_rollback(True)
+    assert claim(raw, 5).ids == [ids[0]]
+
+
+@pytest.mark.usefixtures("short_locks")
+@pytest.mark.parametrize("action", ACTIONS)
+def test_what_stays_locked_is_busy_and_the_others_are_changed(raw: RawDatabase, other: RawDatabase, action: str) -> None:
+    """An operator is told, and never waits for ever."""
+    maker = next(iter(BECOMES[action]))
+    free, locked = maker(raw), maker(raw)
+    other.lock(locked)
+    assert getattr(Job.objects.all(), action)(**ARGUMENTS.get(action, {})) == Steered(1, {"busy": 1})
+    other.rollback()
+    assert free != locked
+
+
+@pytest.mark.usefixtures("short_locks")
+def test_the_transaction_of_the_caller_goes_on_after_busy(raw: RawDatabase, other: RawDatabase) -> None:
+    """Its setting is as before, what it wrote is kept, and what the action wrote is part of it."""
+    free, locked, mine = register(3)
+    other.lock(locked)
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL lock_timeout = '7s'")
+        Job.objects.filter(pk=mine).update(description="mine")
+        assert Job.objects.filter(pk__in=[free, locked]).cancel() == Steered(1, {"busy": 1})
+        cursor.execute("SHOW lock_timeout")
+        assert cursor.fetchone() == ("7s",)
+        assert raw.row(free)["outcome"] is None
+    assert (job(free).state, job(locked).state, job(mine).description) == ("cancelled", "ready", "mine")
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW lock_timeout")
+        assert cursor.fetchone() == ("0",)
+
+
+def test_the_setting_is_given_back_after_a_change_too(raw: RawDatabase) -> None:
+    one = ready(raw)
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL lock_timeout = '7s'")
+        job(one).cancel()
+        cursor.execute("SHOW lock_timeout")
+        assert cursor.fetchone() == ("7s",)
+
+
+def test_a_change_inside_a_transaction_is_rolled_back_with_it(raw: RawDatabase) -> None:
+    one = ready(raw)
+    with transaction.atomic():
+        job(one).cancel()
+        transaction.set_rollback(True)
+    assert job(one).state == "ready"
+
+
+# --- the surface -----------------------------------------------------------------------------------------------------
+
+
+def methods(of: type) -> Iterator[tuple[str, Any]]:
+    for name in (*ACTIONS, *(f"a{name}" for name in ACTIONS)):
+        yield name, inspect.getattr_static(of, name)
+
+
+def test_a_template_cannot_call_and_a_manager_does_not_have_the_actions() -> None:
+    """``Job.objects.cancel()`` would cancel everything by slip of the keyboard."""
+    assert all(method.alters_data and method.queryset_only for _, method in methods(JobQuerySet))
+    assert all(method.alters_data for _, method in methods(Steerable))
+    assert not [name for name, _ in methods(JobQuerySet) if hasattr(Job.objects, name)]
+    assert all(getattr(Steerable, name).alters_data for name in ("register_again", "wait", "await_end"))
+
+
+def test_a_template_that_tries_changes_nothing(raw: RawDatabase) -> None:
+    one = job(ready(raw))
+    assert Template("{{ job.cancel }}|{{ jobs.cancel }}").render(Context({"job": one, "jobs": Job.objects.all()})) == "|"
+    assert job(one.pk).state == "ready"
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_every_action_has_its_asynchronous_twin(raw: RawDatabase, action: str) -> None:
+    maker = next(iter(BECOMES[action]))
+    first, second = maker(raw), maker(raw)
+    arguments = ARGUMENTS.get(action, {})
+    assert async_to_sync(getattr(job(first), f"a{action}"))(**arguments) == Steered(1)
+    found = Job.objects.filter(pk=second)
+    assert async_to_sync(getattr(found, f"a{action}"))(**arguments) == Steered(1)
+    assert {job(first).state, job(second).state} == {BECOMES[action][maker]}
+
+
+def test_a_job_is_not_saved(raw: RawDatabase) -> None:
+    with pytest.raises(TypeError, match="register it by its definition"):
+        job(ready(raw)).save()
+
+
+def test_a_job_is_registered_again_as_it_was(raw: RawDatabase) -> None:
+    """A new job, due at once, with attempts of its own; a succeeded job is no matter of retry."""
+    [one] = register(
+        name="shop.pay", queue="mail", priority=3, max_attempts=7, timeout_seconds=9.0, headers='{"a": 1}',
+        description="pay 7", payload='{"args": [{"$": "x"}], "kwargs": {"é": 1}}', delay_seconds=3600,
+    )  # fmt: skip
+    again = job(one).register_again()
+    same = ("name", "queue", "priority", "max_attempts", "timeout_seconds", "headers", "description", "payload")
+    assert {field: getattr(again, field) for field in same} == {field: getattr(job(one), field) for field in same}
+    assert (again.state, again.attempt) == ("ready", 0)
+    assert again.pk != one
+    assert async_to_sync(job(one).aregister_again)().pk > again.pk
+    assert raw.value("SELECT run_at <= statement_timestamp() FROM pgjobs_job WHERE id = %s", [again.pk]) is True

@@ -1,0 +1,305 @@
+"""System checks: each id fires on what it is for, says what to do, and is silent on a healthy project."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.core import checks as django_checks
+from django.core.checks import CheckMessage
+from django.db import connections, models
+from django.db.models import F, Q
+from django.db.models.functions import Lower
+from django.test.utils import isolate_apps
+
+from django_pgjobs import checks, job
+from django_pgjobs.models import Job
+from django_pgjobs.registry import registry
+
+
+def work(user: int = 0) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def _isolated() -> Iterator[None]:
+    with registry.isolated():
+        yield
+
+
+def ids(messages: Iterable[CheckMessage]) -> list[str]:
+    """The ids; every message must have a hint."""
+    found = list(messages)
+    assert all(message.hint for message in found)
+    return [str(message.id).removeprefix("pgjobs.") for message in found]
+
+
+def test_a_healthy_project_has_no_message() -> None:
+    assert [message for check in checks.CHECKS for message in check(app_configs=None)] == []
+
+
+def test_they_are_registered_once_under_their_tag() -> None:
+    before = set(django_checks.registry.registry.registered_checks)
+    checks.register_checks()
+    after = django_checks.registry.registry.registered_checks
+    assert set(after) == before
+    assert {check for check in after if "pgjobs" in check.tags} == set(checks.CHECKS)
+
+
+def test_the_table_lists_exactly_the_ids_there_are() -> None:
+    import inspect
+
+    table = re.findall(r"^pgjobs\.([EW]\d{3})", checks.__doc__ or "", re.MULTILINE)
+    source = inspect.getsource(checks).replace(checks.__doc__ or "", "")
+    assert table == sorted(set(re.findall(r'"pgjobs\.([EW]\d{3})"', source)))
+
+
+def test_no_check_asks_a_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(connections["default"]), "connect", lambda self: pytest.fail("a check connected"))
+    assert django_checks.run_checks(tags=["pgjobs"]) == []
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ([], ["E001"]),
+        ({"LEASE": 1}, ["E002"]),
+        ({"THREADS": "4"}, ["E003"]),
+        ({"THREADS": 0}, ["E004"]),
+        ({"THREADS": 0, "LEASE": 1}, ["E004", "E002"]),
+    ],
+)
+def test_each_wrong_key_is_an_error(settings: Any, given: Any, found: list[str]) -> None:
+    settings.PGJOBS = given
+    assert ids(checks.check_settings()) == found
+    for check in checks.CHECKS[1:]:
+        assert list(check(app_configs=None)) == [], "said once is enough"
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"LEASE_SECONDS": 29.9}, ["E005"]),
+        ({"LEASE_SECONDS": 30}, []),
+        ({"STALE_SECONDS": 20}, ["E006"]),
+        ({"STALE_SECONDS": 20.1}, []),
+        ({"RESCUE_GRACE_SECONDS": 15}, ["E007"]),
+        ({"RESCUE_GRACE_SECONDS": 15.1}, []),
+        ({"CALLBACK_SECONDS": 25}, ["E007"]),
+    ],
+)
+def test_settings_bound_each_other(settings: Any, given: Any, found: list[str]) -> None:
+    """Row D4."""
+    settings.PGJOBS = given
+    assert ids(checks.check_relations()) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"DEFAULT_MAX_ATTEMPTS": 1001}, ["E008"]),
+        ({"DEFAULT_TIMEOUT_SECONDS": 60, "TIMEOUT_CEILING_SECONDS": 59}, ["E008"]),
+        ({"DEFAULT_TIMEOUT_SECONDS": None}, []),
+    ],
+)
+def test_defaults_stay_below_their_ceilings(settings: Any, given: Any, found: list[str]) -> None:
+    settings.PGJOBS = given
+    assert ids(checks.check_defaults()) == found
+
+
+def test_a_middleware_path_must_lead_somewhere(settings: Any) -> None:
+    settings.PGJOBS = {"MIDDLEWARE": ["nowhere.at.all", "contextlib.suppress", "tests.settings.STATIC_URL"]}
+    assert ids(checks.check_middleware()) == ["E011", "E011"]
+
+
+# The database
+
+
+class JobsElsewhere:
+    def db_for_write(self, model: type, **hints: object) -> str:
+        return "other" if model is Job else "default"
+
+
+def test_jobs_on_another_database_than_postgresql(settings: Any) -> None:
+    settings.DATABASE_ROUTERS = [JobsElsewhere()]
+    (message,) = checks.check_database()
+    assert message.id == "pgjobs.E009"
+    assert "'other', which is not PostgreSQL (sqlite)" in message.msg
+
+
+def test_psycopg2_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from django.db.backends.postgresql import psycopg_any
+
+    monkeypatch.setattr(psycopg_any, "is_psycopg3", False)
+    assert ids(checks.check_database()) == ["E010"]
+
+
+# Models
+
+
+def foreign_key_messages() -> list[str]:
+    """Labels of the fields of app ``tests`` that are complained of."""
+    return [f"{m.obj.model.__name__}.{m.obj.name}" for m in checks.check_foreign_keys()]
+
+
+@pytest.fixture
+def isolated_apps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    with isolate_apps("tests") as isolated:
+        monkeypatch.setattr(checks, "apps", isolated)
+        yield isolated
+
+
+def declare(name: str, **members: Any) -> type[models.Model]:
+    meta = type("Meta", (), {"app_label": "tests", **members.pop("meta", {})})
+    return type(name, (models.Model,), {"__module__": __name__, "Meta": meta, **members})
+
+
+def test_a_constraint_on_job_would_stop_pruning(isolated_apps: Any) -> None:
+    for name, on_delete in (("Cascade", models.CASCADE), ("Null", models.SET_NULL), ("Nothing", models.DO_NOTHING)):
+        declare(name, job=models.ForeignKey(Job, on_delete, null=True, related_name="+"))
+    declare("One", job=models.OneToOneField(Job, models.CASCADE, related_name="+"))
+    assert foreign_key_messages() == ["Cascade.job", "Null.job", "Nothing.job", "One.job"]
+    assert set(ids(checks.check_foreign_keys())) == {"E012"}
+
+
+def test_a_many_to_many_field_says_how(isolated_apps: Any) -> None:
+    declare("Report", jobs=models.ManyToManyField(Job, related_name="+"))
+    assert foreign_key_messages() == ["Report_jobs.job"]
+    (message,) = checks.check_foreign_keys()
+    assert str(message.hint).startswith("Give the ManyToManyField db_constraint=False.")
+
+
+def test_what_does_not_stop_pruning_is_allowed(isolated_apps: Any) -> None:
+    declare("Loose", job=models.ForeignKey(Job, models.DO_NOTHING, db_constraint=False, related_name="+"))
+    declare("Many", jobs=models.ManyToManyField(Job, db_constraint=False, related_name="+"))
+    declare("View", meta={"managed": False}, job=models.ForeignKey(Job, models.CASCADE, related_name="+"))
+    declare("Self", other=models.ForeignKey("self", models.CASCADE), plain=models.BigIntegerField())
+    assert foreign_key_messages() == []
+
+
+@pytest.mark.skipif(not hasattr(models, "DB_CASCADE"), reason="Django 6.1 brings on_delete in the database")
+def test_on_delete_in_the_database_is_allowed(isolated_apps: Any) -> None:
+    declare("Cascade", job=models.ForeignKey(Job, models.DB_CASCADE, related_name="+"))
+    declare("Null", job=models.ForeignKey(Job, models.DB_SET_NULL, null=True, related_name="+"))
+    assert foreign_key_messages() == []
+
+
+def test_a_check_of_one_app_looks_at_that_app_only(isolated_apps: Any) -> None:
+    declare("Cascade", job=models.ForeignKey(Job, models.CASCADE, related_name="+"))
+    assert ids(checks.check_foreign_keys(app_configs=[apps.get_app_config("pgjobs")])) == []
+
+
+@pytest.mark.parametrize(
+    ("index", "named"),
+    [
+        (models.Index(name="i", fields=["queue", "-attempt"]), "attempt"),
+        (models.Index(name="i", fields=["state"]), "state"),
+        (models.Index(name="i", fields=["queue"], include=["worker"]), "worker"),
+        (models.Index(name="i", fields=["queue"], condition=Q(claim_id__isnull=True)), "claim_id"),
+        (models.Index(name="i", fields=["queue"], condition=Q(queue="a") & ~(Q(name="b") | Q(ending="x"))), "ending"),
+        (models.Index(name="i", fields=["queue"], condition=Q(run_at__lt=F("deadline_at"))), "deadline_at"),
+        (models.Index(Lower("cancel_by"), name="i"), "cancel_by"),
+        (models.Index(F("waited").desc(), name="i"), "waited"),
+        (models.Index(F("progress__done"), name="i"), "progress"),
+        (models.UniqueConstraint(name="i", fields=["name", "ending_attempt"]), "ending_attempt"),
+        (models.UniqueConstraint(name="i", fields=["name"], include=["claimed_at"]), "claimed_at"),
+    ],
+)
+def test_an_index_on_what_the_claim_changes_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, index: Any, named: str
+) -> None:
+    where = "constraints" if isinstance(index, models.UniqueConstraint) else "indexes"
+    monkeypatch.setattr(Job._meta, where, [*getattr(Job._meta, where), index])
+    (message,) = checks.check_indexes()
+    assert message.id == "pgjobs.E013"
+    assert message.msg.startswith(f"The index i of Job holds or names {named}, ")
+
+
+def test_an_indexed_field_is_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Job._meta.get_field("worker"), "db_index", True)
+    assert ids(checks.check_indexes()) == ["E013"]
+
+
+def test_other_indexes_and_constraints_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Job._meta, "indexes", [models.Index(name="i", fields=["name"], condition=Q(hold=None))])
+    monkeypatch.setattr(Job._meta, "constraints", [models.CheckConstraint(name="c", condition=Q(attempt__gte=0))])
+    assert ids(checks.check_indexes()) == []
+
+
+def test_every_column_named_here_exists() -> None:
+    columns = {field.name for field in Job._meta.concrete_fields}
+    assert columns >= checks.CHANGED_COLUMNS
+    for prefix in checks.CHANGED_PREFIXES:
+        assert any(column.startswith(prefix) for column in columns)
+
+
+# Commands
+
+
+@pytest.mark.parametrize(
+    ("owner", "found"),
+    [
+        ("django_pgjobs", []),
+        ("django_extensions", ["W001"]),
+        (None, []),
+        (SimpleNamespace(), ["W001"]),
+    ],
+)
+def test_a_shadowed_worker_command_is_a_warning(monkeypatch: pytest.MonkeyPatch, owner: Any, found: list[str]) -> None:
+    monkeypatch.setattr(checks, "get_commands", lambda: {} if owner is None else {"runjobs": owner})
+    assert ids(checks.check_commands()) == found
+
+
+# Jobs
+
+
+def test_a_queue_that_is_not_allowed(settings: Any) -> None:
+    job(name="a", queue="mail")(work)
+    job(name="b", queue="bulk")(work)
+    settings.PGJOBS = {"QUEUES": ["mail"]}
+    (message,) = checks.check_definitions()
+    assert (message.id, message.obj) == ("pgjobs.E014", registry.get("b"))
+    settings.PGJOBS = {}
+    assert ids(checks.check_definitions()) == []
+
+
+@pytest.mark.parametrize("options", [{"max_attempts": 11}, {"timeout": 61}])
+def test_options_above_the_ceilings(settings: Any, options: Any) -> None:
+    job(name="a", **options)(work)
+    settings.PGJOBS = {"MAX_ATTEMPTS_CEILING": 10, "TIMEOUT_CEILING_SECONDS": 60, "DEFAULT_TIMEOUT_SECONDS": 60}
+    assert ids(checks.check_definitions()) == ["E015"]
+
+
+def rule(error: BaseException) -> bool:
+    return True
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"max_attempts": 1, "retry_on": (OSError,)}, ["W002"]),
+        ({"max_attempts": 1, "give_up_on": (OSError,)}, ["W002"]),
+        ({"max_attempts": 1}, []),
+        ({"retry_on": (TimeoutError, ConnectionError), "give_up_on": (OSError,)}, ["W003"]),
+        ({"retry_on": (OSError,), "give_up_on": (TimeoutError,)}, []),
+        ({"retry_on": rule, "give_up_on": (Exception,)}, []),
+        ({"retry_on": OSError, "give_up_on": OSError}, ["W003"]),
+    ],
+)
+def test_retry_rules_that_contradict_each_other(options: Any, found: list[str]) -> None:
+    job(name="a", **options)(work)
+    assert ids(checks.check_definitions()) == found
+
+
+def test_a_check_takes_what_django_passes() -> None:
+    called: list[Callable[..., Any]] = []
+    for check in checks.CHECKS:
+        list(check(app_configs=None, databases=["default"]))
+        called.append(check)
+    assert len(called) == 9

@@ -1,0 +1,174 @@
+"""``settings.PGJOBS``: defaults, rules, and what is said of a wrong one."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import os
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from django_pgjobs import conf
+from django_pgjobs.backoff import Backoff
+from django_pgjobs.conf import RULES, Conf, get_conf, problems, usable_cores
+
+DEFAULTS = {
+    "queues": None,
+    "middleware": (),
+    "release": "",
+    "notify": True,
+    "lease_seconds": 30.0,
+    "renew_seconds": 10.0,
+    "beat_seconds": 10.0,
+    "stale_seconds": 60.0,
+    "drain_seconds": 25.0,
+    "poll_seconds": 5.0,
+    "rescue_grace_seconds": 30.0,
+    "callback_seconds": 10.0,
+    "ready_seconds": 120.0,
+    "executor_conn_max_age_seconds": 60.0,
+    "threads": 4,
+    "async_slots": 50,
+    "payload_limit_bytes": 1048576,
+    "result_limit_bytes": 1048576,
+    "traceback_limit_chars": 20000,
+    "max_attempts_ceiling": 1000,
+    "timeout_ceiling_seconds": 86400.0,
+    "run_at_ceiling_days": 3650,
+    "default_max_attempts": 5,
+    "default_timeout_seconds": 1800.0,
+    "default_backoff": Backoff(15, factor=4, limit=3600, jitter=0.1),
+}
+
+
+def test_the_defaults(settings: Any) -> None:
+    """Rows C4, D1, D3."""
+    settings.PGJOBS = {}
+    found = dataclasses.asdict(get_conf())
+    assert found.pop("processes") == min(4, usable_cores())
+    assert {**found, "default_backoff": get_conf().default_backoff} == DEFAULTS
+
+
+def test_a_project_without_the_setting_has_the_defaults(settings: Any) -> None:
+    del settings.PGJOBS
+    assert get_conf().threads == 4
+
+
+def test_usable_cores_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3}, raising=False)
+    assert usable_cores() == 1
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert usable_cores() == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "kept"),
+    [
+        ("LEASE_SECONDS", 3, 3.0),
+        ("LEASE_SECONDS", timedelta(minutes=1), 60.0),
+        ("QUEUES", ["mail", "bulk"], ("mail", "bulk")),
+        ("QUEUES", {"mail", "bulk"}, ("bulk", "mail")),
+        ("MIDDLEWARE", ["a.b"], ("a.b",)),
+        ("DEFAULT_TIMEOUT_SECONDS", None, None),
+        ("PROCESSES", 7, 7),
+        ("DRAIN_SECONDS", 0, 0.0),
+        ("DEFAULT_BACKOFF", Backoff(1), Backoff(1)),
+    ],
+)
+def test_a_value_is_kept_in_one_form(settings: Any, key: str, given: Any, kept: Any) -> None:
+    settings.PGJOBS = {key: given}
+    value = getattr(get_conf(), key.lower())
+    assert (value, type(value)) == (kept, type(kept))
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "words"),
+    [
+        ({"LEASE_SECOND": 1}, "unknown", 'Did you mean "LEASE_SECONDS"?'),
+        ({"threads": 1}, "unknown", 'Did you mean "THREADS"?'),
+        ({"XYZZY": 1}, "unknown", "The settings are: ASYNC_SLOTS, "),
+        ({3: 1}, "unknown", "PGJOBS[3] is no setting"),
+        (["THREADS"], "dict", "must be a dict, not list"),
+        (None, "dict", "must be a dict, not NoneType"),
+        ({"THREADS": "4"}, "type", "must be a whole number, not '4'."),
+        ({"THREADS": True}, "type", "must be a whole number, not True."),
+        ({"THREADS": 4.0}, "type", "must be a whole number, not 4.0."),
+        ({"THREADS": 0}, "range", "must be from 1 to 1000, not 0. The default is 4."),
+        ({"PROCESSES": 0}, "range", "from 1 to 1000"),
+        ({"LEASE_SECONDS": "30s"}, "type", "must be a number of seconds or a timedelta"),
+        ({"LEASE_SECONDS": True}, "type", "must be a number of seconds or a timedelta"),
+        ({"LEASE_SECONDS": None}, "type", "must be a number of seconds or a timedelta"),
+        ({"LEASE_SECONDS": 0}, "range", "must be from 0.05 to "),
+        ({"LEASE_SECONDS": float("nan")}, "range", "must be from 0.05"),
+        ({"LEASE_SECONDS": float("inf")}, "range", "must be from 0.05"),
+        ({"LEASE_SECONDS": 10**400}, "range", "must be from 0.05"),
+        ({"DRAIN_SECONDS": -1}, "range", "must be from 0 to"),
+        ({"DEFAULT_TIMEOUT_SECONDS": "x"}, "type", "a timedelta, or None, not 'x'"),
+        ({"NOTIFY": 1}, "type", "must be True or False"),
+        ({"RELEASE": 3}, "type", "must be a text"),
+        ({"RELEASE": "x" * 201}, "range", "at most 200 characters"),
+        ({"QUEUES": "mail"}, "type", "must be a list of texts, or None"),
+        ({"QUEUES": [1]}, "type", "must be a list of texts"),
+        ({"QUEUES": []}, "range", "found none"),
+        ({"QUEUES": ["a b", "ok", "x" * 101]}, "range", "found 'a b', 'xxx"),
+        ({"MIDDLEWARE": "a.b"}, "type", "must be a list of texts"),
+        ({"DEFAULT_BACKOFF": 15}, "type", "must be a Backoff(…)"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_it_must_be(settings: Any, given: Any, kind: str, words: str) -> None:
+    (problem,) = problems(given)
+    assert problem.kind == kind
+    assert problem.hint
+    said = f"{problem.message} {problem.hint}"
+    assert words in said
+    settings.PGJOBS = given
+    with pytest.raises(ImproperlyConfigured) as caught:
+        get_conf()
+    assert str(caught.value) == said
+
+
+def test_all_wrong_settings_are_said_at_once(settings: Any) -> None:
+    settings.PGJOBS = {"THREADS": 0, "NOTIFY": 1}
+    with pytest.raises(ImproperlyConfigured, match=r"THREADS.*NOTIFY"):
+        get_conf()
+
+
+def test_it_is_read_once_and_again_after_a_change(settings: Any) -> None:
+    settings.PGJOBS = {"THREADS": 2}
+    assert get_conf() is get_conf()
+    settings.DEBUG = True
+    before = get_conf()
+    settings.PGJOBS = {"THREADS": 3}
+    assert (before.threads, get_conf().threads) == (2, 3)
+
+
+def test_every_setting_has_a_rule_and_is_documented_below_its_default() -> None:
+    (body,) = ast.parse(inspect.getsource(Conf)).body
+    assert isinstance(body, ast.ClassDef)
+    statements = dict(zip(body.body, body.body[1:], strict=False))
+    for field in (node for node in body.body if isinstance(node, ast.AnnAssign)):
+        below = statements.get(field)
+        assert isinstance(below, ast.Expr), f"{ast.unparse(field.target)} is not documented"
+        assert isinstance(below.value, ast.Constant)
+    assert len(RULES) == len(dataclasses.fields(Conf)) == len(DEFAULTS) + 1
+
+
+def test_every_default_obeys_its_own_rule() -> None:
+    for field in dataclasses.fields(Conf):
+        assert field.metadata["rule"](field.default) in (field.default, get_conf().processes)
+
+
+def test_units_are_in_the_names() -> None:
+    """Every duration says its unit."""
+    for field in dataclasses.fields(Conf):
+        if field.type in ("float", "float | None"):
+            assert field.name.endswith("_seconds"), field.name
+
+
+def test_the_module_imports_no_database() -> None:
+    assert "django.db" not in inspect.getsource(conf)

@@ -1,0 +1,276 @@
+"""The payload: what goes in comes back equal, or is refused where it was written, with its path."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, OrderedDict, defaultdict
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum, IntEnum, StrEnum
+from typing import Any
+from uuid import UUID, uuid4
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.utils.safestring import mark_safe
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_pgjobs.codec import FIRST_INTEGRAL_FLOAT
+from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
+from django_pgjobs.payload import (
+    decode_payload,
+    decode_result,
+    encode_payload,
+    encode_result,
+    revive,
+)
+from tests.unit.payload_values import exactly_equal, values
+
+MIB = 1024 * 1024
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def through(value: Any) -> Any:
+    """The value after encoding and decoding."""
+    text = encode_payload((value,), {}, MIB)
+    (text_value,), _ = decode_payload(text)
+    (parsed_value,) = revive(json.loads(text))["args"]
+    assert exactly_equal(text_value, parsed_value), "both ways of reading agree"
+    return text_value
+
+
+@given(values)
+def test_every_value_comes_back_as_it_was(value: Any) -> None:
+    """Row A46."""
+    assert exactly_equal(through(value), value)
+
+
+@given(
+    st.lists(values, max_size=3),
+    st.dictionaries(st.text(st.characters(codec="utf-8", exclude_characters="\0")), values, max_size=3),
+)
+def test_every_payload_comes_back_as_it_was(args: list[Any], kwargs: dict[str, Any]) -> None:
+    assert exactly_equal(decode_payload(encode_payload(tuple(args), kwargs, 10 * MIB)), (args, kwargs))
+
+
+@given(st.text())
+def test_every_text_comes_back_or_is_refused(text: str) -> None:
+    if "\0" not in text and text.encode(errors="ignore").decode() == text:
+        assert through(text) == text
+    else:
+        with pytest.raises(InvalidJob, match=r"^args\[0\] cannot be stored: it is a text with a"):
+            encode_payload((text,), {}, MIB)
+
+
+def test_plain_arguments_are_plain_json() -> None:
+    assert (
+        encode_payload((7, "é"), {"force": True, "ids": [1, 2]}, MIB)
+        == '{"args":[7,"é"],"kwargs":{"force":true,"ids":[1,2]}}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        (datetime(2026, 3, 29, 2, 30, tzinfo=UTC), {"$datetime": "2026-03-29T02:30:00+00:00"}),
+        (datetime(2026, 3, 29, 12, tzinfo=BERLIN), {"$datetime": "2026-03-29T12:00:00+02:00[Europe/Berlin]"}),
+        (datetime(2026, 3, 29, 12), {"$datetime": "2026-03-29T12:00:00"}),
+        (date(2026, 3, 29), {"$date": "2026-03-29"}),
+        (time(2, 30, 0, 5), {"$time": "02:30:00.000005"}),
+        (timedelta(-1, 2, 3), {"$timedelta": [-1, 2, 3]}),
+        (Decimal("1.10"), {"$decimal": "1.10"}),
+        (UUID(int=1), {"$uuid": "00000000-0000-0000-0000-000000000001"}),
+        (b"\x00\xff", {"$bytes": "AP8="}),
+        ((1, (2,)), {"$tuple": [1, {"$tuple": [2]}]}),
+        (1e16, {"$float": "1e+16"}),
+        (-0.0, {"$float": "-0.0"}),
+        ({"$date": "x"}, {"$dict": [["$date", "x"]]}),
+        ({"$a": 1, "$b": 2}, {"$a": 1, "$b": 2}),
+    ],
+)
+def test_the_stored_form_is_stable(value: Any, stored: Any) -> None:
+    """Rows of older code are read by newer: a change here needs a new CODEC_VERSION and a reader of both."""
+    assert json.loads(encode_payload((value,), {}, MIB))["args"] == [stored]
+    assert exactly_equal(through(value), value)
+
+
+def test_a_keyword_that_looks_like_a_tag_is_a_keyword() -> None:
+    assert decode_payload(encode_payload((), {"$date": "x"}, MIB)) == ([], {"$date": "x"})
+
+
+@pytest.mark.parametrize("fold", [0, 1])
+def test_the_second_of_two_equal_times_stays_the_second(fold: int) -> None:
+    twice = datetime(2026, 10, 25, 2, 30, fold=fold)
+    for value in (twice, twice.replace(tzinfo=BERLIN)):
+        back = through(value)
+        assert (back, back.fold, back.tzinfo) == (value, fold, value.tzinfo)
+    assert through(time(2, 30, fold=fold)).fold == fold
+
+
+def test_a_zone_whose_rules_have_changed_keeps_the_instant() -> None:
+    ((back,), _) = decode_payload('{"args":[{"$datetime":"2026-07-01T12:00:00+05:00[Europe/Berlin]"}],"kwargs":{}}')
+    assert back == datetime(2026, 7, 1, 7, tzinfo=UTC)
+    assert back.tzinfo == BERLIN
+
+
+@pytest.mark.parametrize("zone", ["Mars/Olympus", "../etc/passwd", "/etc/passwd"])
+def test_a_zone_this_host_does_not_know_keeps_the_offset(zone: str) -> None:
+    ((back,), _) = decode_payload('{"args":[{"$datetime":"2026-07-01T12:00:00+05:00[ZONE]"}]}'.replace("ZONE", zone))
+    assert back.isoformat() == "2026-07-01T12:00:00+05:00"
+
+
+def test_a_zone_without_a_name_keeps_its_offset() -> None:
+    back = through(datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=1), "MEZ")))
+    assert back.utcoffset() == timedelta(hours=1)
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
+class Pair(Enum):
+    ONE = (1, 2)
+
+
+@dataclass
+class Address:
+    street: str
+    since: date
+
+
+@dataclass
+class Customer:
+    name: str
+    addresses: list[Address] = field(default_factory=list)
+
+
+@pytest.mark.parametrize(
+    ("value", "back"),
+    [
+        (Colour.RED, "red"),
+        (Level.HIGH, 3),
+        (Pair.ONE, (1, 2)),
+        ({Colour.RED: 1}, {"red": 1}),
+        (mark_safe("<b>"), "<b>"),
+        (OrderedDict(a=1), {"a": 1}),
+        (defaultdict(list, a=[1]), {"a": [1]}),
+        (Counter("a"), {"a": 1}),
+        (
+            Customer("Ada", [Address("High", date(2020, 1, 2))]),
+            {"name": "Ada", "addresses": [{"street": "High", "since": date(2020, 1, 2)}]},
+        ),
+    ],
+)
+def test_harmless_kin_arrive_as_the_plain_value(value: Any, back: Any) -> None:
+    """Rows A14, A46: a dataclass is a dict of its fields, an Enum its value."""
+    assert exactly_equal(through(value), back)
+
+
+class Subdate(date):
+    pass
+
+
+class Submoment(datetime):
+    pass
+
+
+class Subint(int):
+    pass
+
+
+class Subfloat(float):
+    pass
+
+
+class Sublist(list):  # type: ignore[type-arg]
+    pass
+
+
+@pytest.mark.parametrize("value", [Subdate(2026, 1, 1), Submoment(2026, 1, 1), Subint(3), Subfloat(0.5), Sublist([1])])
+def test_subclasses_arrive_as_their_base(value: Any) -> None:
+    back = through(value)
+    assert back == value
+    assert type(back) is type(value).__mro__[1]
+
+
+def test_an_integer_is_as_long_as_it_can_be_read_again() -> None:
+    longest = 2**14_284 - 1
+    assert through(longest) == longest
+    assert through([longest, 1, -longest]) == [longest, 1, -longest]
+
+
+def test_a_backslash_before_u0000_is_no_nul() -> None:
+    for text in ("\\u0000", "\\\\u0000", "\\\\\\u0000"):
+        assert through(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "null",
+        "[]",
+        '{"args": {}}',
+        '{"args": [], "kwargs": []}',
+        '{"args": [], "kwargs": {}, "more": 1}',
+        '{"args": [NaN]}',
+        '{"args": [{"$future": 1}]}',
+        '{"args": [{"$date": "2026-02-30"}]}',
+        '{"args": [{"$date": 5}]}',
+        '{"args": [{"$datetime": "noon"}]}',
+        '{"args": [{"$datetime": "2026-01-01[[x]"}]}',
+        '{"args": [{"$time": "12:00[Mars/Olympus]"}]}',
+        '{"args": [{"$decimal": "one"}]}',
+        '{"args": [{"$uuid": "1"}]}',
+        '{"args": [{"$bytes": "%"}]}',
+        '{"args": [{"$timedelta": [1e99]}]}',
+        '{"args": [{"$tuple": 1}]}',
+        '{"args": [{"$dict": [[[], 1]]}]}',
+        '{"args": [%s]}' % ("9" * 4301),
+        "[" * 100_000,
+    ],
+)
+def test_what_this_code_did_not_write_is_unreadable(text: str) -> None:
+    with pytest.raises(UnreadablePayload):
+        decode_payload(text)
+
+
+def test_parsed_json_is_unreadable_alike() -> None:
+    with pytest.raises(UnreadablePayload, match="newer code may have written it"):
+        revive({"args": [{"$future": 1}]})
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(UnreadablePayload):
+        revive(endless)
+
+
+def test_arguments_that_are_left_out_are_none_at_all() -> None:
+    """A row may be inserted by other languages than ours."""
+    assert decode_payload("{}") == ([], {})
+    assert decode_payload('{"kwargs": {"id": 1}}') == ([], {"id": 1})
+
+
+@given(values)
+def test_results_come_back_as_they_were(value: Any) -> None:
+    text = encode_result(value, 10 * MIB)
+    assert exactly_equal(decode_result(text), value)
+    assert exactly_equal(revive(json.loads(text)), value)
+
+
+def test_floats_are_tagged_from_where_jsonb_would_drop_the_point() -> None:
+    below = math.nextafter(FIRST_INTEGRAL_FLOAT, 0)
+    assert encode_result(below, MIB) == repr(below) == "9999999999999998.0"
+    assert encode_result(-FIRST_INTEGRAL_FLOAT, MIB) == '{"$float":"-1e+16"}'
+
+
+def test_a_uuid_is_one_again() -> None:
+    key = uuid4()
+    assert through(key) == key
