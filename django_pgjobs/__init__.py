@@ -12,6 +12,8 @@ from django_pgjobs.context import JobContext, current_context
 from django_pgjobs.exceptions import Abandon, Cancel, Snooze
 from django_pgjobs.jobs import BoundJob, JobDefinition, job, register_many
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Abandon",
     "Backoff",

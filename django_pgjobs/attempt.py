@@ -13,6 +13,7 @@ import logging
 import traceback as tracebacks
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 from asgiref.sync import async_to_sync, sync_to_async
@@ -40,6 +41,7 @@ Definition = JobDefinition[..., Any]
 
 BODY, ON_ABANDON, ON_CANCEL = "body", "on_abandon", "on_cancel"
 MESSAGE_LIMIT = 2000
+OUR_FILES = {__file__, middleware.__file__}
 CHAIN_LIMIT = 20
 
 
@@ -158,6 +160,13 @@ async def arun(prepared: Prepared) -> Decision:
     return decision
 
 
+def run_here(prepared: Prepared) -> Decision:
+    """Run a job of either colour in this thread, an ``async def`` one on a loop of its own."""
+    if prepared.definition.is_async and prepared.item.kind == BODY:
+        return async_to_sync(arun)(prepared)
+    return run(prepared)
+
+
 def _body(prepared: Prepared) -> Callable[[JobContext], Any]:
     definition, args, kwargs = prepared.definition, prepared.args, prepared.kwargs
     if definition.takes_context:
@@ -252,10 +261,23 @@ def _text(error: BaseException) -> str:
 def _traceback(error: BaseException) -> str:
     limit = get_conf().traceback_limit_chars
     try:
-        text = clean("".join(tracebacks.TracebackException.from_exception(error, compact=True).format()))
+        lines = tracebacks.TracebackException(type(error), error, _of_the_job(error), compact=True).format()
+        text = clean("".join(lines))
     except Exception:  # noqa: BLE001 (as above)
         text = clean("".join(tracebacks.format_tb(error.__traceback__)))
-    return text if len(text) <= limit else f"{text[: limit // 2]}\n… {len(text) - limit} characters …\n{text[-(limit // 2) :]}"
+    return (
+        text
+        if len(text) <= limit
+        else f"{text[: limit // 2]}\n… {len(text) - limit} characters …\n{text[-(limit // 2) :]}"
+    )
+
+
+def _of_the_job(error: BaseException) -> TracebackType | None:
+    """The traceback from the job's own code on: the frames that lead there are the same for every job."""
+    link = error.__traceback__
+    while link is not None and link.tb_frame.f_code.co_filename in OUR_FILES:
+        link = link.tb_next
+    return link or error.__traceback__
 
 
 def clean(text: str) -> str:

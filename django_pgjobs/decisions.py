@@ -25,7 +25,9 @@ class Failure:
     def summary(self) -> str:
         """One line for lists: every link of the chain, the raised one first."""
         links = self.chain or ((self.kind, self.message),)
-        return " ← ".join(f"{kind.rpartition('.')[2]}: {message}" if message else kind.rpartition(".")[2] for kind, message in links)
+        return " ← ".join(
+            f"{kind.rpartition('.')[2]}: {message}" if message else kind.rpartition(".")[2] for kind, message in links
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,10 @@ def _compile(states: list[Any], lookup: Any, compiler: Any, connection: Any) -> 
     if alias is None or not all(isinstance(state, str) for state in states):
         return None
     quote: Callable[[str], str] = compiler.quote_name_unless_alias
-    conditions = [_state_condition(str(state), lambda name: f"{quote(alias)}.{connection.ops.quote_name(name)}") for state in states]
+    conditions = [
+        _state_condition(str(state), lambda name: f"{quote(alias)}.{connection.ops.quote_name(name)}")
+        for state in states
+    ]
     if not conditions or any(condition is None for condition in conditions):
         return None
     return "(" + " OR ".join(str(condition) for condition in conditions) + ")"

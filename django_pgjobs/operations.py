@@ -21,7 +21,13 @@ class SetStorageParameters(Operation):
     reduces_to_sql = True
     reversible = True
 
-    def __init__(self, model_name: str, parameters: Mapping[str, Any], index: str = "", index_parameters: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        model_name: str,
+        parameters: Mapping[str, Any],
+        index: str = "",
+        index_parameters: Mapping[str, Any] | None = None,
+    ) -> None:
         self.model_name = model_name
         self.parameters = dict(parameters)
         self.index = index

@@ -196,4 +196,4 @@ class Steerable(models.Model):
     @_alters
     async def await_end(self, timeout: float | timedelta | None = None) -> Job:
         """Wait, from asynchronous code."""
-        return await sync_to_async(self.wait, thread_sensitive=False)(timeout)
+        return await sync_to_async(waiting.wait_in_thread, thread_sensitive=False)(cast("Job", self), timeout)

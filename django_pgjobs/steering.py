@@ -105,7 +105,9 @@ def reschedule(
     return _steer(jobs, using, ids, write)
 
 
-def _check_reschedule(run_at: datetime | None, delay: float | timedelta | None, queue: str | None, priority: int | None) -> float | None:
+def _check_reschedule(
+    run_at: datetime | None, delay: float | timedelta | None, queue: str | None, priority: int | None
+) -> float | None:
     if run_at is None and delay is None and queue is None and priority is None:
         raise InvalidJob("reschedule() needs run_at, delay, queue or priority.")
     if run_at is not None and delay is not None:
@@ -161,12 +163,16 @@ def _steer_batch(jobs: type[Job], using: str, ids: list[int], write: Write) -> S
     states = store.read_states(store.on(using), sorted(set(ids) - set(changed)))
     for job_id in set(ids) - set(changed):
         state, ending = states.get(job_id, ("unknown", False))
-        reason = "busy" if job_id in states and job_id not in locked else "ending" if ending and state == "ready" else state
+        reason = (
+            "busy" if job_id in states and job_id not in locked else "ending" if ending and state == "ready" else state
+        )
         skipped[reason] = skipped.get(reason, 0) + 1
     return Steered(len(changed), skipped)
 
 
-def _locked_write(jobs: type[Job], using: str, ids: list[int], write: Write, *, wait: bool) -> tuple[list[int], list[int]]:
+def _locked_write(
+    jobs: type[Job], using: str, ids: list[int], write: Write, *, wait: bool
+) -> tuple[list[int], list[int]]:
     """Lock the rows in id order and write them: (changed, locked). With ``wait``, a lock held too long raises."""
     rows: Any = jobs._base_manager.using(using)
     with transaction.atomic(using=using), _lock_timeout(using):

@@ -481,7 +481,9 @@ def mark_waited(db: Database, job_id: int) -> bool | None:
 # --- steering: an operator's statements, on rows that the caller has locked -------------------------------------------
 
 
-def cancel_jobs(db: Database, ids: Sequence[int], *, mode: str, by: str, reason: str, with_callback: Sequence[str]) -> list[int]:
+def cancel_jobs(
+    db: Database, ids: Sequence[int], *, mode: str, by: str, reason: str, with_callback: Sequence[str]
+) -> list[int]:
     """Cancel: unclaimed jobs end (or only their callback is left), claimed ones get the request."""
     params = {"ids": list(ids), "mode": mode, "by": by, "reason": reason, "with_callback": list(with_callback)}
     return [row[0] for row in db.fetch("cancel_jobs", params)]

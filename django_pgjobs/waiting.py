@@ -33,6 +33,14 @@ def wait(job: Job, timeout: float | timedelta | None) -> Job:
     return refreshed
 
 
+def wait_in_thread(job: Job, timeout: float | timedelta | None) -> Job:
+    """Wait in a thread that nobody else cleans up after: its connections are closed at the end."""
+    try:
+        return wait(job, timeout)
+    finally:
+        connections.close_all()
+
+
 def _refresh(job: Job, alias: str) -> Job:
     found: Job | None = type(job)._base_manager.using(alias).filter(pk=job.pk).first()
     if found is None:

@@ -20,7 +20,6 @@ from django.utils.translation import ngettext
 
 from django_pgjobs.admin.display import STATE_LABELS, grouped
 from django_pgjobs.models import Job
-from django_pgjobs.querysets import JobQuerySet
 from django_pgjobs.states import JobState
 from django_pgjobs.steering import Steered
 
@@ -54,7 +53,8 @@ class CancelForm(ReasonForm):
     field_order = ("mode", "reason")
 
 
-Run = Callable[[JobQuerySet, Any, Mapping[str, Any]], Steered]
+Run = Callable[[Any, Any, Mapping[str, Any]], Steered]
+"""(jobs, by, what the form asked)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ ACTIONS: dict[str, Action] = {
 """Name → action, in the order they are shown."""
 
 
-def steer(action: Action, jobs: JobQuerySet, by: Any, asked: Mapping[str, Any], *, everything: bool) -> Steered:
+def steer(action: Action, jobs: Any, by: Any, asked: Mapping[str, Any], *, everything: bool) -> Steered:
     """Do it to ``jobs``. With ``everything`` (all pages of a list) jobs of other states are left out unnamed.
 
     Left out they must be: the steering methods lock what they are given, and a list may hold a million jobs.
@@ -142,7 +142,7 @@ def steer(action: Action, jobs: JobQuerySet, by: Any, asked: Mapping[str, Any], 
     states: dict[int, str] = dict(jobs.order_by("pk").values_list("pk", "state"))
     mine = [job_id for job_id, state in states.items() if state in action.states]
     skipped = Steered(0, Counter(state for state in states.values() if state not in action.states))
-    return skipped + action.run(JobQuerySet(jobs.model, using=jobs._db).filter(pk__in=mine), by, asked) if mine else skipped
+    return skipped + action.run(jobs.model.objects.filter(pk__in=mine), by, asked) if mine else skipped
 
 
 def message_of(action: Action, steered: Steered) -> tuple[int, str]:

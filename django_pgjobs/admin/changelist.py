@@ -7,6 +7,8 @@ conditions, order and bound are decided in one place.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.admin import SimpleListFilter
@@ -14,7 +16,7 @@ from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import InvalidPage, Paginator
 from django.db import router
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 from django.utils.text import capfirst
@@ -28,7 +30,10 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.models import Job
 from django_pgjobs.registry import registry
 
-Pages = Paginator[Any] if TYPE_CHECKING else Paginator
+if TYPE_CHECKING:
+    Pages = Paginator[Any]
+else:
+    Pages = Paginator
 
 Choices = Iterable[tuple[str, Any]]
 
@@ -112,7 +117,8 @@ class ReachFilter(OfferedFilter):
         """Word the default as what it does."""
         for choice in super().choices(changelist):
             if choice["display"] == _("All"):
-                choice["display"] = _("the first %(count)s jobs") % {"count": grouped(listing.NEAR)}
+                near = listing.NEAR_TEXT if self.request.GET.get("q") else listing.NEAR
+                choice["display"] = _("the first %(count)s jobs") % {"count": grouped(near)}
             yield choice
 
 
@@ -124,7 +130,10 @@ class JobChangeList(ChangeList):
         jobs = super().get_queryset(request, exclude_parameters)
         if self.asked.problem:
             raise IncorrectLookupParameters
-        return jobs.filter(self.asked.where(), self.bound)
+        self.unbounded = jobs.filter(self.asked.where())
+        # One arm after the other is quick to read; all of them in one condition is what an action can take.
+        within = reduce(or_, (arm.where for arm in self.cut), Q())
+        return self.unbounded.filter(within)
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
         """Ignore the query string: only the order of ``listing`` is quick."""
@@ -146,21 +155,22 @@ class JobChangeList(ChangeList):
         return self.asked.arms(pairs)
 
     @cached_property
-    def bound(self) -> Any:
-        """The condition that bounds the search; empty when everything is looked at."""
-        return listing.window(self.asked, self.root_queryset, self.arms) if self.asked.bounded else listing.Q()
+    def cut(self) -> list[listing.Arm]:
+        """The index ranges that bound the search; empty when everything is looked at."""
+        return listing.bounded(self.asked, self.root_queryset, self.arms) if self.asked.bounded else []
 
     def get_results(self, request: HttpRequest) -> None:
         """Read one page: the ids along the index, then their rows."""
-        ids = listing.find_ids(self.queryset, self.arms)
+        ids = listing.find_ids(self.unbounded, self.cut or self.arms)
         self.more = len(ids) > listing.MOST
-        paginator = self.model_admin.get_paginator(request, ids[: listing.MOST], self.list_per_page)
+        admin: Any = self.model_admin
+        paginator = admin.get_paginator(request, ids[: listing.MOST], self.list_per_page)
         self.result_count = paginator.count
         self.show_full_result_count, self.full_result_count, self.show_admin_actions = False, None, True
         self.can_show_all = self.result_count <= self.list_max_show_all
         self.multi_page = self.result_count > self.list_per_page
         self.paginator = paginator
-        self.result_list = self.model_admin.read_rows(self.root_queryset, self._page_of(ids))
+        self.result_list = admin.read_rows(self.root_queryset, self._page_of(ids))
 
     def _page_of(self, ids: Sequence[int]) -> Sequence[int]:
         if not self.multi_page or (self.show_all and self.can_show_all):
@@ -180,6 +190,6 @@ class JobChangeList(ChangeList):
     @property
     def bound_text(self) -> str:
         """Say that only a part was searched, if so."""
-        if not self.bound:
+        if not self.cut:
             return ""
         return _("Only the first %(count)s jobs of this list were searched.") % {"count": grouped(self.asked.reach)}

@@ -60,7 +60,7 @@ def when(instant: datetime | None) -> SafeString | str:
     """An instant to the second, in the current zone."""
     if instant is None:
         return "–"
-    local = timezone.template_localtime(instant)
+    local = timezone.localtime(instant) if timezone.is_aware(instant) else instant
     return format_html('<time datetime="{}">{}</time>', instant.isoformat(), f"{local:%Y-%m-%d %H:%M:%S}")
 
 

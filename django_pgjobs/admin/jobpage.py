@@ -27,8 +27,8 @@ from django_pgjobs.admin.display import (
     json_block,
     label_of,
     links_of,
-    seconds,
     progress_bar,
+    seconds,
     table_of,
     until,
     when,
@@ -51,7 +51,8 @@ class JobPage(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Leave out what may be a megabyte or malformed; the page of a job reads it as text."""
-        return super().get_queryset(request).defer(*JSON_COLUMNS)
+        jobs: QuerySet[Any] = super().get_queryset(request)
+        return jobs.defer(*JSON_COLUMNS)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Read a job with its JSON as text and the database's clock; None for an id that is none."""
@@ -73,14 +74,16 @@ class JobPage(ReadOnlyAdmin):
         context["pgjobs_actions"] = self._offered(request, job)
         context["pgjobs_attempts"] = attempts[:ATTEMPTS]
         context["pgjobs_more_attempts"] = len(attempts) > ATTEMPTS
-        return super().render_change_form(request, context, *args, **kwargs)
+        page: HttpResponse = super().render_change_form(request, context, *args, **kwargs)
+        return page
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """No form: the page is made of sections."""
         return ()
 
     def _offered(self, request: HttpRequest, job: Any) -> list[dict[str, Any]]:
-        label, preserved = label_of(job), {"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}
+        label = label_of(job)
+        preserved: Any = {"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}
         site = self.admin_site.name
         return [
             {
@@ -112,7 +115,7 @@ class JobPage(ReadOnlyAdmin):
             for row in latest
         ]
 
-    def _worker(self, request: HttpRequest, job: Job) -> str:
+    def _worker(self, request: HttpRequest, job: Any) -> str:
         """Its name if its heartbeat row is still there, else its id."""
         beat = Heartbeat.objects.using(job._state.db).filter(pk=job.worker).only("name").first()
         if beat is None:
@@ -172,7 +175,8 @@ def _reasons_of(job: Any) -> list[Any]:
     if job.hold and job.hold_reason:
         found.append(job.hold_reason)
     if job.ending and not job.outcome:
-        found.append(_("Only the callback on_%(end)s is left.") % {"end": "cancel" if job.ending == "cancelled" else "abandon"})
+        callback = "on_cancel" if job.ending == "cancelled" else "on_abandon"
+        found.append(_("Only its callback %(callback)s is left.") % {"callback": callback})
     if job.cancel_requested_at:
         found.append(_cancel_of(job))
     if job.release_requested_at and not job.outcome:
@@ -187,17 +191,17 @@ def _reasons_of(job: Any) -> list[Any]:
 def _cancel_of(job: Any) -> str:
     by = _("by %(who)s") % {"who": job.cancel_by} if job.cancel_by else ""
     mode = _("kill") if job.cancel_mode == "kill" else _("ask")
-    head = format_html(_("Cancel ({}) requested {} {}"), mode, when(job.cancel_requested_at), by)
+    head = format_html(str(_("Cancel ({}) requested {} {}")), mode, when(job.cancel_requested_at), by)
     return format_html("{}: {}", head, job.cancel_reason) if job.cancel_reason else head
 
 
-def _times_of(job: Any) -> list[tuple[Any, Any]]:
+def _times_of(job: Any) -> list[tuple[str, Any]]:
     """(words, instant or duration) of all that is known."""
     instants = ("created_at", "run_at", "claimed_at", "deadline_at", "cancel_requested_at", "finished_at")
     found = [(_verbose(name), when(value)) for name in instants if (value := getattr(job, name))]
-    found += [(_("took"), seconds(job.duration_seconds))] if job.duration_seconds is not None else []
-    limit = seconds(job.timeout_seconds) if job.timeout_seconds is not None else _("unlimited")
-    return [*found, (_("timeout"), limit)]
+    found += [(str(_("took")), seconds(job.duration_seconds))] if job.duration_seconds is not None else []
+    limit = seconds(job.timeout_seconds) if job.timeout_seconds is not None else str(_("unlimited"))
+    return [*found, (str(_("timeout")), limit)]
 
 
 def _verbose(name: str) -> str:

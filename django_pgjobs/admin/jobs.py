@@ -21,10 +21,17 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.admin import listing
 from django_pgjobs.admin.actions import ACTIONS, Action, message_of, steer
-from django_pgjobs.admin.changelist import CappedPaginator, JobChangeList, NameFilter, QueueFilter, ReachFilter, StateFilter
+from django_pgjobs.admin.changelist import (
+    CappedPaginator,
+    JobChangeList,
+    NameFilter,
+    QueueFilter,
+    ReachFilter,
+    StateFilter,
+)
+from django_pgjobs.admin.display import badge, label_of, seconds, short, until, when
 from django_pgjobs.admin.jobpage import JobPage
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
-from django_pgjobs.admin.display import badge, label_of, seconds, short, until, when
 from django_pgjobs.models import Job
 
 logger = logging.getLogger("django_pgjobs")
@@ -46,7 +53,6 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
     list_display_links = ("id", "name")
     list_filter = (StateFilter, QueueFilter, NameFilter, ReachFilter)
     list_per_page = 50
-    list_select_related: Any = ()
     paginator = CappedPaginator
     search_fields = ("name", "description")
     search_help_text = _("Digits find an id; anything else a part of the name or the description.")
@@ -59,7 +65,7 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
         """Use the list that reads along indexes."""
         return JobChangeList
 
-    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:  # type: ignore[override]
+    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
         """Only our filters: Django would let anybody probe the payload by ``?payload__contains=``."""
         return lookup in ("state", "queue", "name", "reach")
 
@@ -78,7 +84,8 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
         if not all(text.isascii() and text.isdigit() and int(text[:20]) <= listing.BIGGEST_ID for text in chosen):
             self.message_user(request, _("These are no jobs."), messages.ERROR)
             return HttpResponseRedirect(request.get_full_path())
-        return super().changelist_view(request, extra_context)
+        page: HttpResponse = super().changelist_view(request, extra_context)
+        return page
 
     @admin.display(description=_("state"))
     def shown_state(self, job: Any) -> str:
@@ -177,7 +184,7 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
 
     def _ask(self, action: Action, request: HttpRequest, form: Any, *, everything: bool) -> HttpResponse:
         chosen = list(dict.fromkeys(request.POST.getlist(ACTION_CHECKBOX_NAME)))
-        page = self.get_changelist_instance(request)
+        page: Any = self.get_changelist_instance(request)
         context = {
             **self.admin_site.each_context(request),
             "title": capfirst(str(action.verb)),
@@ -210,7 +217,8 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
             raise PermissionDenied
         job = self.get_queryset(request).filter(pk=job_id).only("pk", "name").first()
         if job is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, str(job_id))  # type: ignore[attr-defined,no-any-return]
+            self.message_user(request, _("There is no job %(id)s.") % {"id": job_id}, messages.WARNING)
+            return HttpResponseRedirect(reverse("admin:pgjobs_job_changelist", current_app=self.admin_site.name))
         self._steer_one(request, action, job)
         return HttpResponseRedirect(self._page_of(request, job_id))
 

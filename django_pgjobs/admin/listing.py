@@ -12,7 +12,7 @@ that its own index gives:
 * running: newest id first, by the ids in the ledger of claims
 
 A name, a queue or a text is in none of those indexes (but for a queue's unfinished and a name's held jobs). They
-are looked for among the first ``NEAR`` rows of the order, or ``FAR`` when the operator asks for it.
+are looked for among the first ``NEAR`` rows of the order (a text: ``NEAR_TEXT``), or ``FAR`` when the operator asks for it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ MOST = 10_000
 """A list says "more than 10,000" instead of counting further."""
 
 NEAR = 20_000
-"""Jobs among which a name, a queue or a text is looked for."""
+"""Jobs among which a name or a queue is looked for."""
+
+NEAR_TEXT = 10_000
+"""Jobs in which a text is looked for."""
 
 FAR = 1_000_000
 """The same, for who has the time."""
@@ -81,7 +84,7 @@ class Asked:
         state, queue, name = (params.get(key, "") for key in ("state", "queue", "name"))
         text, job_id = parse_search(search)
         problem = "\0" in queue + name or bool(state and state not in STATES)
-        reach = FAR if params.get("reach") == "far" else NEAR
+        reach = FAR if params.get("reach") == "far" else NEAR_TEXT if text else NEAR
         return cls("" if problem else state, queue, name, text, job_id, reach, problem)
 
     @property
@@ -143,17 +146,15 @@ def search_condition(text: str, job_id: int | None) -> Q:
     return Q(name__icontains=text) | Q(description__icontains=text) if text else Q()
 
 
-def window(asked: Asked, jobs: QuerySet[Job], arms: Sequence[Arm]) -> Q:
-    """Return the condition that keeps to the first ``asked.reach`` jobs of the arms; empty when there are no more."""
+def bounded(asked: Asked, jobs: QuerySet[Job], arms: Sequence[Arm]) -> list[Arm]:
+    """Return the arms cut to the first ``asked.reach`` jobs together; empty when there are no more anyway."""
     share = max(asked.reach // len(arms), 1000)
     # A retrying job is searched among all that are to run later: no index knows the attempt.
     state = state_condition(asked.state) if asked.state != "retrying" else _LATER
     ends = [_row_at(share, jobs.filter(state), number, arm) for number, arm in enumerate(arms)]
     found: dict[int, Any] = dict(_union(ends))
-    keep = Q()
-    for number, arm in enumerate(arms):
-        keep |= arm.where & (Q(**{str(arm.bound): found[number]}) if number in found else Q())
-    return keep if found else Q()
+    cut = [Q(**{str(arm.bound): found[number]}) if number in found else Q() for number, arm in enumerate(arms)]
+    return [arm._replace(where=arm.where & edge) for arm, edge in zip(arms, cut, strict=True)] if found else []
 
 
 def _row_at(offset: int, jobs: QuerySet[Job], number: int, arm: Arm) -> Any:

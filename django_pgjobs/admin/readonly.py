@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import admin
 from django.http import HttpRequest
 
-ModelAdmin = admin.ModelAdmin[Any] if TYPE_CHECKING else admin.ModelAdmin
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Any]
+else:
+    ModelAdmin = admin.ModelAdmin
 
 
 class ReadOnlyAdmin(ModelAdmin):
@@ -16,7 +19,6 @@ class ReadOnlyAdmin(ModelAdmin):
     show_facets = admin.ShowFacets.NEVER
     show_full_result_count = False
     sortable_by = ()
-    list_filter: Any = ()
     actions_on_bottom = False
 
     class Media:

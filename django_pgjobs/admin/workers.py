@@ -35,7 +35,9 @@ class HeartbeatAdmin(ReadOnlyAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Let the database say who is stale."""
         late = Q(last_beat_at__lt=Now() - timedelta(seconds=get_conf().stale_seconds)) & ~Q(state="stopped")
-        return super().get_queryset(request).annotate(stale=ExpressionWrapper(late, output_field=BooleanField()))
+        stale = ExpressionWrapper(late, output_field=BooleanField())
+        workers: QuerySet[Any] = super().get_queryset(request).annotate(stale=stale)
+        return workers
 
     @admin.display(description=_("state"))
     def shown_state(self, beat: Any) -> str:

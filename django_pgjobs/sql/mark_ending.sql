@@ -16,7 +16,6 @@ held AS MATERIALIZED (
     WHERE true
       AND j.claim_id = ending.claim_id -- fence
       AND j.outcome IS NULL -- fence
-    ORDER BY j.id
     FOR NO KEY UPDATE OF j SKIP LOCKED
 ),
 marked AS (

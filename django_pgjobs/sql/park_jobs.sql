@@ -14,7 +14,6 @@ held AS MATERIALIZED (
       AND j.claim_id = parked.claim_id -- fence
       AND j.outcome IS NULL -- fence
       AND j.cancel_requested_at IS NULL
-    ORDER BY j.id
     FOR NO KEY UPDATE OF j SKIP LOCKED
 )
 UPDATE pgjobs_job AS j

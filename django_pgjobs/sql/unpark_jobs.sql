@@ -12,7 +12,6 @@ held AS MATERIALIZED (
     WHERE j.hold = 'parked'
       AND j.finished_at IS NULL
       AND j.hold_fingerprint <> known.fingerprint
-    ORDER BY j.id
     LIMIT %(limit)s::integer
     FOR NO KEY UPDATE OF j SKIP LOCKED
 )

@@ -13,7 +13,6 @@ held AS MATERIALIZED (
     WHERE true
       AND j.claim_id = reported.claim_id -- fence
       AND j.outcome IS NULL -- fence
-    ORDER BY j.id
     FOR NO KEY UPDATE OF j SKIP LOCKED
 )
 UPDATE pgjobs_job AS j

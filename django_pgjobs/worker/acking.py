@@ -179,7 +179,9 @@ class Acker(Loop):
         run, end = entries[0]
         reason = " ".join(str(error).split())
         log.error("end cannot be stored as it is job=%d kind=%s: %s", end.id, kind, reason)
-        failure = Failure("django_pgjobs.exceptions.UnstorableResult", f"What the job came to cannot be stored: {reason}")
+        failure = Failure(
+            "django_pgjobs.exceptions.UnstorableResult", f"What the job came to cannot be stored: {reason}"
+        )
         if end.failure is not None and end.failure.kind == failure.kind:
             self.inbox.post("lost", [run])
             return []
@@ -216,5 +218,3 @@ class Acker(Loop):
         cancel = decide.Cancel("", end.failure)
         kind, other = finalising.end_of(cancel, end.id, end.claim_id, run.job.name, end.seconds)
         return self._write(db, kind, [(run, other)])
-
-

@@ -136,11 +136,17 @@ def spawn(crew: Crew, number: int) -> Child:
     board = Board.create(crew.threads, crew.async_slots)
     application_name = f"pgjobs {crew.name[:40]} {number}-{os.getpid()}"
     arguments = [
-        *crew.entry, "pgjobs", "executor",
-        f"--channel={theirs.fileno()}", f"--board={board.fd}", f"--threads={crew.threads}",
-        f"--async-slots={crew.async_slots}", f"--database={crew.database}",
-        f"--application-name={application_name}", *crew.options,
-    ]  # fmt: skip
+        *crew.entry,
+        "pgjobs",
+        *crew.options,
+        "executor",
+        f"--channel={theirs.fileno()}",
+        f"--board={board.fd}",
+        f"--threads={crew.threads}",
+        f"--async-slots={crew.async_slots}",
+        f"--database={crew.database}",
+        f"--application-name={application_name}",
+    ]
     process = subprocess.Popen(  # noqa: S603 (our own entry point)
         arguments, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(), board.fd), process_group=0
     )

@@ -182,7 +182,9 @@ class Claimer(Loop):
         pairs = list(self.frontier.at)
         due = store.next_due(db, pairs) if pairs else None
         self.inbox.post("idle", clock.monotonic())
-        longest = self.options.poll_seconds if self.hears.is_set() else min(self.options.poll_seconds, DEAF_POLL_SECONDS)
+        longest = (
+            self.options.poll_seconds if self.hears.is_set() else min(self.options.poll_seconds, DEAF_POLL_SECONDS)
+        )
         seconds = longest if due is None else min(longest, max(due, 0.0))
         if self._sleep(seconds, notified):
             self._look_again(db)

@@ -92,5 +92,9 @@ def _failed(run: Run, error: AttemptFailed, cause: str) -> Decision:
     if run.job.attempt >= run.job.max_attempts:
         return decide.Abandon("no attempts left", failure, cause)
     definition = registry.find(run.job.name)
-    delay = definition.numeric_delay(run.job.attempt) if definition else get_conf().default_backoff.jittered(run.job.attempt)
+    delay = (
+        definition.numeric_delay(run.job.attempt)
+        if definition
+        else get_conf().default_backoff.jittered(run.job.attempt)
+    )
     return decide.Retry(delay, failure, cause)

@@ -207,9 +207,7 @@ class Executor:
             prepared = attempt.prepare(item, self._reporter(item.run), self.told[item.run])
             if not isinstance(prepared, attempt.Prepared):
                 return prepared
-            if prepared.definition.is_async:
-                return asyncio.run(attempt.arun(prepared))
-            return attempt.run(prepared)
+            return attempt.run_here(prepared)
         except BaseException as error:  # noqa: BLE001 (a fault of ours must not cost the thread)
             log.exception("executor failed around job=%d", item.id)
             return decide.Retry(attempt_delay(item), attempt.failure_of(error))
@@ -339,7 +337,9 @@ def rss_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def main(*, channel_fd: int, board_fd: int, threads: int, async_slots: int, database: str, application_name: str) -> None:
+def main(
+    *, channel_fd: int, board_fd: int, threads: int, async_slots: int, database: str, application_name: str
+) -> None:
     """Run an executor on inherited file descriptors: the hidden subcommand ``pgjobs executor``."""
     from django_pgjobs import __version__
     from django_pgjobs.worker.identity import identity_of

@@ -39,5 +39,3 @@ class Listener(Loop):
         priority, _, queue = notification.payload.partition(":")
         if queue and priority.lstrip("-").isdigit() and self.claimer.frontier.serves(queue):
             self.claimer.hear((queue, int(priority)))
-
-

@@ -29,7 +29,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Decision
 from django_pgjobs.finalising import CALLBACK_OF, CALLBACK_STARTS, END, MARK, RETRY, SUCCESS
 from django_pgjobs.states import Outcome
-from django_pgjobs.store import ClaimedJob, End, Flag
+from django_pgjobs.store import ClaimedJob, End, Flag, Released, Rescheduled
 from django_pgjobs.worker import channel, children
 from django_pgjobs.worker.acking import Acker
 from django_pgjobs.worker.children import DEAD, READY, STARTING, TERMINATING, Child, Crew
@@ -63,7 +63,14 @@ class Supervisor:
     """The main thread of one worker. Everything it is given has not been started yet."""
 
     def __init__(
-        self, crew: Crew, limits: Limits, inbox: Inbox, table: Table, claimer: Claimer, acker: Acker, identity: list[Any]
+        self,
+        crew: Crew,
+        limits: Limits,
+        inbox: Inbox,
+        table: Table,
+        claimer: Claimer,
+        acker: Acker,
+        identity: list[Any],
     ) -> None:
         self.crew = crew
         self.limits = limits
@@ -199,7 +206,9 @@ class Supervisor:
     def _give_back(self, runs: list[Run]) -> None:
         """Release jobs that never started, uncharged."""
         for run in runs:
-            self._decided(run, decide.Cancel() if run.cancelled and run.kind == BODY else decide.Release("not started"), None)
+            self._decided(
+                run, decide.Cancel() if run.cancelled and run.kind == BODY else decide.Release("not started"), None
+            )
 
     # Tick: deadlines, stale dispatches, deaths that no descriptor tells
 
@@ -218,7 +227,9 @@ class Supervisor:
         self.dispatcher.add([run for run in stale if run.kind != BODY], now)
         if self.draining_until is not None:
             self._drain_on(now)
-        elif len(self.children) < self.limits.processes and (self.booted or not self.children) and now >= self.boot_after:
+        elif (
+            len(self.children) < self.limits.processes and (self.booted or not self.children) and now >= self.boot_after
+        ):
             self._spawn()
 
     def _check_deadlines(self, child: Child, now: float) -> None:
@@ -344,7 +355,9 @@ class Supervisor:
                 self._give_back(death.suspects)
 
     def _ended_by_death(self, run: Run, decision: Decision) -> None:
-        log.warning("attempt ended with its executor %s: %s", _facts(run), getattr(decision, "reason", None) or decision)
+        log.warning(
+            "attempt ended with its executor %s: %s", _facts(run), getattr(decision, "reason", None) or decision
+        )
         if run.kind == BODY:
             self._decided(run, decision, None)
         elif run.stop_cause == "timeout":
@@ -448,7 +461,9 @@ class Supervisor:
         run.kind, run.outcome = CALLBACK_OF[job.ending], job.ending
         if job.ending_attempt <= CALLBACK_STARTS:
             return True
-        log.error("callback crashed %d times, the job ends without it %s kind=%s", CALLBACK_STARTS, _facts(run), run.kind)
+        log.error(
+            "callback crashed %d times, the job ends without it %s kind=%s", CALLBACK_STARTS, _facts(run), run.kind
+        )
         self._write(END, run, finalising.after_callback(job.id, run.claim.claim_id, job.ending))
         return False
 
@@ -461,6 +476,9 @@ class Supervisor:
         if kind in (SUCCESS, END):
             self.ended += len(done)
         self.counts[kind] = self.counts.get(kind, 0) + len(done)
+        for _, _, row in entries:
+            if isinstance(row, Rescheduled | Released):
+                self.claimer.hear((row.queue, row.priority))
         if kind in (SUCCESS, END, RETRY):
             self._tell([_event(kind, run, end) for run, end, _ in entries])
 

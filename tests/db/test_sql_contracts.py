@@ -105,17 +105,22 @@ def test_a_fence_is_there_where_it_is_announced(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_fenced_write_waits_for_no_lock(name: str) -> None:
-    """A batch dies of one foreign row lock otherwise: rows are picked in id order, the locked ones left out."""
+    """A batch dies of one foreign row lock otherwise: the locked rows are left out.
+
+    So no order of locking is needed against deadlocks; and with sorting pinned off an ORDER BY id made the planner
+    read the whole table by its primary key, once for every batch.
+    """
     text = sql.statement(name)
     if fence_lines(name) and re.search(r"\bUPDATE pgjobs_job\b", text):
-        assert re.search(r"ORDER BY j\.id\s+FOR NO KEY UPDATE OF j SKIP LOCKED", text)
+        assert "FOR NO KEY UPDATE OF j SKIP LOCKED" in text
+        assert "ORDER BY" not in text
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_fence_names_no_predicate_of_a_partial_index(name: str) -> None:
     """Naming one made the plan quadratic (storage-design): the fence goes by the primary key."""
     if fence_lines(name):
-        picked = re.search(r"\bWHERE\b.*?(ORDER BY|\Z)", sql.statement(name), re.DOTALL)
+        picked = re.search(r"\bWHERE\b.*?(FOR NO KEY|\Z)", sql.statement(name), re.DOTALL)
         assert picked is not None
         assert not re.search(r"\bj\.(finished_at|hold) IS", picked[0])
 

@@ -1,0 +1,204 @@
+"""``runjobs --inline``: one process, one job at a time in its main thread.
+
+For debuggers, coverage and test runners: ``pdb`` works, nothing is spawned. A thread renews leases and beats; there
+is no kill ladder, so a timeout is not enforced. ``perform`` is shared with ``testing.run_jobs``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import json
+import logging
+import signal
+import threading
+from dataclasses import replace
+from uuid import uuid4
+
+from django_pgjobs import attempt, clock, finalising, store
+from django_pgjobs import decisions as decide
+from django_pgjobs.attempt import BODY, Item, Told
+from django_pgjobs.finalising import CALLBACK_OF, END, MARK, RELEASE
+from django_pgjobs.maintenance.duties import duties
+from django_pgjobs.runtime import Worker, WorkerOptions, wait_for_database
+from django_pgjobs.store import Author, ClaimedJob, Database
+from django_pgjobs.worker import hygiene
+from django_pgjobs.worker.claiming import DEAF_POLL_SECONDS
+from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
+from django_pgjobs.worker.inbox import Inbox
+from django_pgjobs.worker.keeping import Keeper
+
+log = logging.getLogger("django_pgjobs")
+
+
+def item_of(job: ClaimedJob, claim_id: str, kind: str, payload: str | None) -> Item:
+    """Return a claimed job as an attempt takes it."""
+    return Item(
+        run=0,
+        kind=kind,
+        id=job.id,
+        claim_id=claim_id,
+        name=job.name,
+        attempt=job.attempt,
+        max_attempts=job.max_attempts,
+        timeout=job.timeout_seconds,
+        payload=payload,
+        headers=job.headers,
+        queue=job.queue,
+        description=job.description,
+        error=job.error,
+    )
+
+
+def perform(db: Database, job: ClaimedJob, claim_id: str, author: Author) -> str:
+    """Run a claimed job to the end of its attempt, callback included, and write it; return the kind of end."""
+    if job.ending is not None:
+        return _callback(db, job, claim_id, job.ending, author)
+    began = clock.monotonic()
+    decision = _attempt(db, job, claim_id, BODY)
+    kind, end = finalising.end_of(decision, job.id, claim_id, job.name, clock.monotonic() - began)
+    recorded = finalising.write(db, kind, [end], author)
+    if not recorded:
+        log.warning("lease lost, nothing of the job was changed name=%s job=%d claim=%s", job.name, job.id, claim_id)
+    elif kind == MARK:
+        error = end.failure.summary if end.failure else ""
+        return _callback(db, job._replace(error=error), claim_id, end.outcome, author)
+    return kind
+
+
+def _attempt(db: Database, job: ClaimedJob, claim_id: str, kind: str) -> decide.Decision:
+    payload = job.payload if job.payload is not None else store.read_payload(db, job.id, claim_id)
+    if payload is None:
+        return decide.Release("the claim was lost before the payload was read")
+    prepared = attempt.prepare(item_of(job, claim_id, kind, payload), _report(db, job.id, claim_id), Told())
+    if not isinstance(prepared, attempt.Prepared):
+        return prepared
+    return contextvars.Context().run(attempt.run_here, prepared)
+
+
+def _callback(db: Database, job: ClaimedJob, claim_id: str, outcome: str, author: Author) -> str:
+    decision = _attempt(db, job, claim_id, CALLBACK_OF[outcome])
+    if isinstance(decision, decide.Succeed):
+        finalising.write(db, END, [finalising.after_callback(job.id, claim_id, outcome)], author)
+        return END
+    kind, end = finalising.end_of(decision, job.id, claim_id, job.name, None)
+    finalising.write(db, kind, [end], author)
+    return kind
+
+
+def _report(db: Database, job_id: int, claim_id: str) -> attempt.Reporter:
+    def report(n: float, total: float | None, message: str) -> None:
+        progress = json.dumps({"n": n, "total": total, "message": message})
+        store.write_progress(db, [(job_id, claim_id, progress)])
+
+    return report
+
+
+class InlineWorker:
+    """Claims one job at a time and performs it."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.stopped = threading.Event()
+        self.held: dict[int, str] = {}
+        self.ended = 0
+        self.frontier = worker.frontier()
+        self.duties = duties()
+        self.keeper = Keeper(
+            lambda: worker.connect("keep"),
+            Inbox(),
+            held=lambda: list(self.held.copy().items()),
+            check_ins=lambda: dict.fromkeys(self.held.copy().values(), 1e9),
+            facts=lambda: worker.facts("running", len(self.held), self.ended),
+            lease_seconds=worker.conf.lease_seconds,
+            renew_seconds=worker.conf.renew_seconds,
+            beat_seconds=worker.conf.beat_seconds,
+        )
+
+    def run(self) -> int:
+        """Work until stopped, idle or done; return the exit status."""
+        self.keeper.start()
+        db: WorkerConnection | None = None
+        while not self.stopped.is_set():
+            try:
+                db = db or self.worker.connect("inline")
+                if not self._work(db):
+                    break
+            except TROUBLE as error:
+                log.warning("database trouble, will try again: %s", " ".join(str(error).split()))
+                db = None
+                self.stopped.wait(1.0)
+        self.keeper.stop()
+        self.keeper.join(5.0)
+        self.keeper.farewell(self.worker.facts("stopped", 0, self.ended))
+        return 0
+
+    def _work(self, db: WorkerConnection) -> bool:
+        """Perform one job, or rest; return whether to go on."""
+        options = self.worker.options
+        for duty in self.duties:
+            duty.tick(db)
+        if options.max_jobs is not None and self.ended >= options.max_jobs:
+            return False
+        if self._one(db):
+            return True
+        if options.until_idle:
+            return False
+        pairs = list(self.frontier.at)
+        due = store.next_due(db, pairs) if pairs else None
+        self.stopped.wait(
+            min(DEAF_POLL_SECONDS, self.worker.conf.poll_seconds, DEAF_POLL_SECONDS if due is None else due)
+        )
+        return True
+
+    def _one(self, db: WorkerConnection) -> bool:
+        self.frontier.replace(store.list_pairs(db))
+        self.frontier.sweep_all()
+        plan = self.frontier.plan(clock.monotonic())
+        if not plan:
+            return False
+        claim_id, options = uuid4(), self.worker.claim_options()
+        jobs = store.claim_jobs(
+            db,
+            plan,
+            claim_id=claim_id,
+            worker=self.worker.author.worker,
+            limit=1,
+            lease_seconds=options.lease_seconds,
+            allowance_seconds=options.allowance_seconds,
+            grace_seconds=options.grace_seconds,
+        )
+        for job in jobs:
+            self._perform(db, job, str(claim_id))
+        return bool(jobs)
+
+    def _perform(self, db: WorkerConnection, job: ClaimedJob, claim_id: str) -> None:
+        self.held[job.id] = claim_id
+        try:
+            if perform(db, job, claim_id, self.worker.author) != RELEASE:
+                self.ended += 1
+        finally:
+            del self.held[job.id]
+            hygiene.tidy(f"name={job.name} job={job.id}")
+        store.delete_claims(db, [claim_id])
+
+
+def run(options: WorkerOptions) -> int:
+    """Run an inline worker until stopped; return its exit status. Main thread only."""
+    worker = InlineWorker(Worker.of(replace(options, processes=1, threads=1)))
+    with _signals(worker.stopped):
+        if wait_for_database(worker.worker, worker.stopped) is None:
+            return 0
+        log.info("inline worker starts name=%s", worker.worker.author.name)
+        return worker.run()
+
+
+@contextlib.contextmanager
+def _signals(stopped: threading.Event):  # type: ignore[no-untyped-def]
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

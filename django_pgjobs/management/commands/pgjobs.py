@@ -1,0 +1,32 @@
+"""``manage.py pgjobs …``: everything of this package that is done from the shell."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from django_pgjobs.management import running
+
+
+class Command(BaseCommand):
+    """The subcommands; ``pgjobs run`` is ``runjobs``."""
+
+    help = "Background jobs: run a worker, and what else is done from the shell."
+    requires_system_checks = []  # noqa: RUF012 (Django's own type); a worker checks itself
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the subcommands."""
+        subcommands = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
+        running.add_arguments(subcommands.add_parser("run", help="Run a worker (the same as runjobs)."))
+        # Hidden: what a supervisor starts its executors with.
+        running.add_executor_arguments(subcommands.add_parser("executor"))
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run the subcommand."""
+        if options["subcommand"] == "executor":
+            running.run_executor(options)
+        else:
+            running.check_and_run(self, options)
+        sys.stdout.flush()

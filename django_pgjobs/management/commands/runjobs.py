@@ -1,0 +1,24 @@
+"""``manage.py runjobs``: run a worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from django_pgjobs.management import running
+
+
+class Command(BaseCommand):
+    """A worker: claims jobs and runs them, until it is stopped."""
+
+    help = "Run a worker: claim jobs and run them until stopped by SIGTERM or Ctrl-C (drains; a second one hurries)."
+    requires_system_checks = []  # noqa: RUF012 (Django's own type); a worker checks itself
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        running.add_arguments(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run until drained."""
+        running.check_and_run(self, options)

@@ -1,0 +1,132 @@
+"""The options of ``runjobs`` and ``pgjobs run``, and the way from them to a worker."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DEFAULT_DB_ALIAS
+
+from django_pgjobs import inline, reloading, runtime
+from django_pgjobs.conf import QUEUE_NAME, get_conf
+from django_pgjobs.worker import executor
+from django_pgjobs.worker.children import entry_point
+from django_pgjobs.worker.logs import speak_on_stderr
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare a worker's options."""
+    conf = "default: the setting"
+    parser.add_argument(
+        "--queues", metavar="NAME[,NAME…]", type=_queues, help="Serve only these queues (default: all)."
+    )
+    parser.add_argument("--exclude-queues", metavar="NAME[,NAME…]", type=_queues, help="Serve all queues but these.")
+    parser.add_argument("--processes", metavar="N", type=_positive, help=f"Executor processes ({conf} PROCESSES).")
+    parser.add_argument("--threads", metavar="N", type=_positive, help=f"Job threads per executor ({conf} THREADS).")
+    parser.add_argument(
+        "--async-slots", metavar="N", type=_positive, help=f"async def jobs at once per executor ({conf} ASYNC_SLOTS)."
+    )
+    parser.add_argument(
+        "--until-idle", action="store_true", help="Exit 0 as soon as no job is due. Later retries do not count."
+    )
+    parser.add_argument("--max-jobs", metavar="N", type=_positive, help="Exit 0 after N jobs have ended.")
+    parser.add_argument(
+        "--inline",
+        action="store_true",
+        help="One process, one job at a time in its main thread: for debuggers and coverage. No timeouts, no kill.",
+    )
+    parser.add_argument(
+        "--reload",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="Restart the worker when code changes (default: while DEBUG is on).",
+    )
+    parser.add_argument("--database", metavar="ALIAS", default=DEFAULT_DB_ALIAS, help="Database alias of the jobs.")
+    parser.add_argument("--name", metavar="NAME", default="", help="Label of this worker (default: host:pid).")
+
+
+def add_executor_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what a supervisor tells its executors."""
+    for name in ("channel", "board", "threads", "async-slots"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--database", required=True)
+    parser.add_argument("--application-name", required=True)
+
+
+def check_and_run(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Refuse to start on check errors, with their own text; else run a worker and exit with its status."""
+    _check_platform(options)
+    command.check(display_num_errors=True)
+    speak_on_stderr(options["verbosity"])
+    if options["database"] not in settings.DATABASES:
+        raise CommandError(f"There is no database alias {options['database']!r}.")
+    if options["queues"] and options["exclude_queues"]:
+        raise CommandError("--queues and --exclude-queues cannot go together.")
+    if reloading.wanted(options["reload"], options):
+        sys.exit(reloading.run_with_restarts())
+    worker = _worker_options(command, options)
+    status = inline.run(worker) if options["inline"] else runtime.run(worker)
+    if status:
+        sys.exit(status)
+
+
+def _check_platform(options: dict[str, Any]) -> None:
+    if not hasattr(os, "killpg") and not options["inline"]:
+        raise CommandError("Workers need a POSIX system (Linux, macOS). Here, use --inline.")
+    if not options["inline"] and settings.SETTINGS_MODULE is None:  # type: ignore[misc]
+        raise CommandError("Executors need a settings module they can import; with settings.configure() use --inline.")
+
+
+def _worker_options(command: BaseCommand, options: dict[str, Any]) -> runtime.WorkerOptions:
+    from_command_line = getattr(command, "_called_from_command_line", False)
+    passed = [f"--{key}={options[key]}" for key in ("settings", "pythonpath") if options.get(key)]
+    if not from_command_line:
+        passed = [f"--settings={os.environ.get('DJANGO_SETTINGS_MODULE', settings.SETTINGS_MODULE)}"]
+    return runtime.WorkerOptions(
+        entry=entry_point(from_command_line=from_command_line),
+        entry_options=(*passed, f"--verbosity={options['verbosity']}"),
+        database=options["database"],
+        name=options["name"],
+        queues=options["queues"],
+        excluded=options["exclude_queues"] or (),
+        processes=options["processes"],
+        threads=options["threads"],
+        async_slots=options["async_slots"],
+        max_jobs=options["max_jobs"],
+        until_idle=options["until_idle"],
+    )
+
+
+def run_executor(options: dict[str, Any]) -> None:
+    """Run an executor: never returns."""
+    speak_on_stderr(options["verbosity"])
+    executor.main(
+        channel_fd=options["channel"],
+        board_fd=options["board"],
+        threads=options["threads"],
+        async_slots=options["async_slots"],
+        database=options["database"],
+        application_name=options["application_name"],
+    )
+
+
+def _queues(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    allowed = get_conf().queues
+    for name in names:
+        if not QUEUE_NAME.fullmatch(name) or (allowed is not None and name not in allowed):
+            raise argparse.ArgumentTypeError(f"there is no queue {name!r}")
+    if not names:
+        raise argparse.ArgumentTypeError("needs at least one queue")
+    return names
+
+
+def _positive(text: str) -> int:
+    number = int(text) if text.isdigit() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 on, not {text!r}")
+    return number

@@ -1,0 +1,104 @@
+"""``runjobs --reload``: a small parent watches the project's files and restarts the worker as a process.
+
+Django's autoreloader runs its function in a daemon thread and leaves by ``sys.exit``: no signal handlers, no
+drain. So the parent here only watches, with Django's reloader classes, and the worker is a child started by the same
+command line with an environment variable that says so. A worker that cannot boot waits for the next change.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.utils.autoreload import BaseReloader, get_reloader
+
+from django_pgjobs.worker.children import entry_point
+
+log = logging.getLogger("django_pgjobs")
+
+CHILD = "PGJOBS_RELOADED"
+STOP_SECONDS = 5.0
+LOOK_SECONDS = 0.2
+
+
+def wanted(option: bool | None, options: dict[str, Any]) -> bool:
+    """Whether this process shall only watch: asked for or DEBUG, and not the watched child itself."""
+    if os.environ.get(CHILD) or options["inline"] or options["until_idle"] or options["max_jobs"]:
+        return False
+    return settings.DEBUG if option is None else option
+
+
+def run_with_restarts() -> int:
+    """Run the worker as a child and restart it at each change, until a signal comes; return its exit status."""
+    changed, stopped = threading.Event(), threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    threading.Thread(target=_watch, args=(changed,), name="pgjobs-reload", daemon=True).start()
+    log.info("watching files, the worker restarts when they change")
+    while True:
+        child = _start()
+        status = _until(child, changed, stopped)
+        if stopped.is_set():
+            return _stop(child)
+        if status is None:
+            log.info("code changed, worker restarts")
+            _stop(child)
+        else:
+            log.warning("worker ended with status %d, waiting for the next change", status)
+            while not (changed.wait(LOOK_SECONDS) or stopped.is_set()):
+                pass
+            if stopped.is_set():
+                return status
+        changed.clear()
+
+
+def _start() -> subprocess.Popen[bytes]:
+    arguments = [*entry_point(from_command_line=True), *sys.argv[1:]]
+    return subprocess.Popen(arguments, env={**os.environ, CHILD: "1"}, process_group=0)  # noqa: S603
+
+
+def _until(child: subprocess.Popen[bytes], changed: threading.Event, stopped: threading.Event) -> int | None:
+    """Wait for the child's end (its status), or for a change or signal (None)."""
+    while not (changed.is_set() or stopped.is_set()):
+        try:
+            return child.wait(LOOK_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
+    return None
+
+
+def _stop(child: subprocess.Popen[bytes]) -> int:
+    """Drain the child: SIGTERM, a second one to hurry, then SIGKILL."""
+    for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
+        if child.poll() is None:
+            child.send_signal(number)
+            try:
+                child.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                continue
+    return child.wait()
+
+
+def _watch(changed: threading.Event) -> None:
+    reloader: BaseReloader = get_reloader()
+    reloader.watch_dir(Path(settings.BASE_DIR) if hasattr(settings, "BASE_DIR") else Path.cwd(), "**/*.py")
+    seen: dict[Path, float] = {}
+    first = True
+    while True:
+        for path in reloader.watched_files(include_globs=True):
+            try:
+                mtime = path.stat().st_mtime
+            except OSError:
+                continue
+            if not first and seen.get(path) != mtime:
+                changed.set()
+            seen[path] = mtime
+        first = False
+        threading.Event().wait(1.0)

@@ -1,0 +1,258 @@
+"""The composition root: from options to a running worker. The only room that wires conf, worker and maintenance."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from django.db import connections
+
+from django_pgjobs import __version__, clock, store
+from django_pgjobs.conf import Conf, get_conf
+from django_pgjobs.finalising import LADDER_SECONDS
+from django_pgjobs.maintenance.duties import duties
+from django_pgjobs.worker import identity
+from django_pgjobs.worker.acking import Acker
+from django_pgjobs.worker.children import Crew
+from django_pgjobs.worker.claiming import Claimer, ClaimOptions
+from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
+from django_pgjobs.worker.frontier import Frontier
+from django_pgjobs.worker.inbox import Inbox
+from django_pgjobs.worker.keeping import Keeper
+from django_pgjobs.worker.listening import Listener
+from django_pgjobs.worker.logs import logging_in_a_thread
+from django_pgjobs.worker.maintaining import Maintainer
+from django_pgjobs.worker.runs import ALLOWANCE_SECONDS, Table
+from django_pgjobs.worker.supervisor import Limits, Supervisor
+
+log = logging.getLogger("django_pgjobs")
+
+SUPERVISOR_CONNECTIONS = 5
+LONGEST_WAIT_SECONDS = 10.0
+LEAVE_SECONDS = 5.0
+SWITCH_SECONDS = 0.0005
+LEAST_STATEMENT_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """What ``runjobs`` was told; None stands for the setting's value."""
+
+    entry: tuple[str, ...] = ()
+    entry_options: tuple[str, ...] = ()
+    database: str = "default"
+    name: str = ""
+    queues: tuple[str, ...] | None = None
+    excluded: tuple[str, ...] = ()
+    processes: int | None = None
+    threads: int | None = None
+    async_slots: int | None = None
+    max_jobs: int | None = None
+    until_idle: bool = False
+
+
+@dataclass(slots=True)
+class Worker:
+    """One worker: its name, its parts, and what it says of itself."""
+
+    options: WorkerOptions
+    conf: Conf
+    author: store.Author
+    processes: int
+    threads: int
+    async_slots: int
+
+    @classmethod
+    def of(cls, options: WorkerOptions) -> Worker:
+        """Return a worker that has not been started; settings fill what ``options`` leave open."""
+        conf = get_conf()
+        name = options.name or f"{socket.gethostname()}:{os.getpid()}"
+        author = store.Author(uuid4(), name, conf.release)
+        return cls(
+            options,
+            conf,
+            author,
+            conf.processes if options.processes is None else options.processes,
+            conf.threads if options.threads is None else options.threads,
+            conf.async_slots if options.async_slots is None else options.async_slots,
+        )
+
+    def connect(self, role: str, *, durable: bool = True) -> WorkerConnection:
+        """Return a new connection for one of the worker's threads. Raises one of ``TROUBLE``."""
+        seconds = max(self.conf.renew_seconds / 3, LEAST_STATEMENT_SECONDS)
+        role = f"pgjobs {self.author.name[:40]} {role}"
+        return WorkerConnection(self.options.database, role, statement_seconds=seconds, durable=durable)
+
+    def facts(self, state: str = "running", running: int = 0, finished: int = 0) -> dict[str, object]:
+        """Return the columns of the heartbeat row."""
+        options = self.options
+        return {
+            "id": self.author.worker,
+            "name": self.author.name,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "queues": None if options.queues is None else json.dumps(list(options.queues)),
+            "excluded_queues": json.dumps(list(options.excluded)) if options.excluded else None,
+            "processes": self.processes,
+            "threads": self.threads,
+            "async_slots": self.async_slots,
+            "version": __version__,
+            "release": self.author.release,
+            "state": state,
+            "running": running,
+            "finished": finished,
+        }
+
+    def claim_options(self) -> ClaimOptions:
+        """Return what every claim of this worker says."""
+        conf = self.conf
+        return ClaimOptions(
+            worker=self.author.worker,
+            lease_seconds=conf.lease_seconds,
+            allowance_seconds=ALLOWANCE_SECONDS,
+            grace_seconds=conf.rescue_grace_seconds,
+            poll_seconds=conf.poll_seconds,
+        )
+
+    def frontier(self) -> Frontier:
+        """Return the pairs this worker may claim from, none known yet."""
+        queues = self.options.queues
+        return Frontier(None if queues is None else frozenset(queues), frozenset(self.options.excluded))
+
+
+def wait_for_database(worker: Worker, stopped: threading.Event) -> store.Identity | None:
+    """Wait until the server is there and migrated, saying what is missing; None when ``stopped`` comes first."""
+    tries = 0
+    while not stopped.is_set():
+        try:
+            db = worker.connect("start")
+            db.close()
+            if db.identity.table is not None:
+                return db.identity
+            log.error("the tables of django-pgjobs are not there: run manage.py migrate; waiting")
+        except TROUBLE as error:
+            log.error("database cannot be reached, waiting: %s", " ".join(str(error).split()))
+        tries += 1
+        stopped.wait(min(LONGEST_WAIT_SECONDS, 0.5 * 2 ** min(tries, 6)) * random.uniform(0.5, 1.0))
+    return None
+
+
+def run(options: WorkerOptions) -> int:
+    """Run a worker in this process until it has drained; return its exit status. Main thread only."""
+    worker = Worker.of(options)
+    with logging_in_a_thread():
+        with _stop_signals() as stopped:
+            found = wait_for_database(worker, stopped)
+        if found is None:
+            return 0
+        _say_budget(worker, found)
+        return _serve(worker, found)
+
+
+@contextlib.contextmanager
+def _stop_signals() -> Any:
+    """While nothing has started yet, a signal only ends the waiting."""
+    stopped = threading.Event()
+    before = {n: signal.signal(n, lambda *_: stopped.set()) for n in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _say_budget(worker: Worker, found: store.Identity) -> None:
+    per_executor = worker.threads * len(connections.settings)
+    total = worker.processes * per_executor + SUPERVISOR_CONNECTIONS
+    log.info(
+        "worker starts name=%s queues=%s processes=%d threads=%d async_slots=%d connections≤%d of %d",
+        worker.author.name, ",".join(worker.options.queues or ("all",)), worker.processes, worker.threads,
+        worker.async_slots, total, found.max_connections,
+    )  # fmt: skip
+    if total > found.max_connections:
+        log.warning("the worker may need %d connections, the server allows %d", total, found.max_connections)
+
+
+def _serve(worker: Worker, found: store.Identity) -> int:
+    # A busy thread would hold the interpreter for 5 ms at a time; a renewal must not wait behind a flush.
+    sys.setswitchinterval(SWITCH_SECONDS)
+    inbox, table = Inbox(), Table()
+    acker = Acker(lambda: worker.connect("ack"), inbox, worker.author)
+    claimer = Claimer(lambda: worker.connect("claim", durable=False), inbox, worker.frontier(), worker.claim_options())
+    supervisor = Supervisor(_crew(worker), _limits(worker), inbox, table, claimer, acker, list(identity.of(found)))
+    keeper = _keeper(worker, inbox, table, supervisor)
+    maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, duties())
+    loops: list[Any] = [acker, claimer, keeper, maintainer]
+    if worker.conf.notify:
+        loops.append(Listener(lambda: worker.connect("listen"), inbox, claimer))
+    for loop in loops:
+        loop.start()
+    status = supervisor.run()
+    _leave(worker, supervisor, keeper, loops)
+    return status
+
+
+def _crew(worker: Worker) -> Crew:
+    return Crew(
+        entry=worker.options.entry,
+        options=worker.options.entry_options,
+        threads=worker.threads,
+        async_slots=worker.async_slots,
+        database=worker.options.database,
+        name=worker.author.name,
+    )
+
+
+def _limits(worker: Worker) -> Limits:
+    options = worker.options
+    return Limits(worker.processes, options.max_jobs, options.until_idle, worker.conf.drain_seconds)
+
+
+def _keeper(worker: Worker, inbox: Inbox, table: Table, supervisor: Supervisor) -> Keeper:
+    conf = worker.conf
+
+    def facts() -> dict[str, object]:
+        state = "running" if supervisor.draining_until is None else "draining"
+        return worker.facts(state, len(table.held), supervisor.ended)
+
+    return Keeper(
+        lambda: worker.connect("keep"),
+        inbox,
+        held=table.fences,
+        check_ins=table.check_ins,
+        facts=facts,
+        lease_seconds=conf.lease_seconds,
+        renew_seconds=conf.renew_seconds,
+        beat_seconds=conf.beat_seconds,
+    )
+
+
+def _leave(worker: Worker, supervisor: Supervisor, keeper: Keeper, loops: list[Any]) -> None:
+    """Flush, stop the threads, say farewell; a database that is away is not waited for long."""
+    for loop in loops:
+        loop.stop()
+    until = clock.monotonic() + LEAVE_SECONDS
+    for loop in loops:
+        loop.join(max(0.0, until - clock.monotonic()))
+    keeper.farewell(worker.facts("stopped", 0, supervisor.ended))
+    statements = sum(loop.statements for loop in loops)
+    ended = supervisor.ended
+    log.info(
+        "worker stopped jobs=%d statements=%d per_job=%.4f cpu_supervisor=%.3fs cpu_executors=%.3fs",
+        ended, statements, statements / max(ended, 1), _cpu(children=False), _cpu(children=True),
+    )  # fmt: skip
+
+
+def _cpu(*, children: bool) -> float:
+    times = os.times()
+    return times.children_user + times.children_system if children else times.user + times.system

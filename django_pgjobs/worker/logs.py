@@ -1,0 +1,76 @@
+"""The supervisor's logging: records go to a thread, so that a blocked stderr or a slow handler stops no renewal."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import logging.handlers
+import queue
+import sys
+from collections.abc import Iterator
+
+LIMIT = 10_000
+FORMAT = "%(asctime)s %(levelname)s %(message)s"
+
+
+class _Handler(logging.handlers.QueueHandler):
+    """Drops records when the thread cannot keep up; a worker must not wait for its log."""
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(queue.Full):
+            self.queue.put_nowait(record)
+
+
+class _Listener(logging.handlers.QueueListener):
+    """Gives records to the handlers the project has configured, as the logger itself would."""
+
+    def handle(self, record: logging.LogRecord) -> None:
+        record = self.prepare(record)
+        for handler in self.handlers:
+            if record.levelno >= handler.level:
+                handler.handle(record)
+
+
+@contextlib.contextmanager
+def logging_in_a_thread() -> Iterator[None]:
+    """Within the block, what this package logs is written by a thread of its own."""
+    logger = logging.getLogger("django_pgjobs")
+    handlers, propagate = logger.handlers, logger.propagate
+    reached = _reached(logger)
+    records: queue.Queue[logging.LogRecord] = queue.Queue(LIMIT)
+    listener = _Listener(records, *reached)
+    logger.handlers, logger.propagate = [_Handler(records)], False
+    listener.start()
+    try:
+        yield
+    finally:
+        logger.handlers, logger.propagate = handlers, propagate
+        listener.stop()
+
+
+def _reached(logger: logging.Logger) -> list[logging.Handler]:
+    found: list[logging.Handler] = []
+    link: logging.Logger | None = logger
+    while link is not None:
+        found += link.handlers
+        link = link.parent if link.propagate else None
+    return found
+
+
+def speak_on_stderr(verbosity: int) -> None:
+    """Where the project has no handler for this package, log to stderr: INFO, per-job lines from ``-v 2`` on."""
+    logger = logging.getLogger("django_pgjobs")
+    if _configured(logger):
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(FORMAT))
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG if verbosity >= 3 else logging.INFO if verbosity >= 1 else logging.WARNING)
+    jobs = logging.getLogger("django_pgjobs.jobs")
+    if jobs.level == logging.NOTSET:
+        jobs.setLevel(logging.INFO if verbosity >= 2 else logging.WARNING)
+
+
+def _configured(logger: logging.Logger) -> bool:
+    """Whether INFO of this package would reach a handler of the project."""
+    return logger.isEnabledFor(logging.INFO) and bool(_reached(logger))
