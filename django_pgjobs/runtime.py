@@ -23,7 +23,7 @@ from django_pgjobs.finalising import LADDER_SECONDS
 from django_pgjobs.maintenance.duties import duties
 from django_pgjobs.worker import identity
 from django_pgjobs.worker.acking import Acker
-from django_pgjobs.worker.children import Crew
+from django_pgjobs.worker.children import Recipe
 from django_pgjobs.worker.claiming import Claimer, ClaimOptions
 from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.frontier import Frontier
@@ -189,7 +189,7 @@ def _serve(worker: Worker, found: store.Identity) -> int:
     inbox, table = Inbox(), Table()
     acker = Acker(lambda: worker.connect("ack"), inbox, worker.author)
     claimer = Claimer(lambda: worker.connect("claim", durable=False), inbox, worker.frontier(), worker.claim_options())
-    supervisor = Supervisor(_crew(worker), _limits(worker), inbox, table, claimer, acker, list(identity.of(found)))
+    supervisor = Supervisor(_recipe(worker), _limits(worker), inbox, table, claimer, acker, list(identity.of(found)))
     keeper = _keeper(worker, inbox, table, supervisor)
     maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, duties())
     loops: list[Any] = [acker, claimer, keeper, maintainer]
@@ -202,8 +202,8 @@ def _serve(worker: Worker, found: store.Identity) -> int:
     return status
 
 
-def _crew(worker: Worker) -> Crew:
-    return Crew(
+def _recipe(worker: Worker) -> Recipe:
+    return Recipe(
         entry=worker.options.entry,
         options=worker.options.entry_options,
         threads=worker.threads,

@@ -543,3 +543,45 @@ def configuring(settings: Mapping[str, str], *, local: bool) -> Params:
 def configure(db: Database, settings: Mapping[str, str], *, local: bool) -> None:
     """Set parameters of the session, or with ``local`` of the open transaction only."""
     db.fetch("configure", configuring(settings, local=local))
+
+
+# --- rescue ---------------------------------------------------------------------------------------------------------
+
+
+class Rescued(NamedTuple):
+    """A job that was taken back from a worker that had lost it, and how it ended (empty: it is ready again)."""
+
+    id: int
+    name: str
+    queue: str
+    priority: int
+    attempt: int
+    claim_id: UUID
+    message: str
+    outcome: str
+
+
+def rescue_jobs(
+    db: Database,
+    *,
+    limit: int,
+    quiet_seconds: float,
+    grace_seconds: float,
+    stale_seconds: float,
+    without_on_cancel: Sequence[str],
+    without_on_abandon: Sequence[str],
+) -> list[Rescued]:
+    """Take back the jobs of up to ``limit`` ledger rows that are due for a look.
+
+    Nothing is taken within ``quiet_seconds`` of the server's start, nor for a passed deadline before
+    ``grace_seconds`` after it. A name in neither list has a callback, or is not known here.
+    """
+    params = {
+        "limit": limit,
+        "quiet": quiet_seconds,
+        "grace": grace_seconds,
+        "stale": stale_seconds,
+        "without_on_cancel": list(without_on_cancel),
+        "without_on_abandon": list(without_on_abandon),
+    }
+    return [Rescued._make(row[:8]) for row in db.fetch("rescue_jobs", params)]

@@ -107,19 +107,24 @@ class ReachFilter(OfferedFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
         """One choice beside the default."""
-        return [("far", _("the first %(count)s jobs") % {"count": grouped(listing.FAR)})]
+        return [("far", self._words(far=True))]
 
     def has_output(self) -> bool:
         """Show it only where it changes something."""
-        return Asked.of(self.request.GET, self.request.GET.get("q", "")).bounded
+        return self._asked().bounded
 
     def choices(self, changelist: Any) -> Any:
         """Word the default as what it does."""
-        for choice in super().choices(changelist):
-            if choice["display"] == _("All"):
-                near = listing.NEAR_TEXT if self.request.GET.get("q") else listing.NEAR
-                choice["display"] = _("the first %(count)s jobs") % {"count": grouped(near)}
-            yield choice
+        for number, choice in enumerate(super().choices(changelist)):
+            yield choice if number else {**choice, "display": self._words(far=False)}
+
+    def _asked(self) -> Asked:
+        return Asked.of(self.request.GET, self.request.GET.get("q", ""))
+
+    def _words(self, *, far: bool) -> str:
+        asked = self._asked()
+        number = grouped(listing.reach_of(asked.state, asked.text, far=far))
+        return str(_("the first %(count)s jobs") % {"count": number})
 
 
 class JobChangeList(ChangeList):

@@ -8,11 +8,12 @@ that its own index gives:
 * succeeded, cancelled, abandoned: latest end first (``pgjobs_job_ended``)
 * ready, scheduled, retrying: earliest ``run_at`` first, one *arm* for each (queue, priority) that has jobs
   (``pgjobs_job_claim_order``)
-* waiting, parked, limited: by name (``pgjobs_job_held``)
+* waiting, parked, limited: by name (``pgjobs_job_held``), and by nothing else: sorting within a name reads them all
 * running: newest id first, by the ids in the ledger of claims
 
 A name, a queue or a text is in none of those indexes (but for a queue's unfinished and a name's held jobs). They
-are looked for among the first ``NEAR`` rows of the order (a text: ``NEAR_TEXT``), or ``FAR`` when the operator asks for it.
+are looked for among the first ``NEAR`` rows of the order (a text: ``NEAR_TEXT``), or ``FAR`` when the operator
+asks for it.
 """
 
 from __future__ import annotations
@@ -38,8 +39,11 @@ NEAR = 20_000
 NEAR_TEXT = 10_000
 """Jobs in which a text is looked for."""
 
+NEAR_HELD = 5_000
+"""Held jobs in which a queue or a text is looked for; each of their ids travels with the query."""
+
 FAR = 1_000_000
-"""The same, for who has the time."""
+"""The same as ``NEAR``, for who has the time (a text: a second or two)."""
 
 ARMS = 40
 """With more (queue, priority) pairs than this, one sort is cheaper than merging them."""
@@ -55,15 +59,17 @@ _ENDED = frozenset(outcome.value for outcome in Outcome)
 _HELD = frozenset(hold.value for hold in Hold)
 _LATER = Q(state=JobState.READY.value, run_at__gt=Now())
 
+DUE_ORDER = ("run_at", "pk")
+
 Pairs = Sequence[tuple[str, int]]
 
 
 class Arm(NamedTuple):
-    """A part of a list that one index range answers: its condition, its order, and the column that can bound it."""
+    """A part of a list that one index range answers: its condition, its order, and the lookup that can bound it."""
 
     where: Q
     order: tuple[str, ...]
-    bound: str | None = None
+    bound: str = "run_at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +90,16 @@ class Asked:
         state, queue, name = (params.get(key, "") for key in ("state", "queue", "name"))
         text, job_id = parse_search(search)
         problem = "\0" in queue + name or bool(state and state not in STATES)
-        reach = FAR if params.get("reach") == "far" else NEAR_TEXT if text else NEAR
+        reach = reach_of(state, text, far=params.get("reach") == "far")
         return cls("" if problem else state, queue, name, text, job_id, reach, problem)
 
     @property
     def bounded(self) -> bool:
         """Whether only a part of the jobs is looked at."""
-        if self.job_id is not None or self.state in _HELD or self.state == JobState.RUNNING:
+        if self.job_id is not None or self.state == JobState.RUNNING:
             return False
+        if self.state in _HELD:
+            return bool(self.queue or self.text)
         by_queue = bool(self.queue) and self.state not in _DUE
         return by_queue or bool(self.name or self.text or self.state == "retrying")
 
@@ -112,14 +120,13 @@ class Asked:
         if self.state in _ENDED:
             return [Arm(Q(), ("-finished_at", "-pk"), "finished_at__gte")]
         if self.state in _HELD:
-            return [Arm(Q(), ("name", "-pk"))]
+            return [Arm(Q(), ("name",))]
         return [Arm(Q(), ("-pk",), "pk__gte")]
 
     def _due_arms(self, pairs: Pairs) -> list[Arm]:
-        order, bound = ("run_at", "pk"), "run_at__lte"
         if not 0 < len(pairs) <= ARMS:
-            return [Arm(Q(), order, bound)]
-        return [Arm(Q(queue=queue, priority=priority), order, bound) for queue, priority in pairs]
+            return [Arm(Q(), DUE_ORDER)]
+        return [Arm(Q(queue=queue, priority=priority), DUE_ORDER) for queue, priority in pairs]
 
 
 def parse_search(search: str) -> tuple[str, int | None]:
@@ -130,12 +137,23 @@ def parse_search(search: str) -> tuple[str, int | None]:
     return term.strip('"'), None
 
 
+def reach_of(state: str, text: str, *, far: bool) -> int:
+    """Return how many jobs a bounded search looks at."""
+    if state in _HELD:
+        return NEAR if far else NEAR_HELD
+    return FAR if far else NEAR_TEXT if text else NEAR
+
+
 def state_condition(state: str) -> Q:
     """What a state or label means; an empty one is no condition."""
     if state == JobState.READY:
         return Q(state=JobState.READY.value, run_at__lte=Now())
     if state in LABELS:
         return _LATER & (Q(attempt__gt=0) if state == "retrying" else Q(attempt=0))
+    if state in _HELD:
+        # Not Q(state=…): beside "hold = 'parked'" its "hold IS NOT NULL" makes PostgreSQL expect a tenth of the rows,
+        # and read them all to sort them.
+        return Q(hold=state, claim_id__isnull=True, finished_at__isnull=True)
     return Q(state=state) if state else Q()
 
 
@@ -148,19 +166,38 @@ def search_condition(text: str, job_id: int | None) -> Q:
 
 def bounded(asked: Asked, jobs: QuerySet[Job], arms: Sequence[Arm]) -> list[Arm]:
     """Return the arms cut to the first ``asked.reach`` jobs together; empty when there are no more anyway."""
+    if asked.state in _HELD:
+        return _bounded_held(asked, jobs, arms[0])
     share = max(asked.reach // len(arms), 1000)
     # A retrying job is searched among all that are to run later: no index knows the attempt.
     state = state_condition(asked.state) if asked.state != "retrying" else _LATER
     ends = [_row_at(share, jobs.filter(state), number, arm) for number, arm in enumerate(arms)]
-    found: dict[int, Any] = dict(_union(ends))
-    cut = [Q(**{str(arm.bound): found[number]}) if number in found else Q() for number, arm in enumerate(arms)]
-    return [arm._replace(where=arm.where & edge) for arm, edge in zip(arms, cut, strict=True)] if found else []
+    found = {number: edge for number, *edge in _union(ends)}
+    cut = [_cut(arm, *found[number]) if number in found else [arm] for number, arm in enumerate(arms)]
+    return [part for parts in cut for part in parts] if found else []
+
+
+def _cut(arm: Arm, edge: Any, last_id: int) -> list[Arm]:
+    if arm.order != DUE_ORDER:
+        return [arm._replace(where=arm.where & Q(**{arm.bound: edge}))]
+    # A million jobs registered at once have one run_at: the id must cut them too, and two ranges can do it.
+    before, at = Q(run_at__lt=edge), Q(run_at=edge, pk__lte=last_id)
+    return [arm._replace(where=arm.where & before), arm._replace(where=arm.where & at)]
+
+
+def _bounded_held(asked: Asked, jobs: QuerySet[Job], arm: Arm) -> list[Arm]:
+    # Thousands may share a name, so no name is an edge: the ids themselves are.
+    held = jobs.filter(state_condition(asked.state)).order_by(*arm.order).values_list("pk", flat=True)
+    ids = list(held[: asked.reach + 1])
+    return [arm._replace(where=Q(pk__in=ids[:-1]))] if len(ids) > asked.reach else []
 
 
 def _row_at(offset: int, jobs: QuerySet[Job], number: int, arm: Arm) -> Any:
-    column = str(arm.bound).partition("__")[0]
-    ordered = jobs.filter(arm.where).order_by(arm.order[0])
-    return ordered.annotate(arm=Value(number), edge=F(column)).values_list("arm", "edge")[offset : offset + 1]
+    column = arm.bound.partition("__")[0]
+    # Nothing but columns of the index, so that the heap is not read.
+    known, order = (F("pk"), arm.order) if arm.order == DUE_ORDER else (Value(0), arm.order[:1])
+    ordered = jobs.filter(arm.where).order_by(*order).annotate(arm=Value(number), edge=F(column), last_id=known)
+    return ordered.values_list("arm", "edge", "last_id")[offset : offset + 1]
 
 
 def find_ids(jobs: QuerySet[Job], arms: Sequence[Arm]) -> list[int]:

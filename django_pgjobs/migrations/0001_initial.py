@@ -78,9 +78,7 @@ class Migration(migrations.Migration):
                 ("lease_expires_at", models.DateTimeField()),
                 (
                     "check_at",
-                    models.DateTimeField(
-                        help_text="When somebody shall look: lease end or earliest deadline."
-                    ),
+                    models.DateTimeField(help_text="When somebody shall look: lease end or earliest deadline."),
                 ),
                 ("job_ids", django_pgjobs.fields.BigIntArrayField()),
             ],
@@ -133,9 +131,7 @@ class Migration(migrations.Migration):
                 ("max_attempts", models.IntegerField(db_default=5, verbose_name="maximum attempts")),
                 (
                     "priority",
-                    models.SmallIntegerField(
-                        db_default=0, help_text="Larger runs first.", verbose_name="priority"
-                    ),
+                    models.SmallIntegerField(db_default=0, help_text="Larger runs first.", verbose_name="priority"),
                 ),
                 (
                     "ending_attempt",
@@ -260,18 +256,14 @@ class Migration(migrations.Migration):
                 ("started_at", models.DateTimeField(null=True, verbose_name="started at")),
                 (
                     "ended_at",
-                    models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), verbose_name="ended at"
-                    ),
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="ended at"),
                 ),
                 ("duration_seconds", models.FloatField(null=True, verbose_name="duration in seconds")),
                 ("exception", models.TextField(db_default="", verbose_name="exception")),
                 ("message", models.TextField(db_default="", verbose_name="message")),
                 (
                     "chain",
-                    models.JSONField(
-                        db_default=models.Value([], models.JSONField()), verbose_name="chain of causes"
-                    ),
+                    models.JSONField(db_default=models.Value([], models.JSONField()), verbose_name="chain of causes"),
                 ),
                 ("traceback", models.TextField(db_default="", verbose_name="traceback")),
                 (
@@ -293,9 +285,7 @@ class Migration(migrations.Migration):
                 "abstract": False,
                 "default_permissions": ("view",),
                 "required_db_vendor": "postgresql",
-                "constraints": [
-                    models.UniqueConstraint(fields=("job", "claim_id"), name="pgjobs_attempt_claim")
-                ],
+                "constraints": [models.UniqueConstraint(fields=("job", "claim_id"), name="pgjobs_attempt_claim")],
             },
         ),
         # A claim takes whole pages at once, so each row needs room on its page for a second version: fillfactor 50
@@ -313,7 +303,5 @@ class Migration(migrations.Migration):
             index="pgjobs_job_claim_order",
             index_parameters={"deduplicate_items": "off"},
         ),
-        SetStorageParameters(
-            "Claim", {"autovacuum_vacuum_scale_factor": 0, "autovacuum_vacuum_threshold": 1000}
-        ),
+        SetStorageParameters("Claim", {"autovacuum_vacuum_scale_factor": 0, "autovacuum_vacuum_threshold": 1000}),
     ]

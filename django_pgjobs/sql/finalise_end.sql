@@ -12,7 +12,7 @@ WITH ended AS MATERIALIZED (
 held AS MATERIALIZED (
     SELECT ended.*
     FROM ended
-    JOIN pgjobs_job AS j ON j.id = ended.id
+    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[ended.id])
     WHERE true
       AND j.claim_id = ended.claim_id -- fence
       AND j.outcome IS NULL -- fence
@@ -27,8 +27,10 @@ recorded AS (
         duration_seconds = coalesce(held.seconds, j.duration_seconds),
         worker = %(worker)s::uuid
     FROM held
-    WHERE j.id = held.id
-    RETURNING j.id, j.attempt, j.waited
+    WHERE j.id = ANY (ARRAY[held.id])
+    RETURNING
+        j.id, j.attempt, j.waited,
+        held.claim_id, held.cause, held.seconds, held.exception, held.message, held.chain, held.traceback
 ),
 history AS (
     INSERT INTO pgjobs_attempt (
@@ -36,12 +38,11 @@ history AS (
         exception, message, chain, traceback
     )
     SELECT
-        recorded.id, held.claim_id, recorded.attempt, held.cause, %(worker)s::uuid, %(worker_name)s, %(release)s,
-        statement_timestamp() - make_interval(secs => held.seconds), statement_timestamp(), held.seconds,
-        coalesce(held.exception, ''), coalesce(held.message, ''), coalesce(held.chain, '[]'), coalesce(held.traceback, '')
+        id, claim_id, attempt, cause, %(worker)s::uuid, %(worker_name)s, %(release)s,
+        statement_timestamp() - make_interval(secs => seconds), statement_timestamp(), seconds,
+        coalesce(exception, ''), coalesce(message, ''), coalesce(chain, '[]'), coalesce(traceback, '')
     FROM recorded
-    JOIN held USING (id)
-    WHERE held.cause IS NOT NULL
+    WHERE cause IS NOT NULL
     ON CONFLICT DO NOTHING
 )
 SELECT id, CASE WHEN waited THEN pg_notify('pgjobs_ended', id::text) END FROM recorded

@@ -12,7 +12,7 @@ WITH failed AS MATERIALIZED (
 held AS MATERIALIZED (
     SELECT failed.*, j.claimed_at
     FROM failed
-    JOIN pgjobs_job AS j ON j.id = failed.id
+    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[failed.id])
     WHERE true
       AND j.claim_id = failed.claim_id -- fence
       AND j.outcome IS NULL -- fence
@@ -30,8 +30,10 @@ recorded AS (
         progress = NULL,
         release_requested_at = NULL
     FROM held
-    WHERE j.id = held.id
-    RETURNING j.id, j.attempt, j.run_at, j.queue, j.priority
+    WHERE j.id = ANY (ARRAY[held.id])
+    RETURNING
+        j.id, j.attempt, j.run_at, j.queue, j.priority,
+        held.claim_id, held.cause, held.seconds, held.exception, held.message, held.chain, held.traceback
 ),
 history AS (
     INSERT INTO pgjobs_attempt (
@@ -39,11 +41,10 @@ history AS (
         exception, message, chain, traceback
     )
     SELECT
-        recorded.id, held.claim_id, recorded.attempt, held.cause, %(worker)s::uuid, %(worker_name)s, %(release)s,
-        statement_timestamp() - make_interval(secs => held.seconds), statement_timestamp(), held.seconds,
-        held.exception, held.message, held.chain, held.traceback
+        id, claim_id, attempt, cause, %(worker)s::uuid, %(worker_name)s, %(release)s,
+        statement_timestamp() - make_interval(secs => seconds), statement_timestamp(), seconds,
+        exception, message, chain, traceback
     FROM recorded
-    JOIN held USING (id)
     ON CONFLICT DO NOTHING
 )
 SELECT id, run_at, queue, priority FROM recorded

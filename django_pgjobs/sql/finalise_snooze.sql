@@ -9,7 +9,7 @@ WITH snoozed AS MATERIALIZED (
 held AS MATERIALIZED (
     SELECT j.id, snoozed.delay
     FROM snoozed
-    JOIN pgjobs_job AS j ON j.id = snoozed.id
+    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[snoozed.id])
     WHERE true
       AND j.claim_id = snoozed.claim_id -- fence
       AND j.outcome IS NULL -- fence
@@ -24,5 +24,5 @@ SET claim_id = NULL,
     progress = NULL,
     release_requested_at = NULL
 FROM held
-WHERE j.id = held.id
+WHERE j.id = ANY (ARRAY[held.id])
 RETURNING j.id, j.run_at, j.queue, j.priority

@@ -9,7 +9,7 @@ WITH done AS MATERIALIZED (
 held AS MATERIALIZED (
     SELECT j.id, done.result, done.seconds
     FROM done
-    JOIN pgjobs_job AS j ON j.id = done.id
+    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[done.id])
     WHERE true
       AND j.claim_id = done.claim_id -- fence
       AND j.outcome IS NULL -- fence
@@ -23,7 +23,7 @@ recorded AS (
         duration_seconds = held.seconds,
         worker = %(worker)s::uuid
     FROM held
-    WHERE j.id = held.id
+    WHERE j.id = ANY (ARRAY[held.id])
     RETURNING j.id, j.waited
 )
 SELECT id, CASE WHEN waited THEN pg_notify('pgjobs_ended', id::text) END FROM recorded

@@ -12,7 +12,7 @@ WITH ending AS MATERIALIZED (
 held AS MATERIALIZED (
     SELECT ending.*
     FROM ending
-    JOIN pgjobs_job AS j ON j.id = ending.id
+    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[ending.id])
     WHERE true
       AND j.claim_id = ending.claim_id -- fence
       AND j.outcome IS NULL -- fence
@@ -27,8 +27,10 @@ marked AS (
         cancel_reason = CASE WHEN j.cancel_reason = '' THEN coalesce(held.reason, '') ELSE j.cancel_reason END,
         duration_seconds = coalesce(held.seconds, j.duration_seconds)
     FROM held
-    WHERE j.id = held.id
-    RETURNING j.id, j.attempt
+    WHERE j.id = ANY (ARRAY[held.id])
+    RETURNING
+        j.id, j.attempt,
+        held.claim_id, held.cause, held.seconds, held.exception, held.message, held.chain, held.traceback
 ),
 history AS (
     INSERT INTO pgjobs_attempt (
@@ -36,12 +38,11 @@ history AS (
         exception, message, chain, traceback
     )
     SELECT
-        marked.id, held.claim_id, marked.attempt, held.cause, %(worker)s::uuid, %(worker_name)s, %(release)s,
-        statement_timestamp() - make_interval(secs => held.seconds), statement_timestamp(), held.seconds,
-        coalesce(held.exception, ''), coalesce(held.message, ''), coalesce(held.chain, '[]'), coalesce(held.traceback, '')
+        id, claim_id, attempt, cause, %(worker)s::uuid, %(worker_name)s, %(release)s,
+        statement_timestamp() - make_interval(secs => seconds), statement_timestamp(), seconds,
+        coalesce(exception, ''), coalesce(message, ''), coalesce(chain, '[]'), coalesce(traceback, '')
     FROM marked
-    JOIN held USING (id)
-    WHERE held.cause IS NOT NULL
+    WHERE cause IS NOT NULL
     ON CONFLICT DO NOTHING
 )
 SELECT id FROM marked

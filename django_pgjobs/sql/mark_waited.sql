@@ -9,7 +9,7 @@ marked AS (
     UPDATE pgjobs_job AS j
     SET waited = true
     FROM held
-    WHERE j.id = held.id
+    WHERE j.id = ANY (ARRAY[held.id])
     RETURNING j.finished_at IS NOT NULL AS ended
 )
 SELECT coalesce((SELECT ended FROM marked), finished_at IS NOT NULL) FROM pgjobs_job WHERE id = %(id)s::bigint

@@ -9,7 +9,7 @@ WITH parked AS MATERIALIZED (
 held AS MATERIALIZED (
     SELECT j.id, parked.reason, parked.fingerprint
     FROM parked
-    JOIN pgjobs_job AS j ON j.id = parked.id
+    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[parked.id])
     WHERE true
       AND j.claim_id = parked.claim_id -- fence
       AND j.outcome IS NULL -- fence
@@ -25,5 +25,5 @@ SET claim_id = NULL,
     hold_reason = held.reason,
     hold_fingerprint = held.fingerprint
 FROM held
-WHERE j.id = held.id
+WHERE j.id = ANY (ARRAY[held.id])
 RETURNING j.id

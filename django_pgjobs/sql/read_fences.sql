@@ -10,4 +10,4 @@ SELECT
     j.ending IS NOT NULL AS ending,
     j.cancel_requested_at IS NOT NULL AS cancelled
 FROM unnest(%(ids)s::bigint[], %(claim_ids)s::uuid[]) AS held (id, claim_id)
-JOIN pgjobs_job AS j ON j.id = held.id
+JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[held.id])

@@ -9,7 +9,7 @@ SELECT
     coalesce(j.cancel_mode, ''), coalesce(j.cancel_by, ''), coalesce(j.cancel_reason, ''),
     j.release_requested_at IS NOT NULL AS released
 FROM unnest(%(ids)s::bigint[], %(claim_ids)s::uuid[]) AS held (id, claim_id)
-LEFT JOIN pgjobs_job AS j ON j.id = held.id
+LEFT JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[held.id])
 WHERE j.id IS NULL
    OR j.claim_id IS DISTINCT FROM held.claim_id
    OR j.outcome IS NOT NULL

@@ -11,7 +11,7 @@ WITH released AS MATERIALIZED (
 held AS MATERIALIZED (
     SELECT released.*
     FROM released
-    JOIN pgjobs_job AS j ON j.id = released.id
+    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[released.id])
     WHERE true
       AND j.claim_id = released.claim_id -- fence
       AND j.outcome IS NULL -- fence
@@ -27,8 +27,10 @@ recorded AS (
         progress = NULL,
         release_requested_at = NULL
     FROM held
-    WHERE j.id = held.id
-    RETURNING j.id, j.queue, j.priority, j.attempt + (j.ending IS NULL)::integer AS number
+    WHERE j.id = ANY (ARRAY[held.id])
+    RETURNING
+        j.id, j.queue, j.priority, j.attempt + (j.ending IS NULL)::integer AS number,
+        held.claim_id, held.cause, held.seconds, held.exception, held.message
 ),
 history AS (
     INSERT INTO pgjobs_attempt (
@@ -36,12 +38,11 @@ history AS (
         exception, message
     )
     SELECT
-        recorded.id, held.claim_id, recorded.number, held.cause, %(worker)s::uuid, %(worker_name)s, %(release)s,
-        statement_timestamp() - make_interval(secs => held.seconds), statement_timestamp(), held.seconds,
-        coalesce(held.exception, ''), coalesce(held.message, '')
+        id, claim_id, number, cause, %(worker)s::uuid, %(worker_name)s, %(release)s,
+        statement_timestamp() - make_interval(secs => seconds), statement_timestamp(), seconds,
+        coalesce(exception, ''), coalesce(message, '')
     FROM recorded
-    JOIN held USING (id)
-    WHERE held.cause IS NOT NULL
+    WHERE cause IS NOT NULL
     ON CONFLICT DO NOTHING
 )
 SELECT id, queue, priority FROM recorded

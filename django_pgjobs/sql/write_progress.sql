@@ -9,7 +9,7 @@ WITH reported AS MATERIALIZED (
 held AS MATERIALIZED (
     SELECT j.id, reported.progress
     FROM reported
-    JOIN pgjobs_job AS j ON j.id = reported.id
+    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[reported.id])
     WHERE true
       AND j.claim_id = reported.claim_id -- fence
       AND j.outcome IS NULL -- fence
@@ -18,5 +18,5 @@ held AS MATERIALIZED (
 UPDATE pgjobs_job AS j
 SET progress = held.progress
 FROM held
-WHERE j.id = held.id
+WHERE j.id = ANY (ARRAY[held.id])
 RETURNING j.id

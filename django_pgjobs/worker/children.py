@@ -29,7 +29,7 @@ PAYLOAD_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
+class Recipe:
     """How every executor of a worker is made."""
 
     entry: tuple[str, ...]
@@ -130,21 +130,21 @@ class Child:
             self.pidfd = None
 
 
-def spawn(crew: Crew, number: int) -> Child:
+def spawn(recipe: Recipe, number: int) -> Child:
     """Start an executor. Call from the main thread only."""
     ours, theirs = socket.socketpair()
-    board = Board.create(crew.threads, crew.async_slots)
-    application_name = f"pgjobs {crew.name[:40]} {number}-{os.getpid()}"
+    board = Board.create(recipe.threads, recipe.async_slots)
+    application_name = f"pgjobs {recipe.name[:40]} {number}-{os.getpid()}"
     arguments = [
-        *crew.entry,
+        *recipe.entry,
         "pgjobs",
-        *crew.options,
+        *recipe.options,
         "executor",
         f"--channel={theirs.fileno()}",
         f"--board={board.fd}",
-        f"--threads={crew.threads}",
-        f"--async-slots={crew.async_slots}",
-        f"--database={crew.database}",
+        f"--threads={recipe.threads}",
+        f"--async-slots={recipe.async_slots}",
+        f"--database={recipe.database}",
         f"--application-name={application_name}",
     ]
     process = subprocess.Popen(  # noqa: S603 (our own entry point)
@@ -156,8 +156,8 @@ def spawn(crew: Crew, number: int) -> Child:
         process=process,
         end=SupervisorEnd(ours),
         board=board,
-        threads=crew.threads,
-        async_slots=crew.async_slots,
+        threads=recipe.threads,
+        async_slots=recipe.async_slots,
         application_name=application_name,
         started_at=clock.monotonic(),
         pidfd=os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else None,

@@ -15,7 +15,7 @@ import psycopg
 from django.db import DatabaseError as DjangoDatabaseError
 from django.db import connections
 
-from django_pgjobs import store
+from django_pgjobs import clock, store
 
 PINS = {
     "plan_cache_mode": "force_generic_plan",
@@ -41,6 +41,7 @@ class WorkerConnection:
 
     def __init__(self, alias: str, role: str, *, statement_seconds: float, durable: bool = True) -> None:
         self.statements = 0
+        self.connected_at = clock.monotonic()
         self._settings = {**PINS, "statement_timeout": f"{max(1, round(statement_seconds * 1000))}ms"}
         if not durable:
             self._settings["synchronous_commit"] = "off"

@@ -31,12 +31,14 @@ class Death:
     suspects: list[Run] = field(default_factory=list)
     charged: list[Run] = field(default_factory=list)
     collateral: list[Run] = field(default_factory=list)
+    seconds: dict[int, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, child: Child, status: int) -> Death:
+    def of(cls, child: Child, status: int, now: float) -> Death:
         """Sort the runs of a reaped ``child`` whose socket has been read to its end."""
         death = cls(status, dict(child.culprits))
         running = child.board.running()
+        death.seconds = {number: now - started_ns / 1e9 for number, started_ns in running.items()}
         for number, run in sorted(child.runs.items()):
             if number not in running and number > child.board.high("async" if run.is_async else "sync"):
                 death.unstarted.append(run)
@@ -71,6 +73,10 @@ class Death:
             return _failed(run, DeadlinePassed(_too_long(run)), "timeout")
         if cause == "cancelled":
             return decide.Cancel(run.cancel_reason, failure_of(self._died()))
+        if run.run not in self.seconds:
+            return _failed(
+                run, ExecutorDied("The job had finished, but its outcome was lost with its process."), "crashed"
+            )
         return _failed(run, self._died(), "crashed")
 
     def _died(self) -> ExecutorDied:

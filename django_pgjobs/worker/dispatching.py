@@ -45,7 +45,7 @@ class Dispatcher:
     def suspect(self, runs: Iterable[Run], now: float) -> None:
         """These were running when their executor died by itself: each runs again alone, uncharged."""
         for run in runs:
-            run.state, run.child, run.since = WAITING, None, now
+            run.state, run.child, run.since, run.alone = WAITING, None, now, True
             self.suspects.append(run)
 
     def room(self, crew: Iterable[Child]) -> int:

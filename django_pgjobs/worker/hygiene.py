@@ -2,23 +2,38 @@
 
 Each job runs in a fresh ``contextvars`` context, which takes the active time zone, translation and urlconf with
 it. Connections are kept for a while, since a new one per job would cost milliseconds, but one with a transaction
-left open, or with autocommit off, is thrown away and reported.
+left open, or with autocommit off, is thrown away and reported. A thread that never touched a database or a cache
+that needs closing pays nothing: its connections are known by the signal that Django sends when one is made.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
+from functools import cache
 from typing import Any
 
-from django.core.cache import close_caches
-from django.db import connections, reset_queries
+from django.core.cache import caches
+from django.core.cache.backends.base import BaseCache
+from django.db import connections
 from django.db.backends.signals import connection_created
+from django.utils.module_loading import import_string
 
 from django_pgjobs import store
 
 log = logging.getLogger("django_pgjobs")
 
 CHECK_INTERVAL = "500ms"
+
+
+class _Mine(threading.local):
+    """The database wrappers that this thread has connected."""
+
+    def __init__(self) -> None:
+        self.wrappers: list[Any] = []
+
+
+_mine = _Mine()
 
 
 def prepare_connections(application_name: str, max_age_seconds: float) -> None:
@@ -28,10 +43,22 @@ def prepare_connections(application_name: str, max_age_seconds: float) -> None:
     """
     for alias in connections.settings:
         settings: Any = connections.settings[alias]
-        options = settings.setdefault("OPTIONS", {})
-        if settings.get("ENGINE") and not options.get("pool") and settings.get("CONN_MAX_AGE") == 0:
+        if settings.get("CONN_MAX_AGE") == 0 and not settings.get("OPTIONS", {}).get("pool"):
             settings["CONN_MAX_AGE"] = max_age_seconds
-    connection_created.connect(_name_connection(application_name), weak=False, dispatch_uid="django_pgjobs.hygiene")
+
+    def name_connection(*, connection: Any, **_: Any) -> None:
+        if connection.vendor == "postgresql":
+            # Without the check a statement of a killed process goes on in its backend, and commits.
+            settings = {"application_name": application_name, "client_connection_check_interval": CHECK_INTERVAL}
+            store.configure(_Wrapped(connection), settings, local=False)
+
+    connection_created.connect(_remember, dispatch_uid="django_pgjobs.remember")
+    connection_created.connect(name_connection, weak=False, dispatch_uid="django_pgjobs.name")
+
+
+def _remember(*, connection: Any, **_: Any) -> None:
+    if connection not in _mine.wrappers:
+        _mine.wrappers.append(connection)
 
 
 class _Wrapped:
@@ -47,48 +74,54 @@ class _Wrapped:
             return list(cursor.fetchall())
 
 
-def _name_connection(application_name: str) -> Any:
-    def receive(*, connection: Any, **_: Any) -> None:
-        # Without the check a statement of a killed process goes on in its backend, and commits.
-        if connection.vendor == "postgresql":
-            settings = {"application_name": application_name, "client_connection_check_interval": CHECK_INTERVAL}
-            store.configure(_Wrapped(connection), settings, local=False)
-
-    return receive
-
-
 def tidy(job: str) -> None:
     """Clean up after a job in its own thread; ``job`` names it for the report. Raises nothing."""
+    if not _mine.wrappers and not _closing_caches():
+        return
     try:
-        reset_queries()
-        close_caches()
-        for connection in connections.all(initialized_only=True):
-            if connection.connection is None:
-                continue
-            if connection.in_atomic_block or not connection.get_autocommit():
-                log.error("job left a transaction open, rolled back: %s alias=%s", job, connection.alias)
-                discard(connection)
-            else:
-                connection.close_if_unusable_or_obsolete()
+        for alias in _closing_caches():
+            caches[alias].close()
+        for connection in list(_mine.wrappers):
+            _tidy_connection(connection, job)
     except Exception:
         log.exception("cannot tidy up after %s", job)
         discard_all()
 
 
+def _tidy_connection(connection: Any, job: str) -> None:
+    connection.queries_log.clear()
+    if connection.connection is None:
+        return
+    if connection.in_atomic_block or not connection.get_autocommit():
+        log.error("job left a transaction open, rolled back: %s alias=%s", job, connection.alias)
+        discard(connection)
+    else:
+        connection.close_if_unusable_or_obsolete()
+
+
+@cache
+def _closing_caches() -> tuple[str, ...]:
+    """Aliases of caches that hold something a job's end must close."""
+    backends = {alias: import_string(params["BACKEND"]) for alias, params in caches.settings.items()}
+    return tuple(alias for alias, backend in backends.items() if backend.close is not BaseCache.close)
+
+
 def discard(connection: Any) -> None:
     """Close a connection and forget its wrapper: one inside a broken ``atomic()`` cannot be healed."""
-    alias = connection.alias
     raw = connection.connection
+    if connection in _mine.wrappers:
+        _mine.wrappers.remove(connection)
     try:
         if raw is not None:
             raw.close()
     finally:
-        del connections[alias]
+        if getattr(connections._connections, connection.alias, None) is connection:  # type: ignore[attr-defined]
+            del connections[connection.alias]
 
 
 def discard_all() -> None:
     """Discard every connection of this thread."""
-    for connection in connections.all(initialized_only=True):
+    for connection in [*_mine.wrappers, *connections.all(initialized_only=True)]:
         discard(connection)
 
 
@@ -96,3 +129,4 @@ def close_all() -> None:
     """Close this thread's connections: it is about to end."""
     for connection in connections.all(initialized_only=True):
         connection.close()
+    _mine.wrappers.clear()

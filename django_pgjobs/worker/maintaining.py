@@ -15,7 +15,7 @@ from django_pgjobs.worker.loop import Connect, Loop
 
 log = logging.getLogger("django_pgjobs")
 
-TICK_SECONDS = 1.0
+TICK_SECONDS = 0.5
 
 
 class Duty(Protocol):

@@ -41,7 +41,8 @@ class HeldClaim:
 class Run:
     """A claimed job on its way. ``run`` is 0 until it is dispatched; instants are ``clock.monotonic()``.
 
-    ``outcome`` is the end that is written after a callback; ``stop_cause`` why we killed its executor for it.
+    ``outcome`` is the end that is written after a callback; ``stop_cause`` why its executor is killed
+    for it; ``alone`` that it may have killed one by itself.
     """
 
     job: ClaimedJob
@@ -62,6 +63,12 @@ class Run:
     released: bool = False
     stop_cause: str = ""
     told: bool = False
+    alone: bool = False
+
+    @property
+    def fence(self) -> tuple[int, str]:
+        """What every write made for it must match."""
+        return (self.job.id, self.claim.claim_id)
 
     @property
     def timeout(self) -> float | None:

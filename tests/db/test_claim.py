@@ -183,7 +183,9 @@ def test_the_deadline_is_the_timeout_and_the_allowance_by_the_clock_of_the_datab
 
 
 @pytest.mark.parametrize(
-    ("timeouts", "check"), [([None], 30.0), ([100.0], 30.0), ([1.0, None, 100.0], 16.0)], ids=["none", "later", "sooner"]
+    ("timeouts", "check"),
+    [([None], 30.0), ([100.0], 30.0), ([1.0, None, 100.0], 16.0)],
+    ids=["none", "later", "sooner"],
 )
 def test_others_look_at_the_end_of_the_lease_or_at_the_earliest_deadline(
     raw: RawDatabase, timeouts: list[float | None], check: float
@@ -202,7 +204,12 @@ def test_others_look_at_the_end_of_the_lease_or_at_the_earliest_deadline(
 
 def test_the_claim_returns_what_an_executor_needs(raw: RawDatabase) -> None:
     [one] = register(
-        queue="mail", name="shop.pay", description="pay 7", headers='{"tenant": "north"}', timeout_seconds=9.0, priority=3
+        queue="mail",
+        name="shop.pay",
+        description="pay 7",
+        headers='{"tenant": "north"}',
+        timeout_seconds=9.0,
+        priority=3,
     )
     [taken] = claim(raw, 1, from_the_beginning(("mail", 3))).jobs
     assert taken[:3] + taken[4:] == (

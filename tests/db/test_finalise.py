@@ -30,7 +30,12 @@ def test_a_success_ends_the_job_with_its_result(raw: RawDatabase) -> None:
     [one] = claimed.ids
     assert store.finalise_success(raw, claimed.ends(result='{"total": 7}', seconds=1.5), AUTHOR) == [one]
     ended = job(one)
-    assert (ended.state, ended.outcome, ended.result, ended.duration_seconds) == ("succeeded", "succeeded", {"total": 7}, 1.5)
+    assert (ended.state, ended.outcome, ended.result, ended.duration_seconds) == (
+        "succeeded",
+        "succeeded",
+        {"total": 7},
+        1.5,
+    )
     assert (ended.worker, ended.claim_id, ended.attempt) == (WORKER, claimed.claim_id, 1)
     assert ended.finished_at is not None
     assert not Attempt.objects.exists()
@@ -99,7 +104,9 @@ def test_an_end_without_a_failure_adds_no_attempt_and_keeps_the_error_before(raw
     """C17: attempts are exhausted, the body did not run."""
     claimed = claimed_one(raw)
     [one] = claimed.ids
-    Job.objects.filter(pk=one).update(error="the one before", cancel_reason="the operator's words", duration_seconds=3.0)
+    Job.objects.filter(pk=one).update(
+        error="the one before", cancel_reason="the operator's words", duration_seconds=3.0
+    )
     store.finalise_end(raw, claimed.ends(outcome="abandoned", reason="ours"), AUTHOR)
     ended = job(one)
     assert (ended.error, ended.cancel_reason, ended.duration_seconds) == ("the one before", "the operator's words", 3.0)
@@ -227,7 +234,9 @@ def test_a_batch_records_all_but_the_foreign_row(raw: RawDatabase) -> None:
     lost = claimed.ids[2]
     raw.query("UPDATE pgjobs_job SET claim_id = gen_random_uuid() WHERE id = %s", [lost])
     before = raw.row(lost)
-    assert sorted(store.finalise_success(raw, claimed.ends(result='"ok"'), AUTHOR)) == [i for i in claimed.ids if i != lost]
+    assert sorted(store.finalise_success(raw, claimed.ends(result='"ok"'), AUTHOR)) == [
+        i for i in claimed.ids if i != lost
+    ]
     assert raw.row(lost) == before
 
 
@@ -281,7 +290,9 @@ def test_a_lost_answer_to_a_retry_is_known_as_done_by_the_history(raw: RawDataba
 def test_a_lost_answer_to_marking_is_known_as_done(raw: RawDatabase) -> None:
     claimed = claimed_one(raw)
     [one] = claimed.ids
-    store.mark_ending(raw, claimed.ends(outcome="abandoned", cause="failed", failure=FAILURE), AUTHOR, allowance_seconds=1)
+    store.mark_ending(
+        raw, claimed.ends(outcome="abandoned", cause="failed", failure=FAILURE), AUTHOR, allowance_seconds=1
+    )
     reading = store.read_fences(raw, claimed.fences())[one]
     assert reading == (one, True, False, True, True, False)
 
@@ -328,7 +339,9 @@ def test_all_leases_are_renewed_by_one_statement_that_touches_no_job(raw: RawDat
     raw.query("SET statement_timeout = '2s'")
     check_ins = {str(claims[0].claim_id): 5.0, str(claims[1].claim_id): 100.0, gone: 1.0}
     assert store.renew_claims(raw, check_ins, lease_seconds=30.0) == {str(taken.claim_id) for taken in claims}
-    left = dict(raw.query("SELECT claim_id, extract(epoch FROM check_at - statement_timestamp())::float8 FROM pgjobs_claim"))
+    left = dict(
+        raw.query("SELECT claim_id, extract(epoch FROM check_at - statement_timestamp())::float8 FROM pgjobs_claim")
+    )
     assert left[claims[0].claim_id] == pytest.approx(5, abs=3)
     assert left[claims[1].claim_id] == pytest.approx(30, abs=3)
 

@@ -46,12 +46,16 @@ def test_the_list_above_names_real_columns(committed: None) -> None:
 
 def test_nothing_refers_to_a_job(raw: RawDatabase) -> None:
     """A foreign key made pruning three times dearer, and lets one row stop a batch."""
-    assert raw.query("SELECT conname FROM pg_constraint WHERE confrelid = 'pgjobs_job'::regclass AND contype = 'f'") == []
+    assert (
+        raw.query("SELECT conname FROM pg_constraint WHERE confrelid = 'pgjobs_job'::regclass AND contype = 'f'") == []
+    )
 
 
 def test_no_check_relates_the_attempts(raw: RawDatabase) -> None:
     """One row beyond its attempts would stop every claim for ever."""
-    assert raw.query("SELECT conname FROM pg_constraint WHERE conrelid = 'pgjobs_job'::regclass AND contype = 'c'") == []
+    assert (
+        raw.query("SELECT conname FROM pg_constraint WHERE conrelid = 'pgjobs_job'::regclass AND contype = 'c'") == []
+    )
 
 
 @contextmanager
@@ -83,13 +87,21 @@ def claim_all(raw: RawDatabase) -> list[Claimed]:
 @pytest.fixture
 def filled(raw: RawDatabase) -> None:
     raw.query("TRUNCATE pgjobs_job")
-    register(JOBS)
+    register(JOBS, payload=f'{{"args": ["{"x" * 120}"], "kwargs": {{}}}}', timeout_seconds=1800.0)
 
 
 @pytest.mark.usefixtures("filled")
 def test_claims_are_hot(raw: RawDatabase) -> None:
     """Each page is filled by half, so the second version of every row fits beside the first."""
     with hot_share(raw, 0.9):
+        claim_all(raw)
+
+
+def test_most_claims_of_the_smallest_jobs_are_hot(raw: RawDatabase) -> None:
+    """A claim adds 24 to 32 bytes to a row of 180: a page of such rows, filled by half, has no room for the last few."""
+    raw.query("TRUNCATE pgjobs_job")
+    register(JOBS, payload='{"args": [], "kwargs": {}}', name="a.b")
+    with hot_share(raw, 0.75):
         claim_all(raw)
 
 

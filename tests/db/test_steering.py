@@ -283,12 +283,19 @@ def test_a_retry_leaves_no_trace_of_the_end_but_the_error(raw: RawDatabase) -> N
     [one] = register(name="steering.careful", delay_seconds=3600)
     job(one).cancel(by="anna", reason="no")
     Job.objects.filter(pk=one).update(error="the last one", ending_attempt=2)
-    raw.query("UPDATE pgjobs_job SET outcome = 'cancelled', finished_at = statement_timestamp(), result = '1', progress = '2'")
+    raw.query(
+        "UPDATE pgjobs_job SET outcome = 'cancelled', finished_at = statement_timestamp(), result = '1', progress = '2'"
+    )
     raw.query("LISTEN pgjobs")
     job(one).retry()
     found = job(one)
     assert (found.state, found.finished_at, found.result, found.progress, found.claim_id) == ("ready", *[None] * 4)
-    assert (found.ending, found.ending_attempt, found.cancel_requested_at, found.error) == (None, 0, None, "the last one")
+    assert (found.ending, found.ending_attempt, found.cancel_requested_at, found.error) == (
+        None,
+        0,
+        None,
+        "the last one",
+    )
     assert (found.cancel_mode, found.cancel_by, found.cancel_reason) == ("", "", "")
     assert claim(raw).ids == [one]
     assert [note.payload for note in raw.raw.notifies(timeout=1, stop_after=1)] == ["0:default"]
@@ -426,7 +433,9 @@ def test_a_claim_leaves_out_what_an_operator_is_changing(raw: RawDatabase) -> No
 
 @pytest.mark.usefixtures("short_locks")
 @pytest.mark.parametrize("action", ACTIONS)
-def test_what_stays_locked_is_busy_and_the_others_are_changed(raw: RawDatabase, other: RawDatabase, action: str) -> None:
+def test_what_stays_locked_is_busy_and_the_others_are_changed(
+    raw: RawDatabase, other: RawDatabase, action: str
+) -> None:
     """An operator is told, and never waits for ever."""
     maker = next(iter(BECOMES[action]))
     free, locked = maker(raw), maker(raw)
@@ -489,7 +498,9 @@ def test_a_template_cannot_call_and_a_manager_does_not_have_the_actions() -> Non
 
 def test_a_template_that_tries_changes_nothing(raw: RawDatabase) -> None:
     one = job(ready(raw))
-    assert Template("{{ job.cancel }}|{{ jobs.cancel }}").render(Context({"job": one, "jobs": Job.objects.all()})) == "|"
+    assert (
+        Template("{{ job.cancel }}|{{ jobs.cancel }}").render(Context({"job": one, "jobs": Job.objects.all()})) == "|"
+    )
     assert job(one.pk).state == "ready"
 
 

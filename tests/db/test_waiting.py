@@ -32,7 +32,7 @@ def listeners(raw: RawDatabase) -> int:
     """How many other connections are in the middle of nothing after having looked for a job's end."""
     text = (
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
-        "AND state = 'idle' AND query LIKE '%%pgjobs_job%%waited%%'"
+        "AND state = 'idle' AND query LIKE '%%SET waited = true%%'"
     )
     return int(raw.value(text, ()))
 
@@ -191,7 +191,9 @@ def test_a_job_that_goes_during_the_wait_does_not_exist(raw: RawDatabase, backgr
 
 
 def connections_of_others(raw: RawDatabase) -> int:
-    text = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'"
+    text = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'"
+    )
     return int(raw.value(text))
 
 

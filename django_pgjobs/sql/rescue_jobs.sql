@@ -1,0 +1,115 @@
+-- rescue_jobs: take back jobs whose lease has expired or whose deadline has passed; only that makes work dead.
+-- Fence: required.
+-- Rows: one per job taken back, with what became of it; rows somebody holds are skipped until the next look.
+-- Clock: statement_timestamp().
+WITH due AS MATERIALIZED (
+    SELECT claim_id, part, worker, lease_expires_at, lease_expires_at <= statement_timestamp() AS expired, job_ids
+    FROM pgjobs_claim
+    WHERE check_at <= statement_timestamp()
+      -- After an outage every lease is expired; whoever is alive renews first.
+      AND pg_postmaster_start_time() <= statement_timestamp() - make_interval(secs => %(quiet)s::float8)
+    ORDER BY check_at
+    LIMIT %(limit)s::integer
+    FOR UPDATE SKIP LOCKED
+),
+held AS MATERIALIZED (
+    SELECT
+        j.id, due.claim_id, due.part, due.worker, due.expired,
+        j.deadline_at + make_interval(secs => %(grace)s::float8) AS give_up_at
+    FROM due
+    CROSS JOIN LATERAL unnest(due.job_ids) AS member (id)
+    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[member.id])
+    WHERE j.claim_id = due.claim_id AND j.outcome IS NULL
+),
+dead AS MATERIALIZED (
+    SELECT
+        j.id, held.claim_id, held.part, held.worker, held.expired,
+        CASE
+            WHEN j.ending IS NOT NULL THEN NULL
+            WHEN j.cancel_requested_at IS NOT NULL THEN 'cancelled'
+            WHEN j.attempt >= j.max_attempts THEN 'abandoned'
+        END AS ends,
+        j.name = ANY (%(without_on_cancel)s::text[]) AS without_on_cancel,
+        j.name = ANY (%(without_on_abandon)s::text[]) AS without_on_abandon
+    FROM held
+    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[held.id])
+    WHERE (held.expired OR held.give_up_at <= statement_timestamp())
+      AND j.claim_id = held.claim_id -- fence
+      AND j.outcome IS NULL -- fence
+    ORDER BY j.id
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+),
+judged AS MATERIALIZED (
+    SELECT
+        dead.*,
+        CASE
+            WHEN dead.ends = 'cancelled' AND dead.without_on_cancel THEN 'cancelled'
+            WHEN dead.ends = 'abandoned' AND dead.without_on_abandon THEN 'abandoned'
+        END AS outcome,
+        CASE
+            WHEN NOT dead.expired THEN 'The attempt ran past its deadline and its worker did not stop it.'
+            WHEN h.id IS NULL THEN 'The lease ran out; the worker is not known.'
+            WHEN h.state = 'stopped' THEN 'The lease ran out; worker ' || h.name || ' has stopped.'
+            WHEN h.last_beat_at < statement_timestamp() - make_interval(secs => %(stale)s::float8)
+            THEN 'The lease ran out; worker ' || h.name || ' was last heard of at ' || h.last_beat_at::text || '.'
+            ELSE 'The lease ran out; worker ' || h.name || ' did not renew it.'
+        END AS message,
+        h.name AS worker_name
+    FROM dead
+    LEFT JOIN pgjobs_heartbeat AS h ON h.id = dead.worker
+),
+rescued AS (
+    UPDATE pgjobs_job AS j
+    SET claim_id = CASE WHEN judged.outcome IS NOT NULL THEN j.claim_id END,
+        outcome = judged.outcome,
+        finished_at = CASE WHEN judged.outcome IS NOT NULL THEN statement_timestamp() END,
+        ending = CASE WHEN judged.outcome IS NULL THEN coalesce(j.ending, judged.ends) ELSE j.ending END,
+        error = judged.message,
+        deadline_at = NULL,
+        progress = NULL,
+        release_requested_at = NULL
+    FROM judged
+    WHERE j.id = ANY (ARRAY[judged.id])
+    RETURNING j.id, j.name, j.queue, j.priority, j.attempt, j.claimed_at, j.waited
+),
+history AS (
+    INSERT INTO pgjobs_attempt (
+        job_id, claim_id, number, cause, worker, worker_name, started_at, ended_at, duration_seconds, exception, message
+    )
+    SELECT
+        rescued.id, judged.claim_id, rescued.attempt, CASE WHEN judged.expired THEN 'lost' ELSE 'timeout' END,
+        judged.worker, coalesce(judged.worker_name, ''), rescued.claimed_at, statement_timestamp(),
+        extract(epoch FROM statement_timestamp() - rescued.claimed_at), '', judged.message
+    FROM rescued
+    JOIN judged USING (id)
+    ON CONFLICT DO NOTHING
+),
+counted AS (
+    SELECT
+        held.claim_id, held.part, count(*) AS jobs, count(dead.id) AS dead,
+        min(held.give_up_at) FILTER (WHERE dead.id IS NULL) AS give_up_at
+    FROM held
+    LEFT JOIN dead ON dead.id = held.id
+    GROUP BY held.claim_id, held.part
+),
+kept AS (
+    UPDATE pgjobs_claim AS k
+    SET check_at = greatest(
+        least(k.lease_expires_at, counted.give_up_at),
+        statement_timestamp() + interval '1 second'
+    )
+    FROM counted
+    WHERE k.claim_id = counted.claim_id AND k.part = counted.part AND counted.jobs > counted.dead
+),
+dropped AS (
+    DELETE FROM pgjobs_claim AS k
+    USING due
+    LEFT JOIN counted ON counted.claim_id = due.claim_id AND counted.part = due.part
+    WHERE k.claim_id = due.claim_id AND k.part = due.part AND coalesce(counted.jobs = counted.dead, true)
+)
+SELECT
+    rescued.id, rescued.name, rescued.queue, rescued.priority, rescued.attempt, judged.claim_id, judged.message,
+    coalesce(judged.outcome, '') AS outcome,
+    CASE WHEN rescued.waited AND judged.outcome IS NOT NULL THEN pg_notify('pgjobs_ended', rescued.id::text) END
+FROM rescued
+JOIN judged USING (id)

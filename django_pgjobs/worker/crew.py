@@ -1,0 +1,212 @@
+"""The executors of a worker: started, heard, watched for deadlines, reaped, replaced. Main thread only.
+
+The first starts alone: a child that cannot boot stops the worker, instead of being restarted for ever. A later one
+that cannot boot is tried again a few times with growing pauses, then the worker drains and exits 1.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import selectors
+from collections.abc import Callable
+from typing import Any
+
+from django_pgjobs import clock
+from django_pgjobs.conf import get_conf
+from django_pgjobs.worker import channel, children
+from django_pgjobs.worker.acking import Acker
+from django_pgjobs.worker.children import DEAD, DRAINING, READY, STARTING, TERMINATING, Child, Recipe
+from django_pgjobs.worker.deaths import Death
+from django_pgjobs.worker.holding import Holding, facts
+
+log = logging.getLogger("django_pgjobs")
+
+BOOT_TRIES = 3
+
+
+class Crew:
+    """The executors; ``processes`` of them are kept. ``failed`` is called when the worker must stop."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        processes: int,
+        identity: list[Any],
+        *,
+        selector: selectors.BaseSelector,
+        holding: Holding,
+        acker: Acker,
+        failed: Callable[[str], None],
+    ) -> None:
+        self.recipe = recipe
+        self.processes = processes
+        self.identity = identity
+        self.selector = selector
+        self.holding = holding
+        self.acker = acker
+        self.failed = failed
+        self.children: list[Child] = []
+        self.booted = False
+        self.draining = False
+        self.boot_failures = 0
+        self.boot_after = 0.0
+        self.spawned = 0
+
+    # Life
+
+    def tick(self, now: float) -> None:
+        """Look at deadlines, at deaths that no descriptor tells, and at whether one is missing."""
+        for child in self.children:
+            self.check_deadlines(child, now)
+            if child.state == STARTING and now > child.started_at + get_conf().ready_seconds:
+                child.boot_error = f"it was not READY within {get_conf().ready_seconds:g} s"
+                child.kill()
+        for child in list(self.children):
+            self._on_exit(child)
+        missing = len(self.children) < (self.processes if self.booted else 1)
+        if missing and not self.draining and now >= self.boot_after:
+            self.spawn()
+
+    def spawn(self) -> None:
+        """Start one more executor."""
+        self.spawned += 1
+        child = children.spawn(self.recipe, self.spawned)
+        self.children.append(child)
+        self.selector.register(child.end.sock, selectors.EVENT_READ, lambda: self._on_frames(child))
+        if child.pidfd is not None:
+            self.selector.register(child.pidfd, selectors.EVENT_READ, lambda: self._on_exit(child))
+
+    def flush(self) -> None:
+        """Send what the sockets did not take before."""
+        for child in self.children:
+            if child.end.kept:
+                child.end.flush()
+
+    def dismiss(self) -> None:
+        """Let the executors go that have nothing left to do."""
+        for child in self.children:
+            if child.state == STARTING:
+                child.kill()
+            elif child.state == READY and not child.runs:
+                child.state = DRAINING
+                child.end.send([channel.DRAIN])
+
+    def kill(self, cause: str) -> None:
+        """Kill all executors; what runs on them is recorded with ``cause``."""
+        for child in self.children:
+            if child.state != TERMINATING:
+                if child.runs:
+                    log.warning("executor killed cause=%s pid=%d jobs=%d", cause, child.pid, len(child.runs))
+                child.culprits.update(dict.fromkeys(child.runs, cause))
+                child.kill()
+
+    def tell(self, items: list[tuple[str, dict[str, Any]]]) -> None:
+        """Let an executor send the signals of durable writes, if somebody there listens."""
+        listener = next((child for child in self.children if child.listens and child.state == READY), None)
+        if listener is not None and items:
+            listener.end.send([channel.STORED, items])
+
+    # Deadlines
+
+    def check_deadlines(self, child: Child, now: float) -> None:
+        """Kill an executor for a job whose time is up, or whose end somebody wished to force."""
+        if not child.runs or child.state == TERMINATING:
+            return
+        for number, started_ns in child.board.running().items():
+            run = child.runs.get(number)
+            if run is None:
+                continue
+            if run.timeout is not None and now > started_ns / 1e9 + run.timeout:
+                child.culprits[number] = "timeout"
+                log.warning(
+                    "deadline passed, executor killed timeout=%gs pid=%d %s", run.timeout, child.pid, facts(run)
+                )
+            elif run.stop_cause:
+                child.culprits[number] = run.stop_cause
+                log.warning("executor killed cause=%s pid=%d %s", run.stop_cause, child.pid, facts(run))
+        if child.culprits:
+            child.kill()
+
+    # Frames
+
+    def _on_frames(self, child: Child) -> None:
+        for message in child.end.receive():
+            self._on_message(child, message)
+        if child.end.eof:
+            self._forget(child.end.sock)
+
+    def _on_message(self, child: Child, message: channel.Message) -> None:
+        match message:
+            case [channel.DONE, items]:
+                self.holding.done(child, items)
+            case [channel.BACK, runs, _why]:
+                self.holding.back(child, runs)
+            case [channel.PROGRESS, number, progress]:
+                self.holding.progress(child, number, progress)
+            case [channel.READY, hello]:
+                self._on_ready(child, hello)
+            case [channel.BOOT_FAILED, why]:
+                child.boot_error = why
+            case [channel.BYE, rss]:
+                log.debug("executor leaves pid=%d rss=%.0fMB", child.pid, rss / 1e6)
+
+    def _on_ready(self, child: Child, hello: dict[str, Any]) -> None:
+        if hello["protocol"] != channel.PROTOCOL:
+            child.boot_error = "it runs another version of django-pgjobs"
+        elif hello["identity"] != self.identity:
+            child.boot_error = f"it sees another database: {hello['identity']} instead of {self.identity}"
+        if child.boot_error:
+            child.kill()
+        elif child.state == STARTING:
+            child.state, child.listens = READY, hello["listens"]
+            log.info("executor is ready pid=%d jobs=%d rss=%.0fMB", child.pid, hello["jobs"], hello["rss"] / 1e6)
+            self.boot_failures = 0
+            while not self.draining and not self.booted and len(self.children) < self.processes:
+                self.spawn()
+            self.booted = True
+
+    # Deaths
+
+    def _on_exit(self, child: Child) -> None:
+        """Reap an executor that has ended, settle its runs, and replace it."""
+        if child.state == DEAD:
+            return
+        status = child.exit_status()
+        if status is None:
+            return
+        for message in child.end.receive():
+            self._on_message(child, message)
+        was, child.state = child.state, DEAD
+        self._forget(child.end.sock)
+        if child.pidfd is not None:
+            self._forget(child.pidfd)
+        self.children.remove(child)
+        # Before its jobs are released: a statement of a killed process goes on in its backend, and would commit.
+        self.acker.terminate(child.application_name)
+        self.holding.settle(Death.of(child, status, clock.monotonic()))
+        child.close()
+        if self.draining:
+            return
+        if was == STARTING or child.boot_error:
+            self._boot_failed(child, status)
+        else:
+            log.warning("executor ended, replaced pid=%d status=%d", child.pid, status)
+            self.spawn()
+
+    def _forget(self, descriptor: Any) -> None:
+        try:
+            self.selector.unregister(descriptor)
+        except (KeyError, ValueError):
+            pass
+
+    def _boot_failed(self, child: Child, status: int) -> None:
+        self.boot_failures += 1
+        why = child.boot_error or f"it exited with status {status} before it was ready; its own words are above"
+        if not self.booted or self.boot_failures > BOOT_TRIES:
+            log.critical("executor cannot boot, worker stops pid=%d: %s", child.pid, why)
+            self.failed("an executor cannot boot")
+            return
+        pause = 2.0 ** (self.boot_failures - 1) * random.uniform(0.5, 1.0)  # noqa: S311 (jitter)
+        self.boot_after = clock.monotonic() + pause
+        log.error("executor cannot boot, tried again in %.1f s pid=%d: %s", pause, child.pid, why)

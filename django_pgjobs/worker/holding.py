@@ -1,0 +1,306 @@
+"""The jobs this worker holds: where each is, what it comes to, and when it is struck. Main thread only, no I/O.
+
+Each held job is in exactly one place: waiting in the dispatcher, outstanding at one executor, or ending in the ack
+thread. A run ends in exactly one of DONE, BACK or the death of its executor; its job is struck only when its end
+was flushed or is known to be lost. Wishes (cancel, release) reach a job wherever it is.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from django_pgjobs import clock, events, finalising
+from django_pgjobs import decisions as decide
+from django_pgjobs.attempt import BODY
+from django_pgjobs.decisions import Decision
+from django_pgjobs.finalising import CALLBACK_OF, CALLBACK_STARTS, END, MARK, RETRY, SUCCESS
+from django_pgjobs.states import CancelMode, Outcome
+from django_pgjobs.store import ClaimedJob, End, Flag, Released, Rescheduled
+from django_pgjobs.worker import channel
+from django_pgjobs.worker.acking import Acker
+from django_pgjobs.worker.children import Child
+from django_pgjobs.worker.deaths import Death
+from django_pgjobs.worker.decided import unpack_decision
+from django_pgjobs.worker.dispatching import Dispatcher
+from django_pgjobs.worker.runs import ENDING, FRESH_SECONDS, WAITING, Run, Table
+
+log = logging.getLogger("django_pgjobs")
+
+HAND_BACK_SECONDS = 2.0
+
+Event = tuple[str, dict[str, Any]]
+
+
+class Holding:
+    """What becomes of held jobs.
+
+    ``hear`` wakes the claim thread for a (queue, priority) that has become ready; ``tell`` sends signals of durable
+    writes; ``draining`` says whether nothing may start any more.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        dispatcher: Dispatcher,
+        acker: Acker,
+        *,
+        hear: Callable[[tuple[str, int]], None],
+        tell: Callable[[list[Event]], None],
+    ) -> None:
+        self.table = table
+        self.dispatcher = dispatcher
+        self.acker = acker
+        self.hear = hear
+        self.tell = tell
+        self.draining = False
+        self.ended = 0
+        self.last_struck = 0.0
+
+    # From the claim thread
+
+    def adopt(self, claim_id: str, asked_at: float, jobs: list[ClaimedJob]) -> None:
+        """Take over what a claim returned."""
+        runs = self.table.adopt(claim_id, asked_at, jobs)
+        if self.draining:
+            self.give_back(runs)
+            return
+        if any(job.ending or job.cancelled for job in jobs):
+            runs = [run for run in runs if self._begin(run)]
+        self.dispatcher.add(runs, clock.monotonic())
+
+    def _begin(self, run: Run) -> bool:
+        """Say what a claimed job is claimed for; return whether an executor is needed."""
+        job = run.job
+        if job.ending is None:
+            run.cancelled = job.cancelled
+            if job.cancelled:
+                self._decided(run, decide.Cancel(), None)
+            return not job.cancelled
+        run.kind, run.outcome = CALLBACK_OF[job.ending], job.ending
+        if job.ending_attempt <= CALLBACK_STARTS:
+            return True
+        log.error(
+            "callback crashed %d times, the job ends without it kind=%s %s", CALLBACK_STARTS, run.kind, facts(run)
+        )
+        self._end_callback(run)
+        return False
+
+    # From executors
+
+    def done(self, child: Child, items: list[list[Any]]) -> None:
+        """Outcomes of one executor, many at once."""
+        succeeded: list[tuple[Run, End]] = []
+        total = 0.0
+        for number, seconds, *packed in items:
+            run = child.remove(number)
+            total += seconds
+            if run is None:
+                continue
+            if packed[0] == "succeed" and run.kind == BODY:
+                run.state = ENDING
+                succeeded.append((run, End(run.job.id, run.claim.claim_id, seconds, result=packed[1])))
+            else:
+                self._ended(run, unpack_decision(packed), seconds)
+        if succeeded:
+            self.acker.put_many(SUCCESS, succeeded)
+        child.learn(total, len(items))
+
+    def back(self, child: Child, numbers: list[int]) -> None:
+        """Runs that an executor gave back before their start."""
+        for number in numbers:
+            run = child.remove(number)
+            if run is not None:
+                self._returned(run)
+
+    def progress(self, child: Child, number: int, progress: dict[str, Any]) -> None:
+        """What a running job says of itself."""
+        run = child.runs.get(number)
+        if run is not None:
+            self.acker.report(run.job.id, run.claim.claim_id, json.dumps(progress))
+
+    def settle(self, death: Death) -> None:
+        """Say of every run of a dead executor what becomes of it."""
+        for run in death.unstarted:
+            self._returned(run)
+        for run, decision in death.decisions():
+            self._ended_by_death(run, decision, death.seconds.get(run.run))
+        if death.suspects:
+            log.warning("executor died with jobs in company, each runs again alone jobs=%d", len(death.suspects))
+            if self.draining:
+                self.give_back(death.suspects)
+            else:
+                self.dispatcher.suspect(death.suspects, clock.monotonic())
+
+    def _ended_by_death(self, run: Run, decision: Decision, seconds: float | None) -> None:
+        failure: decide.Failure | None = getattr(decision, "failure", None)
+        log.warning("attempt ended with its executor %s: %s", facts(run), failure.message if failure else decision)
+        if run.kind == BODY or isinstance(decision, decide.Release):
+            self._decided(run, decision, seconds)
+        elif run.stop_cause == "timeout":
+            log.error("callback was stopped at its time limit kind=%s %s", run.kind, facts(run))
+            self._end_callback(run)
+        else:
+            # Claimed again: the claim counts the starts of a callback, so one that kills its process ends some day.
+            failure = failure or decide.Failure("", "")
+            self._write(RETRY, run, End(run.job.id, run.claim.claim_id, 0.0, cause="crashed", failure=failure))
+
+    # Ends
+
+    def _ended(self, run: Run, decision: Decision, seconds: float) -> None:
+        if run.kind != BODY and isinstance(decision, decide.Succeed):
+            self._end_callback(run)
+        else:
+            self._decided(run, decision, seconds)
+
+    def _end_callback(self, run: Run) -> None:
+        self._write(END, run, finalising.after_callback(run.job.id, run.claim.claim_id, run.outcome))
+
+    def _decided(self, run: Run, decision: Decision, seconds: float | None) -> None:
+        """Queue the statement that writes ``decision``; any end but success of a cancelled job is a cancel."""
+        if run.cancelled and run.kind == BODY and not isinstance(decision, decide.Succeed | decide.Cancel):
+            decision = decide.Cancel("", getattr(decision, "failure", None))
+        job, claim_id = run.job, run.claim.claim_id
+        kind, end = finalising.end_of(decision, job.id, claim_id, job.name, seconds)
+        if kind == MARK:
+            run.outcome, run.error = end.outcome, end.failure.summary if end.failure else ""
+        self._write(kind, run, end)
+
+    def _write(self, kind: str, run: Run, end: End) -> None:
+        run.state, run.child = ENDING, None
+        self.acker.put(kind, run, end)
+
+    def give_back(self, runs: list[Run]) -> None:
+        """Release jobs that never started, uncharged."""
+        for run in runs:
+            self._decided(run, decide.Release("not started"), None)
+
+    def _returned(self, run: Run) -> None:
+        """A run that never started is free again: to be given back, ended, or dispatched anew."""
+        if self.draining or run.released:
+            self.give_back([run])
+        elif run.cancelled and run.kind == BODY:
+            self._decided(run, decide.Cancel(run.cancel_reason), None)
+        else:
+            self.dispatcher.add([run], clock.monotonic())
+
+    def hand_back_stale(self, now: float) -> None:
+        """Release jobs that found no room for long: another worker may have some.
+
+        Callbacks stay, and suspects: claimed again they would run in company once more.
+        """
+        late = now - HAND_BACK_SECONDS
+        stale = self.dispatcher.withdraw(lambda run: run.kind == BODY and not run.alone and run.since < late)
+        self.give_back(stale)
+
+    # From the ack thread
+
+    def stored(self, kind: str, entries: list[tuple[Run, End, Any]]) -> None:
+        """Ends that have been flushed."""
+        if kind == MARK:
+            self._start_callbacks([run for run, _, _ in entries])
+            return
+        self._strike([run for run, _, _ in entries])
+        if kind in (SUCCESS, END):
+            self.ended += len(entries)
+        else:
+            for _, _, row in entries:
+                if isinstance(row, Rescheduled | Released):
+                    self.hear((row.queue, row.priority))
+        if kind in (SUCCESS, END, RETRY):
+            self.tell([_event(kind, run, end) for run, end, _ in entries])
+
+    def _start_callbacks(self, runs: list[Run]) -> None:
+        now = clock.monotonic()
+        for run in runs:
+            run.kind = CALLBACK_OF[run.outcome]
+            run.fresh_until = now + FRESH_SECONDS
+        if self.draining:
+            self.give_back(runs)
+        else:
+            self.dispatcher.add(runs, now)
+
+    def lost(self, runs: list[Run]) -> None:
+        """Jobs whose claim is no longer ours: nothing of them was changed."""
+        for run in runs:
+            log.warning("lease lost, nothing of the job was changed %s", facts(run))
+        self._strike(runs)
+        self.tell([(events.LOST, {**_fields(run), "claim_id": run.claim.claim_id}) for run in runs])
+
+    def _strike(self, runs: list[Run]) -> None:
+        finished = [claim_id for run in runs if (claim_id := self.table.strike(run)) is not None]
+        if finished:
+            self.acker.delete(finished)
+        self.last_struck = clock.monotonic()
+
+    # From the keep thread
+
+    def fresh(self, asked_at: float, ids: set[int], flags: list[Flag]) -> None:
+        """At ``asked_at`` the claims of ``ids`` held, but for the flagged."""
+        flagged = {(flag.id, flag.claim_id): flag for flag in flags}
+        for job_id in ids:
+            run = self.table.held.get(job_id)
+            if run is None:
+                continue
+            flag = flagged.get(run.fence)
+            if flag is None or not flag.lost:
+                run.fresh_until = max(run.fresh_until, asked_at + FRESH_SECONDS)
+            if flag is not None and run.state != ENDING:
+                self._flag(run, flag)
+
+    def _flag(self, run: Run, flag: Flag) -> None:
+        if flag.lost:
+            self._taken_away(run)
+        elif run.kind != BODY:
+            return
+        elif flag.cancelled and not (run.cancelled and run.cancel_mode == flag.mode):
+            run.cancelled, run.cancel_mode, run.cancel_by, run.cancel_reason = True, flag.mode, flag.by, flag.reason
+            self._stop(run, "cancelled" if flag.mode == CancelMode.KILL else "")
+        elif flag.released and not run.released:
+            run.released = True
+            self._stop(run, "released")
+
+    def _taken_away(self, run: Run) -> None:
+        if run.state == WAITING:
+            self.dispatcher.withdraw(lambda other: other is run)
+            self.lost([run])
+        elif run.child is not None and not run.told:
+            run.told = True
+            self._send_stop(run, run.child, "", "the job was taken from this worker")
+
+    def _stop(self, run: Run, kill_cause: str) -> None:
+        """Bring a wish to a job: before its start it ends here; running, it is told, or its executor killed for it.
+
+        The executor takes a run back or, having started it, tells it: frames are obeyed in order. A kill waits for
+        the board to show the run, in ``Crew.check_deadlines``.
+        """
+        if run.state == WAITING:
+            self.dispatcher.withdraw(lambda other: other is run)
+            self._returned(run)
+        elif run.child is not None:
+            run.stop_cause = kill_cause
+            self._send_stop(run, run.child, run.cancel_by, run.cancel_reason)
+
+    def _send_stop(self, run: Run, child: Child, by: str, reason: str) -> None:
+        child.end.send([channel.TAKE_BACK, [run.run]])
+        child.end.send([channel.STOP, run.run, by, reason])
+
+
+def facts(run: Run) -> str:
+    """Return what every log line about a run says, in the order of ``events``."""
+    job = run.job
+    text = f"name={job.name} job={job.id} attempt={job.attempt}/{job.max_attempts}"
+    return f"{text} claim={run.claim.claim_id} queue={job.queue}"
+
+
+def _fields(run: Run) -> dict[str, Any]:
+    return {"job_id": run.job.id, "name": run.job.name, "attempt": run.job.attempt}
+
+
+def _event(kind: str, run: Run, end: End) -> Event:
+    fields = _fields(run)
+    if kind == RETRY:
+        return events.RETRIED, {**fields, "delay": end.delay}
+    return events.FINISHED, {**fields, "outcome": Outcome.SUCCEEDED if kind == SUCCESS else end.outcome}

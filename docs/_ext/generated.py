@@ -1,0 +1,437 @@
+"""The parts of the documentation that are made from the code: settings, commands, states, signals, SQL and others.
+
+Each public function returns Markdown (or, where it starts with ``<``, HTML). Needs configured Django, no database.
+``tests/docs`` compares what is made here with the code once more, and that some page shows it.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import fields
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from unittest import mock
+from uuid import UUID
+
+from django.core.management import load_command_class
+from django.core.management.base import BaseCommand
+from django.db import models as django_models
+
+import django_pgjobs
+from django_pgjobs import checks as checks_module
+from django_pgjobs import conf as conf_module
+from django_pgjobs import exceptions, models, sql, states
+from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.payload import encode_payload
+
+PACKAGE = Path(django_pgjobs.__file__).parent
+ROOT = PACKAGE.parent
+DATA = Path(__file__).resolve().parent.parent / "_data"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _code(text: str) -> str:
+    """Text as code within a table's cell."""
+    return f"`{_escaped(text)}`" if "`" not in text else f"`` {_escaped(text)} ``"
+
+
+def _markdown(text: str) -> str:
+    """A docstring's reStructuredText as Markdown: only double backquotes are used in ours."""
+    return " ".join(inspect.cleandoc(text).replace("``", "`").split())
+
+
+def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]] | list[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("\n", " ") for cell in line) + " |" for line in lines) + "\n"
+
+
+def _documented_names(path: Path, within: str = "") -> Iterator[tuple[str, str]]:
+    """(name, text) of assignments that are followed by a docstring, in a module or in one of its classes."""
+    body: list[ast.stmt] = ast.parse(path.read_text(encoding="utf-8")).body
+    if within:
+        body = next(node.body for node in body if isinstance(node, ast.ClassDef) and node.name == within)
+    for node, after in zip(body, body[1:], strict=False):
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        if isinstance(target, ast.Name) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            yield target.id, str(after.value.value)
+
+
+# Settings
+
+
+def _answer(rule: Any, value: object) -> str:
+    try:
+        rule(value)
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def _takes(name: str) -> str:
+    """What a setting takes, in the words of its own errors."""
+    rule = conf_module.RULES[name]
+    kind = _answer(rule, object()) or "anything"
+    ranges = [_answer(rule, value) for value in (-1, 10**12)]
+    found = next((text for text in ranges if text and text != kind), "")
+    return f"{kind}, {found}" if found else kind
+
+
+def setting_names() -> list[str]:
+    """Return the keys of PGJOBS in the order of ``Conf``."""
+    return [item.name.upper() for item in fields(conf_module.Conf)]
+
+
+def settings() -> str:
+    """Every key of PGJOBS: what it does, its default, what it takes."""
+    texts = dict(_documented_names(PACKAGE / "conf.py", within="Conf"))
+    parts = []
+    for item in fields(conf_module.Conf):
+        name = item.name.upper()
+        parts += [f"(setting-{item.name.replace('_', '-')})=", f"## {name}", "", _markdown(texts[item.name]), ""]
+        parts += [f"* Default: `{item.default!r}`", f"* Takes: {_takes(name)}", ""]
+    return "\n".join(parts)
+
+
+# Commands
+
+
+def _parser(command: str) -> Any:
+    return load_command_class("django_pgjobs", command).create_parser("manage.py", command)
+
+
+def command_options(command: str) -> list[tuple[str, str]]:
+    """(option, help) of what a command takes beyond what every Django command takes."""
+    common = {option for action in BaseCommand().create_parser("", "")._actions for option in action.option_strings}
+    return [
+        (", ".join(action.option_strings) + (f" {action.metavar}" if action.metavar else ""), action.help or "")
+        for action in _parser(command)._actions
+        if action.option_strings and not set(action.option_strings) & common
+    ]
+
+
+def runjobs_options() -> str:
+    """The options of a worker."""
+    return _table(("option", "meaning"), [(_code(option), text) for option, text in command_options("runjobs")])
+
+
+def _help_block(command: str) -> str:
+    with mock.patch.dict(os.environ, {"COLUMNS": "100"}):
+        text = _parser(command).format_help()
+    return f"```text\n{text}```\n"
+
+
+def runjobs_help() -> str:
+    """``manage.py runjobs --help``."""
+    return _help_block("runjobs")
+
+
+def pgjobs_help() -> str:
+    """``manage.py pgjobs --help``."""
+    return _help_block("pgjobs")
+
+
+def subcommands() -> list[str]:
+    """Return the subcommands of ``pgjobs`` that have a help text; the others are hidden."""
+    action = next(a for a in _parser("pgjobs")._actions if hasattr(a, "_choices_actions"))
+    return [choice.dest for choice in action._choices_actions]
+
+
+# States
+
+PLACES = {
+    "waiting": (90, 60),
+    "limited": (90, 160),
+    "parked": (90, 260),
+    "ready": (300, 110),
+    "running": (510, 110),
+    "succeeded": (720, 40),
+    "cancelled": (720, 160),
+    "abandoned": (720, 270),
+}
+
+
+def _edge(start: str, end: str) -> str:
+    (x1, y1), (x2, y2) = PLACES[start], PLACES[end]
+    back = (end, start) in {(a, b) for a, many in states.TRANSITIONS.items() for b in many}
+    length = max(((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5, 1)
+    dx, dy = (x2 - x1) / length, (y2 - y1) / length
+    aside = 9 if back else 0
+    reach = min(62 / max(abs(dx), 0.01), 24 / max(abs(dy), 0.01))
+    ax, ay = x1 + dx * reach - dy * aside, y1 + dy * reach + dx * aside
+    bx, by = x2 - dx * reach - dy * aside, y2 - dy * reach + dx * aside
+    return f'<line x1="{ax:.0f}" y1="{ay:.0f}" x2="{bx:.0f}" y2="{by:.0f}" marker-end="url(#pgjobs-tip)"/>'
+
+
+def states_diagram() -> str:
+    """Every state and transition, drawn."""
+    edges = "".join(_edge(a, b) for a, many in states.TRANSITIONS.items() for b in many)
+    boxes = "".join(
+        f'<rect x="{x - 58}" y="{y - 20}" width="116" height="40" rx="8"/><text x="{x}" y="{y + 5}">{name}</text>'
+        for name, (x, y) in PLACES.items()
+    )
+    tip = (
+        '<marker id="pgjobs-tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
+        'orient="auto"><path d="M0 0 8 4 0 8z" fill="currentColor"/></marker>'
+    )
+    return (
+        '<div class="pgjobs-diagram"><svg viewBox="0 0 800 310" role="img" aria-label="States of a job; the table '
+        f'below says the same"><defs>{tip}</defs><g stroke="currentColor" stroke-width="1.2" opacity=".6">{edges}</g>'
+        f'<g fill="none" stroke="currentColor" stroke-width="1.5" font-size="15" text-anchor="middle">{boxes}</g>'
+        "<style>.pgjobs-diagram text{fill:currentColor;stroke:none;font-family:inherit}</style></svg></div>"
+    )
+
+
+def states_table() -> str:
+    """Every state and the states that may follow it."""
+    return _table(
+        ("state", "may be followed by"),
+        [(f"`{state}`", ", ".join(f"`{s}`" for s in after) or "–") for state, after in states.TRANSITIONS.items()],
+    )
+
+
+# Signals, log lines, errors, checks
+
+
+def signals() -> str:
+    """Every signal with its arguments."""
+    parts = []
+    for name, text in _documented_names(PACKAGE / "signals.py"):
+        body = inspect.cleandoc(text).replace("``", "`")
+        parts += [f"(signal-{name.replace('_', '-')})=", f"### {name}", "", body, ""]
+    return "\n".join(parts)
+
+
+LEVELS = ("debug", "info", "warning", "error", "exception", "critical", "log")
+
+
+def _literal(node: ast.expr) -> str | None:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(p.value if isinstance(p, ast.Constant) else "…" for p in node.values)  # type: ignore[misc]
+    return None
+
+
+def log_calls() -> list[tuple[str, str, str, str]]:
+    """(logger's variable, level, line, module) of every call that logs, in the package's own words."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if "embedded" in path.parts:
+            continue
+        module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
+                continue
+            owner = node.func.value
+            name = owner.id if isinstance(owner, ast.Name) else getattr(owner, "attr", "")
+            if node.func.attr not in LEVELS or name not in ("log", "logger", "jobs_log"):
+                continue
+            line = _literal(node.args[1 if node.func.attr == "log" and len(node.args) > 1 else 0])
+            if line:
+                level = {"exception": "ERROR", "log": "INFO"}.get(node.func.attr, node.func.attr.upper())
+                found.append((name, level, line, module))
+    return sorted(set(found), key=lambda call: (LEVELS.index(call[1].lower()), call[2]), reverse=False)
+
+
+def log_lines() -> str:
+    """Every log line of the package by level, the loudest first."""
+    order = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
+    calls = sorted(log_calls(), key=lambda call: (order.index(call[1]), call[2].lower()))
+    shown = ((level, _code(re.sub(r"%[-.\d]*[a-z]", "…", line)), f"`{module}`") for _, level, line, module in calls)
+    return _table(("level", "line", "from"), list(dict.fromkeys(shown)))
+
+
+def error_classes() -> list[type[BaseException]]:
+    """Return the exceptions of ``django_pgjobs.exceptions`` in the order of the file."""
+    return [
+        kind
+        for kind in vars(exceptions).values()
+        if isinstance(kind, type) and issubclass(kind, BaseException) and kind.__module__ == exceptions.__name__
+    ]
+
+
+def error_tree() -> str:
+    """The tree of exceptions as its module draws it."""
+    tree = inspect.cleandoc(exceptions.__doc__ or "").partition("::\n")[2]
+    lines = [line for line in tree.splitlines() if line.startswith("    ")]
+    return "```text\n" + "\n".join(line[4:] for line in lines) + "\n```\n"
+
+
+def errors() -> str:
+    """Every exception and its message."""
+    return _table(
+        ("exception", "is a", "meaning"),
+        [
+            (f"`{kind.__name__}`", ", ".join(f"`{b.__name__}`" for b in kind.__bases__), _markdown(kind.__doc__ or ""))
+            for kind in error_classes()
+        ],
+    )
+
+
+def check_rows() -> list[tuple[str, str]]:
+    """(id, what is wrong) as the module of the checks lists them."""
+    rows = re.findall(r"^(pgjobs\.[EW]\d{3})\s+(.+)$", checks_module.__doc__ or "", re.MULTILINE)
+    return [(id_, text) for id_, text in rows]
+
+
+def check_hints() -> dict[str, str]:
+    """Id → hint, where the hint stands beside the id."""
+    hints = {}
+    for node in ast.walk(ast.parse((PACKAGE / "checks.py").read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            given = {keyword.arg: keyword.value for keyword in node.keywords}
+            if "id" in given and "hint" in given:
+                hints[_literal(given["id"]) or ""] = _literal(given["hint"]) or ""
+    return hints
+
+
+def checks() -> str:
+    """Every system check."""
+    hints = check_hints()
+    return _table(
+        ("id", "what is wrong", "hint"),
+        [(f"`{id_}`", text.replace("``", "`"), _escaped(hints.get(id_, ""))) for id_, text in check_rows()],
+    )
+
+
+# Models, SQL, payload
+
+
+def model_classes() -> list[type[django_models.Model]]:
+    """Return the models of the package."""
+    return [m for m in vars(models).values() if isinstance(m, type) and issubclass(m, models.PostgresModel)
+            and not m._meta.abstract]  # fmt: skip
+
+
+def model_fields() -> str:
+    """Every model with its fields, permissions and indexes."""
+    parts = []
+    for model in model_classes():
+        meta: Any = model._meta
+        parts += [f"## {model.__name__}", "", f"Table `{meta.db_table}`. " + _markdown(model.__doc__ or ""), ""]
+        rows = []
+        for field in meta.local_fields:
+            kind = field.get_internal_type() if type(field).__module__.startswith("django") else type(field).__name__
+            help_text = str(field.help_text)
+            rows.append((f"`{field.name}`", kind + (", null" if field.null else ""),
+                         str(field.verbose_name) + (f". {help_text}" if help_text else "")))  # fmt: skip
+        parts += [_table(("field", "type", "meaning"), rows)]
+        if meta.permissions:
+            parts += ["Permissions: " + ", ".join(f"`pgjobs.{code}`" for code, _ in meta.permissions) + ".", ""]
+        if meta.indexes:
+            parts += ["Indexes: " + ", ".join(f"`{index.name}`" for index in meta.indexes) + ".", ""]
+    return "\n".join(parts)
+
+
+def sql_contracts() -> str:
+    """Every statement: its four-line contract, and its text."""
+    parts = []
+    for name in sql.names():
+        text = resources.files(sql).joinpath(f"{name}.sql").read_text(encoding="utf-8")
+        head = [line.removeprefix("--").strip() for line in text.splitlines() if line.startswith("--")]
+        parts += [f"## {name}", "", head[0].partition(": ")[2], ""]
+        parts += [f"* **{line.partition(': ')[0]}**: {_escaped(line.partition(': ')[2])}" for line in head[1:]]
+        parts += ["", "```text", sql.statement(name).strip("\n"), "```", ""]
+    return "\n".join(parts)
+
+
+SAMPLES: tuple[tuple[str, object], ...] = (
+    ("None, True, 7, 1.5, 'text'", [None, True, 7, 1.5, "text"]),
+    ("datetime with an offset", datetime(2026, 3, 29, 1, 30, tzinfo=UTC)),
+    ("date", date(2026, 3, 29)),
+    ("time", time(2, 30)),
+    ("timedelta", timedelta(days=1, seconds=2)),
+    ("Decimal", Decimal("1.10")),
+    ("UUID", UUID("00000000-0000-4000-8000-000000000001")),
+    ("bytes", b"\x00\xff"),
+    ("tuple", (1, 2)),
+    ("a float from 1e16 on", 1e16),
+    ("a dict that looks like one of these", {"$date": "x"}),
+)
+REFUSALS: tuple[tuple[str, object], ...] = (
+    ("a dict with keys that are no texts", {1: "one"}),
+    ("NaN and infinity", float("nan")),
+    ("text with NUL", "a\0b"),
+    ("a set", {1}),
+    ("anything else", object),
+)
+
+
+def payload_values() -> str:
+    """What each kind of value becomes in jsonb."""
+    return _table(
+        ("value", "stored as"),
+        [(name, _code(encode_payload((value,), {}, 10_000)[9:].partition('],"kwargs"')[0])) for name, value in SAMPLES],
+    )
+
+
+def _refusal(value: object) -> str:
+    try:
+        encode_payload((value,), {}, 10_000)
+    except InvalidJob as error:
+        return str(error)
+    raise AssertionError(f"{value!r} is not refused any more")
+
+
+def payload_refusals() -> str:
+    """What is refused, and in which words."""
+    return _table(("value", "`InvalidJob`"), [(name, _escaped(_refusal(value))) for name, value in REFUSALS])
+
+
+# Coverage
+
+ROW_ID = re.compile(r"\b([CDAWPX])(\d{1,2})(?:\s*[–-]\s*\1?(\d{1,2}))?\b")
+
+
+def rows() -> dict[str, Any]:
+    """Return ``_data/rows.toml``: the behaviours promised so far and those that do not apply."""
+    return tomllib.loads((DATA / "rows.toml").read_text(encoding="utf-8"))
+
+
+def cited_rows() -> dict[str, list[str]]:
+    """Row id → tests (``path::function``) whose docstring cites it; a module's docstring counts for the module."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            text = ast.get_docstring(node) or ""
+            where = name if isinstance(node, ast.Module) else f"{name}::{node.name}"
+            for row in _ids(text):
+                found.setdefault(row, []).append(where)
+    return found
+
+
+def _ids(text: str) -> Iterator[str]:
+    for letter, first, last in ROW_ID.findall(text):
+        for number in range(int(first), int(last or first) + 1):
+            yield f"{letter}{number}"
+
+
+def coverage() -> str:
+    """Row → tests → note."""
+    cited = cited_rows()
+    lines = []
+    for id_, row in rows()["rows"].items():
+        tests = ["`" + where.removeprefix("tests/") + "`" for where in cited.get(id_, [])]
+        shown = "<br>".join(tests[:4]) + (f"<br>and {len(tests) - 4} more" if len(tests) > 4 else "")
+        lines.append((id_, row["says"], shown or "none yet", row.get("note", "")))
+    return _table(("row", "behaviour", "shown by", "note"), lines)
+
+
+def not_applicable() -> str:
+    """Rows that do not apply, with the reason."""
+    return _table(("row", "reason"), [(id_, text) for id_, text in rows()["not_applicable"].items()])

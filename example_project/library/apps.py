@@ -1,0 +1,13 @@
+"""The Django app."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class LibraryConfig(AppConfig):
+    """``"example_project.library"`` in ``INSTALLED_APPS``."""
+
+    name = "example_project.library"
+    label = "library"
+    default_auto_field = "django.db.models.BigAutoField"

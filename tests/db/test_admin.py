@@ -1,0 +1,767 @@
+"""The admin's pages as the test client sees them: lists, one job, actions, permissions, bad input, plans."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+from django.contrib.messages import get_messages
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from django_pgjobs import job
+from django_pgjobs.admin import listing
+from django_pgjobs.models import Attempt, Claim, Heartbeat, Job
+from django_pgjobs.registry import registry
+
+pytestmark = pytest.mark.django_db
+
+LIST = "/admin/pgjobs/job/"
+WORKER = UUID("00000000-0000-4000-8000-00000000000a")
+CLAIM = UUID("00000000-0000-4000-8000-00000000000c")
+
+
+def charge(card: str, amount: int, note: str = "") -> None:
+    """A job with a secret."""
+
+
+@pytest.fixture(autouse=True)
+def jobs_known() -> Iterator[None]:
+    with registry.isolated():
+        job(name="shop.charge", queue="payments", sensitive=("card",))(charge)
+        yield
+
+
+def make(**fields: Any) -> Job:
+    """Store a job row as a worker would leave it."""
+    given = {"name": "shop.charge", "payload": {"args": ["4111", 7], "kwargs": {}}, **fields}
+    (row,) = Job.objects.bulk_create([Job(**given)])
+    return Job.objects.get(pk=row.pk)
+
+
+def now_plus(seconds: float) -> Any:
+    moment = timezone.now()
+    return moment + timedelta(seconds=seconds)
+
+
+def make_one_of_each() -> dict[str, Job]:
+    """One job of every state and label."""
+    ended = {"finished_at": now_plus(-5), "attempt": 1, "duration_seconds": 0.25}
+    rows = {
+        "ready": make(run_at=now_plus(-10)),
+        "scheduled": make(run_at=now_plus(3600)),
+        "retrying": make(run_at=now_plus(3600), attempt=2, error="OSError: line is down"),
+        "running": make(claim_id=CLAIM, worker=WORKER, claimed_at=now_plus(-1), attempt=1),
+        "waiting": make(hold="waiting", hold_reason="waits for #1"),
+        "parked": make(hold="parked", hold_reason="no such job here"),
+        "limited": make(hold="limited"),
+        "succeeded": make(outcome="succeeded", result={"sum": 3}, **ended),
+        "cancelled": make(outcome="cancelled", cancel_by="auth.User:1 anna", cancel_requested_at=now_plus(-6), **ended),
+        "abandoned": make(outcome="abandoned", error="ValueError: <b>no</b>", **ended),
+    }
+    far = now_plus(60)
+    Claim.objects.create(
+        claim_id=CLAIM, part=0, worker=WORKER, lease_expires_at=far, check_at=far, job_ids=[rows["running"].pk]
+    )
+    return rows
+
+
+def user_with(*permissions: str, name: str = "anna") -> User:
+    user = User.objects.create_user(name, password="secret", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(content_type__app_label="pgjobs", codename__in=permissions))
+    return user
+
+
+def client_with(*permissions: str) -> Client:
+    client = Client()
+    client.force_login(user_with("view_job", *permissions))
+    return client
+
+
+@pytest.fixture
+def root() -> Client:
+    client = Client()
+    client.force_login(User.objects.create_superuser("root"))
+    return client
+
+
+def ids_on(page: Any) -> list[int]:
+    return [row.pk for row in page.context["cl"].result_list]
+
+
+def html(page: Any) -> str:
+    text: str = page.content.decode()
+    return text
+
+
+def said(page: Any) -> list[str]:
+    return [str(message) for message in get_messages(page.wsgi_request)]
+
+
+def steer_url(row: Job, name: str) -> str:
+    return reverse("admin:pgjobs_job_steer", args=[row.pk, name])
+
+
+# --- the list ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", listing.STATES)
+def test_filter_by_state_shows_the_jobs_of_that_label_only(root: Client, state: str) -> None:
+    rows = make_one_of_each()
+    page = root.get(LIST, {"state": state})
+    assert ids_on(page) == [rows[state].pk]
+    assert f"pgjobs-{state}" in html(page)
+
+
+def test_all_jobs_are_listed_newest_first(root: Client) -> None:
+    rows = make_one_of_each()
+    assert ids_on(root.get(LIST)) == sorted((row.pk for row in rows.values()), reverse=True)
+
+
+def test_list_shows_words_attempts_and_escaped_errors(root: Client) -> None:
+    make_one_of_each()
+    text = html(root.get(LIST))
+    assert ">retrying</span>" in text
+    assert "2 / 5" in text
+    assert "250 ms" in text
+    assert "ValueError: &lt;b&gt;no" in text
+    assert "<b>no" not in text
+
+
+def test_due_jobs_are_listed_in_the_order_of_run_at_across_queues_and_priorities(root: Client) -> None:
+    late, early, middle = (
+        make(run_at=now_plus(-10), queue="a"),
+        make(run_at=now_plus(-30), queue="b", priority=-5),
+        make(run_at=now_plus(-20), queue="a", priority=50),
+    )
+    assert ids_on(root.get(LIST, {"state": "ready"})) == [early.pk, middle.pk, late.pk]
+    assert ids_on(root.get(LIST, {"state": "ready", "queue": "a"})) == [middle.pk, late.pk]
+
+
+def test_due_jobs_of_more_pairs_than_arms_are_all_listed(root: Client) -> None:
+    rows = [make(queue=f"q{i}", run_at=now_plus(-100 + i)) for i in range(listing.ARMS + 3)]
+    assert ids_on(root.get(LIST, {"state": "ready"})) == [row.pk for row in rows]
+
+
+def test_filters_combine(root: Client) -> None:
+    make(queue="a", name="one")
+    wanted = make(queue="b", name="one")
+    make(queue="b", name="two")
+    assert ids_on(root.get(LIST, {"queue": "b", "name": "one"})) == [wanted.pk]
+
+
+def test_queue_choices_come_from_unfinished_jobs_definitions_and_settings(root: Client, settings: Any) -> None:
+    settings.PGJOBS = {"QUEUES": ["payments", "configured", "live"]}
+    make(queue="live")
+    make(queue="only-history", outcome="succeeded", finished_at=now_plus(-1))
+    page = html(root.get(LIST))
+    assert all(f"?queue={queue}" in page for queue in ("live", "payments", "configured"))
+    assert "only-history</a>" not in page
+    assert "only-history</a>" in html(root.get(LIST, {"queue": "only-history"}))
+
+
+@pytest.mark.parametrize("search", ["{id}", " #{id} ", "000{id}"])
+def test_digits_find_exactly_that_id(root: Client, search: str) -> None:
+    wanted = make()
+    make(description=f"mentions {wanted.pk}")
+    assert ids_on(root.get(LIST, {"q": search.format(id=wanted.pk)})) == [wanted.pk]
+
+
+@pytest.mark.parametrize("search", ["shop.res", "ACME", "100%", '"42"'])
+def test_text_finds_parts_of_name_and_description(root: Client, search: str) -> None:
+    wanted = make(name="shop.resize", description="for acme: 100% of 42")
+    make(name="shop.other", description="100 of it")
+    assert ids_on(root.get(LIST, {"q": search})) == [wanted.pk]
+
+
+def test_count_stops_and_says_so(root: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "MOST", 60)
+    Job.objects.bulk_create([Job(name="many", payload={}) for _ in range(61)])
+    page = root.get(LIST)
+    assert page.context["cl"].count_text == "more than 60"
+    assert "more than 60" in html(page)
+    assert len(ids_on(root.get(LIST, {"p": 2}))) == 10
+
+
+def test_exactly_as_many_as_are_counted_is_no_more_than(root: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "MOST", 60)
+    Job.objects.bulk_create([Job(name="many", payload={}) for _ in range(60)])
+    assert root.get(LIST).context["cl"].count_text == "60"
+
+
+@pytest.mark.parametrize("state", ["", "ready", "succeeded", "parked"])
+def test_a_bounded_search_says_so_and_can_be_widened(root: Client, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("NEAR", "NEAR_TEXT", "NEAR_HELD"):
+        monkeypatch.setattr(listing, limit, 1000)
+    fillers: list[Job] = []
+    fields: dict[str, Any] = {"": {}, "ready": {}, "parked": {"hold": "parked"}}.get(
+        state, {"outcome": "succeeded", "finished_at": now_plus(-1)}
+    )
+    first = make(name="a.needle", **fields)
+    for number in range(1005):
+        fields |= {"finished_at": now_plus(number)} if state == "succeeded" else {}
+        fillers.append(Job(name="m", payload={}, **fields))
+    Job.objects.bulk_create(fillers)
+    last = make(name="z.needle", **fields)
+    narrow = root.get(LIST, {"q": "needle", "state": state} if state else {"q": "needle"})
+    found = {"": last, "succeeded": last, "ready": first, "parked": first}[state]
+    assert ids_on(narrow) == [found.pk]
+    assert "Only the first 1,000 jobs of this list were searched." in html(narrow)
+    wide = root.get(LIST, {"q": "needle", "state": state, "reach": "far"} if state else {"q": "needle", "reach": "far"})
+    if state != "parked":  # its widest is NEAR, which is small here
+        assert sorted(ids_on(wide)) == sorted([first.pk, last.pk])
+        assert "were searched" not in html(wide)
+
+
+def test_an_empty_list_is_a_page(root: Client) -> None:
+    page = root.get(LIST)
+    assert page.status_code == 200
+    assert "0 jobs" in html(page)
+
+
+def test_query_string_cannot_choose_another_order(root: Client) -> None:
+    first, second = make(description="a"), make(description="b")
+    assert ids_on(root.get(LIST, {"o": "-1.2.9"})) == [second.pk, first.pk]
+
+
+# --- bad input -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("query", ["state=garbage", "state=%00", "queue=%00", "name=a%00b", "p=99", "state=READY'--"])
+def test_garbage_in_filters_goes_back_to_the_whole_list(root: Client, query: str) -> None:
+    make()
+    answer = root.get(f"{LIST}?{query}", follow=True)
+    assert answer.status_code == 200
+    assert len(ids_on(answer)) == 1
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["q=%00", "q=99999999999999999999999999", "q=9223372036854775808", "q=%25%27%22%5C", "q=%D9%A3", "reach=x&q=a"]
+    + ["p=x", "q=" + "x" * 5000, "queue=nowhere", "name=nobody", "e=1", "all=", "_facets=1", "o=x", "state=", "queue="],
+)
+def test_odd_queries_are_pages(root: Client, query: str) -> None:
+    make()
+    assert root.get(f"{LIST}?{query}").status_code == 200
+
+
+@pytest.mark.parametrize("lookup", ["payload__contains=x", "result=1", "attempts__traceback__contains=x", "cancel_by=x"])
+def test_only_our_filters_are_lookups_or_the_payload_could_be_probed(root: Client, lookup: str) -> None:
+    make()
+    assert root.get(f"{LIST}?{lookup}").status_code == 400
+
+
+@pytest.mark.parametrize("object_id", ["0", "-1", "abc", "99999999999999999999999", "9" * 5000, "1_2C3", "%00"])
+def test_no_such_job_goes_back_with_a_message(root: Client, object_id: str) -> None:
+    answer = root.get(f"{LIST}{object_id}/change/", follow=True)
+    assert answer.status_code == 200
+    assert "exist" in html(answer) or "deleted" in html(answer)
+
+
+@pytest.mark.parametrize("chosen", ["abc", "-1", "9" * 40, "9223372036854775808", "", "٣", "1; DROP"])
+def test_chosen_ids_that_are_none_change_nothing(root: Client, chosen: str) -> None:
+    row = make(outcome="abandoned", finished_at=now_plus(-1))
+    answer = root.post(LIST, {"action": "retry", "_selected_action": [str(row.pk), chosen], "index": "0"}, follow=True)
+    assert answer.status_code == 200
+    assert "These are no jobs." in html(answer)
+    assert Job.objects.get().state == "abandoned"
+
+
+FORGED = [
+    '[1, 2]', '"text"', "null", "17", "{}", '{"args": 3}', '{"args": {}, "kwargs": []}', '{"kwargs": {"a": 1}, "x": 2}',
+    '{"args": [{"$datetime": "nonsense"}], "kwargs": {}}', '{"args": [{"$nope": 1}, {"$tuple": 4}], "kwargs": {}}',
+    "[" * 5000 + "]" * 5000, '{"args": [' + "9" * 5000 + "]}", '{"args": ["<script>alert(1)</script>"]}',
+    '{"kwargs": {"<script>alert(1)</script>": 1}}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("payload", FORGED, ids=range(len(FORGED)))
+@pytest.mark.parametrize("reveal", [True, False])
+@pytest.mark.parametrize("name", ["shop.charge", "nobody.knows"])
+def test_forged_rows_spoil_nothing(payload: str, reveal: bool, name: str) -> None:
+    row = make(name=name, outcome="succeeded", finished_at=now_plus(-1))
+    with connection.cursor() as cursor:
+        columns = "payload = %(v)s::jsonb, result = %(v)s::jsonb, headers = %(v)s::jsonb, progress = %(v)s::jsonb"
+        cursor.execute(f"UPDATE pgjobs_job SET {columns}, error = '<script>alert(2)</script>'", {"v": payload})
+    client = client_with("view_payload") if reveal else client_with()
+    page = client.get(f"{LIST}{row.pk}/change/")
+    assert page.status_code == 200
+    assert "<script>alert" not in html(page)
+    assert client.get(LIST).status_code == 200
+
+
+def test_forged_attempts_spoil_nothing(root: Client) -> None:
+    row = make(attempt=3)
+    for number, chain in enumerate(["17", '[["a"], 3, ["<script>alert", "<script>alert"]]', "[" * 4000 + "]" * 4000], 1):
+        Attempt.objects.create(job=row, claim_id=UUID(int=number), number=number, cause="odd", exception="X", message="y")
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE pgjobs_attempt SET chain = %s::jsonb WHERE number = %s", [chain, number])
+    page = root.get(f"{LIST}{row.pk}/change/")
+    assert page.status_code == 200
+    assert "<script>alert" not in html(page)
+    assert "&lt;script&gt;alert" in html(page)
+
+
+def test_a_megabyte_of_payload_is_shown_by_its_beginning(root: Client) -> None:
+    row = make(payload={"args": ["4111", 7, "n" * 1_000_000], "kwargs": {}})
+    page = root.get(f"{LIST}{row.pk}/change/")
+    assert len(page.content) < 100_000
+    assert "1,000,002 characters; only the beginning is shown" in html(page)
+
+
+# --- the page of a job ---------------------------------------------------------------------------------------------
+
+
+def test_sensitive_arguments_are_hidden_without_the_permission() -> None:
+    row = make(payload={"args": ["4111-secret", 7], "kwargs": {"note": "hello"}})
+    text = html(client_with().get(f"{LIST}{row.pk}/change/"))
+    assert "4111-secret" not in text
+    assert "••••" in text
+    assert '<th scope="row">card</th>' in text
+    assert "&quot;hello&quot;" in text
+
+
+def test_sensitive_arguments_are_shown_with_the_permission() -> None:
+    row = make(payload={"args": ["4111-secret", 7], "kwargs": {}})
+    assert "4111-secret" in html(client_with("view_payload").get(f"{LIST}{row.pk}/change/"))
+
+
+def test_arguments_of_an_unknown_job_are_hidden_without_the_permission() -> None:
+    row = make(name="old.code", payload={"args": ["4111-secret"], "kwargs": {"pw-secret": 1}})
+    text = html(client_with().get(f"{LIST}{row.pk}/change/"))
+    assert "secret" not in text
+    assert "this process does not know the job" in text
+
+
+def test_arguments_of_an_unknown_job_are_shown_with_the_permission() -> None:
+    row = make(name="old.code", payload={"args": ["first"], "kwargs": {"second": 2}})
+    text = html(client_with("view_payload").get(f"{LIST}{row.pk}/change/"))
+    assert "first" in text
+    assert "second" in text
+
+
+def test_values_are_shown_as_they_were_given(root: Client) -> None:
+    row = make(payload={"args": [{"$decimal": "1.10"}, {"$date": "2026-03-29"}], "kwargs": {}})
+    text = html(root.get(f"{LIST}{row.pk}/change/"))
+    assert "1.10" in text
+    assert "2026-03-29" in text
+    assert "$date" not in text
+
+
+def test_page_tells_state_reason_result_worker_and_attempts(root: Client) -> None:
+    Heartbeat.objects.create(
+        id=WORKER, name="web-1", host="h", pid=1, processes=1, threads=1, async_slots=1, version="1"
+    )
+    row = make(
+        outcome="cancelled", finished_at=now_plus(-1), cancel_requested_at=now_plus(-3), cancel_mode="kill",
+        cancel_by="auth.User:7 <anna>", cancel_reason="wrong & late", worker=WORKER, claim_id=CLAIM, attempt=2,
+        result={"sum": 3}, headers={"trace": "abc"}, timeout_seconds=90,
+    )  # fmt: skip
+    Attempt.objects.create(
+        job=row, claim_id=CLAIM, number=1, cause="failed", worker_name="web-1", release="r7", duration_seconds=0.5,
+        started_at=now_plus(-5), exception="builtins.OSError", message="down",
+        chain=[["builtins.OSError", "down"], ["builtins.KeyError", "'x'"]], traceback="Traceback: <module>",
+    )  # fmt: skip
+    text = html(root.get(f"{LIST}{row.pk}/change/"))
+    for part in ("Cancel (kill) requested", "auth.User:7 &lt;anna&gt;", "wrong &amp; late", "&quot;sum&quot;: 3", "r7"):
+        assert part in text
+    for part in (">web-1</a>", "&quot;trace&quot;", "90.0 s", "500 ms", "builtins.KeyError", "caused by", "&lt;module&gt;"):
+        assert part in text
+
+
+@pytest.mark.parametrize("zone", ["Asia/Kathmandu", "UTC"])
+def test_times_are_in_the_projects_zone(root: Client, settings: Any, zone: str) -> None:
+    settings.TIME_ZONE = zone
+    row = make()
+    local = timezone.localtime(row.created_at) if timezone.is_aware(row.created_at) else row.created_at
+    text = html(root.get(f"{LIST}{row.pk}/change/"))
+    assert f"{local:%Y-%m-%d %H:%M:%S}" in text
+    assert f"Timing ({timezone.get_current_timezone_name()})" in text
+
+
+def test_progress_of_a_running_job(root: Client) -> None:
+    row = make(claim_id=CLAIM, progress={"n": 3, "total": 4, "message": "<counting>"})
+    text = html(root.get(f"{LIST}{row.pk}/change/"))
+    assert '<progress value="0.750" max="1">' in text
+    assert "3 / 4 &lt;counting&gt;" in text
+
+
+def test_many_attempts_show_the_latest(root: Client) -> None:
+    row = make(attempt=40)
+    Attempt.objects.bulk_create(
+        Attempt(job=row, claim_id=UUID(int=n), number=n, cause="failed", exception=f"E{n}.") for n in range(1, 41)
+    )
+    text = html(root.get(f"{LIST}{row.pk}/change/"))
+    assert "E40." in text
+    assert "E10." not in text
+    assert "Only the latest attempts are shown." in text
+
+
+# --- read-only -----------------------------------------------------------------------------------------------------
+
+
+def test_nobody_adds_changes_or_deletes(root: Client) -> None:
+    row = make()
+    assert root.get(f"{LIST}add/").status_code == 403
+    assert root.post(f"{LIST}{row.pk}/change/", {"name": "x"}).status_code == 403
+    assert root.post(f"{LIST}{row.pk}/delete/", {"post": "yes"}).status_code == 403
+    page = html(root.get(LIST))
+    assert "delete_selected" not in page
+    assert 'name="_save"' not in html(root.get(f"{LIST}{row.pk}/change/"))
+    assert Job.objects.get().name == "shop.charge"
+
+
+def test_without_the_view_permission_nothing_is_seen_or_done() -> None:
+    row = make(outcome="abandoned", finished_at=now_plus(-1))
+    client = Client()
+    client.force_login(user_with("retry_job"))
+    assert client.get(LIST).status_code == 403
+    assert client.get(f"{LIST}{row.pk}/change/").status_code == 403
+    assert client.post(steer_url(row, "retry")).status_code == 403
+    assert Job.objects.get().state == "abandoned"
+
+
+def test_the_public_is_asked_to_log_in(client: Client) -> None:
+    row = make()
+    for answer in (client.get(LIST), client.post(steer_url(row, "cancel"), {"mode": "ask"})):
+        assert answer.status_code == 302
+        assert "login" in answer["Location"]
+
+
+def test_view_permission_alone_offers_no_action() -> None:
+    rows = make_one_of_each()
+    client = client_with()
+    assert 'name="action"' not in html(client.get(LIST))
+    for row in rows.values():
+        assert "/steer/" not in html(client.get(f"{LIST}{row.pk}/change/"))
+
+
+OFFERED = {
+    "ready": {"cancel", "abandon"},
+    "scheduled": {"run_now", "cancel", "abandon"},
+    "retrying": {"run_now", "cancel", "abandon"},
+    "running": {"release", "cancel"},
+    "waiting": {"cancel", "abandon"},
+    "parked": {"retry", "cancel", "abandon"},
+    "limited": {"cancel", "abandon"},
+    "succeeded": set(),
+    "cancelled": {"retry"},
+    "abandoned": {"retry"},
+}
+
+
+def test_a_jobs_page_offers_what_its_state_allows(root: Client) -> None:
+    for state, row in make_one_of_each().items():
+        text = html(root.get(f"{LIST}{row.pk}/change/"))
+        assert set(re.findall(r"/steer/(\w+)/", text)) == OFFERED[state], state
+
+
+def test_a_job_with_only_its_callback_left_offers_nothing(root: Client) -> None:
+    row = make(ending="cancelled")
+    text = html(root.get(f"{LIST}{row.pk}/change/"))
+    assert "/steer/" not in text
+    assert "Only its callback on_cancel is left." in text
+
+
+@pytest.mark.parametrize(
+    ("permission", "offered"),
+    [("retry_job", {"retry"}), ("cancel_job", {"cancel"}), ("abandon_job", {"abandon"}), ("reschedule_job", {"run_now", "release"})],
+)
+def test_each_action_has_its_permission(permission: str, offered: set[str]) -> None:
+    make_one_of_each()
+    page = html(client_with(permission).get(LIST))
+    actions = {"retry", "run_now", "release", "cancel", "abandon", "delete_selected"}
+    assert {name for name in actions if f'<option value="{name}">' in page} == offered
+
+
+@pytest.mark.parametrize("name", ["retry", "run_now", "release", "cancel", "abandon"])
+def test_an_action_without_its_permission_is_refused(name: str) -> None:
+    rows = make_one_of_each()
+    client = client_with("view_payload")
+    before = list(Job.objects.order_by("pk").values())
+    for row in rows.values():
+        assert client.post(steer_url(row, name), {"mode": "ask", "reason": ""}).status_code == 403
+    chosen = [row.pk for row in rows.values()]
+    client.post(LIST, {"action": name, "_selected_action": chosen, "index": "0", "confirmed": "yes", "mode": "ask"})
+    assert list(Job.objects.order_by("pk").values()) == before
+
+
+# --- actions on one ------------------------------------------------------------------------------------------------
+
+
+def test_cancel_one_with_a_reason_under_view_and_cancel_permission_only() -> None:
+    row = make()
+    answer = client_with("cancel_job").post(steer_url(row, "cancel"), {"mode": "ask", "reason": "not <needed>"}, follow=True)
+    row.refresh_from_db()
+    assert (row.state, row.cancel_reason, row.cancel_mode) == ("cancelled", "not <needed>", "ask")
+    assert re.fullmatch(r"auth\.User:\d+ anna", row.cancel_by)
+    assert "Cancel: 1 changed." in html(answer)
+    assert "not &lt;needed&gt;" in html(answer)
+
+
+def test_kill_a_running_job_is_a_request_to_its_worker(root: Client) -> None:
+    row = make_one_of_each()["running"]
+    root.post(steer_url(row, "cancel"), {"mode": "kill", "reason": ""})
+    row.refresh_from_db()
+    assert (row.state, row.cancel_mode) == ("running", "kill")
+    assert row.cancel_requested_at is not None
+
+
+def test_retry_abandon_run_now_and_release_one(root: Client) -> None:
+    rows = make_one_of_each()
+    root.post(steer_url(rows["abandoned"], "retry"))
+    root.post(steer_url(rows["parked"], "abandon"), {"reason": "hopeless"})
+    root.post(steer_url(rows["scheduled"], "run_now"))
+    root.post(steer_url(rows["running"], "release"))
+    for row in rows.values():
+        row.refresh_from_db()
+    assert (rows["abandoned"].state, rows["abandoned"].max_attempts) == ("ready", 6)
+    assert rows["parked"].state == "abandoned"
+    assert "hopeless" in rows["parked"].error
+    assert rows["scheduled"].run_at <= now_plus(5)
+    assert rows["running"].release_requested_at is not None
+
+
+def test_an_action_that_came_too_late_says_why(root: Client) -> None:
+    row = make(outcome="succeeded", finished_at=now_plus(-1))
+    answer = root.post(steer_url(row, "cancel"), {"mode": "ask", "reason": ""}, follow=True)
+    assert "Cancel: 0 changed, 1 skipped: 1 succeeded." in html(answer)
+
+
+def test_what_an_operator_did_is_in_the_history(root: Client) -> None:
+    row = make(outcome="abandoned", finished_at=now_plus(-1))
+    root.post(steer_url(row, "retry"))
+    assert "Retry: 1 changed." in str(LogEntry.objects.get(object_id=str(row.pk)))
+    assert "Retry: 1 changed." in html(root.get(f"{LIST}{row.pk}/history/"))
+
+
+@pytest.mark.parametrize(
+    "data", [{}, {"mode": "interrupt"}, {"mode": "ask", "reason": "x" * 501}, {"mode": "ask", "reason": "a\0b"}]
+)
+def test_a_form_that_is_wrong_changes_nothing_and_says_so(root: Client, data: dict[str, str]) -> None:
+    row = make()
+    answer = root.post(steer_url(row, "cancel"), data, follow=True)
+    assert 'class="error"' in html(answer)
+    assert Job.objects.get().state == "ready"
+
+
+def test_steering_needs_a_post_a_job_and_an_action(root: Client) -> None:
+    row = make()
+    assert root.get(steer_url(row, "cancel")).status_code == 405
+    assert root.post(f"{LIST}{row.pk}/steer/delete/").status_code == 403
+    assert root.post(f"{LIST}{10**30}/steer/retry/", follow=True).status_code == 200
+    assert "There is no job 0." in html(root.post(f"{LIST}0/steer/retry/", follow=True))
+
+
+def test_steering_needs_a_csrf_token() -> None:
+    row = make()
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(User.objects.create_superuser("root"))
+    assert client.post(steer_url(row, "cancel"), {"mode": "ask"}).status_code == 403
+    assert Job.objects.get().state == "ready"
+
+
+def test_after_an_action_the_lists_filters_are_still_known(root: Client) -> None:
+    row = make()
+    text = html(root.get(f"{LIST}{row.pk}/change/?_changelist_filters=state%3Dready"))
+    url = re.search(r'action="([^"]+/steer/abandon/[^"]*)"', text)
+    assert url is not None
+    answer = root.post(url[1].replace("&amp;", "&"), {"reason": ""})
+    assert answer["Location"] == f"{LIST}{row.pk}/change/?_changelist_filters=state%3Dready"
+
+
+# --- actions on many -----------------------------------------------------------------------------------------------
+
+
+def act(client: Client, name: str, rows: Any, query: str = "", **data: Any) -> Any:
+    chosen = [row.pk for row in rows]
+    return client.post(f"{LIST}{query}", {"action": name, "_selected_action": chosen, "index": "0", **data}, follow=True)
+
+
+def test_retry_many_reports_what_was_skipped_and_why(root: Client) -> None:
+    rows = make_one_of_each()
+    answer = act(root, "retry", [rows[s] for s in ("abandoned", "cancelled", "parked", "running", "succeeded")])
+    assert "Retry: 3 changed, 2 skipped: 1 running, 1 succeeded." in html(answer)
+    states = set(Job.objects.filter(pk__in=[rows[s].pk for s in ("abandoned", "cancelled", "parked")]).values_list("state"))
+    assert states == {("ready",)}
+
+
+@pytest.mark.parametrize("name", ["cancel", "abandon"])
+def test_destructive_actions_ask_first(root: Client, name: str) -> None:
+    rows = [make(), make()]
+    page = act(root, name, rows)
+    assert "Selected jobs: 2" in html(page)
+    assert 'name="reason"' in html(page)
+    assert set(Job.objects.values_list("state", flat=True)) == {"ready"}
+
+
+def test_cancel_many_after_the_question(root: Client) -> None:
+    rows = [make(), make()]
+    page = html(act(root, "cancel", rows))
+    fields = dict(re.findall(r'<input type="hidden" name="(action|select_across|confirmed)" value="([^"]*)"', page))
+    chosen = re.findall(r'name="_selected_action" value="(\d+)"', page)
+    answer = root.post(LIST, {**fields, "_selected_action": chosen, "mode": "ask", "reason": "sale is over"}, follow=True)
+    assert "Cancel: 2 changed." in html(answer)
+    assert set(Job.objects.values_list("state", "cancel_reason")) == {("cancelled", "sale is over")}
+
+
+def test_a_wrong_answer_is_asked_again(root: Client) -> None:
+    page = act(root, "cancel", [make()], confirmed="yes", mode="nuke")
+    assert "Select a valid choice" in html(page)
+    assert Job.objects.get().state == "ready"
+
+
+@pytest.mark.parametrize("name", ["retry", "cancel"])
+def test_all_pages_are_asked_about_and_done_in_bounded_batches(root: Client, name: str) -> None:
+    fields: dict[str, Any] = {"outcome": "abandoned", "finished_at": now_plus(-1)} if name == "retry" else {}
+    Job.objects.bulk_create([Job(name="many", queue="bulk", payload={}, **fields) for _ in range(2100)])
+    other = make(queue="else", **fields)
+    first = Job.objects.filter(queue="bulk")[:1]
+    query = "?queue=bulk"
+    page = act(root, name, first, query, select_across="1")
+    assert "All jobs of the list: 2,100" in html(page)
+    answer = act(root, name, first, query, select_across="1", confirmed="yes", mode="ask", reason="")
+    assert "2,100 changed" in html(answer)
+    other.refresh_from_db()
+    assert other.state == (fields.get("outcome") or "ready")
+
+
+def test_all_pages_leave_jobs_of_other_states_untouched_and_unlocked(root: Client) -> None:
+    rows = make_one_of_each()
+    with CaptureQueriesContext(connection) as queries:
+        act(root, "retry", [rows["ready"]], "", select_across="1", confirmed="yes")
+    locks = [query["sql"] for query in queries if "FOR NO KEY UPDATE" in query["sql"] and "SELECT" in query["sql"]]
+    assert locks
+    assert not any(re.search(rf"\b{rows['succeeded'].pk}\b", sql) for sql in locks)
+    assert Job.objects.filter(state="ready").count() == 3 + 3
+
+
+def test_nothing_chosen_changes_nothing(root: Client) -> None:
+    make(outcome="abandoned", finished_at=now_plus(-1))
+    root.post(LIST, {"action": "retry", "index": "0"})
+    assert Job.objects.get().state == "abandoned"
+
+
+# --- queries and plans ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("query", ["", "?state=ready", "?state=succeeded", "?queue=bulk", "?q=many", "?state=parked&q=x"])
+def test_a_list_takes_at_most_six_queries_and_no_payload(root: Client, query: str) -> None:
+    make_one_of_each()
+    Job.objects.bulk_create([Job(name="many", queue="bulk", payload={}) for _ in range(120)])
+    with CaptureQueriesContext(connection) as queries:
+        assert root.get(LIST + query).status_code == 200
+    assert len(queries) <= 6, [q["sql"][:100] for q in queries]
+    assert not any("payload" in q["sql"] or "COUNT(" in q["sql"] for q in queries)
+
+
+def test_a_jobs_page_takes_at_most_six_queries(root: Client) -> None:
+    row = make_one_of_each()["running"]
+    Attempt.objects.bulk_create(
+        Attempt(job=row, claim_id=UUID(int=n), number=n, cause="failed") for n in range(1, 21)
+    )
+    with CaptureQueriesContext(connection) as queries:
+        assert root.get(f"{LIST}{row.pk}/change/").status_code == 200
+    assert len(queries) <= 6, [q["sql"][:100] for q in queries]
+
+
+INDEXES = {
+    "": "pgjobs_job_pkey",
+    "ready": "pgjobs_job_claim_order",
+    "scheduled": "pgjobs_job_claim_order",
+    "retrying": "pgjobs_job_claim_order",
+    "running": "pgjobs_job_pkey",
+    "waiting": "pgjobs_job_held",
+    "parked": "pgjobs_job_held",
+    "limited": "pgjobs_job_held",
+    "succeeded": "pgjobs_job_ended",
+    "cancelled": "pgjobs_job_ended",
+    "abandoned": "pgjobs_job_ended",
+}
+
+
+@pytest.fixture
+def history() -> None:
+    """Old rare jobs below much history: the case in which walking the ids backwards reads everything."""
+    make_one_of_each()
+    seed = """
+        INSERT INTO pgjobs_job (name, payload, outcome, finished_at, queue)
+        SELECT 'shop.charge', '{}', 'succeeded', statement_timestamp() - n * interval '1 second', 'bulk'
+        FROM generate_series(1, 30000) AS n
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(seed)
+        cursor.execute("ANALYZE pgjobs_job")
+
+
+@pytest.mark.usefixtures("history")
+@pytest.mark.parametrize("extra", [{}, {"q": "nothing has this"}, {"name": "nobody"}])
+def test_every_state_is_read_along_its_index(
+    root: Client, extra: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in ("NEAR", "NEAR_TEXT", "NEAR_HELD"):
+        monkeypatch.setattr(listing, limit, 1000)
+    for state, index in INDEXES.items():
+        with CaptureQueriesContext(connection) as queries:
+            root.get(LIST, {"state": state, **extra})
+        listed = [q["sql"] for q in queries if "LIMIT 10001" in q["sql"]]
+        assert len(listed) == 1
+        with connection.cursor() as cursor:
+            cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + listed[0])
+            (plan,) = cursor.fetchone()[0]
+        assert {node.get("Index Name") for node in nodes_of(plan["Plan"])} & {index}, (state, listed[0], plan)
+        read = max(rows_read(node) for node in nodes_of(plan["Plan"]))
+        assert read <= (1100 if extra else listing.MOST + 100), (state, extra, read)
+
+
+def nodes_of(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", []):
+        yield from nodes_of(child)
+
+
+def rows_read(node: dict[str, Any]) -> float:
+    return (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+
+
+# --- workers -------------------------------------------------------------------------------------------------------
+
+
+def test_workers_are_shown_and_a_silent_one_is_stale(root: Client, settings: Any) -> None:
+    settings.PGJOBS = {"STALE_SECONDS": 60, "BEAT_SECONDS": 10}
+    common: dict[str, Any] = {"host": "h", "pid": 1, "processes": 2, "threads": 4, "async_slots": 50, "version": "1"}
+    Heartbeat.objects.create(name="alive", last_beat_at=now_plus(-5), queues=["mail"], **common)
+    Heartbeat.objects.create(name="silent<1>", last_beat_at=now_plus(-61), excluded_queues=["bulk"], **common)
+    Heartbeat.objects.create(name="gone", last_beat_at=now_plus(-3600), state="stopped", queues="forged", **common)
+    text = html(root.get("/admin/pgjobs/heartbeat/"))
+    states = re.findall(r"pgjobs-state pgjobs-(\w+)", text)
+    assert states == ["running", "stale", "stopped"]
+    assert "all − bulk" in text
+    assert "silent&lt;1&gt;" in text
+    assert "2 × (4 threads + 50 async)" in text
+
+
+def test_workers_are_read_only(root: Client) -> None:
+    beat = Heartbeat.objects.create(name="w", host="h", pid=1, processes=1, threads=1, async_slots=0, version="1")
+    url = f"/admin/pgjobs/heartbeat/{beat.pk}/change/"
+    assert root.get(url).status_code == 200
+    assert root.post(url, {"name": "x"}).status_code == 403
+    assert root.get("/admin/pgjobs/heartbeat/add/").status_code == 403
+    assert root.get("/admin/pgjobs/heartbeat/nonsense/change/", follow=True).status_code == 200
+
+
+def test_what_is_not_for_people_is_not_in_the_admin(root: Client) -> None:
+    index = html(root.get("/admin/pgjobs/"))
+    assert "/admin/pgjobs/job/" in index
+    assert "/admin/pgjobs/heartbeat/" in index
+    assert "claim" not in index
+    assert "/attempt/" not in index

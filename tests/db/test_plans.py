@@ -1,0 +1,212 @@
+"""The plans of a worker's statements, at the worst: the table was analysed while empty, then 50,000 jobs came.
+
+Autovacuum does that to every queue that is often empty. The pins of a worker's connections must hold the plans at
+the indexes then, whether a statement was prepared before the jobs came or after.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from django_pgjobs import sql, store
+from tests.db.test_sql_contracts import PARAMETER, numbered
+from tests.plugins.fix_db import AUTHOR, FAILURE, Claimed, RawDatabase, claim, from_the_beginning, register
+
+BATCH = 100
+READY = 40_000
+ENDED = 10_000
+
+Connect = Callable[..., RawDatabase]
+
+
+def _failed(claimed: Claimed) -> list[store.End]:
+    return claimed.ends(delay=1.0, cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE)
+
+
+STATEMENTS: dict[str, Callable[[store.Database, Claimed], object]] = {
+    "claim_jobs": lambda db, _: claim(db, BATCH, from_the_beginning(("none", 3), ("default", 1), ("default", 0))),
+    "finalise_success": lambda db, held: store.finalise_success(db, held.ends(result="1"), AUTHOR),
+    "finalise_retry": lambda db, held: store.finalise_retry(db, _failed(held), AUTHOR),
+    "finalise_snooze": lambda db, held: store.finalise_snooze(db, held.ends(delay=1.0)),
+    "finalise_end": lambda db, held: store.finalise_end(db, _failed(held), AUTHOR),
+    "mark_ending": lambda db, held: store.mark_ending(db, _failed(held), AUTHOR, allowance_seconds=1.0),
+    "park_jobs": lambda db, held: store.park_jobs(db, held.ends(reason="x")),
+    "release_jobs": lambda db, held: store.release_jobs(db, _failed(held), AUTHOR),
+    "write_progress": lambda db, held: store.write_progress(db, [(job, fence, "1") for job, fence in held.fences()]),
+    "read_fences": lambda db, held: store.read_fences(db, held.fences()),
+    "read_flags": lambda db, held: store.read_flags(db, held.fences()),
+    "read_claim": lambda db, held: store.read_claim(db, held.claim_id),
+    "read_payload": lambda db, held: store.read_payload(db, *held.fences()[0]),
+    "delete_claims": lambda db, held: store.delete_claims(db, [str(held.claim_id)]),
+    "renew_claims": lambda db, held: store.renew_claims(db, {str(held.claim_id): 1.0}, lease_seconds=30),
+    "next_due": lambda db, _: store.next_due(db, [("none", 3), ("default", 1), ("default", 0)]),
+    "list_pairs": lambda db, _: store.list_pairs(db),
+    "unpark_jobs": lambda db, _: store.unpark_jobs(db, {"test.job": "new"}, limit=BATCH),
+    "park_unclaimable": lambda db, _: store.park_unclaimable(db, from_the_beginning(("default", 0))[0], "x"),
+}
+"""What a worker runs on its own connections and what touches jobs; each for a batch of jobs."""
+
+PAGES_PER_JOB = 40
+"""A fenced write of one job touches 18 to 25 pages: the row twice, its index entries, the history, the ledger."""
+
+
+class Explaining:
+    """A database that explains a statement instead of answering, as prepared once on its connection."""
+
+    def __init__(self, db: RawDatabase, prepared: set[str]) -> None:
+        self.db = db
+        self.prepared = prepared
+        self.plan: dict[str, Any] = {}
+
+    def fetch(self, name: str, params: store.Params) -> store.Rows:
+        text = sql.statement(name)
+        if name not in self.prepared:
+            self.db.query(f"PREPARE {name} AS {numbered(text)}".replace("%", "%%"), ())
+            self.prepared.add(name)
+        given = [params[key] for key in dict.fromkeys(PARAMETER.findall(text))]
+        values = psycopg.ClientCursor(self.db.raw).mogrify(", ".join(["%s"] * len(given)), given)
+        arguments = f"({values})" if given else ""
+        [(explained,)] = self.db.raw.execute(
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {name}{arguments}".encode()
+        ).fetchall()
+        self.plan = explained[0]["Plan"]
+        return [(None,) * 20] if name == "next_due" else []
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
+
+
+def faults(plan: dict[str, Any], *, jobs: int = BATCH) -> list[str]:
+    """Return what makes the statement cost more than its batch: scans, sorts, rows read in vain, pages touched."""
+    found = []
+    for node in nodes(plan):
+        kind, relation = node["Node Type"], node.get("Relation Name")
+        if relation == "pgjobs_job" and kind in {"Seq Scan", "Bitmap Heap Scan"}:
+            found.append(f"{kind} on jobs")
+        if kind in {"Sort", "Incremental Sort"} and node["Actual Rows"] > 4 * jobs:
+            found.append(f"{kind} of {node['Actual Rows']} rows")
+        seen = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+        removed = node.get("Rows Removed by Join Filter", 0) * node["Actual Loops"]
+        if max(seen, removed) > 10 * jobs:
+            found.append(f"{kind} read {seen} rows and joined {removed} in vain")
+    pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    if pages > PAGES_PER_JOB * jobs:
+        found.append(f"{pages} pages")
+    return found
+
+
+@contextmanager
+def analysed_while_empty(raw: RawDatabase) -> Iterator[None]:
+    """Statistics say that there is nothing, and no autovacuum corrects them."""
+    tables = ("pgjobs_job", "pgjobs_claim", "pgjobs_attempt")
+    for table in tables:
+        raw.query(f"TRUNCATE {table}")
+        raw.query(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+        raw.query(f"ANALYZE {table}")
+    try:
+        yield
+    finally:
+        for table in tables:
+            raw.query(f"ALTER TABLE {table} RESET (autovacuum_enabled)")
+
+
+def fill(raw: RawDatabase) -> Claimed:
+    """Ended, ready, future and parked jobs, and a batch that is claimed and returned."""
+    raw.query(
+        "INSERT INTO pgjobs_job (name, payload, queue, outcome, finished_at, claim_id) "
+        "SELECT 'test.job', '{}', 'default', 'succeeded', statement_timestamp(), gen_random_uuid() "
+        "FROM generate_series(1, %s)",
+        [ENDED],
+    )
+    register(READY)
+    register(1000, delay_seconds=3600, priority=1)
+    raw.query(
+        "UPDATE pgjobs_job SET hold = 'parked', hold_fingerprint = 'old' WHERE id IN "
+        "(SELECT id FROM pgjobs_job WHERE outcome IS NULL ORDER BY id DESC OFFSET 5000 LIMIT 1000)"
+    )
+    for _ in range(3):
+        claim(raw, BATCH)
+    return claim(raw, BATCH)
+
+
+@pytest.mark.parametrize("prepared", ["before", "after"])
+def test_every_statement_of_a_worker_costs_its_batch_and_not_the_table(
+    db_connection: Connect, raw: RawDatabase, prepared: str
+) -> None:
+    """P16 and the promise of a cost per job that does not grow with backlog or history."""
+    worker = db_connection(autocommit=False)
+    explaining = Explaining(worker, set())
+    with analysed_while_empty(raw):
+        if prepared == "before":
+            nothing = Claimed(UUID(int=0), [])
+            for name, run in STATEMENTS.items():
+                if name != "read_payload":
+                    run(explaining, nothing)
+            worker.commit()
+        held = fill(raw)
+        wrong = {}
+        for name, run in STATEMENTS.items():
+            run(explaining, held)
+            worker.rollback()
+            if found := faults(explaining.plan):
+                wrong[name] = found
+    assert wrong == {}
+
+
+def test_the_check_above_finds_what_went_wrong_before(
+    db_connection: Connect, raw: RawDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sabotaged twins: an order that the pins turn into a walk over the table, and a claim without its pins."""
+    worker = db_connection(autocommit=False)
+    whole = sql.statement
+    ordered = whole("finalise_success").replace("    FOR NO KEY", "    ORDER BY j.id\n    FOR NO KEY")
+    monkeypatch.setattr(sql, "statement", lambda name: ordered if name == "finalise_success" else whole(name))
+    with analysed_while_empty(raw):
+        explaining = Explaining(worker, set())
+        held = fill(raw)
+        STATEMENTS["finalise_success"](explaining, Claimed(held.claim_id, held.jobs[:5]))
+        assert faults(explaining.plan, jobs=5) != []
+        worker.rollback()
+
+
+def test_a_claim_behind_a_frontier_reads_nothing_before_it(db_connection: Connect, raw: RawDatabase) -> None:
+    """What a pinned snapshot leaves behind, dead but still in the index, is not walked again by each claim."""
+    pinned = db_connection(autocommit=False)
+    worker = db_connection()
+    explaining = Explaining(worker, set())
+    with analysed_while_empty(raw):
+        register(10_000)
+        pinned.query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        pinned.query("SELECT count(*) FROM pgjobs_job")
+        last = None
+        for _ in range(80):
+            last = claim(raw, BATCH).jobs[-1]
+        assert last is not None
+        behind = [store.Pair("default", 0, last.run_at, last.id)]
+        claim(explaining, BATCH, behind)
+        near = explaining.plan["Shared Hit Blocks"] + explaining.plan["Shared Read Blocks"]
+        claim(explaining, BATCH)
+        sweep = explaining.plan["Shared Hit Blocks"] + explaining.plan["Shared Read Blocks"]
+        assert near < PAGES_PER_JOB * BATCH
+        assert near < sweep
+    pinned.rollback()
+
+
+def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:
+    """Those that only an operator or a registration runs go over Django's connection, without pins."""
+    elsewhere = {
+        "abandon_jobs", "cancel_jobs", "release_wish", "reschedule_jobs", "retry_jobs", "read_states", "mark_waited",
+        "register_job", "register_jobs", "copy_jobs", "reserve_ids",
+    }  # fmt: skip
+    touching = {name for name in sql.names() if "pgjobs_job " in sql.statement(name)}
+    assert touching - elsewhere <= set(STATEMENTS)
