@@ -86,13 +86,10 @@ class Prepared:
 
 def prepare(item: Item, reporter: Reporter, told: Cancellation) -> Prepared | Decision:
     """Find the definition and load the payload; a job this code cannot run is parked, never failed."""
-    definition = registry.find(item.name)
-    if definition is None:
-        try:
-            registry.get(item.name)
-        except UnknownJob as error:
-            return decide.Park(str(error))
-    assert definition is not None
+    try:
+        definition = registry.get(item.name)
+    except UnknownJob as error:
+        return decide.Park(str(error))
     if item.kind == BODY and item.attempt > item.max_attempts:
         return decide.Abandon("attempts exhausted", failure_of(AttemptsExhausted()), cause=None)
     try:
@@ -129,7 +126,7 @@ def run(prepared: Prepared) -> Decision:
         events.started(prepared.definition, context)
         value = middleware.chain(_body(prepared))(context)
         decision, error = _success(prepared, value), None
-    except BaseException as raised:  # noqa: BLE001 (a job may raise anything; it must not end the worker)
+    except BaseException as raised:
         decision, error = _decision(prepared, raised), raised
         _log_failure(prepared, decision, raised)
         events.ended(prepared.definition, context, decision, raised)
@@ -149,7 +146,7 @@ async def arun(prepared: Prepared) -> Decision:
         events.started(prepared.definition, context)
         value = await middleware.async_chain(_abody(prepared))(context)
         decision, error = _success(prepared, value), None
-    except BaseException as raised:  # noqa: BLE001 (SystemExit in a task would end the loop and its neighbours)
+    except BaseException as raised:
         decision, error = _decision(prepared, raised), raised
         _log_failure(prepared, decision, raised)
         events.ended(prepared.definition, context, decision, raised)
@@ -194,7 +191,7 @@ def _callback(prepared: Prepared) -> Decision:
         answer = func(context, *prepared.args, **prepared.kwargs)
         if inspect.isawaitable(answer):
             async_to_sync(_awaited)(answer)
-    except BaseException:  # noqa: BLE001 (as for the body)
+    except BaseException:
         events.log.exception("callback failed %s=%s %s", item.kind, item.name, events.facts(context))
     finally:
         deactivate(token)
@@ -254,7 +251,7 @@ def _kind(error: BaseException) -> str:
 def _text(error: BaseException) -> str:
     try:
         return clean(str(error))[:MESSAGE_LIMIT]
-    except Exception:  # noqa: BLE001 (the message is the job's own code)
+    except Exception:
         return "(its message cannot be read)"
 
 
@@ -263,7 +260,7 @@ def _traceback(error: BaseException) -> str:
     try:
         lines = tracebacks.TracebackException(type(error), error, _of_the_job(error), compact=True).format()
         text = clean("".join(lines))
-    except Exception:  # noqa: BLE001 (as above)
+    except Exception:
         text = clean("".join(tracebacks.format_tb(error.__traceback__)))
     return (
         text

@@ -26,7 +26,8 @@ FINISHED, RETRIED, LOST = "finished", "retried", "lost"
 
 def facts(context: JobContext) -> str:
     """Return the facts every line about an attempt carries, the job's description last if it has one."""
-    text = f"name={context.name} job={context.id} attempt={context.attempt}/{context.max_attempts} claim={context.claim_id} queue={context.queue}"
+    text = f"name={context.name} job={context.id} attempt={context.attempt}/{context.max_attempts}"
+    text = f"{text} claim={context.claim_id} queue={context.queue}"
     return f"{text} {context.description!r}" if context.description else text
 
 

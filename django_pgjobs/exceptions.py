@@ -88,7 +88,7 @@ class ExecutorDied(AttemptFailed):
         return "The process that ran the job died."
 
 
-class JobControl(Exception):  # noqa: N818 (a decision of the job, not an error)
+class JobControl(Exception):
     """Raised by a job to say what shall become of it."""
 
 

@@ -19,7 +19,6 @@ from django.db.models.lookups import Exact, In
 
 from django_pgjobs.states import Hold, JobState, Outcome
 
-
 if TYPE_CHECKING:
     ListField = models.Field[list[int], list[int]]
     TextField = models.CharField[str, str]
@@ -50,10 +49,11 @@ def _state_condition(state: str, column: Callable[[str], str]) -> str | None:
         return f"({unfinished} AND {hold} IS NOT NULL AND {hold} = '{Hold(state)}' AND {column('claim_id')} IS NULL)"
     if state == JobState.READY:
         # The id says that there is a row: an outer join to a job that does not exist is not a ready one.
-        return f"({column('id')} IS NOT NULL AND {unfinished} AND {column('hold')} IS NULL AND {column('claim_id')} IS NULL)"
+        there = f"{column('id')} IS NOT NULL"
+        return f"({there} AND {unfinished} AND {column('hold')} IS NULL AND {column('claim_id')} IS NULL)"
     if state == JobState.RUNNING:
         ledger = apps.get_model("pgjobs", "Claim")._meta.db_table
-        ids = f'ARRAY(SELECT unnest("job_ids") FROM "{ledger}")'
+        ids = f'ARRAY(SELECT unnest("job_ids") FROM "{ledger}")'  # noqa: S608 (our own table)
         return f"({unfinished} AND {column('claim_id')} IS NOT NULL AND {column('id')} = ANY ({ids}))"
     return None
 
@@ -62,7 +62,7 @@ def _compile(states: list[Any], lookup: Any, compiler: Any, connection: Any) -> 
     alias = getattr(lookup.lhs, "alias", None)
     if alias is None or not all(isinstance(state, str) for state in states):
         return None
-    quote: Callable[[str], str] = compiler.quote_name_unless_alias
+    quote: Callable[[str], str] = getattr(compiler, "quote_name", None) or compiler.quote_name_unless_alias  # until 6.0
     conditions = [
         _state_condition(str(state), lambda name: f"{quote(alias)}.{connection.ops.quote_name(name)}")
         for state in states
@@ -73,7 +73,7 @@ def _compile(states: list[Any], lookup: Any, compiler: Any, connection: Any) -> 
 
 
 @StateField.register_lookup
-class StateExact(Exact):  # type: ignore[type-arg]
+class StateExact(Exact):
     """``state = 'ready'`` in indexed columns."""
 
     def as_sql(self, compiler: Any, connection: Any) -> Any:
@@ -83,7 +83,7 @@ class StateExact(Exact):  # type: ignore[type-arg]
 
 
 @StateField.register_lookup
-class StateIn(In):  # type: ignore[type-arg]
+class StateIn(In):
     """``state IN ('ready', 'running')`` in indexed columns."""
 
     def as_sql(self, compiler: Any, connection: Any) -> Any:

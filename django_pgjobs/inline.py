@@ -18,6 +18,7 @@ from uuid import uuid4
 from django_pgjobs import attempt, clock, finalising, store
 from django_pgjobs import decisions as decide
 from django_pgjobs.attempt import BODY, Item, Told
+from django_pgjobs.context import Reporter
 from django_pgjobs.finalising import CALLBACK_OF, END, MARK, RELEASE
 from django_pgjobs.maintenance.duties import duties
 from django_pgjobs.runtime import Worker, WorkerOptions, wait_for_database
@@ -86,7 +87,7 @@ def _callback(db: Database, job: ClaimedJob, claim_id: str, outcome: str, author
     return kind
 
 
-def _report(db: Database, job_id: int, claim_id: str) -> attempt.Reporter:
+def _report(db: Database, job_id: int, claim_id: str) -> Reporter:
     def report(n: float, total: float | None, message: str) -> None:
         progress = json.dumps({"n": n, "total": total, "message": message})
         store.write_progress(db, [(job_id, claim_id, progress)])

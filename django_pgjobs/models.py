@@ -70,11 +70,11 @@ class Job(Steerable, PostgresModel):
     description = models.TextField(_("description"), db_default="")
     payload = models.JSONField(_("payload"))
     headers = models.JSONField(_("headers"), null=True)
-    outcome = models.TextField(_("outcome"), null=True, choices=[(o.value, o.value) for o in Outcome])  # noqa: DJ001
+    outcome = models.TextField(_("outcome"), null=True, choices=[(o.value, o.value) for o in Outcome])
     result = models.JSONField(_("result"), null=True)
     error = models.TextField(_("last error"), db_default="")
-    ending = models.TextField(_("ending"), null=True, choices=[(e.value, e.value) for e in Ending])  # noqa: DJ001
-    hold = models.TextField(_("hold"), null=True)  # noqa: DJ001
+    ending = models.TextField(_("ending"), null=True, choices=[(e.value, e.value) for e in Ending])
+    hold = models.TextField(_("hold"), null=True)
     hold_reason = models.TextField(_("reason of the hold"), db_default="")
     hold_fingerprint = models.TextField(_("code that held it"), db_default="")
     cancel_mode = models.TextField(_("mode of the cancel"), db_default="")
@@ -94,7 +94,7 @@ class Job(Steerable, PostgresModel):
         verbose_name=_("state"),
     )
 
-    objects: ClassVar[models.Manager[Job]] = JobQuerySet.as_manager()  # type: ignore[assignment]
+    objects: ClassVar[models.Manager[Job]] = JobQuerySet.as_manager()
 
     class Meta(PostgresModel.Meta):
         db_table = "pgjobs_job"
@@ -125,19 +125,19 @@ class Job(Steerable, PostgresModel):
     def __str__(self) -> str:
         return f"{self.name} #{self.pk}"
 
-    @property
-    def label(self) -> str:
-        """The word people are shown: the state, or *scheduled* or *retrying* for a ready job whose time has not come."""
-        now: datetime = timezone.now()
-        run_at: datetime = self.run_at if timezone.is_aware(self.run_at) else timezone.make_aware(self.run_at)
-        return label(self.state, run_at, self.attempt, now)
-
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Refuse: jobs are registered, and changed by their steering methods."""
         raise TypeError(
             "A job is not saved: register it by its definition's register(), and change it by cancel(), retry(), "
             "abandon(), release() or reschedule()."
         )
+
+    @property
+    def label(self) -> str:
+        """The word people are shown: the state, or *scheduled* or *retrying* for a ready job that is not due."""
+        now: datetime = timezone.now()
+        run_at: datetime = self.run_at if timezone.is_aware(self.run_at) else timezone.make_aware(self.run_at)
+        return label(self.state, run_at, self.attempt, now)
 
 
 class Claim(PostgresModel):
@@ -160,6 +160,9 @@ class Claim(PostgresModel):
         verbose_name_plural = _("claims")
         default_permissions = ("view",)
         indexes = (models.Index(name="pgjobs_claim_check", fields=["check_at"]),)
+
+    def __str__(self) -> str:
+        return f"{self.claim_id}/{self.part}"
 
 
 class Attempt(PostgresModel):

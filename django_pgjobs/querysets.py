@@ -100,7 +100,8 @@ class JobQuerySet(models.QuerySet["Job"]):
         return await sync_to_async(self.reschedule)(**to)
 
     def _alias(self) -> str:
-        return self._db or router.db_for_write(self.model, **self._hints)
+        own: Any = self
+        return str(own._db or router.db_for_write(self.model, **own._hints))
 
     def _ids(self) -> list[int]:
         return sorted(self.using(self._alias()).values_list("pk", flat=True))

@@ -61,7 +61,7 @@ def run_with_restarts() -> int:
 
 def _start() -> subprocess.Popen[bytes]:
     arguments = [*entry_point(from_command_line=True), *sys.argv[1:]]
-    return subprocess.Popen(arguments, env={**os.environ, CHILD: "1"}, process_group=0)  # noqa: S603
+    return subprocess.Popen(arguments, env={**os.environ, CHILD: "1"}, process_group=0)
 
 
 def _until(child: subprocess.Popen[bytes], changed: threading.Event, stopped: threading.Event) -> int | None:

@@ -19,7 +19,6 @@ from django.db import connections
 
 from django_pgjobs import __version__, clock, store
 from django_pgjobs.conf import Conf, get_conf
-from django_pgjobs.finalising import LADDER_SECONDS
 from django_pgjobs.maintenance.duties import duties
 from django_pgjobs.worker import identity
 from django_pgjobs.worker.acking import Acker
@@ -143,7 +142,7 @@ def wait_for_database(worker: Worker, stopped: threading.Event) -> store.Identit
         except TROUBLE as error:
             log.error("database cannot be reached, waiting: %s", " ".join(str(error).split()))
         tries += 1
-        stopped.wait(min(LONGEST_WAIT_SECONDS, 0.5 * 2 ** min(tries, 6)) * random.uniform(0.5, 1.0))
+        stopped.wait(min(LONGEST_WAIT_SECONDS, 0.5 * 2 ** min(tries, 6)) * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
     return None
 
 

@@ -181,7 +181,7 @@ def _locked_write(
         return (write(store.on(using), locked) if locked else []), locked
 
 
-class _lock_timeout:  # noqa: N801 (a context manager that reads as a verb)
+class _lock_timeout:
     """Bound the waits of the open transaction, and give the setting back: the caller's transaction may go on."""
 
     def __init__(self, using: str) -> None:

@@ -232,7 +232,7 @@ def list_pairs(db: Database) -> list[tuple[str, int]]:
 
 
 def next_due(db: Database, pairs: Sequence[tuple[str, int]]) -> float | None:
-    """Return the seconds until the next job of ``pairs`` is due by the database's clock; None when none is scheduled."""
+    """Return the seconds until the next job of ``pairs`` is due by the database's clock; None when none is."""
     rows = db.fetch("next_due", {"queues": [p[0] for p in pairs], "priorities": [p[1] for p in pairs]})
     return None if rows[0][0] is None else float(rows[0][0])
 
@@ -314,7 +314,8 @@ def _author(author: Author) -> dict[str, object]:
 def finalise_success(db: Database, ends: Sequence[End], author: Author) -> list[int]:
     """Record that these bodies returned; ``result`` is JSON text taken as it is."""
     items = _array(
-        f'{{"id":{end.id},"claim_id":"{end.claim_id}","result":{end.result or "null"},"seconds":{end.seconds or 0.0:.6f}}}'
+        f'{{"id":{end.id},"claim_id":"{end.claim_id}",'
+        f'"result":{end.result or "null"},"seconds":{end.seconds or 0.0:.6f}}}'
         for end in ends
     )
     return [row[0] for row in db.fetch("finalise_success", {"items": items, "worker": author.worker})]

@@ -66,7 +66,7 @@ def _look_until_ended(job: Job, own: _Own, until: float | None) -> None:
         if ended is None:
             _refresh(job, job._state.db or "default")
             raise JobNotCommitted(
-                f"Job {job.pk} is not committed: waiting for it inside the transaction that registered it can never end."
+                f"Job {job.pk} is not committed: waiting inside the transaction that registered it can never end."
             )
         left = None if until is None else until - time.monotonic()
         if ended:

@@ -37,6 +37,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
+    "django.contrib.humanize",
     "django.contrib.postgres",
     "django_pgjobs",
     "example_project.library",
@@ -64,7 +65,6 @@ TEMPLATES = [
     }
 ]
 ROOT_URLCONF = "example_project.urls"
-WSGI_APPLICATION = None
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 STATIC_URL = "/static/"
 TIME_ZONE = "UTC"

@@ -9,7 +9,7 @@ import environ
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
-SECRET_KEY = "tests only"  # noqa: S105
+SECRET_KEY = "tests only"
 DEBUG = False
 USE_TZ = os.environ.get("PGJOBS_TEST_USE_TZ", "1") == "1"
 TIME_ZONE = os.environ.get("PGJOBS_TEST_TIME_ZONE", "UTC")
@@ -48,7 +48,8 @@ TEMPLATES = [
 ]
 
 _default = environ.Env.db_url_config(
-    os.environ.get("DATABASE_URL", "postgres://postgres@127.0.0.1:5432/postgres"), engine="django.db.backends.postgresql"
+    os.environ.get("DATABASE_URL", "postgres://postgres@127.0.0.1:5432/postgres"),
+    engine="django.db.backends.postgresql",
 )
 DATABASES = {
     "default": {**_default, "TEST": {"NAME": os.environ.get("PGJOBS_TEST_DATABASE", "test_pgjobs")}},

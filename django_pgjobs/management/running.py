@@ -77,7 +77,7 @@ def check_and_run(command: BaseCommand, options: dict[str, Any]) -> None:
 def _check_platform(options: dict[str, Any]) -> None:
     if not hasattr(os, "killpg") and not options["inline"]:
         raise CommandError("Workers need a POSIX system (Linux, macOS). Here, use --inline.")
-    if not options["inline"] and settings.SETTINGS_MODULE is None:  # type: ignore[misc]
+    if not options["inline"] and settings.SETTINGS_MODULE is None:
         raise CommandError("Executors need a settings module they can import; with settings.configure() use --inline.")
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
+
 import django.db.models.deletion
 import django.db.models.functions.comparison
 import django.db.models.functions.datetime
+from django.db import migrations, models
+
 import django_pgjobs.fields
 from django_pgjobs.operations import SetStorageParameters
-import uuid
-from django.db import migrations, models
 
 
 class Migration(migrations.Migration):

@@ -36,7 +36,6 @@ dead AS MATERIALIZED (
     WHERE (held.expired OR held.give_up_at <= statement_timestamp())
       AND j.claim_id = held.claim_id -- fence
       AND j.outcome IS NULL -- fence
-    ORDER BY j.id
     FOR NO KEY UPDATE OF j SKIP LOCKED
 ),
 judged AS MATERIALIZED (

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import Any
 
 import psycopg
 
 from django_pgjobs import clock, finalising, store
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Failure
-from django_pgjobs.finalising import KINDS, MARK, PARK, RELEASE, RETRY, SNOOZE, SUCCESS
+from django_pgjobs.finalising import KINDS, MARK, PARK, RELEASE, RETRY, SNOOZE
 from django_pgjobs.store import Author, End
 from django_pgjobs.worker.claiming import DATA_TROUBLE
 from django_pgjobs.worker.connection import WorkerConnection

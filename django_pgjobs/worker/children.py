@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from django_pgjobs import clock
@@ -147,7 +148,7 @@ def spawn(recipe: Recipe, number: int) -> Child:
         f"--database={recipe.database}",
         f"--application-name={application_name}",
     ]
-    process = subprocess.Popen(  # noqa: S603 (our own entry point)
+    process = subprocess.Popen(
         arguments, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(), board.fd), process_group=0
     )
     theirs.close()
@@ -183,7 +184,5 @@ def entry_point(*, from_command_line: bool) -> tuple[str, ...]:
 
 
 def _signal_group(pid: int, number: int) -> None:
-    try:
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass

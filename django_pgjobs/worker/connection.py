@@ -9,6 +9,7 @@ the same settings. Every transaction is READ COMMITTED, whatever the role's defa
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -67,15 +68,13 @@ class WorkerConnection:
 
     def _execute(self, name: str, params: store.Params) -> store.Rows:
         cursor = psycopg.Cursor(self.connection)
-        cursor.execute(store.statement(name), params, binary=True)  # type: ignore[arg-type]
+        cursor.execute(store.statement(name), params, binary=True)
         return cursor.fetchall() if cursor.description else []
 
     def close(self) -> None:
         """Close; never raises."""
-        try:
+        with suppress(psycopg.Error):
             self.connection.close()
-        except psycopg.Error:
-            pass
 
 
 def _connect(alias: str, role: str) -> psycopg.Connection[Any]:

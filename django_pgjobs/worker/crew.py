@@ -10,6 +10,7 @@ import logging
 import random
 import selectors
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from django_pgjobs import clock
@@ -195,10 +196,8 @@ class Crew:
             self.spawn()
 
     def _forget(self, descriptor: Any) -> None:
-        try:
+        with suppress(KeyError, ValueError):
             self.selector.unregister(descriptor)
-        except (KeyError, ValueError):
-            pass
 
     def _boot_failed(self, child: Child, status: int) -> None:
         self.boot_failures += 1

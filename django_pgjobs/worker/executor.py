@@ -208,7 +208,7 @@ class Executor:
             if not isinstance(prepared, attempt.Prepared):
                 return prepared
             return attempt.run_here(prepared)
-        except BaseException as error:  # noqa: BLE001 (a fault of ours must not cost the thread)
+        except BaseException as error:
             log.exception("executor failed around job=%d", item.id)
             return decide.Retry(attempt_delay(item), attempt.failure_of(error))
         finally:
@@ -275,7 +275,7 @@ class Executor:
         while True:
             try:
                 loop.run_forever()
-            except BaseException:  # noqa: BLE001 (SystemExit in a job's sub-task comes out here)
+            except BaseException:
                 log.exception("event loop interrupted, going on")
 
     def _pump(self) -> None:
@@ -311,7 +311,7 @@ class Executor:
                 finally:
                     if own in SyncToAsync.context_to_thread_executor:
                         await sync_to_async(hygiene.close_all)()
-        except BaseException as error:  # noqa: BLE001 (as for threads)
+        except BaseException as error:
             log.exception("executor failed around job=%d", item.id)
             return decide.Retry(attempt_delay(item), attempt.failure_of(error))
 

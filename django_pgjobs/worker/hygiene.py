@@ -108,15 +108,15 @@ def _closing_caches() -> tuple[str, ...]:
 
 def discard(connection: Any) -> None:
     """Close a connection and forget its wrapper: one inside a broken ``atomic()`` cannot be healed."""
-    raw = connection.connection
+    raw, alias = connection.connection, connection.alias
     if connection in _mine.wrappers:
         _mine.wrappers.remove(connection)
     try:
         if raw is not None:
             raw.close()
     finally:
-        if getattr(connections._connections, connection.alias, None) is connection:  # type: ignore[attr-defined]
-            del connections[connection.alias]
+        if getattr(connections._connections, alias, None) is connection:  # type: ignore[attr-defined]
+            del connections[alias]
 
 
 def discard_all() -> None:

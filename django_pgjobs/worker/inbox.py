@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 
@@ -19,18 +20,15 @@ class Inbox:
     def post(self, *message: Any) -> None:
         """Add a message, its kind first, and wake the main thread."""
         self._messages.append(message)
-        try:
+        # Full: it will wake anyhow. Closed: it has left.
+        with suppress(OSError):
             self._wake.send(b"\0")
-        except (BlockingIOError, OSError):
-            pass  # full: it will wake anyhow; closed: it has left
 
     def take(self) -> list[tuple[Any, ...]]:
         """Return what has been posted, oldest first."""
-        try:
+        with suppress(OSError):
             while self.wakes.recv(4096):
                 pass
-        except (BlockingIOError, OSError):
-            pass
         taken = []
         while self._messages:
             taken.append(self._messages.popleft())

@@ -85,7 +85,7 @@ class Loop(threading.Thread):
 
     def _pause(self, failures: int) -> None:
         longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(failures - 1, 10))
-        self.stopping.wait(longest * random.uniform(0.5, 1.0))
+        self.stopping.wait(longest * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
 
     def stop(self) -> None:
         """Ask the loop to end after what it is doing."""

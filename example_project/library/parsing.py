@@ -65,9 +65,7 @@ def parse(path: Path) -> Source:
         lines=text.count(b"\n") + (not text.endswith(b"\n") and text != b""),
         imports=sum(isinstance(node, (ast.Import, ast.ImportFrom)) for node, _, _ in statements),
         summary=summary_of(tree),
-        found=sorted(
-            (_found(*one) for one in statements if isinstance(one[0], Definition)), key=lambda one: one.line
-        ),
+        found=sorted((_found(*one) for one in statements if isinstance(one[0], Definition)), key=lambda one: one.line),
     )
 
 

@@ -254,7 +254,9 @@ def test_odd_queries_are_pages(root: Client, query: str) -> None:
     assert root.get(f"{LIST}?{query}").status_code == 200
 
 
-@pytest.mark.parametrize("lookup", ["payload__contains=x", "result=1", "attempts__traceback__contains=x", "cancel_by=x"])
+@pytest.mark.parametrize(
+    "lookup", ["payload__contains=x", "result=1", "attempts__traceback__contains=x", "cancel_by=x"]
+)
 def test_only_our_filters_are_lookups_or_the_payload_could_be_probed(root: Client, lookup: str) -> None:
     make()
     assert root.get(f"{LIST}?{lookup}").status_code == 400
@@ -301,8 +303,12 @@ def test_forged_rows_spoil_nothing(payload: str, reveal: bool, name: str) -> Non
 
 def test_forged_attempts_spoil_nothing(root: Client) -> None:
     row = make(attempt=3)
-    for number, chain in enumerate(["17", '[["a"], 3, ["<script>alert", "<script>alert"]]', "[" * 4000 + "]" * 4000], 1):
-        Attempt.objects.create(job=row, claim_id=UUID(int=number), number=number, cause="odd", exception="X", message="y")
+    for number, chain in enumerate(
+        ["17", '[["a"], 3, ["<script>alert", "<script>alert"]]', "[" * 4000 + "]" * 4000], 1
+    ):
+        Attempt.objects.create(
+            job=row, claim_id=UUID(int=number), number=number, cause="odd", exception="X", message="y"
+        )
         with connection.cursor() as cursor:
             cursor.execute("UPDATE pgjobs_attempt SET chain = %s::jsonb WHERE number = %s", [chain, number])
     page = root.get(f"{LIST}{row.pk}/change/")
@@ -374,7 +380,15 @@ def test_page_tells_state_reason_result_worker_and_attempts(root: Client) -> Non
     text = html(root.get(f"{LIST}{row.pk}/change/"))
     for part in ("Cancel (kill) requested", "auth.User:7 &lt;anna&gt;", "wrong &amp; late", "&quot;sum&quot;: 3", "r7"):
         assert part in text
-    for part in (">web-1</a>", "&quot;trace&quot;", "90.0 s", "500 ms", "builtins.KeyError", "caused by", "&lt;module&gt;"):
+    for part in (
+        ">web-1</a>",
+        "&quot;trace&quot;",
+        "90.0 s",
+        "500 ms",
+        "builtins.KeyError",
+        "caused by",
+        "&lt;module&gt;",
+    ):
         assert part in text
 
 
@@ -474,7 +488,12 @@ def test_a_job_with_only_its_callback_left_offers_nothing(root: Client) -> None:
 
 @pytest.mark.parametrize(
     ("permission", "offered"),
-    [("retry_job", {"retry"}), ("cancel_job", {"cancel"}), ("abandon_job", {"abandon"}), ("reschedule_job", {"run_now", "release"})],
+    [
+        ("retry_job", {"retry"}),
+        ("cancel_job", {"cancel"}),
+        ("abandon_job", {"abandon"}),
+        ("reschedule_job", {"run_now", "release"}),
+    ],
 )
 def test_each_action_has_its_permission(permission: str, offered: set[str]) -> None:
     make_one_of_each()
@@ -500,7 +519,9 @@ def test_an_action_without_its_permission_is_refused(name: str) -> None:
 
 def test_cancel_one_with_a_reason_under_view_and_cancel_permission_only() -> None:
     row = make()
-    answer = client_with("cancel_job").post(steer_url(row, "cancel"), {"mode": "ask", "reason": "not <needed>"}, follow=True)
+    answer = client_with("cancel_job").post(
+        steer_url(row, "cancel"), {"mode": "ask", "reason": "not <needed>"}, follow=True
+    )
     row.refresh_from_db()
     assert (row.state, row.cancel_reason, row.cancel_mode) == ("cancelled", "not <needed>", "ask")
     assert re.fullmatch(r"auth\.User:\d+ anna", row.cancel_by)
@@ -584,14 +605,18 @@ def test_after_an_action_the_lists_filters_are_still_known(root: Client) -> None
 
 def act(client: Client, name: str, rows: Any, query: str = "", **data: Any) -> Any:
     chosen = [row.pk for row in rows]
-    return client.post(f"{LIST}{query}", {"action": name, "_selected_action": chosen, "index": "0", **data}, follow=True)
+    return client.post(
+        f"{LIST}{query}", {"action": name, "_selected_action": chosen, "index": "0", **data}, follow=True
+    )
 
 
 def test_retry_many_reports_what_was_skipped_and_why(root: Client) -> None:
     rows = make_one_of_each()
     answer = act(root, "retry", [rows[s] for s in ("abandoned", "cancelled", "parked", "running", "succeeded")])
     assert "Retry: 3 changed, 2 skipped: 1 running, 1 succeeded." in html(answer)
-    states = set(Job.objects.filter(pk__in=[rows[s].pk for s in ("abandoned", "cancelled", "parked")]).values_list("state"))
+    states = set(
+        Job.objects.filter(pk__in=[rows[s].pk for s in ("abandoned", "cancelled", "parked")]).values_list("state")
+    )
     assert states == {("ready",)}
 
 
@@ -609,7 +634,9 @@ def test_cancel_many_after_the_question(root: Client) -> None:
     page = html(act(root, "cancel", rows))
     fields = dict(re.findall(r'<input type="hidden" name="(action|select_across|confirmed)" value="([^"]*)"', page))
     chosen = re.findall(r'name="_selected_action" value="(\d+)"', page)
-    answer = root.post(LIST, {**fields, "_selected_action": chosen, "mode": "ask", "reason": "sale is over"}, follow=True)
+    answer = root.post(
+        LIST, {**fields, "_selected_action": chosen, "mode": "ask", "reason": "sale is over"}, follow=True
+    )
     assert "Cancel: 2 changed." in html(answer)
     assert set(Job.objects.values_list("state", "cancel_reason")) == {("cancelled", "sale is over")}
 
@@ -654,7 +681,9 @@ def test_nothing_chosen_changes_nothing(root: Client) -> None:
 # --- queries and plans ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("query", ["", "?state=ready", "?state=succeeded", "?queue=bulk", "?q=many", "?state=parked&q=x"])
+@pytest.mark.parametrize(
+    "query", ["", "?state=ready", "?state=succeeded", "?queue=bulk", "?q=many", "?state=parked&q=x"]
+)
 def test_a_list_takes_at_most_six_queries_and_no_payload(root: Client, query: str) -> None:
     make_one_of_each()
     Job.objects.bulk_create([Job(name="many", queue="bulk", payload={}) for _ in range(120)])
@@ -666,9 +695,7 @@ def test_a_list_takes_at_most_six_queries_and_no_payload(root: Client, query: st
 
 def test_a_jobs_page_takes_at_most_six_queries(root: Client) -> None:
     row = make_one_of_each()["running"]
-    Attempt.objects.bulk_create(
-        Attempt(job=row, claim_id=UUID(int=n), number=n, cause="failed") for n in range(1, 21)
-    )
+    Attempt.objects.bulk_create(Attempt(job=row, claim_id=UUID(int=n), number=n, cause="failed") for n in range(1, 21))
     with CaptureQueriesContext(connection) as queries:
         assert root.get(f"{LIST}{row.pk}/change/").status_code == 200
     assert len(queries) <= 6, [q["sql"][:100] for q in queries]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -186,7 +187,7 @@ def test_progress_is_kept_while_the_claim_holds(raw: RawDatabase) -> None:
     assert job(one).progress == {"n": 3, "total": 9}
 
 
-WITH_CALLBACK_LEFT = {
+REQUEUE: dict[str, Callable[[store.Database, list[store.End]], Sequence[Any]]] = {
     "finalise_retry": lambda db, ends: store.finalise_retry(db, ends, AUTHOR),
     "finalise_snooze": store.finalise_snooze,
     "release_jobs": lambda db, ends: store.release_jobs(db, ends, AUTHOR),
@@ -194,7 +195,7 @@ WITH_CALLBACK_LEFT = {
 }
 
 
-@pytest.mark.parametrize("name", WITH_CALLBACK_LEFT)
+@pytest.mark.parametrize("name", REQUEUE)
 def test_a_job_that_was_to_be_cancelled_does_not_go_back_into_the_queue(raw: RawDatabase, name: str) -> None:
     """A54, C46: the request that came meanwhile wins; the worker is told by the missing id and ends the job."""
     claimed = claimed_one(raw)
@@ -202,7 +203,7 @@ def test_a_job_that_was_to_be_cancelled_does_not_go_back_into_the_queue(raw: Raw
     store.cancel_jobs(raw, [one], mode="ask", by="anna", reason="", with_callback=[])
     before = raw.row(one)
     ends = claimed.ends(delay=0.0, cause="failed", seconds=0.0, failure=FAILURE, reason="x")
-    assert list(WITH_CALLBACK_LEFT[name](raw, ends)) == []
+    assert list(REQUEUE[name](raw, ends)) == []
     assert raw.row(one) == before
     assert not Attempt.objects.exists()
     assert store.read_fences(raw, claimed.fences())[one] == (one, True, False, False, False, True)
@@ -240,7 +241,7 @@ def test_a_batch_records_all_but_the_foreign_row(raw: RawDatabase) -> None:
     assert raw.row(lost) == before
 
 
-@pytest.mark.parametrize("name", ["finalise_success", *WITH_CALLBACK_LEFT])
+@pytest.mark.parametrize("name", ["finalise_success", *REQUEUE])
 def test_a_batch_does_not_wait_for_a_locked_row(raw: RawDatabase, other: RawDatabase, name: str) -> None:
     """It is busy and tried again: not recorded now, and not lost either."""
     register(3)
@@ -250,7 +251,7 @@ def test_a_batch_does_not_wait_for_a_locked_row(raw: RawDatabase, other: RawData
     raw.query("SET statement_timeout = '2s'")
     writes: dict[str, Any] = {
         "finalise_success": lambda db, ends: store.finalise_success(db, ends, AUTHOR),
-        **WITH_CALLBACK_LEFT,
+        **REQUEUE,
     }
     ends = claimed.ends(delay=0.0, cause="failed", seconds=0.0, failure=FAILURE)
     first = [row if isinstance(row, int) else row[0] for row in writes[name](raw, ends)]

@@ -35,7 +35,8 @@ def test_no_index_holds_or_names_a_column_that_hot_writes_change(raw: RawDatabas
     assert {"queue", "run_at", "finished_at", "hold"} <= columns
     assert columns & HOT_COLUMNS == set()
     expressions = raw.query(
-        "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = 'pgjobs_job'::regclass AND indexprs IS NOT NULL"
+        "SELECT indexrelid::regclass::text FROM pg_index "
+        "WHERE indrelid = 'pgjobs_job'::regclass AND indexprs IS NOT NULL"
     )
     assert expressions == []
 
@@ -98,7 +99,7 @@ def test_claims_are_hot(raw: RawDatabase) -> None:
 
 
 def test_most_claims_of_the_smallest_jobs_are_hot(raw: RawDatabase) -> None:
-    """A claim adds 24 to 32 bytes to a row of 180: a page of such rows, filled by half, has no room for the last few."""
+    """A claim adds 24 to 32 bytes to a row of 180: a page filled by half with them has no room for the last few."""
     raw.query("TRUNCATE pgjobs_job")
     register(JOBS, payload='{"args": [], "kwargs": {}}', name="a.b")
     with hot_share(raw, 0.75):

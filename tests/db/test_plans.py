@@ -6,7 +6,6 @@ the indexes then, whether a statement was prepared before the jobs came or after
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -50,10 +50,9 @@ def ids(found: models.QuerySet[Job]) -> set[int]:
 
 
 @pytest.fixture
-def mixed(raw: RawDatabase) -> Iterator[None]:
+def mixed(raw: RawDatabase) -> None:
     make_one_of_each(raw)
     assert set(Job.objects.values_list("state", flat=True)) == set(STATES)
-    yield
 
 
 @pytest.mark.usefixtures("mixed")
@@ -117,6 +116,7 @@ def test_a_row_of_another_model_without_a_job_has_a_job_in_no_state(state: str) 
     with isolate_apps("tests"):
 
         class Note(models.Model):
+            objects: models.Manager[Any] = models.Manager()
             job = models.ForeignKey(Job, models.DO_NOTHING, null=True, db_constraint=False, related_name="+")
 
             class Meta:

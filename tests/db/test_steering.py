@@ -104,7 +104,7 @@ def ending(raw: RawDatabase) -> int:
 
 MAKERS = (ready, scheduled, running, parked, waiting, limited, succeeded, cancelled, abandoned, ending)
 
-BECOMES = {
+BECOMES: dict[str, dict[Callable[[RawDatabase], int], str]] = {
     "cancel": {
         **dict.fromkeys((ready, scheduled, parked, waiting, limited), "cancelled"),
         running: "running",
@@ -364,7 +364,7 @@ def test_a_move_to_nowhere_is_refused(raw: RawDatabase, to: dict[str, Any], comp
 @pytest.mark.skipif(not settings.USE_TZ, reason="instants are naive without USE_TZ")
 def test_a_naive_instant_is_refused(raw: RawDatabase) -> None:
     with pytest.raises(InvalidJob, match="aware"):
-        job(ready(raw)).reschedule(run_at=datetime(2030, 1, 1))  # noqa: DTZ001
+        job(ready(raw)).reschedule(run_at=datetime(2030, 1, 1))
 
 
 def test_only_known_queues_are_taken_where_they_are_listed(raw: RawDatabase, settings: Any) -> None:

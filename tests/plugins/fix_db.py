@@ -64,7 +64,7 @@ class RawDatabase:
 
     def fetch(self, name: str, params: store.Params) -> store.Rows:
         cursor = psycopg.Cursor(self.raw)
-        cursor.execute(store.statement(name), params, binary=True)  # type: ignore[arg-type]
+        cursor.execute(store.statement(name), params, binary=True)
         return cursor.fetchall() if cursor.description else []
 
     def query(self, text: str, params: Any = None) -> list[tuple[Any, ...]]:

@@ -14,7 +14,7 @@ class Command(BaseCommand):
     """The subcommands; ``pgjobs run`` is ``runjobs``."""
 
     help = "Background jobs: run a worker, and what else is done from the shell."
-    requires_system_checks = []  # noqa: RUF012 (Django's own type); a worker checks itself
+    requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the subcommands."""

@@ -13,7 +13,7 @@ class Command(BaseCommand):
     """A worker: claims jobs and runs them, until it is stopped."""
 
     help = "Run a worker: claim jobs and run them until stopped by SIGTERM or Ctrl-C (drains; a second one hurries)."
-    requires_system_checks = []  # noqa: RUF012 (Django's own type); a worker checks itself
+    requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""

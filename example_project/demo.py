@@ -1,0 +1,169 @@
+"""``python -m example_project.demo``: the whole example, from an empty database to a page to look at.
+
+Without DATABASE_URL it starts a PostgreSQL of its own and keeps its data in ``.pg``. It migrates, registers a job
+for each file of the standard library, runs a worker on them, compares the totals with a count made without jobs,
+and then serves the site and the admin until Ctrl-C. With ``--once`` it stops there: 0 if the totals are equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import environ
+
+from example_project.progress import Bar
+from example_project.worker import Worker, WorkerEnded
+
+if TYPE_CHECKING:
+    from example_project.library.models import Edition
+    from example_project.library.totals import Totals
+
+HERE = Path(__file__).resolve().parent
+USER = "demo"
+LAST_PORT = 65535
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m example_project.demo", description=(__doc__ or "").strip())
+    parser.add_argument("--once", action="store_true", help="end when everything has been read; 0 if totals are equal")
+    parser.add_argument("--port", type=number, default=8000, metavar="N", help="default: 8000, or the next free one")
+    parser.add_argument("--processes", type=number, default=2, metavar="N", help="executors of the worker (default: 2)")
+    parser.add_argument("--limit", type=number, metavar="N", help="read only the first N files")
+    return parser.parse_args()
+
+
+def number(text: str) -> int:
+    """Return a number from 1 to 65535, for argparse."""
+    if not text.isdecimal() or not 1 <= int(text) <= LAST_PORT:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 to {LAST_PORT}, not {text!r}")
+    return int(text)
+
+
+def main() -> int:
+    """Run the demo; return the exit status."""
+    options = arguments()
+    environ.Env.read_env(str(HERE / ".env"))
+    if not os.environ.get("DATABASE_URL"):
+        start_over_with_a_server()
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, stop)
+    os.environ["DJANGO_SETTINGS_MODULE"] = "example_project.settings"
+    import django
+
+    django.setup()
+    try:
+        return run(options)
+    except WorkerEnded as error:
+        say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        say("\nStopped.")
+        return 128 + signal.SIGINT
+
+
+def start_over_with_a_server() -> None:
+    """Become ``python -m django_pgjobs.embedded``, which runs this module again, with DATABASE_URL."""
+    again = [sys.executable, "-m", "example_project.demo", *sys.argv[1:]]
+    data = str(HERE.parent / ".pg")
+    os.environ.pop("DATABASE_URL", None)
+    os.execv(sys.executable, [sys.executable, "-m", "django_pgjobs.embedded", "--data", data, "--", *again])  # noqa: S606
+
+
+def stop(number: int, frame: FrameType | None) -> None:
+    """End in good order on a signal."""
+    raise SystemExit(128 + number)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Index, compare, serve; the worker is stopped in any case."""
+    from django.core.management import call_command
+
+    from example_project.library.indexing import start_edition
+    from example_project.library.sources import source_files
+
+    call_command("migrate", verbosity=0)
+    paths = source_files(options.limit)
+    edition = start_edition(paths)
+    say(f"Registered {edition.files} files of {sys.prefix} and {edition.packages} packages.")
+    with Worker(options.processes) as worker:
+        watch(edition, worker)
+        equal = compare(edition, paths)
+        if options.once or not equal:
+            return 0 if equal else 1
+        with serving(options.port) as serve:
+            serve(worker)
+    return 0
+
+
+def watch(edition: Edition, worker: Worker) -> None:
+    """Show how far the jobs are until the report is published. Raises WorkerEnded."""
+    with Bar("files read by jobs", edition.files) as files:
+        while (read := edition.modules.count()) < edition.files:
+            files.show(read)
+            worker.wait(0.2)
+        files.show(read)
+    with Bar("packages summed up", edition.packages) as packages:
+        while edition.published_at is None:
+            packages.show(edition.summed.count())
+            worker.wait(0.2)
+            edition.refresh_from_db()
+        packages.show(edition.packages)
+
+
+def compare(edition: Edition, paths: list[str]) -> bool:
+    """Print both totals and what could not be read; return whether they are equal."""
+    from example_project.library.totals import direct
+
+    counted: Totals | None = None
+    with Bar("files counted without jobs", len(paths)) as bar:
+        for counted in direct(paths):
+            bar.show(counted["files"])
+    published: Totals = edition.totals
+    say(f"{'':<12}{'by jobs':>12}{'directly':>12}")
+    for what, total in published.items():
+        say(f"{what:<12}{total:>12,}{dict(counted or {}).get(what, 0):>12,}")
+    for module in edition.modules.exclude(problem=""):
+        say(f"given up: {module.path}: {module.problem}")
+    equal = published == counted
+    say("The totals are equal." if equal else "THE TOTALS DIFFER.")
+    return equal
+
+
+@contextmanager
+def serving(port: int) -> Iterator[object]:
+    """Bind the first free port."""
+    yield port
+
+
+def login() -> str:
+    """Make or renew the demo's user; return the new password."""
+    from django.contrib.auth import get_user_model
+
+    password = secrets.token_urlsafe(9)
+    users = get_user_model()
+    user, _ = users._default_manager.get_or_create(username=USER)
+    user.is_staff = user.is_superuser = user.is_active = True
+    user.set_password(password)
+    user.save()
+    return password
+
+
+def say(line: str) -> None:
+    """Tell the person at the terminal."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

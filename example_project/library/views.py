@@ -1,0 +1,85 @@
+"""The one page: a search over what the jobs have read, how far they are, and the files they gave up."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib.admin.views.decorators import staff_member_required
+from django.contrib.postgres.search import SearchQuery
+from django.db.models import Case, IntegerField, QuerySet, Value, When
+from django.db.models.functions import Length
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_POST, require_safe
+
+from example_project.library.indexing import start_edition
+from example_project.library.jobs import index_file
+from example_project.library.models import Edition, Module, Package, Symbol
+from example_project.library.sources import source_files
+from example_project.library.words import clean, terms
+
+LONGEST_QUESTION = 200
+SYMBOLS_SHOWN = 50
+MODULES_SHOWN = 10
+
+
+@require_safe
+def search(request: HttpRequest) -> HttpResponse:
+    """Show the page."""
+    question = clean(request.GET.get("q", "")).strip()[:LONGEST_QUESTION]
+    context = {"question": question, **_progress(), **_answers(question)}
+    return render(request, "library/search.html", context)
+
+
+@require_POST
+@staff_member_required
+def index_again(request: HttpRequest) -> HttpResponse:
+    """Register a new edition."""
+    start_edition(source_files())
+    return redirect("search")
+
+
+def _progress() -> dict[str, Any]:
+    edition = Edition.objects.first()
+    if edition is None:
+        return {"edition": None}
+    problems = Module.objects.filter(edition=edition).exclude(problem="").only("path", "problem", "job")
+    filters = urlencode({"state": "abandoned", "name": index_file.name})
+    return {
+        "edition": edition,
+        "read": edition.modules.count(),
+        "problems": problems,
+        "packages": Package.objects.filter(edition=edition)[:8],
+        "abandoned_url": f"{reverse('admin:pgjobs_job_changelist')}?{filters}",
+    }
+
+
+def _answers(question: str) -> dict[str, Any]:
+    """The best matches and how many there are; nothing for a question without words."""
+    asked = terms(question)
+    if not asked:
+        return {"asked": False}
+    query = SearchQuery(asked, config="simple", search_type="raw")
+    symbols = Symbol.objects.filter(search=query)
+    modules = Module.objects.filter(search=query)
+    return {
+        "asked": True,
+        "symbols": _best(symbols, question).select_related("module").defer("words", "module__words")[:SYMBOLS_SHOWN],
+        "symbol_count": symbols.count(),
+        "modules": _best(modules, question).defer("words")[:MODULES_SHOWN],
+        "module_count": modules.count(),
+    }
+
+
+def _best(found: QuerySet[Any], question: str) -> QuerySet[Any]:
+    """Exact names first, then those that begin so, then the shorter ones."""
+    rank = Case(
+        When(name__iexact=question, then=0),
+        When(name__istartswith=question, then=1),
+        When(name__icontains=question, then=2),
+        default=Value(3),
+        output_field=IntegerField(),
+    )
+    return found.order_by(rank, Length("name"), "name", "pk")

@@ -1,0 +1,76 @@
+"""The pages of the documentation as data: their fenced blocks, and the comment above each that says how it is tested.
+
+``<!-- skip: why -->`` leaves a block out, ``<!-- file: path -->`` and ``<!-- append: path -->`` name the file it is,
+``<!-- run -->`` marks commands to be run, ``<!-- setup: code -->`` runs code before the block.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+
+_BLOCK = re.compile(
+    r"(?P<above>(?:^<!-- .*? -->\n+)*)^(?P<fence>```+)(?P<language>[\w{}-]*)[^\n]*\n(?P<text>.*?)^(?P=fence)[ ]*$",
+    re.MULTILINE | re.DOTALL,
+)
+_MARK = re.compile(r"<!-- (\w+)(?:: (.*?))? -->")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page; ``marks`` are the comments above it."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    marks: dict[str, str]
+
+    @property
+    def where(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def pages() -> list[Path]:
+    """Return every page, the README first."""
+    found = (path for path in sorted(DOCS.rglob("*.md")) if "_build" not in path.parts)
+    return [ROOT / "README.md", *found]
+
+
+def blocks(page: Path) -> list[Block]:
+    """Return the fenced blocks of a page in order."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(
+            page,
+            text.count("\n", 0, match.start("fence")) + 2,
+            match["language"],
+            match["text"],
+            {name: value or "" for name, value in _MARK.findall(match["above"])},
+        )
+        for match in _BLOCK.finditer(text)
+    ]
+
+
+def generated() -> ModuleType:
+    """Return the module that makes the generated parts of the documentation."""
+    name = "pgjobs_docs_generated"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, DOCS / "_ext" / "generated.py")
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+def prose() -> str:
+    """Return all pages as one text."""
+    return "\n".join(page.read_text(encoding="utf-8") for page in pages())

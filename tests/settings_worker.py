@@ -1,0 +1,30 @@
+"""Settings of the workers that end-to-end tests start; each test says what differs by environment variables.
+
+``PGJOBS_TEST_CONF`` is ``PGJOBS`` as JSON, ``PGJOBS_TEST_EXECUTOR_DATABASE_URL`` a database for executors alone,
+``PGJOBS_TEST_SECOND_DATABASE_URL`` one for the alias ``second``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from tests.settings import *  # noqa: F403
+from tests.settings import DATABASES, INSTALLED_APPS, environ
+
+INSTALLED_APPS = [*INSTALLED_APPS, "tests.e2e"]
+PGJOBS = json.loads(os.environ.get("PGJOBS_TEST_CONF", "{}"))
+DEBUG = os.environ.get("PGJOBS_TEST_DEBUG") == "1"
+LANGUAGE_CODE = "en"
+
+
+def _database(variable: str) -> dict[str, object] | None:
+    url = os.environ.get(variable)
+    return environ.Env.db_url_config(url, engine="django.db.backends.postgresql") if url else None
+
+
+if second := _database("PGJOBS_TEST_SECOND_DATABASE_URL"):
+    DATABASES["second"] = second
+if "executor" in sys.argv and (elsewhere := _database("PGJOBS_TEST_EXECUTOR_DATABASE_URL")):
+    DATABASES["default"] = elsewhere
