@@ -8,7 +8,6 @@ A job's body, middleware, signal receivers, backoff and retry rules run here and
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import traceback as tracebacks
 from collections.abc import Awaitable, Callable
@@ -20,6 +19,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 
 from django_pgjobs import clock, events, middleware
 from django_pgjobs import decisions as decide
+from django_pgjobs.backoff import LONGEST_SECONDS
 from django_pgjobs.conf import get_conf
 from django_pgjobs.context import Cancellation, JobContext, Reporter, activate, deactivate
 from django_pgjobs.decisions import Decision, Failure
@@ -34,7 +34,7 @@ from django_pgjobs.exceptions import (
     UnstorableResult,
 )
 from django_pgjobs.jobs import JobDefinition
-from django_pgjobs.payload import encode_result
+from django_pgjobs.payload import decode_result, encode_result
 from django_pgjobs.registry import registry
 
 Definition = JobDefinition[..., Any]
@@ -94,12 +94,23 @@ def prepare(item: Item, reporter: Reporter, told: Cancellation) -> Prepared | De
         return decide.Abandon("attempts exhausted", failure_of(AttemptsExhausted()), cause=None)
     try:
         args, kwargs = definition.load(item.payload or "")
+        headers = decode_result(item.headers) if item.headers else {}
     except UnreadablePayload as error:
-        return decide.Park(str(error), definition.fingerprint)
-    return Prepared(definition, item, _context(item, reporter, told), args, kwargs)
+        return _unreadable(item, definition, error)
+    return Prepared(definition, item, _context(item, headers, reporter, told), args, kwargs)
 
 
-def _context(item: Item, reporter: Reporter, told: Cancellation) -> JobContext:
+def _unreadable(item: Item, definition: Definition, error: UnreadablePayload) -> Decision:
+    if item.kind != ON_CANCEL:
+        return decide.Park(clean(str(error)), definition.fingerprint)
+    # A cancelled job is never parked, so its worker would mark it for this callback again, and again.
+    events.log.error(
+        "callback cannot run, the job ends without it %s=%s job=%d: %s", item.kind, item.name, item.id, error
+    )
+    return decide.Succeed()
+
+
+def _context(item: Item, headers: dict[str, Any], reporter: Reporter, told: Cancellation) -> JobContext:
     return JobContext(
         id=item.id,
         name=item.name,
@@ -109,11 +120,11 @@ def _context(item: Item, reporter: Reporter, told: Cancellation) -> JobContext:
         claim_id=item.claim_id,
         timeout=item.timeout,
         started=clock.monotonic(),
-        headers=json.loads(item.headers) if item.headers else {},
+        headers=headers,
         description=item.description,
         reporter=reporter,
         cancellation=told,
-        error=None if item.kind == BODY else Failure("", item.error),
+        error=Failure("", item.error) if item.kind != BODY and item.error else None,
     )
 
 
@@ -124,14 +135,12 @@ def run(prepared: Prepared) -> Decision:
     context, token = prepared.context, activate(prepared.context)
     try:
         events.started(prepared.definition, context)
-        value = middleware.chain(_body(prepared))(context)
-        decision, error = _success(prepared, value), None
-    except BaseException as raised:
-        decision, error = _decision(prepared, raised), raised
-        _log_failure(prepared, decision, raised)
-        events.ended(prepared.definition, context, decision, raised)
-    else:
+        decision: Decision = _success(prepared, middleware.chain(_body(prepared))(context))
+    except BaseException as error:
+        decision = failed(prepared, error)
         events.ended(prepared.definition, context, decision, error)
+    else:
+        events.ended(prepared.definition, context, decision, None)
     finally:
         deactivate(token)
     return decision
@@ -144,14 +153,12 @@ async def arun(prepared: Prepared) -> Decision:
     context, token = prepared.context, activate(prepared.context)
     try:
         events.started(prepared.definition, context)
-        value = await middleware.async_chain(_abody(prepared))(context)
-        decision, error = _success(prepared, value), None
-    except BaseException as raised:
-        decision, error = _decision(prepared, raised), raised
-        _log_failure(prepared, decision, raised)
-        events.ended(prepared.definition, context, decision, raised)
-    else:
+        decision: Decision = _success(prepared, await middleware.async_chain(_abody(prepared))(context))
+    except BaseException as error:
+        decision = failed(prepared, error)
         events.ended(prepared.definition, context, decision, error)
+    else:
+        events.ended(prepared.definition, context, decision, None)
     finally:
         deactivate(token)
     return decision
@@ -208,19 +215,24 @@ def _success(prepared: Prepared, value: Any) -> Decision:
     return decide.Succeed(encode_result(value, get_conf().result_limit_bytes))
 
 
+def failed(prepared: Prepared, error: BaseException) -> Decision:
+    """Return what ``error`` makes of the attempt, and log it."""
+    decision = _decision(prepared, error)
+    _log_failure(prepared, decision, error)
+    return decision
+
+
 def _decision(prepared: Prepared, error: BaseException) -> Decision:
     """What ``error`` makes of the job: asked for by the job, or failed and retried while attempts are left."""
     context = prepared.context
-    if isinstance(error, UnstorableResult):
-        return decide.Abandon(str(error), failure_of(error))
     if isinstance(error, Cancel):
-        return decide.Cancel(error.reason)
+        return decide.Cancel(_text(error))
     if context.cancelled:
         return decide.Cancel("", None if isinstance(error, JobControl) else failure_of(error))
     if isinstance(error, Snooze):
-        return decide.Snooze(error.seconds)
-    if isinstance(error, Abandon):
-        return decide.Abandon(error.reason, failure_of(error))
+        return decide.Snooze(min(error.seconds, LONGEST_SECONDS))
+    if isinstance(error, Abandon | UnstorableResult):
+        return decide.Abandon(_text(error), failure_of(error))
     if context.attempt >= context.max_attempts:
         return decide.Abandon("no attempts left", failure_of(error))
     delay = prepared.definition.retry_delay(error, context.attempt)
@@ -238,7 +250,8 @@ def failure_of(error: BaseException) -> Failure:
 def _chain(error: BaseException) -> list[BaseException]:
     links: list[BaseException] = []
     link: BaseException | None = error
-    while link is not None and link not in links and len(links) < CHAIN_LIMIT:
+    # By identity: an exception's own __eq__ is code of the job.
+    while link is not None and all(link is not known for known in links) and len(links) < CHAIN_LIMIT:
         links.append(link)
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
     return links
@@ -251,7 +264,7 @@ def _kind(error: BaseException) -> str:
 def _text(error: BaseException) -> str:
     try:
         return clean(str(error))[:MESSAGE_LIMIT]
-    except Exception:
+    except BaseException:
         return "(its message cannot be read)"
 
 
@@ -260,13 +273,17 @@ def _traceback(error: BaseException) -> str:
     try:
         lines = tracebacks.TracebackException(type(error), error, _of_the_job(error), compact=True).format()
         text = clean("".join(lines))
-    except Exception:
+    except BaseException:
         text = clean("".join(tracebacks.format_tb(error.__traceback__)))
-    return (
-        text
-        if len(text) <= limit
-        else f"{text[: limit // 2]}\n… {len(text) - limit} characters …\n{text[-(limit // 2) :]}"
-    )
+    return _shortened(text, limit)
+
+
+def _shortened(text: str, limit: int) -> str:
+    """Keep the beginning, which says where it started, and the end, which says what was raised."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters …\n{text[len(text) - half :]}"
 
 
 def _of_the_job(error: BaseException) -> TracebackType | None:

@@ -25,9 +25,12 @@ class Failure:
     def summary(self) -> str:
         """One line for lists: every link of the chain, the raised one first."""
         links = self.chain or ((self.kind, self.message),)
-        return " ← ".join(
-            f"{kind.rpartition('.')[2]}: {message}" if message else kind.rpartition(".")[2] for kind, message in links
-        )
+        return " ← ".join(_words(kind.rpartition(".")[2], message) for kind, message in links)
+
+
+def _words(kind: str, message: str) -> str:
+    line = " ".join(message.split())
+    return f"{kind}: {line}" if kind and line else kind or line
 
 
 @dataclass(frozen=True, slots=True)

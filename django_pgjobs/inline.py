@@ -1,28 +1,24 @@
 """``runjobs --inline``: one process, one job at a time in its main thread.
 
 For debuggers, coverage and test runners: ``pdb`` works, nothing is spawned. A thread renews leases and beats; there
-is no kill ladder, so a timeout is not enforced. ``perform`` is shared with ``testing.run_jobs``.
+is no kill ladder, so a timeout is not enforced.
 """
 
 from __future__ import annotations
 
 import contextlib
-import contextvars
-import json
 import logging
 import signal
 import threading
 from dataclasses import replace
 from uuid import uuid4
 
-from django_pgjobs import attempt, clock, finalising, store
-from django_pgjobs import decisions as decide
-from django_pgjobs.attempt import BODY, Item, Told
-from django_pgjobs.context import Reporter
-from django_pgjobs.finalising import CALLBACK_OF, END, MARK, RELEASE
+from django_pgjobs import clock, store
+from django_pgjobs.finalising import RELEASE
 from django_pgjobs.maintenance.duties import duties
+from django_pgjobs.performing import Performer
 from django_pgjobs.runtime import Worker, WorkerOptions, wait_for_database
-from django_pgjobs.store import Author, ClaimedJob, Database
+from django_pgjobs.store import ClaimedJob
 from django_pgjobs.worker import hygiene
 from django_pgjobs.worker.claiming import DEAF_POLL_SECONDS
 from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
@@ -30,69 +26,6 @@ from django_pgjobs.worker.inbox import Inbox
 from django_pgjobs.worker.keeping import Keeper
 
 log = logging.getLogger("django_pgjobs")
-
-
-def item_of(job: ClaimedJob, claim_id: str, kind: str, payload: str | None) -> Item:
-    """Return a claimed job as an attempt takes it."""
-    return Item(
-        run=0,
-        kind=kind,
-        id=job.id,
-        claim_id=claim_id,
-        name=job.name,
-        attempt=job.attempt,
-        max_attempts=job.max_attempts,
-        timeout=job.timeout_seconds,
-        payload=payload,
-        headers=job.headers,
-        queue=job.queue,
-        description=job.description,
-        error=job.error,
-    )
-
-
-def perform(db: Database, job: ClaimedJob, claim_id: str, author: Author) -> str:
-    """Run a claimed job to the end of its attempt, callback included, and write it; return the kind of end."""
-    if job.ending is not None:
-        return _callback(db, job, claim_id, job.ending, author)
-    began = clock.monotonic()
-    decision = _attempt(db, job, claim_id, BODY)
-    kind, end = finalising.end_of(decision, job.id, claim_id, job.name, clock.monotonic() - began)
-    recorded = finalising.write(db, kind, [end], author)
-    if not recorded:
-        log.warning("lease lost, nothing of the job was changed name=%s job=%d claim=%s", job.name, job.id, claim_id)
-    elif kind == MARK:
-        error = end.failure.summary if end.failure else ""
-        return _callback(db, job._replace(error=error), claim_id, end.outcome, author)
-    return kind
-
-
-def _attempt(db: Database, job: ClaimedJob, claim_id: str, kind: str) -> decide.Decision:
-    payload = job.payload if job.payload is not None else store.read_payload(db, job.id, claim_id)
-    if payload is None:
-        return decide.Release("the claim was lost before the payload was read")
-    prepared = attempt.prepare(item_of(job, claim_id, kind, payload), _report(db, job.id, claim_id), Told())
-    if not isinstance(prepared, attempt.Prepared):
-        return prepared
-    return contextvars.Context().run(attempt.run_here, prepared)
-
-
-def _callback(db: Database, job: ClaimedJob, claim_id: str, outcome: str, author: Author) -> str:
-    decision = _attempt(db, job, claim_id, CALLBACK_OF[outcome])
-    if isinstance(decision, decide.Succeed):
-        finalising.write(db, END, [finalising.after_callback(job.id, claim_id, outcome)], author)
-        return END
-    kind, end = finalising.end_of(decision, job.id, claim_id, job.name, None)
-    finalising.write(db, kind, [end], author)
-    return kind
-
-
-def _report(db: Database, job_id: int, claim_id: str) -> Reporter:
-    def report(n: float, total: float | None, message: str) -> None:
-        progress = json.dumps({"n": n, "total": total, "message": message})
-        store.write_progress(db, [(job_id, claim_id, progress)])
-
-    return report
 
 
 class InlineWorker:
@@ -176,7 +109,7 @@ class InlineWorker:
     def _perform(self, db: WorkerConnection, job: ClaimedJob, claim_id: str) -> None:
         self.held[job.id] = claim_id
         try:
-            if perform(db, job, claim_id, self.worker.author) != RELEASE:
+            if Performer(db, self.worker.author).perform(job, claim_id).kind != RELEASE:
                 self.ended += 1
         finally:
             del self.held[job.id]

@@ -8,13 +8,13 @@ and then serves the site and the admin until Ctrl-C. With ``--once`` it stops th
 from __future__ import annotations
 
 import argparse
-import errno
 import os
 import secrets
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 USER = "demo"
 LAST_PORT = 65535
+POLL_SECONDS = 0.2
+STALL_SECONDS = 120.0
 
 
 def arguments() -> argparse.Namespace:
@@ -53,6 +55,8 @@ def number(text: str) -> int:
 def main() -> int:
     """Run the demo; return the exit status."""
     options = arguments()
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     environ.Env.read_env(str(HERE / ".env"))
     if not os.environ.get("DATABASE_URL"):
         start_over_with_a_server()
@@ -90,35 +94,47 @@ def run(options: argparse.Namespace) -> int:
     from django.core.management import call_command
 
     from example_project.library.indexing import start_edition
-    from example_project.library.sources import source_files
+    from example_project.library.sources import LIBRARY, source_files
 
     call_command("migrate", verbosity=0)
     paths = source_files(options.limit)
     edition = start_edition(paths)
-    say(f"Registered {edition.files} files of {sys.prefix} and {edition.packages} packages.")
+    say(f"Registered {edition.files:,} files and {edition.packages} packages of {LIBRARY}.")
     with Worker(options.processes) as worker:
         watch(edition, worker)
         equal = compare(edition, paths)
-        if options.once or not equal:
-            return 0 if equal else 1
-        with serving(options.port) as serve:
-            serve(worker)
-    return 0
+        if not options.once:
+            serve(options.port, worker)
+        status = worker.stop()
+    if status:
+        say(f"The worker ended with status {status}.")
+    return 0 if equal and status == 0 else 1
 
 
 def watch(edition: Edition, worker: Worker) -> None:
     """Show how far the jobs are until the report is published. Raises WorkerEnded."""
-    with Bar("files read by jobs", edition.files) as files:
-        while (read := edition.modules.count()) < edition.files:
-            files.show(read)
-            worker.wait(0.2)
-        files.show(read)
-    with Bar("packages summed up", edition.packages) as packages:
-        while edition.published_at is None:
-            packages.show(edition.summed.count())
-            worker.wait(0.2)
-            edition.refresh_from_db()
-        packages.show(edition.packages)
+    with Bar("files read by jobs", edition.files) as bar:
+        follow(bar, worker, edition.read().count)
+
+    def summed() -> int:
+        edition.refresh_from_db()
+        return edition.summed().count() + (edition.published_at is not None)
+
+    with Bar("packages and the report", edition.packages + 1) as bar:
+        follow(bar, worker, summed)
+
+
+def follow(bar: Bar, worker: Worker, count: Callable[[], int]) -> None:
+    """Show the count until it is the bar's total. Raises WorkerEnded, also when nothing moves for long."""
+    done, until = -1, 0.0
+    while done < bar.total:
+        before, done = done, count()
+        if done != before:
+            until = time.monotonic() + STALL_SECONDS
+        elif time.monotonic() > until:
+            raise WorkerEnded(f"Nothing has happened for {STALL_SECONDS:g} s. The worker's log:\n{worker.tail()}")
+        bar.show(done)
+        worker.wait(POLL_SECONDS if done < bar.total else 0)
 
 
 def compare(edition: Edition, paths: list[str]) -> bool:
@@ -129,21 +145,31 @@ def compare(edition: Edition, paths: list[str]) -> bool:
     with Bar("files counted without jobs", len(paths)) as bar:
         for counted in direct(paths):
             bar.show(counted["files"])
-    published: Totals = edition.totals
+    published = edition.totals or {}
     say(f"{'':<12}{'by jobs':>12}{'directly':>12}")
     for what, total in published.items():
         say(f"{what:<12}{total:>12,}{dict(counted or {}).get(what, 0):>12,}")
-    for module in edition.modules.exclude(problem=""):
+    for module in edition.read().exclude(problem=""):
         say(f"given up: {module.path}: {module.problem}")
     equal = published == counted
     say("The totals are equal." if equal else "THE TOTALS DIFFER.")
     return equal
 
 
-@contextmanager
-def serving(port: int) -> Iterator[object]:
-    """Bind the first free port."""
-    yield port
+def serve(port: int, worker: Worker) -> None:
+    """Serve the site until Ctrl-C. Raises WorkerEnded, and OSError if there is no port."""
+    from django.db import connection
+
+    from example_project.site_server import bind
+
+    with bind(port) as server:
+        server.look = lambda: worker.wait(0)
+        here = f"http://127.0.0.1:{server.server_port}"
+        say(f"\nThe page   {here}/\nThe admin  {here}/admin/  user {USER}, password {login()}")
+        say(f"The worker's log is {worker.log.name}; Ctrl-C ends everything.")
+        connection.close()
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
 
 
 def login() -> str:

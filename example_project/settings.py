@@ -23,7 +23,7 @@ SECRET_KEY = env.str("SECRET_KEY", default=secrets.token_urlsafe(40))
 DEBUG = env.bool("DEBUG", default=False)
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"])
 
-if "DATABASE_URL" not in env:
+if not env.str("DATABASE_URL", default=""):
     raise ImproperlyConfigured(
         "The example project needs DATABASE_URL (PostgreSQL). `python -m example_project.demo` starts a server of "
         "its own; for other commands: python -m django_pgjobs.embedded --data .pg -- python manage.py …"

@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["tests.plugins.fix_db"]
+pytest_plugins = ["tests.plugins.fix_db", "tests.plugins.fix_worker"]

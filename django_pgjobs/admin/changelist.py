@@ -102,7 +102,7 @@ class NameFilter(OfferedFilter):
 class ReachFilter(OfferedFilter):
     """How many jobs a bounded search looks at; shown where there is one."""
 
-    title = _("how far it is searched")
+    title = _("reach of the search")
     parameter_name = "reach"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:

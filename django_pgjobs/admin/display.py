@@ -88,6 +88,11 @@ def short(text: str, limit: int) -> SafeString | str:
     return format_html('<span title="{}">{}…</span>', text[:1000], text[:limit])
 
 
+def below(first: Any, second: Any) -> SafeString:
+    """Two lines of a list's cell, the second one quiet."""
+    return format_html('{}<span class="quiet pgjobs-below">{}</span>', first, second)
+
+
 def block(text: str) -> SafeString:
     """A text as it is, bounded in length."""
     if len(text) <= SHOWN_CHARS:
@@ -159,7 +164,7 @@ def _taken_apart(text: str) -> tuple[list[Any], dict[str, Any]]:
 
 
 def table_of(rows: Iterable[tuple[Any, Any]]) -> SafeString:
-    """Names and values; a value that is no safe text is escaped."""
+    """Names and values, as they are; a value that is no safe text is escaped."""
     body = format_html_join("", '<tr><th scope="row">{}</th><td>{}</td></tr>', rows)
     return format_html('<table class="pgjobs-facts"><tbody>{}</tbody></table>', body)
 

@@ -129,9 +129,9 @@ class JobPage(ReadOnlyAdmin):
         """(heading, table) of all that is known; what this job has not is left out."""
         zone = timezone.get_current_timezone_name()
         found: list[tuple[Any, Any]] = [
-            (_("State"), table_of(_state_of(job))),
-            (_("Job"), table_of(_facts_of(job))),
-            (_("Timing (%(zone)s)") % {"zone": zone}, table_of(_times_of(job))),
+            (_("State"), _facts_table(_state_of(job))),
+            (_("Job"), _facts_table(_facts_of(job))),
+            (_("Timing (%(zone)s)") % {"zone": zone}, _facts_table(_times_of(job))),
             (_("Arguments"), _arguments_of(job)),
         ]
         if job.result_text is not None:
@@ -139,7 +139,12 @@ class JobPage(ReadOnlyAdmin):
         execution: list[tuple[Any, Any]] = [(_("worker"), self._worker(request, job))] if job.worker else []
         execution += [(_("claim"), job.claim_id)] if job.claim_id else []
         execution += [(_("headers"), json_block(job.headers_text))] if job.headers_text is not None else []
-        return [*found, (_("Execution"), table_of(execution))] if execution else found
+        return [*found, (_("Execution"), _facts_table(execution))] if execution else found
+
+
+def _facts_table(facts: list[tuple[Any, Any]]) -> str:
+    """Our own facts: their names begin a line, so with a capital."""
+    return table_of((capfirst(str(name)), value) for name, value in facts)
 
 
 def _state_of(job: Any) -> list[tuple[Any, Any]]:
@@ -195,10 +200,10 @@ def _cancel_of(job: Any) -> str:
     return format_html("{}: {}", head, job.cancel_reason) if job.cancel_reason else head
 
 
-def _times_of(job: Any) -> list[tuple[str, Any]]:
+def _times_of(job: Any) -> list[tuple[Any, Any]]:
     """(words, instant or duration) of all that is known."""
     instants = ("created_at", "run_at", "claimed_at", "deadline_at", "cancel_requested_at", "finished_at")
-    found = [(_verbose(name), when(value)) for name in instants if (value := getattr(job, name))]
+    found: list[tuple[Any, Any]] = [(_verbose(name), when(value)) for name in instants if (value := getattr(job, name))]
     found += [(str(_("took")), seconds(job.duration_seconds))] if job.duration_seconds is not None else []
     limit = seconds(job.timeout_seconds) if job.timeout_seconds is not None else str(_("unlimited"))
     return [*found, (str(_("timeout")), limit)]

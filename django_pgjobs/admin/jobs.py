@@ -29,10 +29,11 @@ from django_pgjobs.admin.changelist import (
     ReachFilter,
     StateFilter,
 )
-from django_pgjobs.admin.display import badge, label_of, seconds, short, until, when
+from django_pgjobs.admin.display import STATE_LABELS, badge, below, label_of, seconds, short, until, when
 from django_pgjobs.admin.jobpage import JobPage
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.models import Job
+from django_pgjobs.states import Outcome
 
 logger = logging.getLogger("django_pgjobs")
 
@@ -46,11 +47,8 @@ LIST_COLUMNS = (
 class JobAdmin(JobPage, ReadOnlyAdmin):
     """Jobs, read-only; their actions are methods of ``JobQuerySet``."""
 
-    list_display = (
-        "id", "name", "shown_state", "queue", "priority", "shown_attempt", "shown_run_at", "shown_end", "shown_error",
-        "shown_description",
-    )  # fmt: skip
-    list_display_links = ("id", "name")
+    list_display = ("id", "shown_name", "shown_state", "shown_queue", "shown_attempt", "shown_run_at", "shown_end")
+    list_display_links = ("id", "shown_name")
     list_filter = (StateFilter, QueueFilter, NameFilter, ReachFilter)
     list_per_page = 50
     paginator = CappedPaginator
@@ -87,13 +85,23 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
         page: HttpResponse = super().changelist_view(request, extra_context)
         return page
 
+    @admin.display(description=_("name"))
+    def shown_name(self, job: Any) -> str:
+        """The name, and the description below it."""
+        return below(job.name, short(job.description, 60))
+
     @admin.display(description=_("state"))
     def shown_state(self, job: Any) -> str:
-        """The label in its colour; with a note where only a callback is left."""
-        label = badge(label_of(job))
+        """The label in its colour, and the last error below it; with a note where only a callback is left."""
+        label: Any = badge(label_of(job))
         if job.ending and not job.outcome:
-            return format_html('{} <span class="quiet">→ {}</span>', label, job.ending)
-        return label
+            label = format_html('{} <span class="pgjobs-ending">→ {}</span>', label, STATE_LABELS.get(job.ending, ""))
+        return below(label, short(job.error_start, 60) if job.outcome != Outcome.SUCCEEDED else "")
+
+    @admin.display(description=_("queue"))
+    def shown_queue(self, job: Job) -> str:
+        """The queue, and the priority below it."""
+        return below(job.queue, _("priority %(number)d") % {"number": job.priority})
 
     @admin.display(description=_("attempt"))
     def shown_attempt(self, job: Job) -> str:
@@ -104,7 +112,7 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
     def shown_run_at(self, job: Any) -> str:
         """When, and how long it is till then."""
         rest = until(job.run_at, job.now) if not job.outcome else ""
-        return format_html('{} <span class="quiet">{}</span>', when(job.run_at), rest)
+        return below(when(job.run_at), rest)
 
     @admin.display(description=_("finished"))
     def shown_end(self, job: Job) -> str:
@@ -112,17 +120,7 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
         if job.finished_at is None:
             return "–"
         took = seconds(job.duration_seconds) if job.duration_seconds is not None else ""
-        return format_html('{} <span class="quiet">{}</span>', when(job.finished_at), took)
-
-    @admin.display(description=_("last error"))
-    def shown_error(self, job: Any) -> str:
-        """Its beginning."""
-        return short(job.error_start, 60)
-
-    @admin.display(description=_("description"))
-    def shown_description(self, job: Job) -> str:
-        """Its beginning."""
-        return short(job.description, 60)
+        return below(when(job.finished_at), took)
 
     # Permissions of the actions
 

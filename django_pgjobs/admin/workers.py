@@ -23,7 +23,7 @@ class HeartbeatAdmin(ReadOnlyAdmin):
 
     list_display = (
         "name", "shown_state", "host", "pid", "shown_queues", "capacity", "running", "finished",
-        "release", "shown_beat", "shown_start",
+        "release", "shown_beat",
     )  # fmt: skip
     ordering = ("-last_beat_at",)
     fieldsets = (

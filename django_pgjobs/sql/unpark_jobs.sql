@@ -20,5 +20,5 @@ SET hold = NULL,
     hold_reason = '',
     hold_fingerprint = ''
 FROM held
-WHERE j.id = ANY (ARRAY[held.id]) AND j.hold = 'parked'
+WHERE j.id = ANY (ARRAY[held.id])
 RETURNING j.id, j.queue, j.priority

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from itertools import islice
 
 import psycopg
 
@@ -29,6 +30,7 @@ log = logging.getLogger("django_pgjobs")
 BATCH = 500
 FLUSH_SECONDS = 0.003
 BUSY_SECONDS = 0.1
+STATEMENT_BYTES = 8 * 1024 * 1024
 UNFLUSHED_LIMIT = 5000
 UNFLUSHED_BYTES = 64 * 1024 * 1024
 
@@ -141,9 +143,21 @@ class Acker(Loop):
         except psycopg.DataError as error:
             log.warning("progress cannot be stored: %s", " ".join(str(error).split()))
 
+    def _some(self, kind: str) -> list[Entry]:
+        """The first entries of a kind, as many as one statement shall write."""
+        entries: list[Entry] = []
+        size = 0
+        with self.wake:
+            for run, end in islice(self.pending[kind], BATCH):
+                entries.append((run, end))
+                size += len(end.result or "")
+                if size > STATEMENT_BYTES:
+                    break
+        return entries
+
     def _flush_some(self, db: WorkerConnection, kind: str) -> bool:
         """Write up to a batch of one kind; return whether going on at once makes sense (nothing was busy)."""
-        entries = [self.pending[kind][index] for index in range(min(BATCH, len(self.pending[kind])))]
+        entries = self._some(kind)
         busy = self._write(db, kind, entries)
         with self.wake:
             for _ in entries:

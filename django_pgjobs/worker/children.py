@@ -106,6 +106,11 @@ class Child:
         weight = min(1.0, 0.1 * count)
         self.mean_seconds += weight * (seconds / count - self.mean_seconds)
 
+    def learn_from_running(self, running: dict[int, int], now: float) -> None:
+        """When every thread has been busy for a while, jobs take at least that long: fetch none in advance."""
+        if len(running) >= self.threads:
+            self.mean_seconds = max(self.mean_seconds, now - max(running.values()) / 1e9)
+
     def kill(self) -> None:
         """SIGKILL to its whole group."""
         self.state = TERMINATING

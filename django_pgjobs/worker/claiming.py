@@ -51,6 +51,7 @@ class Claimer(Loop):
         self.frontier = frontier
         self.options = options
         self.wanted = 0
+        self.unadopted = 0
         self.halted = False
         self.hears = threading.Event()
         self.heard: set[tuple[str, int]] = set()
@@ -61,11 +62,17 @@ class Claimer(Loop):
     # Asked by other threads
 
     def request(self, wanted: int) -> None:
-        """Say how many jobs main has room for; replaces the request before."""
+        """Say how many jobs main has room for, those it has not heard of yet included; replaces the one before."""
         with self.wake:
-            if wanted > self.wanted == 0:
+            wanted -= self.unadopted
+            if wanted > 0 >= self.wanted:
                 self.wake.notify_all()
             self.wanted = wanted
+
+    def adopted(self, count: int) -> None:
+        """Main has heard of ``count`` claimed jobs; until then they take up the room it speaks of."""
+        with self.wake:
+            self.unadopted -= count
 
     def hear(self, pair: tuple[str, int]) -> None:
         """Take note of a registration; called by the listen thread."""
@@ -122,6 +129,7 @@ class Claimer(Loop):
         if jobs:
             with self.wake:
                 self.wanted = 0 if self.halted else max(0, self.wanted - len(jobs))
+                self.unadopted += len(jobs)
             self.inbox.post("claimed", str(claim_id), asked_at, jobs)
         return len(jobs) >= limit or (bool(jobs) and self.wanted > 0)
 

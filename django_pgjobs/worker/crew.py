@@ -114,7 +114,9 @@ class Crew:
         """Kill an executor for a job whose time is up, or whose end somebody wished to force."""
         if not child.runs or child.state == TERMINATING:
             return
-        for number, started_ns in child.board.running().items():
+        running = child.board.running()
+        child.learn_from_running(running, now)
+        for number, started_ns in running.items():
             run = child.runs.get(number)
             if run is None:
                 continue

@@ -31,15 +31,16 @@ class Dispatcher:
         return len(self.waiting[False]) + len(self.waiting[True]) + len(self.suspects)
 
     def add(self, runs: Iterable[Run], now: float) -> None:
-        """Let claimed jobs wait for room, the best first."""
+        """Let claimed jobs wait for room, the best first; ``runs`` of one claim are in that order already."""
+        waited = len(self) > 0
         for run in runs:
             run.state, run.child, run.run, run.since = WAITING, None, 0, now
             definition = registry.find(run.job.name)
             run.is_async = definition is not None and definition.is_async
             self.async_seen = self.async_seen or run.is_async
             self.waiting[run.is_async].append(run)
-        for is_async, queue in self.waiting.items():
-            if len(queue) > 1 and len({run.job.priority for run in queue}) > 1:
+        if waited:
+            for is_async, queue in self.waiting.items():
                 self.waiting[is_async] = deque(sorted(queue, key=lambda r: (-r.job.priority, r.job.run_at, r.job.id)))
 
     def suspect(self, runs: Iterable[Run], now: float) -> None:

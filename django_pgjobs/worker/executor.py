@@ -20,6 +20,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
@@ -39,6 +40,7 @@ log = logging.getLogger("django_pgjobs")
 FLUSH_SECONDS = 0.003
 SHORT_SECONDS = 0.001
 PROGRESS_SECONDS = 1.0
+FRAME_CHARS = 2 * 1024 * 1024
 
 
 class Buffer:
@@ -77,8 +79,9 @@ class Executor:
     def run(self, hello: dict[str, Any]) -> None:
         """Say READY, then serve until drained or orphaned."""
         os.register_at_fork(after_in_child=self.end.sock.close)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, lambda *_: None)
+        # Handlers, not SIG_IGN: that would be inherited by the programs that jobs start.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
         for slot in range(self.threads):
             threading.Thread(target=self._serve, args=(slot,), name=f"pgjobs-job-{slot}", daemon=True).start()
         self.end.send([channel.READY, {**hello, "rss": rss_bytes(), "listens": events.anybody_listens()}])
@@ -237,17 +240,23 @@ class Executor:
             self._bye()
 
     def _flush(self) -> None:
-        items: list[list[Any]] = []
-        try:
-            while True:
-                items.append(self.outbox.popleft())
-        except IndexError:
-            pass
-        if items and os.getpid() == self.pid:
+        if os.getpid() != self.pid:
+            return
+        while items := self._some_outcomes():
             try:
                 self.end.send([channel.DONE, items])
             except OSError:
                 self._orphaned()
+
+    def _some_outcomes(self) -> list[list[Any]]:
+        """Take what has been queued, as much as a frame shall hold. Several threads may take at once."""
+        items: list[list[Any]] = []
+        size = 0
+        with suppress(IndexError):
+            while size < FRAME_CHARS:
+                items.append(self.outbox.popleft())
+                size += sum(len(value) for value in items[-1] if isinstance(value, str))
+        return items
 
     def _reporter(self, run: int) -> Callable[[float, float | None, str], None]:
         last = 0.0
@@ -257,7 +266,8 @@ class Executor:
             now = clock.monotonic()
             if now - last >= PROGRESS_SECONDS or (total is not None and n >= total):
                 last = now
-                if os.getpid() == self.pid:
+                # A supervisor that is gone is the control thread's business, not the job's.
+                with suppress(OSError):
                     self.end.send([channel.PROGRESS, run, {"n": n, "total": total, "message": message}])
 
         return report

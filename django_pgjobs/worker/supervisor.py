@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django_pgjobs import clock
+from django_pgjobs.store import ClaimedJob
 from django_pgjobs.worker.acking import Acker
 from django_pgjobs.worker.children import READY, Recipe
 from django_pgjobs.worker.claiming import Claimer
@@ -84,7 +85,7 @@ class Supervisor:
         self.idle_at = 0.0
         self.last_tick = 0.0
         self.handlers: dict[str, Callable[..., None]] = {
-            "claimed": self.holding.adopt,
+            "claimed": self._on_claimed,
             "stored": self.holding.stored,
             "lost": self.holding.lost,
             "fresh": self.holding.fresh,
@@ -149,6 +150,10 @@ class Supervisor:
         capacity = sum(child.threads + child.prefetch() for child in crew if child.state == READY)
         wanted = room > 0 and (room * 2 >= capacity or self.dispatcher.idle_places(crew) > 0)
         self.claimer.request(room if wanted else 0)
+
+    def _on_claimed(self, claim_id: str, asked_at: float, jobs: list[ClaimedJob]) -> None:
+        self.holding.adopt(claim_id, asked_at, jobs)
+        self.claimer.adopted(len(jobs))
 
     def _on_idle(self, at: float) -> None:
         self.idle_at = at

@@ -435,3 +435,36 @@ def coverage() -> str:
 def not_applicable() -> str:
     """Rows that do not apply, with the reason."""
     return _table(("row", "reason"), [(id_, text) for id_, text in rows()["not_applicable"].items()])
+
+
+# Options of @job and using
+
+OPTION_TEXTS = {
+    "name": "stored on every row; default `module.qualname`. Keep it when you move the function",
+    "aliases": "former names, still understood",
+    "queue": "where it is registered; default `default`",
+    "priority": "−100 to 100, larger first; default 0",
+    "max_attempts": "charged starts in all; default `DEFAULT_MAX_ATTEMPTS`",
+    "backoff": "a `Backoff`, or a callable `(exception, attempt)` returning seconds, a `timedelta`, or None to give up",
+    "retry_on": "exception types, or a callable `(exception)` → bool: only these are retried",
+    "give_up_on": "the same, for what is never retried; wins over `retry_on`",
+    "timeout": "seconds or `timedelta`, None for unlimited; default `DEFAULT_TIMEOUT_SECONDS`",
+    "takes_context": "pass the `JobContext` first",
+    "store_result": "False drops the return value",
+    "sensitive": "arguments that nobody shall see in admin and logs",
+    "run_at": "earliest start, an aware datetime",
+    "delay": "the same as seconds or `timedelta`, counted by the database's clock",
+    "database": "alias to register in",
+}
+
+
+def job_options() -> str:
+    """Every option of ``@job`` and ``using``, and where it may stand."""
+    from django_pgjobs.options import JOB_CHECKS, REGISTER_CHECKS
+
+    names = list(dict.fromkeys([*JOB_CHECKS, *REGISTER_CHECKS]))
+    yes = {True: "yes", False: ""}
+    return _table(
+        ("option", "`@job`", "`using`", "meaning"),
+        [(f"`{n}`", yes[n in JOB_CHECKS], yes[n in REGISTER_CHECKS], OPTION_TEXTS[n]) for n in names],
+    )

@@ -1,9 +1,9 @@
 """The jobs. Each may run more than once, also twice at the same time, so each writes what it would write again.
 
-``index_file``    one per source file: parses it and replaces its rows. A file that cannot be parsed is given up at
-                  once, with the reason, and ``on_abandon`` notes it.
-``sum_package``   one per package: fails until all files of the package are there, and is retried with backoff.
-``publish_report``one per edition: comes back by Snooze, which costs no attempt, until everything is there.
+``index_file``     one per source file: parses it and replaces its rows. A file that cannot be parsed is given up at
+                   once, with the reason, and ``on_abandon`` notes it.
+``sum_package``    one per package: fails until all files of the package are there, and is retried with backoff.
+``publish_report`` one per edition: comes back by Snooze, which costs no attempt, until everything is there.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _note_problem(context: JobContext, path: str, edition: int) -> None:
     reason = error.message if isinstance(error, Failure) else str(error)
     with transaction.atomic():
         module = _write_module(path, edition, problem=reason.removeprefix("Abandon: "), job=context.id)
-        module.symbols.all().delete()
+        Symbol.objects.filter(module=module).delete()
 
 
 def _write_module(path: str, edition: int, **facts: object) -> Module:
@@ -81,7 +81,7 @@ def _write_module(path: str, edition: int, **facts: object) -> Module:
 
 
 def _write_symbols(module: Module, source: Source) -> None:
-    module.symbols.all().delete()
+    Symbol.objects.filter(module=module).delete()
     Symbol.objects.bulk_create([_symbol(module, found) for found in source.found], batch_size=2000)
 
 
@@ -99,8 +99,8 @@ def _symbol(module: Module, found: Found) -> Symbol:
 @job(name="library.sum_package", max_attempts=20, backoff=Backoff(1, factor=1.5, limit=10, jitter=0.2))
 def sum_package(name: str, edition: int, files: int) -> dict[str, int]:
     """Sum up the ``files`` files of a package. Raises NotYet while some of them have not been read."""
-    _check_newest(edition)
-    modules = Module.objects.filter(package=name, edition=edition)
+    newest = _check_newest(edition)
+    modules = newest.read().filter(package=name)
     sums = count(modules)
     if sums.files < files:
         raise NotYet(f"{sums.files} of {files} files of {name} have been read")
@@ -118,8 +118,8 @@ def _name(name: str, edition: int, files: int) -> str:
 def publish_report(context: JobContext, edition: int) -> Totals:
     """Store the totals of an edition as soon as every file was read or given up; until then come back later."""
     newest = _check_newest(edition)
-    read = newest.modules.count()
-    summed = newest.summed.count()
+    read = newest.read().count()
+    summed = newest.summed().count()
     context.progress(read + summed, newest.files + newest.packages, f"{read} files, {summed} packages")
     if read < newest.files or summed < newest.packages:
         if timezone.now() - newest.started_at > PATIENCE:

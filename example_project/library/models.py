@@ -34,14 +34,23 @@ class Edition(models.Model):
     def __str__(self) -> str:
         return f"edition {self.pk}"
 
+    def read(self) -> models.QuerySet[Module]:
+        """The files that have been read for it, or given up."""
+        return Module.objects.filter(edition=self)
+
+    def summed(self) -> models.QuerySet[Package]:
+        """The packages that have been summed up for it."""
+        return Package.objects.filter(edition=self)
+
 
 class Module(models.Model):
     """A source file; ``problem`` says why it could not be read."""
 
+    edition_id: int
     path = models.CharField(max_length=500, unique=True)
     name = models.CharField(max_length=500)
     package = models.CharField(max_length=200)
-    edition = models.ForeignKey(Edition, on_delete=models.CASCADE, related_name="modules")
+    edition = models.ForeignKey(Edition, on_delete=models.CASCADE, related_name="+")
     lines = models.PositiveIntegerField(default=0)
     imports = models.PositiveIntegerField(default=0)
     classes = models.PositiveIntegerField(default=0)
@@ -72,7 +81,7 @@ class Symbol(models.Model):
         FUNCTION = "function"
         METHOD = "method"
 
-    module = models.ForeignKey(Module, on_delete=models.CASCADE, related_name="symbols")
+    module = models.ForeignKey(Module, on_delete=models.CASCADE, related_name="+")
     name = models.CharField(max_length=200)
     kind = models.CharField(max_length=10, choices=Kind.choices)
     line = models.PositiveIntegerField()
@@ -94,7 +103,7 @@ class Package(models.Model):
     """The sums of a top-level package."""
 
     name = models.CharField(max_length=200, unique=True)
-    edition = models.ForeignKey(Edition, on_delete=models.CASCADE, related_name="summed")
+    edition = models.ForeignKey(Edition, on_delete=models.CASCADE, related_name="+")
     files = models.PositiveIntegerField()
     unreadable = models.PositiveIntegerField()
     lines = models.PositiveIntegerField()

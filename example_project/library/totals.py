@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypedDict
 
@@ -12,6 +13,9 @@ from django.db.models.functions import Coalesce
 from example_project.library.models import Edition, Module, Symbol
 from example_project.library.parsing import FILENAME
 from example_project.library.sources import locate
+
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+"""Where a statement keeps others."""
 
 
 class Totals(TypedDict):
@@ -43,7 +47,7 @@ def count(modules: QuerySet[Module]) -> Sums:
 
 def totals_of(edition: Edition) -> Totals:
     """Count what the jobs of an edition have written: classes and functions by their own rows."""
-    modules = Module.objects.filter(edition=edition)
+    modules = edition.read()
     symbols = Symbol.objects.filter(module__edition=edition)
     files, unreadable, lines = count(modules)
     return Totals(
@@ -57,7 +61,18 @@ def totals_of(edition: Edition) -> Totals:
 
 
 def direct(paths: Iterable[str]) -> Iterator[Totals]:
-    """Count the same in this process, without jobs and database; yield the totals so far after each file."""
+    """Count the same in this process, without jobs and database; yield the totals so far after each file.
+
+    Meanwhile nobody looks for cyclic garbage: trees have none, and looking takes a third of the time.
+    """
+    gc.disable()
+    try:
+        yield from _direct(paths)
+    finally:
+        gc.enable()
+
+
+def _direct(paths: Iterable[str]) -> Iterator[Totals]:
     totals = Totals(files=0, unreadable=0, lines=0, imports=0, classes=0, functions=0)
     for path in paths:
         totals["files"] += 1
@@ -74,11 +89,15 @@ def direct(paths: Iterable[str]) -> Iterator[Totals]:
 
 
 def _add(totals: Totals, tree: ast.Module) -> None:
-    for node in ast.walk(tree):
-        match node:
+    """Count statements, block by block: expressions hold none."""
+    blocks: list[ast.AST] = [tree]
+    for block in blocks:
+        match block:
             case ast.Import() | ast.ImportFrom():
                 totals["imports"] += 1
             case ast.ClassDef():
                 totals["classes"] += 1
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 totals["functions"] += 1
+        for name in BLOCKS:
+            blocks += getattr(block, name, ())

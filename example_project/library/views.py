@@ -16,7 +16,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from example_project.library.indexing import start_edition
 from example_project.library.jobs import index_file
-from example_project.library.models import Edition, Module, Package, Symbol
+from example_project.library.models import Edition, Module, Symbol
 from example_project.library.sources import source_files
 from example_project.library.words import clean, terms
 
@@ -45,13 +45,13 @@ def _progress() -> dict[str, Any]:
     edition = Edition.objects.first()
     if edition is None:
         return {"edition": None}
-    problems = Module.objects.filter(edition=edition).exclude(problem="").only("path", "problem", "job")
+    problems = edition.read().exclude(problem="").only("path", "problem", "job")
     filters = urlencode({"state": "abandoned", "name": index_file.name})
     return {
         "edition": edition,
-        "read": edition.modules.count(),
+        "read": edition.read().count(),
         "problems": problems,
-        "packages": Package.objects.filter(edition=edition)[:8],
+        "packages": edition.summed()[:8],
         "abandoned_url": f"{reverse('admin:pgjobs_job_changelist')}?{filters}",
     }
 

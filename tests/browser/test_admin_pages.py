@@ -44,24 +44,49 @@ def rows() -> dict[str, Job]:
     now = timezone.now()
     common: dict[str, Any] = {"name": "shop.jobs.charge", "queue": "payments"}
     common["payload"] = {"args": ["4111 1111", 1990], "kwargs": {"note": "for order 17\nrush"}}
-    ended = {"finished_at": now - timedelta(minutes=3), "attempt": 1, "duration_seconds": 0.318, "claim_id": UUID(int=9)}
+    ended = {
+        "finished_at": now - timedelta(minutes=3),
+        "attempt": 1,
+        "duration_seconds": 0.318,
+        "claim_id": UUID(int=9),
+    }
     wanted: dict[str, dict[str, Any]] = {
         "ready": {"description": "order 17 of ACME", "priority": 10},
         "scheduled": {"run_at": now + timedelta(hours=2), "description": "order 18 of Wayne Enterprises"},
-        "retrying": {"run_at": now + timedelta(minutes=4), "attempt": 2, "error": "Declined: card refused ← OSError: line"},
+        "retrying": {
+            "run_at": now + timedelta(minutes=4),
+            "attempt": 2,
+            "error": "Declined: card refused ← OSError: line",
+        },
         "running": {"claim_id": CLAIM, "worker": WORKER, "claimed_at": now, "attempt": 1, "deadline_at": now},
-        "parked": {"hold": "parked", "hold_reason": "No job named 'shop.jobs.chargee' is known here.", "name": "shop.gone"},
+        "parked": {
+            "hold": "parked",
+            "hold_reason": "No job named 'shop.jobs.chargee' is known here.",
+            "name": "shop.gone",
+        },
         "succeeded": {"outcome": "succeeded", "result": {"receipt": "R-1", "total": 1990}, **ended},
-        "cancelled": {"outcome": "cancelled", "cancel_by": "auth.User:1 anna", "cancel_reason": "sale is over", **ended},
+        "cancelled": {
+            "outcome": "cancelled",
+            "cancel_by": "auth.User:1 anna",
+            "cancel_reason": "sale is over",
+            **ended,
+        },
         "abandoned": {"outcome": "abandoned", "error": "Declined: card refused", **ended, "attempt": 5},
     }
     wanted["running"]["progress"] = {"n": 30, "total": 40, "message": "lines"}
     wanted["cancelled"]["cancel_requested_at"] = now
+    Job.objects.bulk_create([Job(**{**common, "outcome": "succeeded", **ended}) for _ in range(120)])
     made = Job.objects.bulk_create([Job(**{**common, **fields}) for fields in wanted.values()])
     rows = dict(zip(wanted, made, strict=True))
-    Job.objects.bulk_create([Job(**{**common, "outcome": "succeeded", **ended}) for _ in range(120)])
     Heartbeat.objects.create(
-        id=WORKER, name="web-1", host="web-1.example.org", pid=71, processes=4, threads=4, async_slots=50, version="0.1.0"
+        id=WORKER,
+        name="web-1",
+        host="web-1.example.org",
+        pid=71,
+        processes=4,
+        threads=4,
+        async_slots=50,
+        version="0.1.0",
     )
     Claim.objects.create(
         claim_id=CLAIM, part=0, worker=WORKER, lease_expires_at=now, check_at=now, job_ids=[rows["running"].pk]

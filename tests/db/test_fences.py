@@ -14,7 +14,18 @@ import pytest
 
 from django_pgjobs import sql, store
 from django_pgjobs.models import Attempt
-from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, from_the_beginning, register
+from tests.plugins.fix_db import (
+    AUTHOR,
+    FAILURE,
+    Background,
+    Claimed,
+    RawDatabase,
+    blocked_by,
+    claim,
+    from_the_beginning,
+    register,
+    wait_until,
+)
 
 WRITES: dict[str, Callable[[store.Database, store.End], object]] = {
     "finalise_success": lambda db, end: store.finalise_success(db, [end], AUTHOR),
@@ -136,8 +147,12 @@ def sabotage(monkeypatch: pytest.MonkeyPatch, name: str, line: str) -> None:
 FENCES = lines_of("-- fence", sql.names())
 
 
+RESCUE = [(name, line) for name, line in FENCES if name == "rescue_jobs"]
+"""No attempt's write: it takes a claim away. Its fence matters only while it runs; see the end of this module."""
+
+
 def test_every_fenced_statement_is_tested_here() -> None:
-    assert {name for name, _ in FENCES} == set(WRITES)
+    assert {name for name, _ in FENCES} == {*WRITES, "rescue_jobs"}
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -149,7 +164,11 @@ def test_a_claim_without_a_right_leaves_no_trace(
     assert violations(raw, name, scenario) == []
 
 
-@pytest.mark.parametrize(("name", "line"), FENCES, ids=lambda value: " ".join(value.split()).removesuffix(" -- fence"))
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [fence for fence in FENCES if fence not in RESCUE],
+    ids=lambda value: " ".join(value.split()).removesuffix(" -- fence"),
+)
 def test_without_a_line_of_its_fence_a_statement_is_unsafe(
     raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, name: str, line: str
 ) -> None:
@@ -226,3 +245,88 @@ def test_the_flags_name_only_what_is_no_longer_plainly_ours(raw: RawDatabase) ->
         released: (False, False, "", "", "", True),
         gone: (True, False, "", "", "", False),
     }
+
+
+# --- the rescue, against an owner that is late -----------------------------------------------------------------------
+
+
+def ends_it(db: RawDatabase, claimed: Claimed) -> None:
+    """The owner records its late end."""
+    store.finalise_success(db, claimed.ends(result='"late"'), AUTHOR)
+
+
+def loses_it(db: RawDatabase, claimed: Claimed) -> None:
+    """The owner gives it back, and it is claimed again at once."""
+    store.release_jobs(db, claimed.ends(), AUTHOR)
+    assert claim(db).ids == claimed.ids
+
+
+def rescue(db: RawDatabase) -> list[store.Rescued]:
+    return store.rescue_jobs(
+        db,
+        limit=10,
+        quiet_seconds=0,
+        grace_seconds=10,
+        stale_seconds=60,
+        without_on_cancel=["test.job"],
+        without_on_abandon=["test.job"],
+    )
+
+
+def rescued_anyway(
+    raw: RawDatabase,
+    db_connection: Callable[..., RawDatabase],
+    background: Background,
+    monkeypatch: pytest.MonkeyPatch,
+    meanwhile: Callable[[RawDatabase, Claimed], None],
+) -> bool:
+    """Hold a rescue between its look and its locks, let the owner act, and tell whether it was rescued all the same."""
+    register()
+    claimed = claim(raw)
+    raw.query("UPDATE pgjobs_claim SET lease_expires_at = '2001-01-01', check_at = '2001-01-01'")
+    gate, rescuer = db_connection(autocommit=False), db_connection()
+    gate.query("SELECT pg_advisory_lock(2)")
+    texts = sql.statement
+    gated = texts("rescue_jobs").replace(
+        "    FROM due\n", "    FROM (SELECT pg_advisory_xact_lock(2) OFFSET 0) AS gate, due\n", 1
+    )
+    assert "gate" in gated
+    with monkeypatch.context() as patch:
+        patch.setattr(sql, "statement", lambda name: gated if name == "rescue_jobs" else texts(name))
+        answer = background(rescue, rescuer)
+        wait_until(lambda: blocked_by(raw, gate.pid), 5, "the rescue waits at the gate")
+        meanwhile(raw, claimed)
+        before = raw.row(claimed.ids[0])
+        gate.query("SELECT pg_advisory_unlock(2)")
+        rescued = answer.result()
+    return bool(rescued) or raw.row(claimed.ids[0]) != before
+
+
+GUARDED_AGAINST = {"claim_id": loses_it, "outcome": ends_it}
+
+
+@pytest.mark.parametrize("meanwhile", GUARDED_AGAINST.values())
+def test_a_rescue_leaves_alone_what_its_owner_has_changed_since_it_looked(
+    raw: RawDatabase,
+    db_connection: Callable[..., RawDatabase],
+    background: Background,
+    monkeypatch: pytest.MonkeyPatch,
+    meanwhile: Callable[[RawDatabase, Claimed], None],
+) -> None:
+    """X1, C41: the late end is recorded exactly once, or the rescue is, never both."""
+    assert not rescued_anyway(raw, db_connection, background, monkeypatch, meanwhile)
+
+
+@pytest.mark.parametrize(("name", "line"), RESCUE, ids=lambda value: " ".join(value.split()).removesuffix(" -- fence"))
+def test_without_a_line_of_its_fence_a_rescue_is_unsafe(
+    raw: RawDatabase,
+    db_connection: Callable[..., RawDatabase],
+    background: Background,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    line: str,
+) -> None:
+    """The sabotaged twin of the test above."""
+    [meanwhile] = [meanwhile for column, meanwhile in GUARDED_AGAINST.items() if f".{column} " in line]
+    sabotage(monkeypatch, name, line)
+    assert rescued_anyway(raw, db_connection, background, monkeypatch, meanwhile)

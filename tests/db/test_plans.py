@@ -48,9 +48,15 @@ STATEMENTS: dict[str, Callable[[store.Database, Claimed], object]] = {
     "next_due": lambda db, _: store.next_due(db, [("none", 3), ("default", 1), ("default", 0)]),
     "list_pairs": lambda db, _: store.list_pairs(db),
     "unpark_jobs": lambda db, _: store.unpark_jobs(db, {"test.job": "new"}, limit=BATCH),
+    "rescue_jobs": lambda db, _: store.rescue_jobs(
+        db, limit=5, quiet_seconds=0, grace_seconds=10, stale_seconds=60, without_on_cancel=[], without_on_abandon=[]
+    ),
     "park_unclaimable": lambda db, _: store.park_unclaimable(db, from_the_beginning(("default", 0))[0], "x"),
 }
 """What a worker runs on its own connections and what touches jobs; each for a batch of jobs."""
+
+SQUARES = {"rescue_jobs"}
+"""Joins its own few rows with each other, and hash joins are pinned off: squares of the batch, never of the table."""
 
 PAGES_PER_JOB = 40
 """A fenced write of one job touches 18 to 25 pages: the row twice, its index entries, the history, the ledger."""
@@ -85,7 +91,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(child)
 
 
-def faults(plan: dict[str, Any], *, jobs: int = BATCH) -> list[str]:
+def faults(plan: dict[str, Any], *, jobs: int = BATCH, vain: int = 10) -> list[str]:
     """Return what makes the statement cost more than its batch: scans, sorts, rows read in vain, pages touched."""
     found = []
     for node in nodes(plan):
@@ -96,7 +102,7 @@ def faults(plan: dict[str, Any], *, jobs: int = BATCH) -> list[str]:
             found.append(f"{kind} of {node['Actual Rows']} rows")
         seen = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
         removed = node.get("Rows Removed by Join Filter", 0) * node["Actual Loops"]
-        if max(seen, removed) > 10 * jobs:
+        if max(seen, removed) > vain * jobs:
             found.append(f"{kind} read {seen} rows and joined {removed} in vain")
     pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
     if pages > PAGES_PER_JOB * jobs:
@@ -135,7 +141,12 @@ def fill(raw: RawDatabase) -> Claimed:
     )
     for _ in range(3):
         claim(raw, BATCH)
-    return claim(raw, BATCH)
+    held = claim(raw, BATCH)
+    raw.query(
+        "UPDATE pgjobs_claim SET lease_expires_at = '2001-01-01', check_at = '2001-01-01' WHERE claim_id = %s",
+        [held.claim_id],
+    )
+    return held
 
 
 @pytest.mark.parametrize("prepared", ["before", "after"])
@@ -157,7 +168,7 @@ def test_every_statement_of_a_worker_costs_its_batch_and_not_the_table(
         for name, run in STATEMENTS.items():
             run(explaining, held)
             worker.rollback()
-            if found := faults(explaining.plan):
+            if found := faults(explaining.plan, vain=2 * BATCH if name in SQUARES else 10):
                 wrong[name] = found
     assert wrong == {}
 

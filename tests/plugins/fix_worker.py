@@ -14,7 +14,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -271,6 +271,3 @@ def read(job: Job) -> Job:
 def history(job: Job) -> list[tuple[int, str]]:
     """Return (number, cause) of a job's kept attempts."""
     return [(attempt.number, str(attempt.cause)) for attempt in job.attempts.order_by("id")]
-
-
-Expectation = Callable[[], object]

@@ -1,0 +1,149 @@
+"""One claimed job in this thread, from its start to its written end: for ``runjobs --inline`` and ``testing``.
+
+A supervisor does the same in batches, with executors and an ack thread (``worker.holding``, ``worker.acking``);
+both decide with ``attempt`` and write with ``finalising``. Knows no lease, no process and no transaction: it runs on
+the ``Database`` it is given, and it never commits.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django_pgjobs import attempt, clock, events, finalising, store
+from django_pgjobs import decisions as decide
+from django_pgjobs.attempt import BODY, Item, Prepared, Told
+from django_pgjobs.context import Reporter
+from django_pgjobs.decisions import Decision
+from django_pgjobs.finalising import CALLBACK_OF, CALLBACK_STARTS, END, MARK, PARK, RELEASE, RETRY, SNOOZE, SUCCESS
+from django_pgjobs.states import Outcome
+from django_pgjobs.store import Author, ClaimedJob, Database, End
+
+log = logging.getLogger("django_pgjobs")
+
+BUSY_SECONDS = 0.1
+
+ReporterOf = Callable[[Database, int, str], Reporter]
+"""Makes what ``context.progress()`` calls, for (database, job id, claim id)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The last write for a claimed job: its kind, what it said, and whether the fence let it."""
+
+    kind: str
+    end: End
+    recorded: bool
+
+
+def item_of(job: ClaimedJob, claim_id: str, kind: str, payload: str | None) -> Item:
+    """Return a claimed job as an attempt takes it."""
+    return Item(
+        run=0,
+        kind=kind,
+        id=job.id,
+        claim_id=claim_id,
+        name=job.name,
+        attempt=job.attempt,
+        max_attempts=job.max_attempts,
+        timeout=job.timeout_seconds,
+        payload=payload,
+        headers=job.headers,
+        queue=job.queue,
+        description=job.description,
+        error=job.error,
+    )
+
+
+def write_at_once(db: Database, job_id: int, claim_id: str) -> Reporter:
+    """Return a reporter that stores what it is told before it returns."""
+
+    def report(n: float, total: float | None, message: str) -> None:
+        progress = json.dumps({"n": n, "total": total, "message": message})
+        store.write_progress(db, [(job_id, claim_id, progress)])
+
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class Performer:
+    """Runs claimed jobs and writes their ends on ``db`` in the name of ``author``."""
+
+    db: Database
+    author: Author
+    run: Callable[[Prepared], Decision] = attempt.run_here
+    reporter_of: ReporterOf = write_at_once
+
+    def perform(self, job: ClaimedJob, claim_id: str) -> Ended:
+        """Run a claimed job to the end of its attempt, callback included, and write it."""
+        if job.ending is not None:
+            return self._callback(job, claim_id, job.ending)
+        began = clock.monotonic()
+        decision = decide.Cancel() if job.cancelled else self._attempt(job, claim_id, BODY)
+        kind, end = finalising.end_of(decision, job.id, claim_id, job.name, clock.monotonic() - began)
+        ended = self._record(job, kind, end)
+        if ended.kind != MARK or not ended.recorded:
+            return ended
+        error = ended.end.failure.summary if ended.end.failure else ""
+        return self._callback(job._replace(error=error), claim_id, ended.end.outcome)
+
+    def release(self, job: ClaimedJob, claim_id: str) -> Ended:
+        """Give a claimed job back as it was, uncharged; one that was cancelled meanwhile ends."""
+        return self._record(job, *finalising.end_of(decide.Release(), job.id, claim_id, job.name, None))
+
+    def _attempt(self, job: ClaimedJob, claim_id: str, kind: str) -> Decision:
+        payload = job.payload if job.payload is not None else store.read_payload(self.db, job.id, claim_id)
+        if payload is None:
+            return decide.Release("the claim was lost before the payload was read")
+        reporter = self.reporter_of(self.db, job.id, claim_id)
+        prepared = attempt.prepare(item_of(job, claim_id, kind, payload), reporter, Told())
+        if not isinstance(prepared, Prepared):
+            return prepared
+        return contextvars.Context().run(self.run, prepared)
+
+    def _callback(self, job: ClaimedJob, claim_id: str, outcome: str) -> Ended:
+        after = finalising.after_callback(job.id, claim_id, outcome)
+        if job.ending_attempt > CALLBACK_STARTS:
+            log.error(
+                "callback crashed %d times, the job ends without it name=%s job=%d", CALLBACK_STARTS, job.name, job.id
+            )
+            return self._record(job, END, after)
+        decision = self._attempt(job, claim_id, CALLBACK_OF[outcome])
+        if isinstance(decision, decide.Succeed):
+            return self._record(job, END, after)
+        return self._record(job, *finalising.end_of(decision, job.id, claim_id, job.name, None))
+
+    def _record(self, job: ClaimedJob, kind: str, end: End) -> Ended:
+        """Write an end; wait while somebody holds the row, and end as cancelled what was cancelled meanwhile."""
+        while not finalising.write(self.db, kind, [end], self.author):
+            now = store.read_fences(self.db, [(end.id, end.claim_id)]).get(end.id)
+            if now is None or not now.ours or now.ended:
+                log.warning(
+                    "lease lost, nothing of the job was changed name=%s job=%d claim=%s", job.name, job.id, end.claim_id
+                )
+                _tell(events.LOST, job, claim_id=end.claim_id)
+                return Ended(kind, end, recorded=False)
+            if now.cancelled and kind in (RETRY, SNOOZE, PARK, RELEASE):
+                cancel = decide.Cancel("", end.failure)
+                kind, end = finalising.end_of(cancel, end.id, end.claim_id, job.name, end.seconds)
+            else:
+                time.sleep(BUSY_SECONDS)
+        _tell_of_end(job, kind, end)
+        return Ended(kind, end, recorded=True)
+
+
+def _tell_of_end(job: ClaimedJob, kind: str, end: End) -> None:
+    if kind == RETRY:
+        _tell(events.RETRIED, job, delay=end.delay)
+    elif kind in (SUCCESS, END):
+        _tell(events.FINISHED, job, outcome=Outcome.SUCCEEDED if kind == SUCCESS else end.outcome)
+
+
+def _tell(what: str, job: ClaimedJob, **facts: Any) -> None:
+    if events.anybody_listens():
+        events.stored(what, {"job_id": job.id, "name": job.name, "attempt": job.attempt, **facts})

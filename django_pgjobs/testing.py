@@ -1,0 +1,522 @@
+"""Jobs in a project's own tests: no worker process, no commit, a plain ``TestCase``.
+
+::
+
+    class WelcomeTest(TestCase):
+        def test_a_new_user_is_welcomed(self):
+            with self.captureOnCommitCallbacks(execute=True):
+                self.client.post("/sign-up/", {"email": "anna@example.org"})
+                assert_registered(send_welcome, "anna@example.org", queue="mail")
+                run_jobs()
+            self.assertEqual(len(mail.outbox), 1)
+
+Jobs run in the calling thread, on its own connections, one after the other, and end by the same fenced statements
+as in production; what goes wrong is logged as there. Inside a transaction each job has a savepoint: one that leaves
+the transaction broken loses what it wrote (outside of a test it would keep what it wrote *before* the error), and
+nothing else is lost. What a job gives to ``transaction.on_commit`` waits there, as everything does in a
+``TestCase``: see ``captureOnCommitCallbacks``. In a ``TransactionTestCase`` jobs run in autocommit, as they do in a
+worker. A timeout is not enforced, and ``context.cancelled`` does not change while a job runs.
+
+Time is not stubbed: ``backdate`` moves rows into the past, since the database's clock decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypedDict, Unpack, cast
+from uuid import UUID, uuid4
+
+import psycopg
+from asgiref.sync import sync_to_async
+from django.db import connections, router, transaction
+from django.db.models import DateTimeField, F, Model, QuerySet, TextField
+from django.db.models.functions import Cast, Now
+from django.db.transaction import TransactionManagementError
+
+from django_pgjobs import attempt, signals, store
+from django_pgjobs import decisions as decide
+from django_pgjobs.attempt import BODY, Prepared
+from django_pgjobs.conf import get_conf
+from django_pgjobs.context import JobContext, Reporter
+from django_pgjobs.decisions import Decision
+from django_pgjobs.exceptions import JobControl, UnreadablePayload, UnstorableResult
+from django_pgjobs.finalising import END, LADDER_SECONDS, PARK, RETRY, SNOOZE, SUCCESS
+from django_pgjobs.jobs import BoundJob, JobDefinition
+from django_pgjobs.models import Claim, Job
+from django_pgjobs.options import did_you_mean
+from django_pgjobs.payload import decode_result, encode_result, revive
+from django_pgjobs.performing import Ended, Performer, write_at_once
+from django_pgjobs.registry import registry
+from django_pgjobs.store import Author, ClaimedJob, Database, Pair
+
+__all__ = [
+    "Ran",
+    "arun_jobs",
+    "assert_not_registered",
+    "assert_registered",
+    "backdate",
+    "isolated_registry",
+    "run_job",
+    "run_jobs",
+]
+
+SHOWN = 20
+"""Jobs listed by a failed assertion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What ``run_jobs`` did: ids of jobs, in the order in which it happened.
+
+    ``ran`` has an id for every start, so a job that was tried twice is there twice. The others say what each start
+    came to. ``lost``: nothing was recorded, as the job is gone or somebody took it. ``errors``: the exceptions of
+    failed attempts; ``Snooze``, ``Cancel`` and ``Abandon`` are none.
+    """
+
+    ran: list[int] = field(default_factory=list)
+    succeeded: list[int] = field(default_factory=list)
+    retried: list[int] = field(default_factory=list)
+    snoozed: list[int] = field(default_factory=list)
+    abandoned: list[int] = field(default_factory=list)
+    cancelled: list[int] = field(default_factory=list)
+    parked: list[int] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+    errors: list[BaseException] = field(default_factory=list)
+
+
+class RunOptions(TypedDict, total=False):
+    """The arguments of ``run_jobs``."""
+
+    queues: str | Collection[str] | None
+    limit: int | None
+    include_scheduled: bool
+    raise_errors: bool
+    max_rounds: int
+    database: str | None
+
+
+def run_jobs(
+    *,
+    queues: str | Collection[str] | None = None,
+    limit: int | None = None,
+    include_scheduled: bool = False,
+    raise_errors: bool = False,
+    max_rounds: int = 100,
+    database: str | None = None,
+) -> Ran:
+    """Run jobs in this thread until nothing is due, those that they register included, and say what happened.
+
+    ``queues``: only these. ``limit``: at most this many starts. ``include_scheduled``: do not wait for ``run_at``,
+    nor for the delay of a retry. ``raise_errors``: raise the exception of the first failed attempt, once it is
+    recorded. ``database``: alias, else where the router says.
+
+    Each round takes what is due, by priority, ``run_at`` and id. Raises ``RuntimeError`` when jobs are still due
+    after ``max_rounds`` rounds: they register or snooze themselves for ever. No job is left claimed, whatever is
+    raised.
+    """
+    runner = _Runner(_alias(database), raise_errors=raise_errors, early=include_scheduled)
+    wanted = None if queues is None else {queues} if isinstance(queues, str) else set(queues)
+    for _ in range(max_rounds):
+        due = runner.due(wanted)
+        if not due:
+            return runner.ran
+        for job_id in due:
+            if limit is not None and len(runner.ran.ran) >= limit:
+                return runner.ran
+            runner.start(job_id)
+    if due := runner.due(wanted):
+        first = Job.objects.using(runner.alias).get(pk=due[0])
+        raise RuntimeError(f"After {max_rounds} rounds {len(due)} jobs are still due, the first is {first}.")
+    return runner.ran
+
+
+async def arun_jobs(**options: Unpack[RunOptions]) -> Ran:
+    """``run_jobs`` for async tests."""
+    return await sync_to_async(run_jobs)(**options)
+
+
+def run_job(job: Job, *, raise_errors: bool = False) -> Job:
+    """Run this job now, whatever its ``run_at``, and return it refreshed.
+
+    ``raise_errors``: raise the exception of a failed attempt, once it is recorded. Raises ``ValueError`` if the job
+    is not ready to be run.
+    """
+    alias = job._state.db or _alias(None)
+    runner = _Runner(alias, raise_errors=raise_errors, early=True)
+    if not runner.start(job.pk):
+        found = Job.objects.using(alias).filter(pk=job.pk).first()
+        raise ValueError(f"{found or job} is {found.state if found else 'gone'}, so it cannot be run.")
+    job.refresh_from_db()
+    return job
+
+
+def _alias(database: str | None) -> str:
+    return router.db_for_write(Job) if database is None else database
+
+
+class _Runner:
+    """Claims, runs and ends one job after the other."""
+
+    def __init__(self, alias: str, *, raise_errors: bool, early: bool) -> None:
+        self.alias = alias
+        self.raise_errors = raise_errors
+        self.early = early
+        self.db = store.on(alias)
+        self.ran = Ran()
+        self.author = Author(uuid4(), "run_jobs", get_conf().release)
+        self.spoiled: list[BaseException] = []
+
+    def due(self, queues: Collection[str] | None) -> list[int]:
+        """Return the ids of what can be run now, the first to be run first."""
+        jobs = self._ready()
+        if not self.early:
+            jobs = jobs.filter(run_at__lte=Now())
+        if queues is not None:
+            jobs = jobs.filter(queue__in=queues)
+        return list(jobs.order_by("-priority", "run_at", "id").values_list("pk", flat=True))
+
+    def _ready(self) -> QuerySet[Job]:
+        jobs = Job.objects.using(self.alias)
+        return jobs.filter(finished_at__isnull=True, hold__isnull=True, claim_id__isnull=True)
+
+    def start(self, job_id: int) -> bool:
+        """Run one job to the end of its attempt; return whether it could be claimed."""
+        errors: list[BaseException] = []
+        claim_id = uuid4()
+        with _hearing(job_id, errors), self._undone_if_it_raises():
+            job = self._claim(job_id, claim_id)
+            if job is None:
+                return False
+            ended = self._perform(job, str(claim_id), errors)
+            store.delete_claims(self.db, [str(claim_id)])
+        self._note(job_id, ended, errors)
+        return True
+
+    def _undone_if_it_raises(self) -> AbstractContextManager[Any]:
+        return _savepoint(self.alias) if connections[self.alias].in_atomic_block else nullcontext()
+
+    def _claim(self, job_id: int, claim_id: UUID) -> ClaimedJob | None:
+        jobs = self._ready().filter(pk=job_id)
+        if self.early and jobs.filter(run_at__gt=Now()).exists():
+            store.reschedule_jobs(self.db, [job_id], run_at=None, delay_seconds=0.0, queue=None, priority=None)
+        # As text: without USE_TZ an instant in the hour that clocks repeat has two meanings.
+        found = jobs.annotate(due=Cast("run_at", TextField())).values_list("queue", "priority", "due").first()
+        if found is None:
+            return None
+        queue, priority, due = found
+        claimed = self._claim_first(Pair(queue, priority, cast(Any, due), job_id - 1), claim_id)
+        for other in claimed:
+            if other.id == job_id:
+                return other
+            # The row we meant is locked by somebody, and the claim went on to the next.
+            Performer(self.db, self.author).release(other, str(claim_id))
+            store.delete_claims(self.db, [str(claim_id)])
+        return None
+
+    def _claim_first(self, pair: Pair, claim_id: UUID) -> list[ClaimedJob]:
+        conf = get_conf()
+        return store.claim_jobs(
+            self.db,
+            [pair],
+            claim_id=claim_id,
+            worker=self.author.worker,
+            limit=1,
+            lease_seconds=conf.lease_seconds,
+            allowance_seconds=LADDER_SECONDS,
+            grace_seconds=conf.rescue_grace_seconds,
+        )
+
+    def _perform(self, job: ClaimedJob, claim_id: str, errors: list[BaseException]) -> Ended:
+        guest = _Guest(errors)
+        performer = Performer(self.db, self.author, guest.run, guest.reporter)
+        try:
+            return performer.perform(job, claim_id)
+        except BaseException:
+            if not connections[self.alias].in_atomic_block:
+                performer.release(job, claim_id)
+                store.delete_claims(self.db, [claim_id])
+            raise
+
+    def _note(self, job_id: int, ended: Ended, errors: list[BaseException]) -> None:
+        """Sum up one start, and raise what is not the job's alone: Ctrl-C, or the test framework's own signals."""
+        self.ran.ran.append(job_id)
+        self.ran.errors.extend(errors)
+        kinds = {SUCCESS: "succeeded", RETRY: "retried", SNOOZE: "snoozed", PARK: "parked", END: ended.end.outcome}
+        heading = kinds.get(ended.kind, "lost") if ended.recorded else "lost"
+        getattr(self.ran, heading).append(job_id)
+        for error in errors:
+            if self.raise_errors or not isinstance(error, _JOBS_OWN):
+                raise error
+
+
+_JOBS_OWN = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
+
+
+@contextmanager
+def _hearing(job_id: int, errors: list[BaseException]) -> Iterator[None]:
+    """Collect the live exceptions of this job's failed attempts; its end keeps their texts only."""
+
+    def hear(*, context: JobContext, exception: BaseException | None, **_: object) -> None:
+        if context.id == job_id and exception is not None and not isinstance(exception, JobControl):
+            errors.append(exception)
+
+    signals.attempt_ended.connect(hear, weak=False)
+    try:
+        yield
+    finally:
+        signals.attempt_ended.disconnect(hear)
+
+
+@contextmanager
+def _savepoint(alias: str) -> Iterator[None]:
+    """A savepoint that a job's ``atomic(durable=True)`` does not take for a transaction around it."""
+    blocks: Any = connections[alias].atomic_blocks  # type: ignore[attr-defined]
+    block: Any = transaction.atomic(using=alias)
+    block._from_testcase = bool(blocks) and blocks[-1]._from_testcase
+    with block:
+        yield
+
+
+class _Spoiled(Exception):  # noqa: N818 (leaves the savepoints, says nothing)
+    pass
+
+
+class _Guest:
+    """Runs one job within other people's transactions: in a savepoint of each, undone if it breaks one of them."""
+
+    def __init__(self, errors: list[BaseException]) -> None:
+        self.errors = errors
+        self.unwritten: Callable[[], None] | None = None
+
+    def run(self, prepared: Prepared) -> Decision:
+        """Return what the job came to."""
+        decision: Decision = decide.Succeed()
+        try:
+            with ExitStack() as stack:
+                aliases = [c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block]
+                for alias in aliases:
+                    stack.enter_context(_savepoint(alias))
+                decision = attempt.run_here(prepared)
+                if any(_is_broken(alias) for alias in aliases):
+                    raise _Spoiled
+        except _Spoiled:
+            if isinstance(decision, decide.Succeed) and prepared.item.kind == BODY:
+                return self._failed(prepared)
+        if self.unwritten is not None:
+            self.unwritten()
+        return decision
+
+    def _failed(self, prepared: Prepared) -> Decision:
+        error = TransactionManagementError(
+            "The job caught a database error outside of atomic(). Inside a transaction, as in a TestCase, nothing "
+            "can go on after that: put what may fail into atomic(), or test it in a TransactionTestCase."
+        )
+        self.errors.append(error)
+        return attempt.failed(prepared, error)
+
+    def reporter(self, db: Database, job_id: int, claim_id: str) -> Reporter:
+        """Return a reporter that writes at once in this thread; an ``async def`` job's last word is written later."""
+        write, home = write_at_once(db, job_id, claim_id), threading.get_ident()
+
+        def report(n: float, total: float | None, message: str) -> None:
+            # Another thread has another connection, which cannot see a row of an open transaction.
+            if threading.get_ident() == home:
+                write(n, total, message)
+            else:
+                self.unwritten = partial(write, n, total, message)
+
+        return report
+
+
+def _is_broken(alias: str) -> bool:
+    wrapper = connections[alias]
+    if wrapper.needs_rollback or wrapper.vendor != "postgresql" or wrapper.connection is None:
+        return bool(wrapper.needs_rollback)
+    status = wrapper.connection.info.transaction_status
+    return bool(status == psycopg.pq.TransactionStatus.INERROR)
+
+
+# Moving rows in time
+
+
+def backdate(rows: Model | QuerySet[Any], /, **moves: float | timedelta) -> int:
+    """Move instants of rows into the past, by seconds or ``timedelta``; return how many rows were changed.
+
+    ``rows``: a ``Job`` or a queryset of jobs, or ``Attempt``, ``Claim``, ``Heartbeat`` likewise. ``moves``: by how
+    much, for each field: ``run_at``, ``created_at``, ``claimed_at``, ``deadline_at``, ``finished_at``, …; for jobs
+    also ``lease``, the lease of the claims that hold them. A negative number moves into the future; an instant that
+    is not set stays so. A row given is refreshed. Raises ``TypeError`` for anything but an instant of the rows.
+    """
+    queryset = rows if isinstance(rows, QuerySet) else _itself(rows)
+    by = {name: move if isinstance(move, timedelta) else timedelta(seconds=move) for name, move in moves.items()}
+    _check_instants(queryset.model, by)
+    manager: Any = queryset.model._base_manager
+    found = manager.using(queryset.db).filter(pk__in=list(queryset.values_list("pk", flat=True)))
+    fields = [name for name in by if name != "lease"]
+    if queryset.model is Job:
+        _move_claims(found, by.get("lease"), by.get("deadline_at"))
+    count: int = found.update(**{name: F(name) - by[name] for name in fields}) if fields else found.count()
+    if isinstance(rows, Model) and fields:
+        rows.refresh_from_db(fields=fields)
+    return count
+
+
+def _itself(row: Model) -> QuerySet[Any]:
+    manager: Any = type(row)._base_manager
+    found: QuerySet[Any] = manager.using(row._state.db).filter(pk=row.pk)
+    return found
+
+
+def _check_instants(model: type[Model], moves: Collection[str]) -> None:
+    known = [field.name for field in model._meta.concrete_fields if isinstance(field, DateTimeField)]
+    known += ["lease"] if model is Job else []
+    for name in moves:
+        if name not in known:
+            raise TypeError(f"{model.__name__} has no instant {name!r}{did_you_mean(name, known)}")
+    if not moves:
+        raise TypeError(f"backdate() needs what to move, one or more of {', '.join(known)}")
+
+
+def _move_claims(jobs: QuerySet[Job], lease: timedelta | None, deadline: timedelta | None) -> None:
+    """Move leases, and when others look at these claims: at the lease's end or the earliest deadline."""
+    steps = [step for step in (lease, deadline) if step is not None]
+    if steps:
+        held = Claim._base_manager.using(jobs.db).filter(claim_id__in=list(jobs.values_list("claim_id", flat=True)))
+        held.update(
+            lease_expires_at=F("lease_expires_at") - (lease or timedelta()), check_at=F("check_at") - max(steps)
+        )
+
+
+# What is registered
+
+
+def assert_registered(
+    job: JobDefinition[..., Any] | BoundJob,
+    /,
+    *args: object,
+    queue: str | None = None,
+    count: int | None = 1,
+    database: str | None = None,
+    **kwargs: object,
+) -> list[Job]:
+    """Assert that this job is registered with these arguments, ``count`` times (None: at least once); return them.
+
+    Arguments are compared as the job's function would get them: by name, with defaults filled in, after the way
+    through the database; ``unittest.mock.ANY`` matches all. Without any argument, any will do. A bound job
+    (``send.bind(7)``) says arguments as well, even none, and its options are compared too. Jobs of every state count.
+    Raises ``AssertionError`` listing what is registered, ``TypeError`` for arguments that the function would not take.
+    """
+    wanted = _Wanted.of(job, args, kwargs, queue)
+    jobs = list(Job.objects.using(_alias(database)).order_by("id"))
+    matching = [row for row in jobs if wanted.matches(row)]
+    if len(matching) != count if count is not None else not matching:
+        expected = "at least one" if count is None else str(count)
+        raise AssertionError(_complaint(f"{expected} expected, {len(matching)} registered: {wanted}", jobs))
+    return matching
+
+
+def assert_not_registered(
+    job: JobDefinition[..., Any] | BoundJob,
+    /,
+    *args: object,
+    queue: str | None = None,
+    database: str | None = None,
+    **kwargs: object,
+) -> None:
+    """Assert that this job is not registered with these arguments; without any argument, not at all."""
+    wanted = _Wanted.of(job, args, kwargs, queue)
+    jobs = list(Job.objects.using(_alias(database)).order_by("id"))
+    if any(wanted.matches(row) for row in jobs):
+        raise AssertionError(_complaint(f"registered, but should not be: {wanted}", jobs))
+
+
+_COLUMNS = {
+    "queue": "queue",
+    "priority": "priority",
+    "max_attempts": "max_attempts",
+    "timeout": "timeout_seconds",
+    "run_at": "run_at",
+}
+"""Option of ``using`` → the column that shows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which rows an assertion means; ``arguments`` is None where any will do."""
+
+    definition: JobDefinition[..., Any]
+    arguments: Mapping[str, Any] | None
+    columns: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls, job: JobDefinition[..., Any] | BoundJob, args: tuple[Any, ...], kwargs: dict[str, Any], queue: str | None
+    ) -> _Wanted:
+        columns = {} if queue is None else {"queue": queue}
+        if isinstance(job, JobDefinition):
+            return cls(job, _bound(job, args, kwargs) if args or kwargs else None, columns)
+        if args or kwargs:
+            raise TypeError("a bound job has its arguments already")
+        options = {_COLUMNS[option]: value for option, value in job.options.items() if option in _COLUMNS}
+        return cls(job.definition, _bound(job.definition, job.args, job.kwargs), options | columns)
+
+    def matches(self, row: Job) -> bool:
+        """Whether this row is one of those meant."""
+        if row.name not in (self.definition.name, *self.definition.aliases):
+            return False
+        if any(getattr(row, column) != value for column, value in self.columns.items()):
+            return False
+        return self.arguments is None or self.arguments == _arguments_of(row, self.definition)
+
+    def __str__(self) -> str:
+        arguments = "…" if self.arguments is None else _listed(self.arguments)
+        return " ".join([f"{self.definition.name}({arguments})", *(f"{c}={v!r}" for c, v in self.columns.items())])
+
+
+def _bound(definition: JobDefinition[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    bound = definition.signature.bind(*map(_as_stored, args), **{name: _as_stored(v) for name, v in kwargs.items()})
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def _as_stored(value: Any) -> Any:
+    """The value after its way through the database; what cannot be stored, such as ``ANY``, as it is."""
+    try:
+        return decode_result(encode_result(value, get_conf().payload_limit_bytes))
+    except UnstorableResult:
+        return value
+
+
+def _arguments_of(row: Job, definition: JobDefinition[..., Any] | None) -> dict[str, Any]:
+    """The stored arguments by name; as they lie there where no signature fits them."""
+    try:
+        payload = revive(row.payload)
+        if definition is not None:
+            return _bound(definition, payload["args"], payload["kwargs"])
+    except (UnreadablePayload, TypeError, KeyError):
+        payload = row.payload
+    return {"payload": payload}
+
+
+def _listed(arguments: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+
+
+def _complaint(what: str, jobs: list[Job]) -> str:
+    lines = [
+        f"  #{row.pk} {row.name}({_listed(_arguments_of(row, registry.find(row.name)))}) {row.state} queue={row.queue!r}"
+        for row in jobs[:SHOWN]
+    ]
+    more = [f"  … and {len(jobs) - SHOWN} more"] if len(jobs) > SHOWN else []
+    return "\n".join([what, "Registered:", *(lines or ["  nothing"]), *more])
+
+
+def isolated_registry() -> AbstractContextManager[None]:
+    """Within this block no job is known but those declared in it; afterwards all is as before."""
+    return registry.isolated()

@@ -1,0 +1,107 @@
+"""Every Python block of the documentation runs, page by page, in order; what is left out says why."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from django.core.checks import run_checks
+from django.test import override_settings
+
+from django_pgjobs.conf import problems
+from django_pgjobs.registry import registry
+from tests.docs.pages import ROOT, Block, blocks, pages
+
+TUTORIAL = "docs/tutorial/"
+CHECKED = [page for page in pages() if not page.relative_to(ROOT).as_posix().startswith(TUTORIAL)]
+CODE = ("python", "pycon")
+PROSE = ("console", "text", "ini", "yaml", "dockerfile", "sql", "", "{pgjobs}", "{toctree}", "{include}", "{eval-rst}")
+
+
+class Page:
+    """Runs the blocks of one page: those with a file's name as that module, the others as one module of their own."""
+
+    def __init__(self, page: Path, stack: ExitStack) -> None:
+        self.stack = stack
+        self.before = dict(sys.modules)
+        self.main = self.module(f"docs_{page.stem.replace('-', '_')}")
+
+    def module(self, name: str) -> ModuleType:
+        """Return the module of this name, made on first use together with its packages."""
+        if name not in sys.modules or sys.modules[name] is self.before.get(name):
+            package, _, last = name.rpartition(".")
+            sys.modules[name] = ModuleType(name)
+            if package:
+                parent = self.module(package)
+                parent.__path__ = []
+                setattr(parent, last, sys.modules[name])
+        return sys.modules[name]
+
+    def run(self, block: Block) -> None:
+        path = block.marks.get("file") or block.marks.get("append")
+        module = self.module(path.removesuffix(".py").replace("/", ".")) if path else self.main
+        if setup := block.marks.get("setup"):
+            self.execute(setup, block, module)
+        if block.language == "pycon":
+            self.converse(block, module)
+        else:
+            self.execute("\n" * (block.line - 1) + block.text, block, module)
+        if settings := vars(module).pop("PGJOBS", None):
+            assert list(problems(settings)) == [], block.where
+            self.stack.enter_context(override_settings(PGJOBS=settings))
+
+    def execute(self, text: str, block: Block, module: ModuleType) -> None:
+        exec(compile(text, block.where, "exec"), vars(module))
+
+    def converse(self, block: Block, module: ModuleType) -> None:
+        test = doctest.DocTestParser().get_doctest(block.text, vars(module), block.where, str(block.page), block.line)
+        runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+        said: list[str] = []
+        runner.run(test, out=said.append, clear_globs=False)
+        assert not runner.failures, "".join(said)
+
+    def forget(self) -> None:
+        for name in set(sys.modules) - set(self.before):
+            del sys.modules[name]
+        sys.modules.update(self.before)
+
+
+@pytest.fixture
+def isolated() -> Iterator[None]:
+    """Let examples declare jobs of any name."""
+    with registry.isolated():
+        yield
+
+
+@pytest.mark.parametrize("path", CHECKED, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.django_db
+@pytest.mark.usefixtures("isolated")
+def test_the_examples_of_a_page_run(path: Path) -> None:
+    with ExitStack() as stack:
+        page = Page(path, stack)
+        stack.callback(page.forget)
+        for block in blocks(path):
+            assert block.language in CODE + PROSE, f"{block.where}: {block.language!r} is no language we know"
+            if block.language in CODE and "skip" not in block.marks:
+                page.run(block)
+        assert [message for message in run_checks(tags=["pgjobs"]) if message.id != "pgjobs.W001"] == []
+
+
+def test_every_block_left_out_says_why() -> None:
+    skipped = [block for page in pages() for block in blocks(page) if "skip" in block.marks]
+    assert [block.where for block in skipped if not block.marks["skip"]] == []
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_python_is_python_even_where_it_is_not_run(path: Path) -> None:
+    for block in blocks(path):
+        if block.language == "python":
+            ast.parse(block.text, block.where)
+
+

@@ -1,0 +1,18 @@
+"""The app of the end-to-end jobs: connects receivers where a test asks for them."""
+
+from __future__ import annotations
+
+import os
+
+from django.apps import AppConfig
+
+
+class E2EConfig(AppConfig):
+    name = "tests.e2e"
+    label = "e2e"
+
+    def ready(self) -> None:
+        if os.environ.get("PGJOBS_TEST_RECEIVERS"):
+            from tests.e2e import receivers
+
+            receivers.connect()

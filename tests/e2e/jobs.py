@@ -1,0 +1,390 @@
+"""The jobs of the end-to-end tests. They leave traces on the stage, and wait there for the test's word."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+from django.db import connection, transaction
+from django.utils import timezone, translation
+
+from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze, current_context, job
+from django_pgjobs.models import Job
+from tests.e2e import stage
+
+NOW = Backoff(0)
+
+if os.environ.get("PGJOBS_TEST_BOOT") == "raises" and "executor" in sys.argv:
+    raise RuntimeError("the jobs of this project cannot be imported")
+if os.environ.get("PGJOBS_TEST_NEWER"):
+    from tests.e2e import newer  # noqa: F401
+
+
+@job
+def effect(key: object, seconds: float = 0) -> object:
+    time.sleep(seconds)
+    stage.here().note("effect", key)
+    return key
+
+
+@job
+async def aeffect(key: object, seconds: float = 0) -> object:
+    await asyncio.sleep(seconds)
+    stage.here().note("effect", key)
+    return key
+
+
+@job
+def no_op() -> None:
+    pass
+
+
+@job(max_attempts=3, backoff=NOW)
+def waits(key: object) -> object:
+    stage.here().note("start", key)
+    stage.here().wait(str(key))
+    stage.here().note("end", key)
+    return key
+
+
+@job(max_attempts=3, backoff=NOW)
+async def awaits(key: object) -> object:
+    here = stage.here()
+    here.note("start", key)
+    while not here.is_open(str(key)):
+        await asyncio.sleep(0.01)
+    here.note("end", key)
+    return key
+
+
+@waits.describe
+def waits_for(key: object) -> str:
+    return f"waits for {key}"
+
+
+@job(max_attempts=3, backoff=Backoff(2, factor=3))
+def fails_thrice() -> None:
+    stage.here().note("try", current_context().id)
+    raise ValueError("not today")
+
+
+@job(max_attempts=2, backoff=NOW)
+def doomed(callback: str = "") -> None:
+    try:
+        raise KeyError("inner")
+    except KeyError as error:
+        raise ValueError("outer") from error
+
+
+@doomed.on_abandon
+def after_doom(context: JobContext, callback: str = "") -> None:
+    stage.here().note("on_abandon", context.id, type(context.error).__name__, current_context().attempt)
+    ACTS[callback]()
+
+
+@job(takes_context=True, max_attempts=3, backoff=NOW)
+def obedient(context: JobContext, end: str = "fail", seconds: float = 20) -> str:
+    """Works until somebody asks it to stop; notes when it saw that."""
+    stage.here().note("start", context.id)
+    until = time.monotonic() + seconds
+    while not context.cancelled and time.monotonic() < until:
+        time.sleep(0.005)
+    stage.here().note("saw", context.id, context.cancelled, context.cancelled_by, context.cancel_reason)
+    if end == "fail":
+        raise RuntimeError("stopped half way")
+    if end == "cancel":
+        raise Cancel("as asked")
+    return "finished all the same"
+
+
+@job(max_attempts=3, backoff=NOW)
+def watched(key: str, callback: str = "") -> None:
+    stage.here().note("start", key)
+    stage.here().wait(key)
+    raise RuntimeError("failed after the wait")
+
+
+@watched.on_cancel
+def after_cancel(context: JobContext, key: str, callback: str = "") -> None:
+    stage.here().note("on_cancel", context.id)
+    ACTS[callback]()
+
+
+@job(max_attempts=2, backoff=NOW)
+def dies(how: str, gate: str = "") -> None:
+    stage.here().note("dies", current_context().id)
+    if gate:
+        stage.here().wait(gate)
+    ACTS[how]()
+
+
+@job(max_attempts=1)
+def dies_once(how: str) -> None:
+    stage.here().note("dies", current_context().id)
+    ACTS[how]()
+
+
+@job(timeout=1, max_attempts=1)
+def spins(key: object = "", gate: str = "") -> None:
+    stage.here().note("start", key, os.getpid())
+    while True:
+        pass
+
+
+@job(timeout=1, max_attempts=1)
+def holds_the_gil() -> None:
+    stage.here().note("start", "gil", os.getpid())
+    re.match(r"(a+)+$", "a" * 64 + "b")
+
+
+@job(timeout=1, max_attempts=1)
+async def spins_on_the_loop() -> None:
+    stage.here().note("start", "loop", os.getpid())
+    while True:
+        pass
+
+
+@job
+def holds_the_gil_for_ever() -> None:
+    stage.here().note("start", "gil", os.getpid())
+    re.match(r"(a+)+$", "a" * 64 + "b")
+
+
+@job
+def steers(how: str) -> int:
+    """Snooze, Cancel or Abandon at the first start; the second one succeeds."""
+    context = current_context()
+    if not stage.here().count("steers", context.id):
+        stage.here().note("steers", context.id)
+        raise {"snooze": Snooze(0.5), "cancel": Cancel("no need"), "abandon": Abandon("no use")}[how]
+    return context.attempt
+
+
+@job(max_attempts=2, backoff=NOW)
+def says(words: str, how: str) -> None:
+    raise {"fail": ValueError, "cancel": Cancel, "abandon": Abandon, "key": KeyError}[how](words)
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise SystemExit("even its message leaves")
+
+
+@job(max_attempts=1)
+def unspeakable() -> None:
+    raise Unspeakable
+
+
+@job
+def returns(what: str) -> Any:
+    stage.here().note("returns", what)
+    return RESULTS[what]()
+
+
+@job
+async def leaves_in_a_subtask() -> str:
+    async def leaving() -> None:
+        raise SystemExit("from a sub-task")
+
+    task = asyncio.get_running_loop().create_task(leaving())
+    await asyncio.sleep(0.2)
+    del task
+    return "still here"
+
+
+@job(max_attempts=1)
+async def aleaves(how: str) -> None:
+    raise {"exit": SystemExit, "interrupt": KeyboardInterrupt, "cancelled": asyncio.CancelledError}[how]("left")
+
+
+@job
+def swallows(text: str, blob: bytes = b"") -> list[int]:
+    return [len(text), len(blob)]
+
+
+# Hygiene
+
+
+@job
+def looks() -> dict[str, object]:
+    """What a job finds when it starts."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('TimeZone'), pg_backend_pid(), now() = statement_timestamp()")
+        zone, backend, fresh = cursor.fetchone()
+    return {
+        "autocommit": connection.get_autocommit(),
+        "atomic": connection.in_atomic_block,
+        "database_zone": zone,
+        "zone": timezone.get_current_timezone_name(),
+        "language": translation.get_language(),
+        "backend": backend,
+        "fresh": fresh,
+    }
+
+
+@job(max_attempts=1)
+def makes_a_mess(how: str) -> None:
+    stage.here().note("mess", how)
+    MESSES[how]()
+
+
+def _leaves_a_transaction() -> None:
+    transaction.atomic().__enter__()
+    Job.objects.count()
+
+
+def _sets_the_database_zone() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET TIME ZONE 'Asia/Tokyo'")
+
+
+def _breaks_its_connection() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+def _leaves_a_failed_block() -> None:
+    transaction.atomic().__enter__()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1/0")
+
+
+MESSES: dict[str, Any] = {
+    "transaction": _leaves_a_transaction,
+    "failed block": _leaves_a_failed_block,
+    "autocommit": lambda: connection.set_autocommit(False),
+    "zone": lambda: timezone.activate("Asia/Tokyo"),
+    "database zone": _sets_the_database_zone,
+    "language": lambda: translation.activate("de"),
+    "closes": lambda: connection.close(),
+    "breaks": _breaks_its_connection,
+}
+
+
+@job
+async def alooks() -> dict[str, object]:
+    count = await Job.objects.filter(pk=current_context().id).acount()
+    return {"language": translation.get_language(), "zone": timezone.get_current_timezone_name(), "jobs": count}
+
+
+@job
+async def amakes_a_mess() -> None:
+    timezone.activate("Asia/Tokyo")
+    translation.activate("de")
+
+
+@job
+def forks(how: str) -> int:
+    """Returns in the parent only; the child returns from the job function too, or leaves as it pleases."""
+    if how == "multiprocessing":
+        child = multiprocessing.get_context("fork").Process(target=stage.here().note, args=("child", os.getppid()))
+        child.start()
+        child.join(10)
+        return int(child.exitcode or 0)
+    pid = os.fork()
+    stage.here().note("child" if pid == 0 else "parent", current_context().id)
+    if pid:
+        os.waitpid(pid, 0)
+    return pid
+
+
+@job
+async def aforks() -> str:
+    pid = os.fork()
+    stage.here().note("child" if pid == 0 else "parent", current_context().id)
+    if pid:
+        await asyncio.to_thread(os.waitpid, pid, 0)
+    return "parent" if pid else "child"
+
+
+@job
+def starts_a_thread(key: str) -> None:
+    threading.Thread(target=stage.here().note, args=("thread", key)).start()
+
+
+@job(timeout=2, max_attempts=1)
+def starts_a_program(seconds: float, inherit: bool = False) -> None:
+    """A child process that outlives the job; by ``os.system`` it would inherit what is inheritable."""
+    stage.here().note("program", current_context().id)
+    if inherit:
+        os.system(f"sleep {seconds} &")
+    else:
+        subprocess.Popen(["sleep", str(seconds)])
+
+
+@job
+def descriptors_of_a_child() -> list[str]:
+    """What a program inherits that is started without ``close_fds``."""
+    text = subprocess.run(
+        ["ls", "-l", "/proc/self/fd"], close_fds=False, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+    return [line.partition(" -> ")[2] for line in text.splitlines() if "socket:" in line or "memfd" in line]
+
+
+@job(takes_context=True)
+def progresses(context: JobContext, key: str) -> None:
+    context.progress(3, 10, "the third of ten")
+    stage.here().note("progress", key)
+    stage.here().wait(key)
+
+
+@job
+def headers() -> dict[str, object]:
+    return current_context().headers
+
+
+@job
+async def aheaders() -> dict[str, object]:
+    return current_context().headers
+
+
+def _sleeps_a_minute() -> None:
+    time.sleep(60)
+
+
+def _raises() -> None:
+    raise RuntimeError("the callback fails too")
+
+
+ACTS: dict[str, Any] = {
+    "": lambda: None,
+    "raise": _raises,
+    "sleep": _sleeps_a_minute,
+    "exit": lambda: os._exit(3),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "abort": os.abort,
+}
+
+
+def _recursive() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+class _Broken(dict[str, object]):
+    def items(self) -> Any:
+        raise SystemExit("a value with opinions")
+
+
+RESULTS: dict[str, Any] = {
+    "good": lambda: {"rows": [1, 2.5, None, "ü"], "ok": True},
+    "object": object,
+    "recursive": _recursive,
+    "huge": lambda: "x" * 2_000_000,
+    "large": lambda: "ü" * 500_000,
+    "surrogate": lambda: "\ud800",
+    "nul": lambda: "a\0b",
+    "nan": lambda: float("nan"),
+    "deep": lambda: __import__("functools").reduce(lambda inner, _: [inner], range(5000), []),
+    "integer": lambda: 10**5000,
+    "broken": lambda: _Broken(a=1),
+}

@@ -1,0 +1,34 @@
+"""Signal receivers that note what they hear, and what the database says of the job at that moment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django_pgjobs import signals
+from django_pgjobs.models import Job
+from tests.e2e import stage
+
+
+def connect() -> None:
+    signals.job_started.connect(on_started)
+    signals.attempt_ended.connect(on_ended)
+    signals.job_finished.connect(on_finished)
+    signals.job_retried.connect(on_retried)
+
+
+def on_started(context: Any, **_: Any) -> None:
+    stage.here().note("signal", context.id, "started", context.attempt)
+
+
+def on_ended(context: Any, decision: Any, exception: BaseException | None, **_: Any) -> None:
+    stage.here().note("signal", context.id, "ended", type(decision).__name__, type(exception).__name__)
+
+
+def on_finished(job_id: int, outcome: str, **_: Any) -> None:
+    stage.here().note("signal", job_id, "finished", outcome, Job.objects.get(pk=job_id).state)
+    if stage.here().is_open("receiver-fails"):
+        raise SystemExit("a receiver that leaves")
+
+
+def on_retried(job_id: int, attempt: int, delay: float, **_: Any) -> None:
+    stage.here().note("signal", job_id, "retried", attempt, delay, Job.objects.get(pk=job_id).state)
