@@ -5,10 +5,10 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import path
 
-from example_project.library import views
+from example_project.library.views import index_again, search
 
 urlpatterns = [
-    path("", views.search, name="search"),
-    path("again/", views.index_again, name="index-again"),
+    path("", search, name="search"),
+    path("again/", index_again, name="index-again"),
     path("admin/", admin.site.urls),
 ]

@@ -58,10 +58,22 @@ def badge(state: str) -> SafeString:
 
 def when(instant: datetime | None) -> SafeString | str:
     """An instant to the second, in the current zone."""
-    if instant is None:
-        return "–"
-    local = timezone.localtime(instant) if timezone.is_aware(instant) else instant
-    return format_html('<time datetime="{}">{}</time>', instant.isoformat(), f"{local:%Y-%m-%d %H:%M:%S}")
+    return "–" if instant is None else _time(instant, f"{_local(instant):%Y-%m-%d %H:%M:%S}")
+
+
+def briefly(instant: datetime, now: datetime) -> SafeString:
+    """The same in a list: today's instants as a time of day, others to the minute."""
+    local = _local(instant)
+    return _time(instant, f"{local:%H:%M:%S}" if local.date() == _local(now).date() else f"{local:%Y-%m-%d %H:%M}")
+
+
+def _local(instant: datetime) -> datetime:
+    return timezone.localtime(instant) if timezone.is_aware(instant) else instant
+
+
+def _time(instant: datetime, text: str) -> SafeString:
+    full = f"{_local(instant):%Y-%m-%d %H:%M:%S}"
+    return format_html('<time datetime="{}" title="{}">{}</time>', instant.isoformat(), full, text)
 
 
 def seconds(duration: float | None) -> str:

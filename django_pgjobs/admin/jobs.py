@@ -29,7 +29,7 @@ from django_pgjobs.admin.changelist import (
     ReachFilter,
     StateFilter,
 )
-from django_pgjobs.admin.display import STATE_LABELS, badge, below, label_of, seconds, short, until, when
+from django_pgjobs.admin.display import STATE_LABELS, badge, below, briefly, label_of, seconds, short, until
 from django_pgjobs.admin.jobpage import JobPage
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.models import Job
@@ -100,8 +100,8 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
 
     @admin.display(description=_("queue"))
     def shown_queue(self, job: Job) -> str:
-        """The queue, and the priority below it."""
-        return below(job.queue, _("priority %(number)d") % {"number": job.priority})
+        """The queue, and below it a priority that is not the usual one."""
+        return below(job.queue, _("priority %(number)d") % {"number": job.priority} if job.priority else "")
 
     @admin.display(description=_("attempt"))
     def shown_attempt(self, job: Job) -> str:
@@ -112,15 +112,15 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
     def shown_run_at(self, job: Any) -> str:
         """When, and how long it is till then."""
         rest = until(job.run_at, job.now) if not job.outcome else ""
-        return below(when(job.run_at), rest)
+        return below(briefly(job.run_at, job.now), rest)
 
     @admin.display(description=_("finished"))
-    def shown_end(self, job: Job) -> str:
+    def shown_end(self, job: Any) -> str:
         """When, and how long it took."""
         if job.finished_at is None:
             return "–"
         took = seconds(job.duration_seconds) if job.duration_seconds is not None else ""
-        return below(when(job.finished_at), took)
+        return below(briefly(job.finished_at, job.now), took)
 
     # Permissions of the actions
 

@@ -19,7 +19,7 @@ from django_pgjobs.worker import channel, children
 from django_pgjobs.worker.acking import Acker
 from django_pgjobs.worker.children import DEAD, DRAINING, READY, STARTING, TERMINATING, Child, Recipe
 from django_pgjobs.worker.deaths import Death
-from django_pgjobs.worker.holding import Holding, facts
+from django_pgjobs.worker.holding import Event, Holding, facts
 
 log = logging.getLogger("django_pgjobs")
 
@@ -102,11 +102,11 @@ class Crew:
                 child.culprits.update(dict.fromkeys(child.runs, cause))
                 child.kill()
 
-    def tell(self, items: list[tuple[str, dict[str, Any]]]) -> None:
-        """Let an executor send the signals of durable writes, if somebody there listens."""
+    def tell(self, items: Callable[[], list[Event]]) -> None:
+        """Let an executor send the signals of durable writes; ``items`` is called only if somebody there listens."""
         listener = next((child for child in self.children if child.listens and child.state == READY), None)
-        if listener is not None and items:
-            listener.end.send([channel.STORED, items])
+        if listener is not None:
+            listener.end.send([channel.STORED, items()])
 
     # Deadlines
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from django_pgjobs.registry import registry
 from django_pgjobs.worker import channel
-from django_pgjobs.worker.children import READY, Child
+from django_pgjobs.worker.children import PAYLOAD_BYTES, READY, Child
 from django_pgjobs.worker.runs import SENT, TAKING, WAITING, Run
 
 START_WITHIN_SECONDS = 1.0
@@ -80,7 +80,8 @@ class Dispatcher:
         share = max(1, -(-len(queue) // len(ready)))
         for child in sorted(ready, key=lambda child: child.outstanding[is_async]):
             runs: list[Run] = []
-            while self._fresh(queue, now) and len(runs) < share and child.room(is_async=is_async) > 0:
+            room, size = min(share, child.room(is_async=is_async)), child.payload_bytes
+            while self._fresh(queue, now) and len(runs) < room and child.payload_bytes <= max(size, PAYLOAD_BYTES):
                 run = queue.popleft()
                 self._assign(child, run, now)
                 runs.append(run)

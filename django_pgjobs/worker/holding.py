@@ -48,7 +48,7 @@ class Holding:
         acker: Acker,
         *,
         hear: Callable[[tuple[str, int]], None],
-        tell: Callable[[list[Event]], None],
+        tell: Callable[[Callable[[], list[Event]]], None],
     ) -> None:
         self.table = table
         self.dispatcher = dispatcher
@@ -210,7 +210,7 @@ class Holding:
                 if isinstance(row, Rescheduled | Released):
                     self.hear((row.queue, row.priority))
         if kind in (SUCCESS, END, RETRY):
-            self.tell([_event(kind, run, end) for run, end, _ in entries])
+            self.tell(lambda: [_event(kind, run, end) for run, end, _ in entries])
 
     def _start_callbacks(self, runs: list[Run]) -> None:
         now = clock.monotonic()
@@ -227,7 +227,7 @@ class Holding:
         for run in runs:
             log.warning("lease lost, nothing of the job was changed %s", facts(run))
         self._strike(runs)
-        self.tell([(events.LOST, {**_fields(run), "claim_id": run.claim.claim_id}) for run in runs])
+        self.tell(lambda: [(events.LOST, {**_fields(run), "claim_id": run.claim.claim_id}) for run in runs])
 
     def _strike(self, runs: list[Run]) -> None:
         finished = [claim_id for run in runs if (claim_id := self.table.strike(run)) is not None]

@@ -164,13 +164,15 @@ def steers(how: str) -> int:
     context = current_context()
     if not stage.here().count("steers", context.id):
         stage.here().note("steers", context.id)
-        raise {"snooze": Snooze(0.5), "cancel": Cancel("no need"), "abandon": Abandon("no use")}[how]
+        raise STEERINGS[how]
     return context.attempt
 
 
 @job(max_attempts=2, backoff=NOW)
-def says(words: str, how: str) -> None:
-    raise {"fail": ValueError, "cancel": Cancel, "abandon": Abandon, "key": KeyError}[how](words)
+def says_escaped(words: str, how: str) -> None:
+    """Raises with the words unescaped: what no payload can carry."""
+    text = words.encode().decode("unicode_escape")
+    raise {"fail": ValueError, "cancel": Cancel, "abandon": Abandon, "key": KeyError}[how](text)
 
 
 class Unspeakable(Exception):
@@ -353,6 +355,13 @@ def _sleeps_a_minute() -> None:
 def _raises() -> None:
     raise RuntimeError("the callback fails too")
 
+
+STEERINGS = {
+    "snooze": Snooze(0.5),
+    "snooze long": Snooze(60),
+    "cancel": Cancel("no need"),
+    "abandon": Abandon("no use"),
+}
 
 ACTS: dict[str, Any] = {
     "": lambda: None,

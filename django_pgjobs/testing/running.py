@@ -1,33 +1,16 @@
-"""Jobs in a project's own tests: no worker process, no commit, a plain ``TestCase``.
+"""Running jobs inside of a test: claim, savepoints, end, and what is said of it.
 
-::
-
-    class WelcomeTest(TestCase):
-        def test_a_new_user_is_welcomed(self):
-            with self.captureOnCommitCallbacks(execute=True):
-                self.client.post("/sign-up/", {"email": "anna@example.org"})
-                assert_registered(send_welcome, "anna@example.org", queue="mail")
-                run_jobs()
-            self.assertEqual(len(mail.outbox), 1)
-
-Jobs run in the calling thread, on its own connections, one after the other, and end by the same fenced statements
-as in production; what goes wrong is logged as there. Inside a transaction each job has a savepoint: one that leaves
-the transaction broken loses what it wrote (outside of a test it would keep what it wrote *before* the error), and
-nothing else is lost. What a job gives to ``transaction.on_commit`` waits there, as everything does in a
-``TestCase``: see ``captureOnCommitCallbacks``. In a ``TransactionTestCase`` jobs run in autocommit, as they do in a
-worker. A timeout is not enforced, and ``context.cancelled`` does not change while a job runs.
-
-Time is not stubbed: ``backdate`` moves rows into the past, since the database's clock decides.
+The claim and the ends are the statements of production; the ORM picks which job is next, as nothing here is hot. No
+job may stay claimed behind a test, whatever is raised, and nothing may be committed in a transaction of the test.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from typing import Any, TypedDict, Unpack, cast
 from uuid import UUID, uuid4
@@ -35,7 +18,7 @@ from uuid import UUID, uuid4
 import psycopg
 from asgiref.sync import sync_to_async
 from django.db import connections, router, transaction
-from django.db.models import DateTimeField, F, Model, QuerySet, TextField
+from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast, Now
 from django.db.transaction import TransactionManagementError
 
@@ -45,29 +28,11 @@ from django_pgjobs.attempt import BODY, Prepared
 from django_pgjobs.conf import get_conf
 from django_pgjobs.context import JobContext, Reporter
 from django_pgjobs.decisions import Decision
-from django_pgjobs.exceptions import JobControl, UnreadablePayload, UnstorableResult
+from django_pgjobs.exceptions import JobControl
 from django_pgjobs.finalising import END, LADDER_SECONDS, PARK, RETRY, SNOOZE, SUCCESS
-from django_pgjobs.jobs import BoundJob, JobDefinition
-from django_pgjobs.models import Claim, Job
-from django_pgjobs.options import did_you_mean
-from django_pgjobs.payload import decode_result, encode_result, revive
+from django_pgjobs.models import Job
 from django_pgjobs.performing import Ended, Performer, write_at_once
-from django_pgjobs.registry import registry
 from django_pgjobs.store import Author, ClaimedJob, Database, Pair
-
-__all__ = [
-    "Ran",
-    "arun_jobs",
-    "assert_not_registered",
-    "assert_registered",
-    "backdate",
-    "isolated_registry",
-    "run_job",
-    "run_jobs",
-]
-
-SHOWN = 20
-"""Jobs listed by a failed assertion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,15 +241,15 @@ def _hearing(job_id: int, errors: list[BaseException]) -> Iterator[None]:
 @contextmanager
 def _savepoint(alias: str) -> Iterator[None]:
     """A savepoint that a job's ``atomic(durable=True)`` does not take for a transaction around it."""
-    blocks: Any = connections[alias].atomic_blocks  # type: ignore[attr-defined]
+    blocks: Any = connections[alias].atomic_blocks
     block: Any = transaction.atomic(using=alias)
     block._from_testcase = bool(blocks) and blocks[-1]._from_testcase
     with block:
         yield
 
 
-class _Spoiled(Exception):  # noqa: N818 (leaves the savepoints, says nothing)
-    pass
+class _Spoiled(Exception):
+    """Leaves the savepoints, and says nothing."""
 
 
 class _Guest:
@@ -340,183 +305,3 @@ def _is_broken(alias: str) -> bool:
         return bool(wrapper.needs_rollback)
     status = wrapper.connection.info.transaction_status
     return bool(status == psycopg.pq.TransactionStatus.INERROR)
-
-
-# Moving rows in time
-
-
-def backdate(rows: Model | QuerySet[Any], /, **moves: float | timedelta) -> int:
-    """Move instants of rows into the past, by seconds or ``timedelta``; return how many rows were changed.
-
-    ``rows``: a ``Job`` or a queryset of jobs, or ``Attempt``, ``Claim``, ``Heartbeat`` likewise. ``moves``: by how
-    much, for each field: ``run_at``, ``created_at``, ``claimed_at``, ``deadline_at``, ``finished_at``, …; for jobs
-    also ``lease``, the lease of the claims that hold them. A negative number moves into the future; an instant that
-    is not set stays so. A row given is refreshed. Raises ``TypeError`` for anything but an instant of the rows.
-    """
-    queryset = rows if isinstance(rows, QuerySet) else _itself(rows)
-    by = {name: move if isinstance(move, timedelta) else timedelta(seconds=move) for name, move in moves.items()}
-    _check_instants(queryset.model, by)
-    manager: Any = queryset.model._base_manager
-    found = manager.using(queryset.db).filter(pk__in=list(queryset.values_list("pk", flat=True)))
-    fields = [name for name in by if name != "lease"]
-    if queryset.model is Job:
-        _move_claims(found, by.get("lease"), by.get("deadline_at"))
-    count: int = found.update(**{name: F(name) - by[name] for name in fields}) if fields else found.count()
-    if isinstance(rows, Model) and fields:
-        rows.refresh_from_db(fields=fields)
-    return count
-
-
-def _itself(row: Model) -> QuerySet[Any]:
-    manager: Any = type(row)._base_manager
-    found: QuerySet[Any] = manager.using(row._state.db).filter(pk=row.pk)
-    return found
-
-
-def _check_instants(model: type[Model], moves: Collection[str]) -> None:
-    known = [field.name for field in model._meta.concrete_fields if isinstance(field, DateTimeField)]
-    known += ["lease"] if model is Job else []
-    for name in moves:
-        if name not in known:
-            raise TypeError(f"{model.__name__} has no instant {name!r}{did_you_mean(name, known)}")
-    if not moves:
-        raise TypeError(f"backdate() needs what to move, one or more of {', '.join(known)}")
-
-
-def _move_claims(jobs: QuerySet[Job], lease: timedelta | None, deadline: timedelta | None) -> None:
-    """Move leases, and when others look at these claims: at the lease's end or the earliest deadline."""
-    steps = [step for step in (lease, deadline) if step is not None]
-    if steps:
-        held = Claim._base_manager.using(jobs.db).filter(claim_id__in=list(jobs.values_list("claim_id", flat=True)))
-        held.update(
-            lease_expires_at=F("lease_expires_at") - (lease or timedelta()), check_at=F("check_at") - max(steps)
-        )
-
-
-# What is registered
-
-
-def assert_registered(
-    job: JobDefinition[..., Any] | BoundJob,
-    /,
-    *args: object,
-    queue: str | None = None,
-    count: int | None = 1,
-    database: str | None = None,
-    **kwargs: object,
-) -> list[Job]:
-    """Assert that this job is registered with these arguments, ``count`` times (None: at least once); return them.
-
-    Arguments are compared as the job's function would get them: by name, with defaults filled in, after the way
-    through the database; ``unittest.mock.ANY`` matches all. Without any argument, any will do. A bound job
-    (``send.bind(7)``) says arguments as well, even none, and its options are compared too. Jobs of every state count.
-    Raises ``AssertionError`` listing what is registered, ``TypeError`` for arguments that the function would not take.
-    """
-    wanted = _Wanted.of(job, args, kwargs, queue)
-    jobs = list(Job.objects.using(_alias(database)).order_by("id"))
-    matching = [row for row in jobs if wanted.matches(row)]
-    if len(matching) != count if count is not None else not matching:
-        expected = "at least one" if count is None else str(count)
-        raise AssertionError(_complaint(f"{expected} expected, {len(matching)} registered: {wanted}", jobs))
-    return matching
-
-
-def assert_not_registered(
-    job: JobDefinition[..., Any] | BoundJob,
-    /,
-    *args: object,
-    queue: str | None = None,
-    database: str | None = None,
-    **kwargs: object,
-) -> None:
-    """Assert that this job is not registered with these arguments; without any argument, not at all."""
-    wanted = _Wanted.of(job, args, kwargs, queue)
-    jobs = list(Job.objects.using(_alias(database)).order_by("id"))
-    if any(wanted.matches(row) for row in jobs):
-        raise AssertionError(_complaint(f"registered, but should not be: {wanted}", jobs))
-
-
-_COLUMNS = {
-    "queue": "queue",
-    "priority": "priority",
-    "max_attempts": "max_attempts",
-    "timeout": "timeout_seconds",
-    "run_at": "run_at",
-}
-"""Option of ``using`` → the column that shows it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """Which rows an assertion means; ``arguments`` is None where any will do."""
-
-    definition: JobDefinition[..., Any]
-    arguments: Mapping[str, Any] | None
-    columns: Mapping[str, Any]
-
-    @classmethod
-    def of(
-        cls, job: JobDefinition[..., Any] | BoundJob, args: tuple[Any, ...], kwargs: dict[str, Any], queue: str | None
-    ) -> _Wanted:
-        columns = {} if queue is None else {"queue": queue}
-        if isinstance(job, JobDefinition):
-            return cls(job, _bound(job, args, kwargs) if args or kwargs else None, columns)
-        if args or kwargs:
-            raise TypeError("a bound job has its arguments already")
-        options = {_COLUMNS[option]: value for option, value in job.options.items() if option in _COLUMNS}
-        return cls(job.definition, _bound(job.definition, job.args, job.kwargs), options | columns)
-
-    def matches(self, row: Job) -> bool:
-        """Whether this row is one of those meant."""
-        if row.name not in (self.definition.name, *self.definition.aliases):
-            return False
-        if any(getattr(row, column) != value for column, value in self.columns.items()):
-            return False
-        return self.arguments is None or self.arguments == _arguments_of(row, self.definition)
-
-    def __str__(self) -> str:
-        arguments = "…" if self.arguments is None else _listed(self.arguments)
-        return " ".join([f"{self.definition.name}({arguments})", *(f"{c}={v!r}" for c, v in self.columns.items())])
-
-
-def _bound(definition: JobDefinition[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    bound = definition.signature.bind(*map(_as_stored, args), **{name: _as_stored(v) for name, v in kwargs.items()})
-    bound.apply_defaults()
-    return dict(bound.arguments)
-
-
-def _as_stored(value: Any) -> Any:
-    """The value after its way through the database; what cannot be stored, such as ``ANY``, as it is."""
-    try:
-        return decode_result(encode_result(value, get_conf().payload_limit_bytes))
-    except UnstorableResult:
-        return value
-
-
-def _arguments_of(row: Job, definition: JobDefinition[..., Any] | None) -> dict[str, Any]:
-    """The stored arguments by name; as they lie there where no signature fits them."""
-    try:
-        payload = revive(row.payload)
-        if definition is not None:
-            return _bound(definition, payload["args"], payload["kwargs"])
-    except (UnreadablePayload, TypeError, KeyError):
-        payload = row.payload
-    return {"payload": payload}
-
-
-def _listed(arguments: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-
-
-def _complaint(what: str, jobs: list[Job]) -> str:
-    lines = [
-        f"  #{row.pk} {row.name}({_listed(_arguments_of(row, registry.find(row.name)))}) {row.state} queue={row.queue!r}"
-        for row in jobs[:SHOWN]
-    ]
-    more = [f"  … and {len(jobs) - SHOWN} more"] if len(jobs) > SHOWN else []
-    return "\n".join([what, "Registered:", *(lines or ["  nothing"]), *more])
-
-
-def isolated_registry() -> AbstractContextManager[None]:
-    """Within this block no job is known but those declared in it; afterwards all is as before."""
-    return registry.isolated()

@@ -1,0 +1,46 @@
+"""Jobs in a project's own tests: no worker process, no commit, a plain ``TestCase``.
+
+::
+
+    class WelcomeTest(TestCase):
+        def test_a_new_user_is_welcomed(self):
+            with self.captureOnCommitCallbacks(execute=True):
+                self.client.post("/sign-up/", {"email": "anna@example.org"})
+                assert_registered(send_welcome, "anna@example.org", queue="mail")
+                run_jobs()
+            self.assertEqual(len(mail.outbox), 1)
+
+Jobs run in the calling thread, on its own connections, one after the other, and end by the same fenced statements
+as in production; what goes wrong is logged as there. Inside a transaction each job has a savepoint: one that leaves
+the transaction broken loses what it wrote (outside of a test it would keep what it wrote *before* the error), and
+nothing else is lost. What a job gives to ``transaction.on_commit`` waits there, as everything does in a
+``TestCase``: see ``captureOnCommitCallbacks``. In a ``TransactionTestCase`` jobs run in autocommit, as they do in a
+worker. A timeout is not enforced, and ``context.cancelled`` does not change while a job runs.
+
+Time is not stubbed: ``backdate`` moves rows into the past, since the database's clock decides.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from django_pgjobs.registry import registry
+from django_pgjobs.testing.moving import backdate
+from django_pgjobs.testing.registered import assert_not_registered, assert_registered
+from django_pgjobs.testing.running import Ran, arun_jobs, run_job, run_jobs
+
+__all__ = [
+    "Ran",
+    "arun_jobs",
+    "assert_not_registered",
+    "assert_registered",
+    "backdate",
+    "isolated_registry",
+    "run_job",
+    "run_jobs",
+]
+
+
+def isolated_registry() -> AbstractContextManager[None]:
+    """Within this block no job is known but those declared in it; afterwards all is as before."""
+    return registry.isolated()

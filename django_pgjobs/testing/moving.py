@@ -1,0 +1,60 @@
+"""Moving rows in time: the database's clock decides, so tests move the rows and stub no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import DateTimeField, F, Model, QuerySet
+
+from django_pgjobs.models import Claim, Job
+from django_pgjobs.options import did_you_mean
+
+
+def backdate(rows: Model | QuerySet[Any], /, **moves: float | timedelta) -> int:
+    """Move instants of rows into the past, by seconds or ``timedelta``; return how many rows were changed.
+
+    ``rows``: a ``Job`` or a queryset of jobs, or ``Attempt``, ``Claim``, ``Heartbeat`` likewise. ``moves``: by how
+    much, for each field: ``run_at``, ``created_at``, ``claimed_at``, ``deadline_at``, ``finished_at``, …; for jobs
+    also ``lease``, the lease of the claims that hold them. A negative number moves into the future; an instant that
+    is not set stays so. A row given is refreshed. Raises ``TypeError`` for anything but an instant of the rows.
+    """
+    queryset = rows if isinstance(rows, QuerySet) else _itself(rows)
+    by = {name: move if isinstance(move, timedelta) else timedelta(seconds=move) for name, move in moves.items()}
+    _check_instants(queryset.model, by)
+    manager: Any = queryset.model._base_manager
+    found = manager.using(queryset.db).filter(pk__in=list(queryset.values_list("pk", flat=True)))
+    fields = [name for name in by if name != "lease"]
+    if queryset.model is Job:
+        _move_claims(found, by.get("lease"), by.get("deadline_at"))
+    count: int = found.update(**{name: F(name) - by[name] for name in fields}) if fields else found.count()
+    if isinstance(rows, Model) and fields:
+        rows.refresh_from_db(fields=fields)
+    return count
+
+
+def _itself(row: Model) -> QuerySet[Any]:
+    manager: Any = type(row)._base_manager
+    found: QuerySet[Any] = manager.using(row._state.db).filter(pk=row.pk)
+    return found
+
+
+def _check_instants(model: type[Model], moves: Collection[str]) -> None:
+    known = [field.name for field in model._meta.concrete_fields if isinstance(field, DateTimeField)]
+    known += ["lease"] if model is Job else []
+    for name in moves:
+        if name not in known:
+            raise TypeError(f"{model.__name__} has no instant {name!r}{did_you_mean(name, known)}")
+    if not moves:
+        raise TypeError(f"backdate() needs what to move, one or more of {', '.join(known)}")
+
+
+def _move_claims(jobs: QuerySet[Job], lease: timedelta | None, deadline: timedelta | None) -> None:
+    """Move leases, and when others look at these claims: at the lease's end or the earliest deadline."""
+    steps = [step for step in (lease, deadline) if step is not None]
+    if steps:
+        held = Claim._base_manager.using(jobs.db).filter(claim_id__in=list(jobs.values_list("claim_id", flat=True)))
+        held.update(
+            lease_expires_at=F("lease_expires_at") - (lease or timedelta()), check_at=F("check_at") - max(steps)
+        )

@@ -1,0 +1,146 @@
+"""Asserting what is registered, by the arguments as the job's function would get them. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import router
+
+from django_pgjobs.conf import get_conf
+from django_pgjobs.exceptions import UnreadablePayload, UnstorableResult
+from django_pgjobs.jobs import BoundJob, JobDefinition
+from django_pgjobs.models import Job
+from django_pgjobs.payload import decode_result, encode_result, revive
+from django_pgjobs.registry import registry
+
+SHOWN = 20
+"""Jobs listed by a failed assertion."""
+
+
+def assert_registered(
+    job: JobDefinition[..., Any] | BoundJob,
+    /,
+    *args: object,
+    queue: str | None = None,
+    count: int | None = 1,
+    database: str | None = None,
+    **kwargs: object,
+) -> list[Job]:
+    """Assert that this job is registered with these arguments, ``count`` times (None: at least once); return them.
+
+    Arguments are compared as the job's function would get them: by name, with defaults filled in, after the way
+    through the database; ``unittest.mock.ANY`` matches all. Without any argument, any will do. A bound job
+    (``send.bind(7)``) says arguments as well, even none, and its options are compared too. Jobs of every state count.
+    Raises ``AssertionError`` listing what is registered, ``TypeError`` for arguments that the function would not take.
+    """
+    wanted = _Wanted.of(job, args, kwargs, queue)
+    jobs = _all_jobs(database)
+    matching = [row for row in jobs if wanted.matches(row)]
+    if len(matching) != count if count is not None else not matching:
+        expected = "at least one" if count is None else str(count)
+        raise AssertionError(_complaint(f"{expected} expected, {len(matching)} registered: {wanted}", jobs))
+    return matching
+
+
+def assert_not_registered(
+    job: JobDefinition[..., Any] | BoundJob,
+    /,
+    *args: object,
+    queue: str | None = None,
+    database: str | None = None,
+    **kwargs: object,
+) -> None:
+    """Assert that this job is not registered with these arguments; without any argument, not at all."""
+    wanted = _Wanted.of(job, args, kwargs, queue)
+    jobs = _all_jobs(database)
+    if any(wanted.matches(row) for row in jobs):
+        raise AssertionError(_complaint(f"registered, but should not be: {wanted}", jobs))
+
+
+def _all_jobs(database: str | None) -> list[Job]:
+    return list(Job.objects.using(database or router.db_for_write(Job)).order_by("id"))
+
+
+_COLUMNS = {
+    "queue": "queue",
+    "priority": "priority",
+    "max_attempts": "max_attempts",
+    "timeout": "timeout_seconds",
+    "run_at": "run_at",
+}
+"""Option of ``using`` → the column that shows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which rows an assertion means; ``arguments`` is None where any will do."""
+
+    definition: JobDefinition[..., Any]
+    arguments: Mapping[str, Any] | None
+    columns: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls, job: JobDefinition[..., Any] | BoundJob, args: tuple[Any, ...], kwargs: dict[str, Any], queue: str | None
+    ) -> _Wanted:
+        columns = {} if queue is None else {"queue": queue}
+        if isinstance(job, JobDefinition):
+            return cls(job, _bound(job, args, kwargs) if args or kwargs else None, columns)
+        if args or kwargs:
+            raise TypeError("a bound job has its arguments already")
+        options = {_COLUMNS[option]: value for option, value in job.options.items() if option in _COLUMNS}
+        return cls(job.definition, _bound(job.definition, job.args, job.kwargs), options | columns)
+
+    def matches(self, row: Job) -> bool:
+        """Whether this row is one of those meant."""
+        if row.name not in (self.definition.name, *self.definition.aliases):
+            return False
+        if any(getattr(row, column) != value for column, value in self.columns.items()):
+            return False
+        return self.arguments is None or self.arguments == _arguments_of(row, self.definition)
+
+    def __str__(self) -> str:
+        arguments = "…" if self.arguments is None else _listed(self.arguments)
+        return " ".join([f"{self.definition.name}({arguments})", *(f"{c}={v!r}" for c, v in self.columns.items())])
+
+
+def _bound(definition: JobDefinition[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    bound = definition.signature.bind(*map(_as_stored, args), **{name: _as_stored(v) for name, v in kwargs.items()})
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def _as_stored(value: Any) -> Any:
+    """The value after its way through the database; what cannot be stored, such as ``ANY``, as it is."""
+    try:
+        return decode_result(encode_result(value, get_conf().payload_limit_bytes))
+    except UnstorableResult:
+        return value
+
+
+def _arguments_of(row: Job, definition: JobDefinition[..., Any] | None) -> dict[str, Any]:
+    """The stored arguments by name; as they lie there where no signature fits them."""
+    try:
+        payload = revive(row.payload)
+        if definition is not None:
+            return _bound(definition, payload.get("args", []), payload.get("kwargs", {}))
+    except (UnreadablePayload, TypeError):
+        payload = row.payload
+    return {"payload": payload}
+
+
+def _listed(arguments: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+
+
+def _complaint(what: str, jobs: list[Job]) -> str:
+    lines = [f"  {_described(row)}" for row in jobs[:SHOWN]]
+    more = [f"  … and {len(jobs) - SHOWN} more"] if len(jobs) > SHOWN else []
+    return "\n".join([what, "Registered:", *(lines or ["  nothing"]), *more])
+
+
+def _described(row: Job) -> str:
+    arguments = _listed(_arguments_of(row, registry.find(row.name)))
+    return f"#{row.pk} {row.name}({arguments}) {row.state} queue={row.queue!r} priority={row.priority}"
