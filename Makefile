@@ -71,7 +71,7 @@ docs: $(STAMP) ## build the documentation; a warning is an error
 	$(BIN)/sphinx-build -W -n --keep-going -q -b html docs docs/_build/html
 
 bench: $(STAMP) ## measure our own speed
-	@$(POSTGRES) -- $(BIN)/python benchmarks/run.py $(ARGS)
+	@$(POSTGRES) -- $(BIN)/python -m benchmarks.run $(ARGS)
 
 clean: ## delete what was built, and the embedded server's data
 	@if test -e $(STAMP); then $(BIN)/python -m django_pgjobs.embedded --clean --data .pg; fi

@@ -9,7 +9,6 @@ this path is not hot; ``store`` writes them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 BATCH = 1000
 LOCK_SECONDS = 5
+LOCK_NOT_AVAILABLE = "55P03"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,20 +154,34 @@ def _chunks(ids: Iterable[int]) -> Iterable[list[int]]:
 def _steer_batch(jobs: type[Job], using: str, ids: list[int], write: Write) -> Steered:
     """Write what can be locked at once, wait for the rest, report what stays locked as busy."""
     changed, locked = _locked_write(jobs, using, ids, write, wait=False)
-    waiting = sorted(set(ids) - set(locked))
-    if waiting:
-        with suppress(OperationalError):
-            more, held = _locked_write(jobs, using, waiting, write, wait=True)
+    for wait in (True, False):
+        # When one row stays locked the wait for all of them fails; the last try takes those that have come free.
+        left = sorted(set(ids) - set(locked))
+        if not left:
+            break
+        try:
+            more, held = _locked_write(jobs, using, left, write, wait=wait)
+        except OperationalError as error:
+            if getattr(error.__cause__, "sqlstate", "") != LOCK_NOT_AVAILABLE:
+                raise
+        else:
             changed, locked = changed + more, locked + held
+            break
+    return Steered(len(changed), _skipped(using, set(ids) - set(changed), set(locked)))
+
+
+def _skipped(using: str, ids: set[int], locked: set[int]) -> dict[str, int]:
+    """Say why ``ids`` were not changed: reason → number."""
+    states = store.read_states(store.on(using), sorted(ids))
     skipped: dict[str, int] = {}
-    states = store.read_states(store.on(using), sorted(set(ids) - set(changed)))
-    for job_id in set(ids) - set(changed):
+    for job_id in ids:
         state, ending = states.get(job_id, ("unknown", False))
-        reason = (
-            "busy" if job_id in states and job_id not in locked else "ending" if ending and state == "ready" else state
-        )
-        skipped[reason] = skipped.get(reason, 0) + 1
-    return Steered(len(changed), skipped)
+        if job_id in states and job_id not in locked:
+            state = "busy"
+        elif ending and state == "ready":
+            state = "ending"
+        skipped[state] = skipped.get(state, 0) + 1
+    return skipped
 
 
 def _locked_write(

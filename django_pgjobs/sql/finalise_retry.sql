@@ -24,7 +24,7 @@ recorded AS (
     SET claim_id = NULL,
         deadline_at = NULL,
         run_at = statement_timestamp() + make_interval(secs => held.delay),
-        error = held.error,
+        error = coalesce(held.error, j.error),
         duration_seconds = held.seconds,
         worker = %(worker)s::uuid,
         progress = NULL,
@@ -43,7 +43,7 @@ history AS (
     SELECT
         id, claim_id, attempt, cause, %(worker)s::uuid, %(worker_name)s, %(release)s,
         statement_timestamp() - make_interval(secs => seconds), statement_timestamp(), seconds,
-        exception, message, chain, traceback
+        coalesce(exception, ''), coalesce(message, ''), coalesce(chain, '[]'), coalesce(traceback, '')
     FROM recorded
     ON CONFLICT DO NOTHING
 )

@@ -69,27 +69,31 @@ rescued AS (
         release_requested_at = NULL
     FROM judged
     WHERE j.id = ANY (ARRAY[judged.id])
-    RETURNING j.id, j.name, j.queue, j.priority, j.attempt, j.claimed_at, j.waited
+    RETURNING
+        j.id, j.name, j.queue, j.priority, j.attempt, j.claimed_at, j.waited, j.outcome,
+        judged.claim_id, judged.expired, judged.worker, judged.worker_name, judged.message
 ),
 history AS (
     INSERT INTO pgjobs_attempt (
         job_id, claim_id, number, cause, worker, worker_name, started_at, ended_at, duration_seconds, exception, message
     )
     SELECT
-        rescued.id, judged.claim_id, rescued.attempt, CASE WHEN judged.expired THEN 'lost' ELSE 'timeout' END,
-        judged.worker, coalesce(judged.worker_name, ''), rescued.claimed_at, statement_timestamp(),
-        extract(epoch FROM statement_timestamp() - rescued.claimed_at), '', judged.message
+        id, claim_id, attempt, CASE WHEN expired THEN 'lost' ELSE 'timeout' END, worker, coalesce(worker_name, ''),
+        claimed_at, statement_timestamp(), extract(epoch FROM statement_timestamp() - claimed_at), '', message
     FROM rescued
-    JOIN judged USING (id)
     ON CONFLICT DO NOTHING
 ),
-counted AS (
-    SELECT
-        held.claim_id, held.part, count(*) AS jobs, count(dead.id) AS dead,
-        min(held.give_up_at) FILTER (WHERE dead.id IS NULL) AS give_up_at
-    FROM held
-    LEFT JOIN dead ON dead.id = held.id
-    GROUP BY held.claim_id, held.part
+looked_at AS MATERIALIZED (
+    SELECT claim_id, part, count(*) AS jobs, min(give_up_at) AS give_up_at FROM held GROUP BY claim_id, part
+),
+taken AS MATERIALIZED (
+    SELECT claim_id, part, count(*) AS jobs FROM dead GROUP BY claim_id, part
+),
+counted AS MATERIALIZED (
+    SELECT due.claim_id, due.part, coalesce(looked_at.jobs, 0) > coalesce(taken.jobs, 0) AS live, looked_at.give_up_at
+    FROM due
+    LEFT JOIN looked_at ON looked_at.claim_id = due.claim_id AND looked_at.part = due.part
+    LEFT JOIN taken ON taken.claim_id = due.claim_id AND taken.part = due.part
 ),
 kept AS (
     UPDATE pgjobs_claim AS k
@@ -98,17 +102,14 @@ kept AS (
         statement_timestamp() + interval '1 second'
     )
     FROM counted
-    WHERE k.claim_id = counted.claim_id AND k.part = counted.part AND counted.jobs > counted.dead
+    WHERE k.claim_id = counted.claim_id AND k.part = counted.part AND counted.live
 ),
 dropped AS (
     DELETE FROM pgjobs_claim AS k
-    USING due
-    LEFT JOIN counted ON counted.claim_id = due.claim_id AND counted.part = due.part
-    WHERE k.claim_id = due.claim_id AND k.part = due.part AND coalesce(counted.jobs = counted.dead, true)
+    USING counted
+    WHERE k.claim_id = counted.claim_id AND k.part = counted.part AND NOT counted.live
 )
 SELECT
-    rescued.id, rescued.name, rescued.queue, rescued.priority, rescued.attempt, judged.claim_id, judged.message,
-    coalesce(judged.outcome, '') AS outcome,
-    CASE WHEN rescued.waited AND judged.outcome IS NOT NULL THEN pg_notify('pgjobs_ended', rescued.id::text) END
+    id, name, queue, priority, attempt, claim_id, message, coalesce(outcome, '') AS outcome,
+    CASE WHEN waited AND outcome IS NOT NULL THEN pg_notify('pgjobs_ended', id::text) END
 FROM rescued
-JOIN judged USING (id)

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
+from django.db import router
 from django.db.models import DateTimeField, F, Model, QuerySet
 
 from django_pgjobs.models import Claim, Job
@@ -24,7 +25,8 @@ def backdate(rows: Model | QuerySet[Any], /, **moves: float | timedelta) -> int:
     by = {name: move if isinstance(move, timedelta) else timedelta(seconds=move) for name, move in moves.items()}
     _check_instants(queryset.model, by)
     manager: Any = queryset.model._base_manager
-    found = manager.using(queryset.db).filter(pk__in=list(queryset.values_list("pk", flat=True)))
+    alias = queryset._db or router.db_for_write(queryset.model)
+    found = manager.using(alias).filter(pk__in=list(queryset.using(alias).values_list("pk", flat=True)))
     fields = [name for name in by if name != "lease"]
     if queryset.model is Job:
         _move_claims(found, by.get("lease"), by.get("deadline_at"))

@@ -45,7 +45,7 @@ def index_file(path: str, edition: int) -> dict[str, int]:
             classes=source.count("class"),
             functions=source.count("function", "method"),
             summary=source.summary,
-            words=words(dotted(path), source.summary),
+            words=words(dotted(path)),
         )
         _write_symbols(module, source)
     return {"lines": module.lines, "functions": module.functions, "classes": module.classes}
@@ -92,7 +92,7 @@ def _symbol(module: Module, found: Found) -> Symbol:
         kind=found.kind,
         line=found.line,
         summary=found.summary,
-        words=words(found.name, found.summary),
+        words=words(found.name),
     )
 
 

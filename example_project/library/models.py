@@ -13,7 +13,8 @@ from django.db import models
 
 
 def _search_field() -> models.GeneratedField:
-    vector = SearchVector("words", config="simple")
+    """Words of the name, and after them those of the summary."""
+    vector = SearchVector("words", config="simple", weight="A") + SearchVector("summary", config="simple", weight="D")
     return models.GeneratedField(expression=vector, output_field=SearchVectorField(), db_persist=True)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib.admin.views.decorators import staff_member_required
-from django.contrib.postgres.search import SearchQuery
+from django.contrib.postgres.search import SearchQuery, SearchRank
 from django.db.models import Case, IntegerField, QuerySet, Value, When
 from django.db.models.functions import Length
 from django.http import HttpRequest, HttpResponse
@@ -66,20 +66,21 @@ def _answers(question: str) -> dict[str, Any]:
     modules = Module.objects.filter(search=query)
     return {
         "asked": True,
-        "symbols": _best(symbols, question).select_related("module").defer("words", "module__words")[:SYMBOLS_SHOWN],
+        "symbols": _best(symbols, question, query)
+        .select_related("module")
+        .defer("search", "module__search")[:SYMBOLS_SHOWN],
         "symbol_count": symbols.count(),
-        "modules": _best(modules, question).defer("words")[:MODULES_SHOWN],
+        "modules": _best(modules, question, query).defer("search")[:MODULES_SHOWN],
         "module_count": modules.count(),
     }
 
 
-def _best(found: QuerySet[Any], question: str) -> QuerySet[Any]:
-    """Exact names first, then those that begin so, then the shorter ones."""
+def _best(found: QuerySet[Any], question: str, query: SearchQuery) -> QuerySet[Any]:
+    """Exact names first, then those that begin so, then words of the name before words of the summary."""
     rank = Case(
         When(name__iexact=question, then=0),
         When(name__istartswith=question, then=1),
-        When(name__icontains=question, then=2),
-        default=Value(3),
+        default=Value(2),
         output_field=IntegerField(),
     )
-    return found.order_by(rank, Length("name"), "name", "pk")
+    return found.order_by(rank, SearchRank("search", query).desc(), Length("name"), "name", "pk")

@@ -16,10 +16,10 @@ def clean(text: str) -> str:
     return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 
-def words(*texts: str) -> str:
-    """Return the words of names and sentences, in lower case: ``TemporaryFile`` is three (it, and its two parts)."""
+def words(name: str) -> str:
+    """Return the words of a name, in lower case: ``TemporaryFile`` is three (it, and its two parts)."""
     found: dict[str, None] = {}
-    for run in (run for text in texts for run in _RUN.findall(text)):
+    for run in _RUN.findall(name):
         for word in (run, *_HUMP.findall(run)):
             found[word.lower()[:LONGEST_TERM]] = None
     return clean(" ".join(found))
