@@ -21,12 +21,13 @@ def backdate(rows: Model | QuerySet[Any], /, **moves: float | timedelta) -> int:
     also ``lease``, the lease of the claims that hold them. A negative number moves into the future; an instant that
     is not set stays so. A row given is refreshed. Raises ``TypeError`` for anything but an instant of the rows.
     """
-    queryset = rows if isinstance(rows, QuerySet) else _itself(rows)
+    queryset: Any = rows if isinstance(rows, QuerySet) else _itself(rows)
     by = {name: move if isinstance(move, timedelta) else timedelta(seconds=move) for name, move in moves.items()}
     _check_instants(queryset.model, by)
-    manager: Any = queryset.model._base_manager
     alias = queryset._db or router.db_for_write(queryset.model)
-    found = manager.using(alias).filter(pk__in=list(queryset.using(alias).values_list("pk", flat=True)))
+    found = queryset.model._base_manager.using(alias).filter(
+        pk__in=list(queryset.using(alias).values_list("pk", flat=True))
+    )
     fields = [name for name in by if name != "lease"]
     if queryset.model is Job:
         _move_claims(found, by.get("lease"), by.get("deadline_at"))

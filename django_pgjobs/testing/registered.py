@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import UnreadablePayload, UnstorableResult
 from django_pgjobs.jobs import BoundJob, JobDefinition
 from django_pgjobs.models import Job
-from django_pgjobs.payload import decode_result, encode_result, revive
+from django_pgjobs.payload import decode_payload, decode_result, encode_result
 from django_pgjobs.registry import registry
 
 SHOWN = 20
@@ -123,12 +124,12 @@ def _as_stored(value: Any) -> Any:
 def _arguments_of(row: Job, definition: JobDefinition[..., Any] | None) -> dict[str, Any]:
     """The stored arguments by name; as they lie there where no signature fits them."""
     try:
-        payload = revive(row.payload)
+        args, kwargs = decode_payload(json.dumps(row.payload))
         if definition is not None:
-            return _bound(definition, payload.get("args", []), payload.get("kwargs", {}))
+            return _bound(definition, args, kwargs)
     except (UnreadablePayload, TypeError):
-        payload = row.payload
-    return {"payload": payload}
+        pass
+    return {"payload": row.payload}
 
 
 def _listed(arguments: Mapping[str, Any]) -> str:

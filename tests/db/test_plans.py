@@ -55,9 +55,6 @@ STATEMENTS: dict[str, Callable[[store.Database, Claimed], object]] = {
 }
 """What a worker runs on its own connections and what touches jobs; each for a batch of jobs."""
 
-SQUARES = {"rescue_jobs"}
-"""Joins its own few rows with each other, and hash joins are pinned off: squares of the batch, never of the table."""
-
 PAGES_PER_JOB = 40
 """A fenced write of one job touches 18 to 25 pages: the row twice, its index entries, the history, the ledger."""
 
@@ -168,7 +165,7 @@ def test_every_statement_of_a_worker_costs_its_batch_and_not_the_table(
         for name, run in STATEMENTS.items():
             run(explaining, held)
             worker.rollback()
-            if found := faults(explaining.plan, vain=2 * BATCH if name in SQUARES else 10):
+            if found := faults(explaining.plan, vain=10):
                 wrong[name] = found
     assert wrong == {}
 

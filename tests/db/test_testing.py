@@ -63,6 +63,7 @@ def test_a_retry_is_brought_forward() -> None:
     assert run_jobs().abandoned == [job.pk]
     job.refresh_from_db()
     ended = job.finished_at
+    assert ended is not None
     backdate(Job.objects.filter(outcome="abandoned"), finished_at=timedelta(days=30))
     assert instants(job, "finished_at") == [ended - timedelta(days=30)]
     backdate(Attempt.objects.all(), ended_at=HOUR)
@@ -103,6 +104,7 @@ def test_a_deadline_is_looked_at_where_the_claim_says() -> None:
     lease, check = row.lease_expires_at, row.check_at
     held.refresh_from_db()
     deadline = held.deadline_at
+    assert deadline is not None
     backdate(held, deadline_at=HOUR)
     assert held.deadline_at == deadline - HOUR
     assert instants(row, "lease_expires_at", "check_at") == [lease, check - HOUR]
@@ -133,7 +135,7 @@ def test_what_is_no_instant_is_refused() -> None:
 
 def test_the_job_is_found_by_its_arguments() -> None:
     job = sends.register(1, "hello", queue="mine")
-    assert assert_registered(sends, 1, "hello", queue="default") == [job]
+    assert assert_registered(sends.bind(1, "hello", queue="mine"), queue="default") == [job]
     assert assert_registered(sends.bind(1, queue="mine")) == [job]
     assert assert_registered(sends) == [job]
     run_jobs()
@@ -204,10 +206,10 @@ def test_a_failure_says_what_is_registered() -> None:
 
 
 def test_a_failure_with_nothing_or_very_much_registered() -> None:
-    with pytest.raises(AssertionError, match="Registered:\n  nothing$"):
+    with pytest.raises(AssertionError, match=r"Registered:\n  nothing$"):
         assert_registered(fails)
     fails.register_many([()] * 23)
-    with pytest.raises(AssertionError, match="  … and 3 more$"):
+    with pytest.raises(AssertionError, match=r"  … and 3 more$"):
         assert_registered(fails)
 
 
