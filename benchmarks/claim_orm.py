@@ -35,14 +35,14 @@ import django
 
 django.setup()
 
-from django.db import connection, transaction
-from django.db.models import DateTimeField, ExpressionWrapper, F, Q
-from django.db.models.functions import Now
-from django.test.utils import setup_databases, teardown_databases
+from django.db import connection, transaction  # noqa: E402
+from django.db.models import DateTimeField, ExpressionWrapper, F, Q  # noqa: E402
+from django.db.models.functions import Now  # noqa: E402
+from django.test.utils import setup_databases, teardown_databases  # noqa: E402
 
-from django_pgjobs import store
-from django_pgjobs.models import Claim, Job
-from django_pgjobs.worker.connection import WorkerConnection
+from django_pgjobs import store  # noqa: E402
+from django_pgjobs.models import Claim, Job  # noqa: E402
+from django_pgjobs.worker.connection import WorkerConnection  # noqa: E402
 
 BATCHES = (1, 100, 500)
 BEGINNING = (datetime(1, 1, 1, tzinfo=UTC), 0)

@@ -53,13 +53,14 @@ def _singles() -> None:
 def _many() -> None:
     from benchmarks import tables
     from django_pgjobs import store
+    from django_pgjobs.store import registering
 
     for count in (10, 50, 100, 200, 500, 1000, 10_000):
         new = [store.NewJob("benchmarks.jobs.noop", '{"args": [7], "kwargs": {}}') for _ in range(count)]
         rounds = max(3, min(50, 20_000 // count))
         tables.empty()
-        rows = _seconds(lambda new=new: store._insert_jobs("default", new), rounds) / rounds  # type: ignore[misc]
-        copy = _seconds(lambda new=new: store._copy_jobs("default", new), rounds) / rounds  # type: ignore[misc]
+        rows = _seconds(lambda new=new: registering._insert_jobs("default", new), rounds) / rounds  # type: ignore[misc]
+        copy = _seconds(lambda new=new: registering._copy_jobs("default", new), rounds) / rounds  # type: ignore[misc]
         sys.stdout.write(f"{count:>6} jobs: rows {count / rows:>8,.0f}/s, COPY {count / copy:>8,.0f}/s\n")
 
 

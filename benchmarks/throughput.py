@@ -34,7 +34,10 @@ def main() -> None:
     say(f" = {ours / ceiling:.2f} of the ceiling\n")
     for name, text in re.findall(r"(statements|per_job|cpu_supervisor|cpu_executors)=([\d.]+)", line):
         number = float(text)
-        say(f"  {name}: {number:g}" + (f" s = {number / options.jobs * 1e6:.1f} µs per job\n" if "cpu" in name else "\n"))
+        say(
+            f"  {name}: {number:g}"
+            + (f" s = {number / options.jobs * 1e6:.1f} µs per job\n" if "cpu" in name else "\n")
+        )
 
 
 def _ceiling(count: int) -> float:

@@ -42,6 +42,7 @@ pygments_dark_style = "monokai"
 
 nitpicky = True
 # Without network no other project's inventory is read, so only names of this package can be resolved.
+nitpick_ignore = [("py:class", "django_pgjobs.jobs.R")]  # a type variable
 nitpick_ignore_regex = [(r"py:.*", r"(?!django_pgjobs\.(jobs|context|models|exceptions|testing)\.).*")]
 
 autodoc_typehints = "signature"

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,6 +14,10 @@ from typing import Self
 MANAGE = Path(__file__).resolve().parent / "manage.py"
 STOP_SECONDS = 40.0
 TAIL_LINES = 30
+
+# The shell becomes the worker. Its child reads the pipe whose other end only the demo holds: end of file means that
+# the demo was killed, a line that the demo stops the worker itself.
+WATCHED = 'exec 3<&0; (read -r line <&3 || kill -TERM $$) & exec "$@" 3<&- </dev/null'
 
 
 class WorkerEnded(Exception):
@@ -24,9 +29,20 @@ class Worker:
 
     def __init__(self, processes: int) -> None:
         self.log = tempfile.NamedTemporaryFile(prefix="demo-worker-", suffix=".log")  # noqa: SIM115
-        command = [sys.executable, str(MANAGE), "runjobs", "--no-reload", "--processes", str(processes)]
+        command = [
+            "/bin/sh",
+            "-c",
+            WATCHED,
+            "sh",
+            sys.executable,
+            str(MANAGE),
+            "runjobs",
+            "--no-reload",
+            "--processes",
+            str(processes),
+        ]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, process_group=0
+            command, stdin=subprocess.PIPE, stdout=self.log, stderr=self.log, process_group=0
         )
 
     def __enter__(self) -> Self:
@@ -48,6 +64,7 @@ class Worker:
 
     def stop(self) -> int:
         """Drain it by SIGTERM and return its exit status; kill it if that takes too long. Repeatable."""
+        self._dismiss_watcher()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -55,6 +72,13 @@ class Worker:
         except subprocess.TimeoutExpired:
             self.process.kill()
         return self.process.wait()
+
+    def _dismiss_watcher(self) -> None:
+        pipe = self.process.stdin
+        if pipe is not None and not pipe.closed:
+            with suppress(BrokenPipeError):
+                pipe.write(b"\n")
+                pipe.close()
 
     def tail(self) -> str:
         """Return the last lines of its log."""

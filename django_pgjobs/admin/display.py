@@ -101,8 +101,9 @@ def short(text: str, limit: int) -> SafeString | str:
 
 
 def below(first: Any, second: Any) -> SafeString:
-    """Two lines of a list's cell, the second one quiet."""
-    return format_html('{}<span class="quiet pgjobs-below">{}</span>', first, second)
+    """Two lines of a list's cell, the second one quiet, and left out if it is empty."""
+    quiet = format_html('<br><span class="pgjobs-below">{}</span>', second) if second else ""
+    return format_html("{}{}", first, quiet)
 
 
 def block(text: str) -> SafeString:

@@ -39,7 +39,7 @@ logger = logging.getLogger("django_pgjobs")
 
 LIST_COLUMNS = (
     "id", "name", "state", "queue", "priority", "attempt", "max_attempts", "run_at", "finished_at", "duration_seconds",
-    "description", "outcome", "ending", "release_requested_at",
+    "description", "outcome", "ending", "hold",
 )  # fmt: skip
 """What the list reads: nothing that may be a megabyte."""
 
@@ -73,7 +73,9 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
 
     def read_rows(self, jobs: QuerySet[Any], ids: Sequence[int]) -> list[Any]:
         """Read a page of the list, with the database's clock on every row."""
-        rows = jobs.annotate(now=Now(), error_start=Left("error", 200)).only(*LIST_COLUMNS)
+        rows = jobs.annotate(now=Now(), error_start=Left("error", 200), hold_start=Left("hold_reason", 200)).only(
+            *LIST_COLUMNS
+        )
         return listing.in_order(rows, ids)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
@@ -92,11 +94,12 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
 
     @admin.display(description=_("state"))
     def shown_state(self, job: Any) -> str:
-        """The label in its colour, and the last error below it; with a note where only a callback is left."""
+        """The label in its colour, and why below it; with a note where only a callback is left."""
         label: Any = badge(label_of(job))
         if job.ending and not job.outcome:
             label = format_html('{} <span class="pgjobs-ending">→ {}</span>', label, STATE_LABELS.get(job.ending, ""))
-        return below(label, short(job.error_start, 60) if job.outcome != Outcome.SUCCEEDED else "")
+        reason = job.hold_start if job.hold else job.error_start if job.outcome != Outcome.SUCCEEDED else ""
+        return below(label, short(reason, 60))
 
     @admin.display(description=_("queue"))
     def shown_queue(self, job: Job) -> str:

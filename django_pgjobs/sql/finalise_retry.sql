@@ -16,7 +16,7 @@ held AS MATERIALIZED (
     WHERE true
       AND j.claim_id = failed.claim_id -- fence
       AND j.outcome IS NULL -- fence
-      AND j.cancel_requested_at IS NULL
+      AND (j.cancel_requested_at IS NULL OR j.ending IS NOT NULL)
     FOR NO KEY UPDATE OF j SKIP LOCKED
 ),
 recorded AS (
@@ -24,8 +24,8 @@ recorded AS (
     SET claim_id = NULL,
         deadline_at = NULL,
         run_at = statement_timestamp() + make_interval(secs => held.delay),
-        error = coalesce(held.error, j.error),
-        duration_seconds = held.seconds,
+        error = CASE WHEN j.ending IS NULL THEN coalesce(held.error, j.error) ELSE j.error END,
+        duration_seconds = CASE WHEN j.ending IS NULL THEN held.seconds ELSE j.duration_seconds END,
         worker = %(worker)s::uuid,
         progress = NULL,
         release_requested_at = NULL

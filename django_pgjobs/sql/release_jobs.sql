@@ -15,7 +15,7 @@ held AS MATERIALIZED (
     WHERE true
       AND j.claim_id = released.claim_id -- fence
       AND j.outcome IS NULL -- fence
-      AND j.cancel_requested_at IS NULL
+      AND (j.cancel_requested_at IS NULL OR j.ending IS NOT NULL)
     FOR NO KEY UPDATE OF j SKIP LOCKED
 ),
 recorded AS (

@@ -217,7 +217,7 @@ class Acker(Loop):
                     lost.append(run)
             elif now.ended:
                 done.append((run, end, None))
-            elif now.cancelled and kind in (RETRY, SNOOZE, PARK, RELEASE):
+            elif now.cancelled and not now.ending and kind in (RETRY, SNOOZE, PARK, RELEASE):
                 busy += self._cancel_instead(db, run, end)
             else:
                 busy.append((kind, (run, end)))

@@ -58,6 +58,7 @@ class Claimer(Loop):
         self.notified = 0
         self.unconfirmed: UUID | None = None
         self.next_pairs = 0.0
+        self.looked_at = 0.0
 
     # Asked by other threads
 
@@ -78,6 +79,13 @@ class Claimer(Loop):
         """Take note of a registration; called by the listen thread."""
         with self.wake:
             self.heard.add(pair)
+            self.notified += 1
+            self.wake.notify_all()
+
+    def look(self) -> None:
+        """Look again from the beginning: something may have become ready that nobody told us of."""
+        with self.wake:
+            self.next_pairs = 0.0
             self.notified += 1
             self.wake.notify_all()
 
@@ -109,8 +117,8 @@ class Claimer(Loop):
             return (0 if self.stopping.is_set() else self.wanted), self.notified
 
     def _claim(self, db: WorkerConnection, limit: int) -> bool:
+        self.looked_at = asked_at = clock.monotonic()
         self._refresh_pairs(db)
-        asked_at = clock.monotonic()
         plan = self.frontier.plan(asked_at)
         if not plan:
             return False
@@ -185,11 +193,12 @@ class Claimer(Loop):
         """Sleep until a job is due, a registration is heard, or the poll; after a wake-up look again once, soon."""
         if not self.frontier.swept and self.frontier.at:
             # Never to sleep before everything was looked at from the beginning: rows come in behind the frontier.
-            self.stopping.wait(max(0.0, self.frontier.next_sweep() - clock.monotonic()))
+            if self._sleep(max(0.0, self.frontier.next_sweep() - clock.monotonic()), notified):
+                self._look_again(db)
             return
         pairs = list(self.frontier.at)
         due = store.next_due(db, pairs) if pairs else None
-        self.inbox.post("idle", clock.monotonic())
+        self.inbox.post("idle", self.looked_at)
         longest = (
             self.options.poll_seconds if self.hears.is_set() else min(self.options.poll_seconds, DEAF_POLL_SECONDS)
         )

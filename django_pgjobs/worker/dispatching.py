@@ -53,8 +53,10 @@ class Dispatcher:
         """How many more jobs there is room for, what waits here taken off."""
         sync = sum(max(0, child.room(is_async=False)) for child in crew)
         loops = sum(max(0, child.room(is_async=True)) for child in crew) if self.async_seen else 0
-        room = max(0, sync - len(self.waiting[False])) + max(0, loops - len(self.waiting[True]))
-        return 0 if self.suspects else room
+        left = (sync - len(self.waiting[False]), loops - len(self.waiting[True]))
+        # Jobs of one colour may find no room for long: what waits so counts, or the whole queue would be hoarded.
+        room = sum(max(0, room) for room in left) + sum(min(0, room) for room in left)
+        return 0 if self.suspects else max(0, room)
 
     def idle_places(self, crew: Iterable[Child]) -> int:
         """Threads without any job sent for them, what waits here taken off."""

@@ -29,6 +29,7 @@ class Listener(Loop):
         try:
             db.fetch("listen", {})
             self.claimer.hears.set()
+            self.claimer.look()  # at what was registered while nobody listened
             while not self.stopping.is_set():
                 for notification in db.connection.notifies(timeout=LOOK_SECONDS, stop_after=1):
                     self._hand_on(notification)

@@ -83,6 +83,7 @@ class Supervisor:
         self.killed = False
         self.exit_status = 0
         self.idle_at = 0.0
+        self.asked_at = 0.0
         self.last_tick = 0.0
         self.handlers: dict[str, Callable[..., None]] = {
             "claimed": self._on_claimed,
@@ -161,12 +162,13 @@ class Supervisor:
     def _maybe_leave(self) -> None:
         if self.limits.max_jobs is not None and self.ended >= self.limits.max_jobs:
             self.drain("the number of jobs asked for has ended")
-        elif self.limits.until_idle and self._idle():
-            self.drain("nothing is due")
-
-    def _idle(self) -> bool:
-        """Whether everything was looked at, and found not due, since the last job left."""
-        return self.crew.booted and not self.table.held and self.idle_at > self.holding.last_struck
+        elif self.limits.until_idle and self.crew.booted and not self.table.held:
+            if self.idle_at > self.holding.last_struck:
+                self.drain("nothing is due")
+            elif self.asked_at <= self.holding.last_struck:
+                # Whether anything has become due since the last job left is not to be known by sleeping on.
+                self.asked_at = clock.monotonic()
+                self.claimer.look()
 
     def _on_inbox(self) -> None:
         for kind, *facts in self.inbox.take():

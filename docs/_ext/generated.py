@@ -82,9 +82,14 @@ def _takes(name: str) -> str:
     """What a setting takes, in the words of its own errors."""
     rule = conf_module.RULES[name]
     kind = _answer(rule, object()) or "anything"
-    ranges = [_answer(rule, value) for value in (-1, 10**12)]
-    found = next((text for text in ranges if text and text != kind), "")
+    ranges = [_answer(rule, value) for value in (-1, 10**12, [" "])]
+    found = next((text for text in ranges if text and text != kind), "").partition(" (found")[0]
     return f"{kind}, {found}" if found else kind
+
+
+def _upper(text: str) -> str:
+    """Within a text about settings, attributes of ``Conf`` as keys of PGJOBS."""
+    return re.sub(r"`(\w+)`", lambda m: f"`{m[1].upper()}`" if m[1].upper() in conf_module.RULES else m[0], text)
 
 
 def setting_names() -> list[str]:
@@ -98,7 +103,7 @@ def settings() -> str:
     parts = []
     for item in fields(conf_module.Conf):
         name = item.name.upper()
-        parts += [f"(setting-{item.name.replace('_', '-')})=", f"## {name}", "", _markdown(texts[item.name]), ""]
+        parts += [f"(setting-{item.name.replace('_', '-')})=", f"## {name}", "", _upper(_markdown(texts[item.name])), ""]
         parts += [f"* Default: `{item.default!r}`", f"* Takes: {_takes(name)}", ""]
     return "\n".join(parts)
 
@@ -150,45 +155,66 @@ def subcommands() -> list[str]:
 # States
 
 PLACES = {
-    "waiting": (90, 60),
-    "limited": (90, 160),
-    "parked": (90, 260),
-    "ready": (300, 110),
-    "running": (510, 110),
-    "succeeded": (720, 40),
-    "cancelled": (720, 160),
-    "abandoned": (720, 270),
+    "ready": (330, 150),
+    "running": (570, 60),
+    "succeeded": (830, 40),
+    "abandoned": (830, 150),
+    "cancelled": (830, 310),
+    "parked": (90, 270),
+    "waiting": (90, 340),
+    "limited": (90, 410),
 }
+"""Where each state is drawn: the middle of its box."""
+
+CURVES = {("running", "parked"): (510, 275)}
+"""Transitions whose straight line would run through another state: the point towards which they bend."""
+
+HALF_WIDTH, HALF_HEIGHT = 60, 20
+
+
+def _leave(place: tuple[float, float], towards: tuple[float, float], aside: float) -> tuple[float, float]:
+    """The point at the box around ``place`` where a line towards a point leaves it, moved aside."""
+    dx, dy = towards[0] - place[0], towards[1] - place[1]
+    length = max((dx**2 + dy**2) ** 0.5, 1)
+    dx, dy = dx / length, dy / length
+    x, y = place[0] - dy * aside, place[1] + dx * aside
+    reaches = []
+    if dx:
+        reaches.append(((HALF_WIDTH + 3) * (1 if dx > 0 else -1) - (x - place[0])) / dx)
+    if dy:
+        reaches.append(((HALF_HEIGHT + 3) * (1 if dy > 0 else -1) - (y - place[1])) / dy)
+    reach = min(reaches)
+    return x + dx * reach, y + dy * reach
 
 
 def _edge(start: str, end: str) -> str:
-    (x1, y1), (x2, y2) = PLACES[start], PLACES[end]
-    back = (end, start) in {(a, b) for a, many in states.TRANSITIONS.items() for b in many}
-    length = max(((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5, 1)
-    dx, dy = (x2 - x1) / length, (y2 - y1) / length
-    aside = 9 if back else 0
-    reach = min(62 / max(abs(dx), 0.01), 24 / max(abs(dy), 0.01))
-    ax, ay = x1 + dx * reach - dy * aside, y1 + dy * reach + dx * aside
-    bx, by = x2 - dx * reach - dy * aside, y2 - dy * reach + dx * aside
-    return f'<line x1="{ax:.0f}" y1="{ay:.0f}" x2="{bx:.0f}" y2="{by:.0f}" marker-end="url(#pgjobs-tip)"/>'
+    both_ways = start in states.TRANSITIONS[states.JobState(end)]
+    aside = 7 if both_ways else 0
+    bend = CURVES.get((start, end))
+    ax, ay = _leave(PLACES[start], bend or PLACES[end], aside)
+    bx, by = _leave(PLACES[end], bend or PLACES[start], -aside)
+    through = f"Q{bend[0]} {bend[1]} " if bend else "L"
+    return f'<path d="M{ax:.0f} {ay:.0f} {through}{bx:.0f} {by:.0f}" marker-end="url(#pgjobs-tip)"/>'
 
 
 def states_diagram() -> str:
     """Every state and transition, drawn."""
     edges = "".join(_edge(a, b) for a, many in states.TRANSITIONS.items() for b in many)
     boxes = "".join(
-        f'<rect x="{x - 58}" y="{y - 20}" width="116" height="40" rx="8"/><text x="{x}" y="{y + 5}">{name}</text>'
+        f'<rect x="{x - HALF_WIDTH}" y="{y - HALF_HEIGHT}" width="{2 * HALF_WIDTH}" height="{2 * HALF_HEIGHT}" rx="8"/>'
+        f'<text x="{x}" y="{y + 5}">{name}</text>'
         for name, (x, y) in PLACES.items()
     )
     tip = (
-        '<marker id="pgjobs-tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
-        'orient="auto"><path d="M0 0 8 4 0 8z" fill="currentColor"/></marker>'
+        '<marker id="pgjobs-tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" '
+        'orient="auto"><path d="M0 0 8 4 0 8z" fill="currentColor" stroke="none"/></marker>'
     )
     return (
-        '<div class="pgjobs-diagram"><svg viewBox="0 0 800 310" role="img" aria-label="States of a job; the table '
-        f'below says the same"><defs>{tip}</defs><g stroke="currentColor" stroke-width="1.2" opacity=".6">{edges}</g>'
+        '<div class="pgjobs-diagram"><svg viewBox="0 0 920 450" role="img" aria-label="The states of a job and what may '
+        f'follow each; the page on states has them as a table"><defs>{tip}</defs>'
+        f'<g stroke="currentColor" stroke-width="1.2" fill="none" opacity=".65">{edges}</g>'
         f'<g fill="none" stroke="currentColor" stroke-width="1.5" font-size="15" text-anchor="middle">{boxes}</g>'
-        "<style>.pgjobs-diagram text{fill:currentColor;stroke:none;font-family:inherit}</style></svg></div>"
+        "</svg></div>"
     )
 
 

@@ -64,11 +64,10 @@ def _answers(question: str) -> dict[str, Any]:
     query = SearchQuery(asked, config="simple", search_type="raw")
     symbols = Symbol.objects.filter(search=query)
     modules = Module.objects.filter(search=query)
+    best_symbols = _best(symbols, question, query).select_related("module").defer("search", "module__search")
     return {
         "asked": True,
-        "symbols": _best(symbols, question, query)
-        .select_related("module")
-        .defer("search", "module__search")[:SYMBOLS_SHOWN],
+        "symbols": best_symbols[:SYMBOLS_SHOWN],
         "symbol_count": symbols.count(),
         "modules": _best(modules, question, query).defer("search")[:MODULES_SHOWN],
         "module_count": modules.count(),

@@ -133,6 +133,7 @@ def test_list_shows_words_attempts_and_escaped_errors(root: Client) -> None:
     assert ">retrying</span>" in text
     assert "2 / 5" in text
     assert "250 ms" in text
+    assert "no such job here" in text
     assert "ValueError: &lt;b&gt;no" in text
     assert "<b>no" not in text
 

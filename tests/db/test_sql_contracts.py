@@ -159,7 +159,7 @@ def test_only_the_store_imports_the_folder() -> None:
         for path in PACKAGE.rglob("*.py")
         if re.search(r"from django_pgjobs import .*\bsql\b|django_pgjobs\.sql", path.read_text(encoding="utf-8"))
     }
-    assert importers == {"store.py"}
+    assert importers == {"store/database.py"}
 
 
 def test_a_statement_that_does_not_exist_is_refused() -> None:

@@ -1,0 +1,103 @@
+"""Claiming: taking ready jobs, and what a claimer must know to do it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from django_pgjobs.store.database import Database
+
+INLINE_PAYLOAD_BYTES = 65_536
+"""Payloads over this do not travel through the channel; the executor reads them under the fence."""
+
+
+class ClaimedJob(NamedTuple):
+    """A job as the claim returns it; ``payload`` is JSON text, or None when it is too big for the channel."""
+
+    id: int
+    queue: str
+    priority: int
+    run_at: datetime
+    name: str
+    attempt: int
+    max_attempts: int
+    timeout_seconds: float | None
+    ending: str | None
+    ending_attempt: int
+    cancelled: bool
+    description: str
+    payload: str | None
+    headers: str | None
+    error: str
+
+
+class Pair(NamedTuple):
+    """A queue at one priority, and where its claim begins."""
+
+    queue: str
+    priority: int
+    run_at: datetime
+    id: int
+
+
+def claim_jobs(
+    db: Database,
+    pairs: Sequence[Pair],
+    *,
+    claim_id: UUID,
+    worker: UUID,
+    limit: int,
+    lease_seconds: float,
+    allowance_seconds: float,
+    grace_seconds: float,
+) -> list[ClaimedJob]:
+    """Claim up to ``limit`` ready jobs, best pair first, and return them in the order they shall start.
+
+    ``claim_id`` must be made freshly for each call, a repetition after a lost answer included: it is the fence.
+    """
+    params = {
+        "queues": [pair.queue for pair in pairs],
+        "priorities": [pair.priority for pair in pairs],
+        "run_ats": [pair.run_at for pair in pairs],
+        "ids": [pair.id for pair in pairs],
+        "limit": limit,
+        "claim_id": claim_id,
+        "worker": worker,
+        "lease": lease_seconds,
+        "allowance": allowance_seconds,
+        "grace": grace_seconds,
+        "inline_bytes": INLINE_PAYLOAD_BYTES,
+    }
+    jobs = [ClaimedJob._make(row) for row in db.fetch("claim_jobs", params)]
+    jobs.sort(key=lambda job: (-job.priority, job.run_at, job.id))
+    return jobs
+
+
+def list_pairs(db: Database) -> list[tuple[str, int]]:
+    """Return every (queue, priority) that has a claimable or running job."""
+    return [(row[0], row[1]) for row in db.fetch("list_pairs", {})]
+
+
+def next_due(db: Database, pairs: Sequence[tuple[str, int]]) -> float | None:
+    """Return the seconds until the next job of ``pairs`` is due by the database's clock; None when none is."""
+    rows = db.fetch("next_due", {"queues": [p[0] for p in pairs], "priorities": [p[1] for p in pairs]})
+    return None if rows[0][0] is None else float(rows[0][0])
+
+
+def read_claim(db: Database, claim_id: UUID) -> list[int]:
+    """Return the ids that a claim statement took whose answer was lost."""
+    return [row[0] for row in db.fetch("read_claim", {"claim_id": claim_id})]
+
+
+def park_unclaimable(db: Database, pair: Pair, reason: str) -> list[int]:
+    """Park the first ready job of ``pair``, the one whose data made the claim fail."""
+    params = {
+        "queue": pair.queue,
+        "priority": pair.priority,
+        "run_at": pair.run_at,
+        "after_id": pair.id,
+        "reason": reason,
+    }
+    return [row[0] for row in db.fetch("park_unclaimable", params)]

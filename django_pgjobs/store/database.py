@@ -1,0 +1,59 @@
+"""What a statement runs on: a connection, Django's or a worker's own; and settings of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from django.db import connections
+
+from django_pgjobs import sql
+
+Params = Mapping[str, Any]
+Rows = list[tuple[Any, ...]]
+
+
+def statement(name: str) -> str:
+    """Return the text of a statement, for a connection that runs it itself."""
+    return sql.statement(name)
+
+
+class Database(Protocol):
+    """A connection that runs statements of ``sql/``."""
+
+    def fetch(self, name: str, params: Params) -> Rows:
+        """Run the statement and return its rows."""
+        ...
+
+
+class DjangoDatabase:
+    """Django's connection of an alias, inside whatever transaction the caller has open."""
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+
+    def fetch(self, name: str, params: Params) -> Rows:
+        """Run the statement and return its rows."""
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute(sql.statement(name), params)
+            return list(cursor.fetchall()) if cursor.description else []
+
+
+def on(alias: str) -> DjangoDatabase:
+    """Return Django's connection ``alias`` as a ``Database``."""
+    return DjangoDatabase(alias)
+
+
+def set_lock_timeout(db: Database, timeout: str) -> str:
+    """Bound the lock waits of the open transaction; return the setting before."""
+    return str(db.fetch("lock_timeout", {"timeout": timeout})[0][0])
+
+
+def configuring(settings: Mapping[str, str], *, local: bool) -> Params:
+    """Return what ``configure`` takes, for a connection that sends it together with another statement."""
+    return {"names": list(settings), "values": list(settings.values()), "local": local}
+
+
+def configure(db: Database, settings: Mapping[str, str], *, local: bool) -> None:
+    """Set parameters of the session, or with ``local`` of the open transaction only."""
+    db.fetch("configure", configuring(settings, local=local))

@@ -1,0 +1,174 @@
+"""Every write made for an attempt, fenced by (id, claim_id).
+
+Each returns the ids it recorded. A missing id is a normal answer: *busy* (somebody holds the row), *lost* (the claim
+is no longer ours), *done* (recorded before) or *cancelled* meanwhile; ``read_fences`` tells which.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from django_pgjobs.decisions import Failure
+from django_pgjobs.store.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """The worker that writes: its id, its label, and the release of the code it runs."""
+
+    worker: UUID
+    name: str = ""
+    release: str = ""
+
+
+@dataclass(slots=True)
+class End:
+    """One attempt's end as a fenced statement takes it; only the fields its statement reads need a value.
+
+    Not frozen: one is made per job, and a frozen one costs four times as much.
+    """
+
+    id: int
+    claim_id: str
+    seconds: float | None = None
+    result: str | None = None
+    delay: float = 0.0
+    outcome: str = ""
+    cause: str | None = None
+    reason: str = ""
+    fingerprint: str = ""
+    failure: Failure | None = None
+
+    def as_json(self, *keys: str) -> str:
+        """Return a JSON object of the fence and of ``keys``."""
+        fields: dict[str, object] = {"id": self.id, "claim_id": self.claim_id}
+        fields.update((key, getattr(self, key)) for key in keys)
+        return json.dumps(fields)
+
+    def with_failure(self, *keys: str) -> str:
+        """Return the same with the failure's columns; all null when there was none."""
+        failure = self.failure
+        fields: dict[str, object] = {"id": self.id, "claim_id": self.claim_id}
+        fields.update((key, getattr(self, key)) for key in keys)
+        if failure is not None:
+            fields |= {
+                "error": failure.summary,
+                "exception": failure.kind,
+                "message": failure.message,
+                "chain": failure.chain,
+                "traceback": failure.traceback,
+            }
+        return json.dumps(fields)
+
+
+def _array(objects: Iterable[str]) -> str:
+    return "[" + ",".join(objects) + "]"
+
+
+def _author(author: Author) -> dict[str, object]:
+    return {"worker": author.worker, "worker_name": author.name, "release": author.release}
+
+
+def finalise_success(db: Database, ends: Sequence[End], author: Author) -> list[int]:
+    """Record that these bodies returned; ``result`` is JSON text taken as it is."""
+    items = _array(
+        f'{{"id":{end.id},"claim_id":"{end.claim_id}",'
+        f'"result":{end.result or "null"},"seconds":{end.seconds or 0.0:.6f}}}'
+        for end in ends
+    )
+    return [row[0] for row in db.fetch("finalise_success", {"items": items, "worker": author.worker})]
+
+
+class Rescheduled(NamedTuple):
+    """A job that is ready again, and from when on."""
+
+    id: int
+    run_at: datetime
+    queue: str
+    priority: int
+
+
+def finalise_retry(db: Database, ends: Sequence[End], author: Author) -> list[Rescheduled]:
+    """Record failed attempts that may be tried again after ``delay`` seconds."""
+    items = _array(end.with_failure("delay", "cause", "seconds") for end in ends)
+    rows = db.fetch("finalise_retry", {"items": items, **_author(author)})
+    return [Rescheduled._make(row) for row in rows]
+
+
+def finalise_snooze(db: Database, ends: Sequence[End]) -> list[Rescheduled]:
+    """Give jobs back that asked to come back after ``delay`` seconds, uncharged."""
+    rows = db.fetch("finalise_snooze", {"items": _array(end.as_json("delay") for end in ends)})
+    return [Rescheduled._make(row) for row in rows]
+
+
+def finalise_end(db: Database, ends: Sequence[End], author: Author) -> list[int]:
+    """End jobs as ``outcome`` (abandoned or cancelled); an Attempt is kept where ``cause`` is given."""
+    items = _array(end.with_failure("outcome", "cause", "seconds", "reason") for end in ends)
+    return [row[0] for row in db.fetch("finalise_end", {"items": items, **_author(author)})]
+
+
+def mark_ending(db: Database, ends: Sequence[End], author: Author, *, allowance_seconds: float) -> list[int]:
+    """Say that only the callback is left (``outcome`` names which); the same claim goes on with it."""
+    items = _array(end.with_failure("outcome", "cause", "seconds", "reason") for end in ends)
+    rows = db.fetch("mark_ending", {"items": items, "allowance": allowance_seconds, **_author(author)})
+    return [row[0] for row in rows]
+
+
+def park_jobs(db: Database, ends: Sequence[End]) -> list[int]:
+    """Hold jobs that this code cannot run, uncharged, with ``reason`` and the ``fingerprint`` of the code."""
+    items = _array(end.as_json("reason", "fingerprint") for end in ends)
+    return [row[0] for row in db.fetch("park_jobs", {"items": items})]
+
+
+class Released(NamedTuple):
+    """A job that went back as it was."""
+
+    id: int
+    queue: str
+    priority: int
+
+
+def release_jobs(db: Database, ends: Sequence[End], author: Author) -> list[Released]:
+    """Give jobs back, uncharged; an Attempt is kept where ``cause`` is given (it had started)."""
+    items = _array(end.with_failure("cause", "seconds") for end in ends)
+    rows = db.fetch("release_jobs", {"items": items, **_author(author)})
+    return [Released._make(row) for row in rows]
+
+
+def write_progress(db: Database, reports: Sequence[tuple[int, str, str]]) -> list[int]:
+    """Keep (id, claim_id, progress as JSON text) of running jobs."""
+    items = _array(f'{{"id":{job},"claim_id":"{claim}","progress":{text}}}' for job, claim, text in reports)
+    return [row[0] for row in db.fetch("write_progress", {"items": items})]
+
+
+def delete_claims(db: Database, claim_ids: Sequence[str]) -> int:
+    """Drop ledger rows whose last job has ended; return how many went."""
+    return len(db.fetch("delete_claims", {"claim_ids": list(claim_ids)}))
+
+
+class FenceReading(NamedTuple):
+    """How a job stands whose fenced write touched nothing."""
+
+    id: int
+    ours: bool
+    ended: bool
+    recorded: bool
+    ending: bool
+    cancelled: bool
+
+
+def read_fences(db: Database, fences: Sequence[tuple[int, str]]) -> dict[int, FenceReading]:
+    """Read, without a lock, how these (id, claim_id) stand; a job that is gone is not in the answer."""
+    params = {"ids": [job for job, _ in fences], "claim_ids": [claim for _, claim in fences]}
+    return {row[0]: FenceReading._make(row) for row in db.fetch("read_fences", params)}
+
+
+def read_payload(db: Database, job_id: int, claim_id: str) -> str | None:
+    """Return the payload of a claimed job as JSON text; None when the claim is lost."""
+    rows = db.fetch("read_payload", {"id": job_id, "claim_id": claim_id})
+    return str(rows[0][0]) if rows else None

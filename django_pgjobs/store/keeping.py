@@ -1,0 +1,114 @@
+"""Keeping what is claimed: leases, flags, heartbeats; and taking back what others have lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.ends import Released
+
+
+def renew_claims(db: Database, check_ins: Mapping[str, float], *, lease_seconds: float) -> set[str]:
+    """Extend the leases of these claims; ``check_ins`` says in how many seconds others shall look at each.
+
+    Returns the claims renewed; one that is missing was rescued.
+    """
+    params = {"claim_ids": list(check_ins), "check_ins": list(check_ins.values()), "lease": lease_seconds}
+    return {str(row[0]) for row in db.fetch("renew_claims", params)}
+
+
+class Flag(NamedTuple):
+    """A claimed job that is no longer plainly ours, or that somebody wants something of."""
+
+    id: int
+    claim_id: str
+    lost: bool
+    cancelled: bool
+    mode: str
+    by: str
+    reason: str
+    released: bool
+
+
+def read_flags(db: Database, fences: Sequence[tuple[int, str]]) -> list[Flag]:
+    """Return those of the claimed (id, claim_id) that were lost, are to be cancelled or are to be released."""
+    params = {"ids": [job for job, _ in fences], "claim_ids": [claim for _, claim in fences]}
+    return [Flag(row[0], str(row[1]), *row[2:]) for row in db.fetch("read_flags", params)]
+
+
+def beat(db: Database, facts: Mapping[str, object]) -> None:
+    """Write this worker's heartbeat row; ``facts`` are its columns."""
+    db.fetch("beat", facts)
+
+
+def unpark_jobs(db: Database, fingerprints: Mapping[str, str], *, limit: int) -> list[Released]:
+    """Let parked jobs go on that other code parked than that of ``fingerprints`` (name → fingerprint)."""
+    params = {"names": list(fingerprints), "fingerprints": list(fingerprints.values()), "limit": limit}
+    return [Released._make(row) for row in db.fetch("unpark_jobs", params)]
+
+
+def terminate_backends(db: Database, application_name: str) -> None:
+    """End the server processes that a killed executor left behind; its connections carry its name."""
+    db.fetch("terminate_backends", {"application_name": application_name})
+
+
+class Identity(NamedTuple):
+    """Which database a connection sees."""
+
+    system: str
+    database: int
+    table: int | None
+    backend_pid: int
+    max_connections: int
+
+
+def read_identity(db: Database) -> Identity:
+    """Return which database and which job table this connection sees; ``table`` is None before migrating."""
+    return Identity._make(db.fetch("read_identity", {})[0])
+
+
+def mark_waited(db: Database, job_id: int) -> bool | None:
+    """Ask for a notification at the job's end; return whether it has ended, None when it is not committed."""
+    rows = db.fetch("mark_waited", {"id": job_id})
+    return bool(rows[0][0]) if rows else None
+
+
+class Rescued(NamedTuple):
+    """A job that was taken back from a worker that had lost it, and how it ended (empty: it is ready again)."""
+
+    id: int
+    name: str
+    queue: str
+    priority: int
+    attempt: int
+    claim_id: UUID
+    message: str
+    outcome: str
+
+
+def rescue_jobs(
+    db: Database,
+    *,
+    limit: int,
+    quiet_seconds: float,
+    grace_seconds: float,
+    stale_seconds: float,
+    without_on_cancel: Sequence[str],
+    without_on_abandon: Sequence[str],
+) -> list[Rescued]:
+    """Take back the jobs of up to ``limit`` ledger rows that are due for a look.
+
+    Nothing is taken within ``quiet_seconds`` of the server's start, nor for a passed deadline before
+    ``grace_seconds`` after it. A name in neither list has a callback, or is not known here.
+    """
+    params = {
+        "limit": limit,
+        "quiet": quiet_seconds,
+        "grace": grace_seconds,
+        "stale": stale_seconds,
+        "without_on_cancel": list(without_on_cancel),
+        "without_on_abandon": list(without_on_abandon),
+    }
+    return [Rescued._make(row[:8]) for row in db.fetch("rescue_jobs", params)]

@@ -1,0 +1,57 @@
+"""An operator's statements, on rows that the caller has locked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from django_pgjobs.store.database import Database
+
+
+def cancel_jobs(
+    db: Database, ids: Sequence[int], *, mode: str, by: str, reason: str, with_callback: Sequence[str]
+) -> list[int]:
+    """Cancel: unclaimed jobs end (or only their callback is left), claimed ones get the request."""
+    params = {"ids": list(ids), "mode": mode, "by": by, "reason": reason, "with_callback": list(with_callback)}
+    return [row[0] for row in db.fetch("cancel_jobs", params)]
+
+
+def abandon_jobs(db: Database, ids: Sequence[int], *, reason: str, with_callback: Sequence[str]) -> list[int]:
+    """Give unclaimed jobs up."""
+    params = {"ids": list(ids), "reason": reason, "with_callback": list(with_callback)}
+    return [row[0] for row in db.fetch("abandon_jobs", params)]
+
+
+def retry_jobs(db: Database, ids: Sequence[int], *, attempts: Mapping[str, int], default_attempts: int) -> list[int]:
+    """Make abandoned, cancelled and parked jobs ready; ``attempts`` says how many more each name gets."""
+    params = {
+        "ids": list(ids),
+        "names": list(attempts),
+        "attempts": list(attempts.values()),
+        "default_attempts": default_attempts,
+    }
+    return [row[0] for row in db.fetch("retry_jobs", params)]
+
+
+def release_wish(db: Database, ids: Sequence[int]) -> list[int]:
+    """Ask the workers of these claimed jobs to give them back."""
+    return [row[0] for row in db.fetch("release_wish", {"ids": list(ids)})]
+
+
+def reschedule_jobs(
+    db: Database,
+    ids: Sequence[int],
+    *,
+    run_at: datetime | None,
+    delay_seconds: float | None,
+    queue: str | None,
+    priority: int | None,
+) -> list[int]:
+    """Move unclaimed jobs to another instant, queue or priority."""
+    params = {"ids": list(ids), "run_at": run_at, "delay": delay_seconds, "queue": queue, "priority": priority}
+    return [row[0] for row in db.fetch("reschedule_jobs", params)]
+
+
+def read_states(db: Database, ids: Sequence[int]) -> dict[int, tuple[str, bool]]:
+    """Return id → (state, whether only its callback is left) of those that exist."""
+    return {row[0]: (row[1], row[2]) for row in db.fetch("read_states", {"ids": list(ids)})}

@@ -1,0 +1,45 @@
+"""The coverage table says for each promised behaviour which test shows it; none may be left without one unnoticed."""
+
+from __future__ import annotations
+
+import re
+
+from tests.docs.pages import ROOT, generated
+
+made = generated()
+
+LAST = {"C": 71, "D": 33, "A": 72, "W": 54, "P": 41, "X": 10}
+"""How many rows each of the five systems has, and the conflicts between them."""
+
+
+def test_every_promised_row_is_shown_by_a_test():
+    rows, cited = made.rows(), made.cited_rows()
+    missing = [row for row in rows["rows"] if row not in cited and row not in rows["pending"]]
+    assert missing == []
+
+
+def test_rows_that_tests_cite_exist():
+    unknown = {row: where for row, where in made.cited_rows().items() if not 1 <= int(row[1:]) <= LAST[row[0]]}
+    assert unknown == {}
+
+
+def test_rows_that_do_not_apply_have_a_reason_and_are_not_promised_too():
+    rows = made.rows()
+    assert all(len(reason) > 20 for reason in rows["not_applicable"].values())
+    assert not set(rows["rows"]) & set(rows["not_applicable"])
+    assert set(rows["pending"]) <= set(rows["rows"])
+
+
+def test_the_table_has_a_line_for_each_row():
+    table = made.coverage()
+    assert [row for row in made.rows()["rows"] if f"\n| {row} |" not in table] == []
+
+
+def test_ranges_of_rows_are_read_as_all_their_rows():
+    assert list(made._ids("A34–A36: the delays. C7 and P1-P3, but not B2 or XA1.")) == "A34 A35 A36 C7 P1 P2 P3".split()
+
+
+def test_tests_that_the_table_names_exist():
+    names = set(re.findall(r"`([\w/]+\.py)(?:::\w+)?`", made.coverage()))
+    assert names
+    assert all((ROOT / "tests" / name).exists() for name in names)

@@ -1,0 +1,186 @@
+"""Everything public is documented: settings, options, signals, errors, checks, states, statements, frames, names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import django_pgjobs
+from django_pgjobs import sql, states
+from django_pgjobs.conf import RULES
+from django_pgjobs.models import Job
+from django_pgjobs.options import JOB_CHECKS, REGISTER_CHECKS
+from django_pgjobs.worker import channel
+from tests.docs.pages import DOCS, ROOT, generated, pages
+
+PACKAGE = Path(django_pgjobs.__file__).parent
+made = generated()
+
+PARTS = sorted(
+    name
+    for name, value in vars(made).items()
+    if callable(value)
+    and not name.startswith("_")
+    and getattr(value, "__module__", "") == made.__name__
+    and value.__annotations__.get("return") == "str"
+)
+"""What can be generated into a page."""
+
+
+def read(name: str) -> str:
+    return (DOCS / f"{name}.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_generated_part_stands_on_a_page_and_says_something(part):
+    assert any(f"```{{pgjobs}} {part}\n" in page.read_text(encoding="utf-8") for page in pages())
+    assert len(getattr(made, part)()) > 60
+
+
+def test_every_setting_has_a_heading_a_text_and_its_default():
+    text = made.settings()
+    assert [name for name in RULES if f"\n## {name}\n" not in text] == []
+    assert all(len(part.strip()) > 40 for part in text.split("\n## ")[1:])
+
+
+def test_every_setting_is_named_in_words_it_exists_in():
+    """A page that names a setting names one there is."""
+    known = set(RULES)
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        named = set(re.findall(r"`([A-Z][A-Z_]+_(?:SECONDS|BYTES|CHARS|DAYS|CEILING|ATTEMPTS|BACKOFF|SLOTS))`", text))
+        assert named <= known, page.relative_to(ROOT)
+
+
+@pytest.mark.parametrize("command", ["runjobs"])
+def test_every_option_of_a_command_is_documented(command):
+    options = made.command_options(command)
+    assert all(text for _, text in options)
+    assert [option for option, _ in options if f"`{option}`" not in made.runjobs_options()] == []
+
+
+def test_every_subcommand_has_a_heading():
+    assert [name for name in made.subcommands() if f"## pgjobs {name}\n" not in read("reference/commands")] == []
+
+
+def test_options_named_on_any_page_exist():
+    known = {word for option, _ in made.command_options("runjobs") for word in re.findall(r"--[\w-]+", option)}
+    foreign = {"--init", "--stop-timeout", "--settings", "--noinput", "--username", "--email", "--help"}
+    for page in pages():
+        named = set(re.findall(r"(?<![\w-])--[a-z][\w-]+", page.read_text(encoding="utf-8")))
+        assert named <= known | foreign, page.relative_to(ROOT)
+
+
+def test_every_option_of_job_and_using_is_documented():
+    assert set(JOB_CHECKS) | set(REGISTER_CHECKS) == set(made.OPTION_TEXTS)
+
+
+def test_every_signal_is_documented_with_where_it_is_sent():
+    tree = ast.parse((PACKAGE / "signals.py").read_text(encoding="utf-8"))
+    names = [node.targets[0].id for node in tree.body if isinstance(node, ast.Assign)]  # type: ignore[attr-defined]
+    assert names
+    page = read("reference/events")
+    assert [name for name in names if f"`{name}`" not in page or f"### {name}\n" not in made.signals()] == []
+
+
+def test_every_error_is_in_the_tree_and_in_the_table():
+    tree, table = made.error_tree(), made.errors()
+    for kind in made.error_classes():
+        assert kind.__name__ in tree
+        assert f"`{kind.__name__}`" in table
+
+
+def test_every_check_is_in_the_table_and_the_table_has_no_other():
+    used = set(re.findall(r'"(pgjobs\.[EW]\d{3})"', (PACKAGE / "checks.py").read_text(encoding="utf-8")))
+    assert used == {id_ for id_, _ in made.check_rows()}
+
+
+def test_checks_named_on_any_page_exist():
+    known = {id_ for id_, _ in made.check_rows()}
+    assert {id_ for page in pages() for id_ in re.findall(r"pgjobs\.[EW]\d{3}", page.read_text())} <= known
+
+
+@pytest.mark.parametrize("words", [states.JobState, states.Outcome, states.Hold, states.Ending, states.Cause, states.CancelMode])
+def test_every_state_and_every_other_word_on_a_row_is_explained(words):
+    page = read("reference/states")
+    assert [word.value for word in words if f"`{word}`" not in page] == []
+
+
+def test_every_state_has_a_place_in_the_diagram_and_every_transition_an_arrow():
+    assert set(made.PLACES) == {state.value for state in states.JobState}
+    assert made.states_diagram().count("marker-end=") == sum(map(len, states.TRANSITIONS.values()))
+
+
+@pytest.mark.parametrize("name", sql.names())
+def test_every_statement_is_documented_with_its_fence(name):
+    section = made.sql_contracts().split(f"\n## {name}\n" if name != sql.names()[0] else f"## {name}\n", 1)[1]
+    assert "**Fence**" in section.split("\n## ")[0]
+
+
+def test_every_frame_of_the_channel_is_on_the_page_of_the_protocol():
+    frames = [value for name, value in vars(channel).items() if name.isupper() and value == name]
+    page = read("explanation/worker")
+    assert len(frames) >= 11
+    assert [frame for frame in frames if f"`{frame}" not in page] == []
+
+
+def test_every_public_name_is_on_the_page_of_public_names():
+    page = read("reference/api")
+    names = re.search(r"\| `django_pgjobs` \| (.*) \|", page)
+    assert names is not None
+    assert set(re.findall(r"`(\w+)`", names[1])) == set(django_pgjobs.__all__)
+
+
+def test_every_log_line_is_found_by_name_in_the_troubleshooting():
+    """A line quoted for the night is one that the code can write."""
+    lines = [re.sub(r"%[-.\d]*[a-z]", "…", line) for _, _, line, _ in made.log_calls()]
+    quoted = re.findall(r"^\| `([^`]+)` \|", read("how-to/troubleshoot"), re.MULTILINE)
+    assert len(quoted) > 8
+    for quote in quoted:
+        pattern = re.escape(quote).replace("…", ".*").replace("3", "(?:3|…)")
+        assert any(re.search(pattern, line) for line in lines), quote
+
+
+def test_every_permission_is_documented():
+    page = read("how-to/operate")
+    codes = [code for code, _ in Job._meta.permissions]
+    assert [code for code in codes if f"`pgjobs.{code}`" not in page] == []
+
+
+def test_every_decision_is_in_the_index_and_has_its_parts():
+    index = read("adr/index")
+    found = sorted((DOCS / "adr").glob("0*.md"))
+    assert len(found) >= 10
+    for page in found:
+        text = page.read_text(encoding="utf-8")
+        assert f"({page.name})" in index
+        assert text.startswith(f"# ADR-{page.name[:4]}: ")
+        assert "**Status:**" in text
+        assert "\n## Consequences\n" in text
+        assert "\n## Rejected\n" in text
+
+
+def test_files_of_the_repository_that_pages_name_exist():
+    named = {
+        (page, path)
+        for page in pages()
+        for path in re.findall(
+            r"`((?:tests|benchmarks|django_pgjobs)/[\w/.-]+\.(?:py|sql|md))`", page.read_text(encoding="utf-8")
+        )
+    }
+    assert [path for _, path in named if not (ROOT / path).exists()] == []
+
+
+def test_links_of_the_readme_lead_somewhere():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#:]+)\)", text)
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_no_page_names_a_path_of_a_developers_machine():
+    for page in pages():
+        assert not re.search(r"(?<![\w/])/(?:home|root|work|Users)/", page.read_text(encoding="utf-8")), page

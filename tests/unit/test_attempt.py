@@ -1,0 +1,538 @@
+"""One attempt: what a body, its exceptions, its context and its callbacks come to. No database, no worker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.test import override_settings
+
+from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze, attempt, clock, current_context
+from django_pgjobs import decisions as decide
+from django_pgjobs import job as define
+from django_pgjobs.attempt import BODY, ON_ABANDON, ON_CANCEL, Item, Prepared, Told
+from django_pgjobs.backoff import LONGEST_SECONDS
+from django_pgjobs.decisions import Decision, Failure
+from django_pgjobs.exceptions import PgJobsError, UnstorableResult
+from django_pgjobs.jobs import JobDefinition
+from django_pgjobs.payload import encode_payload, encode_result
+
+said: list[Any] = []
+reported: list[tuple[float, float | None, str]] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_said() -> None:
+    said.clear()
+    reported.clear()
+
+
+@define(name="attempt.does")
+def does(what: Any = None) -> Any:
+    """Return a value, raise an exception, or call what it is given."""
+    said.append(what)
+    return CHOICES[what]() if what in CHOICES else what
+
+
+@define(name="attempt.adoes")
+async def adoes(what: Any = None) -> Any:
+    await asyncio.sleep(0)
+    return does(what)
+
+
+@define(name="attempt.in_context", takes_context=True, timeout=60, max_attempts=3)
+def in_context(context: JobContext, n: int, *, again: int = 2) -> list[Any]:
+    assert current_context() is context
+    context.progress(n, 10, "going")
+    return [n, again, context.attempt, context.remaining_attempts]
+
+
+@define(name="attempt.ain_context", takes_context=True)
+async def ain_context(context: JobContext, n: int) -> int:
+    await asyncio.sleep(0)
+    assert current_context() is context
+    return n
+
+
+@define(name="attempt.keeps_nothing", store_result=False)
+def keeps_nothing(what: Any = None) -> object:
+    return ValueError("returned, not raised")
+
+
+@define(name="attempt.asked", backoff=lambda error, number: None if "stop" in str(error) else 7 * number)
+def asked(text: str) -> None:
+    raise ValueError(text)
+
+
+@define(name="attempt.ruled", retry_on=OSError, give_up_on=FileNotFoundError, backoff=Backoff(5))
+def ruled(kind: str) -> None:
+    raise {"os": OSError("again"), "file": FileNotFoundError("never"), "value": ValueError("never")}[kind]
+
+
+@define(name="attempt.broken_rules", backoff=lambda error, number: 1 / 0, retry_on=lambda error: bool(1 / 0))
+def broken_rules() -> None:
+    raise ValueError("the job's")
+
+
+@define(name="attempt.with_callbacks")
+def with_callbacks(n: int, text: str = "x") -> None: ...
+
+
+@with_callbacks.on_abandon
+def regrets(context: JobContext, n: int, text: str = "x") -> None:
+    said.append((context.error, n, text, current_context() is context))
+
+
+@with_callbacks.on_cancel
+def forgets(context: JobContext, n: int, text: str = "x") -> None:
+    said.append((context.error, n, text, current_context() is context))
+
+
+@define(name="attempt.awith_callbacks")
+async def awith_callbacks() -> None: ...
+
+
+@awith_callbacks.on_abandon
+async def aregrets(context: JobContext) -> None:
+    await asyncio.sleep(0)
+    said.append(current_context() is context)
+
+
+@awith_callbacks.on_cancel
+async def aforgets(context: JobContext) -> None:
+    raise KeyboardInterrupt
+
+
+class Unstorable:
+    """Nothing JSON knows."""
+
+
+def raises(error: Callable[..., BaseException], *args: Any) -> Callable[[], Any]:
+    """A function that raises, each time anew."""
+
+    def run() -> Any:
+        raise error(*args)
+
+    return run
+
+
+class Stop(Cancel):
+    """A subclass that says nothing to its parent."""
+
+    def __init__(self, text: str) -> None:
+        pass
+
+
+CHOICES: dict[str, Callable[[], Any]] = {
+    "value": raises(ValueError, "no"),
+    "exit": raises(SystemExit, 3),
+    "interrupt": raises(KeyboardInterrupt),
+    "generator": raises(GeneratorExit),
+    "stop": raises(StopIteration, "empty"),
+    "group": raises(ExceptionGroup, "many", [ValueError("a"), OSError("b")]),
+    "base": raises(BaseException, "base"),
+    "assertion": raises(AssertionError, "wrong"),
+    "recursion": lambda: CHOICES["recursion"](),
+    "cancelled": raises(asyncio.CancelledError()),
+    "ours": raises(PgJobsError, "of ours"),
+    "snooze": raises(Snooze, 90),
+    "eternity": raises(Snooze, 1e300),
+    "cancel": raises(Cancel, "changed\0"),
+    "subclass": raises(Stop, "by a subclass"),
+    "abandon": raises(Abandon, "pointless"),
+    "unstorable": Unstorable,
+    "unstorable error": raises(UnstorableResult, "by hand"),
+}
+
+
+def item(definition: JobDefinition[..., Any], *args: Any, **facts: Any) -> Item:
+    """A claimed run of ``definition``; ``facts`` are fields of ``Item``."""
+    known: dict[str, Any] = {
+        "run": 1,
+        "kind": BODY,
+        "id": 12,
+        "claim_id": "c1a1",
+        "name": definition.name,
+        "attempt": 1,
+        "max_attempts": 5,
+        "timeout": None,
+        "payload": encode_payload(args, facts.pop("kwargs", {}), 10**6),
+        "headers": None,
+        "queue": "mail",
+        "description": "",
+        "error": "",
+    }
+    return Item(**{**known, **facts})
+
+
+def prepare(run: Item, told: Told | None = None) -> Prepared | Decision:
+    return attempt.prepare(run, lambda *report: reported.append(report), told or Told())
+
+
+def perform(definition: JobDefinition[..., Any], *args: Any, told: Told | None = None, **facts: Any) -> Decision:
+    """Run an attempt in this thread."""
+    prepared = prepare(item(definition, *args, **facts), told)
+    return attempt.run_here(prepared) if isinstance(prepared, Prepared) else prepared
+
+
+def failure(decision: Decision) -> Failure:
+    assert isinstance(decision, decide.Retry | decide.Abandon | decide.Cancel)
+    assert decision.failure is not None
+    return decision.failure
+
+
+# Success
+
+
+@pytest.mark.parametrize("definition", [does, adoes], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    "value", [None, False, 0, "", [], {"a": [1, 2.5]}, "text", datetime(2024, 1, 1, tzinfo=UTC)], ids=repr
+)
+def test_any_value_is_a_success(definition: JobDefinition[..., Any], value: Any) -> None:
+    """A1, A2, C31: also what is false; None needs no room."""
+    CHOICES["given"] = lambda: value
+    assert perform(definition, "given") == decide.Succeed(None if value is None else encode_result(value, 1000))
+
+
+@pytest.mark.parametrize("definition", [does, adoes], ids=["sync", "async"])
+def test_a_value_that_cannot_be_stored_abandons(definition: JobDefinition[..., Any]) -> None:
+    """The work was done: never a retry, even with attempts left."""
+    decision = perform(definition, "unstorable")
+    assert isinstance(decision, decide.Abandon)
+    assert failure(decision).kind == "django_pgjobs.exceptions.UnstorableResult"
+    assert "Unstorable" in decision.reason
+
+
+def test_a_large_value_abandons() -> None:
+    with override_settings(PGJOBS={"RESULT_LIMIT_BYTES": 2000}):
+        decision = perform(does, "x" * 3000)
+    assert isinstance(decision, decide.Abandon)
+    assert "3002 bytes" in decision.reason
+
+
+def test_a_value_nobody_wants_is_dropped() -> None:
+    """A2: an exception that is returned, not raised, is a value like any other."""
+    assert perform(keeps_nothing) == decide.Succeed()
+
+
+def test_the_context_tells_what_the_claim_said() -> None:
+    """A64, C60."""
+    headers = encode_result({"at": datetime(2024, 1, 1, tzinfo=UTC)}, 1000)
+    prepared = prepare(
+        item(in_context, 1, attempt=2, max_attempts=3, timeout=60.0, headers=headers, description="for anna")
+    )
+    assert isinstance(prepared, Prepared)
+    context = prepared.context
+    assert (context.id, context.name, context.claim_id, context.queue) == (12, "attempt.in_context", "c1a1", "mail")
+    assert (context.attempt, context.max_attempts, context.remaining_attempts) == (2, 3, 2)
+    assert (context.description, context.timeout, context.error) == ("for anna", 60.0, None)
+    assert context.headers == {"at": datetime(2024, 1, 1, tzinfo=UTC)}
+    assert 0 <= clock.monotonic() - context.started < 10
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_the_job_gets_its_context(number: int) -> None:
+    """A64: what remains counts down."""
+    expected = json.dumps([7, 8, number, 4 - number], separators=(",", ":"))
+    decision = perform(in_context, 7, kwargs={"again": 8}, attempt=number, max_attempts=3)
+    assert isinstance(decision, decide.Succeed)
+    assert json.loads(decision.result or "") == json.loads(expected)
+    assert reported == [(7, 10, "going")]
+
+
+def test_an_async_job_gets_its_context() -> None:
+    assert perform(ain_context, 7) == decide.Succeed("7")
+
+
+def test_the_context_ends_with_the_attempt() -> None:
+    perform(in_context, 1)
+    perform(does, "value")
+    with pytest.raises(RuntimeError, match="No job is running"):
+        current_context()
+
+
+# Failure
+
+
+FAMILIES = ("value", "exit", "interrupt", "generator", "group", "base", "assertion", "recursion", "cancelled", "ours")
+
+
+@pytest.mark.parametrize("definition", [does, adoes], ids=["sync", "async"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_whatever_is_raised_is_a_failure(definition: JobDefinition[..., Any], family: str) -> None:
+    """A3, C27, C28: and this process goes on."""
+    decision = perform(definition, family)
+    assert isinstance(decision, decide.Retry)
+    assert decision.cause == "failed"
+    assert 15 * 0.9 <= decision.seconds <= 15 * 1.1
+    traceback = failure(decision).traceback
+    assert "Traceback (most recent call last):" in traceback.splitlines()[0]
+    assert "django_pgjobs" not in traceback.splitlines()[1]
+
+
+def test_an_iterator_that_ends_is_a_failure_in_both_colours() -> None:
+    """Python itself turns it into a RuntimeError inside of a coroutine."""
+    assert failure(perform(does, "stop")).kind == "StopIteration"
+    assert failure(perform(adoes, "stop")).kind == "RuntimeError"
+
+
+@pytest.mark.parametrize(("number", "expected"), [(1, 15), (2, 60), (3, 240), (4, 960)])
+def test_the_delay_grows(number: int, expected: float) -> None:
+    """C34: base × factor^(attempt − 1), jittered."""
+    decision = perform(does, "value", attempt=number)
+    assert isinstance(decision, decide.Retry)
+    assert decision.seconds == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.parametrize(("limit", "runs"), [(1, 1), (3, 3)])
+def test_attempts_are_charged_until_none_is_left(limit: int, runs: int) -> None:
+    """C32, C33, P23, P26, A4: max_attempts counts all starts; the last failure ends the job and keeps its error."""
+    decisions = [perform(does, "value", attempt=number, max_attempts=limit) for number in range(1, runs + 1)]
+    assert [type(decision) for decision in decisions] == [decide.Retry] * (runs - 1) + [decide.Abandon]
+    last = decisions[-1]
+    assert isinstance(last, decide.Abandon)
+    assert (last.reason, last.cause) == ("no attempts left", "failed")
+    assert failure(last).summary == "ValueError: no"
+
+
+def test_more_attempts_than_allowed_are_never_run() -> None:
+    """C17, C18: after a kill on the last attempt."""
+    decision = perform(does, "value", attempt=6, max_attempts=5)
+    assert said == []
+    assert isinstance(decision, decide.Abandon)
+    assert (decision.reason, decision.cause) == ("attempts exhausted", None)
+    assert failure(decision).kind == "django_pgjobs.exceptions.AttemptsExhausted"
+
+
+@pytest.mark.parametrize(
+    ("definition", "argument", "expected"),
+    [
+        (asked, "go on", 14.0),
+        (asked, "stop", None),
+        (ruled, "os", 5.0),
+        (ruled, "file", None),
+        (ruled, "value", None),
+    ],
+)
+def test_rules_are_asked_about_the_live_exception(
+    definition: JobDefinition[..., Any], argument: str, expected: float | None
+) -> None:
+    """P22, with callables evaluated where the exception lives."""
+    decision = perform(definition, argument, attempt=2)
+    if expected is None:
+        assert isinstance(decision, decide.Abandon)
+        assert decision.reason == "not to be retried"
+        failure(decision)
+    else:
+        assert isinstance(decision, decide.Retry)
+        assert decision.seconds == expected
+
+
+def test_broken_rules_mean_a_retry(caplog: pytest.LogCaptureFixture) -> None:
+    decision = perform(broken_rules)
+    assert isinstance(decision, decide.Retry)
+    assert failure(decision).summary == "ValueError: the job's"
+    assert "retry rule failed name=attempt.broken_rules" in caplog.text
+    assert "backoff failed name=attempt.broken_rules" in caplog.text
+
+
+# What a job asks for
+
+
+@pytest.mark.parametrize("definition", [does, adoes], ids=["sync", "async"])
+def test_what_a_job_asks_for(definition: JobDefinition[..., Any]) -> None:
+    """On its last attempt as well: none of these is a failure to be counted."""
+    last = {"attempt": 5, "max_attempts": 5}
+    assert perform(definition, "snooze", **last) == decide.Snooze(90)
+    assert perform(definition, "cancel", **last) == decide.Cancel("changed\\0")
+    assert perform(definition, "subclass") == decide.Cancel("by a subclass")
+    abandoned = perform(definition, "abandon")
+    assert isinstance(abandoned, decide.Abandon)
+    assert abandoned.reason == "pointless"
+    assert failure(abandoned).kind == "django_pgjobs.exceptions.Abandon"
+
+
+def test_a_snooze_stays_on_the_calendar() -> None:
+    """A year of five digits can be stored, and never read again."""
+    assert perform(does, "eternity") == decide.Snooze(LONGEST_SECONDS)
+
+
+@pytest.mark.parametrize("definition", [does, adoes], ids=["sync", "async"])
+def test_any_end_but_success_of_a_cancelled_job_is_a_cancel(definition: JobDefinition[..., Any]) -> None:
+    told = Told(True, "anna", "not needed")
+    assert perform(definition, "fine", told=told) == decide.Succeed('"fine"')
+    assert perform(definition, "snooze", told=told) == decide.Cancel()
+    assert perform(definition, "abandon", told=told) == decide.Cancel()
+    assert perform(definition, "cancel", told=told) == decide.Cancel("changed\\0")
+    for family in ("value", "exit", "unstorable"):
+        decision = perform(definition, family, told=told, attempt=5)
+        assert isinstance(decision, decide.Cancel)
+        failure(decision)
+
+
+def test_a_job_hears_of_the_wish_while_it_runs() -> None:
+    told = Told()
+
+    def notices() -> list[Any]:
+        context = current_context()
+        before = context.cancelled
+        told.by, told.reason, told.requested = "anna", "not needed", True
+        return [before, context.cancelled, context.cancelled_by, context.cancel_reason]
+
+    CHOICES["given"] = notices
+    decision = perform(does, "given", told=told)
+    assert decision == decide.Succeed(encode_result([False, True, "anna", "not needed"], 1000))
+
+
+# What cannot be called
+
+
+def test_an_unknown_job_is_parked() -> None:
+    decision = perform(does, name="attempt.doess")
+    assert isinstance(decision, decide.Park)
+    assert "attempt.doess" in decision.reason
+    assert "attempt.does" in decision.reason
+    assert decision.fingerprint == ""
+
+
+@pytest.mark.parametrize("payload", [None, "", "{", "[]", '{"args": [1, 2]}', '{"args": [], "kwargs": {"no": 1}}'])
+def test_an_unreadable_payload_is_parked_with_the_code_that_could_not_read_it(payload: str | None) -> None:
+    decision = perform(does, payload=payload)
+    assert isinstance(decision, decide.Park)
+    assert decision.fingerprint == does.fingerprint
+    assert decision.reason
+    assert said == []
+
+
+def test_unreadable_headers_are_parked() -> None:
+    assert isinstance(perform(does, headers="{"), decide.Park)
+
+
+def test_an_unreadable_payload_parks_on_abandon_and_skips_on_cancel(caplog: pytest.LogCaptureFixture) -> None:
+    """A cancelled job cannot be parked; marked again for its callback it would go round for ever."""
+    assert isinstance(perform(with_callbacks, payload="{", kind=ON_ABANDON), decide.Park)
+    assert perform(with_callbacks, payload="{", kind=ON_CANCEL) == decide.Succeed()
+    assert "callback cannot run, the job ends without it on_cancel=attempt.with_callbacks job=12" in caplog.text
+
+
+# Callbacks
+
+
+@pytest.mark.parametrize("kind", [ON_ABANDON, ON_CANCEL])
+def test_a_callback_gets_the_context_and_the_arguments(kind: str) -> None:
+    """A5: with what ended the job, even when no attempt is left."""
+    facts = {"kind": kind, "attempt": 6, "kwargs": {"text": "y"}}
+    assert perform(with_callbacks, 7, **facts, error="ValueError: no") == decide.Succeed()
+    assert perform(with_callbacks, 7, **facts) == decide.Succeed()
+    assert said == [(Failure("", "ValueError: no"), 7, "y", True), (None, 7, "y", True)]
+
+
+@pytest.mark.parametrize("kind", [ON_ABANDON, ON_CANCEL])
+def test_without_a_callback_nothing_happens(kind: str) -> None:
+    """A8."""
+    assert perform(does, "value", kind=kind) == decide.Succeed()
+    assert said == []
+
+
+def test_an_async_callback_runs(caplog: pytest.LogCaptureFixture) -> None:
+    assert perform(awith_callbacks, kind=ON_ABANDON) == decide.Succeed()
+    assert said == [True]
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(("definition", "kind"), [(awith_callbacks, ON_CANCEL), (with_callbacks, ON_ABANDON)])
+def test_an_error_in_a_callback_is_logged_and_changes_nothing(
+    definition: JobDefinition[..., Any], kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A7, C28."""
+    monkeypatch.setattr(with_callbacks, "on_abandon_func", lambda context, n: 1 / 0)
+    arguments = (7,) if definition is with_callbacks else ()
+    assert perform(definition, *arguments, kind=kind) == decide.Succeed()
+    [record] = caplog.records
+    assert record.levelno == logging.ERROR
+    assert record.exc_info
+    assert record.getMessage().startswith(f"callback failed {kind}={definition.name} name=")
+
+
+def test_callbacks_in_the_loop_of_the_executor() -> None:
+    """There the event loop is the caller's; the callback gets a thread."""
+
+    async def in_loop(run: Item) -> Decision:
+        prepared = prepare(run)
+        assert isinstance(prepared, Prepared)
+        return await attempt.arun(prepared)
+
+    assert async_to_sync(in_loop)(item(awith_callbacks, kind=ON_ABANDON)) == decide.Succeed()
+    assert async_to_sync(in_loop)(item(with_callbacks, 7, kind=ON_ABANDON)) == decide.Succeed()
+    assert async_to_sync(in_loop)(item(adoes, "text")) == decide.Succeed('"text"')
+    assert said == [True, (None, 7, "x", True), "text"]
+
+
+# Middleware
+
+
+def outer(run: Callable[[JobContext], Any]) -> Callable[[JobContext], Any]:
+    def layer(context: JobContext) -> Any:
+        said.append(("in", context.id, current_context() is context))
+        try:
+            return [run(context), "outer"]
+        finally:
+            said.append(("out", context.id))
+
+    return layer
+
+
+def failing(run: Callable[[JobContext], Any]) -> Callable[[JobContext], Any]:
+    def layer(context: JobContext) -> Any:
+        run(context)
+        raise OSError("after the body")
+
+    return layer
+
+
+def settled(run: Callable[[JobContext], Any]) -> Callable[[JobContext], Any]:
+    def layer(context: JobContext) -> Any:
+        try:
+            return run(context)
+        except ValueError as error:
+            raise Snooze(5) from error
+
+    return layer
+
+
+def layers(*names: str) -> Any:
+    return override_settings(PGJOBS={"MIDDLEWARE": [f"{__name__}.{name}" for name in names]})
+
+
+@pytest.mark.parametrize("definition", [does, adoes], ids=["sync", "async"])
+def test_middleware_is_around_the_body(definition: JobDefinition[..., Any]) -> None:
+    with layers("outer"):
+        assert perform(definition, "text") == decide.Succeed(encode_result(["text", "outer"], 100))
+        assert said == [("in", 12, True), "text", ("out", 12)]
+        assert isinstance(perform(definition, "value"), decide.Retry)
+        assert said[3:] == [("in", 12, True), "value", ("out", 12)]
+
+
+@pytest.mark.parametrize("definition", [does, adoes], ids=["sync", "async"])
+def test_middleware_may_fail_or_settle_an_attempt(definition: JobDefinition[..., Any]) -> None:
+    with layers("failing"):
+        assert failure(perform(definition, "text")).summary == "OSError: after the body"
+    with layers("settled"):
+        assert perform(definition, "value") == decide.Snooze(5)
+
+
+def test_middleware_is_not_around_callbacks() -> None:
+    with layers("failing"):
+        assert perform(with_callbacks, 7, kind=ON_ABANDON) == decide.Succeed()
+
+
+def test_middleware_that_cannot_be_loaded_is_a_failure() -> None:
+    """The worker's checks say so at its start; here it must not end the thread."""
+    with layers("no_such"):
+        assert "no_such" in failure(perform(does)).message
