@@ -7,7 +7,7 @@ Shared by everything that ends attempts: the worker's ack thread in batches, ``r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, assert_never
 
 from django_pgjobs import decisions as decide
 from django_pgjobs import store
@@ -56,6 +56,8 @@ def end_of(decision: Decision, job_id: int, claim_id: str, name: str, seconds: f
             return kind, End(
                 job_id, claim_id, seconds, outcome=Outcome.CANCELLED, cause=cause, reason=reason, failure=failure
             )
+        case _:
+            assert_never(decision)
 
 
 def after_callback(job_id: int, claim_id: str, outcome: str) -> End:

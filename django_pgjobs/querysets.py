@@ -52,14 +52,14 @@ class JobQuerySet(models.QuerySet["Job"]):
         return steering.abandon(self.model, self._alias(), self._ids(), by=by, reason=reason)
 
     @_alters_queryset
-    def retry(self) -> Steered:
+    def retry(self, *, by: object = None, reason: str = "") -> Steered:
         """Make abandoned, cancelled and parked jobs ready, with as many more attempts as their definition gives."""
-        return steering.retry(self.model, self._alias(), self._ids())
+        return steering.retry(self.model, self._alias(), self._ids(), by=by, reason=reason)
 
     @_alters_queryset
-    def release(self) -> Steered:
+    def release(self, *, by: object = None, reason: str = "") -> Steered:
         """Ask the workers of these running jobs to give them back, uncharged."""
-        return steering.release(self.model, self._alias(), self._ids())
+        return steering.release(self.model, self._alias(), self._ids(), by=by, reason=reason)
 
     @_alters_queryset
     def reschedule(
@@ -69,10 +69,14 @@ class JobQuerySet(models.QuerySet["Job"]):
         delay: float | timedelta | None = None,
         queue: str | None = None,
         priority: int | None = None,
+        by: object = None,
+        reason: str = "",
     ) -> Steered:
         """Move unclaimed jobs to another instant (``delay`` in seconds, database clock), queue or priority."""
         using, ids = self._alias(), self._ids()
-        return steering.reschedule(self.model, using, ids, run_at=run_at, delay=delay, queue=queue, priority=priority)
+        return steering.reschedule(
+            self.model, using, ids, run_at=run_at, delay=delay, queue=queue, priority=priority, by=by, reason=reason
+        )
 
     @_alters_queryset
     async def acancel(self, *, mode: str = "ask", by: object = None, reason: str = "") -> Steered:
@@ -85,14 +89,14 @@ class JobQuerySet(models.QuerySet["Job"]):
         return await sync_to_async(self.abandon)(by=by, reason=reason)
 
     @_alters_queryset
-    async def aretry(self) -> Steered:
+    async def aretry(self, *, by: object = None, reason: str = "") -> Steered:
         """Retry, from asynchronous code."""
-        return await sync_to_async(self.retry)()
+        return await sync_to_async(self.retry)(by=by, reason=reason)
 
     @_alters_queryset
-    async def arelease(self) -> Steered:
+    async def arelease(self, *, by: object = None, reason: str = "") -> Steered:
         """Release, from asynchronous code."""
-        return await sync_to_async(self.release)()
+        return await sync_to_async(self.release)(by=by, reason=reason)
 
     @_alters_queryset
     async def areschedule(self, **to: Any) -> Steered:
@@ -128,14 +132,14 @@ class Steerable(models.Model):
         return self._itself().abandon(by=by, reason=reason)
 
     @_alters
-    def retry(self) -> Steered:
+    def retry(self, *, by: object = None, reason: str = "") -> Steered:
         """Make this job ready again; see ``JobQuerySet.retry``."""
-        return self._itself().retry()
+        return self._itself().retry(by=by, reason=reason)
 
     @_alters
-    def release(self) -> Steered:
+    def release(self, *, by: object = None, reason: str = "") -> Steered:
         """Ask this job's worker to give it back; see ``JobQuerySet.release``."""
-        return self._itself().release()
+        return self._itself().release(by=by, reason=reason)
 
     @_alters
     def reschedule(
@@ -145,9 +149,13 @@ class Steerable(models.Model):
         delay: float | timedelta | None = None,
         queue: str | None = None,
         priority: int | None = None,
+        by: object = None,
+        reason: str = "",
     ) -> Steered:
         """Move this job; see ``JobQuerySet.reschedule``."""
-        return self._itself().reschedule(run_at=run_at, delay=delay, queue=queue, priority=priority)
+        return self._itself().reschedule(
+            run_at=run_at, delay=delay, queue=queue, priority=priority, by=by, reason=reason
+        )
 
     @_alters
     async def acancel(self, *, mode: str = "ask", by: object = None, reason: str = "") -> Steered:
@@ -160,14 +168,14 @@ class Steerable(models.Model):
         return await self._itself().aabandon(by=by, reason=reason)
 
     @_alters
-    async def aretry(self) -> Steered:
+    async def aretry(self, *, by: object = None, reason: str = "") -> Steered:
         """Retry, from asynchronous code."""
-        return await self._itself().aretry()
+        return await self._itself().aretry(by=by, reason=reason)
 
     @_alters
-    async def arelease(self) -> Steered:
+    async def arelease(self, *, by: object = None, reason: str = "") -> Steered:
         """Release, from asynchronous code."""
-        return await self._itself().arelease()
+        return await self._itself().arelease(by=by, reason=reason)
 
     @_alters
     async def areschedule(self, **to: Any) -> Steered:

@@ -8,6 +8,7 @@ this path is not hot; ``store`` writes them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -25,6 +26,8 @@ from django_pgjobs.states import CancelMode
 
 if TYPE_CHECKING:
     from django_pgjobs.models import Job
+
+log = logging.getLogger("django_pgjobs")
 
 BATCH = 1000
 LOCK_SECONDS = 5
@@ -57,7 +60,7 @@ def cancel(jobs: type[Job], using: str, ids: Iterable[int], *, mode: str, by: ob
     def write(db: store.Database, held: Sequence[int]) -> list[int]:
         return store.cancel_jobs(db, held, mode=mode, by=_who(by), reason=reason, with_callback=callbacks)
 
-    return _steer(jobs, using, ids, write)
+    return _told("cancel", by, reason, _steer(jobs, using, ids, write))
 
 
 def abandon(jobs: type[Job], using: str, ids: Iterable[int], *, by: object, reason: str) -> Steered:
@@ -68,22 +71,22 @@ def abandon(jobs: type[Job], using: str, ids: Iterable[int], *, by: object, reas
     def write(db: store.Database, held: Sequence[int]) -> list[int]:
         return store.abandon_jobs(db, held, reason=f"{text}: {reason}" if reason else text, with_callback=callbacks)
 
-    return _steer(jobs, using, ids, write)
+    return _told("abandon", by, reason, _steer(jobs, using, ids, write))
 
 
-def retry(jobs: type[Job], using: str, ids: Iterable[int]) -> Steered:
+def retry(jobs: type[Job], using: str, ids: Iterable[int], *, by: object, reason: str) -> Steered:
     """Retry: see ``JobQuerySet.retry``."""
     attempts = {name: registry.get(name).max_attempts for name in registry.names()}
 
     def write(db: store.Database, held: Sequence[int]) -> list[int]:
         return store.retry_jobs(db, held, attempts=attempts, default_attempts=get_conf().default_max_attempts)
 
-    return _steer(jobs, using, ids, write)
+    return _told("retry", by, reason, _steer(jobs, using, ids, write))
 
 
-def release(jobs: type[Job], using: str, ids: Iterable[int]) -> Steered:
+def release(jobs: type[Job], using: str, ids: Iterable[int], *, by: object, reason: str) -> Steered:
     """Release: see ``JobQuerySet.release``."""
-    return _steer(jobs, using, ids, store.release_wish)
+    return _told("release", by, reason, _steer(jobs, using, ids, store.release_wish))
 
 
 def reschedule(
@@ -95,6 +98,8 @@ def reschedule(
     delay: float | timedelta | None,
     queue: str | None,
     priority: int | None,
+    by: object,
+    reason: str,
 ) -> Steered:
     """Reschedule: see ``JobQuerySet.reschedule``."""
     seconds = _check_reschedule(run_at, delay, queue, priority)
@@ -102,7 +107,7 @@ def reschedule(
     def write(db: store.Database, held: Sequence[int]) -> list[int]:
         return store.reschedule_jobs(db, held, run_at=run_at, delay_seconds=seconds, queue=queue, priority=priority)
 
-    return _steer(jobs, using, ids, write)
+    return _told("reschedule", by, reason, _steer(jobs, using, ids, write))
 
 
 def _check_reschedule(
@@ -133,6 +138,12 @@ def _who(by: object) -> str:
     meta = getattr(by, "_meta", None)
     key = getattr(by, "pk", None)
     return f"{meta.label}:{key} {by}" if meta is not None else str(by)
+
+
+def _told(verb: str, by: object, reason: str, steered: Steered) -> Steered:
+    """Log who did what, and why: not every action leaves that on the row."""
+    log.info("operator's %s changed=%d skipped=%s by=%s: %s", verb, steered.changed, steered.skipped, _who(by), reason)
+    return steered
 
 
 def _names_with(callback: str) -> list[str]:

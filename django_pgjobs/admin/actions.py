@@ -89,7 +89,7 @@ ACTIONS: dict[str, Action] = {
             question=_("Make these jobs ready again, with fresh attempts?"),
             permission="pgjobs.retry_job",
             states=frozenset({JobState.ABANDONED, JobState.CANCELLED, JobState.PARKED}),
-            run=lambda jobs, by, asked: jobs.retry(),
+            run=lambda jobs, by, asked: jobs.retry(by=by),
         ),
         Action(
             name="run_now",
@@ -97,7 +97,7 @@ ACTIONS: dict[str, Action] = {
             question=_("Make these scheduled jobs due now?"),
             permission="pgjobs.reschedule_job",
             states=frozenset({JobState.READY}),
-            run=lambda jobs, by, asked: jobs.reschedule(delay=0),
+            run=lambda jobs, by, asked: jobs.reschedule(delay=0, by=by),
         ),
         Action(
             name="release",
@@ -105,7 +105,7 @@ ACTIONS: dict[str, Action] = {
             question=_("Ask the workers of these running jobs to give them back? They run again, uncharged."),
             permission="pgjobs.reschedule_job",
             states=frozenset({JobState.RUNNING}),
-            run=lambda jobs, by, asked: jobs.release(),
+            run=lambda jobs, by, asked: jobs.release(by=by),
         ),
         Action(
             name="cancel",

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from django.db import connections
 
-from django_pgjobs.store.database import Database, on, statement
+from django_pgjobs.store import database
+from django_pgjobs.store.database import Database, on
 
 COPY_FROM_JOBS = 200
 """Rows from which a COPY is faster than one multi-row INSERT (benchmarks/registering.py)."""
@@ -92,7 +93,7 @@ def _job_as_json(new: NewJob) -> str:
 
 def _copy_jobs(using: str, new: Sequence[NewJob]) -> list[int]:
     reserved = on(using).fetch("reserve_ids", {"count": len(new)})
-    with connections[using].cursor() as cursor, cursor.copy(statement("copy_jobs")) as copy:
+    with connections[using].cursor() as cursor, cursor.copy(database.statement("copy_jobs")) as copy:
         for (job_id, now), job in zip(reserved, new, strict=True):
             run_at = (job.run_at or now) + timedelta(seconds=job.delay_seconds or 0.0)
             copy.write_row(

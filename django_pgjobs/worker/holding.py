@@ -164,8 +164,6 @@ class Holding:
             decision = decide.Cancel("", getattr(decision, "failure", None))
         job, claim_id = run.job, run.claim.claim_id
         kind, end = finalising.end_of(decision, job.id, claim_id, job.name, seconds)
-        if kind == MARK:
-            run.outcome, run.error = end.outcome, end.failure.summary if end.failure else ""
         self._write(kind, run, end)
 
     def _write(self, kind: str, run: Run, end: End) -> None:
@@ -200,6 +198,9 @@ class Holding:
     def stored(self, kind: str, entries: list[tuple[Run, End, Any]]) -> None:
         """Ends that have been flushed."""
         if kind == MARK:
+            for run, end, _ in entries:
+                # From what was written: the ack thread may have made a cancel, or an abandon, of another end.
+                run.outcome, run.error = end.outcome, end.failure.summary if end.failure else ""
             self._start_callbacks([run for run, _, _ in entries])
             return
         self._strike([run for run, _, _ in entries])

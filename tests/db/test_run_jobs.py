@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import User
-from django.db import IntegrityError, connection, transaction
+from django.db import DataError, IntegrityError, connection, transaction
 from django.db.transaction import TransactionManagementError
 from django.test import TestCase, TransactionTestCase, override_settings
 from django.utils import translation
@@ -89,6 +89,14 @@ def swallows() -> None:
     try:
         User.objects.create(username="lost")
     except IntegrityError:
+        said.append("swallowed")
+
+
+def divides_by_zero() -> None:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1 / 0")
+    except DataError:
         said.append("swallowed")
 
 
@@ -314,6 +322,32 @@ def test_a_job_that_swallows_a_database_error_cannot_succeed_in_a_transaction(
     assert isinstance(ran.errors[0], TransactionManagementError)
     assert not User.objects.exists()
     assert "TransactionTestCase" in caplog.text
+
+
+@in_a_test_case
+def test_an_error_that_django_does_not_know_of_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
+    """A cursor leaves no mark on Django's side of the connection."""
+    with mock.patch.object(swallows, "func", side_effect=divides_by_zero):
+        job = swallows.register()
+        assert run_jobs().abandoned == [job.pk]
+    assert "caught a database error" in caplog.text
+    makes_user.register("anna")
+    assert run_jobs().succeeded
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+@pytest.mark.parametrize("marked", [True, False])
+def test_other_databases_have_savepoints_too(marked: bool) -> None:
+    """And one that is not PostgreSQL is believed when it says nothing."""
+
+    def writes() -> None:
+        User.objects.using("other").create(username="elsewhere")
+        transaction.set_rollback(marked, using="other")
+
+    with mock.patch.object(swallows, "func", side_effect=writes):
+        job = swallows.register()
+        assert outcomes(run_jobs()) == {"abandoned" if marked else "succeeded": [job.pk]}
+    assert User.objects.using("other").exists() is not marked
 
 
 @in_a_test_case

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import doctest
 import sys
+import unittest
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +13,7 @@ from types import ModuleType
 
 import pytest
 from django.core.checks import run_checks
-from django.test import override_settings
+from django.test import TestCase, override_settings
 
 from django_pgjobs.conf import problems
 from django_pgjobs.registry import registry
@@ -66,6 +67,12 @@ class Page:
         runner.run(test, out=said.append, clear_globs=False)
         assert not runner.failures, "".join(said)
 
+    def cases(self) -> list[type[TestCase]]:
+        """Return the test cases that the page's own modules declare."""
+        made = [module for name, module in sys.modules.items() if self.before.get(name) is not module]
+        found = [value for module in made for value in vars(module).values() if isinstance(value, type)]
+        return [kind for kind in found if issubclass(kind, TestCase) and kind.__module__ in {m.__name__ for m in made}]
+
     def forget(self) -> None:
         for name in set(sys.modules) - set(self.before):
             del sys.modules[name]
@@ -90,6 +97,11 @@ def test_the_examples_of_a_page_run(path: Path) -> None:
             assert block.language in CODE + PROSE, f"{block.where}: {block.language!r} is no language we know"
             if block.language in CODE and "skip" not in block.marks:
                 page.run(block)
+        for case in page.cases():
+            result = unittest.TestResult()
+            unittest.defaultTestLoader.loadTestsFromTestCase(case).run(result)
+            assert result.testsRun
+            assert result.wasSuccessful(), "".join(text for _, text in [*result.errors, *result.failures])
         assert [message for message in run_checks(tags=["pgjobs"]) if message.id != "pgjobs.W001"] == []
 
 

@@ -250,7 +250,7 @@ def shared_worker(module_worker: WorkerProcess, committed: None) -> Iterator[Wor
     ended(*Job.objects.filter(finished_at=None), timeout=30)
 
 
-def ended(*jobs: Job, timeout: float = 30) -> list[Job]:
+def ended(*jobs: Job, timeout: float = 20) -> list[Job]:
     """Wait until all these jobs have ended and return them read anew, in order."""
     ids = [job.pk for job in jobs]
     open_jobs = Job.objects.filter(pk__in=ids, finished_at=None)

@@ -139,7 +139,7 @@ CHOICES: dict[str, Callable[[], Any]] = {
     "base": raises(BaseException, "base"),
     "assertion": raises(AssertionError, "wrong"),
     "recursion": lambda: CHOICES["recursion"](),
-    "cancelled": raises(asyncio.CancelledError()),
+    "cancelled": raises(asyncio.CancelledError),
     "ours": raises(PgJobsError, "of ours"),
     "snooze": raises(Snooze, 90),
     "eternity": raises(Snooze, 1e300),
@@ -260,7 +260,18 @@ def test_the_context_ends_with_the_attempt() -> None:
 # Failure
 
 
-FAMILIES = ("value", "exit", "interrupt", "generator", "group", "base", "assertion", "recursion", "cancelled", "ours")
+FAMILIES = {
+    "value": "ValueError",
+    "exit": "SystemExit",
+    "interrupt": "KeyboardInterrupt",
+    "generator": "GeneratorExit",
+    "group": "ExceptionGroup",
+    "base": "BaseException",
+    "assertion": "AssertionError",
+    "recursion": "RecursionError",
+    "cancelled": "asyncio.exceptions.CancelledError",
+    "ours": "django_pgjobs.exceptions.PgJobsError",
+}
 
 
 @pytest.mark.parametrize("definition", [does, adoes], ids=["sync", "async"])
@@ -271,6 +282,7 @@ def test_whatever_is_raised_is_a_failure(definition: JobDefinition[..., Any], fa
     assert isinstance(decision, decide.Retry)
     assert decision.cause == "failed"
     assert 15 * 0.9 <= decision.seconds <= 15 * 1.1
+    assert failure(decision).kind == FAMILIES[family]
     traceback = failure(decision).traceback
     assert "Traceback (most recent call last):" in traceback.splitlines()[0]
     assert "django_pgjobs" not in traceback.splitlines()[1]

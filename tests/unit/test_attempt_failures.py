@@ -1,0 +1,206 @@
+"""What is kept of an error: kind, message, the whole chain of causes, a traceback that begins in the job's code."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from django_pgjobs import attempt
+from django_pgjobs.attempt import clean, failure_of
+from django_pgjobs.decisions import Failure
+
+
+def caught(raising: Any) -> BaseException:
+    try:
+        raising()
+    except BaseException as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def plain() -> None:
+    raise ValueError("no")
+
+
+def from_another() -> None:
+    try:
+        plain()
+    except ValueError as error:
+        raise RuntimeError("because") from error
+
+
+def while_handling() -> None:
+    try:
+        plain()
+    except ValueError:
+        raise KeyError("missing")  # noqa: B904
+
+
+def from_none() -> None:
+    try:
+        plain()
+    except ValueError:
+        raise RuntimeError("alone") from None
+
+
+class Equal(Exception):
+    def __eq__(self, other: object) -> bool:
+        raise SystemExit("compared")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise SystemExit("asked")
+
+
+class Wrong(Exception):
+    def __str__(self) -> str:
+        return 7  # type: ignore[return-value]
+
+
+class Nested:
+    class Deep(Exception):
+        pass
+
+
+def test_kind_and_message() -> None:
+    """C27: builtins by their name alone, others qualified."""
+    failure = failure_of(caught(plain))
+    assert (failure.kind, failure.message, failure.chain) == ("ValueError", "no", (("ValueError", "no"),))
+    assert failure_of(Nested.Deep()).kind == f"{__name__}.Nested.Deep"
+    assert failure_of(KeyError("a")).message == "'a'"
+
+
+@pytest.mark.parametrize(
+    ("raising", "chain"),
+    [
+        (from_another, (("RuntimeError", "because"), ("ValueError", "no"))),
+        (while_handling, (("KeyError", "'missing'"), ("ValueError", "no"))),
+        (from_none, (("RuntimeError", "alone"),)),
+    ],
+)
+def test_the_whole_chain_is_kept(raising: Any, chain: Any) -> None:
+    """P27: ``raise A from B`` shows both."""
+    failure = failure_of(caught(raising))
+    assert failure.chain == chain
+    assert failure.summary == " ← ".join(f"{kind}: {message}" for kind, message in chain)
+    assert all(message in failure.traceback for _, message in chain)
+
+
+def test_a_chain_that_bites_its_tail_ends() -> None:
+    one, other = ValueError("one"), ValueError("other")
+    one.__cause__, other.__cause__ = other, one
+    assert failure_of(one).chain == (("ValueError", "one"), ("ValueError", "other"))
+
+
+def test_a_long_chain_is_cut() -> None:
+    error: BaseException = ValueError("first")
+    for number in range(30):
+        after = ValueError(str(number))
+        after.__cause__, error = error, after
+    assert len(failure_of(error).chain) == attempt.CHAIN_LIMIT
+
+
+def test_the_jobs_own_comparison_is_not_asked() -> None:
+    first, second = Equal("first"), Equal("second")
+    first.__cause__ = second
+    assert [message for _, message in failure_of(first).chain] == ["first", "second"]
+
+
+@pytest.mark.parametrize("error", [Mute(), Wrong()], ids=["mute", "wrong"])
+def test_a_message_that_cannot_be_read(error: Exception) -> None:
+    failure = failure_of(error)
+    assert failure.message == "(its message cannot be read)"
+    assert failure.traceback != ""
+
+
+def test_a_traceback_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The frames remain, without the texts that are the job's own code."""
+    error = caught(plain)
+
+    def broken(*args: Any, **options: Any) -> Any:
+        raise RecursionError
+
+    monkeypatch.setattr(attempt.tracebacks, "TracebackException", broken)
+    assert "in plain" in failure_of(error).traceback
+
+
+def test_messages_are_bounded() -> None:
+    assert len(failure_of(ValueError("x" * 5000)).message) == attempt.MESSAGE_LIMIT
+
+
+def test_the_summary_is_one_line() -> None:
+    failure = failure_of(ValueError("one\n  two\r\nthree"))
+    assert failure.message == "one\n  two\r\nthree"
+    assert failure.summary == "ValueError: one two three"
+
+
+@pytest.mark.parametrize(
+    ("failure", "summary"),
+    [
+        (Failure("shop.Declined", "refused"), "Declined: refused"),
+        (Failure("shop.Declined", ""), "Declined"),
+        (Failure("", "ValueError: no"), "ValueError: no"),
+        (Failure("", ""), ""),
+    ],
+)
+def test_a_failure_without_a_chain(failure: Failure, summary: str) -> None:
+    assert failure.summary == summary
+
+
+def test_the_traceback_begins_in_the_jobs_code() -> None:
+    def ours() -> None:
+        plain()
+
+    error = caught(ours)
+    lines = failure_of(error).traceback.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert "in caught" in lines[1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attempt, "OUR_FILES", {__file__})
+        assert "in caught" in failure_of(error).traceback, "all of it, where everything is ours"
+    assert lines[-1] == "ValueError: no"
+
+
+def test_an_error_that_was_never_raised_has_no_frames() -> None:
+    assert failure_of(ValueError("no")).traceback == "ValueError: no\n"
+
+
+def test_a_group_shows_its_members() -> None:
+    failure = failure_of(ExceptionGroup("many", [ValueError("a"), OSError("b")]))
+    assert failure.message == "many (2 sub-exceptions)"
+    assert "ValueError: a" in failure.traceback
+    assert "OSError: b" in failure.traceback
+
+
+@pytest.mark.parametrize("limit", [0, 1, 100, 101])
+def test_a_long_traceback_keeps_both_ends(limit: int) -> None:
+    error = caught(lambda: exec("raise ValueError('x' * 3000 + 'end')"))
+    with override_settings(PGJOBS={"TRACEBACK_LIMIT_CHARS": limit}):
+        text = failure_of(error).traceback
+    before, between, after = text.split("\n… ")[0], *text.split("\n… ")[1].split(" characters …\n")
+    assert len(before) == len(after) == limit // 2
+    whole = failure_of(error).traceback
+    assert len(before) + int(between) + len(after) == len(whole)
+    assert whole.startswith(before)
+    assert whole.endswith(after)
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "grün ←", "\x1b[31m"])
+def test_everything_kept_fits_into_the_database(text: str) -> None:
+    """PostgreSQL's text holds neither NUL nor lone surrogates."""
+    failure = failure_of(caught(lambda: exec("raise ValueError(text)", {"text": text})))
+    for kept in (failure.kind, failure.message, failure.traceback, failure.summary):
+        assert "\0" not in kept
+        kept.encode()
+    assert json.loads(json.dumps(failure.chain)) == [[failure.kind, failure.message]]
+
+
+def test_clean_leaves_ordinary_text_alone() -> None:
+    assert clean("grün ← é\n") == "grün ← é\n"
+    assert clean("\0 \udfff") == "\\0 \\udfff"
