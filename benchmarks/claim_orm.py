@@ -1,9 +1,10 @@
-"""Claim batches by the raw statement and by the ORM's ``select_for_update(skip_locked=True)``, and print ratios (ADR-0007).
+"""Claim batches by the raw statement and by the ORM's ``select_for_update(skip_locked=True)``; print ratios (ADR-0007).
 
-Both pick the same rows under the same conditions and leave the same columns and ledger behind. Six ways are timed, in turns,
-so that a busy machine hurts all alike:
+Both pick the same rows under the same conditions and leave the same columns and ledger behind. Six ways are timed,
+in turns, so that a busy machine hurts all alike:
 
 * ``raw``      sql/claim_jobs.sql on a worker's own connection: one statement, binary results, no Django
+* ``raw, durable``      the same with a commit that waits for the disk
 * ``raw, no frontier``  the same, always from the beginning of the queue
 * ``raw on Django``     the same through Django's connection: what the ORM could save at most by better SQL
 * ``orm``      ORM: pick and lock, then update, then insert the ledger row; rows read as tuples; from the frontier
@@ -11,7 +12,8 @@ so that a busy machine hurts all alike:
 
     python benchmarks/claim_orm.py [--jobs 20000] [--seconds 2] [--rounds 3] [--future 20000]
 
-Uses DATABASE_URL as tests do, makes a database of its own and drops it. Figures of one run compare; of two runs they do not.
+Uses DATABASE_URL as tests do, makes a database of its own and drops it. Figures of one run compare; those of two runs
+do not.
 """
 
 from __future__ import annotations
@@ -69,8 +71,8 @@ def raw(db: store.Database, *, frontier: bool = True) -> Claimer:
 
 
 COLUMNS = (
-    "id", "queue", "priority", "run_at", "name", "attempt", "max_attempts", "timeout_seconds", "ending", "ending_attempt",
-    "cancel_requested_at", "description", "payload", "headers", "error",
+    "id", "queue", "priority", "run_at", "name", "attempt", "max_attempts", "timeout_seconds", "ending",
+    "ending_attempt", "cancel_requested_at", "description", "payload", "headers", "error",
 )  # fmt: skip
 
 
@@ -123,7 +125,8 @@ def seed(jobs: int, future: int) -> None:
         )
         cursor.execute(
             "INSERT INTO pgjobs_job (name, payload, timeout_seconds, run_at)"
-            " SELECT 'bench.job', %s::jsonb, 1800, statement_timestamp() + interval '1 day' FROM generate_series(1, %s)",
+            " SELECT 'bench.job', %s::jsonb, 1800, statement_timestamp() + interval '1 day'"
+            " FROM generate_series(1, %s)",
             [PAYLOAD, future],
         )
         cursor.execute("VACUUM ANALYZE pgjobs_job")

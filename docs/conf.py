@@ -22,7 +22,7 @@ import django_pgjobs  # noqa: E402
 
 project = "django-pgjobs"
 author = "django-pgjobs contributors"
-copyright = author  # noqa: A001
+copyright = author
 release = version = django_pgjobs.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "directives"]
@@ -42,7 +42,10 @@ pygments_dark_style = "monokai"
 
 nitpicky = True
 # Without network no other project's inventory is read, so only names of this package can be resolved.
-nitpick_ignore = [("py:class", "django_pgjobs.jobs.R")]  # a type variable
+nitpick_ignore = [
+    ("py:class", "django_pgjobs.jobs.R"),  # a type variable
+    ("py:class", "django_pgjobs.testing.running.RunOptions"),  # the arguments of run_jobs
+]
 nitpick_ignore_regex = [(r"py:.*", r"(?!django_pgjobs\.(jobs|context|models|exceptions|testing)\.).*")]
 
 autodoc_typehints = "signature"

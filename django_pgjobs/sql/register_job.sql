@@ -2,15 +2,11 @@
 -- Fence: none (creates a row nobody knows yet).
 -- Rows: 1 = the new job's id, run_at, created_at.
 -- Clock: statement_timestamp().
-WITH registered AS (
-    INSERT INTO pgjobs_job (name, queue, priority, max_attempts, timeout_seconds, payload, headers, description, run_at)
-    VALUES (
-        %(name)s, %(queue)s, %(priority)s, %(max_attempts)s, %(timeout)s, %(payload)s::jsonb, %(headers)s::jsonb, %(description)s,
-        coalesce(%(run_at)s::timestamptz, statement_timestamp()) + make_interval(secs => %(delay)s::float8)
-    )
-    RETURNING id, run_at, created_at, priority, queue
+INSERT INTO pgjobs_job (name, queue, priority, max_attempts, timeout_seconds, payload, headers, description, run_at)
+VALUES (
+    %(name)s, %(queue)s, %(priority)s, %(max_attempts)s, %(timeout)s, %(payload)s::jsonb, %(headers)s::jsonb, %(description)s,
+    coalesce(%(run_at)s::timestamptz, statement_timestamp()) + make_interval(secs => %(delay)s::float8)
 )
-SELECT
+RETURNING
     id, run_at, created_at,
     CASE WHEN %(notify)s::boolean THEN pg_notify('pgjobs', priority::text || ':' || queue) END
-FROM registered

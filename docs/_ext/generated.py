@@ -16,6 +16,7 @@ from dataclasses import fields
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -61,7 +62,7 @@ def _documented_names(path: Path, within: str = "") -> Iterator[tuple[str, str]]
     body: list[ast.stmt] = ast.parse(path.read_text(encoding="utf-8")).body
     if within:
         body = next(node.body for node in body if isinstance(node, ast.ClassDef) and node.name == within)
-    for node, after in zip(body, body[1:], strict=False):
+    for node, after in pairwise(body):
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
         if isinstance(target, ast.Name) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
             yield target.id, str(after.value.value)
@@ -103,7 +104,8 @@ def settings() -> str:
     parts = []
     for item in fields(conf_module.Conf):
         name = item.name.upper()
-        parts += [f"(setting-{item.name.replace('_', '-')})=", f"## {name}", "", _upper(_markdown(texts[item.name])), ""]
+        parts += [f"(setting-{item.name.replace('_', '-')})=", f"## {name}", ""]
+        parts += [_upper(_markdown(texts[item.name])), ""]
         parts += [f"* Default: `{item.default!r}`", f"* Takes: {_takes(name)}", ""]
     return "\n".join(parts)
 
@@ -210,8 +212,8 @@ def states_diagram() -> str:
         'orient="auto"><path d="M0 0 8 4 0 8z" fill="currentColor" stroke="none"/></marker>'
     )
     return (
-        '<div class="pgjobs-diagram"><svg viewBox="0 0 920 450" role="img" aria-label="The states of a job and what may '
-        f'follow each; the page on states has them as a table"><defs>{tip}</defs>'
+        '<div class="pgjobs-diagram"><svg viewBox="0 0 920 450" role="img" aria-label="The states of a job and '
+        f'what may follow each; the page on states has them as a table"><defs>{tip}</defs>'
         f'<g stroke="currentColor" stroke-width="1.2" fill="none" opacity=".65">{edges}</g>'
         f'<g fill="none" stroke="currentColor" stroke-width="1.5" font-size="15" text-anchor="middle">{boxes}</g>'
         "</svg></div>"

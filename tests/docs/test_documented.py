@@ -103,7 +103,9 @@ def test_checks_named_on_any_page_exist():
     assert {id_ for page in pages() for id_ in re.findall(r"pgjobs\.[EW]\d{3}", page.read_text())} <= known
 
 
-@pytest.mark.parametrize("words", [states.JobState, states.Outcome, states.Hold, states.Ending, states.Cause, states.CancelMode])
+@pytest.mark.parametrize(
+    "words", [states.JobState, states.Outcome, states.Hold, states.Ending, states.Cause, states.CancelMode]
+)
 def test_every_state_and_every_other_word_on_a_row_is_explained(words):
     page = read("reference/states")
     assert [word.value for word in words if f"`{word}`" not in page] == []

@@ -97,12 +97,25 @@ def test_the_examples_of_a_page_run(path: Path) -> None:
             assert block.language in CODE + PROSE, f"{block.where}: {block.language!r} is no language we know"
             if block.language in CODE and "skip" not in block.marks:
                 page.run(block)
-        for case in page.cases():
-            result = unittest.TestResult()
-            unittest.defaultTestLoader.loadTestsFromTestCase(case).run(result)
-            assert result.testsRun
-            assert result.wasSuccessful(), "".join(text for _, text in [*result.errors, *result.failures])
         assert [message for message in run_checks(tags=["pgjobs"]) if message.id != "pgjobs.W001"] == []
+
+
+@pytest.mark.usefixtures("isolated", "django_db_setup")
+def test_the_test_cases_of_a_page_pass(django_db_blocker):
+    """Test cases have transactions of their own, so nothing may be open around them."""
+    with ExitStack() as stack:
+        path = ROOT / "docs" / "how-to" / "test-your-jobs.md"
+        page = Page(path, stack)
+        stack.callback(page.forget)
+        stack.enter_context(django_db_blocker.unblock())
+        for block in blocks(path):
+            if block.language == "python":
+                page.run(block)
+        result = unittest.TestResult()
+        load = unittest.defaultTestLoader.loadTestsFromTestCase
+        unittest.TestSuite(load(case) for case in page.cases()).run(result)
+        assert result.testsRun >= 6
+        assert result.wasSuccessful(), "".join(f"{case}: {text}" for case, text in [*result.errors, *result.failures])
 
 
 def test_every_block_left_out_says_why() -> None:
@@ -115,5 +128,3 @@ def test_python_is_python_even_where_it_is_not_run(path: Path) -> None:
     for block in blocks(path):
         if block.language == "python":
             ast.parse(block.text, block.where)
-
-

@@ -26,8 +26,9 @@ def environment(django_db_setup: None, django_db_blocker: pytest.FixtureRequest)
     known = connection.settings_dict
     with django_db_blocker.unblock(), connection.cursor() as cursor:  # type: ignore[attr-defined]
         cursor.execute(f'CREATE DATABASE "{DATABASE}"')
+        project = ("DJANGO_SETTINGS_MODULE", "DATABASE_URL")
         yield {
-            **{key: value for key, value in os.environ.items() if key not in ("DJANGO_SETTINGS_MODULE", "DATABASE_URL")},
+            **{key: value for key, value in os.environ.items() if key not in project},
             **{f"PG{key}": str(known[key]) for key in ("HOST", "PORT", "USER", "PASSWORD") if known[key]},
             "PYTHONPATH": str(ROOT),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -64,7 +65,7 @@ def perform(block: Block, place: Path, environment: dict[str, str]) -> None:
 
 
 def test_a_reader_who_follows_the_tutorial_sees_what_it_says(tmp_path: Path, environment: dict[str, str]) -> None:
-    """A2, A4, C31, C33, P21: a first job, a worker, a retry, an abandoned job and its steering, from an empty directory."""
+    """A2, A4, C31, C33: a first job, a worker, a retry, an abandoned job and its steering, from an empty directory."""
     for page in PAGES:
         for block in blocks(page):
             assert block.marks, f"{block.where}: say above the block whether it is a file, run or skipped"
