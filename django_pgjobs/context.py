@@ -46,8 +46,7 @@ class JobContext:
     """The first argument of callbacks, and of jobs declared with ``takes_context=True``.
 
     ``attempt`` counts from 1; ``timeout`` is in seconds, None for unlimited; ``started`` is an instant of
-    ``django_pgjobs.clock.monotonic()``; ``error`` is, in ``on_abandon``, what ended the job: the live exception
-    where there is one, else the stored failure; ``headers`` is what middleware captured at registering.
+    ``django_pgjobs.clock.monotonic()``; ``error`` is, in ``on_abandon``, what ended the job as it is stored; ``headers`` is what middleware captured at registering.
     """
 
     __slots__ = (
@@ -84,7 +83,7 @@ class JobContext:
         reporter: Reporter,
         cancellation: Cancellation,
         run_at: datetime | None = None,
-        error: BaseException | Failure | None = None,
+        error: Failure | None = None,
     ) -> None:
         self.id = id
         self.name = name

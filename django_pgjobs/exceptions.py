@@ -98,6 +98,8 @@ class Snooze(JobControl):
     ``seconds``: how long to wait, seconds or ``timedelta``, counted by the database's clock.
     """
 
+    seconds = 0.0
+
     def __init__(self, seconds: float | timedelta = 0) -> None:
         self.seconds = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
         if not 0 <= self.seconds < float("inf"):

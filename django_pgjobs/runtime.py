@@ -243,6 +243,7 @@ def _leave(worker: Worker, supervisor: Supervisor, keeper: Keeper, loops: list[A
     until = clock.monotonic() + LEAVE_SECONDS
     for loop in loops:
         loop.join(max(0.0, until - clock.monotonic()))
+    supervisor.inbox.close()
     keeper.farewell(worker.facts("stopped", 0, supervisor.ended))
     statements = sum(loop.statements for loop in loops)
     ended = supervisor.ended

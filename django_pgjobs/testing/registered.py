@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from django.conf import settings
 from django.db import router
+from django.utils import timezone
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import UnreadablePayload, UnstorableResult
@@ -91,7 +94,7 @@ class _Wanted:
             return cls(job, _bound(job, args, kwargs) if args or kwargs else None, columns)
         if args or kwargs:
             raise TypeError("a bound job has its arguments already")
-        options = {_COLUMNS[option]: value for option, value in job.options.items() if option in _COLUMNS}
+        options = {_COLUMNS[option]: _as_read(value) for option, value in job.options.items() if option in _COLUMNS}
         return cls(job.definition, _bound(job.definition, job.args, job.kwargs), options | columns)
 
     def matches(self, row: Job) -> bool:
@@ -105,6 +108,12 @@ class _Wanted:
     def __str__(self) -> str:
         arguments = "…" if self.arguments is None else _listed(self.arguments)
         return " ".join([f"{self.definition.name}({arguments})", *(f"{c}={v!r}" for c, v in self.columns.items())])
+
+
+def _as_read(value: Any) -> Any:
+    """The value as the ORM gives it back: without USE_TZ an instant is naive local time."""
+    is_instant = isinstance(value, datetime) and not settings.USE_TZ
+    return timezone.make_naive(value) if is_instant else value
 
 
 def _bound(definition: JobDefinition[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

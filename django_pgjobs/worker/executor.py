@@ -34,12 +34,14 @@ from django_pgjobs.registry import registry
 from django_pgjobs.worker import channel, hygiene
 from django_pgjobs.worker.board import Board
 from django_pgjobs.worker.decided import pack_decision
+from django_pgjobs.worker.telling import Teller
 
 log = logging.getLogger("django_pgjobs")
 
 FLUSH_SECONDS = 0.003
 SHORT_SECONDS = 0.001
 PROGRESS_SECONDS = 1.0
+TELL_SECONDS = 5.0
 FRAME_CHARS = 2 * 1024 * 1024
 
 
@@ -73,6 +75,7 @@ class Executor:
         self.active = 0
         self.free_slots = list(range(threads, threads + async_slots))
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.teller = Teller()
 
     # The control thread
 
@@ -113,8 +116,7 @@ class Executor:
                 if told is not None:
                     told.by, told.reason, told.requested = by, reason, True
             case [channel.STORED, items]:
-                for what, fields in items:
-                    events.stored(what, fields)
+                self.teller.tell(items)
             case [channel.DRAIN]:
                 self._drain()
 
@@ -155,6 +157,7 @@ class Executor:
 
     def _bye(self) -> NoReturn:
         self._flush()
+        self.teller.close(TELL_SECONDS)
         self.end.send([channel.BYE, rss_bytes()])
         logging.shutdown()
         os._exit(0)
@@ -329,7 +332,13 @@ class Executor:
         if item.payload is None and not await sync_to_async(self._read_payload)(item):
             return decide.Release("the claim was lost before the payload was read")
         prepared = attempt.prepare(item, self._reporter(item.run), self.told[item.run])
-        return await attempt.arun(prepared) if isinstance(prepared, attempt.Prepared) else prepared
+        if not isinstance(prepared, attempt.Prepared):
+            return prepared
+        try:
+            return await attempt.arun(prepared)
+        finally:
+            if os.getpid() != self.pid:
+                os._exit(0)  # forked by the job: it shares the board and the loop's descriptors
 
 
 _tasks: set[asyncio.Task[None]] = set()
@@ -354,6 +363,8 @@ def main(
     from django_pgjobs import __version__
     from django_pgjobs.worker.identity import identity_of
 
+    for descriptor in (channel_fd, board_fd):
+        os.set_inheritable(descriptor, False)
     end = channel.ExecutorEnd(socket.socket(fileno=channel_fd))
     hygiene.prepare_connections(application_name, get_conf().executor_conn_max_age_seconds)
     board = Board(board_fd, threads, async_slots)

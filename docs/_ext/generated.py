@@ -342,6 +342,10 @@ def model_classes() -> list[type[django_models.Model]]:
             and not m._meta.abstract]  # fmt: skip
 
 
+FIELD_TEXTS: dict[str, dict[str, str]] = tomllib.loads((DATA / "fields.toml").read_text(encoding="utf-8"))
+"""Model → field → what it means."""
+
+
 def model_fields() -> str:
     """Every model with its fields, permissions and indexes."""
     parts = []
@@ -349,11 +353,11 @@ def model_fields() -> str:
         meta: Any = model._meta
         parts += [f"## {model.__name__}", "", f"Table `{meta.db_table}`. " + _markdown(model.__doc__ or ""), ""]
         rows = []
-        for field in meta.local_fields:
+        for field in meta.local_concrete_fields:
             kind = field.get_internal_type() if type(field).__module__.startswith("django") else type(field).__name__
-            help_text = str(field.help_text)
-            rows.append((f"`{field.name}`", kind + (", null" if field.null else ""),
-                         str(field.verbose_name) + (f". {help_text}" if help_text else "")))  # fmt: skip
+            rows.append(
+                (f"`{field.name}`", kind + (", null" if field.null else ""), FIELD_TEXTS[model.__name__][field.name])
+            )
         parts += [_table(("field", "type", "meaning"), rows)]
         if meta.permissions:
             parts += ["Permissions: " + ", ".join(f"`pgjobs.{code}`" for code, _ in meta.permissions) + ".", ""]
@@ -449,13 +453,24 @@ def _ids(text: str) -> Iterator[str]:
             yield f"{letter}{number}"
 
 
+SHOWN_TESTS = 3
+
+
+def _readable(where: str) -> str:
+    """``tests/e2e/test_x.py::test_a_fact`` as file and sentence."""
+    path, _, name = where.removeprefix("tests/").partition("::")
+    return f"`{path}` {name.removeprefix('test_').replace('_', ' ')}".strip()
+
+
 def coverage() -> str:
     """Row → tests → note."""
     cited = cited_rows()
     lines = []
     for id_, row in rows()["rows"].items():
-        tests = ["`" + where.removeprefix("tests/") + "`" for where in cited.get(id_, [])]
-        shown = "<br>".join(tests[:4]) + (f"<br>and {len(tests) - 4} more" if len(tests) > 4 else "")
+        tests = [_readable(where) for where in cited.get(id_, [])]
+        shown = "<br>".join(tests[:SHOWN_TESTS])
+        if len(tests) > SHOWN_TESTS:
+            shown += f"<br>and {len(tests) - SHOWN_TESTS} more"
         lines.append((id_, row["says"], shown or "none yet", row.get("note", "")))
     return _table(("row", "behaviour", "shown by", "note"), lines)
 

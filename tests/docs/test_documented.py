@@ -152,6 +152,11 @@ def test_every_permission_is_documented():
     assert [code for code in codes if f"`pgjobs.{code}`" not in page] == []
 
 
+def test_every_field_of_every_model_is_explained():
+    fields = {model.__name__: {f.name for f in model._meta.local_concrete_fields} for model in made.model_classes()}
+    assert fields == {model: set(texts) for model, texts in made.FIELD_TEXTS.items()}
+
+
 def test_every_decision_is_in_the_index_and_has_its_parts():
     index = read("adr/index")
     found = sorted((DOCS / "adr").glob("0*.md"))

@@ -19,8 +19,9 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from example_project.library import sources
 from example_project.library.parsing import CannotBeParsed, parse
-from example_project.library.sources import EXAMPLES, EXAMPLES_PREFIX, source_files
+from example_project.library.sources import EXAMPLES, EXAMPLES_PREFIX, locate, source_files
 from example_project.library.words import terms, words
 from tests.plugins.fix_db import patience, wait_until
 from tests.plugins.fix_worker import ROOT, database_url
@@ -263,9 +264,10 @@ def test_a_busy_port_makes_the_demo_take_the_next_one_and_ctrl_c_ends_everything
 
 
 @PATIENT
-def test_a_demo_that_is_killed_leaves_no_worker(empty: Database) -> None:
+def test_a_demo_that_is_killed_leaves_no_worker(empty: Database, tmp_path: Path) -> None:
+    environment = {**empty.environment, "TMPDIR": str(tmp_path)}  # for the log, which nobody deletes then
     with subprocess.Popen(
-        _command("--limit", "5"), env=empty.environment, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        _command("--limit", "5"), env=environment, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as demo:
         try:
             wait_until(empty.has_worker, 60, "a worker runs")
@@ -305,6 +307,14 @@ def test_our_unreadable_files_come_first_and_are_unreadable() -> None:
     for name, reason in UNREADABLE.items():
         with pytest.raises(CannotBeParsed, match=reason):
             parse(EXAMPLES / name)
+
+
+def test_django_is_read_too_where_the_library_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "ENOUGH", 10**6)
+    names = source_files()
+    assert len(names) == len(set(names)) > 1000
+    assert "django/db/models/query.py" in names
+    assert all(locate(name).is_file() for name in names)
 
 
 def test_a_file_is_read_with_everything_it_nests(tmp_path: Path) -> None:

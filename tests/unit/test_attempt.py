@@ -360,7 +360,7 @@ def test_broken_rules_mean_a_retry(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("definition", [does, adoes], ids=["sync", "async"])
 def test_what_a_job_asks_for(definition: JobDefinition[..., Any]) -> None:
     """On its last attempt as well: none of these is a failure to be counted."""
-    last = {"attempt": 5, "max_attempts": 5}
+    last: dict[str, Any] = {"attempt": 5, "max_attempts": 5}
     assert perform(definition, "snooze", **last) == decide.Snooze(90)
     assert perform(definition, "cancel", **last) == decide.Cancel("changed\\0")
     assert perform(definition, "subclass") == decide.Cancel("by a subclass")
@@ -439,7 +439,7 @@ def test_an_unreadable_payload_parks_on_abandon_and_skips_on_cancel(caplog: pyte
 @pytest.mark.parametrize("kind", [ON_ABANDON, ON_CANCEL])
 def test_a_callback_gets_the_context_and_the_arguments(kind: str) -> None:
     """A5: with what ended the job, even when no attempt is left."""
-    facts = {"kind": kind, "attempt": 6, "kwargs": {"text": "y"}}
+    facts: dict[str, Any] = {"kind": kind, "attempt": 6, "kwargs": {"text": "y"}}
     assert perform(with_callbacks, 7, **facts, error="ValueError: no") == decide.Succeed()
     assert perform(with_callbacks, 7, **facts) == decide.Succeed()
     assert said == [(Failure("", "ValueError: no"), 7, "y", True), (None, 7, "y", True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from typing import Any
 
 import pytest
@@ -126,7 +127,7 @@ def test_a_traceback_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> 
     def broken(*args: Any, **options: Any) -> Any:
         raise RecursionError
 
-    monkeypatch.setattr(attempt.tracebacks, "TracebackException", broken)
+    monkeypatch.setattr(traceback, "TracebackException", broken)
     assert "in plain" in failure_of(error).traceback
 
 

@@ -1,0 +1,110 @@
+"""What people and receivers are told: signals, middleware, log lines, progress."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from django_pgjobs.models import Job
+from tests.e2e import jobs
+from tests.plugins.fix_db import wait_until
+from tests.plugins.fix_worker import WorkerProcess, ended, read
+
+LAYER = {"MIDDLEWARE": ["tests.e2e.layers.noting"]}
+ARGUMENTS = ("-v2",)
+WORKER: dict[str, object] = {
+    "conf": {"POLL_SECONDS": 60, "CALLBACK_SECONDS": 1.0, **LAYER},
+    "env": {"PGJOBS_TEST_RECEIVERS": "1"},
+}
+
+
+def heard(worker: WorkerProcess, job: Job, count: int) -> list[tuple[str, ...]]:
+    """Wait for so many signals about a job and return their words, sorted by what they say first."""
+    wait_until(lambda: worker.stage.count("signal", job.pk) >= count, 15, f"{count} signals about {job.pk} were heard")
+    return [trace.words[2:] for trace in worker.stage.traces("signal", job.pk)]
+
+
+@pytest.mark.parametrize("job", [jobs.effect, jobs.aeffect], ids=["sync", "async"])
+def test_a_success_is_told_in_order_and_finished_after_the_write(shared_worker: WorkerProcess, job: Any) -> None:
+    """C59 C60 C67: the receiver reads the row and finds the end there."""
+    one = job.register("k")
+    assert heard(shared_worker, one, 3) == [
+        ("started", "1"),
+        ("ended", "Succeed", "NoneType"),
+        ("finished", "succeeded", "succeeded"),
+    ]
+
+
+def test_a_failure_is_told_with_its_exception_a_retry_with_its_delay(shared_worker: WorkerProcess) -> None:
+    """C62 C63 C67: retried only after the write, finished once, after the callback."""
+    one = jobs.doomed.register()
+    told = heard(shared_worker, one, 6)
+    assert [words for words in told if words[0] == "ended"] == [
+        ("ended", "Retry", "ValueError"),
+        ("ended", "Abandon", "ValueError"),
+    ]
+    ((_, attempt, delay, _state),) = [words for words in told if words[0] == "retried"]
+    assert (attempt, float(delay)) == ("1", 0.0)
+    assert told[-1] == ("finished", "abandoned", "abandoned")
+
+
+def test_a_cancel_and_a_crash_are_told_by_whoever_is_alive(shared_worker: WorkerProcess) -> None:
+    """C59 C67: the process of the body is dead; another one tells of the end."""
+    crashed, cancelled = jobs.dies_once.register("kill"), jobs.steers.register("cancel")
+    assert heard(shared_worker, cancelled, 3)[-1] == ("finished", "cancelled", "cancelled")
+    ended(crashed)
+    assert ("finished", "abandoned", "abandoned") in heard(shared_worker, crashed, 1)
+
+
+def test_a_receiver_that_leaves_takes_nobody_along(shared_worker: WorkerProcess) -> None:
+    """C9 C28: SystemExit in a receiver of ``job_finished``."""
+    before = shared_worker.executors()
+    shared_worker.stage.open("receiver-fails")
+    heard(shared_worker, jobs.effect.register("k"), 3)
+    one = jobs.effect.register("after")
+    assert ended(one)[0].outcome == "succeeded"
+    assert shared_worker.executors() == before
+    assert ("finished", "succeeded", "succeeded") in heard(shared_worker, one, 3)
+
+
+@pytest.mark.parametrize("job", [jobs.headers, jobs.aheaders], ids=["sync", "async"])
+def test_middleware_is_around_the_job_and_finds_the_headers(
+    shared_worker: WorkerProcess, settings: Any, job: Any
+) -> None:
+    """§2 middleware: captured at register, one layer for both colours."""
+    settings.PGJOBS = {**settings.PGJOBS, **LAYER}
+    one = job.register()
+    assert ended(one)[0].result == {"tenant": "blue"}
+    entered = "in" if job is jobs.headers else "in-async"
+    assert [trace.words[2:] for trace in shared_worker.stage.traces("layer", one.pk)] == [(entered, "blue"), ("out", "blue")]
+
+
+def test_start_and_end_are_logged_with_the_description_and_an_ordinal_from_the_second_try(
+    shared_worker: WorkerProcess,
+) -> None:
+    """A9 A10 A70 P21 P38: with ``-v 2``; all facts in their order."""
+    shared_worker.stage.open("logged")
+    one, failing = jobs.waits.register("logged"), jobs.doomed.register()
+    ended(one, failing)
+    facts = rf"name=tests\.e2e\.jobs\.waits job={one.pk} attempt=1/3 claim=[0-9a-f-]+ queue=default 'waits for logged'"
+    shared_worker.hear(rf"START run {facts}")
+    shared_worker.hear(rf"END status=success time=[\d.]+ms {facts}")
+    shared_worker.hear(rf"START run name=tests\.e2e\.jobs\.doomed job={failing.pk} attempt=1/2 claim=\S+ queue=default\n")
+    shared_worker.hear(rf"START 2nd attempt to run name=tests\.e2e\.jobs\.doomed job={failing.pk} ")
+    shared_worker.hear(rf"END status=retry .* job={failing.pk} ")
+    shared_worker.hear(rf"END status=abandon .* job={failing.pk} ")
+    log = shared_worker.log
+    assert re.search(rf"WARNING attempt failed, retry in 0.0 s .*job={failing.pk} .*outer", log)
+    assert re.search(rf"ERROR job abandoned .*job={failing.pk} .*outer", log)
+
+
+def test_progress_is_seen_while_the_job_runs(shared_worker: WorkerProcess) -> None:
+    """§2 progress: written by the worker, without the job's own transaction."""
+    one = jobs.progresses.register("p")
+    wait_until(lambda: read(one).progress is not None, 5, "its progress can be read")
+    assert read(one).progress == {"n": 3, "total": 10, "message": "the third of ten"}
+    assert read(one).state == "running"
+    shared_worker.stage.open("p")
+    assert ended(one)[0].outcome == "succeeded"
