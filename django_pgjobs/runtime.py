@@ -149,18 +149,17 @@ def wait_for_database(worker: Worker, stopped: threading.Event) -> store.Identit
 def run(options: WorkerOptions) -> int:
     """Run a worker in this process until it has drained; return its exit status. Main thread only."""
     worker = Worker.of(options)
-    with logging_in_a_thread():
-        with _stop_signals() as stopped:
-            found = wait_for_database(worker, stopped)
+    with logging_in_a_thread(), _stop_signals() as stopped:
+        found = wait_for_database(worker, stopped)
         if found is None:
             return 0
         _say_budget(worker, found)
-        return _serve(worker, found)
+        return _serve(worker, found, stopped)
 
 
 @contextlib.contextmanager
 def _stop_signals() -> Any:
-    """While nothing has started yet, a signal only ends the waiting."""
+    """Before the supervisor hears signals, and after, one is never a sudden end."""
     stopped = threading.Event()
     before = {n: signal.signal(n, lambda *_: stopped.set()) for n in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -182,7 +181,7 @@ def _say_budget(worker: Worker, found: store.Identity) -> None:
         log.warning("the worker may need %d connections, the server allows %d", total, found.max_connections)
 
 
-def _serve(worker: Worker, found: store.Identity) -> int:
+def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> int:
     # A busy thread would hold the interpreter for 5 ms at a time; a renewal must not wait behind a flush.
     sys.setswitchinterval(SWITCH_SECONDS)
     inbox, table = Inbox(), Table()
@@ -196,7 +195,7 @@ def _serve(worker: Worker, found: store.Identity) -> int:
         loops.append(Listener(lambda: worker.connect("listen"), inbox, claimer))
     for loop in loops:
         loop.start()
-    status = supervisor.run()
+    status = supervisor.run(stopped)
     _leave(worker, supervisor, keeper, loops)
     return status
 

@@ -27,6 +27,7 @@ DEPTH_SECONDS = 0.02
 DEEPEST = 500
 FIRST_GUESS_SECONDS = 0.02
 PAYLOAD_BYTES = 1024 * 1024
+ANSWER_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class Child:
     listens: bool = False
     culprits: dict[int, str] = field(default_factory=dict)
     boot_error: str = ""
+    asked_at: float | None = None
 
     @property
     def pid(self) -> int:
@@ -71,11 +73,15 @@ class Child:
 
     def room(self, *, is_async: bool) -> int:
         """How many more jobs it may be sent: free places, and some 20 ms of work beyond, bounded in bytes."""
-        if self.state != READY or self.exclusive or self.payload_bytes > PAYLOAD_BYTES:
+        if self.state != READY or self.exclusive or self.payload_bytes > PAYLOAD_BYTES or self.mute():
             return 0
         if is_async:
             return self.async_slots - self.outstanding[True]
         return self.threads + self.prefetch() - self.outstanding[False]
+
+    def mute(self) -> bool:
+        """Whether it does not answer: some job holds the interpreter, and what is sent now would wait for it."""
+        return self.asked_at is not None and clock.monotonic() > self.asked_at + ANSWER_SECONDS
 
     def prefetch(self) -> int:
         """Jobs to have in its buffer: what its threads do in ``DEPTH_SECONDS``, none behind long jobs."""

@@ -28,6 +28,8 @@ PINS = {
     "enable_sort": "off",
 }
 
+CONNECT_SECONDS = 10
+
 TROUBLE = (psycopg.OperationalError, psycopg.InterfaceError, DjangoDatabaseError)
 """What a loop survives: the server, or the way to it, is not there."""
 
@@ -81,6 +83,8 @@ def _connect(alias: str, role: str) -> psycopg.Connection[Any]:
     wrapper = connections.create_connection(alias)
     options = {key: value for key, value in wrapper.settings_dict["OPTIONS"].items() if key != "pool"}
     options["application_name"] = role[:63]
+    # Without one, a server that accepts and never answers is waited for two minutes, while leases run out.
+    options.setdefault("connect_timeout", CONNECT_SECONDS)
     wrapper.settings_dict = {**wrapper.settings_dict, "OPTIONS": options, "CONN_MAX_AGE": None}
     wrapper.connect()
     connection: psycopg.Connection[Any] = wrapper.connection

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import selectors
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -24,6 +25,8 @@ from django_pgjobs.worker.holding import Event, Holding, facts
 log = logging.getLogger("django_pgjobs")
 
 BOOT_TRIES = 3
+UNTOLD = 10_000
+"""Signals kept at most until an executor is there that can send them."""
 
 
 class Crew:
@@ -53,6 +56,8 @@ class Crew:
         self.boot_failures = 0
         self.boot_after = 0.0
         self.spawned = 0
+        self.listened = False
+        self.untold: deque[Event] = deque(maxlen=UNTOLD)
 
     # Life
 
@@ -104,9 +109,16 @@ class Crew:
 
     def tell(self, items: Callable[[], list[Event]]) -> None:
         """Let an executor send the signals of durable writes; ``items`` is called only if somebody there listens."""
+        if self.listened:
+            self.untold.extend(items())
+            self._tell_on()
+
+    def _tell_on(self) -> None:
+        """Hand over what is to be told; while no executor is ready that listens, it is kept."""
         listener = next((child for child in self.children if child.listens and child.state == READY), None)
-        if listener is not None:
-            listener.end.send([channel.STORED, items()])
+        if listener is not None and self.untold:
+            listener.end.send([channel.STORED, list(self.untold)])
+            self.untold.clear()
 
     # Deadlines
 
@@ -144,6 +156,7 @@ class Crew:
             case [channel.DONE, items]:
                 self.holding.done(child, items)
             case [channel.BACK, runs, _why]:
+                child.asked_at = None
                 self.holding.back(child, runs)
             case [channel.PROGRESS, number, progress]:
                 self.holding.progress(child, number, progress)
@@ -163,11 +176,13 @@ class Crew:
             child.kill()
         elif child.state == STARTING:
             child.state, child.listens = READY, hello["listens"]
+            self.listened = self.listened or child.listens
             log.info("executor is ready pid=%d jobs=%d rss=%.0fMB", child.pid, hello["jobs"], hello["rss"] / 1e6)
             self.boot_failures = 0
             while not self.draining and not self.booted and len(self.children) < self.processes:
                 self.spawn()
             self.booted = True
+            self._tell_on()
 
     # Deaths
 

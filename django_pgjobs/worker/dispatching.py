@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from django_pgjobs import clock
 from django_pgjobs.registry import registry
 from django_pgjobs.worker import channel
 from django_pgjobs.worker.children import PAYLOAD_BYTES, READY, Child
@@ -113,6 +114,7 @@ class Dispatcher:
             if runs:
                 for run in runs:
                     run.state = TAKING
+                child.asked_at = child.asked_at or clock.monotonic()
                 child.end.send([channel.TAKE_BACK, [run.run for run in runs]])
 
     def withdraw(self, wanted: Callable[[Run], bool]) -> list[Run]:

@@ -140,8 +140,8 @@ class Executor:
             for buffer in self.buffers.values():
                 given += [item.run for _, item, _ in buffer.items if item.run in runs]
                 buffer.items = deque(entry for entry in buffer.items if entry[1].run not in runs)
-        if given:
-            self.end.send([channel.BACK, given, "asked"])
+        # Answered even with nothing: else it is not to be told whether a job holds the interpreter.
+        self.end.send([channel.BACK, given, "asked"])
 
     def _drain(self) -> None:
         with self.lock:
@@ -208,6 +208,7 @@ class Executor:
 
     def _run(self, item: Item, cancelled: bool) -> Decision:
         try:
+            hygiene.refresh()
             if item.payload is None and not self._read_payload(item):
                 return decide.Release("the claim was lost before the payload was read")
             prepared = attempt.prepare(item, self._reporter(item.run), self.told[item.run])

@@ -9,7 +9,9 @@ that needs closing pays nothing: its connections are known by the signal that Dj
 from __future__ import annotations
 
 import logging
+import select
 import threading
+import time
 from functools import cache
 from typing import Any
 
@@ -74,6 +76,30 @@ class _Wrapped:
             return list(cursor.fetchall())
 
 
+def refresh() -> None:
+    """Before a job: close this thread's connections that are too old, or that the server has ended meanwhile.
+
+    A healthy idle connection has nothing to read, so this costs no round trip.
+    """
+    for connection in _mine.wrappers:
+        if connection.connection is None:
+            continue
+        too_old = connection.close_at is not None and time.monotonic() >= connection.close_at
+        if too_old or (_has_news(connection) and not connection.is_usable()):
+            connection.close()
+
+
+def _has_news(connection: Any) -> bool:
+    if connection.vendor != "postgresql":
+        return False
+    raw = connection.connection
+    if raw.closed:
+        return True
+    poll = select.poll()
+    poll.register(raw.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
 def tidy(job: str) -> None:
     """Clean up after a job in its own thread; ``job`` names it for the report. Raises nothing."""
     if not _mine.wrappers and not _closing_caches():
@@ -95,8 +121,15 @@ def _tidy_connection(connection: Any, job: str) -> None:
     if connection.in_atomic_block or not connection.get_autocommit():
         log.error("job left a transaction open, rolled back: %s alias=%s", job, connection.alias)
         discard(connection)
+    elif connection.vendor == "postgresql" and _zone(connection) != connection.timezone_name:
+        log.warning("job left another time zone on its connection: %s alias=%s", job, connection.alias)
+        discard(connection)
     else:
         connection.close_if_unusable_or_obsolete()
+
+
+def _zone(connection: Any) -> str:
+    return str(connection.connection.info.parameter_status("TimeZone"))
 
 
 @cache

@@ -14,6 +14,7 @@ import logging
 import selectors
 import signal
 import socket
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -100,9 +101,11 @@ class Supervisor:
 
     # Life
 
-    def run(self) -> int:
-        """Serve until drained; return the exit status."""
+    def run(self, stopped: threading.Event) -> int:
+        """Serve until drained, at once when ``stopped`` was set by a signal before; return the exit status."""
         self._hear_signals()
+        if stopped.is_set():
+            self.drain("a signal came while it started")
         try:
             while not self._gone():
                 for key, _ in self.selector.select(self._pause()):

@@ -100,6 +100,7 @@ def test_the_examples_of_a_page_run(path: Path) -> None:
         assert [message for message in run_checks(tags=["pgjobs"]) if message.id != "pgjobs.W001"] == []
 
 
+@pytest.mark.filterwarnings("ignore:Django .* will not have a default mailer")  # from Django 6.1 on, of any send_mail
 @pytest.mark.usefixtures("isolated", "django_db_setup")
 def test_the_test_cases_of_a_page_pass(django_db_blocker):
     """Test cases have transactions of their own, so nothing may be open around them."""

@@ -24,6 +24,8 @@ NOW = Backoff(0)
 
 if os.environ.get("PGJOBS_TEST_BOOT") == "raises" and "executor" in sys.argv:
     raise RuntimeError("the jobs of this project cannot be imported")
+if os.environ.get("PGJOBS_TEST_BOOT") == "sleeps" and "executor" in sys.argv:
+    time.sleep(60)
 if os.environ.get("PGJOBS_TEST_NEWER"):
     from tests.e2e import newer  # noqa: F401
 
@@ -269,6 +271,12 @@ MESSES: dict[str, Any] = {
     "closes": lambda: connection.close(),
     "breaks": _breaks_its_connection,
 }
+
+
+@job
+def sleeps_in_the_database() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_sleep(60)")
 
 
 @job

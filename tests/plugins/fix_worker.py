@@ -22,6 +22,7 @@ from uuid import uuid4
 
 import pytest
 from django.db import connection
+from django.db.models.functions import Now
 
 from django_pgjobs.models import Job
 from tests.e2e.stage import Stage
@@ -271,3 +272,9 @@ def read(job: Job) -> Job:
 def history(job: Job) -> list[tuple[int, str]]:
     """Return (number, cause) of a job's kept attempts."""
     return [(attempt.number, str(attempt.cause)) for attempt in job.attempts.order_by("id")]
+
+
+def age(job: Job) -> float:
+    """Return the seconds since the claim of a job, on the database's clock."""
+    found = Job.objects.filter(pk=job.pk).values_list("claimed_at", Now())[0]
+    return float((found[1] - found[0]).total_seconds())

@@ -1,0 +1,199 @@
+"""How a worker ends: drained by a signal, hurried, killed, idle, or after so many jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+
+import pytest
+from django.db import connection
+
+from django_pgjobs import register_many
+from django_pgjobs.models import Heartbeat, Job
+from tests.e2e import jobs
+from tests.e2e.stage import Stage
+from tests.plugins.fix_db import patience, wait_until
+from tests.plugins.fix_worker import Workers, age, ended, history, read
+
+
+def started(stage: Stage, key: str, count: int = 1) -> None:
+    """Wait until so many jobs wait for ``key``."""
+    wait_until(lambda: stage.count("start", key) >= count, 15, f"{count} jobs wait for {key}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains(worker: Workers, stage: Stage, number: int) -> None:
+    """D9 P41: what runs finishes and is recorded, what was claimed ahead goes back uncharged, exit status 0."""
+    process = worker(threads=1)
+    ended(*Job.objects.filter(pk__in=register_many(jobs.effect.bind(n) for n in range(100))))
+    running, async_one = jobs.waits.register("one"), jobs.awaits.register("loop")
+    behind = register_many(jobs.effect.bind(f"behind-{n}") for n in range(50))
+    started(stage, "one")
+    started(stage, "loop")
+    process.signal(number)
+    process.hear(f"worker drains: {signal.Signals(number).name}")
+    wait_until(lambda: not Job.objects.filter(pk__in=behind).exclude(claim_id=None).exists(), 5, "those behind are back")
+    assert process.process.poll() is None
+    stage.open("one")
+    stage.open("loop")
+    assert process.wait() == 0, process.log
+    assert [(job.outcome, job.attempt) for job in (read(running), read(async_one))] == [("succeeded", 1)] * 2
+    waiting = Job.objects.filter(pk__in=behind, outcome=None)
+    assert {(job.state, job.attempt) for job in waiting} == {("ready", 0)}
+    beat = Heartbeat.objects.get(name=process.name)
+    assert (beat.state, beat.finished) == ("stopped", 100 + 2 + (50 - waiting.count()))
+
+
+def test_the_drain_limit_kills_and_hands_back_uncharged(worker: Workers, stage: Stage) -> None:
+    """§4 drain: a job that does not end in time is released, and another worker runs it as its first attempt."""
+    process = worker(conf={"DRAIN_SECONDS": 1.0})
+    slow, stubborn = jobs.waits.register("slow"), jobs.holds_the_gil_for_ever.register()
+    started(stage, "slow")
+    started(stage, "gil")
+    began = time.monotonic()
+    assert process.stop() == 0, process.log
+    assert time.monotonic() - began < patience(5)
+    assert process.said("drain limit reached")
+    for job in (slow, stubborn):
+        assert (read(job).state, read(job).attempt, history(job)) == ("ready", 0, [(1, "released")])
+    Job.objects.filter(pk=stubborn.pk).cancel()
+
+
+def test_a_second_signal_hurries(worker: Workers, stage: Stage) -> None:
+    """§4 drain: hand back now, whatever the limit."""
+    process = worker(conf={"DRAIN_SECONDS": 60.0})
+    slow = jobs.waits.register("slow")
+    started(stage, "slow")
+    process.signal(signal.SIGTERM)
+    process.hear("worker drains")
+    began = time.monotonic()
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0, process.log
+    assert time.monotonic() - began < patience(4)
+    assert (read(slow).state, read(slow).attempt) == ("ready", 0)
+
+
+def test_cancels_and_callbacks_while_draining_come_to_an_end(worker: Workers, stage: Stage) -> None:
+    """§4 drain: cancels go on; a callback that cannot start any more is left to the next worker."""
+    process = worker()
+    watched, doomed = jobs.watched.register("k"), jobs.watched.using(max_attempts=1).register("l")
+    started(stage, "k")
+    started(stage, "l")
+    process.signal(signal.SIGTERM)
+    process.hear("worker drains")
+    watched.cancel(by="x")
+    stage.open("k")
+    stage.open("l")
+    assert process.wait() == 0, process.log
+    assert read(doomed).outcome == "abandoned"
+    next_one = worker("--until-idle", ready=False)
+    assert next_one.wait() == 0, next_one.log
+    assert read(watched).outcome == "cancelled"
+    assert stage.count("on_cancel", watched.pk) == 1
+    assert stage.count("start", "k") == 1
+
+
+def test_a_signal_while_it_starts_ends_it(worker: Workers) -> None:
+    """W6: an executor that is still importing is not waited for."""
+    process = worker(ready=False, env={"PGJOBS_TEST_BOOT": "sleeps"})
+    process.hear("worker starts")
+    began = time.monotonic()
+    assert process.stop() == 0, process.log
+    assert time.monotonic() - began < patience(4)
+
+
+def test_a_signal_while_it_waits_for_the_database_ends_it(worker: Workers) -> None:
+    """P41 W6: nobody there, or somebody who accepts and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        for address in (f"127.0.0.1:{port}", "127.0.0.1:1"):
+            process = worker(ready=False, env={"DATABASE_URL": f"postgres://nobody@{address}/nothing"})
+            with contextlib.ExitStack() as stack:
+                if address.endswith(":1"):
+                    process.hear("database cannot be reached, waiting")
+                else:
+                    stack.enter_context(silent.accept()[0])
+                began = time.monotonic()
+                assert process.stop() == 0, process.log
+                assert time.monotonic() - began < patience(15), address
+
+
+def test_a_killed_supervisor_leaves_no_process_behind(worker: Workers, stage: Stage) -> None:
+    """C12 D11: within a second or so, a job that keeps the interpreter included; another worker takes the jobs over."""
+    conf = {"LEASE_SECONDS": 3.0, "RENEW_SECONDS": 1.0, "BEAT_SECONDS": 1.0, "STALE_SECONDS": 3.0}
+    process = worker(processes=2, conf=conf)
+    stubborn = jobs.holds_the_gil_for_ever.register()
+    started(stage, "gil")
+    wait_until(lambda: age(stubborn) > 2, 10, "the worker has noticed that one of its processes is mute")
+    running, program = jobs.waits.register("one"), jobs.starts_a_program.register(300)
+    started(stage, "one")
+    ended(program)
+    os.kill(process.pid, signal.SIGKILL)
+    process.process.wait(10)
+    wait_until(lambda: not process.processes(), 2, "no process is left")
+    Job.objects.filter(pk=stubborn.pk).cancel()
+    worker(conf=conf)
+    wait_until(lambda: stage.count("start", "one") == 2, 20, "another worker runs it")
+    stage.open("one")
+    after = ended(running, stubborn)
+    assert [(job.outcome, job.attempt) for job in after] == [("succeeded", 2), ("cancelled", 1)]
+    assert history(running) == [(1, "lost")]
+
+
+def test_until_idle_ends_when_nothing_is_due(worker: Workers, stage: Stage) -> None:
+    """§4: it waits for the last job, for retries that are due at once, and not for the poll or for later ones."""
+    later = jobs.effect.using(delay=600).register("later")
+    doomed, slow = jobs.doomed.register(), jobs.effect.register("slow", seconds=1.5)
+    process = worker("--until-idle", ready=False, conf={"POLL_SECONDS": 60})
+    process.hear("worker drains: nothing is due")
+    assert process.wait() == 0, process.log
+    assert [read(job).outcome for job in (doomed, slow, later)] == ["abandoned", "succeeded", None]
+    (trace,) = stage.traces("effect", "slow")
+    assert time.monotonic() - trace.at < patience(5)
+
+
+def test_until_idle_ends_at_once_on_an_empty_table(worker: Workers) -> None:
+    """§4."""
+    assert worker("--until-idle", ready=False).wait(20) == 0
+
+
+def test_max_jobs_ends_after_just_so_many(worker: Workers, stage: Stage) -> None:
+    """§4: nothing more is claimed, whatever the prefetch."""
+    register_many(jobs.effect.bind(n) for n in range(30))
+    process = worker("--max-jobs=7", ready=False)
+    assert process.wait() == 0, process.log
+    assert stage.count("effect") == 7
+    assert Job.objects.filter(outcome="succeeded").count() == 7
+    assert Job.objects.filter(claim_id=None, attempt=0).count() == 23
+
+
+def test_queues_are_served_as_told(worker: Workers, stage: Stage) -> None:
+    """A67: --queues, --exclude-queues, and both together refused."""
+    for queue in ("a", "b", "c"):
+        jobs.effect.using(queue=queue).register(queue)
+    assert worker("--until-idle", "--queues=a", ready=False).wait() == 0
+    assert [trace.words[1] for trace in stage.traces("effect")] == ["a"]
+    assert worker("--until-idle", "--exclude-queues=b", ready=False).wait() == 0
+    assert [trace.words[1] for trace in stage.traces("effect")] == ["a", "c"]
+    refused = worker("--queues=a", "--exclude-queues=b", ready=False)
+    assert refused.wait() == 1
+    assert refused.said("--queues and --exclude-queues cannot go together")
+
+
+def test_a_name_with_everything_in_it(worker: Workers, stage: Stage) -> None:
+    """D24: the label of a worker is data everywhere, also where a killed executor's connections are looked up."""
+    name = "o'brien; -- wörker %s"
+    process = worker(f"--name={name}")
+    job = jobs.sleeps_in_the_database.using(timeout=1, max_attempts=1).register()
+    (after,) = ended(job)
+    assert after.attempts.get().worker_name == name
+    assert Heartbeat.objects.get(name=name).state == "running"
+    process.hear("executor is ready", times=2)
+    assert process.stop() == 0
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%%pg_sleep(60)%%' AND state = 'active'"
+                       " AND datname = current_database() AND pid <> pg_backend_pid()")  # fmt: skip
+        assert cursor.fetchone() == (0,)
