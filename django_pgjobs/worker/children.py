@@ -42,6 +42,17 @@ class Recipe:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """A shell in the executor's group that ends the group when our end of its pipe closes, however we end.
+
+    An executor that hears the end of its socket stops by itself; one whose interpreter a job holds cannot.
+    """
+
+    process: subprocess.Popen[bytes]
+    leash: int
+
+
 @dataclass(slots=True, eq=False)
 class Child:
     """One executor process as its supervisor sees it."""
@@ -65,6 +76,7 @@ class Child:
     culprits: dict[int, str] = field(default_factory=dict)
     boot_error: str = ""
     asked_at: float | None = None
+    watch: Watch | None = None
 
     @property
     def pid(self) -> int:
@@ -131,12 +143,16 @@ class Child:
         if gone is None:
             return None
         _signal_group(self.pid, signal.SIGKILL)
+        if self.watch is not None:
+            self.watch.process.wait()
         return self.process.wait()
 
     def close(self) -> None:
         """Let go of its socket, board and descriptor."""
         self.end.close()
         self.board.close()
+        if self.watch is not None:
+            os.close(self.watch.leash)
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
@@ -173,7 +189,24 @@ def spawn(recipe: Recipe, number: int) -> Child:
         application_name=application_name,
         started_at=clock.monotonic(),
         pidfd=os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else None,
+        watch=_watch(process.pid),
     )
+
+
+def _watch(group: int) -> Watch | None:
+    """Start the watch of an executor; None where there is no shell, or the executor has ended already."""
+    pipe, leash = os.pipe()
+    try:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", f"read -r line; sleep 1; kill -9 -{group}"],
+            stdin=pipe, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=group,
+        )  # fmt: skip
+    except OSError:
+        os.close(leash)
+        return None
+    finally:
+        os.close(pipe)
+    return Watch(process, leash)
 
 
 def entry_point(*, from_command_line: bool) -> tuple[str, ...]:

@@ -166,6 +166,8 @@ class Executor:
         # Nobody can record what is still running here; its lease runs out and the job is rescued.
         log.warning("supervisor is gone, executor stops pid=%d", self.pid)
         logging.shutdown()
+        if os.getpgrp() == self.pid:
+            os.killpg(self.pid, signal.SIGKILL)  # the programs that its jobs have started too
         os._exit(1)
 
     # Job threads
