@@ -62,6 +62,7 @@ class Item:
     queue: str
     description: str
     error: str
+    run_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -124,6 +125,7 @@ def _context(item: Item, headers: dict[str, Any], reporter: Reporter, told: Canc
         description=item.description,
         reporter=reporter,
         cancellation=told,
+        run_at=item.run_at,
         error=Failure("", item.error) if item.kind != BODY and item.error else None,
     )
 
@@ -195,14 +197,21 @@ def _callback(prepared: Prepared) -> Decision:
         return decide.Succeed()
     token = activate(context)
     try:
-        answer = func(context, *prepared.args, **prepared.kwargs)
-        if inspect.isawaitable(answer):
-            async_to_sync(_awaited)(answer)
+        middleware.chain(_call_back(func, prepared))(context)
     except BaseException:
         events.log.exception("callback failed %s=%s %s", item.kind, item.name, events.facts(context))
     finally:
         deactivate(token)
     return decide.Succeed()
+
+
+def _call_back(func: Callable[..., Any], prepared: Prepared) -> Callable[[JobContext], None]:
+    def call(context: JobContext) -> None:
+        answer = func(context, *prepared.args, **prepared.kwargs)
+        if inspect.isawaitable(answer):
+            async_to_sync(_awaited)(answer)
+
+    return call
 
 
 async def _awaited(answer: Awaitable[Any]) -> None:

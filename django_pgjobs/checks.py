@@ -41,14 +41,11 @@ from django.db.models import F, ForeignKey, Index, Model, Q, UniqueConstraint
 from django.utils.module_loading import import_string
 
 from django_pgjobs import middleware
-from django_pgjobs.conf import Conf, get_conf, problems
+from django_pgjobs.conf import LADDER_SECONDS, Conf, get_conf, problems
 from django_pgjobs.exceptions import InvalidJob
 
 if TYPE_CHECKING:
     from django_pgjobs.jobs import JobDefinition
-
-LADDER_SECONDS = 5.0
-"""How long a job's own worker needs, after the deadline, to interrupt it and at last to kill its process."""
 
 CHANGED_COLUMNS = frozenset(
     {

@@ -32,6 +32,9 @@ MOST_BYTES = 2**28 - 1
 MOST_SECONDS = 3650 * 86400.0
 """The longest duration that a setting may say: ten years."""
 
+LADDER_SECONDS = 5.0
+"""How long a worker takes at most from a passed deadline to the death of the process."""
+
 DEFAULT_BACKOFF = Backoff(15, factor=4, limit=3600, jitter=0.1)
 
 Rule = Callable[[Any], Any]

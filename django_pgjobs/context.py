@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Callable, MutableMapping
 from contextvars import ContextVar, Token
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from django_pgjobs import clock
@@ -46,13 +46,15 @@ class JobContext:
     """The first argument of callbacks, and of jobs declared with ``takes_context=True``.
 
     ``attempt`` counts from 1; ``timeout`` is in seconds, None for unlimited; ``started`` is an instant of
-    ``django_pgjobs.clock.monotonic()``; ``error`` is, in ``on_abandon``, what ended the job as it is stored; ``headers`` is what middleware captured at registering.
+    ``django_pgjobs.clock.monotonic()``; ``error`` is, in ``on_abandon``, what ended the job as it is stored;
+    ``headers`` is what middleware captured at registering.
     """
 
     __slots__ = (
         "_cancellation",
         "_log",
         "_reporter",
+        "_run_at",
         "attempt",
         "claim_id",
         "description",
@@ -62,7 +64,6 @@ class JobContext:
         "max_attempts",
         "name",
         "queue",
-        "run_at",
         "started",
         "timeout",
     )
@@ -82,7 +83,7 @@ class JobContext:
         description: str,
         reporter: Reporter,
         cancellation: Cancellation,
-        run_at: datetime | None = None,
+        run_at: float = 0.0,
         error: Failure | None = None,
     ) -> None:
         self.id = id
@@ -95,7 +96,7 @@ class JobContext:
         self.started = started
         self.headers = headers
         self.description = description
-        self.run_at = run_at
+        self._run_at = run_at
         self.error = error
         self._reporter = reporter
         self._cancellation = cancellation
@@ -103,6 +104,11 @@ class JobContext:
 
     def __repr__(self) -> str:
         return f"<JobContext {self.name} job={self.id} attempt={self.attempt}>"
+
+    @property
+    def run_at(self) -> datetime:
+        """The instant this attempt was due, in UTC."""
+        return datetime.fromtimestamp(self._run_at, tz=UTC)
 
     @property
     def remaining_attempts(self) -> int:

@@ -12,7 +12,7 @@ from typing import Any, assert_never
 from django_pgjobs import decisions as decide
 from django_pgjobs import store
 from django_pgjobs.attempt import ON_ABANDON, ON_CANCEL
-from django_pgjobs.conf import get_conf
+from django_pgjobs.conf import LADDER_SECONDS, get_conf
 from django_pgjobs.decisions import Decision
 from django_pgjobs.registry import registry
 from django_pgjobs.states import Outcome
@@ -23,7 +23,6 @@ KINDS = (SUCCESS, RETRY, SNOOZE, PARK, RELEASE, MARK, END)
 """The order in which a flush writes them."""
 
 CALLBACK_STARTS = 3
-LADDER_SECONDS = 5.0
 CALLBACK_OF: dict[str, str] = {Outcome.ABANDONED: ON_ABANDON, Outcome.CANCELLED: ON_CANCEL}
 
 

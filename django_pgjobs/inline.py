@@ -11,9 +11,11 @@ import logging
 import signal
 import threading
 from dataclasses import replace
+from typing import Any
 from uuid import uuid4
 
 from django_pgjobs import clock, store
+from django_pgjobs.attempt import Told
 from django_pgjobs.finalising import RELEASE
 from django_pgjobs.maintenance.duties import duties
 from django_pgjobs.performing import Performer
@@ -22,7 +24,6 @@ from django_pgjobs.store import ClaimedJob
 from django_pgjobs.worker import hygiene
 from django_pgjobs.worker.claiming import DEAF_POLL_SECONDS
 from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
-from django_pgjobs.worker.inbox import Inbox
 from django_pgjobs.worker.keeping import Keeper
 
 log = logging.getLogger("django_pgjobs")
@@ -36,11 +37,12 @@ class InlineWorker:
         self.stopped = threading.Event()
         self.held: dict[int, str] = {}
         self.ended = 0
+        self.told = Told()
         self.frontier = worker.frontier()
         self.duties = duties()
         self.keeper = Keeper(
             lambda: worker.connect("keep"),
-            Inbox(),
+            self,
             held=lambda: list(self.held.copy().items()),
             check_ins=lambda: dict.fromkeys(self.held.copy().values(), 1e9),
             facts=lambda: worker.facts("running", len(self.held), self.ended),
@@ -48,6 +50,12 @@ class InlineWorker:
             renew_seconds=worker.conf.renew_seconds,
             beat_seconds=worker.conf.beat_seconds,
         )
+
+    def post(self, *message: Any) -> None:
+        """Hear what the keep thread read: a running job is told of a cancel, or that it was taken away."""
+        told = self.told
+        for flag in message[3] if message[0] == "fresh" else ():
+            told.by, told.reason, told.requested = flag.by, flag.reason, flag.cancelled or flag.lost
 
     def run(self) -> int:
         """Work until stopped, idle or done; return the exit status."""
@@ -108,8 +116,9 @@ class InlineWorker:
 
     def _perform(self, db: WorkerConnection, job: ClaimedJob, claim_id: str) -> None:
         self.held[job.id] = claim_id
+        self.told = Told()
         try:
-            if Performer(db, self.worker.author).perform(job, claim_id).kind != RELEASE:
+            if Performer(db, self.worker.author, told=self.told).perform(job, claim_id).kind != RELEASE:
                 self.ended += 1
         finally:
             del self.held[job.id]

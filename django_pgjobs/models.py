@@ -174,7 +174,7 @@ class Attempt(PostgresModel):
     id = models.BigAutoField(primary_key=True)
     job = models.ForeignKey(
         Job,
-        on_delete=models.DO_NOTHING,
+        on_delete=models.CASCADE,
         db_constraint=False,
         db_index=False,
         related_name="attempts",

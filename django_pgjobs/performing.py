@@ -12,13 +12,13 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from django_pgjobs import attempt, clock, events, finalising, store
 from django_pgjobs import decisions as decide
 from django_pgjobs.attempt import BODY, Item, Prepared, Told
-from django_pgjobs.context import Reporter
+from django_pgjobs.context import Cancellation, Reporter
 from django_pgjobs.decisions import Decision
 from django_pgjobs.finalising import CALLBACK_OF, CALLBACK_STARTS, END, MARK, PARK, RELEASE, RETRY, SNOOZE, SUCCESS
 from django_pgjobs.states import Outcome
@@ -57,6 +57,7 @@ def item_of(job: ClaimedJob, claim_id: str, kind: str, payload: str | None) -> I
         queue=job.queue,
         description=job.description,
         error=job.error,
+        run_at=job.run_at.timestamp(),
     )
 
 
@@ -78,6 +79,7 @@ class Performer:
     author: Author
     run: Callable[[Prepared], Decision] = attempt.run_here
     reporter_of: ReporterOf = write_at_once
+    told: Cancellation = field(default_factory=Told)
 
     def perform(self, job: ClaimedJob, claim_id: str) -> Ended:
         """Run a claimed job to the end of its attempt, callback included, and write it."""
@@ -101,7 +103,7 @@ class Performer:
         if payload is None:
             return decide.Release("the claim was lost before the payload was read")
         reporter = self.reporter_of(self.db, job.id, claim_id)
-        prepared = attempt.prepare(item_of(job, claim_id, kind, payload), reporter, Told())
+        prepared = attempt.prepare(item_of(job, claim_id, kind, payload), reporter, self.told)
         if not isinstance(prepared, Prepared):
             return prepared
         return contextvars.Context().run(self.run, prepared)

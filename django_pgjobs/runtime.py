@@ -20,6 +20,7 @@ from django.db import connections
 from django_pgjobs import __version__, clock, store
 from django_pgjobs.conf import Conf, get_conf
 from django_pgjobs.maintenance.duties import duties
+from django_pgjobs.registry import registry
 from django_pgjobs.worker import identity
 from django_pgjobs.worker.acking import Acker
 from django_pgjobs.worker.children import Recipe
@@ -170,7 +171,8 @@ def _stop_signals() -> Any:
 
 
 def _say_budget(worker: Worker, found: store.Identity) -> None:
-    per_executor = worker.threads * len(connections.settings)
+    asynchronous = any(definition.is_async for definition in registry.definitions())
+    per_executor = (worker.threads + worker.async_slots * asynchronous) * len(connections.settings)
     total = worker.processes * per_executor + SUPERVISOR_CONNECTIONS
     log.info(
         "worker starts name=%s queues=%s processes=%d threads=%d async_slots=%d connections≤%d of %d",
@@ -208,6 +210,7 @@ def _recipe(worker: Worker) -> Recipe:
         async_slots=worker.async_slots,
         database=worker.options.database,
         name=worker.author.name,
+        worker=worker.author.worker,
     )
 
 

@@ -19,7 +19,7 @@ from django.db import OperationalError, transaction
 from django.utils import timezone
 
 from django_pgjobs import store
-from django_pgjobs.conf import get_conf
+from django_pgjobs.conf import QUEUE_NAME, get_conf
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.registry import registry
 from django_pgjobs.states import CancelMode
@@ -123,7 +123,7 @@ def _check_reschedule(
         raise InvalidJob(f"priority must be from -100 to 100, not {priority!r}.")
     if queue is not None:
         allowed = get_conf().queues
-        if not queue or (allowed is not None and queue not in allowed):
+        if not QUEUE_NAME.fullmatch(queue) or (allowed is not None and queue not in allowed):
             raise InvalidJob(f"There is no queue {queue!r}.")
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
     if seconds is not None and not 0 <= seconds < float("inf"):

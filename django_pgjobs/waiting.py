@@ -15,6 +15,7 @@ from django.db import DatabaseError, connections
 
 from django_pgjobs import store
 from django_pgjobs.exceptions import JobDoesNotExist, JobNotCommitted, JobNotFinished
+from django_pgjobs.registry import registry
 
 if TYPE_CHECKING:
     from django_pgjobs.models import Job
@@ -109,12 +110,13 @@ def _without_pool(settings_dict: dict[str, Any]) -> dict[str, Any]:
 def register_again(job: Job) -> Job:
     """Register a new job like ``job``, due at once; see ``Job.register_again``."""
     alias = job._state.db or "default"
+    definition = registry.find(job.name)
     new = store.NewJob(
         name=job.name,
         payload=json.dumps(job.payload),
         queue=job.queue,
         priority=job.priority,
-        max_attempts=max(1, job.max_attempts),
+        max_attempts=definition.max_attempts if definition else max(1, job.max_attempts),
         timeout_seconds=job.timeout_seconds,
         headers=None if job.headers is None else json.dumps(job.headers),
         description=job.description,

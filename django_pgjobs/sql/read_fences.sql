@@ -6,7 +6,7 @@ SELECT
     j.id,
     j.claim_id IS NOT DISTINCT FROM held.claim_id AS ours,
     j.outcome IS NOT NULL AS ended,
-    EXISTS (SELECT FROM pgjobs_attempt AS a WHERE a.job_id = j.id AND a.claim_id = held.claim_id) AS recorded,
+    (SELECT a.cause FROM pgjobs_attempt AS a WHERE a.job_id = j.id AND a.claim_id = held.claim_id) AS recorded,
     j.ending IS NOT NULL AS ending,
     j.cancel_requested_at IS NOT NULL AS cancelled
 FROM unnest(%(ids)s::bigint[], %(claim_ids)s::uuid[]) AS held (id, claim_id)

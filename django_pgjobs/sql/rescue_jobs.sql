@@ -53,7 +53,7 @@ judged AS MATERIALIZED (
             THEN 'The lease ran out; worker ' || h.name || ' was last heard of at ' || h.last_beat_at::text || '.'
             ELSE 'The lease ran out; worker ' || h.name || ' did not renew it.'
         END AS message,
-        h.name AS worker_name
+        h.name AS worker_name, h.release
     FROM dead
     LEFT JOIN pgjobs_heartbeat AS h ON h.id = dead.worker
 ),
@@ -63,7 +63,7 @@ rescued AS (
         outcome = judged.outcome,
         finished_at = CASE WHEN judged.outcome IS NOT NULL THEN statement_timestamp() END,
         ending = CASE WHEN judged.outcome IS NULL THEN coalesce(j.ending, judged.ends) ELSE j.ending END,
-        error = judged.message,
+        error = CASE WHEN j.ending IS NULL THEN judged.message ELSE j.error END,
         deadline_at = NULL,
         progress = NULL,
         release_requested_at = NULL
@@ -71,15 +71,16 @@ rescued AS (
     WHERE j.id = ANY (ARRAY[judged.id])
     RETURNING
         j.id, j.name, j.queue, j.priority, j.attempt, j.claimed_at, j.waited, j.outcome,
-        judged.claim_id, judged.expired, judged.worker, judged.worker_name, judged.message
+        judged.claim_id, judged.expired, judged.worker, judged.worker_name, judged.release, judged.message
 ),
 history AS (
     INSERT INTO pgjobs_attempt (
-        job_id, claim_id, number, cause, worker, worker_name, started_at, ended_at, duration_seconds, exception, message
+        job_id, claim_id, number, cause, worker, worker_name, release, started_at, ended_at, duration_seconds, exception,
+        message
     )
     SELECT
         id, claim_id, attempt, CASE WHEN expired THEN 'lost' ELSE 'timeout' END, worker, coalesce(worker_name, ''),
-        claimed_at, statement_timestamp(), extract(epoch FROM statement_timestamp() - claimed_at), '', message
+        coalesce(release, ''), claimed_at, statement_timestamp(), extract(epoch FROM statement_timestamp() - claimed_at), '', message
     FROM rescued
     ON CONFLICT DO NOTHING
 ),

@@ -152,12 +152,12 @@ def delete_claims(db: Database, claim_ids: Sequence[str]) -> int:
 
 
 class FenceReading(NamedTuple):
-    """How a job stands whose fenced write touched nothing."""
+    """How a job stands whose fenced write touched nothing; ``recorded`` is the cause kept under this claim."""
 
     id: int
     ours: bool
     ended: bool
-    recorded: bool
+    recorded: str | None
     ending: bool
     cancelled: bool
 

@@ -25,11 +25,11 @@ from django.db.transaction import TransactionManagementError
 from django_pgjobs import attempt, signals, store
 from django_pgjobs import decisions as decide
 from django_pgjobs.attempt import BODY, Prepared
-from django_pgjobs.conf import get_conf
+from django_pgjobs.conf import LADDER_SECONDS, get_conf
 from django_pgjobs.context import JobContext, Reporter
 from django_pgjobs.decisions import Decision
 from django_pgjobs.exceptions import JobControl
-from django_pgjobs.finalising import END, LADDER_SECONDS, PARK, RETRY, SNOOZE, SUCCESS
+from django_pgjobs.finalising import END, PARK, RETRY, SNOOZE, SUCCESS
 from django_pgjobs.models import Job
 from django_pgjobs.performing import Ended, Performer, write_at_once
 from django_pgjobs.store import Author, ClaimedJob, Database, Pair

@@ -17,12 +17,11 @@ import psycopg
 from django_pgjobs import clock, finalising, store
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Failure
-from django_pgjobs.finalising import KINDS, MARK, PARK, RELEASE, RETRY, SNOOZE
+from django_pgjobs.finalising import KINDS, PARK, RELEASE, RETRY, SNOOZE
 from django_pgjobs.store import Author, End
 from django_pgjobs.worker.claiming import DATA_TROUBLE
 from django_pgjobs.worker.connection import WorkerConnection
-from django_pgjobs.worker.inbox import Inbox
-from django_pgjobs.worker.loop import Connect, Loop
+from django_pgjobs.worker.loop import Connect, Loop, Posts
 from django_pgjobs.worker.runs import Run
 
 log = logging.getLogger("django_pgjobs")
@@ -43,7 +42,7 @@ class Acker(Loop):
 
     role = "ack"
 
-    def __init__(self, connect: Connect, inbox: Inbox, author: Author) -> None:
+    def __init__(self, connect: Connect, inbox: Posts, author: Author) -> None:
         super().__init__(connect, inbox)
         self.author = author
         self.pending: dict[str, deque[Entry]] = {kind: deque() for kind in KINDS}
@@ -211,7 +210,8 @@ class Acker(Loop):
         for run, end in missing:
             now = readings.get(end.id)
             if now is None or not now.ours:
-                if now is not None and now.recorded and kind != MARK:
+                # Rescue records the attempt too, as lost: only our own cause says that our write came through.
+                if now is not None and end.cause is not None and now.recorded == end.cause:
                     done.append((run, end, None))
                 else:
                     lost.append(run)

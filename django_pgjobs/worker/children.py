@@ -15,6 +15,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from django_pgjobs import clock
 from django_pgjobs.worker.board import Board
@@ -40,6 +41,7 @@ class Recipe:
     async_slots: int
     database: str
     name: str
+    worker: UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,8 @@ def spawn(recipe: Recipe, number: int) -> Child:
     """Start an executor. Call from the main thread only."""
     ours, theirs = socket.socketpair()
     board = Board.create(recipe.threads, recipe.async_slots)
-    application_name = f"pgjobs {recipe.name[:40]} {number}-{os.getpid()}"
+    name = recipe.name.encode("ascii", "replace").decode()
+    application_name = f"pgjobs {recipe.worker.hex[:16]}-{number} {name}"[:63]
     arguments = [
         *recipe.entry,
         "pgjobs",

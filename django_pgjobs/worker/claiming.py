@@ -17,8 +17,7 @@ import psycopg
 from django_pgjobs import clock, store
 from django_pgjobs.worker.connection import WorkerConnection
 from django_pgjobs.worker.frontier import Frontier
-from django_pgjobs.worker.inbox import Inbox
-from django_pgjobs.worker.loop import Connect, Loop
+from django_pgjobs.worker.loop import Connect, Loop, Posts
 
 log = logging.getLogger("django_pgjobs")
 
@@ -46,7 +45,7 @@ class Claimer(Loop):
 
     role = "claim"
 
-    def __init__(self, connect: Connect, inbox: Inbox, frontier: Frontier, options: ClaimOptions) -> None:
+    def __init__(self, connect: Connect, inbox: Posts, frontier: Frontier, options: ClaimOptions) -> None:
         super().__init__(connect, inbox)
         self.frontier = frontier
         self.options = options

@@ -132,6 +132,7 @@ class Crew:
             run = child.runs.get(number)
             if run is None:
                 continue
+            run.started_at = started_ns / 1e9
             if run.timeout is not None and now > started_ns / 1e9 + run.timeout:
                 child.culprits[number] = "timeout"
                 log.warning(

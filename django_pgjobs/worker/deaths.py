@@ -42,7 +42,7 @@ class Death:
         for number, run in sorted(child.runs.items()):
             if number not in running and number > child.board.high("async" if run.is_async else "sync"):
                 death.unstarted.append(run)
-            elif number in death.culprits or (number not in running and not death.culprits):
+            elif number in death.culprits or number not in running:
                 death.charged.append(run)
             elif death.culprits:
                 death.collateral.append(run)

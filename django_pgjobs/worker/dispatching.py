@@ -35,7 +35,7 @@ class Dispatcher:
         """Let claimed jobs wait for room, the best first; ``runs`` of one claim are in that order already."""
         waited = len(self) > 0
         for run in runs:
-            run.state, run.child, run.run, run.since = WAITING, None, 0, now
+            run.state, run.child, run.run, run.since, run.started_at = WAITING, None, 0, now, 0.0
             definition = registry.find(run.job.name)
             run.is_async = definition is not None and definition.is_async
             self.async_seen = self.async_seen or run.is_async
@@ -47,7 +47,7 @@ class Dispatcher:
     def suspect(self, runs: Iterable[Run], now: float) -> None:
         """These were running when their executor died by itself: each runs again alone, uncharged."""
         for run in runs:
-            run.state, run.child, run.since, run.alone = WAITING, None, now, True
+            run.state, run.child, run.since, run.started_at, run.alone = WAITING, None, now, 0.0, True
             self.suspects.append(run)
 
     def room(self, crew: Iterable[Child]) -> int:
@@ -133,4 +133,5 @@ def _item(run: Run) -> list[Any]:
     return [
         run.is_async, run.cancelled, run.run, run.kind, job.id, run.claim.claim_id, job.name, job.attempt,
         job.max_attempts, run.timeout, job.payload, job.headers, job.queue, job.description, run.error or job.error,
+        job.run_at.timestamp(),
     ]  # fmt: skip

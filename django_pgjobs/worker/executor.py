@@ -371,7 +371,12 @@ def main(
     end = channel.ExecutorEnd(socket.socket(fileno=channel_fd))
     hygiene.prepare_connections(application_name, get_conf().executor_conn_max_age_seconds)
     board = Board(board_fd, threads, async_slots)
-    identity = identity_of(database)
+    try:
+        identity = identity_of(database)
+    except Exception as error:
+        log.exception("executor cannot reach its database alias=%s", database)
+        end.send([channel.BOOT_FAILED, f"it cannot reach database {database!r}: {error}"])
+        sys.exit(3)
     hello = {
         "protocol": channel.PROTOCOL,
         "version": __version__,

@@ -12,12 +12,13 @@ import logging
 import select
 import threading
 import time
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
 from django.core.cache import caches
 from django.core.cache.backends.base import BaseCache
-from django.db import connections
+from django.db import DatabaseError, connections
 from django.db.backends.signals import connection_created
 from django.utils.module_loading import import_string
 
@@ -50,9 +51,12 @@ def prepare_connections(application_name: str, max_age_seconds: float) -> None:
 
     def name_connection(*, connection: Any, **_: Any) -> None:
         if connection.vendor == "postgresql":
-            # Without the check a statement of a killed process goes on in its backend, and commits.
-            settings = {"application_name": application_name, "client_connection_check_interval": CHECK_INTERVAL}
-            store.configure(_Wrapped(connection), settings, local=False)
+            database = _Wrapped(connection)
+            store.configure(database, {"application_name": application_name}, local=False)
+            # Without the check a statement of a killed process goes on in its backend, and commits. Not every
+            # platform of the server has it.
+            with suppress(DatabaseError):
+                store.configure(database, {"client_connection_check_interval": CHECK_INTERVAL}, local=False)
 
     connection_created.connect(_remember, dispatch_uid="django_pgjobs.remember")
     connection_created.connect(name_connection, weak=False, dispatch_uid="django_pgjobs.name")

@@ -12,8 +12,7 @@ from collections.abc import Callable
 
 from django_pgjobs import clock, store
 from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
-from django_pgjobs.worker.inbox import Inbox
-from django_pgjobs.worker.loop import Connect, Loop
+from django_pgjobs.worker.loop import Connect, Loop, Posts
 
 log = logging.getLogger("django_pgjobs")
 
@@ -33,7 +32,7 @@ class Keeper(Loop):
     def __init__(
         self,
         connect: Connect,
-        inbox: Inbox,
+        inbox: Posts,
         *,
         held: Callable[[], list[tuple[int, str]]],
         check_ins: Callable[[], dict[str, float]],

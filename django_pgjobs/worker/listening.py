@@ -6,8 +6,7 @@ import psycopg
 
 from django_pgjobs.worker.claiming import Claimer
 from django_pgjobs.worker.connection import WorkerConnection
-from django_pgjobs.worker.inbox import Inbox
-from django_pgjobs.worker.loop import Connect, Loop
+from django_pgjobs.worker.loop import Connect, Loop, Posts
 
 LOOK_SECONDS = 1.0
 
@@ -17,7 +16,7 @@ class Listener(Loop):
 
     role = "listen"
 
-    def __init__(self, connect: Connect, inbox: Inbox, claimer: Claimer) -> None:
+    def __init__(self, connect: Connect, inbox: Posts, claimer: Claimer) -> None:
         super().__init__(connect, inbox)
         self.claimer = claimer
 

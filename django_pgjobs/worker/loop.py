@@ -10,9 +10,9 @@ import logging
 import random
 import threading
 from collections.abc import Callable
+from typing import Any, Protocol
 
 from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
-from django_pgjobs.worker.inbox import Inbox
 
 log = logging.getLogger("django_pgjobs")
 
@@ -22,12 +22,20 @@ LONGEST_PAUSE_SECONDS = 10.0
 Connect = Callable[[], WorkerConnection]
 
 
+class Posts(Protocol):
+    """Whoever is to hear what a loop has found: ``Inbox``."""
+
+    def post(self, *message: Any) -> None:
+        """Take a message, its kind first; called in the loop's thread."""
+        ...
+
+
 class Loop(threading.Thread):
     """A named thread; a subclass says in ``serve`` what it does with its connection until ``stopping`` is set."""
 
     role = "loop"
 
-    def __init__(self, connect: Connect, inbox: Inbox) -> None:
+    def __init__(self, connect: Connect, inbox: Posts) -> None:
         super().__init__(name=f"pgjobs-{self.role}", daemon=True)
         self.connect = connect
         self.inbox = inbox

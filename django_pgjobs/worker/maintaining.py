@@ -10,8 +10,7 @@ import psycopg
 
 from django_pgjobs import store
 from django_pgjobs.worker.connection import WorkerConnection
-from django_pgjobs.worker.inbox import Inbox
-from django_pgjobs.worker.loop import Connect, Loop
+from django_pgjobs.worker.loop import Connect, Loop, Posts
 
 log = logging.getLogger("django_pgjobs")
 
@@ -33,7 +32,7 @@ class Maintainer(Loop):
 
     role = "maintenance"
 
-    def __init__(self, connect: Connect, inbox: Inbox, duties: Sequence[Duty]) -> None:
+    def __init__(self, connect: Connect, inbox: Posts, duties: Sequence[Duty]) -> None:
         super().__init__(connect, inbox)
         self.duties = duties
 

@@ -53,6 +53,7 @@ class Run:
     is_async: bool = False
     child: Child | None = None
     since: float = 0.0
+    started_at: float = 0.0
     fresh_until: float = 0.0
     outcome: str = ""
     error: str = ""
@@ -105,13 +106,16 @@ class Table:
         return [(job_id, run.claim.claim_id) for job_id, run in self.held.copy().items()]
 
     def check_ins(self) -> dict[str, float]:
-        """Return claim_id → seconds until others shall look at it; may be called from another thread."""
+        """Return claim_id → seconds until others shall look at it; may be called from another thread.
+
+        Counted from the start that the board shows: a job may wait before it, or run again alone long after its claim.
+        """
         check_ins = dict.fromkeys(self.claims.copy(), NEVER_SECONDS)
         now = clock.monotonic()
         grace = get_conf().rescue_grace_seconds
         for run in self.held.copy().values():
-            if run.timeout is not None:
-                left = run.claim.asked_at + run.timeout + ALLOWANCE_SECONDS + grace - now
+            if run.timeout is not None and run.started_at:
+                left = run.started_at + run.timeout + ALLOWANCE_SECONDS + grace - now
                 claim_id = run.claim.claim_id
                 check_ins[claim_id] = min(check_ins.get(claim_id, NEVER_SECONDS), max(left, 0.0))
         return check_ins

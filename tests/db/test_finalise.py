@@ -206,7 +206,7 @@ def test_a_job_that_was_to_be_cancelled_does_not_go_back_into_the_queue(raw: Raw
     assert list(REQUEUE[name](raw, ends)) == []
     assert raw.row(one) == before
     assert not Attempt.objects.exists()
-    assert store.read_fences(raw, claimed.fences())[one] == (one, True, False, False, False, True)
+    assert store.read_fences(raw, claimed.fences())[one] == (one, True, False, None, False, True)
 
 
 def test_a_success_after_a_request_to_cancel_is_a_success(raw: RawDatabase) -> None:
@@ -256,7 +256,7 @@ def test_a_batch_does_not_wait_for_a_locked_row(raw: RawDatabase, other: RawData
     ends = claimed.ends(delay=0.0, cause="failed", seconds=0.0, failure=FAILURE)
     first = [row if isinstance(row, int) else row[0] for row in writes[name](raw, ends)]
     assert sorted(first) == [claimed.ids[0], claimed.ids[2]]
-    assert store.read_fences(raw, [(busy, str(claimed.claim_id))])[busy] == (busy, True, False, False, False, False)
+    assert store.read_fences(raw, [(busy, str(claimed.claim_id))])[busy] == (busy, True, False, None, False, False)
     other.rollback()
     assert [row if isinstance(row, int) else row[0] for row in writes[name](raw, ends[1:2])] == [busy]
 
@@ -283,7 +283,7 @@ def test_a_lost_answer_to_a_retry_is_known_as_done_by_the_history(raw: RawDataba
     before = raw.row(one)
     assert store.finalise_retry(raw, ends, AUTHOR) == []
     reading = store.read_fences(raw, claimed.fences())[one]
-    assert (reading.ours, reading.recorded) == (False, True)
+    assert (reading.ours, reading.recorded) == (False, "failed")
     assert raw.row(one) == before
     assert Attempt.objects.count() == 1
 
@@ -295,7 +295,7 @@ def test_a_lost_answer_to_marking_is_known_as_done(raw: RawDatabase) -> None:
         raw, claimed.ends(outcome="abandoned", cause="failed", failure=FAILURE), AUTHOR, allowance_seconds=1
     )
     reading = store.read_fences(raw, claimed.fences())[one]
-    assert reading == (one, True, False, True, True, False)
+    assert reading == (one, True, False, "failed", True, False)
 
 
 def test_a_ledger_row_goes_after_the_last_of_its_jobs(raw: RawDatabase) -> None:

@@ -12,9 +12,8 @@ from django_pgjobs import register_many
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.models import Job
 from tests.e2e import jobs
-from tests.e2e.stage import Stage
 from tests.plugins.fix_db import patience, wait_until
-from tests.plugins.fix_worker import Workers, WorkerProcess, age, ended, history, read
+from tests.plugins.fix_worker import WorkerProcess, age, ended, history, read
 
 ARGUMENTS: tuple[str, ...] = ()
 WORKER: dict[str, object] = {"threads": 4, "conf": {"POLL_SECONDS": 60}}
@@ -94,17 +93,6 @@ def test_a_job_over_its_time_is_stopped_whatever_it_does(shared_worker: WorkerPr
     assert (after.outcome, after.attempt) == ("succeeded", 1)
     assert history(after) == [(1, "released")]
     assert ended(jobs.effect.register("after"))[0].outcome == "succeeded"
-
-
-def test_a_process_whose_interpreter_is_held_gets_no_more_jobs(worker: Workers, stage: Stage) -> None:
-    """C25 A68: after a second or two it is known to be mute; others run what comes."""
-    worker(processes=2)
-    stubborn = jobs.holds_the_gil_for_ever.register()
-    wait_until(lambda: stage.count("start", "gil") and age(stubborn) > 2, 15, "it has been mute for a while")
-    ids = register_many(jobs.effect.bind(n) for n in range(40))
-    assert {job.outcome for job in ended(*Job.objects.filter(pk__in=ids), timeout=10)} == {"succeeded"}
-    stubborn.cancel(mode="kill")
-    ended(stubborn)
 
 
 def test_a_timeout_retries_while_attempts_are_left(shared_worker: WorkerProcess) -> None:

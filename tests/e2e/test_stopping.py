@@ -197,3 +197,14 @@ def test_a_name_with_everything_in_it(worker: Workers, stage: Stage) -> None:
         cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%%pg_sleep(60)%%' AND state = 'active'"
                        " AND datname = current_database() AND pid <> pg_backend_pid()")  # fmt: skip
         assert cursor.fetchone() == (0,)
+
+
+def test_a_process_whose_interpreter_is_held_gets_no_more_jobs(worker: Workers, stage: Stage) -> None:
+    """C25 A68: after a second or two it is known to be mute; others run what comes."""
+    worker(processes=2)
+    stubborn = jobs.holds_the_gil_for_ever.register()
+    wait_until(lambda: stage.count("start", "gil") and age(stubborn) > 2, 15, "it has been mute for a while")
+    ids = register_many(jobs.effect.bind(n) for n in range(40))
+    assert {job.outcome for job in ended(*Job.objects.filter(pk__in=ids), timeout=10)} == {"succeeded"}
+    stubborn.cancel(mode="kill")
+    ended(stubborn)

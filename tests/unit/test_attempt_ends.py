@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.test import override_settings
 
-from django_pgjobs import JobContext, finalising, states
+from django_pgjobs import JobContext, conf, finalising, states
 from django_pgjobs import decisions as decide
 from django_pgjobs import job as define
 from django_pgjobs.decisions import Decision, Failure
@@ -97,7 +97,7 @@ def test_who_has_a_callback() -> None:
 
 def test_a_callback_has_its_seconds_and_the_ladder() -> None:
     with override_settings(PGJOBS={"CALLBACK_SECONDS": 3}):
-        assert finalising.callback_allowance() == 3 + finalising.LADDER_SECONDS
+        assert finalising.callback_allowance() == 3 + conf.LADDER_SECONDS
 
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
