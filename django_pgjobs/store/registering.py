@@ -13,7 +13,7 @@ from django.db import connections
 from django_pgjobs.store import database
 from django_pgjobs.store.database import Database, on
 
-COPY_FROM_JOBS = 200
+COPY_FROM_JOBS = 1000
 """Rows from which a COPY is faster than one multi-row INSERT (benchmarks/registering.py)."""
 
 

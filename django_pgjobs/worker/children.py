@@ -77,6 +77,7 @@ class Child:
     listens: bool = False
     culprits: dict[int, str] = field(default_factory=dict)
     boot_error: str = ""
+    database_away: bool = False
     asked_at: float | None = None
     watch: Watch | None = None
 

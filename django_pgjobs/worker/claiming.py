@@ -25,8 +25,18 @@ BATCH = 500
 LOOK_AGAIN_SECONDS = 0.008
 PAIRS_FACTOR = 50.0
 DEAF_POLL_SECONDS = 1.0
+HEARD = 1000
+"""Pairs kept at most of what was heard; the list of pairs has the others."""
+
 DATA_TROUBLE = ("22", "23", "54", "XX")
 """SQLSTATE classes that a row's own data can cause (PostgreSQL manual, appendix A)."""
+
+
+def is_data_trouble(error: Exception) -> bool:
+    """Whether a row's own data made a statement fail, by the server's word or before it was sent."""
+    if isinstance(error, psycopg.DataError | UnicodeError):
+        return True
+    return isinstance(error, psycopg.Error) and (error.sqlstate or "")[:2] in DATA_TROUBLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +87,10 @@ class Claimer(Loop):
     def hear(self, pair: tuple[str, int]) -> None:
         """Take note of a registration; called by the listen thread."""
         with self.wake:
-            self.heard.add(pair)
+            if len(self.heard) < HEARD:
+                self.heard.add(pair)
+            else:
+                self.next_pairs = 0.0
             self.notified += 1
             self.wake.notify_all()
 
@@ -89,10 +102,15 @@ class Claimer(Loop):
             self.wake.notify_all()
 
     def halt(self) -> None:
-        """Claim nothing more."""
+        """Claim nothing more; what is ``busy`` still comes."""
         with self.wake:
             self.halted = True
             self.wanted = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a claim is under way on a server that is there, or its answer on the way to main."""
+        return (self.unconfirmed is not None and self.reachable) or self.unadopted > 0
 
     # The thread
 
@@ -119,18 +137,24 @@ class Claimer(Loop):
         self.looked_at = asked_at = clock.monotonic()
         self._refresh_pairs(db)
         plan = self.frontier.plan(asked_at)
-        if not plan:
-            return False
-        self.unconfirmed = claim_id = uuid4()
+        claim_id = uuid4()
+        with self.wake:
+            # Main leaves when nothing is ``busy``: a claim that began unseen would take jobs for nobody.
+            if not plan or self.halted:
+                return False
+            self.unconfirmed = claim_id
         try:
             jobs = self._take(db, plan, claim_id, limit)
-        except psycopg.Error as error:
-            if (error.sqlstate or "")[:2] not in DATA_TROUBLE:
+        except psycopg.errors.QueryCanceled:
+            now = clock.monotonic()
+            self.frontier.gave_up(plan, now, now - asked_at)
+            raise
+        except (psycopg.Error, UnicodeError) as error:
+            if not is_data_trouble(error):
                 raise
             self.unconfirmed = None
-            self._isolate(db, limit, error)
+            self._isolate(db, plan, limit, error)
             return True
-        self.unconfirmed = None
         now = clock.monotonic()
         self.frontier.saw(plan, jobs, limit, now, now - asked_at)
         if jobs:
@@ -138,6 +162,7 @@ class Claimer(Loop):
                 self.wanted = 0 if self.halted else max(0, self.wanted - len(jobs))
                 self.unadopted += len(jobs)
             self.inbox.post("claimed", str(claim_id), asked_at, jobs)
+        self.unconfirmed = None
         return len(jobs) >= limit or (bool(jobs) and self.wanted > 0)
 
     def _take(self, db: WorkerConnection, plan: list[store.Pair], claim_id: UUID, limit: int) -> list[store.ClaimedJob]:
@@ -157,7 +182,13 @@ class Claimer(Loop):
         now = clock.monotonic()
         if now < self.next_pairs and self.frontier.at:
             return
-        self.frontier.replace(store.list_pairs(db))
+        try:
+            self.frontier.replace(store.list_pairs(db))
+        except psycopg.errors.QueryCanceled:
+            # So much that is dead lies about: what is known is claimed from meanwhile.
+            if not self.frontier.at:
+                raise
+            log.warning("the list of queues takes too long, known ones are served pairs=%d", len(self.frontier.at))
         done = clock.monotonic()
         self.next_pairs = done + max(1.0, PAIRS_FACTOR * (done - now))
 
@@ -173,14 +204,14 @@ class Claimer(Loop):
         store.delete_claims(db, [str(claim_id)])
         self.unconfirmed = None
 
-    def _isolate(self, db: WorkerConnection, limit: int, error: psycopg.Error) -> None:
-        """Some row makes the claim fail: claim fewer until only that row is left, then park it."""
+    def _isolate(self, db: WorkerConnection, plan: list[store.Pair], limit: int, error: Exception) -> None:
+        """Some row makes the claim of ``plan`` fail: claim fewer until only that row is left, then park it."""
         reason = " ".join(str(error).split())
         if limit > 1:
             log.warning("claim failed on data, halving limit=%d: %s", limit, reason)
             self._claim(db, max(1, limit // 2))
             return
-        for pair in self.frontier.plan(clock.monotonic()):
+        for pair in plan:  # this very one: another begins with another queue, whose first row is innocent
             parked = store.park_unclaimable(db, pair, f"The claim of this row fails: {reason}")
             if parked:
                 log.error("job cannot be claimed and was parked job=%d: %s", parked[0], reason)
@@ -190,17 +221,19 @@ class Claimer(Loop):
 
     def _rest(self, db: WorkerConnection, notified: int) -> None:
         """Sleep until a job is due, a registration is heard, or the poll; after a wake-up look again once, soon."""
+        longest = (
+            self.options.poll_seconds if self.hears.is_set() else min(self.options.poll_seconds, DEAF_POLL_SECONDS)
+        )
         if not self.frontier.swept and self.frontier.at:
             # Never to sleep before everything was looked at from the beginning: rows come in behind the frontier.
-            if self._sleep(max(0.0, self.frontier.next_sweep() - clock.monotonic()), notified):
+            # After a slow look the next is far, and what becomes due before it is at the frontier.
+            pause = min(longest, DEAF_POLL_SECONDS, self.frontier.next_sweep() - clock.monotonic())
+            if self._sleep(max(0.0, pause), notified):
                 self._look_again(db)
             return
         pairs = list(self.frontier.at)
         due = store.next_due(db, pairs) if pairs else None
         self.inbox.post("idle", self.looked_at)
-        longest = (
-            self.options.poll_seconds if self.hears.is_set() else min(self.options.poll_seconds, DEAF_POLL_SECONDS)
-        )
         seconds = longest if due is None else min(longest, max(due, 0.0))
         if self._sleep(seconds, notified):
             self._look_again(db)

@@ -163,8 +163,8 @@ class Crew:
                 self.holding.progress(child, number, progress)
             case [channel.READY, hello]:
                 self._on_ready(child, hello)
-            case [channel.BOOT_FAILED, why]:
-                child.boot_error = why
+            case [channel.BOOT_FAILED, why, away]:
+                child.boot_error, child.database_away = why, away
             case [channel.BYE, rss]:
                 log.debug("executor leaves pid=%d rss=%.0fMB", child.pid, rss / 1e6)
 
@@ -219,6 +219,9 @@ class Crew:
 
     def _boot_failed(self, child: Child, status: int) -> None:
         self.boot_failures += 1
+        if child.database_away:
+            # An outage is waited for, however long; only the very first executor must find a database.
+            self.boot_failures = min(self.boot_failures, BOOT_TRIES)
         why = child.boot_error or f"it exited with status {status} before it was ready; its own words are above"
         if not self.booted or self.boot_failures > BOOT_TRIES:
             log.critical("executor cannot boot, worker stops pid=%d: %s", child.pid, why)

@@ -24,6 +24,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
+from django.db import OperationalError
 
 from django_pgjobs import attempt, clock, events, store
 from django_pgjobs import decisions as decide
@@ -96,8 +97,9 @@ class Executor:
         while True:
             self.timer_armed = bool(self.outbox) or self.timer_armed
             if not poll.poll(FLUSH_SECONDS * 1000 if self.timer_armed else None):
-                self.timer_armed = bool(self.outbox)
+                self.timer_armed = bool(self.outbox or self.buffers["sync"].items)
                 self._flush()
+                self._rouse()
                 continue
             messages = self.end.receive()
             if messages is None:
@@ -120,6 +122,11 @@ class Executor:
             case [channel.DRAIN]:
                 self._drain()
 
+    def _rouse(self) -> None:
+        """Wake threads for what has waited here for a while: the thread that was woken for it has a long job."""
+        with self.lock:
+            self.ready.notify(min(len(self.buffers["sync"].items), self.idle))
+
     def _buffer(self, start_by: float, items: list[list[Any]]) -> None:
         added = {"sync": 0, "async": 0}
         with self.lock:
@@ -129,7 +136,7 @@ class Executor:
                 self.buffers[name].items.append((start_by, Item(*fields), cancelled))
                 added[name] += 1
             if added["sync"]:
-                self.ready.notify(min(added["sync"], self.idle))
+                self.ready.notify()
         self.timer_armed = True
         if added["async"]:
             self._event_loop().call_soon_threadsafe(self._pump)
@@ -173,13 +180,19 @@ class Executor:
     # Job threads
 
     def _serve(self, slot: int) -> None:
+        seconds = SHORT_SECONDS
         while True:
-            item, cancelled = self._next(slot)
+            item, cancelled = self._next(slot, rouse=seconds >= SHORT_SECONDS)
             began = clock.monotonic()
             decision = contextvars.Context().run(self._run, item, cancelled)
-            self._end(slot, item, decision, clock.monotonic() - began)
+            seconds = clock.monotonic() - began
+            self._end(slot, item, decision, seconds)
 
-    def _next(self, slot: int) -> tuple[Item, bool]:
+    def _next(self, slot: int, *, rouse: bool) -> tuple[Item, bool]:
+        """Start the next job. With ``rouse`` wake another thread for the one after it.
+
+        Short jobs are done fastest by one thread; more of them would only wait for each other's interpreter lock.
+        """
         late: list[int] = []
         with self.lock:
             while True:
@@ -189,9 +202,11 @@ class Executor:
                 self.idle += 1
                 self.ready.wait()
                 self.idle -= 1
+            if rouse and self.idle and self.buffers["sync"].items:
+                self.ready.notify()
         if late:
             self.end.send([channel.BACK, late, "late"])
-        return popped or self._next(slot)
+        return popped or self._next(slot, rouse=rouse)
 
     def _pop(self, name: str, slot: int, late: list[int]) -> tuple[Item, bool] | None:
         """Start the next job of a buffer on ``slot``, under the lock; what was sent too long ago goes back."""
@@ -374,8 +389,10 @@ def main(
     try:
         identity = identity_of(database)
     except Exception as error:
-        log.exception("executor cannot reach its database alias=%s", database)
-        end.send([channel.BOOT_FAILED, f"it cannot reach database {database!r}: {error}"])
+        away = isinstance(error, OperationalError)
+        log.error("executor cannot reach its database alias=%s", database, exc_info=not away)
+        words = " ".join(str(error).split())
+        end.send([channel.BOOT_FAILED, f"it cannot reach database {database!r}: {words}", away])
         sys.exit(3)
     hello = {
         "protocol": channel.PROTOCOL,

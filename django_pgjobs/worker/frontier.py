@@ -78,6 +78,12 @@ class Frontier:
                 self.sweep_at[pair.queue, pair.priority] = now + pause
         self.swept = short and all((pair.run_at, pair.id) == BEGINNING for pair in plan)
 
+    def gave_up(self, plan: Sequence[Pair], now: float, took: float) -> None:
+        """Learn that a claim of ``plan`` took too long: begin at the frontier meanwhile, where there is one."""
+        for pair in plan:
+            if (pair.run_at, pair.id) == BEGINNING:
+                self.sweep_at[pair.queue, pair.priority] = now + SWEEP_FACTOR * took
+
     @staticmethod
     def _visited(plan: Sequence[Pair], jobs: Sequence[ClaimedJob], *, short: bool) -> Sequence[Pair]:
         """The pairs of the plan up to the last that returned a row; all of them when the claim came back short."""

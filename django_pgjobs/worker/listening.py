@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 
+from django_pgjobs.conf import QUEUE_NAME
 from django_pgjobs.worker.claiming import Claimer
 from django_pgjobs.worker.connection import WorkerConnection
 from django_pgjobs.worker.loop import Connect, Loop, Posts
 
 LOOK_SECONDS = 1.0
+PRIORITY = re.compile(r"-?[0-9]{1,3}")
 
 
 class Listener(Loop):
@@ -36,6 +40,9 @@ class Listener(Loop):
             self.claimer.hears.clear()
 
     def _hand_on(self, notification: psycopg.Notify) -> None:
+        """What no registration sends is not believed: every role of the database may notify."""
         priority, _, queue = notification.payload.partition(":")
-        if queue and priority.lstrip("-").isdigit() and self.claimer.frontier.serves(queue):
+        if not PRIORITY.fullmatch(priority) or not QUEUE_NAME.fullmatch(queue):
+            return
+        if self.claimer.frontier.serves(queue):
             self.claimer.hear((queue, int(priority)))

@@ -236,4 +236,5 @@ class Supervisor:
     def _gone(self) -> bool:
         if self.draining_until is None or self.crew.children:
             return False
-        return not self.table.held or clock.monotonic() > self.draining_until + LEAVE_SECONDS
+        done = not self.table.held and not self.claimer.busy
+        return done or clock.monotonic() > self.draining_until + LEAVE_SECONDS

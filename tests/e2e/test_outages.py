@@ -93,6 +93,8 @@ def test_outcomes_of_an_outage_are_written_afterwards(
     put(url, "awaits", call("a"))
     ask(url, "SELECT pg_notify('pgjobs', '0:default')")
     wait_until(lambda: stage.count("start") == 4, 10, "all four run")
+    # A claim's commit returns before it is on disk; one that is waited for takes it there.
+    ask(url, "UPDATE pgjobs_heartbeat SET pid = pid")
     server.halt(immediate=immediate)
     for key in ("w0", "w1", "a"):
         stage.open(key)
@@ -109,6 +111,7 @@ def test_outcomes_of_an_outage_are_written_afterwards(
     assert ask(url, "SELECT count(*) FROM pgjobs_claim") == [(0,)]
 
 
+@pytest.mark.slow
 def test_executors_that_die_in_an_outage_are_replaced_after_it(
     worker: Workers, server: EmbeddedServer, stage: Stage
 ) -> None:
@@ -118,8 +121,7 @@ def test_executors_that_die_in_an_outage_are_replaced_after_it(
     (pid,) = process.executors()
     server.halt()
     os.kill(pid, signal.SIGKILL)
-    process.hear("database trouble, will try again", times=3)
-    process.hear("executor waits for the database")
+    process.hear("executor cannot boot, tried again", times=5)
     server.start()
     process.hear("executor is ready", times=2)
     put(url, "effect", call("after"))
@@ -137,8 +139,8 @@ def test_a_worker_can_be_stopped_while_the_server_is_away(worker: Workers, serve
     process.hear("database trouble, will try again loop=ack")
     process.stop(25)
     server.start()
-    worker("--until-idle", ready=False, env={"DATABASE_URL": url})
-    assert outcomes(url)[0][0] in (None, "succeeded")
+    ((outcome, attempt),) = outcomes(url)
+    assert (outcome, attempt) == (None, 1), "its lease will run out"
 
 
 def test_tables_that_are_not_there_are_waited_for(worker: Workers, server: EmbeddedServer) -> None:
