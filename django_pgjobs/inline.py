@@ -117,6 +117,7 @@ class InlineWorker:
     def _perform(self, db: WorkerConnection, job: ClaimedJob, claim_id: str) -> None:
         self.held[job.id] = claim_id
         self.told = Told()
+        hygiene.refresh()
         try:
             if Performer(db, self.worker.author, told=self.told).perform(job, claim_id).kind != RELEASE:
                 self.ended += 1
@@ -129,6 +130,7 @@ class InlineWorker:
 def run(options: WorkerOptions) -> int:
     """Run an inline worker until stopped; return its exit status. Main thread only."""
     worker = InlineWorker(Worker.of(replace(options, processes=1, threads=1)))
+    hygiene.remember_connections()
     with _signals(worker.stopped):
         if wait_for_database(worker.worker, worker.stopped) is None:
             return 0

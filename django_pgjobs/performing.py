@@ -130,7 +130,7 @@ class Performer:
                 )
                 _tell(events.LOST, job, claim_id=end.claim_id)
                 return Ended(kind, end, recorded=False)
-            if now.cancelled and kind in (RETRY, SNOOZE, PARK, RELEASE):
+            if now.cancelled and not now.ending and kind in (RETRY, SNOOZE, PARK, RELEASE):
                 cancel = decide.Cancel("", end.failure)
                 kind, end = finalising.end_of(cancel, end.id, end.claim_id, job.name, end.seconds)
             else:

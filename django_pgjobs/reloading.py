@@ -38,7 +38,7 @@ def wanted(option: bool | None, options: dict[str, Any]) -> bool:
 def run_with_restarts() -> int:
     """Run the worker as a child and restart it at each change, until a signal comes; return its exit status."""
     changed, stopped = threading.Event(), threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # the last is a terminal that was closed
         signal.signal(number, lambda *_: stopped.set())
     threading.Thread(target=_watch, args=(changed,), name="pgjobs-reload", daemon=True).start()
     log.info("watching files, the worker restarts when they change")

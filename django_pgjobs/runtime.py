@@ -87,9 +87,9 @@ class Worker:
             conf.async_slots if options.async_slots is None else options.async_slots,
         )
 
-    def connect(self, role: str, *, durable: bool = True) -> WorkerConnection:
+    def connect(self, role: str, *, durable: bool = True, seconds: float | None = None) -> WorkerConnection:
         """Return a new connection for one of the worker's threads. Raises one of ``TROUBLE``."""
-        seconds = max(self.conf.renew_seconds / 3, LEAST_STATEMENT_SECONDS)
+        seconds = max(seconds or self.conf.renew_seconds / 3, LEAST_STATEMENT_SECONDS)
         role = f"pgjobs {self.author.name[:40]} {role}"
         return WorkerConnection(self.options.database, role, statement_seconds=seconds, durable=durable)
 
@@ -188,7 +188,14 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
     sys.setswitchinterval(SWITCH_SECONDS)
     inbox, table = Inbox(), Table()
     acker = Acker(lambda: worker.connect("ack"), inbox, worker.author)
-    claimer = Claimer(lambda: worker.connect("claim", durable=False), inbox, worker.frontier(), worker.claim_options())
+    # A claim may pass much that is dead, and nothing but claims waits for it; its lease counts from its beginning.
+    patience = worker.conf.lease_seconds / 2
+    claimer = Claimer(
+        lambda: worker.connect("claim", durable=False, seconds=patience),
+        inbox,
+        worker.frontier(),
+        worker.claim_options(),
+    )
     supervisor = Supervisor(_recipe(worker), _limits(worker), inbox, table, claimer, acker, list(identity.of(found)))
     keeper = _keeper(worker, inbox, table, supervisor)
     maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, duties())

@@ -142,7 +142,8 @@ def _who(by: object) -> str:
 
 def _told(verb: str, by: object, reason: str, steered: Steered) -> Steered:
     """Log who did what, and why: not every action leaves that on the row."""
-    log.info("operator's %s changed=%d skipped=%s by=%s: %s", verb, steered.changed, steered.skipped, _who(by), reason)
+    words = " ".join(f"by={_who(by)}: {reason}".split())  # in one line: whoever may cancel must not write the log
+    log.info("operator's %s changed=%d skipped=%s %s", verb, steered.changed, steered.skipped, words)
     return steered
 
 

@@ -10,8 +10,10 @@ import json
 import os
 import sys
 
+import environ
+
 from tests.settings import *  # noqa: F403
-from tests.settings import DATABASES, INSTALLED_APPS, environ
+from tests.settings import DATABASES, INSTALLED_APPS
 
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.e2e"]
 PGJOBS = json.loads(os.environ.get("PGJOBS_TEST_CONF", "{}"))

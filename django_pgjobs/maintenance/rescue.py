@@ -12,14 +12,16 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
+import psycopg
+
 from django_pgjobs import clock, store
 from django_pgjobs.conf import get_conf
 from django_pgjobs.registry import registry
 
 log = logging.getLogger("django_pgjobs")
 
-CLAIMS = 50
-"""Ledger rows a look takes at most; up to 200 jobs each."""
+CLAIMS = (50, 5, 1)
+"""Ledger rows a look takes at most; up to 200 jobs each. Fewer when a slow server cannot take back so many in time."""
 
 
 class Connected(store.Database, Protocol):
@@ -34,15 +36,22 @@ def rescue(db: Connected) -> list[store.Rescued]:
     if clock.monotonic() < db.connected_at + conf.renew_seconds:
         return []
     definitions = {name: registry.get(name) for name in registry.names()}
-    rescued = store.rescue_jobs(
-        db,
-        limit=CLAIMS,
-        quiet_seconds=conf.renew_seconds,
-        grace_seconds=conf.rescue_grace_seconds,
-        stale_seconds=conf.stale_seconds,
-        without_on_cancel=[name for name, d in definitions.items() if d.on_cancel_func is None],
-        without_on_abandon=[name for name, d in definitions.items() if d.on_abandon_func is None],
-    )
+    rescued: list[store.Rescued] = []
+    for limit in CLAIMS:
+        try:
+            rescued = store.rescue_jobs(
+                db,
+                limit=limit,
+                quiet_seconds=conf.renew_seconds,
+                grace_seconds=conf.rescue_grace_seconds,
+                stale_seconds=conf.stale_seconds,
+                without_on_cancel=[name for name, d in definitions.items() if d.on_cancel_func is None],
+                without_on_abandon=[name for name, d in definitions.items() if d.on_abandon_func is None],
+            )
+            break
+        except psycopg.errors.QueryCanceled:
+            if limit == CLAIMS[-1]:
+                raise
     for job in rescued:
         log.warning(
             "job rescued name=%s job=%d attempt=%d claim=%s queue=%s outcome=%s: %s",

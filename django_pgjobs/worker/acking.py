@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Sequence
 from itertools import islice
+from typing import Any
 
 import psycopg
 
 from django_pgjobs import clock, finalising, store
 from django_pgjobs import decisions as decide
+from django_pgjobs.attempt import BODY
 from django_pgjobs.decisions import Failure
 from django_pgjobs.finalising import KINDS, PARK, RELEASE, RETRY, SNOOZE
+from django_pgjobs.states import Cause
 from django_pgjobs.store import Author, End
-from django_pgjobs.worker.claiming import DATA_TROUBLE
+from django_pgjobs.worker.claiming import is_data_trouble
 from django_pgjobs.worker.connection import WorkerConnection
 from django_pgjobs.worker.loop import Connect, Loop, Posts
 from django_pgjobs.worker.runs import Run
@@ -52,7 +56,9 @@ class Acker(Loop):
         self.backends: list[str] = []
         self.progress: dict[int, tuple[int, str, str]] = {}
         self.last_flush = 0.0
+        self.busy = 0
         self.busy_until = 0.0
+        self.told: set[Run] = set()
 
     # Asked by main
 
@@ -65,7 +71,7 @@ class Acker(Loop):
         with self.wake:
             self.pending[kind].extend(entries)
             self.count += len(entries)
-            self.bytes += sum(len(end.result or "") for _, end in entries)
+            self.bytes += sum(_size(end) for _, end in entries)
             self.wake.notify_all()
 
     def delete(self, claim_ids: list[str]) -> None:
@@ -105,23 +111,34 @@ class Acker(Loop):
                 if self.stopping.is_set():
                     return False
                 self.wake.wait()
-            if self.stopping.is_set():
-                return bool(self.count or self.claims)
-            wait = max(self.last_flush + FLUSH_SECONDS, self.busy_until) - clock.monotonic()
-            if wait > 0 and self.count < BATCH:
-                self.wake.wait_for(lambda: self.count >= BATCH or self.stopping.is_set(), timeout=wait)
-            return True
+            leaving = self.stopping.is_set()
+            until = self.busy_until if leaving else max(self.last_flush + FLUSH_SECONDS, self.busy_until)
+            wait = until - clock.monotonic()
+            if wait > 0:
+                # However many are busy, only new ones shorten the pause: the others would be asked for in vain.
+                self.wake.wait_for(
+                    lambda: self.count - self.busy >= BATCH or self.stopping.is_set() != leaving, timeout=wait
+                )
+            return not leaving or bool(self.count or self.claims)
 
     def _flush(self, db: WorkerConnection) -> None:
         while self.backends:
-            store.terminate_backends(db, self.backends[0])
+            self._terminate(db, self.backends[0])
             self.backends.pop(0)
+        self.busy = 0
         for kind in KINDS:
-            while self.pending[kind]:
-                if not self._flush_some(db, kind):
-                    break
+            left = len(self.pending[kind])
+            while left > 0:  # each once: what is busy goes to the end
+                left -= self._flush_some(db, kind)
         self._flush_rest(db)
         self.last_flush = clock.monotonic()
+
+    def _terminate(self, db: WorkerConnection, application_name: str) -> None:
+        try:
+            store.terminate_backends(db, application_name)
+        except psycopg.ProgrammingError as error:
+            # No end shall wait for a right that this role does not have.
+            log.error("server processes of a killed executor are left: %s", " ".join(str(error).split()))
 
     def _flush_rest(self, db: WorkerConnection) -> None:
         with self.wake:
@@ -149,42 +166,59 @@ class Acker(Loop):
         with self.wake:
             for run, end in islice(self.pending[kind], BATCH):
                 entries.append((run, end))
-                size += len(end.result or "")
+                size += _size(end)
                 if size > STATEMENT_BYTES:
                     break
         return entries
 
-    def _flush_some(self, db: WorkerConnection, kind: str) -> bool:
-        """Write up to a batch of one kind; return whether going on at once makes sense (nothing was busy)."""
+    def _flush_some(self, db: WorkerConnection, kind: str) -> int:
+        """Write up to a batch of one kind; return how many were tried."""
         entries = self._some(kind)
-        busy = self._write(db, kind, entries)
+        left: list[Busy] = [(kind, entry) for entry in entries]
+        try:
+            left = self._write(db, kind, entries)
+        finally:
+            # Whatever failed half-way, what was told is told once: a claim counts its jobs down, a callback starts.
+            self._replace(kind, entries, [(other, entry) for other, entry in left if entry[0] not in self.told])
+            self.told.clear()
+        return len(entries)
+
+    def _replace(self, kind: str, entries: list[Entry], left: list[Busy]) -> None:
         with self.wake:
             for _ in entries:
                 self.pending[kind].popleft()
-            for other, entry in busy:
+            for other, entry in left:
                 self.pending[other].append(entry)
-            self.count -= len(entries) - len(busy)
-            self.bytes -= sum(len(end.result or "") for _, end in entries)
-            self.bytes += sum(len(end.result or "") for _, (_, end) in busy)
-        if busy:
+            self.count -= len(entries) - len(left)
+            self.bytes -= sum(_size(end) for _, end in entries)
+            self.bytes += sum(_size(end) for _, (_, end) in left)
+            self.busy += len(left)
+        if left:
             self.busy_until = clock.monotonic() + BUSY_SECONDS
-        return not busy
+
+    def _tell_stored(self, kind: str, stored: Sequence[tuple[Run, End, Any]]) -> None:
+        self.told.update(run for run, _, _ in stored)
+        self.inbox.post("stored", kind, stored)
+
+    def _tell_lost(self, lost: list[Run]) -> None:
+        self.told.update(lost)
+        self.inbox.post("lost", lost)
 
     def _write(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[Busy]:
         """Write entries of one kind, bisecting out one that cannot be stored; return those that were busy."""
         try:
             recorded = finalising.write(db, kind, [end for _, end in entries], self.author)
-        except psycopg.Error as error:
-            if (error.sqlstate or "")[:2] not in DATA_TROUBLE:
+        except (psycopg.Error, UnicodeError) as error:
+            if not is_data_trouble(error):
                 raise
             return self._bisect(db, kind, entries, error)
         stored = [(run, end, recorded[end.id]) for run, end in entries if end.id in recorded]
         if stored:
-            self.inbox.post("stored", kind, stored)
+            self._tell_stored(kind, stored)
         missing = [(run, end) for run, end in entries if end.id not in recorded]
         return self._resolve(db, kind, missing) if missing else []
 
-    def _bisect(self, db: WorkerConnection, kind: str, entries: list[Entry], error: psycopg.Error) -> list[Busy]:
+    def _bisect(self, db: WorkerConnection, kind: str, entries: list[Entry], error: Exception) -> list[Busy]:
         if len(entries) > 1:
             half = len(entries) // 2
             return self._write(db, kind, entries[:half]) + self._write(db, kind, entries[half:])
@@ -195,7 +229,7 @@ class Acker(Loop):
             "django_pgjobs.exceptions.UnstorableResult", f"What the job came to cannot be stored: {reason}"
         )
         if end.failure is not None and end.failure.kind == failure.kind:
-            self.inbox.post("lost", [run])
+            self._tell_lost([run])
             return []
         decision = decide.Abandon("unstorable", failure)
         other, plain = finalising.end_of(decision, end.id, end.claim_id, run.job.name, end.seconds)
@@ -215,6 +249,8 @@ class Acker(Loop):
                     done.append((run, end, None))
                 else:
                     lost.append(run)
+            elif now.ended and run.kind == BODY and _by_rescue(now.recorded, end):
+                lost.append(run)  # rescue may end a job too, and leaves the claim on it
             elif now.ended:
                 done.append((run, end, None))
             elif now.cancelled and not now.ending and kind in (RETRY, SNOOZE, PARK, RELEASE):
@@ -222,12 +258,21 @@ class Acker(Loop):
             else:
                 busy.append((kind, (run, end)))
         if done:
-            self.inbox.post("stored", kind, done)
+            self._tell_stored(kind, done)
         if lost:
-            self.inbox.post("lost", lost)
+            self._tell_lost(lost)
         return busy
 
     def _cancel_instead(self, db: WorkerConnection, run: Run, end: End) -> list[Busy]:
         cancel = decide.Cancel("", end.failure)
         kind, other = finalising.end_of(cancel, end.id, end.claim_id, run.job.name, end.seconds)
         return self._write(db, kind, [(run, other)])
+
+
+def _by_rescue(recorded: str | None, end: End) -> bool:
+    return recorded in (Cause.LOST, Cause.TIMEOUT) and recorded != end.cause
+
+
+def _size(end: End) -> int:
+    failure = end.failure
+    return len(end.result or "") if failure is None else len(failure.traceback) + len(failure.message)

@@ -45,10 +45,6 @@ class Board:
         self._words[at + 1] = run
         self._words[HIGH[buffer]] = run
 
-    def skip(self, run: int, buffer: str) -> None:
-        """Show that ``run`` left the buffer without starting; it is reported as BACK."""
-        self._words[HIGH[buffer]] = run
-
     def clear(self, slot: int) -> None:
         """Show that ``slot`` is free; its run's outcome is queued."""
         self._words[HEADER_WORDS + SLOT_WORDS * slot + 1] = 0

@@ -40,20 +40,18 @@ class Unpacker:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Add ``data`` and return the messages that are whole now. Raises ``ValueError`` for a broken stream."""
+        """Add ``data`` and yield the messages that are whole now. Raises ``ValueError`` where the stream is broken."""
         self._buffer += data
         start, end = 0, len(self._buffer)
-        messages = []
         while end - start >= 4:
             length = int.from_bytes(self._buffer[start : start + 4], "big")
             if length > MAX_FRAME_BYTES:
                 raise ValueError(f"a frame of {length} bytes is longer than {MAX_FRAME_BYTES}")
             if end - start - 4 < length:
                 break
-            messages.append(json.loads(self._buffer[start + 4 : start + 4 + length]))
+            yield json.loads(self._buffer[start + 4 : start + 4 + length])
             start += 4 + length
         del self._buffer[:start]
-        return iter(messages)
 
 
 class SupervisorEnd:
@@ -63,6 +61,7 @@ class SupervisorEnd:
         sock.setblocking(False)
         self.sock = sock
         self.eof = False
+        self.broken = ""
         self._unpacker = Unpacker()
         self._out = bytearray()
 
@@ -87,7 +86,7 @@ class SupervisorEnd:
         return len(self._out)
 
     def receive(self) -> list[Message]:
-        """Return the messages that have arrived; sets ``eof`` at the end of the stream."""
+        """Return the messages that have arrived; sets ``eof`` at the end of the stream, and where it is ``broken``."""
         messages: list[Message] = []
         while not self.eof:
             try:
@@ -98,7 +97,11 @@ class SupervisorEnd:
                 data = b""
             if not data:
                 self.eof = True
-            messages.extend(self._unpacker.feed(data))
+            try:
+                for message in self._unpacker.feed(data):
+                    messages.append(message)
+            except ValueError as error:
+                self.eof, self.broken = True, str(error)
         return messages
 
     def close(self) -> None:

@@ -79,6 +79,7 @@ class Child:
     boot_error: str = ""
     database_away: bool = False
     asked_at: float | None = None
+    deaf_since: float | None = None
     watch: Watch | None = None
 
     @property
@@ -110,14 +111,14 @@ class Child:
         """A run was sent."""
         self.runs[run.run] = run
         self.outstanding[run.is_async] += 1
-        self.payload_bytes += len(run.job.payload or "")
+        self.payload_bytes += run.size
 
     def remove(self, number: int) -> Run | None:
         """A run ended or came back; None for one that is not known here (any more)."""
         run = self.runs.pop(number, None)
         if run is not None:
             self.outstanding[run.is_async] -= 1
-            self.payload_bytes -= len(run.job.payload or "")
+            self.payload_bytes -= run.size
             if not self.runs:
                 self.exclusive = False
         return run
@@ -179,10 +180,16 @@ def spawn(recipe: Recipe, number: int) -> Child:
         f"--database={recipe.database}",
         f"--application-name={application_name}",
     ]
-    process = subprocess.Popen(
-        arguments, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(), board.fd), process_group=0
-    )
-    theirs.close()
+    try:
+        process = subprocess.Popen(
+            arguments, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(), board.fd), process_group=0
+        )
+    except OSError:
+        ours.close()
+        board.close()
+        raise
+    finally:
+        theirs.close()
     return Child(
         number=number,
         process=process,
@@ -192,14 +199,25 @@ def spawn(recipe: Recipe, number: int) -> Child:
         async_slots=recipe.async_slots,
         application_name=application_name,
         started_at=clock.monotonic(),
-        pidfd=os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else None,
+        pidfd=_pidfd(process.pid),
         watch=_watch(process.pid),
     )
 
 
+def _pidfd(pid: int) -> int | None:
+    """Return a descriptor that tells of the end; None where the kernel, or its guard, does not know the call."""
+    if hasattr(os, "pidfd_open"):
+        with suppress(OSError):
+            return os.pidfd_open(pid)
+    return None
+
+
 def _watch(group: int) -> Watch | None:
     """Start the watch of an executor; None where there is no shell, or the executor has ended already."""
-    pipe, leash = os.pipe()
+    try:
+        pipe, leash = os.pipe()
+    except OSError:
+        return None
     try:
         process = subprocess.Popen(
             ["/bin/sh", "-c", f"read -r line; sleep 1; kill -9 -{group}"],

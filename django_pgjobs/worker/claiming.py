@@ -159,7 +159,7 @@ class Claimer(Loop):
         self.frontier.saw(plan, jobs, limit, now, now - asked_at)
         if jobs:
             with self.wake:
-                self.wanted = 0 if self.halted else max(0, self.wanted - len(jobs))
+                self.wanted = max(0, self.wanted - len(jobs))
                 self.unadopted += len(jobs)
             self.inbox.post("claimed", str(claim_id), asked_at, jobs)
         self.unconfirmed = None

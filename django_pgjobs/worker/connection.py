@@ -30,8 +30,13 @@ PINS = {
 
 CONNECT_SECONDS = 10
 
-TROUBLE = (psycopg.OperationalError, psycopg.InterfaceError, DjangoDatabaseError)
-"""What a loop survives: the server, or the way to it, is not there."""
+TROUBLE = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    psycopg.errors.ReadOnlySqlTransaction,
+    DjangoDatabaseError,
+)
+"""What a loop survives: the server, or the way to it, is not there, or it has become a standby."""
 
 
 class WorkerConnection:
@@ -61,17 +66,24 @@ class WorkerConnection:
 
     def fetch(self, name: str, params: store.Params) -> store.Rows:
         """Run a statement of ``sql/`` and return its rows."""
+        if self.pooled:
+            with self.connection.pipeline(), self.connection.transaction():
+                self._execute("configure", store.configuring(self._settings, local=True))
+                rows = self._execute(name, params)
+        else:
+            rows = self._execute(name, params)
         self.statements += 1
-        if not self.pooled:
-            return self._execute(name, params)
-        with self.connection.pipeline(), self.connection.transaction():
-            self._execute("configure", store.configuring(self._settings, local=True))
-            return self._execute(name, params)
+        return rows
 
     def _execute(self, name: str, params: store.Params) -> store.Rows:
         cursor = psycopg.Cursor(self.connection)
         cursor.execute(store.statement(name), params, binary=True)
         return cursor.fetchall() if cursor.description else []
+
+    @property
+    def gone(self) -> bool:
+        """Whether it is closed, by us or by the server."""
+        return self.connection.closed or self.connection.broken
 
     def close(self) -> None:
         """Close; never raises."""

@@ -28,6 +28,12 @@ BOOT_TRIES = 3
 UNTOLD = 10_000
 """Signals kept at most until an executor is there that can send them."""
 
+TELL_BYTES = 1024 * 1024
+"""What may wait for an executor's socket before signals are kept here: a job may hold its interpreter for long."""
+
+DEAF_SECONDS = 1.0
+"""How long an executor may live on after its end of the channel has been closed."""
+
 
 class Crew:
     """The executors; ``processes`` of them are kept. ``failed`` is called when the worker must stop."""
@@ -68,6 +74,9 @@ class Crew:
             if child.state == STARTING and now > child.started_at + get_conf().ready_seconds:
                 child.boot_error = f"it was not READY within {get_conf().ready_seconds:g} s"
                 child.kill()
+            elif child.end.eof:
+                self._check_deaf(child, now)
+        self._tell_on()
         for child in list(self.children):
             self._on_exit(child)
         missing = len(self.children) < (self.processes if self.booted else 1)
@@ -77,7 +86,12 @@ class Crew:
     def spawn(self) -> None:
         """Start one more executor."""
         self.spawned += 1
-        child = children.spawn(self.recipe, self.spawned)
+        try:
+            child = children.spawn(self.recipe, self.spawned)
+        except OSError as error:
+            # No memory, no process, no descriptor is left: the jobs of the other executors go on.
+            self._cannot_boot(f"it cannot be started: {error}", pid=0, passes=True)
+            return
         self.children.append(child)
         self.selector.register(child.end.sock, selectors.EVENT_READ, lambda: self._on_frames(child))
         if child.pidfd is not None:
@@ -115,8 +129,11 @@ class Crew:
 
     def _tell_on(self) -> None:
         """Hand over what is to be told; while no executor is ready that listens, it is kept."""
-        listener = next((child for child in self.children if child.listens and child.state == READY), None)
-        if listener is not None and self.untold:
+        if not self.untold:
+            return
+        listeners = (child for child in self.children if child.listens and child.state == READY)
+        listener = next((child for child in listeners if child.end.kept < TELL_BYTES), None)
+        if listener is not None:
             listener.end.send([channel.STORED, list(self.untold)])
             self.untold.clear()
 
@@ -147,10 +164,28 @@ class Crew:
     # Frames
 
     def _on_frames(self, child: Child) -> None:
-        for message in child.end.receive():
-            self._on_message(child, message)
+        self._hear(child)
         if child.end.eof:
             self._forget(child.end.sock)
+        if child.end.broken and child.state != TERMINATING:
+            log.error("executor sent what cannot be read, it is killed pid=%d: %s", child.pid, child.end.broken)
+            child.kill()
+
+    def _hear(self, child: Child) -> None:
+        """Obey what has arrived. Nonsense costs the executor that has sent it, not the worker."""
+        try:
+            for message in child.end.receive():
+                self._on_message(child, message)
+        except Exception as error:
+            log.exception("message of an executor cannot be obeyed pid=%d", child.pid)
+            child.end.eof, child.end.broken = True, repr(error)
+
+    def _check_deaf(self, child: Child, now: float) -> None:
+        """Kill an executor that lives on without its end of the channel: none of its runs would ever end."""
+        child.deaf_since = child.deaf_since or now
+        if now > child.deaf_since + DEAF_SECONDS and child.state != TERMINATING:
+            log.error("executor has closed its channel, it is killed pid=%d", child.pid)
+            child.kill()
 
     def _on_message(self, child: Child, message: channel.Message) -> None:
         match message:
@@ -180,9 +215,9 @@ class Crew:
             self.listened = self.listened or child.listens
             log.info("executor is ready pid=%d jobs=%d rss=%.0fMB", child.pid, hello["jobs"], hello["rss"] / 1e6)
             self.boot_failures = 0
-            while not self.draining and not self.booted and len(self.children) < self.processes:
+            first, self.booted = not self.booted, True
+            for _ in range(self.processes - len(self.children) if first and not self.draining else 0):
                 self.spawn()
-            self.booted = True
             self._tell_on()
 
     # Deaths
@@ -194,8 +229,7 @@ class Crew:
         status = child.exit_status()
         if status is None:
             return
-        for message in child.end.receive():
-            self._on_message(child, message)
+        self._hear(child)
         was, child.state = child.state, DEAD
         self._forget(child.end.sock)
         if child.pidfd is not None:
@@ -218,15 +252,18 @@ class Crew:
             self.selector.unregister(descriptor)
 
     def _boot_failed(self, child: Child, status: int) -> None:
+        why = child.boot_error or f"it exited with status {status} before it was ready; its own words are above"
+        self._cannot_boot(why, pid=child.pid, passes=child.database_away)
+
+    def _cannot_boot(self, why: str, *, pid: int, passes: bool) -> None:
         self.boot_failures += 1
-        if child.database_away:
+        if passes:
             # An outage is waited for, however long; only the very first executor must find a database.
             self.boot_failures = min(self.boot_failures, BOOT_TRIES)
-        why = child.boot_error or f"it exited with status {status} before it was ready; its own words are above"
         if not self.booted or self.boot_failures > BOOT_TRIES:
-            log.critical("executor cannot boot, worker stops pid=%d: %s", child.pid, why)
+            log.critical("executor cannot boot, worker stops pid=%d: %s", pid, why)
             self.failed("an executor cannot boot")
             return
         pause = 2.0 ** (self.boot_failures - 1) * random.uniform(0.5, 1.0)  # noqa: S311 (jitter)
         self.boot_after = clock.monotonic() + pause
-        log.error("executor cannot boot, tried again in %.1f s pid=%d: %s", pause, child.pid, why)
+        log.error("executor cannot boot, tried again in %.1f s pid=%d: %s", pause, pid, why)

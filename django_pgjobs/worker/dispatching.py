@@ -132,6 +132,6 @@ def _item(run: Run) -> list[Any]:
     job = run.job
     return [
         run.is_async, run.cancelled, run.run, run.kind, job.id, run.claim.claim_id, job.name, job.attempt,
-        job.max_attempts, run.timeout, job.payload, job.headers, job.queue, job.description, run.error or job.error,
+        job.max_attempts, run.timeout, job.payload, job.headers, job.queue, job.description, run.told_error,
         job.run_at.timestamp(),
     ]  # fmt: skip

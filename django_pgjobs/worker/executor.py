@@ -21,20 +21,23 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
-from django.db import OperationalError
+from django.db import InterfaceError, OperationalError
 
 from django_pgjobs import attempt, clock, events, store
 from django_pgjobs import decisions as decide
-from django_pgjobs.attempt import Item, Told
+from django_pgjobs.attempt import BODY, Item, Told
 from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Decision
+from django_pgjobs.exceptions import UnstorableResult
 from django_pgjobs.registry import registry
 from django_pgjobs.worker import channel, hygiene
 from django_pgjobs.worker.board import Board
-from django_pgjobs.worker.decided import pack_decision
+from django_pgjobs.worker.decided import pack_decision, unpack_decision
 from django_pgjobs.worker.telling import Teller
 
 log = logging.getLogger("django_pgjobs")
@@ -43,6 +46,7 @@ FLUSH_SECONDS = 0.003
 SHORT_SECONDS = 0.001
 PROGRESS_SECONDS = 1.0
 TELL_SECONDS = 5.0
+PAYLOAD_SECONDS = 5.0
 FRAME_CHARS = 2 * 1024 * 1024
 
 
@@ -209,25 +213,27 @@ class Executor:
         return popped or self._next(slot, rouse=rouse)
 
     def _pop(self, name: str, slot: int, late: list[int]) -> tuple[Item, bool] | None:
-        """Start the next job of a buffer on ``slot``, under the lock; what was sent too long ago goes back."""
+        """Start the next job of a buffer on ``slot``, under the lock; what was sent too long ago goes back.
+
+        It goes back before another starts: behind that one's number on the board it would count as started too.
+        """
         items = self.buffers[name].items
-        while items:
-            start_by, item, cancelled = items.popleft()
-            if clock.monotonic() > start_by:
-                self.board.skip(item.run, name)
-                late.append(item.run)
-                continue
-            self.told[item.run] = Told(cancelled)
-            self.active += 1
-            self.board.start(slot, item.run, clock.monotonic_ns(), name)
-            return item, cancelled
-        return None
+        while items and clock.monotonic() > items[0][0]:
+            late.append(items.popleft()[1].run)
+        if late or not items:
+            return None
+        _, item, cancelled = items.popleft()
+        self.told[item.run] = Told(cancelled)
+        self.active += 1
+        self.board.start(slot, item.run, clock.monotonic_ns(), name)
+        return item, cancelled
 
     def _run(self, item: Item, cancelled: bool) -> Decision:
         try:
             hygiene.refresh()
-            if item.payload is None and not self._read_payload(item):
-                return decide.Release("the claim was lost before the payload was read")
+            without = self._read_payload(item) if item.payload is None else None
+            if without is not None:
+                return without
             prepared = attempt.prepare(item, self._reporter(item.run), self.told[item.run])
             if not isinstance(prepared, attempt.Prepared):
                 return prepared
@@ -240,9 +246,20 @@ class Executor:
                 os._exit(0)
             hygiene.tidy(f"name={item.name} job={item.id}")
 
-    def _read_payload(self, item: Item) -> bool:
-        item.payload = store.read_payload(store.on(self.database), item.id, item.claim_id)
-        return item.payload is not None
+    def _read_payload(self, item: Item) -> Decision | None:
+        """Read what is too big for the channel; return what the attempt comes to where it cannot be had."""
+        try:
+            item.payload = store.read_payload(store.on(self.database), item.id, item.claim_id)
+        except (OperationalError, InterfaceError) as error:
+            if item.kind != BODY:
+                raise
+            # Nothing of the job has run, so its attempt is not charged.
+            log.warning(
+                "payload cannot be read, again in %g s name=%s job=%d: %s",
+                PAYLOAD_SECONDS, item.name, item.id, " ".join(str(error).split()),
+            )  # fmt: skip
+            return decide.Snooze(PAYLOAD_SECONDS)
+        return decide.Release("the claim was lost before the payload was read") if item.payload is None else None
 
     def _end(self, slot: int, item: Item, decision: Decision, seconds: float) -> None:
         self.told.pop(item.run, None)
@@ -264,10 +281,17 @@ class Executor:
         if os.getpid() != self.pid:
             return
         while items := self._some_outcomes():
-            try:
-                self.end.send([channel.DONE, items])
-            except OSError:
-                self._orphaned()
+            self._send_done(items)
+
+    def _send_done(self, items: list[list[Any]]) -> None:
+        try:
+            self.end.send([channel.DONE, items])
+        except OSError:
+            self._orphaned()
+        except ValueError as error:
+            # Longer than a frame. An outcome that is not told would hold its job, and its place here, for ever.
+            for item in items:
+                self._send_done([item] if len(items) > 1 else [[*item[:2], *pack_decision(_shorter(item[2:], error))]])
 
     def _some_outcomes(self) -> list[list[Any]]:
         """Take what has been queued, as much as a frame shall hold. Several threads may take at once."""
@@ -276,7 +300,7 @@ class Executor:
         with suppress(IndexError):
             while size < FRAME_CHARS:
                 items.append(self.outbox.popleft())
-                size += sum(len(value) for value in items[-1] if isinstance(value, str))
+                size += _chars(items[-1])
         return items
 
     def _reporter(self, run: int) -> Callable[[float, float | None, str], None]:
@@ -311,20 +335,29 @@ class Executor:
 
     def _pump(self) -> None:
         """Start as many asynchronous jobs as there are free slots; runs in the loop."""
-        late: list[int] = []
         while self.free_slots:
             slot = self.free_slots[-1]
+            late: list[int] = []
             with self.lock:
                 popped = self._pop("async", slot, late)
+            if late:
+                self.end.send([channel.BACK, late, "late"])
+                continue
             if popped is None:
                 break
             self.free_slots.pop()
             loop = self._event_loop()
             task = loop.create_task(self._arun(slot, *popped), context=contextvars.Context())
             _tasks.add(task)
-            task.add_done_callback(_tasks.discard)
-        if late:
-            self.end.send([channel.BACK, late, "late"])
+            task.add_done_callback(partial(self._left, slot, popped[0]))
+
+    def _left(self, slot: int, item: Item, task: asyncio.Task[None]) -> None:
+        """A task is done. Some other job may have cancelled it before its first step: then nothing of it has run."""
+        _tasks.discard(task)
+        if item.run in self.told:
+            self.free_slots.append(slot)
+            self._end(slot, item, decide.Release("its task was cancelled before it started"), 0.0)
+            self._pump()
 
     async def _arun(self, slot: int, item: Item, cancelled: bool) -> None:
         began = clock.monotonic()
@@ -347,8 +380,9 @@ class Executor:
             return decide.Retry(attempt_delay(item), attempt.failure_of(error))
 
     async def _aattempt(self, item: Item) -> Decision:
-        if item.payload is None and not await sync_to_async(self._read_payload)(item):
-            return decide.Release("the claim was lost before the payload was read")
+        without = await sync_to_async(self._read_payload)(item) if item.payload is None else None
+        if without is not None:
+            return without
         prepared = attempt.prepare(item, self._reporter(item.run), self.told[item.run])
         if not isinstance(prepared, attempt.Prepared):
             return prepared
@@ -360,6 +394,26 @@ class Executor:
 
 
 _tasks: set[asyncio.Task[None]] = set()
+
+
+def _chars(values: list[Any] | tuple[Any, ...]) -> int:
+    total = 0
+    for value in values:
+        if isinstance(value, str):
+            total += len(value)
+        elif isinstance(value, list | tuple):
+            total += _chars(value)
+    return total
+
+
+def _shorter(packed: list[Any], error: ValueError) -> Decision:
+    """Return an outcome that is too long for a frame without what makes it so long."""
+    decision = unpack_decision(packed)
+    failure: decide.Failure | None = getattr(decision, "failure", None)
+    if failure is not None and failure.traceback:
+        return replace(decision, failure=replace(failure, traceback=""))  # type: ignore[arg-type]
+    unstorable = UnstorableResult(f"What the job came to does not reach the worker: {error}")
+    return decide.Abandon("unstorable", attempt.failure_of(unstorable))
 
 
 def attempt_delay(item: Item) -> float:

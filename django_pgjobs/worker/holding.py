@@ -17,6 +17,7 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.attempt import BODY
 from django_pgjobs.decisions import Decision
 from django_pgjobs.finalising import CALLBACK_OF, CALLBACK_STARTS, END, MARK, RETRY, SUCCESS
+from django_pgjobs.registry import registry
 from django_pgjobs.states import CancelMode, Outcome
 from django_pgjobs.store import ClaimedJob, End, Flag, Released, Rescheduled
 from django_pgjobs.worker import channel
@@ -25,7 +26,7 @@ from django_pgjobs.worker.children import Child
 from django_pgjobs.worker.deaths import Death
 from django_pgjobs.worker.decided import unpack_decision
 from django_pgjobs.worker.dispatching import Dispatcher
-from django_pgjobs.worker.runs import ENDING, FRESH_SECONDS, WAITING, Run, Table
+from django_pgjobs.worker.runs import ENDING, FRESH_SECONDS, MOST_CHARS, WAITING, Run, Table
 
 log = logging.getLogger("django_pgjobs")
 
@@ -67,13 +68,20 @@ class Holding:
         if self.draining:
             self.give_back(runs)
             return
-        if any(job.ending or job.cancelled for job in jobs):
+        if any(job.ending is not None or job.cancelled for job in jobs) or any(run.size > MOST_CHARS for run in runs):
             runs = [run for run in runs if self._begin(run)]
         self.dispatcher.add(runs, clock.monotonic())
 
     def _begin(self, run: Run) -> bool:
         """Say what a claimed job is claimed for; return whether an executor is needed."""
         job = run.job
+        if run.size > MOST_CHARS or (job.ending is not None and job.ending not in CALLBACK_OF):
+            # No registration and no statement of ours writes such a row.
+            log.error("job cannot be run as it is and is parked %s", facts(run))
+            self._decided(
+                run, decide.Park("Its headers are too long, or its ending is not known.", _fingerprint(job)), None
+            )
+            return False
         if job.ending is None:
             run.cancelled = job.cancelled
             if job.cancelled:
@@ -94,18 +102,22 @@ class Holding:
         """Outcomes of one executor, many at once."""
         succeeded: list[tuple[Run, End]] = []
         total = 0.0
-        for number, seconds, *packed in items:
-            run = child.remove(number)
-            total += seconds
-            if run is None:
-                continue
-            if packed[0] == "succeed" and run.kind == BODY:
-                run.state = ENDING
-                succeeded.append((run, End(run.job.id, run.claim.claim_id, seconds, result=packed[1])))
-            else:
-                self._ended(run, unpack_decision(packed), seconds)
-        if succeeded:
-            self.acker.put_many(SUCCESS, succeeded)
+        try:
+            for number, seconds, *packed in items:
+                total += seconds
+                # Read before the run is taken off: of one that cannot be read the executor's death tells.
+                decision = None if packed[0] == "succeed" else unpack_decision(packed)
+                run = child.remove(number)
+                if run is None:
+                    continue
+                if decision is None and run.kind == BODY:
+                    run.state = ENDING
+                    succeeded.append((run, End(run.job.id, run.claim.claim_id, seconds, result=packed[1])))
+                else:
+                    self._ended(run, decision or decide.Succeed(), seconds)
+        finally:
+            if succeeded:
+                self.acker.put_many(SUCCESS, succeeded)
         child.learn(total, len(items))
 
     def back(self, child: Child, numbers: list[int]) -> None:
@@ -294,6 +306,11 @@ def facts(run: Run) -> str:
     job = run.job
     text = f"name={job.name} job={job.id} attempt={job.attempt}/{job.max_attempts}"
     return f"{text} claim={run.claim.claim_id} queue={job.queue}"
+
+
+def _fingerprint(job: ClaimedJob) -> str:
+    definition = registry.find(job.name)
+    return definition.fingerprint if definition else ""
 
 
 def _fields(run: Run) -> dict[str, Any]:

@@ -58,12 +58,19 @@ def prepare_connections(application_name: str, max_age_seconds: float) -> None:
             with suppress(DatabaseError):
                 store.configure(database, {"client_connection_check_interval": CHECK_INTERVAL}, local=False)
 
-    connection_created.connect(_remember, dispatch_uid="django_pgjobs.remember")
+    remember_connections()
     connection_created.connect(name_connection, weak=False, dispatch_uid="django_pgjobs.name")
 
 
+def remember_connections() -> None:
+    """Know from now on which connections a thread has made; what ``tidy`` looks at."""
+    connection_created.connect(_remember, dispatch_uid="django_pgjobs.remember")
+
+
 def _remember(*, connection: Any, **_: Any) -> None:
-    if connection not in _mine.wrappers:
+    # A wrapper that is not its alias's is somebody's own: an inline worker's, for one.
+    its_alias = getattr(connections._connections, connection.alias, None) is connection  # type: ignore[attr-defined]
+    if its_alias and connection not in _mine.wrappers:
         _mine.wrappers.append(connection)
 
 
@@ -163,7 +170,10 @@ def discard_all() -> None:
 
 
 def close_all() -> None:
-    """Close this thread's connections: it is about to end."""
+    """Close this thread's connections: it is about to end. Raises nothing: the job's outcome is known already."""
     for connection in connections.all(initialized_only=True):
-        connection.close()
+        try:
+            connection.close()
+        except Exception:
+            log.exception("connection cannot be closed alias=%s", connection.alias)
     _mine.wrappers.clear()

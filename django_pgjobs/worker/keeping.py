@@ -87,9 +87,9 @@ class Keeper(Loop):
         flags = store.read_flags(db, fences)
         self.inbox.post("fresh", asked_at, {fence[0] for fence in fences}, flags)
 
-    def _trouble(self, error: BaseException, failures: int) -> None:
+    def _trouble(self, error: BaseException, failures: int, *, gone: bool) -> None:
         self.next_renewal = 0.0
-        super()._trouble(error, failures)
+        super()._trouble(error, failures, gone=gone)
 
     def _pause(self, failures: int) -> None:
         self.stopping.wait(max(self.renew_seconds / 4, min(LEAST_RETRY_SECONDS, self.renew_seconds)))

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import psycopg
+
 from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
 
 log = logging.getLogger("django_pgjobs")
@@ -55,7 +57,7 @@ class Loop(threading.Thread):
         failures = 0
         while not self.stopping.is_set():
             try:
-                if db is None or db.connection.closed or db.connection.broken:
+                if db is None or db.gone:
                     db = self._reconnect(db)
                 began = db.statements
                 try:
@@ -65,7 +67,9 @@ class Loop(threading.Thread):
                         failures = 0
             except TROUBLE as error:
                 failures += 1
-                self._trouble(error, failures)
+                if db is not None and isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+                    db.close()  # a standby now: the same name may lead to the new primary
+                self._trouble(error, failures, gone=db is None or db.gone)
             except Exception:
                 failures += 1
                 log.exception("worker loop failed, going on loop=%s", self.role)
@@ -77,6 +81,7 @@ class Loop(threading.Thread):
     def _reconnect(self, old: WorkerConnection | None) -> WorkerConnection:
         if old is not None:
             self.statements += old.statements
+            old.statements = 0
             old.close()
         db = self.connect()
         self.connections += 1
@@ -85,10 +90,10 @@ class Loop(threading.Thread):
         self.reachable = True
         return db
 
-    def _trouble(self, error: BaseException, failures: int) -> None:
+    def _trouble(self, error: BaseException, failures: int, *, gone: bool) -> None:
         if self.reachable:
             log.warning("database trouble, will try again loop=%s: %s", self.role, " ".join(str(error).split()))
-        self.reachable = False
+        self.reachable = self.reachable and not gone
         self._pause(failures)
 
     def _pause(self, failures: int) -> None:

@@ -46,7 +46,7 @@ class Maintainer(Loop):
     def _tick(self, duty: Duty, db: WorkerConnection) -> None:
         try:
             duty.tick(db)
-        except psycopg.OperationalError:
+        except (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction):
             raise
         except Exception:
             log.exception("duty failed, the others go on duty=%s", duty.name)

@@ -25,6 +25,11 @@ ALLOWANCE_SECONDS = 5.0
 
 NEVER_SECONDS = 1e9
 
+ERROR_CHARS = 100_000
+
+MOST_CHARS = 4 * 1024 * 1024
+"""What one job may have to travel in a frame, whose bytes are up to six times as many."""
+
 WAITING, SENT, TAKING, ENDING = "waiting", "sent", "taking", "ending"
 
 
@@ -50,6 +55,7 @@ class Run:
     kind: str = BODY
     state: str = WAITING
     run: int = 0
+    chars: int = 0
     is_async: bool = False
     child: Child | None = None
     since: float = 0.0
@@ -72,6 +78,16 @@ class Run:
         return (self.job.id, self.claim.claim_id)
 
     @property
+    def size(self) -> int:
+        """Characters that travel to its executor, as far as they may be many."""
+        return self.chars if self.kind == BODY else self.chars + len(self.told_error)
+
+    @property
+    def told_error(self) -> str:
+        """What went wrong before, for a callback to see; a body is not told."""
+        return "" if self.kind == BODY else (self.error or self.job.error)[:ERROR_CHARS]
+
+    @property
     def timeout(self) -> float | None:
         """Seconds it may run, None for unlimited; a callback has its own limit."""
         return self.job.timeout_seconds if self.kind == BODY else get_conf().callback_seconds
@@ -87,7 +103,8 @@ class Table:
     def adopt(self, claim_id: str, asked_at: float, jobs: list[ClaimedJob]) -> list[Run]:
         """Take note of a claim and return a run for each of its jobs."""
         claim = self.claims[claim_id] = HeldClaim(claim_id, asked_at, len(jobs))
-        runs = [Run(job, claim, fresh_until=asked_at + FRESH_SECONDS, since=asked_at) for job in jobs]
+        fresh_until = asked_at + FRESH_SECONDS
+        runs = [Run(job, claim, chars=_chars(job), fresh_until=fresh_until, since=asked_at) for job in jobs]
         self.held.update((run.job.id, run) for run in runs)
         return runs
 
@@ -119,3 +136,7 @@ class Table:
                 claim_id = run.claim.claim_id
                 check_ins[claim_id] = min(check_ins.get(claim_id, NEVER_SECONDS), max(left, 0.0))
         return check_ins
+
+
+def _chars(job: ClaimedJob) -> int:
+    return len(job.payload or "") + len(job.headers or "") + len(job.description) + len(job.name) + len(job.queue)

@@ -19,6 +19,9 @@ log = logging.getLogger("django_pgjobs")
 
 Told = tuple[str, dict[str, Any]]
 
+WAITING = 200
+"""Batches of up to some hundred that wait at most for slow receivers; memory is not theirs to fill."""
+
 
 class Teller:
     """Tells receivers of durable writes, in order; its thread is started by the first."""
@@ -26,9 +29,18 @@ class Teller:
     def __init__(self) -> None:
         self._items: queue.SimpleQueue[list[Told] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self.dropped = 0
 
     def tell(self, items: list[Told]) -> None:
-        """Hand over what was written; returns at once."""
+        """Hand over what was written; returns at once. Behind receivers that are too slow for long it is dropped."""
+        if self._items.qsize() >= WAITING:
+            if not self.dropped:
+                log.error("receivers of signals are too slow, signals are dropped")
+            self.dropped += len(items)
+            return
+        if self.dropped:
+            log.warning("signals are told again dropped=%d", self.dropped)
+            self.dropped = 0
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="pgjobs-signals", daemon=True)
             self._thread.start()

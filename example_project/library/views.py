@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from django.contrib.admin.views.decorators import staff_member_required
 from django.contrib.postgres.search import SearchQuery, SearchRank
-from django.db.models import Case, IntegerField, QuerySet, Value, When
+from django.db.models import Case, IntegerField, Q, QuerySet, Value, When
 from django.db.models.functions import Length
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -76,9 +76,10 @@ def _answers(question: str) -> dict[str, Any]:
 
 def _best(found: QuerySet[Any], question: str, query: SearchQuery) -> QuerySet[Any]:
     """Exact names first, then those that begin so, then words of the name before words of the summary."""
+    joined = "".join(question.split())  # who asks for "temporary file" may mean TemporaryFile
     rank = Case(
-        When(name__iexact=question, then=0),
-        When(name__istartswith=question, then=1),
+        When(Q(name__iexact=question) | Q(name__iexact=joined), then=0),
+        When(Q(name__istartswith=question) | Q(name__istartswith=joined), then=1),
         default=Value(2),
         output_field=IntegerField(),
     )

@@ -101,7 +101,9 @@ def test_payloads_of_any_size_arrive_whole(worker: Workers) -> None:
     """A45: a small one in the frame, one over 64 KiB and one of nearly 1 MiB read by the executor."""
     noise = "".join(random.choices(string.printable + "äöü€", k=1_000_000))[:780_000]
     texts = ["x" * 100, "x" * 60_000, noise[:70_000], "y" * 1_000_000, noise]
-    registered = [jobs.swallows.register(text, blob=b"\x00\xff" * 10) for text in texts if len(text.encode()) < 1_048_000]
+    registered = [
+        jobs.swallows.register(text, blob=b"\x00\xff" * 10) for text in texts if len(text.encode()) < 1_048_000
+    ]
     process = worker("--until-idle", ready=False)
     assert process.wait() == 0, process.log
     assert [read(job).result for job in registered] == [[len(text), 20] for text in texts][: len(registered)]
@@ -127,7 +129,12 @@ def test_a_slow_queue_of_one_colour_is_not_hoarded_for_the_sake_of_the_other(wor
     wait_until(lambda: stage.count("start", "all"), 10, "one of them runs")
     claimed = Job.objects.filter(finished_at=None).exclude(claim_id=None)
     counts: list[int] = []
-    wait_until(lambda: counts.append(claimed.count()) or len(counts) > 200, 60, "we have counted two hundred times")
+
+    def counted() -> bool:
+        counts.append(claimed.count())
+        return len(counts) > 200
+
+    wait_until(counted, 60, "we have counted two hundred times")
     Job.objects.filter(claim_id=None).cancel()
     stage.open("all")
     assert max(counts) <= 200, counts

@@ -161,7 +161,8 @@ def test_a_job_that_was_taken_away_changes_nothing_any_more(shared_worker: Worke
     ended_elsewhere = running(shared_worker, jobs.waits.register("taken"), "start", "taken")
     raw.query("DELETE FROM pgjobs_job WHERE id = %s", [gone.pk])
     raw.query(
-        "UPDATE pgjobs_job SET claim_id = gen_random_uuid(), error = 'another owner' WHERE id = %s", [ended_elsewhere.pk]
+        "UPDATE pgjobs_job SET claim_id = gen_random_uuid(), error = 'another owner' WHERE id = %s",
+        [ended_elsewhere.pk],
     )
     before = raw.row(ended_elsewhere.pk)
     shared_worker.stage.open("gone")

@@ -55,7 +55,7 @@ def test_neighbours_of_a_crash_run_again_alone_and_uncharged(shared_worker: Work
     wait_until(lambda: shared_worker.stage.count("dies", dying.pk) == 1, 10, "the fourth runs beside them")
     shared_worker.stage.open("now")
     wait_until(lambda: shared_worker.stage.count("start", "together") == 4, 20, "the first runs again")
-    assert not shared_worker.stage.count("dies", dying.pk) == 2
+    assert shared_worker.stage.count("dies", dying.pk) == 1
     shared_worker.stage.open("together")
     assert [(job.outcome, job.attempt) for job in ended(*neighbours)] == [("succeeded", 1)] * 3
     assert all(not job.attempts.exists() for job in neighbours)
@@ -64,6 +64,7 @@ def test_neighbours_of_a_crash_run_again_alone_and_uncharged(shared_worker: Work
     assert shared_worker.stage.count("dies", dying.pk) == 3
 
 
+@pytest.mark.slow
 def test_suspects_that_run_for_long_stay_alone_one_after_the_other(shared_worker: WorkerProcess) -> None:
     """§4 deaths: the second waits for the first longer than a job otherwise waits for room, and is still alone."""
     first = waiting(shared_worker, "first")[0]
@@ -77,16 +78,19 @@ def test_suspects_that_run_for_long_stay_alone_one_after_the_other(shared_worker
     assert (read(first).attempt, shared_worker.stage.count("start", "first")) == (1, 2)
 
 
-
-@pytest.mark.parametrize("job", [jobs.spins, jobs.holds_the_gil, jobs.spins_on_the_loop], ids=lambda job: job.func.__name__)
-def test_a_job_over_its_time_is_stopped_whatever_it_does(shared_worker: WorkerProcess, job: JobDefinition[..., Any]) -> None:
+@pytest.mark.parametrize(
+    "job", [jobs.spins, jobs.holds_the_gil, jobs.spins_on_the_loop], ids=lambda job: job.func.__name__
+)
+def test_a_job_over_its_time_is_stopped_whatever_it_does(
+    shared_worker: WorkerProcess, job: JobDefinition[..., Any]
+) -> None:
     """C25 C26 A30 W17: pure Python, C code that keeps the interpreter, a coroutine that never yields."""
     neighbour = waiting(shared_worker, "beside")[0]
     before = shared_worker.executors()
     (late,) = ended(job.register())
     assert (late.outcome, history(late)) == ("abandoned", [(1, "timeout")])
     assert "ran longer than 1 s" in late.error
-    assert 0.9 < late.attempts.get().duration_seconds < patience(3)
+    assert 0.9 < (late.attempts.get().duration_seconds or 0) < patience(3)
     assert not set(before) & set(shared_worker.executors())
     shared_worker.stage.open("beside")
     (after,) = ended(neighbour)
@@ -107,7 +111,9 @@ def test_a_timeout_retries_while_attempts_are_left(shared_worker: WorkerProcess)
 
 def test_jobs_around_their_deadline_end_once_each(shared_worker: WorkerProcess) -> None:
     """C30: 40 jobs that finish within some ms of their timeout: one outcome each, no result of another."""
-    ids = register_many(jobs.effect.using(timeout=0.3, max_attempts=1).bind(n, seconds=0.28 + n / 1000) for n in range(40))
+    ids = register_many(
+        jobs.effect.using(timeout=0.3, max_attempts=1).bind(n, seconds=0.28 + n / 1000) for n in range(40)
+    )
     after = ended(*Job.objects.filter(pk__in=ids).order_by("id"), timeout=90)
     for n, job in enumerate(after):
         if job.outcome == "succeeded":

@@ -55,7 +55,9 @@ def test_a_cancel_and_a_crash_are_told_by_whoever_is_alive(shared_worker: Worker
     """C59 C67: the process of the body is dead; another one tells of the end."""
     crashed, cancelled = jobs.dies_once.register("kill"), cast.cancels.register("no need")
     told = shared_worker.stage.count
-    wait_until(lambda: told("signal", cancelled.pk, "finished", "cancelled", "cancelled") == 1, 10, "the cancel is told")
+    wait_until(
+        lambda: told("signal", cancelled.pk, "finished", "cancelled", "cancelled") == 1, 10, "the cancel is told"
+    )
     wait_until(lambda: told("signal", crashed.pk, "finished", "abandoned", "abandoned") == 1, 10, "the crash is told")
 
 
@@ -79,7 +81,10 @@ def test_middleware_is_around_the_job_and_finds_the_headers(
     one = job.register()
     assert ended(one)[0].result == {"tenant": "blue"}
     entered = "in" if job is jobs.headers else "in-async"
-    assert [trace.words[2:] for trace in shared_worker.stage.traces("layer", one.pk)] == [(entered, "blue"), ("out", "blue")]
+    assert [trace.words[2:] for trace in shared_worker.stage.traces("layer", one.pk)] == [
+        (entered, "blue"),
+        ("out", "blue"),
+    ]
 
 
 def test_start_and_end_are_logged_with_the_description_and_an_ordinal_from_the_second_try(
@@ -92,7 +97,9 @@ def test_start_and_end_are_logged_with_the_description_and_an_ordinal_from_the_s
     facts = rf"name=tests\.e2e\.jobs\.waits job={one.pk} attempt=1/3 claim=[0-9a-f-]+ queue=default 'waits for logged'"
     shared_worker.hear(rf"START run {facts}")
     shared_worker.hear(rf"END status=success time=[\d.]+ms {facts}")
-    shared_worker.hear(rf"START run name=tests\.e2e\.jobs\.doomed job={failing.pk} attempt=1/2 claim=\S+ queue=default\n")
+    shared_worker.hear(
+        rf"START run name=tests\.e2e\.jobs\.doomed job={failing.pk} attempt=1/2 claim=\S+ queue=default\n"
+    )
     shared_worker.hear(rf"START 2nd attempt to run name=tests\.e2e\.jobs\.doomed job={failing.pk} ")
     shared_worker.hear(rf"END status=retry .* job={failing.pk} ")
     shared_worker.hear(rf"END status=abandon .* job={failing.pk} ")

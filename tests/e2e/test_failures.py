@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from django_pgjobs.models import Job
 from tests import jobs as cast
 from tests.e2e import jobs
 from tests.plugins.fix_db import patience, wait_until
@@ -22,7 +23,7 @@ def test_the_last_failure_is_followed_by_one_call_of_on_abandon(shared_worker: W
     assert shared_worker.stage.count("on_abandon", doomed.pk) == 1
     assert after.error == "ValueError: outer ← KeyError: 'inner'"
     kept = doomed.attempts.get(number=2)
-    assert "raise ValueError(\"outer\") from error" in kept.traceback
+    assert 'raise ValueError("outer") from error' in kept.traceback
     assert kept.duration_seconds is not None
 
 
@@ -44,7 +45,8 @@ def test_an_on_abandon_that_sleeps_a_minute_is_stopped_at_its_limit(shared_worke
     assert shared_worker.stage.count("on_abandon", doomed.pk) == 1
     shared_worker.hear(f"callback was stopped at its time limit .*job={doomed.pk} ")
     failed = doomed.attempts.get(number=2)
-    assert after.finished_at is not None and failed.ended_at is not None
+    assert after.finished_at is not None
+    assert failed.ended_at is not None
     assert 0.9 < (after.finished_at - failed.ended_at).total_seconds() < patience(3)
 
 
@@ -122,7 +124,12 @@ def test_a_stack_overflow_is_a_failure(shared_worker: WorkerProcess) -> None:
 def test_texts_that_postgresql_cannot_hold_are_kept_as_well_as_they_can(shared_worker: WorkerProcess) -> None:
     """C27 P27: NUL and lone surrogates in messages and reasons, a message that cannot be read."""
     words = ["a\\0b", "c\\ud800d"]
-    for how, outcome in (("fail", "abandoned"), ("key", "abandoned"), ("abandon", "abandoned"), ("cancel", "cancelled")):
+    for how, outcome in (
+        ("fail", "abandoned"),
+        ("key", "abandoned"),
+        ("abandon", "abandoned"),
+        ("cancel", "cancelled"),
+    ):
         for escaped in words:
             job = jobs.says_escaped.register(escaped, how)
             (after,) = ended(job)
@@ -134,8 +141,8 @@ def test_texts_that_postgresql_cannot_hold_are_kept_as_well_as_they_can(shared_w
 def test_a_job_without_attempts_left_runs_no_more(shared_worker: WorkerProcess) -> None:
     """C17 C18: attempt > max_attempts at the start: abandoned without running."""
     exhausted = jobs.effect.using(delay=60, max_attempts=1).register("never")
-    jobs.Job.objects.filter(pk=exhausted.pk).update(attempt=1)
-    jobs.Job.objects.filter(pk=exhausted.pk).reschedule(delay=0)
+    Job.objects.filter(pk=exhausted.pk).update(attempt=1)
+    Job.objects.filter(pk=exhausted.pk).reschedule(delay=0)
     (after,) = ended(exhausted)
     assert after.outcome == "abandoned"
     assert not shared_worker.stage.count("effect")

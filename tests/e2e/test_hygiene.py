@@ -18,8 +18,8 @@ def look() -> dict[str, Any]:
     """What the next job finds; there is one thread, so it is the same one."""
     (after,) = ended(jobs.looks.register())
     assert after.outcome == "succeeded", after.error
-    found: dict[str, Any] = after.result
-    return found
+    assert after.result is not None
+    return dict(after.result)
 
 
 CLEAN = {

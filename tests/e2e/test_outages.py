@@ -26,7 +26,9 @@ def manage(url: str, *arguments: str) -> None:
     """Run a management command on another database."""
     environment = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.settings"}
     command = [sys.executable, "-m", "django", *arguments]
-    subprocess.run(command, cwd=ROOT, env={**environment, "PYTHONPATH": str(ROOT)}, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        command, cwd=ROOT, env={**environment, "PYTHONPATH": str(ROOT)}, check=True, stdout=subprocess.DEVNULL
+    )
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,10 @@ def ask(url: str, text: str, *params: object) -> list[tuple[Any, ...]]:
 
 def put(url: str, name: str, payload: str = '{"args": [], "kwargs": {}}') -> int:
     """Register a job by SQL, as another program would."""
-    text = "INSERT INTO pgjobs_job (name, queue, priority, max_attempts, payload) VALUES (%s, 'default', 0, 3, %s) RETURNING id"
+    text = (
+        "INSERT INTO pgjobs_job (name, queue, priority, max_attempts, payload)"
+        " VALUES (%s, 'default', 0, 3, %s) RETURNING id"
+    )
     return int(ask(url, text, f"tests.e2e.jobs.{name}", payload)[0][0])
 
 
@@ -87,7 +92,7 @@ def test_outcomes_of_an_outage_are_written_afterwards(
 ) -> None:
     """C10 C52 P41 W5: jobs that end while the server is away are recorded once it is back; none runs twice."""
     url = server.url
-    process = worker(env={"DATABASE_URL": url}, conf={"POLL_SECONDS": 60})
+    process = worker(env={"DATABASE_URL": url}, conf={"POLL_SECONDS": 2})
     for n in range(3):
         put(url, "waits", call(f"w{n}"))
     put(url, "awaits", call("a"))
@@ -128,7 +133,10 @@ def test_executors_that_die_in_an_outage_are_replaced_after_it(
     wait_until(lambda: outcomes(url) == [("succeeded", 1)], 30, "it runs")
 
 
-def test_a_worker_can_be_stopped_while_the_server_is_away(worker: Workers, server: EmbeddedServer, stage: Stage) -> None:
+@pytest.mark.slow
+def test_a_worker_can_be_stopped_while_the_server_is_away(
+    worker: Workers, server: EmbeddedServer, stage: Stage
+) -> None:
     """W6 P41: with an outcome that cannot be written; it is not waited for longer than the drain limit and a little."""
     url = server.url
     process = worker(env={"DATABASE_URL": url}, conf={"DRAIN_SECONDS": 1.0, "LEASE_SECONDS": 3.0, "RENEW_SECONDS": 1.0})
@@ -143,6 +151,7 @@ def test_a_worker_can_be_stopped_while_the_server_is_away(worker: Workers, serve
     assert (outcome, attempt) == (None, 1), "its lease will run out"
 
 
+@pytest.mark.slow
 def test_tables_that_are_not_there_are_waited_for(worker: Workers, server: EmbeddedServer) -> None:
     """P41: says what to run."""
     ask(server.url, "CREATE DATABASE empty")
@@ -154,10 +163,15 @@ def test_tables_that_are_not_there_are_waited_for(worker: Workers, server: Embed
     ask(server.url, "DROP DATABASE empty WITH (FORCE)")
 
 
+@pytest.mark.slow
 def test_the_defaults_of_a_role_do_not_matter(worker: Workers, server: EmbeddedServer, stage: Stage) -> None:
     """§3 claim: every worker transaction names READ COMMITTED; also a tiny statement_timeout, also read-only."""
     ask(server.url, "CREATE ROLE odd LOGIN SUPERUSER PASSWORD 'odd'")
-    for setting in ("default_transaction_isolation = 'repeatable read'", "statement_timeout = '5s'", "timezone = 'Asia/Tokyo'"):
+    for setting in (
+        "default_transaction_isolation = 'repeatable read'",
+        "statement_timeout = '5s'",
+        "timezone = 'Asia/Tokyo'",
+    ):
         ask(server.url, f"ALTER ROLE odd SET {setting}")
     host = server.url.rpartition("@")[2]
     url = f"postgres://odd:odd@{host}"
@@ -176,7 +190,9 @@ def test_without_notify_everything_works_by_polling(worker: Workers, stage: Stag
     first = ended(jobs.effect.register("one"), jobs.fails_thrice.using(max_attempts=1).register(), timeout=patience(5))
     assert [job.outcome for job in first] == ["succeeded", "abandoned"]
     with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", [f"pgjobs {process.name} listen"])
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", [f"pgjobs {process.name} listen"]
+        )
         assert cursor.fetchone() == (0,)
 
 
@@ -184,7 +200,9 @@ def test_another_alias_is_served_when_told(worker: Workers, server: EmbeddedServ
     """§3: every statement runs on the alias it is told."""
     put(server.url, "effect", call("second"))
     here = jobs.effect.register("default")
-    process = worker("--until-idle", "--database=second", ready=False, env={"PGJOBS_TEST_SECOND_DATABASE_URL": server.url})
+    process = worker(
+        "--until-idle", "--database=second", ready=False, env={"PGJOBS_TEST_SECOND_DATABASE_URL": server.url}
+    )
     assert process.wait() == 0, process.log
     assert outcomes(server.url) == [("succeeded", 1)]
     assert (read(here).state, stage.count("effect", "default")) == ("ready", 0)
@@ -206,7 +224,10 @@ def test_a_name_nobody_knows_is_parked_until_newer_code_comes(worker: Workers, s
     assert stage.count("newer", "n") == 1
 
 
-@pytest.mark.parametrize("payload", ['{"args": 5}', "[]", '"text"', '{"args": [], "kwargs": {"nobody": 1}}', '{"args": [{"$datetime": "never"}]}'])
+@pytest.mark.parametrize(
+    "payload",
+    ['{"args": 5}', "[]", '"text"', '{"args": [], "kwargs": {"nobody": 1}}', '{"args": [{"$datetime": "never"}]}'],
+)
 def test_a_payload_that_cannot_be_read_is_parked(worker: Workers, raw: Any, payload: str) -> None:
     """P13 P15 D21: forged by SQL; the next job runs."""
     forged, good = jobs.effect.register("f"), jobs.effect.register("g")

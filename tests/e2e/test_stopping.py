@@ -35,7 +35,9 @@ def test_a_signal_drains(worker: Workers, stage: Stage, number: int) -> None:
     started(stage, "loop")
     process.signal(number)
     process.hear(f"worker drains: {signal.Signals(number).name}")
-    wait_until(lambda: not Job.objects.filter(pk__in=behind).exclude(claim_id=None).exists(), 5, "those behind are back")
+    wait_until(
+        lambda: not Job.objects.filter(pk__in=behind).exclude(claim_id=None).exists(), 5, "those behind are back"
+    )
     assert process.process.poll() is None
     stage.open("one")
     stage.open("loop")
@@ -105,6 +107,7 @@ def test_a_signal_while_it_starts_ends_it(worker: Workers) -> None:
     assert time.monotonic() - began < patience(4)
 
 
+@pytest.mark.slow
 def test_a_signal_while_it_waits_for_the_database_ends_it(worker: Workers) -> None:
     """P41 W6: nobody there, or somebody who accepts and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -121,6 +124,7 @@ def test_a_signal_while_it_waits_for_the_database_ends_it(worker: Workers) -> No
                 assert time.monotonic() - began < patience(15), address
 
 
+@pytest.mark.slow
 def test_a_killed_supervisor_leaves_no_process_behind(worker: Workers, stage: Stage) -> None:
     """C12 D11: within a second or so, a job that keeps the interpreter included; another worker takes the jobs over."""
     conf = {"LEASE_SECONDS": 3.0, "RENEW_SECONDS": 1.0, "BEAT_SECONDS": 1.0, "STALE_SECONDS": 3.0}
@@ -208,3 +212,13 @@ def test_a_process_whose_interpreter_is_held_gets_no_more_jobs(worker: Workers, 
     assert {job.outcome for job in ended(*Job.objects.filter(pk__in=ids), timeout=10)} == {"succeeded"}
     stubborn.cancel(mode="kill")
     ended(stubborn)
+
+
+def test_one_thread_picks_up_the_next_job_at_once(worker: Workers, stage: Stage) -> None:
+    """A68: each claim takes all there is room for, so the worker is never sure to have seen everything."""
+    worker(threads=1, conf={"POLL_SECONDS": 60})
+    ended(jobs.effect.register("warm", seconds=0.2))
+    for n in range(4):
+        registered_at = time.monotonic()
+        ended(jobs.effect.register(f"next-{n}", seconds=0.2))
+        assert stage.traces("effect", f"next-{n}")[0].at - registered_at < patience(0.2 + 0.2)

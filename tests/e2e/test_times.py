@@ -9,6 +9,7 @@ import pytest
 from django.db import transaction
 
 from django_pgjobs import register_many
+from django_pgjobs.models import Job
 from tests.e2e import jobs
 from tests.plugins.fix_db import RawDatabase, patience, wait_until
 from tests.plugins.fix_worker import WorkerProcess, ended, read
@@ -23,7 +24,9 @@ def start_of(worker: WorkerProcess, key: object) -> float:
     return worker.stage.traces("effect", key)[0].at
 
 
-def test_a_delayed_job_starts_at_its_time_though_the_poll_is_a_minute(shared_worker: WorkerProcess, raw: RawDatabase) -> None:
+def test_a_delayed_job_starts_at_its_time_though_the_poll_is_a_minute(
+    shared_worker: WorkerProcess, raw: RawDatabase
+) -> None:
     """A22 P8 W27: not before, and within a tenth of a second."""
     delayed = jobs.effect.using(delay=2.2).register("later")
     now = raw.value("SELECT clock_timestamp()")
@@ -53,13 +56,13 @@ def test_a_job_is_not_seen_before_its_commit_and_at_once_after_it(shared_worker:
 
 def test_a_registration_that_is_rolled_back_never_runs(shared_worker: WorkerProcess) -> None:
     """A66 X: nothing of it is there, and the worker goes on."""
-    with pytest.raises(ZeroDivisionError), transaction.atomic():
-        jobs.effect.register("undone")
-        raise ZeroDivisionError
     with transaction.atomic():
-        with pytest.raises(ZeroDivisionError), transaction.atomic():
+        jobs.effect.register("undone")
+        transaction.set_rollback(True)
+    with transaction.atomic():
+        with transaction.atomic():
             jobs.effect.register("undone by savepoint")
-            raise ZeroDivisionError
+            transaction.set_rollback(True)
         jobs.effect.register("done")
     start_of(shared_worker, "done")
     assert [trace.words for trace in shared_worker.stage.traces("effect")] == [("effect", "done")]
@@ -75,20 +78,21 @@ def test_after_a_burst_the_next_job_is_picked_up_at_once(shared_worker: WorkerPr
         assert start_of(shared_worker, f"next-{n}") - registered_at < patience(0.15), n
 
 
-def jobs_of(ids: list[int]) -> list[jobs.Job]:
-    return list(jobs.Job.objects.filter(pk__in=ids))
+def jobs_of(ids: list[int]) -> list[Job]:
+    return list(Job.objects.filter(pk__in=ids))
 
 
 def test_retries_wait_by_the_backoff_on_the_databases_clock(shared_worker: WorkerProcess, raw: RawDatabase) -> None:
     """A34 C34 C35 P24: 2 s, then 6 s; read from the stored ``run_at``, moved in SQL instead of waited for."""
     failing = jobs.fails_thrice.register()
     for attempt, delay in ((1, 2.0), (2, 6.0)):
-        wait_until(lambda: read(failing).state == "ready" and read(failing).attempt == attempt, 30, f"attempt {attempt} failed")  # noqa: B023
+        waits = Job.objects.filter(pk=failing.pk, state="ready", attempt=attempt)
+        wait_until(waits.exists, 30, f"attempt {attempt} failed")
         kept = read(failing).attempts.get(number=attempt)
         assert read(failing).run_at - kept.ended_at == timedelta(seconds=delay)
         assert kept.exception == "ValueError"
         assert raw.value("SELECT clock_timestamp() < %s", [read(failing).run_at])
-        jobs.Job.objects.filter(pk=failing.pk).reschedule(delay=0)
+        Job.objects.filter(pk=failing.pk).reschedule(delay=0)
     assert ended(failing)[0].outcome == "abandoned"
     assert shared_worker.stage.count("try", failing.pk) == 3
 

@@ -227,7 +227,10 @@ def worker(committed: None, stage: Stage) -> Iterator[Workers]:
 
 @pytest.fixture(scope="module")
 def module_worker(
-    request: pytest.FixtureRequest, django_db_setup: None, django_db_blocker: Any, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    django_db_setup: None,
+    django_db_blocker: Any,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[WorkerProcess]:
     """The worker of a module, configured by its ``WORKER`` (arguments of ``worker``)."""
     with django_db_blocker.unblock():
