@@ -290,6 +290,8 @@ class Executor:
             self._orphaned()
         except ValueError as error:
             # Longer than a frame. An outcome that is not told would hold its job, and its place here, for ever.
+            if len(items) == 1:
+                log.error("outcome of a job does not reach the worker as it is: %s", error)
             for item in items:
                 self._send_done([item] if len(items) > 1 else [[*item[:2], *pack_decision(_shorter(item[2:], error))]])
 

@@ -139,12 +139,15 @@ class Holding:
             self._returned(run)
         for run, decision in death.decisions():
             self._ended_by_death(run, decision, death.seconds.get(run.run))
-        if death.suspects:
-            log.warning("executor died with jobs in company, each runs again alone jobs=%d", len(death.suspects))
-            if self.draining:
-                self.give_back(death.suspects)
+        suspects = []
+        for run in death.suspects:
+            if self.draining or run.released or run.cancelled:
+                self._returned(run)
             else:
-                self.dispatcher.suspect(death.suspects, clock.monotonic())
+                suspects.append(run)
+        if suspects:
+            log.warning("executor died with jobs in company, each runs again alone jobs=%d", len(suspects))
+            self.dispatcher.suspect(suspects, clock.monotonic())
 
     def _ended_by_death(self, run: Run, decision: Decision, seconds: float | None) -> None:
         failure: decide.Failure | None = getattr(decision, "failure", None)

@@ -19,6 +19,7 @@ from django.utils import timezone, translation
 from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze, current_context, job
 from django_pgjobs.models import Job
 from tests.e2e import stage
+from tests.e2e.values import RESULTS
 
 NOW = Backoff(0)
 
@@ -378,30 +379,4 @@ ACTS: dict[str, Any] = {
     "exit": lambda: os._exit(3),
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "abort": os.abort,
-}
-
-
-def _recursive() -> list[Any]:
-    found: list[Any] = []
-    found.append(found)
-    return found
-
-
-class _Broken(dict[str, object]):
-    def items(self) -> Any:
-        raise SystemExit("a value with opinions")
-
-
-RESULTS: dict[str, Any] = {
-    "good": lambda: {"rows": [1, 2.5, None, "ü"], "ok": True},
-    "object": object,
-    "recursive": _recursive,
-    "huge": lambda: "x" * 2_000_000,
-    "large": lambda: "ü" * 500_000,
-    "surrogate": lambda: "\ud800",
-    "nul": lambda: "a\0b",
-    "nan": lambda: float("nan"),
-    "deep": lambda: __import__("functools").reduce(lambda inner, _: [inner], range(5000), []),
-    "integer": lambda: 10**5000,
-    "broken": lambda: _Broken(a=1),
 }

@@ -52,8 +52,9 @@ def test_a_signal_drains(worker: Workers, stage: Stage, number: int) -> None:
 def test_the_drain_limit_kills_and_hands_back_uncharged(worker: Workers, stage: Stage) -> None:
     """§4 drain: a job that does not end in time is released, and another worker runs it as its first attempt."""
     process = worker(conf={"DRAIN_SECONDS": 1.0})
-    slow, stubborn = jobs.waits.register("slow"), jobs.holds_the_gil_for_ever.register()
+    slow = jobs.waits.register("slow")
     started(stage, "slow")
+    stubborn = jobs.holds_the_gil_for_ever.register()
     started(stage, "gil")
     began = time.monotonic()
     assert process.stop() == 0, process.log

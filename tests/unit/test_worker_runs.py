@@ -1,0 +1,68 @@
+"""What a worker holds: claims count down, leases are to be looked at in time, sizes bound a frame."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_pgjobs.attempt import ON_ABANDON
+from django_pgjobs.conf import get_conf
+from django_pgjobs.worker import runs
+from django_pgjobs.worker.runs import ALLOWANCE_SECONDS, ERROR_CHARS, FRESH_SECONDS, NEVER_SECONDS, Table
+from tests.unit.worker_fakes import claimed, run_of
+
+
+def test_a_claim_is_left_with_its_last_job() -> None:
+    table = Table()
+    one, two = table.adopt("a", 5.0, [claimed(1), claimed(2)])
+    assert table.fences() == [(1, "a"), (2, "a")]
+    assert one.fresh_until == 5.0 + FRESH_SECONDS
+    assert table.strike(one) is None
+    assert table.strike(two) == "a"
+    assert (table.held, table.claims) == ({}, {})
+
+
+def test_striking_an_earlier_run_of_a_job_leaves_the_later_one() -> None:
+    """Its lease was lost, and the same worker has claimed it again."""
+    table = Table()
+    [lost] = table.adopt("a", 0.0, [claimed(1)])
+    [again] = table.adopt("b", 0.0, [claimed(1)])
+    assert table.strike(lost) == "a"
+    assert table.held == {1: again}
+    assert again.fence == (1, "b")
+
+
+def test_others_shall_look_when_the_first_deadline_of_a_claim_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted from the start: a job may have waited before it, and one that has not started has no deadline yet."""
+    monkeypatch.setattr(runs.clock, "monotonic", lambda: 1000.0)
+    table = Table()
+    late, early, waiting, endless = table.adopt(
+        "a", 0.0,
+        [claimed(1, timeout_seconds=60.0), claimed(2, timeout_seconds=30.0), claimed(3), claimed(4, timeout_seconds=None)],
+    )  # fmt: skip
+    for run in (late, early, endless):
+        run.started_at = 990.0
+    [over] = table.adopt("b", 0.0, [claimed(5, timeout_seconds=1.0)])
+    over.started_at = 1.0
+    table.adopt("c", 0.0, [claimed(6)])
+    grace = get_conf().rescue_grace_seconds
+    assert waiting.started_at == 0.0
+    assert table.check_ins() == {
+        "a": pytest.approx(20.0 + ALLOWANCE_SECONDS + grace),
+        "b": 0.0,
+        "c": NEVER_SECONDS,
+    }
+
+
+def test_a_callback_has_a_time_limit_of_its_own() -> None:
+    assert run_of(timeout_seconds=30.0).timeout == 30.0
+    assert run_of(timeout_seconds=30.0, kind=ON_ABANDON).timeout == get_conf().callback_seconds
+
+
+def test_the_size_of_a_run_is_what_travels_to_its_executor() -> None:
+    [run] = Table().adopt("a", 0.0, [claimed(1, payload=None, headers="h" * 7, description="d", error="e" * 1000)])
+    body = 7 + 1 + len("fakes.unknown") + len("default")
+    assert (run.size, run.told_error) == (body, "")
+    run.kind = ON_ABANDON
+    assert run.size == body + 1000
+    run.error = "x" * (ERROR_CHARS + 1)
+    assert run.told_error == "x" * ERROR_CHARS

@@ -1,0 +1,70 @@
+"""Stand-ins for what surrounds the pure rooms of the worker: claimed jobs, executors without a process."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
+
+from django_pgjobs.store import ClaimedJob
+from django_pgjobs.worker.board import Board
+from django_pgjobs.worker.children import READY, Child
+from django_pgjobs.worker.runs import HeldClaim, Run
+
+DUE = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def claimed(id: int = 1, **changes: Any) -> ClaimedJob:
+    """Return a job as a claim returns it."""
+    facts: dict[str, Any] = {
+        "queue": "default", "priority": 0, "run_at": DUE, "name": "fakes.unknown", "attempt": 1, "max_attempts": 3,
+        "timeout_seconds": 30.0, "ending": None, "ending_attempt": 0, "cancelled": False, "description": "",
+        "payload": "{}", "headers": None, "error": "",
+    }  # fmt: skip
+    return ClaimedJob(id=id, **{**facts, **changes})
+
+
+def run_of(id: int = 1, *, number: int = 0, claim: HeldClaim | None = None, **changes: Any) -> Run:
+    """Return a run of a claimed job, dispatched as ``number``; ``changes`` are of the run or of its job."""
+    own = {key: changes.pop(key) for key in list(changes) if key in Run.__slots__}
+    run = Run(claimed(id, **changes), claim or HeldClaim(f"claim-{id}", 0.0, 1), fresh_until=1e12, **own)
+    run.run = number
+    return run
+
+
+class FakeEnd:
+    """A supervisor's end that keeps what it is given to send, and hands out what it is to receive."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.arriving: list[Any] = []
+        self.eof = False
+        self.broken = ""
+        self.kept = 0
+        self.sock = object()
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def receive(self) -> list[Any]:
+        arrived, self.arriving = self.arriving, []
+        return arrived
+
+    def flush(self) -> None:
+        self.kept = 0
+
+    def close(self) -> None: ...
+
+
+def child_of(threads: int = 2, async_slots: int = 3, **changes: Any) -> Child:
+    """Return an executor that is ready and has no process; its board is a real one."""
+    facts: dict[str, Any] = {
+        "number": 1, "process": SimpleNamespace(pid=2**22 + 1), "end": FakeEnd(), "board": Board.create(threads, async_slots),
+        "application_name": "pgjobs fake", "started_at": 0.0, "pidfd": None, "state": READY, "mean_seconds": 1.0,
+    }  # fmt: skip
+    return Child(threads=threads, async_slots=async_slots, **{**facts, **changes})
+
+
+def end_of(child: Child) -> FakeEnd:
+    """Return the fake end of ``child``."""
+    return cast(FakeEnd, child.end)
