@@ -36,7 +36,8 @@ def _singles() -> None:
     def bare() -> None:
         with connection.cursor() as cursor:
             cursor.execute(
-                "INSERT INTO pgjobs_job (name, queue, priority, max_attempts, timeout_seconds, payload, description, run_at)"
+                "INSERT INTO pgjobs_job"
+                " (name, queue, priority, max_attempts, timeout_seconds, payload, description, run_at)"
                 " VALUES (%s, 'default', 0, 5, 1800, %s, '', statement_timestamp()) RETURNING id, run_at, created_at",
                 ["benchmarks.jobs.noop", '{"args": [7], "kwargs": {}}'],
             )

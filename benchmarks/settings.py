@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import environ
 
-SECRET_KEY = "benchmarks only"  # noqa: S105
+SECRET_KEY = "benchmarks only"
 USE_TZ = True
 INSTALLED_APPS = ["django_pgjobs", "benchmarks"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

@@ -53,7 +53,7 @@ def _worker(options: argparse.Namespace) -> tuple[float, str]:
     tables.fill(options.jobs)
     before = tables.wal_bytes()
     command = [sys.executable, "-m", "django", "runjobs", "--until-idle", f"--processes={options.processes}"]
-    worker = subprocess.run([*command, f"--threads={options.threads}"], stderr=subprocess.PIPE, text=True, check=True)  # noqa: S603
+    worker = subprocess.run([*command, f"--threads={options.threads}"], stderr=subprocess.PIPE, text=True, check=True)
     done = tables.value("SELECT count(*) FROM pgjobs_job WHERE outcome = 'succeeded'")
     if done != options.jobs:
         raise SystemExit(f"{done} of {options.jobs} jobs succeeded\n{worker.stderr}")

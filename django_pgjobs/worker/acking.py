@@ -129,7 +129,7 @@ class Acker(Loop):
         for kind in KINDS:
             left = len(self.pending[kind])
             while left > 0:  # each once: what is busy goes to the end
-                left -= self._flush_some(db, kind)
+                left -= self._flush_some(db, kind, min(left, BATCH))
         self._flush_rest(db)
         self.last_flush = clock.monotonic()
 
@@ -159,21 +159,21 @@ class Acker(Loop):
         except psycopg.DataError as error:
             log.warning("progress cannot be stored: %s", " ".join(str(error).split()))
 
-    def _some(self, kind: str) -> list[Entry]:
+    def _some(self, kind: str, most: int) -> list[Entry]:
         """The first entries of a kind, as many as one statement shall write."""
         entries: list[Entry] = []
         size = 0
         with self.wake:
-            for run, end in islice(self.pending[kind], BATCH):
+            for run, end in islice(self.pending[kind], most):
                 entries.append((run, end))
                 size += _size(end)
                 if size > STATEMENT_BYTES:
                     break
         return entries
 
-    def _flush_some(self, db: WorkerConnection, kind: str) -> int:
-        """Write up to a batch of one kind; return how many were tried."""
-        entries = self._some(kind)
+    def _flush_some(self, db: WorkerConnection, kind: str, most: int) -> int:
+        """Write up to so many of one kind; return how many were tried."""
+        entries = self._some(kind, most)
         left: list[Busy] = [(kind, entry) for entry in entries]
         try:
             left = self._write(db, kind, entries)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, assert_never
 
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision, Failure
@@ -25,6 +25,8 @@ def pack_decision(decision: Decision) -> list[Any]:
             return ["park", reason, fingerprint]
         case decide.Release(why=why):
             return ["release", why]
+        case _:
+            assert_never(decision)
 
 
 def unpack_decision(values: list[Any]) -> Decision:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_pgjobs.worker import board
 from django_pgjobs.worker.board import Board
 
 
@@ -52,7 +51,7 @@ def test_a_slot_shows_its_latest_run_only(both: tuple[Board, Board]) -> None:
 
 
 def test_a_system_without_memory_files_uses_one_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(board.os, "memfd_create", raising=False)
+    monkeypatch.delattr(os, "memfd_create", raising=False)
     one = Board.create(1, 0)
     one.start(0, 3, 5, "sync")
     assert one.running() == {3: 5}

@@ -13,7 +13,7 @@ import pytest
 from django_pgjobs.worker import channel
 from django_pgjobs.worker.channel import MAX_FRAME_BYTES, ExecutorEnd, SupervisorEnd, Unpacker, pack
 
-MESSAGES: list[list[Any]] = [["DONE", [[1, 0.5, "succeed", "\"ä\""]]], ["BACK", [], "asked"], ["BYE", 2**40]]
+MESSAGES: list[list[Any]] = [["DONE", [[1, 0.5, "succeed", '"ä"']]], ["BACK", [], "asked"], ["BYE", 2**40]]
 STREAM = b"".join(map(pack, MESSAGES))
 
 
@@ -37,13 +37,14 @@ def test_a_message_longer_than_a_frame_is_refused_before_it_is_sent() -> None:
         pack(["DONE", "x" * MAX_FRAME_BYTES])
 
 
-@pytest.mark.parametrize("broken", [b"\xff\xff\xff\xff", (3).to_bytes(4, "big") + b"{,}", (1).to_bytes(4, "big") + b"\xff"])
+@pytest.mark.parametrize(
+    "broken", [b"\xff\xff\xff\xff", (3).to_bytes(4, "big") + b"{,}", (1).to_bytes(4, "big") + b"\xff"]
+)
 def test_what_came_before_the_stream_broke_is_heard(broken: bytes) -> None:
     """An outcome that has arrived counts, whatever the executor wrote after it."""
-    heard = []
+    heard: list[Any] = []
     with pytest.raises(ValueError, match=r"."):
-        for message in Unpacker().feed(STREAM + broken):
-            heard.append(message)
+        heard.extend(Unpacker().feed(STREAM + broken))
     assert heard == MESSAGES
 
 
@@ -73,7 +74,8 @@ def test_the_supervisor_keeps_what_the_socket_does_not_take(sockets: tuple[socke
     long = ["RUN", "x" * 4 * 1024 * 1024]
     end.send(long)
     assert end.kept > 0
-    unpacker, arrived = Unpacker(), []
+    unpacker = Unpacker()
+    arrived: list[Any] = []
     while not arrived:
         arrived += unpacker.feed(theirs.recv(1024 * 1024))
         end.flush()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from django_pgjobs import clock
 from django_pgjobs.attempt import ON_ABANDON
 from django_pgjobs.conf import get_conf
-from django_pgjobs.worker import runs
 from django_pgjobs.worker.runs import ALLOWANCE_SECONDS, ERROR_CHARS, FRESH_SECONDS, NEVER_SECONDS, Table
 from tests.unit.worker_fakes import claimed, run_of
 
@@ -33,12 +33,10 @@ def test_striking_an_earlier_run_of_a_job_leaves_the_later_one() -> None:
 
 def test_others_shall_look_when_the_first_deadline_of_a_claim_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted from the start: a job may have waited before it, and one that has not started has no deadline yet."""
-    monkeypatch.setattr(runs.clock, "monotonic", lambda: 1000.0)
+    monkeypatch.setattr(clock, "monotonic", lambda: 1000.0)
     table = Table()
-    late, early, waiting, endless = table.adopt(
-        "a", 0.0,
-        [claimed(1, timeout_seconds=60.0), claimed(2, timeout_seconds=30.0), claimed(3), claimed(4, timeout_seconds=None)],
-    )  # fmt: skip
+    jobs = [claimed(id, timeout_seconds=seconds) for id, seconds in enumerate((60.0, 30.0, 30.0, None))]
+    late, early, waiting, endless = table.adopt("a", 0.0, jobs)
     for run in (late, early, endless):
         run.started_at = 990.0
     [over] = table.adopt("b", 0.0, [claimed(5, timeout_seconds=1.0)])

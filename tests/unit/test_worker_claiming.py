@@ -1,0 +1,242 @@
+"""When the claim thread claims, what it parks, and that nothing it takes is left to nobody."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from django_pgjobs import clock, store
+from django_pgjobs.store import ClaimedJob, Pair
+from django_pgjobs.worker import claiming
+from django_pgjobs.worker.claiming import DEAF_POLL_SECONDS, HEARD, Claimer, ClaimOptions
+from django_pgjobs.worker.frontier import Frontier
+from django_pgjobs.worker.listening import Listener
+from tests.unit.test_worker_acking import Heard
+from tests.unit.worker_fakes import DUE, claimed
+
+DB: Any = object()
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def claimer(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> Claimer:
+    """It knows queues a and b at one priority."""
+    options = ClaimOptions(UUID(int=1), lease_seconds=30, allowance_seconds=5, grace_seconds=30, poll_seconds=5.0)
+    claimer = Claimer(lambda: DB, heard, Frontier(), options)
+    monkeypatch.setattr(store, "list_pairs", lambda db: [("a", 0), ("b", 0)])
+    monkeypatch.setattr(store, "next_due", lambda db, pairs: None)
+    return claimer
+
+
+def taking(monkeypatch: pytest.MonkeyPatch, take: Any) -> None:
+    monkeypatch.setattr(store, "claim_jobs", lambda db, plan, *, limit, **_: take(plan, limit))
+
+
+def test_a_claim_that_is_under_way_while_the_worker_drains_is_waited_for(
+    claimer: Claimer, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its jobs would stay with a worker that is gone: charged, and with one attempt abandoned unrun."""
+    seen = []
+
+    def take(plan: list[Pair], limit: int) -> list[ClaimedJob]:
+        claimer.halt()
+        seen.append(claimer.busy)
+        return [claimed(1), claimed(2)]
+
+    taking(monkeypatch, take)
+    claimer._claim(DB, 5)
+    seen.append(claimer.busy)
+    claimer.adopted(2)
+    assert [*seen, claimer.busy] == [True, True, False]
+    assert [message[0] for message in heard.posts] == ["claimed"]
+
+
+def test_no_claim_begins_once_the_worker_drains(claimer: Claimer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it was wanted a moment ago."""
+    taking(monkeypatch, lambda plan, limit: pytest.fail("claimed"))
+    claimer.request(5)
+    claimer.halt()
+    assert claimer._claim(DB, 5) is False
+    assert not claimer.busy
+
+
+def test_a_claim_whose_server_is_away_is_not_waited_for(claimer: Claimer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def take(plan: list[Pair], limit: int) -> list[ClaimedJob]:
+        raise psycopg.OperationalError("server closed the connection")
+
+    taking(monkeypatch, take)
+    with pytest.raises(psycopg.OperationalError):
+        claimer._claim(DB, 5)
+    assert claimer.unconfirmed is not None
+    claimer.reachable = False
+    assert not claimer.busy
+
+
+@pytest.mark.parametrize("turns", [0, 1])
+def test_the_row_that_is_parked_is_of_the_claim_that_failed(
+    claimer: Claimer, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    """Queues take turns from plan to plan: the first row of another plan's first queue is innocent."""
+    failed: list[str] = []
+    parked: list[str] = []
+
+    def take(plan: list[Pair], limit: int) -> list[ClaimedJob]:
+        failed.append(plan[0].queue)
+        raise psycopg.errors.NumericValueOutOfRange("interval out of range")
+
+    def park(db: Any, pair: Pair, reason: str) -> list[int]:
+        parked.append(pair.queue)
+        return [7]
+
+    taking(monkeypatch, take)
+    monkeypatch.setattr(store, "park_unclaimable", park)
+    claimer.frontier.rotation = turns
+    assert claimer._claim(DB, 4)
+    assert len(failed) == 3  # 4, 2, 1
+    assert parked == failed[-1:]
+    assert not claimer.busy
+
+
+def test_nothing_is_parked_when_no_row_is_left_that_fails(claimer: Claimer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def take(plan: list[Pair], limit: int) -> list[ClaimedJob]:
+        raise psycopg.errors.NumericValueOutOfRange("interval out of range")
+
+    asked: list[str] = []
+
+    def gone(db: Any, pair: Pair, reason: str) -> list[int]:
+        asked.append(pair.queue)
+        return []
+
+    taking(monkeypatch, take)
+    monkeypatch.setattr(store, "park_unclaimable", gone)
+    assert claimer._claim(DB, 1)
+    assert sorted(asked) == ["a", "b"]
+
+
+def test_other_trouble_parks_nothing(claimer: Claimer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def take(plan: list[Pair], limit: int) -> list[ClaimedJob]:
+        raise psycopg.errors.InsufficientPrivilege("permission denied")
+
+    taking(monkeypatch, take)
+    monkeypatch.setattr(store, "park_unclaimable", lambda *_: pytest.fail("parked"))
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        claimer._claim(DB, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "data"),
+    [
+        (psycopg.errors.DatetimeFieldOverflow("x"), True),
+        (psycopg.errors.ProgramLimitExceeded("x"), True),
+        (psycopg.errors.InternalError_("x"), True),
+        (psycopg.DataError("NUL"), True),
+        (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogate"), True),
+        (psycopg.errors.QueryCanceled("x"), False),
+        (psycopg.OperationalError("x"), False),
+        (ValueError("x"), False),
+    ],
+)
+def test_trouble_with_a_row_is_told_from_trouble_with_the_server(error: Exception, data: bool) -> None:
+    assert claiming.is_data_trouble(error) is data
+
+
+def test_a_look_from_the_beginning_that_takes_too_long_is_not_repeated_at_once(
+    claimer: Claimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+
+    def take(plan: list[Pair], limit: int) -> list[ClaimedJob]:
+        begun.append(plan[0].id)
+        if not plan[0].id:
+            raise psycopg.errors.QueryCanceled("statement timeout")
+        return []
+
+    taking(monkeypatch, take)
+    monkeypatch.setattr(store, "list_pairs", lambda db: [("a", 0)])
+    monkeypatch.setattr(clock, "monotonic", itertools.count(1.0).__next__)
+    claimer.frontier.learn([("a", 0)])
+    claimer.frontier.at["a", 0] = (DUE, 40)
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        claimer._claim(DB, 5)
+    claimer._claim(DB, 5)
+    assert begun == [0, 40]
+
+
+def test_a_list_of_queues_that_takes_too_long_stops_no_claim(claimer: Claimer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def canceled(db: Any) -> list[tuple[str, int]]:
+        raise psycopg.errors.QueryCanceled("statement timeout")
+
+    taking(monkeypatch, lambda plan, limit: [claimed(1, queue=plan[0].queue)])
+    monkeypatch.setattr(store, "list_pairs", canceled)
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        claimer._claim(DB, 1)
+    claimer.frontier.learn([("a", 0)])
+    assert claimer._claim(DB, 1)
+
+
+def test_after_a_slow_look_what_becomes_due_does_not_wait_for_the_next(
+    claimer: Claimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next look is far then; what is due before it is found at the frontier, within a second."""
+    monkeypatch.setattr(clock, "monotonic", lambda: 0.0)
+    slept: list[float] = []
+
+    def sleep(seconds: float, notified: int) -> bool:
+        slept.append(seconds)
+        return False
+
+    monkeypatch.setattr(claimer, "_sleep", sleep)
+    claimer.frontier.learn([("a", 0)])
+    claimer.frontier.sweep_at["a", 0] = 60.0
+    claimer._rest(DB, 0)
+    claimer.frontier.sweep_at["a", 0] = 0.25
+    claimer._rest(DB, 0)
+    claimer.frontier.sweep_at["a", 0] = -1.0
+    claimer._rest(DB, 0)
+    assert slept == [DEAF_POLL_SECONDS, 0.25, 0.0]
+
+
+# What is heard
+
+
+class Notice:
+    def __init__(self, payload: str) -> None:
+        self.payload = payload
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "", ":", "5", "5:", ":a", "--5:a", "²:a", "٣:a", "1e3:a", "-99999:a", "99999999999999999999:a",
+        "5:a b", "5:a\nb", "5:" + "a" * 101, "5:excluded",
+    ],
+)  # fmt: skip
+def test_what_no_registration_sends_is_not_believed(claimer: Claimer, payload: str) -> None:
+    """Every role of the database may notify; a priority that no column holds would make every claim fail."""
+    claimer.frontier.excluded = frozenset({"excluded"})
+    Listener(lambda: DB, Heard(), claimer)._hand_on(Notice(payload))  # type: ignore[arg-type]
+    assert (claimer.heard, claimer.notified) == (set(), 0)
+
+
+@pytest.mark.parametrize(
+    ("payload", "pair"), [("0:a", ("a", 0)), ("-100:a.b:c", ("a.b:c", -100)), ("100:x", ("x", 100))]
+)
+def test_a_registration_is_heard(claimer: Claimer, payload: str, pair: tuple[str, int]) -> None:
+    Listener(lambda: DB, Heard(), claimer)._hand_on(Notice(payload))  # type: ignore[arg-type]
+    assert (claimer.heard, claimer.notified) == ({pair}, 1)
+
+
+def test_names_without_end_are_not_kept_without_end(claimer: Claimer) -> None:
+    """While every thread is busy nothing asks for what was heard; the list of queues has it all."""
+    claimer.next_pairs = 99.0
+    for number in range(HEARD + 5):
+        claimer.hear((f"q{number}", 0))
+    assert (len(claimer.heard), claimer.next_pairs) == (HEARD, 0.0)

@@ -1,0 +1,194 @@
+"""Who gets which job: the best first, to the emptiest first, nothing behind a long job, suspects alone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django_pgjobs import job as define
+from django_pgjobs.attempt import ON_ABANDON
+from django_pgjobs.worker import channel
+from django_pgjobs.worker.children import PAYLOAD_BYTES, STARTING, Child
+from django_pgjobs.worker.dispatching import START_WITHIN_SECONDS, Dispatcher
+from django_pgjobs.worker.runs import ENDING, SENT, TAKING, WAITING, Run
+from tests.unit.worker_fakes import DUE, child_of, end_of, run_of
+
+NOW = 50.0
+
+
+@define(name="dispatching.plain")
+def body() -> None: ...
+
+
+@define(name="dispatching.asynchronous")
+async def coroutine() -> None: ...
+
+
+def plain(id: int, **changes: Any) -> Run:
+    return run_of(id, name="dispatching.plain", **changes)
+
+
+def asynchronous(id: int) -> Run:
+    return run_of(id, name="dispatching.asynchronous")
+
+
+def sent(child: Child) -> list[int]:
+    """The ids of the jobs that were sent to an executor, in order."""
+    return [item[4] for kind, *rest in end_of(child).sent if kind == channel.RUN for item in rest[1]]
+
+
+def dispatcher_of(*runs: Run) -> Dispatcher:
+    dispatcher = Dispatcher()
+    dispatcher.add(runs, NOW)
+    return dispatcher
+
+
+def test_a_job_goes_to_an_executor_with_everything_it_needs() -> None:
+    child, run = child_of(), plain(7, payload='{"args":[1]}', headers='{"a":1}', description="seven", error="before")
+    dispatcher_of(run).dispatch([child], NOW)
+    [[kind, start_by, [item]]] = end_of(child).sent
+    assert (kind, start_by) == (channel.RUN, NOW + START_WITHIN_SECONDS)
+    assert item == [
+        False, False, 1, "body", 7, "claim-7", "dispatching.plain", 1, 3, 30.0, '{"args":[1]}', '{"a":1}', "default",
+        "seven", "", DUE.timestamp(),
+    ]  # fmt: skip
+    assert (run.state, run.child, run.run, run.since) == (SENT, child, 1, NOW)
+    assert child.runs == {1: run}
+
+
+def test_only_a_callback_is_told_what_went_wrong() -> None:
+    child, run = child_of(), plain(7, kind=ON_ABANDON, error="as stored")
+    dispatcher_of(run).dispatch([child], NOW)
+    assert end_of(child).sent[0][2][0][14] == "as stored"
+
+
+def test_each_dispatch_has_a_number_of_its_own() -> None:
+    child, run = child_of(), plain(7)
+    dispatcher = dispatcher_of(run)
+    dispatcher.dispatch([child], NOW)
+    child.remove(run.run)
+    dispatcher.add([run], NOW)
+    assert (run.state, run.child, run.run) == (WAITING, None, 0)
+    dispatcher.dispatch([child], NOW)
+    assert run.run == 2
+
+
+def test_the_best_go_first_also_when_others_wait_already() -> None:
+    dispatcher = dispatcher_of(plain(5), plain(9))
+    dispatcher.add([plain(3), plain(8, priority=4), plain(7, run_at=DUE - timedelta(seconds=1))], NOW)
+    child = child_of(threads=5)
+    dispatcher.dispatch([child], NOW)
+    assert sent(child) == [8, 7, 3, 5, 9]
+    assert len(dispatcher) == 0
+
+
+def test_jobs_are_spread_and_the_emptiest_gets_the_first() -> None:
+    busy, empty = child_of(threads=3), child_of(threads=3)
+    busy.add(plain(90, number=90))
+    dispatcher = dispatcher_of(*(plain(id) for id in range(1, 9)))
+    dispatcher.dispatch([busy, empty], NOW)
+    assert (sent(empty), sent(busy)) == ([1, 2, 3], [4, 5])
+    assert len(dispatcher) == 3
+
+
+def test_one_job_is_sent_to_one_executor() -> None:
+    crew = [child_of(), child_of()]
+    dispatcher_of(plain(1)).dispatch(crew, NOW)
+    assert sorted(len(end_of(child).sent) for child in crew) == [0, 1]
+
+
+def test_jobs_go_only_to_threads_or_places_on_the_loop_as_their_code_wants() -> None:
+    child = child_of(threads=1, async_slots=2)
+    dispatcher = dispatcher_of(plain(1), plain(2), asynchronous(3), asynchronous(4), asynchronous(5), run_of(6))
+    dispatcher.dispatch([child], NOW)
+    assert sent(child) == [1, 3, 4]
+    assert child.outstanding == {False: 1, True: 2}
+    assert [run.job.id for run in dispatcher.waiting[False]] == [2, 6]  # a name nobody knows is parked by a thread
+
+
+def test_a_job_whose_claim_may_be_lost_is_not_sent() -> None:
+    child, stale = child_of(), plain(1)
+    dispatcher = dispatcher_of(stale, plain(2))
+    stale.fresh_until = NOW - 0.1
+    dispatcher.dispatch([child], NOW)
+    assert sent(child) == []
+
+
+def test_an_executor_is_sent_no_more_payload_than_it_shall_hold_but_one_job_always() -> None:
+    child = child_of(threads=9)
+    dispatcher = dispatcher_of(*(plain(id, chars=PAYLOAD_BYTES // 2 + 1) for id in range(1, 6)))
+    dispatcher.dispatch([child], NOW)
+    assert sent(child) == [1, 2]
+    huge = child_of(threads=9)
+    dispatcher_of(plain(1, chars=9 * PAYLOAD_BYTES), plain(2)).dispatch([huge], NOW)
+    assert sent(huge) == [1]
+
+
+def test_there_is_room_for_what_executors_take_less_what_waits() -> None:
+    crew = [child_of(threads=2, async_slots=7), child_of(threads=3, async_slots=7), child_of(state=STARTING)]
+    dispatcher = Dispatcher()
+    assert (dispatcher.room(crew), dispatcher.idle_places(crew)) == (5, 5)
+    dispatcher.add([plain(1), plain(2)], NOW)
+    assert (dispatcher.room(crew), dispatcher.idle_places(crew)) == (3, 3)
+    dispatcher.add([asynchronous(3)], NOW)  # from here on places on loops count
+    assert dispatcher.room(crew) == 3 + 13
+
+
+def test_jobs_of_one_colour_that_find_no_room_do_not_draw_the_whole_queue_in() -> None:
+    crew = [child_of(threads=2, async_slots=1)]
+    dispatcher = dispatcher_of(*(asynchronous(id) for id in range(1, 3)))
+    assert dispatcher.room(crew) == 1
+    dispatcher.add([asynchronous(id) for id in range(3, 9)], NOW)
+    assert dispatcher.room(crew) == 0
+
+
+def test_suspects_run_alone_and_nothing_else_starts_meanwhile() -> None:
+    busy, empty, starting = child_of(), child_of(), child_of(state=STARTING)
+    busy.add(plain(90, number=90))
+    dispatcher = dispatcher_of(plain(3))
+    one, two = plain(1), plain(2)
+    dispatcher.suspect([one, two], NOW)
+    assert (dispatcher.room([busy, empty]), len(dispatcher)) == (0, 3)
+    dispatcher.dispatch([starting, busy, empty], NOW)
+    assert (sent(busy), sent(empty), sent(starting)) == ([], [1], [])
+    assert (empty.exclusive, one.alone, two.state) == (True, True, WAITING)
+    empty.remove(one.run)
+    dispatcher.dispatch([busy, empty], NOW)
+    assert sent(empty) == [1, 2]
+    assert sent(busy) == [3]
+
+
+def test_a_suspect_whose_claim_may_be_lost_waits_too() -> None:
+    child, suspect = child_of(), plain(1)
+    dispatcher = Dispatcher()
+    dispatcher.suspect([suspect], NOW)
+    suspect.fresh_until = NOW - 1
+    dispatcher.dispatch([child], NOW)
+    assert sent(child) == []
+
+
+def test_only_what_has_been_sent_is_asked_back_and_once() -> None:
+    child, idle = child_of(threads=3), child_of()
+    one, two, three = plain(1), plain(2), plain(3)
+    dispatcher = dispatcher_of(one, two, three)
+    dispatcher.dispatch([child], NOW)
+    three.state = ENDING
+    end_of(child).sent.clear()
+    dispatcher.take_back([child, idle], lambda run: run.job.id != 2)
+    assert end_of(child).sent == [[channel.TAKE_BACK, [one.run]]]
+    assert (one.state, two.state, three.state) == (TAKING, SENT, ENDING)
+    assert child.asked_at is not None
+    asked = child.asked_at = 5.0
+    dispatcher.take_back([child, idle], lambda run: True)
+    assert end_of(child).sent[1:] == [[channel.TAKE_BACK, [two.run]]]
+    assert child.asked_at == asked  # it has not answered since
+    assert (end_of(idle).sent, idle.asked_at) == ([], None)
+
+
+def test_what_waits_can_be_withdrawn_wherever_it_waits() -> None:
+    dispatcher = dispatcher_of(plain(1), plain(2), asynchronous(3))
+    dispatcher.suspect([plain(4), plain(5)], NOW)
+    taken = dispatcher.withdraw(lambda run: run.job.id in (2, 3, 5))
+    assert sorted(run.job.id for run in taken) == [2, 3, 5]
+    assert len(dispatcher) == 2
+    assert [run.job.id for run in dispatcher.suspects] == [4]
