@@ -90,7 +90,7 @@ def test_a_worker_waits_for_a_server_that_is_not_there_yet(worker: Workers, serv
 def test_outcomes_of_an_outage_are_written_afterwards(
     worker: Workers, server: EmbeddedServer, stage: Stage, immediate: bool
 ) -> None:
-    """C10 C52 P41 W5: jobs that end while the server is away are recorded once it is back; none runs twice."""
+    """C10 C52 P39 P41 W5: jobs that end while the server is away are recorded once it is back; none runs twice."""
     url = server.url
     process = worker(env={"DATABASE_URL": url}, conf={"POLL_SECONDS": 2})
     for n in range(3):

@@ -189,7 +189,7 @@ def test_queues_are_served_as_told(worker: Workers, stage: Stage) -> None:
 
 
 def test_a_name_with_everything_in_it(worker: Workers, stage: Stage) -> None:
-    """D24: the label of a worker is data everywhere, also where a killed executor's connections are looked up."""
+    """D24, C66: the label of a worker is data everywhere, on the attempts it executed, also where a killed executor's connections are looked up."""
     name = "o'brien; -- wörker %s"
     process = worker(f"--name={name}")
     job = jobs.sleeps_in_the_database.using(timeout=1, max_attempts=1).register()

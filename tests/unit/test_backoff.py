@@ -95,6 +95,7 @@ def test_it_is_a_frozen_value() -> None:
     ],
 )
 def test_a_bad_field_is_named(field: str, options: dict[str, Any]) -> None:
+    """A33: numbers out of range are refused, naming the one that is."""
     with pytest.raises(ValueError, match=f"Backoff: {field} must be a finite number"):
         Backoff(**{"base": 1, **options})
 
