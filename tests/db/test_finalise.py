@@ -49,7 +49,7 @@ def test_a_success_without_a_result_keeps_none(raw: RawDatabase) -> None:
 
 
 def test_a_retry_makes_the_job_ready_later_and_keeps_what_went_wrong(raw: RawDatabase) -> None:
-    """P24, P25, P27, C35, C53: unlocked, due after the delay by the database's clock, the whole chain in the history."""
+    """P24, P25, P27, C35, C53: unlocked, due after the delay by the database's clock, all causes in the history."""
     claimed = claimed_one(raw)
     [one] = claimed.ids
     Job.objects.filter(pk=one).update(progress={"n": 1}, release_requested_at=timezone.now())

@@ -189,7 +189,7 @@ def test_queues_are_served_as_told(worker: Workers, stage: Stage) -> None:
 
 
 def test_a_name_with_everything_in_it(worker: Workers, stage: Stage) -> None:
-    """D24, C66: the label of a worker is data everywhere, on the attempts it executed, also where a killed executor's connections are looked up."""
+    """D24, C66: a worker's label is on its attempts, and data where a killed executor's connections are looked up."""
     name = "o'brien; -- wörker %s"
     process = worker(f"--name={name}")
     job = jobs.sleeps_in_the_database.using(timeout=1, max_attempts=1).register()
@@ -223,3 +223,11 @@ def test_one_thread_picks_up_the_next_job_at_once(worker: Workers, stage: Stage)
         registered_at = time.monotonic()
         ended(jobs.effect.register(f"next-{n}", seconds=0.2))
         assert stage.traces("effect", f"next-{n}")[0].at - registered_at < patience(0.2 + 0.2)
+
+
+def test_a_watcher_whose_terminal_is_closed_takes_its_worker_along(worker: Workers) -> None:
+    """Else a worker with old code would go on claiming, unseen, beside the one that is started next."""
+    process = worker("--reload")
+    process.signal(signal.SIGHUP)
+    assert process.wait() == 0, process.log
+    wait_until(lambda: not process.processes(), 15, "nobody of it is left")

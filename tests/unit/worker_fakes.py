@@ -60,7 +60,7 @@ def child_of(threads: int = 2, async_slots: int = 3, **changes: Any) -> Child:
     """Return an executor that is ready and has no process; its board is a real one."""
     # No process has this id: it is past the largest that Linux gives.
     facts: dict[str, Any] = {
-        "number": 1, "process": SimpleNamespace(pid=2**22 + 1), "end": FakeEnd(),
+        "number": 1, "process": SimpleNamespace(pid=2**22 + 1, poll=lambda: None), "end": FakeEnd(),
         "board": Board.create(threads, async_slots),
         "application_name": "pgjobs fake", "started_at": 0.0, "pidfd": None, "state": READY, "mean_seconds": 1.0,
     }  # fmt: skip

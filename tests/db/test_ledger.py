@@ -1,0 +1,49 @@
+"""A ledger row that somebody holds: it stops neither the renewal of the others nor the ends of jobs."""
+
+from __future__ import annotations
+
+from django_pgjobs import store
+from django_pgjobs.models import Claim
+from tests.plugins.fix_db import AUTHOR, RawDatabase, claim, register
+
+
+def hold(other: RawDatabase, claim_id: object) -> None:
+    other.query("SELECT claim_id FROM pgjobs_claim WHERE claim_id = %s FOR UPDATE", [claim_id])
+
+
+def test_a_held_ledger_row_is_left_out_of_a_renewal(raw: RawDatabase, other: RawDatabase) -> None:
+    """Trap 11: waiting for it, the renewal of all leases would be cancelled, again and again, until all were lost."""
+    register(2)
+    held, free = claim(raw), claim(raw)
+    hold(other, held.claim_id)
+    raw.query("SET statement_timeout = '2s'")
+    check_ins = {str(held.claim_id): 60.0, str(free.claim_id): 60.0}
+    assert store.renew_claims(raw, check_ins, lease_seconds=500.0) == {str(free.claim_id)}
+    left = "SELECT lease_expires_at > statement_timestamp() + interval '100 s' FROM pgjobs_claim WHERE claim_id = %s"
+    assert [raw.value(left, [one.claim_id]) for one in (held, free)] == [False, True]
+    other.rollback()
+    assert store.renew_claims(raw, check_ins, lease_seconds=500.0) == set(check_ins)
+
+
+def test_every_part_of_a_claim_is_renewed(raw: RawDatabase) -> None:
+    register(450)
+    claimed = claim(raw, 450)
+    assert Claim.objects.count() == 3
+    assert store.renew_claims(raw, {str(claimed.claim_id): 60.0}, lease_seconds=500.0) == {str(claimed.claim_id)}
+    late = "SELECT count(*) FROM pgjobs_claim WHERE lease_expires_at < statement_timestamp() + interval '100 s'"
+    assert raw.value(late) == 0
+
+
+def test_a_held_ledger_row_is_left_to_rescue_when_its_jobs_have_ended(raw: RawDatabase, other: RawDatabase) -> None:
+    register(2)
+    held, free = claim(raw), claim(raw)
+    store.finalise_success(raw, [*held.ends(), *free.ends()], AUTHOR)
+    hold(other, held.claim_id)
+    raw.query("SET statement_timeout = '2s'")
+    assert store.delete_claims(raw, [str(held.claim_id), str(free.claim_id)]) == 1
+    other.rollback()
+    raw.query("UPDATE pgjobs_claim SET lease_expires_at = '2001-01-01', check_at = '2001-01-01'")
+    rescued = store.rescue_jobs(
+        raw, limit=5, quiet_seconds=0, grace_seconds=0, stale_seconds=60, without_on_cancel=[], without_on_abandon=[]
+    )
+    assert (rescued, Claim.objects.count()) == ([], 0)

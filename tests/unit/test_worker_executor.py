@@ -1,0 +1,199 @@
+"""In the executor: what was sent is answered, whatever its outcome, its payload or its neighbours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from django.db import InterfaceError, OperationalError, connections
+
+from django_pgjobs import attempt, store
+from django_pgjobs import decisions as decide
+from django_pgjobs.attempt import BODY, ON_ABANDON, Item
+from django_pgjobs.decisions import Failure
+from django_pgjobs.worker import channel, executor, hygiene
+from django_pgjobs.worker.board import Board
+from django_pgjobs.worker.decided import pack_decision, unpack_decision
+from django_pgjobs.worker.executor import FRAME_CHARS, Executor
+
+PAST, FUTURE = -1.0, 1e12
+
+
+class End:
+    """An executor's end that takes frames up to a size, and keeps them."""
+
+    def __init__(self, most: int = 32 * 1024 * 1024) -> None:
+        self.sent: list[Any] = []
+        self.most = most
+        self.high: list[int] = []
+        self.board: Board | None = None
+
+    def send(self, message: Any) -> None:
+        if len(channel._encode(message)) > self.most:
+            raise ValueError("a frame of many bytes is longer than allowed")
+        self.sent.append(message)
+        if self.board is not None:
+            self.high.append(self.board.high("sync"))
+
+
+@pytest.fixture
+def end() -> End:
+    return End()
+
+
+@pytest.fixture
+def working(end: End) -> Iterator[Executor]:
+    """An executor with two threads and two places on its loop; none of its threads runs."""
+    board = Board.create(2, 2)
+    end.board = board
+    yield Executor(cast(channel.ExecutorEnd, end), board, 2, 2, "default")
+    board.close()
+
+
+def item(run: int, kind: str = BODY, payload: str | None = "{}") -> Item:
+    return Item(run, kind, run * 10, f"claim-{run}", "executor.unknown", 1, 3, 30.0, payload, None, "default", "", "")
+
+
+def buffer(working: Executor, *entries: tuple[float, int], name: str = "sync") -> None:
+    working.buffers[name].items.extend((start_by, item(run), False) for start_by, run in entries)
+
+
+def outcomes(end: End) -> dict[int, decide.Decision]:
+    done = [outcome for kind, *rest in end.sent if kind == channel.DONE for outcome in rest[0]]
+    return {run: unpack_decision(packed) for run, _, *packed in done}
+
+
+# What was sent too long ago
+
+
+def test_what_is_late_goes_back_before_anything_else_starts(working: Executor, end: End) -> None:
+    """Had a later one started first, its number on the board would count the late ones as started too."""
+    buffer(working, (PAST, 1), (PAST, 2), (FUTURE, 3))
+    started, _ = working._next(0, rouse=False)
+    assert started.run == 3
+    assert end.sent == [[channel.BACK, [1, 2], "late"]]
+    assert end.high == [0]
+    assert working.board.running().keys() == {3}
+
+
+def test_what_is_late_on_the_loop_goes_back_too(working: Executor, end: End, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[int] = []
+
+    async def arun(slot: int, item: Item, cancelled: bool) -> None:
+        ran.append(item.run)
+        working.told.pop(item.run)
+
+    monkeypatch.setattr(working, "_arun", arun)
+    buffer(working, (PAST, 1), (FUTURE, 2), (PAST, 3), name="async")
+
+    async def pump() -> None:
+        working.loop = asyncio.get_running_loop()
+        working._pump()
+        await asyncio.gather(*executor._tasks)
+
+    asyncio.run(pump())
+    assert ran == [2]
+    assert end.sent == [[channel.BACK, [1], "late"], [channel.BACK, [3], "late"]]
+
+
+# Outcomes that are longer than a frame
+
+
+def test_a_result_that_is_longer_than_a_frame_ends_its_job_and_no_other(working: Executor, end: End) -> None:
+    """The limits of settings allow it. Its thread must not die of it, nor its job be held for ever."""
+    end.most = 5000
+    working.outbox.extend([[1, 0.1, "succeed", "1"], [2, 0.1, "succeed", "x" * 6000], [3, 0.1, "succeed", "3"]])
+    working._flush()
+    decisions = outcomes(end)
+    assert (decisions[1], decisions[3]) == (decide.Succeed("1"), decide.Succeed("3"))
+    assert isinstance(decisions[2], decide.Abandon)
+    assert decisions[2].failure is not None
+    assert decisions[2].failure.kind.endswith("UnstorableResult")
+    assert not working.outbox
+
+
+def test_a_failure_that_is_longer_than_a_frame_loses_its_traceback_and_is_retried(working: Executor, end: End) -> None:
+    end.most = 5000
+    failure = Failure("ValueError", "no", (), "x" * 6000)
+    working.outbox.append([1, 0.1, *pack_decision(decide.Retry(5.0, failure, "failed"))])
+    working._flush()
+    assert outcomes(end) == {1: decide.Retry(5.0, Failure("ValueError", "no"), "failed")}
+
+
+def test_a_frame_is_filled_by_failures_as_by_results(working: Executor) -> None:
+    failure = ["E", "no", [["E", "no"]], "x" * FRAME_CHARS]
+    working.outbox.extend([[1, 0.1, "retry", 1.0, failure, "failed"], [2, 0.1, "succeed", None]])
+    assert [run for run, *_ in working._some_outcomes()] == [1]
+    assert [run for run, *_ in working._some_outcomes()] == [2]
+    assert working._some_outcomes() == []
+
+
+# Payloads that do not travel
+
+
+@pytest.fixture
+def tidy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hygiene, "refresh", lambda: None)
+    monkeypatch.setattr(hygiene, "tidy", lambda job: None)
+
+
+@pytest.mark.parametrize("error", [OperationalError("gone"), InterfaceError("closed")])
+def test_a_payload_that_cannot_be_read_now_costs_no_attempt(
+    working: Executor, tidy: None, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Nothing of the job has run; with one attempt it would be abandoned without having been started."""
+
+    def read(db: Any, job_id: int, claim_id: str) -> str:
+        raise error
+
+    monkeypatch.setattr(store, "read_payload", read)
+    decision = working._run(item(1, payload=None), False)
+    assert isinstance(decision, decide.Snooze)
+    assert decision.seconds > 0
+    assert isinstance(working._run(item(1, ON_ABANDON, payload=None), False), decide.Retry)
+
+
+def test_a_payload_is_read_under_the_fence(working: Executor, tidy: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "read_payload", lambda db, job_id, claim_id: None)
+    assert isinstance(working._run(item(1, payload=None), False), decide.Release)
+    big = item(2, payload=None)
+    working.told[2] = attempt.Told()
+    monkeypatch.setattr(store, "read_payload", lambda db, job_id, claim_id: f'"{job_id} {claim_id}"')
+    assert isinstance(working._run(big, False), decide.Park)  # a name nobody knows
+    assert big.payload == '"20 claim-2"'
+
+
+# Neighbours on the loop
+
+
+def test_a_task_that_a_neighbour_cancelled_before_its_first_step_goes_back(working: Executor, end: End) -> None:
+    """Nothing of it has run; its place on the loop and its run would be lost for ever."""
+    buffer(working, (FUTURE, 1), name="async")
+
+    async def pump_and_cancel() -> None:
+        working.loop = asyncio.get_running_loop()
+        working._pump()
+        [task] = executor._tasks
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(pump_and_cancel())
+    assert isinstance(outcomes(end)[1], decide.Release)
+    assert (sorted(working.free_slots), working.active, working.told) == ([2, 3], 0, {})
+    assert working.board.running() == {}
+
+
+def test_a_connection_that_cannot_be_closed_does_not_change_what_the_job_came_to(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Stubborn:
+        alias = "default"
+
+        def close(self) -> None:
+            raise OperationalError("no")
+
+    monkeypatch.setattr(connections, "all", lambda initialized_only: [Stubborn()])
+    hygiene.close_all()
+    assert "cannot be closed" in caplog.text
