@@ -311,12 +311,13 @@ def clean(text: str) -> str:
 def _log_failure(prepared: Prepared, decision: Decision, error: BaseException) -> None:
     """A failed attempt is logged here, where the exception lives: WARNING while it is retried, ERROR at the end."""
     context = prepared.context
+    info = (type(error), error, _of_the_job(error))
     match decision:
         case decide.Retry(seconds=seconds):
             events.log.warning(
-                "attempt failed, retry in %.1f s %s: %s", seconds, events.facts(context), _text(error), exc_info=error
+                "attempt failed, retry in %.1f s %s: %s", seconds, events.facts(context), _text(error), exc_info=info
             )
         case decide.Abandon():
-            events.log.error("job abandoned %s: %s", events.facts(context), _text(error), exc_info=error)
+            events.log.error("job abandoned %s: %s", events.facts(context), _text(error), exc_info=info)
         case _:
             events.log.log(logging.INFO, "attempt ended %s: %r", events.facts(context), error)
