@@ -25,8 +25,8 @@ from example_project.progress import Bar
 from example_project.worker import Worker, WorkerEnded
 
 if TYPE_CHECKING:
-    from example_project.library.models import Edition
-    from example_project.library.totals import Totals
+    from example_project.indexer.models import Edition
+    from example_project.indexer.totals import Totals
 
 HERE = Path(__file__).resolve().parent
 USER = "demo"
@@ -93,8 +93,8 @@ def run(options: argparse.Namespace) -> int:
     """Index, compare, serve; the worker is stopped in any case."""
     from django.core.management import call_command
 
-    from example_project.library.indexing import start_edition
-    from example_project.library.sources import LIBRARY, source_files
+    from example_project.indexer.indexing import start_edition
+    from example_project.indexer.sources import LIBRARY, source_files
 
     call_command("migrate", verbosity=0)
     paths = source_files(options.limit)
@@ -139,7 +139,7 @@ def follow(bar: Bar, worker: Worker, count: Callable[[], int]) -> None:
 
 def compare(edition: Edition, paths: list[str]) -> bool:
     """Print both totals and what could not be read; return whether they are equal."""
-    from example_project.library.totals import direct
+    from example_project.indexer.totals import direct
 
     counted: Totals | None = None
     with Bar("files counted without jobs", len(paths)) as bar:

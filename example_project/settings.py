@@ -40,7 +40,7 @@ INSTALLED_APPS = [
     "django.contrib.humanize",
     "django.contrib.postgres",
     "django_pgjobs",
-    "example_project.library",
+    "example_project.indexer",
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import path
 
-from example_project.library.views import index_again, search
+from example_project.indexer.views import index_again, search
 
 urlpatterns = [
     path("", search, name="search"),

@@ -19,10 +19,10 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from example_project.library import sources
-from example_project.library.parsing import CannotBeParsed, parse
-from example_project.library.sources import EXAMPLES, EXAMPLES_PREFIX, locate, source_files
-from example_project.library.words import terms, words
+from example_project.indexer import sources
+from example_project.indexer.parsing import CannotBeParsed, parse
+from example_project.indexer.sources import EXAMPLES, EXAMPLES_PREFIX, locate, source_files
+from example_project.indexer.words import terms, words
 from tests.plugins.fix_db import patience, wait_until
 from tests.plugins.fix_worker import ROOT, database_url
 
@@ -165,9 +165,9 @@ def test_a_file_that_cannot_be_parsed_is_an_abandoned_job_with_its_reason(databa
 def test_a_job_that_runs_twice_writes_the_same(database: Database) -> None:
     before, between, after = database.inside(
         """
-from example_project.library.jobs import index_file, publish_report
-from example_project.library.models import Edition, Module, Symbol
-from example_project.library.totals import totals_of
+from example_project.indexer.jobs import index_file, publish_report
+from example_project.indexer.models import Edition, Module, Symbol
+from example_project.indexer.totals import totals_of
 edition = Edition.objects.get(totals__isnull=False)
 answer = [edition.totals]
 for path in Module.objects.filter(edition=edition, problem="").values_list("path", flat=True)[:20]:
@@ -186,9 +186,9 @@ def test_an_older_edition_writes_nothing_over_a_newer_one(database: Database) ->
 from django.db import transaction
 from django_pgjobs import Cancel
 from django_pgjobs.models import Job
-from example_project.library.indexing import start_edition
-from example_project.library.jobs import index_file, publish_report, sum_package
-from example_project.library.sources import source_files
+from example_project.indexer.indexing import start_edition
+from example_project.indexer.jobs import index_file, publish_report, sum_package
+from example_project.indexer.sources import source_files
 answer = []
 with transaction.atomic():
     paths = source_files(20)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib import admin
 from django.http import HttpRequest
 
-from example_project.library.models import Edition, Module, Package, Symbol
+from example_project.indexer.models import Edition, Module, Package, Symbol
 
 
 class ReadOnly(admin.ModelAdmin):  # type: ignore[type-arg]

@@ -14,11 +14,11 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
-from example_project.library.indexing import start_edition
-from example_project.library.jobs import index_file
-from example_project.library.models import Edition, Module, Symbol
-from example_project.library.sources import source_files
-from example_project.library.words import clean, terms
+from example_project.indexer.indexing import start_edition
+from example_project.indexer.jobs import index_file
+from example_project.indexer.models import Edition, Module, Symbol
+from example_project.indexer.sources import source_files
+from example_project.indexer.words import clean, terms
 
 LONGEST_QUESTION = 200
 SYMBOLS_SHOWN = 50

@@ -6,8 +6,8 @@ from django.apps import AppConfig
 
 
 class LibraryConfig(AppConfig):
-    """``"example_project.library"`` in ``INSTALLED_APPS``."""
+    """``"example_project.indexer"`` in ``INSTALLED_APPS``."""
 
-    name = "example_project.library"
+    name = "example_project.indexer"
     label = "library"
     default_auto_field = "django.db.models.BigAutoField"

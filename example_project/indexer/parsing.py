@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from example_project.library.words import clean
+from example_project.indexer.words import clean
 
 LONGEST_SUMMARY = 200
 LONGEST_NAME = 200

@@ -15,11 +15,11 @@ from django.utils import timezone
 
 from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze, job
 from django_pgjobs.decisions import Failure
-from example_project.library.models import Edition, Module, Package, Symbol
-from example_project.library.parsing import CannotBeParsed, Found, Source, parse
-from example_project.library.sources import dotted, locate, package_of
-from example_project.library.totals import Totals, count, totals_of
-from example_project.library.words import words
+from example_project.indexer.models import Edition, Module, Package, Symbol
+from example_project.indexer.parsing import CannotBeParsed, Found, Source, parse
+from example_project.indexer.sources import dotted, locate, package_of
+from example_project.indexer.totals import Totals, count, totals_of
+from example_project.indexer.words import words
 
 PATIENCE = timedelta(minutes=15)
 """How long a report waits for its files."""

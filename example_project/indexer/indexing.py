@@ -10,9 +10,9 @@ from django.db import transaction
 
 from django_pgjobs import BoundJob, register_many
 from django_pgjobs.models import Job
-from example_project.library.jobs import index_file, publish_report, sum_package
-from example_project.library.models import Edition, Module, Package
-from example_project.library.sources import package_of
+from example_project.indexer.jobs import index_file, publish_report, sum_package
+from example_project.indexer.models import Edition, Module, Package
+from example_project.indexer.sources import package_of
 
 NAMES = (index_file.name, sum_package.name, publish_report.name)
 

@@ -10,9 +10,9 @@ from typing import NamedTuple, TypedDict
 from django.db.models import Count, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 
-from example_project.library.models import Edition, Module, Symbol
-from example_project.library.parsing import FILENAME
-from example_project.library.sources import locate
+from example_project.indexer.models import Edition, Module, Symbol
+from example_project.indexer.parsing import FILENAME
+from example_project.indexer.sources import locate
 
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 """Where a statement keeps others."""

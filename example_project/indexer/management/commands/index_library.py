@@ -7,8 +7,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from example_project.library.indexing import start_edition
-from example_project.library.sources import source_files
+from example_project.indexer.indexing import start_edition
+from example_project.indexer.sources import source_files
 
 
 class Command(BaseCommand):
