@@ -202,6 +202,7 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
     loops: list[Any] = [acker, claimer, keeper, maintainer]
     if worker.conf.notify:
         loops.append(Listener(lambda: worker.connect("listen"), inbox, claimer))
+    supervisor.loops = loops
     for loop in loops:
         loop.start()
     status = supervisor.run(stopped)

@@ -9,6 +9,8 @@ the same settings. Every transaction is READ COMMITTED, whatever the role's defa
 
 from __future__ import annotations
 
+import os
+import socket
 from contextlib import suppress
 from typing import Any
 
@@ -28,7 +30,21 @@ PINS = {
     "enable_sort": "off",
 }
 
-CONNECT_SECONDS = 10
+WAYS = {
+    "connect_timeout": 10,
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""What libpq shall do about a server that does not answer, unless the project's settings say otherwise.
+
+Without them one that accepts and says nothing is waited for two minutes, one that has vanished a quarter of an hour,
+and a connection that only listens believes in it for two hours, while leases run out.
+"""
+
+ANSWER_SECONDS = 5.0
+"""How long after the server has given a statement up its word may take to arrive."""
 
 TROUBLE = (
     psycopg.OperationalError,
@@ -50,6 +66,8 @@ class WorkerConnection:
     def __init__(self, alias: str, role: str, *, statement_seconds: float, durable: bool = True) -> None:
         self.statements = 0
         self.connected_at = clock.monotonic()
+        self.asked_at: float | None = None
+        self.patience = max(statement_seconds, 1.0) + ANSWER_SECONDS
         self._settings = {**PINS, "statement_timeout": f"{max(1, round(statement_seconds * 1000))}ms"}
         if not durable:
             self._settings["synchronous_commit"] = "off"
@@ -66,12 +84,16 @@ class WorkerConnection:
 
     def fetch(self, name: str, params: store.Params) -> store.Rows:
         """Run a statement of ``sql/`` and return its rows."""
-        if self.pooled:
-            with self.connection.pipeline(), self.connection.transaction():
-                self._execute("configure", store.configuring(self._settings, local=True))
+        self.asked_at = clock.monotonic()
+        try:
+            if self.pooled:
+                with self.connection.pipeline(), self.connection.transaction():
+                    self._execute("configure", store.configuring(self._settings, local=True))
+                    rows = self._execute(name, params)
+            else:
                 rows = self._execute(name, params)
-        else:
-            rows = self._execute(name, params)
+        finally:
+            self.asked_at = None
         self.statements += 1
         return rows
 
@@ -79,6 +101,19 @@ class WorkerConnection:
         cursor = psycopg.Cursor(self.connection)
         cursor.execute(store.statement(name), params, binary=True)
         return cursor.fetchall() if cursor.description else []
+
+    def cut_if_mute(self, now: float) -> bool:
+        """Cut a connection whose answer is overdue, from another thread; return whether it was.
+
+        The server gives a statement up by itself, so what is silent is the way: a proxy that hangs would be waited
+        for without end, though a new connection might work.
+        """
+        asked_at = self.asked_at
+        if asked_at is None or now < asked_at + self.patience:
+            return False
+        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self.connection.fileno())) as way:
+            way.shutdown(socket.SHUT_RDWR)
+        return True
 
     @property
     def gone(self) -> bool:
@@ -95,8 +130,7 @@ def _connect(alias: str, role: str) -> psycopg.Connection[Any]:
     wrapper = connections.create_connection(alias)
     options = {key: value for key, value in wrapper.settings_dict["OPTIONS"].items() if key != "pool"}
     options["application_name"] = role[:63]
-    # Without one, a server that accepts and never answers is waited for two minutes, while leases run out.
-    options.setdefault("connect_timeout", CONNECT_SECONDS)
+    options = {**WAYS, **options}
     wrapper.settings_dict = {**wrapper.settings_dict, "OPTIONS": options, "CONN_MAX_AGE": None}
     wrapper.connect()
     connection: psycopg.Connection[Any] = wrapper.connection

@@ -6,12 +6,14 @@ import re
 
 import psycopg
 
+from django_pgjobs import clock
 from django_pgjobs.conf import QUEUE_NAME
 from django_pgjobs.worker.claiming import Claimer
 from django_pgjobs.worker.connection import WorkerConnection
 from django_pgjobs.worker.loop import Connect, Loop, Posts
 
 LOOK_SECONDS = 1.0
+ASK_SECONDS = 30.0
 PRIORITY = re.compile(r"-?[0-9]{1,3}")
 
 
@@ -30,14 +32,22 @@ class Listener(Loop):
             self.stopping.set()
             return
         try:
-            db.fetch("listen", {})
+            self._ask(db)
             self.claimer.hears.set()
             self.claimer.look()  # at what was registered while nobody listened
+            asked_at = clock.monotonic()
             while not self.stopping.is_set():
+                if clock.monotonic() > asked_at + ASK_SECONDS:
+                    # Silence may be a quiet queue, or a way that has vanished: only an answer tells.
+                    self._ask(db)
+                    asked_at = clock.monotonic()
                 for notification in db.connection.notifies(timeout=LOOK_SECONDS, stop_after=1):
                     self._hand_on(notification)
         finally:
             self.claimer.hears.clear()
+
+    def _ask(self, db: WorkerConnection) -> None:
+        db.fetch("listen", {})
 
     def _hand_on(self, notification: psycopg.Notify) -> None:
         """What no registration sends is not believed: every role of the database may notify."""

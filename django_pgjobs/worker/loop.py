@@ -46,6 +46,7 @@ class Loop(threading.Thread):
         self.statements = 0
         self.reachable = True
         self.connections = 0
+        self.db: WorkerConnection | None = None
 
     def serve(self, db: WorkerConnection) -> None:
         """Work on ``db`` until ``stopping`` is set. Whatever it raises, it is called again, on a sound connection."""
@@ -83,7 +84,7 @@ class Loop(threading.Thread):
             self.statements += old.statements
             old.statements = 0
             old.close()
-        db = self.connect()
+        db = self.db = self.connect()
         self.connections += 1
         if not self.reachable:
             log.warning("database is back loop=%s", self.role)
@@ -99,6 +100,12 @@ class Loop(threading.Thread):
     def _pause(self, failures: int) -> None:
         longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(failures - 1, 10))
         self.stopping.wait(longest * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
+
+    def watch(self, now: float) -> None:
+        """Cut the connection if no answer comes any more; called by the main thread."""
+        db = self.db
+        if db is not None and db.cut_if_mute(now):
+            log.warning("database does not answer, the connection is cut loop=%s", self.role)
 
     def stop(self) -> None:
         """Ask the loop to end after what it is doing."""

@@ -15,7 +15,7 @@ import selectors
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from django_pgjobs.worker.crew import Crew
 from django_pgjobs.worker.dispatching import START_WITHIN_SECONDS, Dispatcher
 from django_pgjobs.worker.holding import Holding
 from django_pgjobs.worker.inbox import Inbox
+from django_pgjobs.worker.loop import Loop
 from django_pgjobs.worker.runs import Table
 
 log = logging.getLogger("django_pgjobs")
@@ -86,6 +87,7 @@ class Supervisor:
         self.idle_at = 0.0
         self.asked_at = 0.0
         self.last_tick = 0.0
+        self.loops: Sequence[Loop] = ()
         self.handlers: dict[str, Callable[..., None]] = {
             "claimed": self._on_claimed,
             "stored": self.holding.stored,
@@ -139,6 +141,8 @@ class Supervisor:
         self.crew.flush()
 
     def _tick(self, now: float) -> None:
+        for loop in self.loops:
+            loop.watch(now)
         self.crew.tick(now)
         self.dispatcher.take_back(self.crew.children, lambda run: now > run.since + START_WITHIN_SECONDS)
         self.holding.hand_back_stale(now)

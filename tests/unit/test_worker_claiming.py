@@ -240,3 +240,44 @@ def test_names_without_end_are_not_kept_without_end(claimer: Claimer) -> None:
     for number in range(HEARD + 5):
         claimer.hear((f"q{number}", 0))
     assert (len(claimer.heard), claimer.next_pairs) == (HEARD, 0.0)
+
+
+class Way:
+    """A listening connection: notices arrive as a test says, one look after the other."""
+
+    def __init__(self, looks: list[list[Notice]], stop: Any) -> None:
+        self.pooled = False
+        self.connection = self
+        self.asked = 0
+        self.looks = looks
+        self.stop = stop
+
+    def fetch(self, name: str, params: Any) -> list[Any]:
+        self.asked += 1
+        return []
+
+    def notifies(self, *, timeout: float, stop_after: int) -> list[Notice]:
+        if len(self.looks) == 1:
+            self.stop()
+        return self.looks.pop(0)
+
+
+def test_a_listener_asks_now_and_then_whether_it_would_still_hear(
+    claimer: Claimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A way that has vanished is as silent as a quiet queue: without an answer it would be believed in for hours."""
+    monkeypatch.setattr(clock, "monotonic", itertools.count(0.0, 20.0).__next__)
+    listener = Listener(lambda: DB, Heard(), claimer)
+    way: Any = Way([[], [Notice("0:a")], [], []], listener.stopping.set)
+    listener.serve(way)
+    assert 2 <= way.asked <= 4
+    assert claimer.heard == {("a", 0)}
+    assert not claimer.hears.is_set()
+
+
+def test_behind_a_transaction_pooler_nothing_can_be_heard(claimer: Claimer) -> None:
+    listener = Listener(lambda: DB, Heard(), claimer)
+    way: Any = Way([], listener.stopping.set)
+    way.pooled = True
+    listener.serve(way)
+    assert (listener.stopping.is_set(), way.asked) == (True, 0)

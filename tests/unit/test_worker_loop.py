@@ -26,6 +26,9 @@ class FakeConnection:
     def close(self) -> None:
         self.gone = True
 
+    def cut_if_mute(self, now: float) -> bool:
+        return now > 5.0
+
 
 class Scripted(Loop):
     """Does one scripted thing at each call of ``serve``, then stops."""
@@ -137,6 +140,16 @@ def test_a_pause_is_jittered_grows_and_ends_with_the_loop(monkeypatch: pytest.Mo
     assert 5.0 <= cast(float, waited[2]) <= 10.0
     with pytest.raises(NotImplementedError):
         loop.serve(cast(WorkerConnection, None))
+
+
+def test_a_connection_that_does_not_answer_is_cut_and_it_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    loop = Scripted(answers)
+    loop.watch(9.0)  # not connected yet
+    loop.run()
+    with caplog.at_level(logging.WARNING):
+        loop.watch(5.0)
+        loop.watch(6.0)
+    assert caplog.messages == ["database does not answer, the connection is cut loop=loop"]
 
 
 # A worker's own connection

@@ -1,0 +1,66 @@
+"""How the worker's own connections are made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connections
+
+from django_pgjobs import clock, store
+from django_pgjobs.worker.connection import WorkerConnection
+from tests.plugins.fix_db import Background, RawDatabase, wait_until
+
+
+@pytest.fixture
+def options(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The OPTIONS of the database alias, for a test to change."""
+    changed: dict[str, Any] = {}
+    monkeypatch.setitem(connections.settings["default"], "OPTIONS", changed)
+    return changed
+
+
+def test_a_server_that_has_vanished_is_given_up_before_leases_run_out(committed: None, options: dict[str, Any]) -> None:
+    """No packet says that it has: without an answer the kernel would wait a quarter of an hour, or two hours."""
+    options["keepalives_idle"] = 77
+    db = WorkerConnection("default", "test", statement_seconds=5.0)
+    try:
+        asked = db.connection.info.get_parameters()
+    finally:
+        db.close()
+    assert asked["tcp_user_timeout"] == "30000"
+    assert asked["connect_timeout"] == "10"
+    assert asked["keepalives_idle"] == "77"
+    assert db.gone
+
+
+def test_a_connection_without_an_answer_is_cut(
+    committed: None, background: Background, raw: RawDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the main thread; and one that answers, or that has not been asked, never."""
+    db = WorkerConnection("default", "test", statement_seconds=60.0)
+    try:
+        assert not db.cut_if_mute(1e12)
+        monkeypatch.setattr(store, "statement", lambda name: "SELECT pg_sleep(60)")
+        asked = background(db.fetch, "beat", {})
+        wait_until(lambda: db.asked_at is not None, 10, "it has been asked")
+        assert not db.cut_if_mute(clock.monotonic())
+        assert db.cut_if_mute(clock.monotonic() + db.patience)
+        with pytest.raises(psycopg.OperationalError):
+            asked.result(30)
+        assert (db.gone, db.asked_at) == (True, None)
+    finally:
+        db.close()
+
+
+def test_a_statement_is_given_up_after_its_time(committed: None) -> None:
+    db = WorkerConnection("default", "test", statement_seconds=5.0)
+    try:
+        [(timeout,)] = db.connection.execute("SHOW statement_timeout").fetchall()
+        assert timeout == "5s"
+        with pytest.raises(psycopg.ProgrammingError):
+            db.connection.execute("SELECT nonsense")
+        assert not db.gone
+    finally:
+        db.close()
