@@ -5,15 +5,21 @@
 #   DATABASE_URL=…        use this PostgreSQL and start none
 #   EMBEDDED=--no-fsync   options for the embedded PostgreSQL (--major 16, --bin DIR)
 #   TESTS=tests/unit      what make test runs
+#   FAULTS=tests/chaos/…  what make chaos runs
 #   ARGS="-x -k lease"    more arguments for pytest, benchmarks or the demo
+#   SECONDS=120 SEED=7    how long the nemesis rages, and which faults again; JOBS=50000 registers at least so many
 
 PYTHON ?= python3
 VENV ?= .venv
 EMBEDDED ?=
 TESTS ?=
+FAULTS ?=
 ARGS ?=
 ONCE ?=
 PORT ?=
+SECONDS ?=
+SEED ?=
+JOBS ?=
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -21,7 +27,7 @@ POSTGRES := $(BIN)/python -m django_pgjobs.embedded $(EMBEDDED)
 PYTEST := $(BIN)/python -X dev -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test e2e chaos browser lint format docs bench clean
+.PHONY: help install demo test e2e chaos nemesis browser lint format docs bench clean
 .SUFFIXES:
 
 help: ## list the verbs
@@ -47,8 +53,15 @@ test: $(STAMP) ## run the suite except slow, chaos and browser tests (COVERAGE=1
 e2e: $(STAMP) ## run the tests that start real workers
 	@$(POSTGRES) -- $(PYTEST) tests/e2e $(ARGS)
 
-chaos: $(STAMP) ## run the tests that kill processes and servers
-	@$(POSTGRES) -- $(PYTEST) -m chaos $(ARGS)
+chaos: $(STAMP) ## kill processes and servers under leases of 1.5 s: the fixed set, or with SECONDS or SEED the nemesis
+ifeq ($(strip $(SECONDS)$(SEED)$(JOBS)),)
+	@$(POSTGRES) -- $(PYTEST) -m chaos $(or $(FAULTS),tests/chaos) $(ARGS)
+else
+	@$(BIN)/python -m tests.chaos.nemesis --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS)) $(ARGS)
+endif
+
+nemesis: $(STAMP) ## random faults for SECONDS=60, repeated by SEED=…; prints the seed and what it found, by id
+	@$(BIN)/python -m tests.chaos.nemesis --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS)) $(ARGS)
 
 browser: $(STAMP) ## run the admin's tests in Chromium
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \

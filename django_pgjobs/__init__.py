@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from django_pgjobs.backoff import Backoff
 from django_pgjobs.context import JobContext, current_context
-from django_pgjobs.exceptions import Abandon, Cancel, Snooze
+from django_pgjobs.exceptions import Abandon, Cancel, JobInterrupted, Snooze
 from django_pgjobs.jobs import BoundJob, JobDefinition, job, register_many
 
 __version__ = "0.1.0"
@@ -21,6 +21,7 @@ __all__ = [
     "Cancel",
     "JobContext",
     "JobDefinition",
+    "JobInterrupted",
     "Snooze",
     "current_context",
     "job",

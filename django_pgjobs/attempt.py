@@ -13,7 +13,7 @@ import traceback as tracebacks
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from asgiref.sync import async_to_sync, sync_to_async
 
@@ -27,15 +27,19 @@ from django_pgjobs.exceptions import (
     Abandon,
     AttemptsExhausted,
     Cancel,
+    DeadlinePassed,
     JobControl,
+    JobInterrupted,
     Snooze,
     UnknownJob,
     UnreadablePayload,
     UnstorableResult,
+    WorkerStopping,
 )
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.payload import decode_result, encode_result
 from django_pgjobs.registry import registry
+from django_pgjobs.states import Cause
 
 Definition = JobDefinition[..., Any]
 
@@ -43,6 +47,19 @@ BODY, ON_ABANDON, ON_CANCEL = "body", "on_abandon", "on_cancel"
 MESSAGE_LIMIT = 2000
 OUR_FILES = {__file__, middleware.__file__}
 CHAIN_LIMIT = 20
+
+NO_ATTEMPTS, NOT_RETRIED, HANDED_BACK = "no attempts left", "not to be retried", "handed back"
+
+
+class Numbered(Protocol):
+    """A job as far as its attempts are counted."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def max_attempts(self) -> int: ...
 
 
 @dataclass(slots=True)
@@ -67,11 +84,43 @@ class Item:
 
 @dataclass(slots=True)
 class Told:
-    """What this process has been told about a wish to cancel the job."""
+    """What this process has been told of a run that has started here: a wish to cancel it, an interrupt, its lease.
+
+    ``interrupt`` is what to raise in it; ``struck`` says that it was let loose on its thread or task.
+    """
 
     requested: bool = False
     by: str = ""
     reason: str = ""
+    trusted_until: float = float("inf")
+    slot: int = 0
+    interrupt: type[JobInterrupted] | None = None
+    struck: bool = False
+
+
+class Guard(Protocol):
+    """What stands around the job's own code, so that it can be interrupted there and nowhere else."""
+
+    def call(self, body: Callable[[JobContext], Any], context: JobContext) -> Any:
+        """Call ``body`` and return what it returns."""
+
+    async def acall(self, body: Callable[[JobContext], Awaitable[Any]], context: JobContext) -> Any:
+        """Await ``body`` and return what it returns."""
+
+
+class Unguarded:
+    """Nothing interrupts a job that runs without executors."""
+
+    def call(self, body: Callable[[JobContext], Any], context: JobContext) -> Any:
+        """Call ``body``."""
+        return body(context)
+
+    async def acall(self, body: Callable[[JobContext], Awaitable[Any]], context: JobContext) -> Any:
+        """Await ``body``."""
+        return await body(context)
+
+
+UNGUARDED = Unguarded()
 
 
 @dataclass(slots=True)
@@ -83,9 +132,11 @@ class Prepared:
     context: JobContext
     args: list[Any]
     kwargs: dict[str, Any]
+    told: Cancellation
+    guard: Guard
 
 
-def prepare(item: Item, reporter: Reporter, told: Cancellation) -> Prepared | Decision:
+def prepare(item: Item, reporter: Reporter, told: Cancellation, guard: Guard = UNGUARDED) -> Prepared | Decision:
     """Find the definition and load the payload; a job this code cannot run is parked, never failed."""
     try:
         definition = registry.get(item.name)
@@ -98,7 +149,7 @@ def prepare(item: Item, reporter: Reporter, told: Cancellation) -> Prepared | De
         headers = decode_result(item.headers) if item.headers else {}
     except UnreadablePayload as error:
         return _unreadable(item, definition, error)
-    return Prepared(definition, item, _context(item, headers, reporter, told), args, kwargs)
+    return Prepared(definition, item, _context(item, headers, reporter, told), args, kwargs, told, guard)
 
 
 def _unreadable(item: Item, definition: Definition, error: UnreadablePayload) -> Decision:
@@ -137,7 +188,7 @@ def run(prepared: Prepared) -> Decision:
     context, token = prepared.context, activate(prepared.context)
     try:
         events.started(prepared.definition, context)
-        decision: Decision = _success(prepared, middleware.chain(_body(prepared))(context))
+        decision: Decision = _success(prepared, prepared.guard.call(middleware.chain(_body(prepared)), context))
     except BaseException as error:
         decision = failed(prepared, error)
         events.ended(prepared.definition, context, decision, error)
@@ -155,7 +206,8 @@ async def arun(prepared: Prepared) -> Decision:
     context, token = prepared.context, activate(prepared.context)
     try:
         events.started(prepared.definition, context)
-        decision: Decision = _success(prepared, await middleware.async_chain(_abody(prepared))(context))
+        value = await prepared.guard.acall(middleware.async_chain(_abody(prepared)), context)
+        decision: Decision = _success(prepared, value)
     except BaseException as error:
         decision = failed(prepared, error)
         events.ended(prepared.definition, context, decision, error)
@@ -197,7 +249,7 @@ def _callback(prepared: Prepared) -> Decision:
         return decide.Succeed()
     token = activate(context)
     try:
-        middleware.chain(_call_back(func, prepared))(context)
+        prepared.guard.call(middleware.chain(_call_back(func, prepared)), context)
     except BaseException:
         events.log.exception("callback failed %s=%s %s", item.kind, item.name, events.facts(context))
     finally:
@@ -242,12 +294,30 @@ def _decision(prepared: Prepared, error: BaseException) -> Decision:
         return decide.Snooze(min(error.seconds, LONGEST_SECONDS))
     if isinstance(error, Abandon | UnstorableResult):
         return decide.Abandon(_text(error), failure_of(error))
+    if prepared.told.interrupt is WorkerStopping:
+        return decide.Release(HANDED_BACK, failure_of(error))
+    if prepared.told.interrupt is DeadlinePassed:
+        # As after a kill: whether a retry rule names the exception does not depend on how far it had to go.
+        return by_numbers(prepared.item, failure_of(error), Cause.TIMEOUT)
     if context.attempt >= context.max_attempts:
-        return decide.Abandon("no attempts left", failure_of(error))
+        return decide.Abandon(NO_ATTEMPTS, failure_of(error))
     delay = prepared.definition.retry_delay(error, context.attempt)
     if delay is None:
-        return decide.Abandon("not to be retried", failure_of(error))
+        return decide.Abandon(NOT_RETRIED, failure_of(error))
     return decide.Retry(delay, failure_of(error))
+
+
+def by_numbers(job: Numbered, failure: Failure, cause: str) -> Decision:
+    """Retry by the numeric backoff while attempts are left: no exception is there to ask the project's rules about."""
+    if job.attempt >= job.max_attempts:
+        return decide.Abandon(NO_ATTEMPTS, failure, cause)
+    return decide.Retry(numeric_delay(job), failure, cause)
+
+
+def numeric_delay(job: Numbered) -> float:
+    """Return the seconds until the next attempt of a job whose definition may not be known here."""
+    definition = registry.find(job.name)
+    return definition.numeric_delay(job.attempt) if definition else get_conf().default_backoff.jittered(job.attempt)
 
 
 def failure_of(error: BaseException) -> Failure:

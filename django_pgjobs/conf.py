@@ -185,13 +185,19 @@ class Conf:
     executor_conn_max_age_seconds: float = _setting(60.0, _seconds())
     """How long executors keep database connections open between jobs; 0 closes them after each job."""
 
+    executor_max_jobs: int | None = _setting(None, _or_none(_whole(1, 1_000_000_000)))
+    """After so many jobs an executor is replaced, its successor started first; None never."""
+
+    executor_max_megabytes: int | None = _setting(None, _or_none(_whole(1, 1_000_000_000)))
+    """Holding more memory than so many times 1024² bytes an executor is replaced likewise; None never."""
+
     processes: int = _setting(None, _processes)
     """Executor processes of one worker; None is the number of usable cores, at most 4."""
 
     threads: int = _setting(4, _whole(1, 1000))
     """Jobs that one executor runs at once in threads."""
 
-    async_slots: int = _setting(50, _whole(0, 100_000))
+    async_slots: int = _setting(50, _whole(1, 100_000))
     """Coroutine jobs that one executor runs at once."""
 
     payload_limit_bytes: int = _setting(1024 * 1024, _whole(2, MOST_BYTES))

@@ -17,6 +17,7 @@ from django_pgjobs import clock
 
 if TYPE_CHECKING:
     from django_pgjobs.decisions import Failure
+    from django_pgjobs.exceptions import JobInterrupted
 
 MESSAGE_LIMIT = 200
 """Characters kept of a progress message."""
@@ -26,11 +27,13 @@ Reporter = Callable[[float, float | None, str], None]
 
 
 class Cancellation(Protocol):
-    """What this process has been told about a wish to cancel the job; it may change at any time."""
+    """What this process has been told about a wish to stop the job, and of its lease; it may change at any time."""
 
     requested: bool
     by: str
     reason: str
+    trusted_until: float
+    interrupt: type[JobInterrupted] | None
 
 
 class JobLogger(logging.LoggerAdapter[logging.Logger]):
@@ -139,6 +142,14 @@ class JobContext:
     def cancel_reason(self) -> str:
         """Why, as stored with the request; empty when not said."""
         return self._cancellation.reason
+
+    @property
+    def lease_is_trusted(self) -> bool:
+        """Whether the worker could renew this job's lease in time: after False, somebody else may run the job too.
+
+        It turns True again when the worker reaches the database and finds the job still its own.
+        """
+        return clock.monotonic() < self._cancellation.trusted_until
 
     @property
     def log(self) -> JobLogger:

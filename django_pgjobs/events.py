@@ -1,9 +1,9 @@
 """The one place where things that happened are named, for logs and signals.
 
 Two sides: ``started`` and ``ended`` are told in the executor while the job's thread still runs; ``finished``,
-``retried`` and ``lost`` after the durable write, so never for a write that was rolled back. A log line is a fixed
-phrase, then ``job=… attempt=… claim=… queue=…`` in this order. A line per job goes to ``django_pgjobs.jobs``,
-which ``runjobs`` keeps quiet unless asked, so that it costs nothing at full speed.
+``retried``, ``lost`` and ``rescued`` after the durable write, so never for a write that was rolled back. A log line
+is a fixed phrase, then ``job=… attempt=… claim=… queue=…`` in this order. A line per job goes to
+``django_pgjobs.jobs``, which ``runjobs`` keeps quiet unless asked, so that it costs nothing at full speed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("django_pgjobs")
 jobs_log = logging.getLogger("django_pgjobs.jobs")
 
-FINISHED, RETRIED, LOST = "finished", "retried", "lost"
+FINISHED, RETRIED, LOST, RESCUED = "finished", "retried", "lost", "rescued"
+
+_SIGNALS = {
+    FINISHED: signals.job_finished,
+    RETRIED: signals.job_retried,
+    LOST: signals.lease_lost,
+    RESCUED: signals.job_rescued,
+}
 
 
 def facts(context: JobContext) -> str:
@@ -58,11 +65,10 @@ def ended(definition: Any, context: JobContext, decision: Decision, error: BaseE
 
 def anybody_listens() -> bool:
     """Whether a receiver wants to hear of durable writes; the supervisor sends none otherwise."""
-    return bool(signals.job_finished.receivers or signals.job_retried.receivers or signals.lease_lost.receivers)
+    return any(signal.receivers for signal in _SIGNALS.values())
 
 
 def stored(what: str, fields: dict[str, Any]) -> None:
     """Tell the receivers of one durable write (or refused one); ``fields`` are the signal's keywords."""
     sender = registry.find(fields["name"])
-    signal = {FINISHED: signals.job_finished, RETRIED: signals.job_retried, LOST: signals.lease_lost}[what]
-    signal.send_robust(sender, **fields)
+    _SIGNALS[what].send_robust(sender, **fields)

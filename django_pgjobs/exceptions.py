@@ -12,9 +12,12 @@
     ├── UnstorableResult      the return value cannot be stored as JSON
     └── AttemptFailed         causes recorded for an attempt that no exception explains
         ├── AttemptsExhausted
-        ├── DeadlinePassed
         └── ExecutorDied
     JobControl                Snooze, Cancel, Abandon: not errors, not under PgJobsError
+    JobInterrupted            raised in a running job to stop it; a BaseException, not for ``except Exception``
+    ├── DeadlinePassed
+    ├── CancelRequested
+    └── WorkerStopping
 
 A class' docstring is its message unless more is known.
 """
@@ -68,19 +71,25 @@ class AttemptsExhausted(AttemptFailed):
     """No attempts are left, so the job was not run again."""
 
 
-class DeadlinePassed(AttemptFailed):
-    """The attempt ran longer than its timeout."""
-
-
 class ExecutorDied(AttemptFailed):
     """The process that ran the job died."""
 
-    def __init__(self, message: str | None = None, *, exitcode: int | None = None, signal: int | None = None) -> None:
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        exitcode: int | None = None,
+        signal: int | None = None,
+        out_of_memory: bool = False,
+    ) -> None:
         self.exitcode = exitcode
         self.signal = signal
+        self.out_of_memory = out_of_memory
         super().__init__(message or self._words())
 
     def _words(self) -> str:
+        if self.out_of_memory:
+            return "The process that ran the job was killed by the kernel: out of memory."
         if self.signal is not None:
             return f"The process that ran the job was killed by {signals.Signals(self.signal).name}."
         if self.exitcode is not None:
@@ -121,3 +130,26 @@ class Abandon(JobControl):
     def __init__(self, reason: str = "") -> None:
         self.reason = str(reason)
         super().__init__(self.reason)
+
+
+class JobInterrupted(BaseException):
+    """The job is stopped while it runs.
+
+    A ``BaseException``, so that ``except Exception`` does not swallow it. Catch it to clean up, then raise it again;
+    what the thread had connected is closed afterwards.
+    """
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").partition("\n")[0])
+
+
+class DeadlinePassed(JobInterrupted):
+    """The attempt ran longer than its timeout."""
+
+
+class CancelRequested(JobInterrupted):
+    """The job was cancelled while it ran."""
+
+
+class WorkerStopping(JobInterrupted):
+    """This worker is to stop running the job: it is handed back, or was taken away."""

@@ -16,9 +16,20 @@ from django_pgjobs.conf import LADDER_SECONDS, get_conf
 from django_pgjobs.decisions import Decision
 from django_pgjobs.registry import registry
 from django_pgjobs.states import Outcome
-from django_pgjobs.store import Author, Database, End
+from django_pgjobs.store import Author, Database, End, FenceReading
 
 SUCCESS, RETRY, SNOOZE, END, MARK, PARK, RELEASE = "success", "retry", "snooze", "end", "mark", "park", "release"
+ACTIONS = {
+    SUCCESS: "complete the job",
+    RETRY: "schedule a retry",
+    SNOOZE: "snooze the job",
+    PARK: "park the job",
+    RELEASE: "give the job back",
+    MARK: "begin its callback",
+    END: "end the job",
+}
+"""What each kind of end was to do, in the words of a log line."""
+
 KINDS = (SUCCESS, RETRY, SNOOZE, PARK, RELEASE, MARK, END)
 """The order in which a flush writes them."""
 
@@ -76,6 +87,17 @@ def write(db: Database, kind: str, ends: Sequence[End], author: Author) -> dict[
         END: lambda: store.finalise_end(db, ends, author),
     }
     return {(row if isinstance(row, int) else row.id): row for row in writers[kind]()}
+
+
+def refusal(reading: FenceReading | None) -> str:
+    """Say why a write was refused of a job that stands so; None is one that is not there."""
+    if reading is None:
+        return "its row is gone"
+    if reading.ours:
+        return "rescue has ended it"
+    if reading.ended:
+        return "it has ended under another claim"
+    return "another claim has it" if reading.claimed else "it was taken back"
 
 
 def callback_allowance() -> float:

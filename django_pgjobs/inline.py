@@ -39,7 +39,7 @@ class InlineWorker:
         self.ended = 0
         self.told = Told()
         self.frontier = worker.frontier()
-        self.duties = duties()
+        self.duties = duties(worker.author, lambda rescued: None)
         self.keeper = Keeper(
             lambda: worker.connect("keep"),
             self,
@@ -70,10 +70,17 @@ class InlineWorker:
                 log.warning("database trouble, will try again: %s", " ".join(str(error).split()))
                 db = None
                 self.stopped.wait(1.0)
+        self._take_leave(db)
         self.keeper.stop()
         self.keeper.join(5.0)
         self.keeper.farewell(self.worker.facts("stopped", 0, self.ended))
         return 0
+
+    def _take_leave(self, db: WorkerConnection | None) -> None:
+        if db is not None:
+            with contextlib.suppress(*TROUBLE):
+                for duty in self.duties:
+                    duty.leave(db)
 
     def _work(self, db: WorkerConnection) -> bool:
         """Perform one job, or rest; return whether to go on."""

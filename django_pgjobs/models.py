@@ -1,4 +1,4 @@
-"""The tables: what a job is, who has claimed it, how its attempts failed, which workers live.
+"""The tables: what a job is, who has claimed it, how its attempts failed, which workers live, which one leads.
 
 Models are for reading and migrating. Every change of a job's state is a statement of ``sql/``, called by
 ``store``; ``Job.save()`` therefore refuses. No index holds, and no index condition names, a column that claim,
@@ -240,3 +240,23 @@ class Heartbeat(PostgresModel):
 
     def __str__(self) -> str:
         return self.name
+
+
+class LeaderTerm(PostgresModel):
+    """Who leads: one row, a lease with a numbered term. The leader audits and sweeps; nobody needs it for progress."""
+
+    id = models.SmallIntegerField(primary_key=True, default=1)
+    term = models.BigIntegerField(_("term"))
+    worker = models.UUIDField(_("worker"))
+    worker_name = models.TextField(_("worker name"), db_default="")
+    taken_at = models.DateTimeField(_("taken at"))
+    expires_at = models.DateTimeField(_("expires at"))
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_leader_term"
+        verbose_name = _("leader's term")
+        verbose_name_plural = _("leader's terms")
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"term {self.term} of {self.worker_name or self.worker}"

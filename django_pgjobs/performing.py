@@ -125,10 +125,13 @@ class Performer:
         while not finalising.write(self.db, kind, [end], self.author):
             now = store.read_fences(self.db, [(end.id, end.claim_id)]).get(end.id)
             if now is None or not now.ours or now.ended:
+                action, reason = finalising.ACTIONS[kind], finalising.refusal(now)
                 log.warning(
-                    "lease lost, nothing of the job was changed name=%s job=%d claim=%s", job.name, job.id, end.claim_id
-                )
-                _tell(events.LOST, job, claim_id=end.claim_id)
+                    "lease lost, nothing of the job was changed name=%s job=%d attempt=%d claim=%s queue=%s: "
+                    "could not %s, %s",
+                    job.name, job.id, job.attempt, end.claim_id, job.queue, action, reason,
+                )  # fmt: skip
+                _tell(events.LOST, job, claim_id=end.claim_id, action=action, reason=reason)
                 return Ended(kind, end, recorded=False)
             if now.cancelled and not now.ending and kind in (RETRY, SNOOZE, PARK, RELEASE):
                 cancel = decide.Cancel("", end.failure)

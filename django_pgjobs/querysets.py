@@ -38,11 +38,12 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     @_alters_queryset
     def cancel(self, *, mode: str = "ask", by: object = None, reason: str = "") -> Steered:
-        """Cancel these jobs: one that nobody has claimed ends at once, a running one is asked or killed.
+        """Cancel these jobs: one that nobody has claimed ends at once, a running one is stopped as ``mode`` says.
 
-        ``mode``: ``ask`` sets the job's ``context.cancelled`` and forbids a retry; ``kill`` ends its process.
-        ``by``: a user or text. A job with ``on_cancel`` ends after that callback. Waits for row locks up to 5 s.
-        May be repeated.
+        ``mode``: ``ask`` sets the job's ``context.cancelled`` and forbids a retry; ``interrupt`` also raises
+        ``CancelRequested`` in it and cancels its queries; ``kill`` ends its process. A wish can only become
+        stronger. ``by``: a user or text. A job with ``on_cancel`` ends after that callback. Waits for row locks up to
+        5 s. May be repeated.
         """
         return steering.cancel(self.model, self._alias(), self._ids(), mode=mode, by=by, reason=reason)
 

@@ -63,6 +63,10 @@ class Registry:
         """Return every definition once, sorted by name."""
         return [definition for name, definition in sorted(self._by_name.items()) if name == definition.name]
 
+    def fingerprints(self) -> dict[str, str]:
+        """Return name → fingerprint of the code that this process knows, aliases included."""
+        return {name: definition.fingerprint for name, definition in self._by_name.items()}
+
     @contextmanager
     def isolated(self) -> Iterator[None]:
         """For tests: within the block nothing is known but what is declared in it; afterwards all is as before."""

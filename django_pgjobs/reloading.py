@@ -27,6 +27,8 @@ CHILD = "PGJOBS_RELOADED"
 STOP_SECONDS = 5.0
 LOOK_SECONDS = 0.2
 
+_leash: int | None = None
+
 
 def wanted(option: bool | None, options: dict[str, Any]) -> bool:
     """Whether this process shall only watch: asked for or DEBUG, and not the watched child itself."""
@@ -60,8 +62,33 @@ def run_with_restarts() -> int:
 
 
 def _start() -> subprocess.Popen[bytes]:
+    """Start the worker with one end of a pipe, whose other end nobody but this process has."""
+    global _leash
     arguments = [*entry_point(from_command_line=True), *sys.argv[1:]]
-    return subprocess.Popen(arguments, env={**os.environ, CHILD: "1"}, process_group=0)
+    if _leash is not None:
+        os.close(_leash)
+    theirs, _leash = os.pipe()
+    try:
+        return subprocess.Popen(
+            arguments, env={**os.environ, CHILD: str(theirs)}, pass_fds=(theirs,), process_group=0
+        )  # fmt: skip
+    finally:
+        os.close(theirs)
+
+
+def follow_parent() -> None:
+    """In the watched child: drain when the parent is gone, however it ended; nobody else would restart or stop it."""
+    descriptor = os.environ.get(CHILD, "")
+    if descriptor.isdigit():
+        os.set_inheritable(int(descriptor), False)
+        threading.Thread(target=_follow, args=(int(descriptor),), name="pgjobs-parent", daemon=True).start()
+
+
+def _follow(descriptor: int) -> None:
+    while os.read(descriptor, 64):
+        pass
+    log.warning("the process that watches the files is gone, worker stops")
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _until(child: subprocess.Popen[bytes], changed: threading.Event, stopped: threading.Event) -> int | None:

@@ -19,7 +19,7 @@ from django.db import connections
 
 from django_pgjobs import __version__, clock, store
 from django_pgjobs.conf import Conf, get_conf
-from django_pgjobs.maintenance.duties import duties
+from django_pgjobs.maintenance.duties import Duty, duties
 from django_pgjobs.registry import registry
 from django_pgjobs.worker import identity
 from django_pgjobs.worker.acking import Acker
@@ -32,6 +32,7 @@ from django_pgjobs.worker.keeping import Keeper
 from django_pgjobs.worker.listening import Listener
 from django_pgjobs.worker.logs import logging_in_a_thread
 from django_pgjobs.worker.maintaining import Maintainer
+from django_pgjobs.worker.recycling import Recycling
 from django_pgjobs.worker.runs import ALLOWANCE_SECONDS, Table
 from django_pgjobs.worker.supervisor import Limits, Supervisor
 
@@ -42,6 +43,7 @@ LONGEST_WAIT_SECONDS = 10.0
 LEAVE_SECONDS = 5.0
 SWITCH_SECONDS = 0.0005
 LEAST_STATEMENT_SECONDS = 1.0
+DOUBT_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class WorkerOptions:
     processes: int | None = None
     threads: int | None = None
     async_slots: int | None = None
+    executor_max_jobs: int | None = None
+    executor_max_megabytes: int | None = None
     max_jobs: int | None = None
     until_idle: bool = False
 
@@ -150,12 +154,16 @@ def wait_for_database(worker: Worker, stopped: threading.Event) -> store.Identit
 def run(options: WorkerOptions) -> int:
     """Run a worker in this process until it has drained; return its exit status. Main thread only."""
     worker = Worker.of(options)
-    with logging_in_a_thread(), _stop_signals() as stopped:
+    status = 0
+    with logging_in_a_thread() as listening, _stop_signals() as stopped:
         found = wait_for_database(worker, stopped)
-        if found is None:
-            return 0
-        _say_budget(worker, found)
-        return _serve(worker, found, stopped)
+        if found is not None:
+            _say_budget(worker, found)
+            status = _serve(worker, found, stopped)
+    if listening.is_stuck:
+        # Nobody reads stderr. The interpreter would flush it before it ends, and hang.
+        os._exit(status)
+    return status
 
 
 @contextlib.contextmanager
@@ -198,7 +206,11 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
     )
     supervisor = Supervisor(_recipe(worker), _limits(worker), inbox, table, claimer, acker, list(identity.of(found)))
     keeper = _keeper(worker, inbox, table, supervisor)
-    maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, duties())
+    maintained = [
+        *duties(worker.author, lambda rescued: inbox.post("rescued", rescued)),
+        Duty("claims in doubt", claimer.look_up, DOUBT_SECONDS, last=True),
+    ]
+    maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, maintained)
     loops: list[Any] = [acker, claimer, keeper, maintainer]
     if worker.conf.notify:
         loops.append(Listener(lambda: worker.connect("listen"), inbox, claimer))
@@ -207,6 +219,7 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
         loop.start()
     status = supervisor.run(stopped)
     _leave(worker, supervisor, keeper, loops)
+    _say_farewell(supervisor, acker, loops)
     return status
 
 
@@ -224,7 +237,12 @@ def _recipe(worker: Worker) -> Recipe:
 
 def _limits(worker: Worker) -> Limits:
     options = worker.options
-    return Limits(worker.processes, options.max_jobs, options.until_idle, worker.conf.drain_seconds)
+    conf = worker.conf
+    recycling = Recycling(
+        options.executor_max_jobs or conf.executor_max_jobs,
+        options.executor_max_megabytes or conf.executor_max_megabytes,
+    )
+    return Limits(worker.processes, options.max_jobs, options.until_idle, conf.drain_seconds, recycling)
 
 
 def _keeper(worker: Worker, inbox: Inbox, table: Table, supervisor: Supervisor) -> Keeper:
@@ -254,12 +272,16 @@ def _leave(worker: Worker, supervisor: Supervisor, keeper: Keeper, loops: list[A
     for loop in loops:
         loop.join(max(0.0, until - clock.monotonic()))
     supervisor.inbox.close()
+    supervisor.crew.guard.reap()
     keeper.farewell(worker.facts("stopped", 0, supervisor.ended))
+
+
+def _say_farewell(supervisor: Supervisor, acker: Acker, loops: list[Any]) -> None:
     statements = sum(loop.statements for loop in loops)
     ended = supervisor.ended
     log.info(
-        "worker stopped jobs=%d statements=%d per_job=%.4f cpu_supervisor=%.3fs cpu_executors=%.3fs",
-        ended, statements, statements / max(ended, 1), _cpu(children=False), _cpu(children=True),
+        "worker stopped jobs=%d refused=%d statements=%d per_job=%.4f cpu_supervisor=%.3fs cpu_executors=%.3fs",
+        ended, acker.refused.total(), statements, statements / max(ended, 1), _cpu(children=False), _cpu(children=True),
     )  # fmt: skip
 
 

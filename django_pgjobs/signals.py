@@ -39,5 +39,15 @@ job_retried = Signal()
 lease_lost = Signal()
 """A write of an attempt was refused, as the job had been taken from this worker: nothing of the job was changed.
 
-``job_id``: int; ``name``: str; ``attempt``: int; ``claim_id``: str.
+``job_id``: int; ``name``: str; ``attempt``: int; ``claim_id``: str; ``action``: what was to be written, as in
+``"complete the job"``; ``reason``: why it was refused, as in ``"another claim has it"``.
+"""
+
+job_rescued = Signal()
+"""A job was taken back from a worker that had lost it, dead or cut off; sent by the worker that did, after the write.
+
+``job_id``: int; ``name``: str; ``queue``: str; ``attempt``: the lost attempt's number; ``claim_id``: str;
+``cause``: ``"lost"`` or ``"timeout"``; ``message``: the cause in words; ``outcome``: ``"cancelled"`` or
+``"abandoned"``, or empty if the job is ready again; ``ending``: not empty if only its callback is left. If it ended,
+``job_finished`` follows; if its body will run again, ``job_retried``.
 """

@@ -58,9 +58,10 @@ class Cause(StrEnum):
 
 
 class CancelMode(StrEnum):
-    """How a running job is cancelled: told only, or its process killed."""
+    """How a running job is cancelled, the gentlest first: told only, an exception raised in it, its process killed."""
 
     ASK = "ask"
+    INTERRUPT = "interrupt"
     KILL = "kill"
 
 

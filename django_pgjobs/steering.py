@@ -201,10 +201,21 @@ def _locked_write(
 ) -> tuple[list[int], list[int]]:
     """Lock the rows in id order and write them: (changed, locked). With ``wait``, a lock held too long raises."""
     rows: Any = jobs._base_manager.using(using)
-    with transaction.atomic(using=using), _lock_timeout(using):
-        picked = rows.select_for_update(skip_locked=not wait, no_key=True).filter(pk__in=ids).order_by("pk")
-        locked = list(picked.values_list("pk", flat=True))
-        return (write(store.on(using), locked) if locked else []), locked
+    ours = _opens_transaction(using)
+    with transaction.atomic(using=using):
+        if ours:
+            # At a higher level, one row that a worker has changed meanwhile would fail the whole batch (40001).
+            store.read_committed(store.on(using))
+        with _lock_timeout(using):
+            picked = rows.select_for_update(skip_locked=not wait, no_key=True).filter(pk__in=ids).order_by("pk")
+            locked = list(picked.values_list("pk", flat=True))
+            return (write(store.on(using), locked) if locked else []), locked
+
+
+def _opens_transaction(using: str) -> bool:
+    """Whether ``atomic`` opens a transaction here; the level of one that is the caller's is the caller's."""
+    connection = transaction.get_connection(using)
+    return connection.get_autocommit() and not connection.in_atomic_block
 
 
 class _lock_timeout:

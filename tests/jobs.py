@@ -92,3 +92,18 @@ def overflows() -> None:
 @job
 def returns_nonsense() -> object:
     return object()
+
+
+@job
+def calls_back() -> None:
+    raise Abandon("calls back")
+
+
+@calls_back.on_abandon
+def calls_back_abandoned(context: JobContext) -> None:
+    pass
+
+
+@calls_back.on_cancel
+def calls_back_cancelled(context: JobContext) -> None:
+    pass

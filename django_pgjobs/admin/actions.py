@@ -47,6 +47,7 @@ class CancelForm(ReasonForm):
 
     MODES = (
         ("ask", _("Ask a running job to stop; it is not retried")),
+        ("interrupt", _("Interrupt a running job: an exception is raised in it, its queries are cancelled")),
         ("kill", _("Kill the process of a running job")),
     )
     mode = forms.ChoiceField(label=_("How"), choices=MODES, initial="ask", widget=forms.RadioSelect)
@@ -110,7 +111,7 @@ ACTIONS: dict[str, Action] = {
         Action(
             name="cancel",
             verb=_("cancel"),
-            question=_("Cancel these jobs? What has not started ends at once; a running job is asked or killed."),
+            question=_("Cancel these jobs? What has not started ends at once; a running job is stopped as you choose."),
             permission="pgjobs.cancel_job",
             states=_UNCLAIMED | {JobState.RUNNING},
             run=lambda jobs, by, asked: jobs.cancel(mode=asked["mode"], by=by, reason=asked["reason"]),

@@ -43,6 +43,8 @@ ATTEMPTS = 25
 
 TRACEBACK_CHARS = 20_000
 
+CANCEL_MODES = {"ask": _("ask"), "interrupt": _("interrupt"), "kill": _("kill")}
+
 
 class JobPage(ReadOnlyAdmin):
     """The half of ``JobAdmin`` that shows one job."""
@@ -195,7 +197,7 @@ def _reasons_of(job: Any) -> list[Any]:
 
 def _cancel_of(job: Any) -> str:
     by = _("by %(who)s") % {"who": job.cancel_by} if job.cancel_by else ""
-    mode = _("kill") if job.cancel_mode == "kill" else _("ask")
+    mode = CANCEL_MODES.get(job.cancel_mode, job.cancel_mode)
     head = format_html(str(_("Cancel ({}) requested {} {}")), mode, when(job.cancel_requested_at), by)
     return format_html("{}: {}", head, job.cancel_reason) if job.cancel_reason else head
 

@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -47,17 +47,25 @@ class EmbeddedServer:
     safety in a power cut for speed. ``data``, a directory that remembers where the server's files are, so
     that the next run with it finds the data again; without it the data go with `stop`. ``binaries``,
     another installation's directory with ``postgres`` and ``initdb``; its version then overrides ``major``.
+    ``settings``, server parameters that replace ours; a change of the attribute counts from the next `start`.
 
     Not thread-safe. As a context manager it starts and stops.
     """
 
     def __init__(
-        self, *, major: int = DEFAULT_MAJOR, fsync: bool = True, data: Path | None = None, binaries: Path | None = None
+        self,
+        *,
+        major: int = DEFAULT_MAJOR,
+        fsync: bool = True,
+        data: Path | None = None,
+        binaries: Path | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self.account = Account.choose()
         self._given = binaries if binaries is not None else find_binaries(major)
         self.major = version_of(self._given)
         self.fsync = fsync
+        self.settings = dict(settings or {})
         self.remembered = None if data is None else data / f"server-{self.major}"
         self.place: Place | None = None
         self.port = 0
@@ -224,6 +232,7 @@ class EmbeddedServer:
             "full_page_writes": "on" if self.fsync else "off",
             "timezone": "UTC",
             "log_timezone": "UTC",
+            **self.settings,
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         argv: list[str | Path] = ["/bin/sh", "-c", WATCHED, "sh", program, "-D", place.data, *options]

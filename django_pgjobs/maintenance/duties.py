@@ -1,36 +1,77 @@
-"""What every worker does now and then, always, whoever leads: each duty with its period."""
+"""What every worker does now and then, always, whoever leads; and what only the leader does."""
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from django_pgjobs import clock
+from django_pgjobs import clock, store
+from django_pgjobs.maintenance.audit import Audit
+from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.parking import unpark
-from django_pgjobs.maintenance.rescue import rescue
+from django_pgjobs.maintenance.rescue import Rescuer
+
+log = logging.getLogger("django_pgjobs")
 
 UNPARK_SECONDS = 30.0
 RESCUE_SECONDS = 1.0
+AUDIT_SECONDS = 1.0
+SWEEP_SECONDS = 60.0
+KEPT_SECONDS = 86_400.0
+"""How long a worker that is not heard of any more is shown."""
 
 
 class Duty:
-    """A duty, its period in seconds (jittered, so that workers do not march in step), and when it is due."""
+    """A duty, its period in seconds (jittered, so that workers do not march in step), and when it is due.
 
-    def __init__(self, name: str, perform: Callable[[Any], object], seconds: float) -> None:
+    ``leader`` makes it that one's alone. Its first turn comes after ``first`` seconds; with ``last`` it has one more
+    when the worker leaves.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        perform: Callable[[Any], object],
+        seconds: float,
+        *,
+        leader: Leader | None = None,
+        first: float = 0.0,
+        last: bool = False,
+    ) -> None:
         self.name = name
         self.perform = perform
         self.seconds = seconds
-        self.due = 0.0
+        self.leader = leader
+        self.last = last
+        self.due = clock.monotonic() + first if first else 0.0
 
     def tick(self, db: Any) -> None:
         """Perform the duty on this connection if it is due."""
         now = clock.monotonic()
-        if now >= self.due:
+        if now >= self.due and (self.leader is None or self.leader.leads):
             self.due = now + self.seconds * random.uniform(0.8, 1.0)  # noqa: S311 (jitter)
             self.perform(db)
 
+    def leave(self, db: Any) -> None:
+        """Perform a duty once more that asked for that."""
+        if self.last:
+            self.perform(db)
 
-def duties() -> list[Duty]:
-    """Return the duties of every worker."""
-    return [Duty("rescue", rescue, RESCUE_SECONDS), Duty("unpark", unpark, UNPARK_SECONDS)]
+
+def duties(author: store.Author, tell: Callable[[list[store.Rescued]], object]) -> Sequence[Duty | Leader]:
+    """Return the duties of a worker; ``tell`` hears of what its rescues took back."""
+    leader = Leader(author)
+    return [
+        Duty("rescue", Rescuer(tell), RESCUE_SECONDS),
+        Duty("unpark", unpark, UNPARK_SECONDS),
+        leader,
+        Duty("audit", Audit(), AUDIT_SECONDS, leader=leader),
+        Duty("sweep", _sweep, SWEEP_SECONDS, leader=leader, first=SWEEP_SECONDS),
+    ]
+
+
+def _sweep(db: Any) -> None:
+    if forgotten := store.sweep_heartbeats(db, kept_seconds=KEPT_SECONDS):
+        log.info("workers of long ago are forgotten workers=%d", forgotten)

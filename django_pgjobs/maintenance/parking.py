@@ -17,7 +17,7 @@ def unpark(db: store.Database) -> int:
 
     May be repeated, and by any number of workers: a job parked again carries this code's fingerprint.
     """
-    fingerprints = {name: registry.get(name).fingerprint for name in registry.names()}
+    fingerprints = registry.fingerprints()
     total = 0
     while fingerprints:
         released = store.unpark_jobs(db, fingerprints, limit=BATCH)

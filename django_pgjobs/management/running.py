@@ -31,6 +31,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--async-slots", metavar="N", type=_positive, help=f"async def jobs at once per executor ({conf} ASYNC_SLOTS)."
     )
     parser.add_argument(
+        "--executor-max-jobs",
+        metavar="N",
+        type=_positive,
+        help=f"Replace an executor after N jobs ({conf} EXECUTOR_MAX_JOBS).",
+    )
+    parser.add_argument(
+        "--executor-max-megabytes",
+        metavar="MB",
+        type=_positive,
+        help=f"Replace an executor holding more than MB ({conf} EXECUTOR_MAX_MEGABYTES).",
+    )
+    parser.add_argument(
         "--until-idle", action="store_true", help="Exit 0 as soon as no job is due. Later retries do not count."
     )
     parser.add_argument("--max-jobs", metavar="N", type=_positive, help="Exit 0 after N jobs have ended.")
@@ -68,6 +80,7 @@ def check_and_run(command: BaseCommand, options: dict[str, Any]) -> None:
         raise CommandError("--queues and --exclude-queues cannot go together.")
     if reloading.wanted(options["reload"], options):
         sys.exit(reloading.run_with_restarts())
+    reloading.follow_parent()
     worker = _worker_options(command, options)
     status = inline.run(worker) if options["inline"] else runtime.run(worker)
     if status:
@@ -96,6 +109,8 @@ def _worker_options(command: BaseCommand, options: dict[str, Any]) -> runtime.Wo
         processes=options["processes"],
         threads=options["threads"],
         async_slots=options["async_slots"],
+        executor_max_jobs=options["executor_max_jobs"],
+        executor_max_megabytes=options["executor_max_megabytes"],
         max_jobs=options["max_jobs"],
         until_idle=options["until_idle"],
     )

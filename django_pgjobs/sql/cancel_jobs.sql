@@ -1,4 +1,4 @@
--- cancel_jobs: end unclaimed jobs, or leave only their callback, or ask the worker that runs them.
+-- cancel_jobs: end unclaimed jobs, or leave only their callback, or ask the worker that runs them. No mode gets weaker.
 -- Fence: none (an operator's wish; a claimed job's attempt is never overwritten, only asked).
 -- Rows: one per job that could be cancelled.
 -- Clock: statement_timestamp().
@@ -11,10 +11,15 @@ WITH held AS MATERIALIZED (
 cancelled AS (
     UPDATE pgjobs_job AS j
     SET cancel_requested_at = coalesce(j.cancel_requested_at, statement_timestamp()),
-        cancel_mode = %(mode)s,
+        cancel_mode = (%(modes)s::text[])[greatest(
+            array_position(%(modes)s::text[], j.cancel_mode), array_position(%(modes)s::text[], %(mode)s::text)
+        )],
         cancel_by = %(by)s,
         cancel_reason = %(reason)s,
-        outcome = CASE WHEN j.claim_id IS NULL AND NOT j.name = ANY (%(with_callback)s::text[]) THEN 'cancelled' END,
+        outcome = CASE
+            WHEN j.claim_id IS NULL AND NOT j.name = ANY (%(with_callback)s::text[]) THEN 'cancelled'
+            ELSE j.outcome
+        END,
         finished_at = CASE
             WHEN j.claim_id IS NULL AND NOT j.name = ANY (%(with_callback)s::text[]) THEN statement_timestamp()
         END,

@@ -32,13 +32,14 @@ claimed AS (
     WHERE j.id = ANY (ARRAY (SELECT id FROM candidates))
     RETURNING
         j.id, j.queue, j.priority, j.run_at, j.name, j.attempt, j.max_attempts, j.timeout_seconds, j.ending, j.ending_attempt,
-        j.cancel_requested_at IS NOT NULL AS cancelled, j.description,
+        j.cancel_requested_at IS NOT NULL AS cancelled, left(j.description, %(most_chars)s::integer) AS description,
         CASE
             WHEN pg_column_size(j.payload) <= %(inline_bytes)s::integer
              AND (pg_column_compression(j.payload) IS NULL OR octet_length(j.payload::text) <= %(inline_bytes)s::integer)
             THEN j.payload::text
         END AS payload,
-        j.headers::text AS headers, j.deadline_at, j.error
+        left(j.headers::text, %(most_chars)s::integer) AS headers, j.deadline_at,
+        left(j.error, %(most_chars)s::integer) AS error
 ),
 numbered AS (
     SELECT id, deadline_at, ((row_number() OVER () - 1) / 200)::smallint AS part FROM claimed

@@ -23,7 +23,9 @@ SET claim_id = NULL,
     ending_attempt = j.ending_attempt - (j.ending IS NOT NULL AND j.ending_attempt > 0)::integer,
     hold = 'parked',
     hold_reason = held.reason,
-    hold_fingerprint = held.fingerprint
+    hold_fingerprint = held.fingerprint,
+    progress = NULL,
+    release_requested_at = NULL
 FROM held
 WHERE j.id = ANY (ARRAY[held.id])
 RETURNING j.id

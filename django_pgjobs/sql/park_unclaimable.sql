@@ -2,11 +2,19 @@
 -- Fence: none (nobody has claimed it; that is compared under the row lock).
 -- Rows: 1 = parked; 0 = it is gone, claimed or locked.
 -- Clock: statement_timestamp().
-UPDATE pgjobs_job
+UPDATE pgjobs_job AS p
 SET hold = 'parked',
     hold_reason = %(reason)s,
-    hold_fingerprint = ''
-WHERE id = (
+    hold_fingerprint = coalesce(
+        (
+            SELECT k.fingerprint
+            FROM unnest(%(names)s::text[], %(fingerprints)s::text[]) AS k (name, fingerprint)
+            WHERE k.name = p.name
+            LIMIT 1
+        ),
+        ''
+    )
+WHERE p.id = (
     SELECT j.id
     FROM pgjobs_job AS j
     WHERE j.queue = %(queue)s
@@ -20,4 +28,4 @@ WHERE id = (
     LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED
 )
-RETURNING id
+RETURNING p.id

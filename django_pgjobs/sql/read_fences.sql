@@ -8,6 +8,7 @@ SELECT
     j.outcome IS NOT NULL AS ended,
     (SELECT a.cause FROM pgjobs_attempt AS a WHERE a.job_id = j.id AND a.claim_id = held.claim_id) AS recorded,
     j.ending IS NOT NULL AS ending,
-    j.cancel_requested_at IS NOT NULL AS cancelled
+    j.cancel_requested_at IS NOT NULL AS cancelled,
+    j.claim_id IS NOT NULL AS claimed
 FROM unnest(%(ids)s::bigint[], %(claim_ids)s::uuid[]) AS held (id, claim_id)
 JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[held.id])

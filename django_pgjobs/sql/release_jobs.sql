@@ -1,6 +1,6 @@
 -- release_jobs: give claimed jobs back that never started, or not by their own fault; the attempt is given back.
 -- Fence: required.
--- Rows: one per job released, with its queue and priority; a missing one was locked, lost, cancelled meanwhile, or released before.
+-- Rows: one per job released, with its queue, priority and how often that was done while it ran; a missing one was locked, lost, cancelled meanwhile, or released before.
 -- Clock: statement_timestamp().
 WITH released AS MATERIALIZED (
     SELECT *
@@ -45,4 +45,14 @@ history AS (
     WHERE cause IS NOT NULL
     ON CONFLICT DO NOTHING
 )
-SELECT id, queue, priority FROM recorded
+SELECT
+    id, queue, priority,
+    CASE
+        WHEN cause IS NULL THEN 0
+        ELSE 1 + (
+            SELECT count(*)::integer
+            FROM pgjobs_attempt AS a
+            WHERE a.job_id = recorded.id AND a.cause = 'released' AND a.claim_id <> recorded.claim_id
+        )
+    END AS times
+FROM recorded

@@ -33,7 +33,8 @@ dead AS MATERIALIZED (
         j.name = ANY (%(without_on_abandon)s::text[]) AS without_on_abandon
     FROM held
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[held.id])
-    WHERE (held.expired OR held.give_up_at <= statement_timestamp())
+    -- The deadline is read again under the lock: its owner may have come so far as to call back, which has its own.
+    WHERE (held.expired OR j.deadline_at + make_interval(secs => %(grace)s::float8) <= statement_timestamp())
       AND j.claim_id = held.claim_id -- fence
       AND j.outcome IS NULL -- fence
     FOR NO KEY UPDATE OF j SKIP LOCKED
@@ -70,7 +71,7 @@ rescued AS (
     FROM judged
     WHERE j.id = ANY (ARRAY[judged.id])
     RETURNING
-        j.id, j.name, j.queue, j.priority, j.attempt, j.claimed_at, j.waited, j.outcome,
+        j.id, j.name, j.queue, j.priority, j.attempt, j.claimed_at, j.waited, j.outcome, j.ending,
         judged.claim_id, judged.expired, judged.worker, judged.worker_name, judged.release, judged.message
 ),
 history AS (
@@ -112,5 +113,6 @@ dropped AS (
 )
 SELECT
     id, name, queue, priority, attempt, claim_id, message, coalesce(outcome, '') AS outcome,
+    coalesce(ending, '') AS ending, CASE WHEN expired THEN 'lost' ELSE 'timeout' END AS cause,
     CASE WHEN waited AND outcome IS NOT NULL THEN pg_notify('pgjobs_ended', id::text) END
 FROM rescued

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from django_pgjobs.store.claiming import (
     INLINE_PAYLOAD_BYTES,
+    MOST_CHARS,
     ClaimedJob,
     Pair,
     claim_jobs,
@@ -25,6 +26,7 @@ from django_pgjobs.store.database import (
     configure,
     configuring,
     on,
+    read_committed,
     set_lock_timeout,
     statement,
 )
@@ -59,6 +61,15 @@ from django_pgjobs.store.keeping import (
     terminate_backends,
     unpark_jobs,
 )
+from django_pgjobs.store.leading import (
+    BEGINNING,
+    Audited,
+    Place,
+    audit_claims,
+    renew_term,
+    sweep_heartbeats,
+    take_term,
+)
 from django_pgjobs.store.registering import (
     COPY_FROM_JOBS,
     NewJob,
@@ -77,8 +88,11 @@ from django_pgjobs.store.steering import (
 )
 
 __all__ = [
+    "BEGINNING",
     "COPY_FROM_JOBS",
     "INLINE_PAYLOAD_BYTES",
+    "MOST_CHARS",
+    "Audited",
     "Author",
     "ClaimedJob",
     "Database",
@@ -90,12 +104,14 @@ __all__ = [
     "NewJob",
     "Pair",
     "Params",
+    "Place",
     "Registered",
     "Released",
     "Rescheduled",
     "Rescued",
     "Rows",
     "abandon_jobs",
+    "audit_claims",
     "beat",
     "cancel_jobs",
     "claim_jobs",
@@ -115,6 +131,7 @@ __all__ = [
     "park_jobs",
     "park_unclaimable",
     "read_claim",
+    "read_committed",
     "read_fences",
     "read_flags",
     "read_identity",
@@ -125,11 +142,14 @@ __all__ = [
     "release_jobs",
     "release_wish",
     "renew_claims",
+    "renew_term",
     "reschedule_jobs",
     "rescue_jobs",
     "retry_jobs",
     "set_lock_timeout",
     "statement",
+    "sweep_heartbeats",
+    "take_term",
     "terminate_backends",
     "unpark_jobs",
     "write_progress",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
@@ -11,6 +11,10 @@ from django_pgjobs.store.database import Database
 
 INLINE_PAYLOAD_BYTES = 65_536
 """Payloads over this do not travel through the channel; the executor reads them under the fence."""
+
+MOST_CHARS = 4 * 1024 * 1024
+"""What one job may have to travel in a frame, whose bytes are up to six times as many. Longer texts come cut, one
+character longer than this, so that no row can make its claim too slow."""
 
 
 class ClaimedJob(NamedTuple):
@@ -69,6 +73,7 @@ def claim_jobs(
         "allowance": allowance_seconds,
         "grace": grace_seconds,
         "inline_bytes": INLINE_PAYLOAD_BYTES,
+        "most_chars": MOST_CHARS + 1,
     }
     jobs = [ClaimedJob._make(row) for row in db.fetch("claim_jobs", params)]
     jobs.sort(key=lambda job: (-job.priority, job.run_at, job.id))
@@ -91,13 +96,18 @@ def read_claim(db: Database, claim_id: UUID) -> list[int]:
     return [row[0] for row in db.fetch("read_claim", {"claim_id": claim_id})]
 
 
-def park_unclaimable(db: Database, pair: Pair, reason: str) -> list[int]:
-    """Park the first ready job of ``pair``, the one whose data made the claim fail."""
+def park_unclaimable(db: Database, pair: Pair, reason: str, fingerprints: Mapping[str, str]) -> list[int]:
+    """Park the first ready job of ``pair``, the one whose data made the claim fail.
+
+    ``fingerprints`` (name → fingerprint) is the code that could not claim it; other code will try again.
+    """
     params = {
         "queue": pair.queue,
         "priority": pair.priority,
         "run_at": pair.run_at,
         "after_id": pair.id,
         "reason": reason,
+        "names": list(fingerprints),
+        "fingerprints": list(fingerprints.values()),
     }
     return [row[0] for row in db.fetch("park_unclaimable", params)]

@@ -49,6 +49,11 @@ def set_lock_timeout(db: Database, timeout: str) -> str:
     return str(db.fetch("lock_timeout", {"timeout": timeout})[0][0])
 
 
+def read_committed(db: Database) -> None:
+    """Have the transaction that was just opened see, in each statement, what is committed by then."""
+    db.fetch("read_committed", {})
+
+
 def configuring(settings: Mapping[str, str], *, local: bool) -> Params:
     """Return what ``configure`` takes, for a connection that sends it together with another statement."""
     return {"names": list(settings), "values": list(settings.values()), "local": local}

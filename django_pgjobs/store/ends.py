@@ -126,11 +126,12 @@ def park_jobs(db: Database, ends: Sequence[End]) -> list[int]:
 
 
 class Released(NamedTuple):
-    """A job that went back as it was."""
+    """A job that went back as it was; ``times`` counts the attempts it has lost so while it ran, this one included."""
 
     id: int
     queue: str
     priority: int
+    times: int = 0
 
 
 def release_jobs(db: Database, ends: Sequence[End], author: Author) -> list[Released]:
@@ -152,7 +153,10 @@ def delete_claims(db: Database, claim_ids: Sequence[str]) -> int:
 
 
 class FenceReading(NamedTuple):
-    """How a job stands whose fenced write touched nothing; ``recorded`` is the cause kept under this claim."""
+    """How a job stands whose fenced write touched nothing; ``recorded`` is the cause kept under this claim.
+
+    ``ours``: the row carries our claim; ``claimed``: it carries some claim. Nothing of it is locked.
+    """
 
     id: int
     ours: bool
@@ -160,6 +164,7 @@ class FenceReading(NamedTuple):
     recorded: str | None
     ending: bool
     cancelled: bool
+    claimed: bool
 
 
 def read_fences(db: Database, fences: Sequence[tuple[int, str]]) -> dict[int, FenceReading]:

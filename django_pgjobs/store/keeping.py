@@ -46,7 +46,7 @@ def beat(db: Database, facts: Mapping[str, object]) -> None:
 def unpark_jobs(db: Database, fingerprints: Mapping[str, str], *, limit: int) -> list[Released]:
     """Let parked jobs go on that other code parked than that of ``fingerprints`` (name → fingerprint)."""
     params = {"names": list(fingerprints), "fingerprints": list(fingerprints.values()), "limit": limit}
-    return [Released._make(row) for row in db.fetch("unpark_jobs", params)]
+    return [Released(*row) for row in db.fetch("unpark_jobs", params)]
 
 
 def terminate_backends(db: Database, application_name: str) -> None:
@@ -76,7 +76,10 @@ def mark_waited(db: Database, job_id: int) -> bool | None:
 
 
 class Rescued(NamedTuple):
-    """A job that was taken back from a worker that had lost it, and how it ended (empty: it is ready again)."""
+    """A job that was taken back from a worker that had lost it.
+
+    ``outcome`` is how it ended (empty: it is ready again), ``ending`` the end before which only its callback is left.
+    """
 
     id: int
     name: str
@@ -86,6 +89,8 @@ class Rescued(NamedTuple):
     claim_id: UUID
     message: str
     outcome: str
+    ending: str
+    cause: str
 
 
 def rescue_jobs(
@@ -111,4 +116,4 @@ def rescue_jobs(
         "without_on_cancel": list(without_on_cancel),
         "without_on_abandon": list(without_on_abandon),
     }
-    return [Rescued._make(row[:8]) for row in db.fetch("rescue_jobs", params)]
+    return [Rescued._make(row[:10]) for row in db.fetch("rescue_jobs", params)]

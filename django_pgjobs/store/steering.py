@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from django_pgjobs.states import CancelMode
 from django_pgjobs.store.database import Database
 
 
@@ -12,7 +13,14 @@ def cancel_jobs(
     db: Database, ids: Sequence[int], *, mode: str, by: str, reason: str, with_callback: Sequence[str]
 ) -> list[int]:
     """Cancel: unclaimed jobs end (or only their callback is left), claimed ones get the request."""
-    params = {"ids": list(ids), "mode": mode, "by": by, "reason": reason, "with_callback": list(with_callback)}
+    params = {
+        "ids": list(ids),
+        "mode": mode,
+        "modes": list(CancelMode),
+        "by": by,
+        "reason": reason,
+        "with_callback": list(with_callback),
+    }
     return [row[0] for row in db.fetch("cancel_jobs", params)]
 
 

@@ -9,7 +9,7 @@ cancel, *lost* is dropped and told. Posts ``stored`` with what was recorded and 
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
@@ -20,7 +20,7 @@ from django_pgjobs import clock, finalising, store
 from django_pgjobs import decisions as decide
 from django_pgjobs.attempt import BODY
 from django_pgjobs.decisions import Failure
-from django_pgjobs.finalising import KINDS, PARK, RELEASE, RETRY, SNOOZE
+from django_pgjobs.finalising import ACTIONS, KINDS, PARK, RELEASE, RETRY, SNOOZE
 from django_pgjobs.states import Cause
 from django_pgjobs.store import Author, End
 from django_pgjobs.worker.claiming import is_data_trouble
@@ -39,6 +39,8 @@ UNFLUSHED_BYTES = 64 * 1024 * 1024
 
 Entry = tuple[Run, End]
 Busy = tuple[str, Entry]
+Refused = tuple[Run, str, str]
+"""A run whose end was not written, what was to be done, and why it was not."""
 
 
 class Acker(Loop):
@@ -59,6 +61,7 @@ class Acker(Loop):
         self.busy = 0
         self.busy_until = 0.0
         self.told: set[Run] = set()
+        self.refused: Counter[str] = Counter()
 
     # Asked by main
 
@@ -122,9 +125,7 @@ class Acker(Loop):
             return not leaving or bool(self.count or self.claims)
 
     def _flush(self, db: WorkerConnection) -> None:
-        while self.backends:
-            self._terminate(db, self.backends[0])
-            self.backends.pop(0)
+        self._end_backends(db)
         self.busy = 0
         for kind in KINDS:
             left = len(self.pending[kind])
@@ -132,6 +133,12 @@ class Acker(Loop):
                 left -= self._flush_some(db, kind, min(left, BATCH))
         self._flush_rest(db)
         self.last_flush = clock.monotonic()
+
+    def _end_backends(self, db: WorkerConnection) -> None:
+        """End what killed executors have left on the server, before any end that was queued after their death."""
+        while self.backends:
+            self._terminate(db, self.backends[0])
+            self.backends.pop(0)
 
     def _terminate(self, db: WorkerConnection, application_name: str) -> None:
         try:
@@ -155,16 +162,33 @@ class Acker(Loop):
 
     def _write_progress(self, db: WorkerConnection, reports: list[tuple[int, str, str]]) -> None:
         try:
-            store.write_progress(db, reports)
+            written = store.write_progress(db, reports)
         except psycopg.DataError as error:
             log.warning("progress cannot be stored: %s", " ".join(str(error).split()))
+            return
+        missing = [(job_id, claim_id) for job_id, claim_id, _ in reports if job_id not in set(written)]
+        readings = store.read_fences(db, missing) if missing else {}
+        for job_id, claim_id in missing:
+            now = readings.get(job_id)
+            # Of a job that is gone from its claim its end may have been written by us a moment ago.
+            if now is not None and now.claimed and not now.ours:
+                self.refused["store progress"] += 1
+                reason = finalising.refusal(now)
+                log.warning("lease lost, could not store progress job=%d claim=%s: %s", job_id, claim_id, reason)
 
     def _some(self, kind: str, most: int) -> list[Entry]:
-        """The first entries of a kind, as many as one statement shall write."""
+        """The first entries of a kind, as many as one statement shall write, and no job twice.
+
+        Two runs of one job, each of a claim of its own, would share the one answer that its id gets.
+        """
         entries: list[Entry] = []
+        ids: set[int] = set()
         size = 0
         with self.wake:
             for run, end in islice(self.pending[kind], most):
+                if end.id in ids:
+                    break
+                ids.add(end.id)
                 entries.append((run, end))
                 size += _size(end)
                 if size > STATEMENT_BYTES:
@@ -174,6 +198,7 @@ class Acker(Loop):
     def _flush_some(self, db: WorkerConnection, kind: str, most: int) -> int:
         """Write up to so many of one kind; return how many were tried."""
         entries = self._some(kind, most)
+        self._end_backends(db)  # queued by main before these, perhaps a moment ago
         left: list[Busy] = [(kind, entry) for entry in entries]
         try:
             left = self._write(db, kind, entries)
@@ -200,8 +225,9 @@ class Acker(Loop):
         self.told.update(run for run, _, _ in stored)
         self.inbox.post("stored", kind, stored)
 
-    def _tell_lost(self, lost: list[Run]) -> None:
-        self.told.update(lost)
+    def _tell_lost(self, lost: list[Refused]) -> None:
+        self.told.update(run for run, _, _ in lost)
+        self.refused.update(action for _, action, _ in lost)
         self.inbox.post("lost", lost)
 
     def _write(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[Busy]:
@@ -229,7 +255,7 @@ class Acker(Loop):
             "django_pgjobs.exceptions.UnstorableResult", f"What the job came to cannot be stored: {reason}"
         )
         if end.failure is not None and end.failure.kind == failure.kind:
-            self._tell_lost([run])
+            self._tell_lost([(run, ACTIONS[kind], f"it cannot be stored: {reason}")])
             return []
         decision = decide.Abandon("unstorable", failure)
         other, plain = finalising.end_of(decision, end.id, end.claim_id, run.job.name, end.seconds)
@@ -239,7 +265,7 @@ class Acker(Loop):
         """Say what became of writes that touched nothing; return those to be tried again."""
         readings = store.read_fences(db, [(end.id, end.claim_id) for _, end in missing])
         busy: list[Busy] = []
-        lost: list[Run] = []
+        lost: list[Refused] = []
         done: list[tuple[Run, End, None]] = []
         for run, end in missing:
             now = readings.get(end.id)
@@ -248,9 +274,10 @@ class Acker(Loop):
                 if now is not None and end.cause is not None and now.recorded == end.cause:
                     done.append((run, end, None))
                 else:
-                    lost.append(run)
+                    lost.append((run, ACTIONS[kind], finalising.refusal(now)))
             elif now.ended and run.kind == BODY and _by_rescue(now.recorded, end):
-                lost.append(run)  # rescue may end a job too, and leaves the claim on it
+                # Rescue may end a job too, and leaves the claim on it.
+                lost.append((run, ACTIONS[kind], finalising.refusal(now)))
             elif now.ended:
                 done.append((run, end, None))
             elif now.cancelled and not now.ending and kind in (RETRY, SNOOZE, PARK, RELEASE):

@@ -15,14 +15,20 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from django_pgjobs import clock
+from django_pgjobs.worker import channel
 from django_pgjobs.worker.board import Board
 from django_pgjobs.worker.channel import SupervisorEnd
-from django_pgjobs.worker.runs import Run
+from django_pgjobs.worker.runs import SENT, TAKING, Run
 
-STARTING, READY, DRAINING, TERMINATING, DEAD = "starting", "ready", "draining", "terminating", "dead"
+if TYPE_CHECKING:
+    from django_pgjobs.worker.guarding import Watchdog
+
+STARTING, READY, DRAINING, DEAD = "starting", "ready", "draining", "dead"
+TERMINATING, KILLED = "terminating", "killed"
 
 DEPTH_SECONDS = 0.02
 DEEPEST = 500
@@ -44,20 +50,9 @@ class Recipe:
     worker: UUID
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
-    """A shell in the executor's group that ends the group when our end of its pipe closes, however we end.
-
-    An executor that hears the end of its socket stops by itself; one whose interpreter a job holds cannot.
-    """
-
-    process: subprocess.Popen[bytes]
-    leash: int
-
-
 @dataclass(slots=True, eq=False)
 class Child:
-    """One executor process as its supervisor sees it."""
+    """One executor process as its supervisor sees it. ``leaving`` says why another shall take its place."""
 
     number: int
     process: subprocess.Popen[bytes]
@@ -74,13 +69,18 @@ class Child:
     payload_bytes: int = 0
     mean_seconds: float = FIRST_GUESS_SECONDS
     exclusive: bool = False
+    done: int = 0
+    ready_at: float = 0.0
+    looked_at: float = 0.0
+    drained: bool = False
+    leaving: str = ""
     listens: bool = False
     culprits: dict[int, str] = field(default_factory=dict)
     boot_error: str = ""
     database_away: bool = False
     asked_at: float | None = None
     deaf_since: float | None = None
-    watch: Watch | None = None
+    watchdog: Watchdog | None = None
 
     @property
     def pid(self) -> int:
@@ -116,6 +116,9 @@ class Child:
     def remove(self, number: int) -> Run | None:
         """A run ended or came back; None for one that is not known here (any more)."""
         run = self.runs.pop(number, None)
+        if self.state != KILLED:
+            # Of one that is being killed the others must still be known as killed for this one.
+            self.culprits.pop(number, None)
         if run is not None:
             self.outstanding[run.is_async] -= 1
             self.payload_bytes -= run.size
@@ -125,6 +128,7 @@ class Child:
 
     def learn(self, seconds: float, count: int) -> None:
         """Learn from ``count`` ended jobs that took ``seconds`` in all."""
+        self.done += count
         weight = min(1.0, 0.1 * count)
         self.mean_seconds += weight * (seconds / count - self.mean_seconds)
 
@@ -133,9 +137,29 @@ class Child:
         if len(running) >= self.threads:
             self.mean_seconds = max(self.mean_seconds, now - max(running.values()) / 1e9)
 
+    def take_back(self, runs: list[Run]) -> None:
+        """Ask for those of ``runs`` that it has not started."""
+        if runs:
+            for run in runs:
+                run.state = TAKING
+            self.asked_at = self.asked_at or clock.monotonic()
+            self.end.send([channel.TAKE_BACK, [run.run for run in runs]])
+
+    def terminate(self) -> None:
+        """SIGTERM to its whole group: to the programs its jobs have started, too, whichever job is meant.
+
+        So from here on a job that fails may have failed of this.
+        """
+        self.drained = self.state == DRAINING
+        self.state = TERMINATING
+        for run in self.runs.values():
+            run.collateral = True
+        self.take_back([run for run in self.runs.values() if run.state == SENT])
+        _signal_group(self.pid, signal.SIGTERM)
+
     def kill(self) -> None:
         """SIGKILL to its whole group."""
-        self.state = TERMINATING
+        self.state = KILLED
         _signal_group(self.pid, signal.SIGKILL)
 
     def exit_status(self) -> int | None:
@@ -147,16 +171,12 @@ class Child:
         if gone is None:
             return None
         _signal_group(self.pid, signal.SIGKILL)
-        if self.watch is not None:
-            self.watch.process.wait()
         return self.process.wait()
 
     def close(self) -> None:
         """Let go of its socket, board and descriptor."""
         self.end.close()
         self.board.close()
-        if self.watch is not None:
-            os.close(self.watch.leash)
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
@@ -200,7 +220,6 @@ def spawn(recipe: Recipe, number: int) -> Child:
         application_name=application_name,
         started_at=clock.monotonic(),
         pidfd=_pidfd(process.pid),
-        watch=_watch(process.pid),
     )
 
 
@@ -210,25 +229,6 @@ def _pidfd(pid: int) -> int | None:
         with suppress(OSError):
             return os.pidfd_open(pid)
     return None
-
-
-def _watch(group: int) -> Watch | None:
-    """Start the watch of an executor; None where there is no shell, or the executor has ended already."""
-    try:
-        pipe, leash = os.pipe()
-    except OSError:
-        return None
-    try:
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", f"read -r line; sleep 1; kill -9 -{group}"],
-            stdin=pipe, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=group,
-        )  # fmt: skip
-    except OSError:
-        os.close(leash)
-        return None
-    finally:
-        os.close(pipe)
-    return Watch(process, leash)
 
 
 def entry_point(*, from_command_line: bool) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
 """The claim thread: takes ready jobs when main wants some, and sleeps until the next is due.
 
 Posts ``claimed`` with what a claim took, and ``idle`` when everything was looked at from the beginning and nothing
-is ready. A claim whose answer was lost is looked up by its claim_id and given back; a claim that fails on the data
-of a row is halved until that row stands alone, and parks it.
+is ready. A claim whose answer was lost is looked up by its claim_id and given back, and again for as long as its
+server process may still be at it, by the maintenance thread; a claim that fails on the data of a row is halved until
+that row stands alone, and parks it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from uuid import UUID, uuid4
 import psycopg
 
 from django_pgjobs import clock, store
+from django_pgjobs.registry import registry
 from django_pgjobs.worker.connection import WorkerConnection
 from django_pgjobs.worker.frontier import Frontier
 from django_pgjobs.worker.loop import Connect, Loop, Posts
@@ -27,6 +29,9 @@ PAIRS_FACTOR = 50.0
 DEAF_POLL_SECONDS = 1.0
 HEARD = 1000
 """Pairs kept at most of what was heard; the list of pairs has the others."""
+
+FIRST_LOOK_SECONDS = 0.25
+"""After how long a claim in doubt is looked up again; the pauses double."""
 
 DATA_TROUBLE = ("22", "23", "54", "XX")
 """SQLSTATE classes that a row's own data can cause (PostgreSQL manual, appendix A)."""
@@ -50,6 +55,16 @@ class ClaimOptions:
     poll_seconds: float
 
 
+@dataclass(slots=True)
+class Doubt:
+    """A claim whose answer was lost and that has not been found: when to look again, and until when it may appear."""
+
+    claim_id: UUID
+    until: float
+    look_at: float
+    pause: float = FIRST_LOOK_SECONDS
+
+
 class Claimer(Loop):
     """Claims on request."""
 
@@ -66,6 +81,7 @@ class Claimer(Loop):
         self.heard: set[tuple[str, int]] = set()
         self.notified = 0
         self.unconfirmed: UUID | None = None
+        self.doubts: list[Doubt] = []
         self.next_pairs = 0.0
         self.looked_at = 0.0
 
@@ -146,12 +162,15 @@ class Claimer(Loop):
         try:
             jobs = self._take(db, plan, claim_id, limit)
         except psycopg.errors.QueryCanceled:
+            self.unconfirmed = None  # by the server's word: it took nothing
             now = clock.monotonic()
             self.frontier.gave_up(plan, now, now - asked_at)
             raise
         except (psycopg.Error, UnicodeError) as error:
             if not is_data_trouble(error):
                 raise
+            if getattr(error, "sqlstate", None) is None:
+                self._resolve(db, claim_id)  # the server has done its part, and it is we who cannot read it
             self.unconfirmed = None
             self._isolate(db, plan, limit, error)
             return True
@@ -196,13 +215,41 @@ class Claimer(Loop):
 
     def _resolve(self, db: WorkerConnection, claim_id: UUID) -> None:
         """A claim's answer was lost: give back what it took. Its attempts are not charged."""
-        ids = store.read_claim(db, claim_id)
-        if ids:
-            log.warning("claim whose answer was lost is given back claim=%s jobs=%d", claim_id, len(ids))
-            author = store.Author(self.options.worker)
-            store.release_jobs(db, [store.End(job_id, str(claim_id)) for job_id in ids], author)
-        store.delete_claims(db, [str(claim_id)])
+        if not self._give_back(db, claim_id):
+            # Its server process may not know yet that nobody hears it, and commit later.
+            now = clock.monotonic()
+            with self.wake:
+                doubt = Doubt(claim_id, now + self.options.lease_seconds, now + FIRST_LOOK_SECONDS)
+                self.doubts.append(doubt)
         self.unconfirmed = None
+
+    def _give_back(self, db: store.Database, claim_id: UUID) -> bool:
+        """Release what a claim took, uncharged; return whether that is done, which it is not while a row is locked."""
+        ids = store.read_claim(db, claim_id)
+        if not ids:
+            return False
+        log.warning("claim whose answer was lost is given back claim=%s jobs=%d", claim_id, len(ids))
+        author = store.Author(self.options.worker)
+        ends = [store.End(job_id, str(claim_id)) for job_id in ids]
+        released = store.release_jobs(db, ends, author)
+        for job in released:
+            self.hear((job.queue, job.priority))
+        store.delete_claims(db, [str(claim_id)])
+        return len(released) == len(ids)
+
+    def look_up(self, db: store.Database) -> None:
+        """Look up again the claims in doubt whose time has come; called by the maintenance thread."""
+        with self.wake:
+            doubts = list(self.doubts)
+        for doubt in doubts:
+            now = clock.monotonic()
+            if now < doubt.look_at and not self.halted:
+                continue
+            doubt.pause *= 2
+            doubt.look_at = now + doubt.pause
+            if self._give_back(db, doubt.claim_id) or now > doubt.until:
+                with self.wake:
+                    self.doubts.remove(doubt)
 
     def _isolate(self, db: WorkerConnection, plan: list[store.Pair], limit: int, error: Exception) -> None:
         """Some row makes the claim of ``plan`` fail: claim fewer until only that row is left, then park it."""
@@ -212,7 +259,7 @@ class Claimer(Loop):
             self._claim(db, max(1, limit // 2))
             return
         for pair in plan:  # this very one: another begins with another queue, whose first row is innocent
-            parked = store.park_unclaimable(db, pair, f"The claim of this row fails: {reason}")
+            parked = store.park_unclaimable(db, pair, f"The claim of this row fails: {reason}", registry.fingerprints())
             if parked:
                 log.error("job cannot be claimed and was parked job=%d: %s", parked[0], reason)
                 return

@@ -76,9 +76,9 @@ class WorkerConnection:
         self.identity = store.read_identity(self)
         self.pooled = self.identity.backend_pid != self.connection.info.backend_pid
         if self.pooled:
-            self.connection.prepare_threshold = None
             self.connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         else:
+            self.connection.prepare_threshold = 0
             settings = {**self._settings, "default_transaction_isolation": "read committed"}
             store.configure(self, settings, local=False)
 
@@ -89,18 +89,20 @@ class WorkerConnection:
             if self.pooled:
                 with self.connection.pipeline(), self.connection.transaction():
                     self._execute("configure", store.configuring(self._settings, local=True))
-                    rows = self._execute(name, params)
+                    cursor = self._execute(name, params)
+                # Only now, after the pipeline, does the cursor know what came of it.
             else:
-                rows = self._execute(name, params)
+                cursor = self._execute(name, params)
+            rows = cursor.fetchall() if cursor.description else []
         finally:
             self.asked_at = None
         self.statements += 1
         return rows
 
-    def _execute(self, name: str, params: store.Params) -> store.Rows:
+    def _execute(self, name: str, params: store.Params) -> psycopg.Cursor[Any]:
         cursor = psycopg.Cursor(self.connection)
         cursor.execute(store.statement(name), params, binary=True)
-        return cursor.fetchall() if cursor.description else []
+        return cursor
 
     def cut_if_mute(self, now: float) -> bool:
         """Cut a connection whose answer is overdue, from another thread; return whether it was.
@@ -137,5 +139,5 @@ def _connect(alias: str, role: str) -> psycopg.Connection[Any]:
     if not connection.autocommit:
         connection.rollback()
         connection.autocommit = True
-    connection.prepare_threshold = 0
+    connection.prepare_threshold = None  # who knows whose server process this is
     return connection

@@ -9,18 +9,24 @@ from __future__ import annotations
 import logging
 import random
 import selectors
+import signal
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from django_pgjobs import clock
+from django_pgjobs import __version__, clock
 from django_pgjobs.conf import get_conf
-from django_pgjobs.worker import channel, children
+from django_pgjobs.worker import channel, children, stopping
 from django_pgjobs.worker.acking import Acker
-from django_pgjobs.worker.children import DEAD, DRAINING, READY, STARTING, TERMINATING, Child, Recipe
+from django_pgjobs.worker.children import DEAD, DRAINING, KILLED, READY, STARTING, TERMINATING, Child, Recipe
 from django_pgjobs.worker.deaths import Death
-from django_pgjobs.worker.holding import Event, Holding, facts
+from django_pgjobs.worker.guarding import Guard
+from django_pgjobs.worker.holding import Event, Holding
+from django_pgjobs.worker.ladders import TIMEOUT
+from django_pgjobs.worker.memory import OutOfMemory
+from django_pgjobs.worker.recycling import Recycling
+from django_pgjobs.worker.runs import facts
 
 log = logging.getLogger("django_pgjobs")
 
@@ -30,6 +36,14 @@ UNTOLD = 10_000
 
 TELL_BYTES = 1024 * 1024
 """What may wait for an executor's socket before signals are kept here: a job may hold its interpreter for long."""
+
+OURS = (TERMINATING, KILLED)
+"""States in which an executor dies by our signal."""
+
+SHORT_LIFE_SECONDS = 5.0
+SHORT_LIVES = 10
+LONGEST_PAUSE_SECONDS = 15.0
+"""An executor that dies so soon is one of a storm; so many in a row are replaced at once, the next after a pause."""
 
 DEAF_SECONDS = 1.0
 """How long an executor may live on after its end of the channel has been closed."""
@@ -47,6 +61,8 @@ class Crew:
         selector: selectors.BaseSelector,
         holding: Holding,
         acker: Acker,
+        guard: Guard,
+        recycling: Recycling,
         failed: Callable[[str], None],
     ) -> None:
         self.recipe = recipe
@@ -57,10 +73,16 @@ class Crew:
         self.acker = acker
         self.failed = failed
         self.children: list[Child] = []
+        self.recycling = recycling
+        self.out_of_memory = OutOfMemory()
+        self.guard = guard
+        guard.children = self.children
         self.booted = False
         self.draining = False
         self.boot_failures = 0
         self.boot_after = 0.0
+        self.short_lives = 0
+        self.last_look = 0.0
         self.spawned = 0
         self.listened = False
         self.untold: deque[Event] = deque(maxlen=UNTOLD)
@@ -76,12 +98,32 @@ class Crew:
                 child.kill()
             elif child.end.eof:
                 self._check_deaf(child, now)
+        self.last_look = now
         self._tell_on()
+        self.out_of_memory.look(now)
         for child in list(self.children):
             self._on_exit(child)
-        missing = len(self.children) < (self.processes if self.booted else 1)
-        if missing and not self.draining and now >= self.boot_after:
-            self.spawn()
+        if not self.draining:
+            self._recycle(now)
+            if self._missing() > 0 and now >= self.boot_after:
+                self.spawn()
+
+    def _missing(self) -> int:
+        staying = sum(not child.leaving for child in self.children)
+        return (self.processes if self.booted else 1) - staying
+
+    def _recycle(self, now: float) -> None:
+        """Say of one executor at a time that it shall go. It goes on until its successor is ready."""
+        if self._missing() <= 0 and all(child.state != STARTING for child in self.children):
+            self._replaced()
+        changing = any(child.leaving and child.state == READY for child in self.children)
+        if changing or len(self.children) >= 2 * self.processes:
+            return
+        for child in self.children:
+            if child.state == READY and (why := self.recycling.why(child, now)):
+                child.leaving = why
+                log.info("executor is recycled, its successor starts first pid=%d: %s", child.pid, why)
+                return
 
     def spawn(self) -> None:
         """Start one more executor."""
@@ -93,6 +135,7 @@ class Crew:
             self._cannot_boot(f"it cannot be started: {error}", pid=0, passes=True)
             return
         self.children.append(child)
+        self.guard.add(child)
         self.selector.register(child.end.sock, selectors.EVENT_READ, lambda: self._on_frames(child))
         if child.pidfd is not None:
             self.selector.register(child.pidfd, selectors.EVENT_READ, lambda: self._on_exit(child))
@@ -109,16 +152,20 @@ class Crew:
             if child.state == STARTING:
                 child.kill()
             elif child.state == READY and not child.runs:
-                child.state = DRAINING
-                child.end.send([channel.DRAIN])
+                self._retire(child)
+
+    def _retire(self, child: Child) -> None:
+        child.state = DRAINING
+        child.end.send([channel.DRAIN])
 
     def kill(self, cause: str) -> None:
         """Kill all executors; what runs on them is recorded with ``cause``."""
         for child in self.children:
-            if child.state != TERMINATING:
+            if child.state != KILLED:
                 if child.runs:
                     log.warning("executor killed cause=%s pid=%d jobs=%d", cause, child.pid, len(child.runs))
-                child.culprits.update(dict.fromkeys(child.runs, cause))
+                stopping.blame(child)
+                child.culprits = dict.fromkeys(child.runs, cause) | child.culprits
                 child.kill()
 
     def tell(self, items: Callable[[], list[Event]]) -> None:
@@ -140,8 +187,9 @@ class Crew:
     # Deadlines
 
     def check_deadlines(self, child: Child, now: float) -> None:
-        """Kill an executor for a job whose time is up, or whose end somebody wished to force."""
-        if not child.runs or child.state == TERMINATING:
+        """Lead those up their ladders whose time is up, or whose end somebody wished to force."""
+        stopping.spare(child)
+        if not child.runs or child.state == KILLED:
             return
         running = child.board.running()
         child.learn_from_running(running, now)
@@ -150,16 +198,12 @@ class Crew:
             if run is None:
                 continue
             run.started_at = started_ns / 1e9
-            if run.timeout is not None and now > started_ns / 1e9 + run.timeout:
-                child.culprits[number] = "timeout"
-                log.warning(
-                    "deadline passed, executor killed timeout=%gs pid=%d %s", run.timeout, child.pid, facts(run)
-                )
-            elif run.stop_cause:
-                child.culprits[number] = run.stop_cause
-                log.warning("executor killed cause=%s pid=%d %s", run.stop_cause, child.pid, facts(run))
-        if child.culprits:
-            child.kill()
+            if run.timeout is not None and now > run.started_at + run.timeout and TIMEOUT not in run.stops:
+                log.warning("deadline passed, job is stopped timeout=%gs pid=%d %s", run.timeout, child.pid, facts(run))
+                # After a pause of ours, or of the machine, the rungs come one after the other all the same.
+                stopping.stop(run, TIMEOUT, TIMEOUT, max(run.started_at + run.timeout, self.last_look))
+            if run.stops:
+                stopping.advance(run, child, now)
 
     # Frames
 
@@ -167,7 +211,7 @@ class Crew:
         self._hear(child)
         if child.end.eof:
             self._forget(child.end.sock)
-        if child.end.broken and child.state != TERMINATING:
+        if child.end.broken and child.state != KILLED:
             log.error("executor sent what cannot be read, it is killed pid=%d: %s", child.pid, child.end.broken)
             child.kill()
 
@@ -183,7 +227,7 @@ class Crew:
     def _check_deaf(self, child: Child, now: float) -> None:
         """Kill an executor that lives on without its end of the channel: none of its runs would ever end."""
         child.deaf_since = child.deaf_since or now
-        if now > child.deaf_since + DEAF_SECONDS and child.state != TERMINATING:
+        if now > child.deaf_since + DEAF_SECONDS and child.state != KILLED:
             log.error("executor has closed its channel, it is killed pid=%d", child.pid)
             child.kill()
 
@@ -204,21 +248,34 @@ class Crew:
                 log.debug("executor leaves pid=%d rss=%.0fMB", child.pid, rss / 1e6)
 
     def _on_ready(self, child: Child, hello: dict[str, Any]) -> None:
-        if hello["protocol"] != channel.PROTOCOL:
-            child.boot_error = "it runs another version of django-pgjobs"
+        if (hello["protocol"], hello["version"]) != (channel.PROTOCOL, __version__):
+            self._stop_for_another_version(child, hello["version"])
         elif hello["identity"] != self.identity:
             child.boot_error = f"it sees another database: {hello['identity']} instead of {self.identity}"
         if child.boot_error:
             child.kill()
         elif child.state == STARTING:
-            child.state, child.listens = READY, hello["listens"]
+            child.state, child.listens, child.ready_at = READY, hello["listens"], clock.monotonic()
             self.listened = self.listened or child.listens
             log.info("executor is ready pid=%d jobs=%d rss=%.0fMB", child.pid, hello["jobs"], hello["rss"] / 1e6)
             self.boot_failures = 0
             first, self.booted = not self.booted, True
-            for _ in range(self.processes - len(self.children) if first and not self.draining else 0):
+            for _ in range(self._missing() if first and not self.draining else 0):
                 self.spawn()
             self._tell_on()
+            self._replaced()
+
+    def _replaced(self) -> None:
+        """A successor is ready: let the one go whose place it takes."""
+        old = next((child for child in self.children if child.leaving and child.state == READY), None)
+        if old is not None:
+            self._retire(old)
+
+    def _stop_for_another_version(self, child: Child, version: str) -> None:
+        """The code was replaced beneath us. Old and new code do not talk; a worker started now is of one piece."""
+        child.boot_error = f"it runs version {version} of django-pgjobs, this worker {__version__}"
+        log.critical("another version was deployed, worker stops pid=%d: %s", child.pid, child.boot_error)
+        self.failed("another version was deployed")
 
     # Deaths
 
@@ -237,14 +294,36 @@ class Crew:
         self.children.remove(child)
         # Before its jobs are released: a statement of a killed process goes on in its backend, and would commit.
         self.acker.terminate(child.application_name)
-        self.holding.settle(Death.of(child, status, clock.monotonic()))
+        self.guard.forget(child)
+        now = clock.monotonic()
+        death = Death.of(
+            child, status, now,
+            frozen=self.guard.ended(child),
+            out_of_memory=was not in OURS and status == -signal.SIGKILL and self.out_of_memory.killed_one(now),
+        )  # fmt: skip
+        self.holding.settle(death)
         child.close()
         if self.draining:
             return
         if was == STARTING or child.boot_error:
             self._boot_failed(child, status)
+        elif was == DRAINING and status == 0:
+            log.info("executor has been recycled pid=%d jobs=%d", child.pid, child.done)
         else:
-            log.warning("executor ended, replaced pid=%d status=%d", child.pid, status)
+            log.warning("executor ended, replaced pid=%d status=%d%s", child.pid, status, death.suffix)
+            self._replace(child, was, now)
+
+    def _replace(self, child: Child, was: str, now: float) -> None:
+        """Start another at once; one after the other dying soon after its start, with growing pauses."""
+        if was in OURS or now > child.ready_at + SHORT_LIFE_SECONDS:
+            self.short_lives = 0
+        else:
+            self.short_lives += 1
+        pause = min(0.5 * 2.0 ** (self.short_lives - SHORT_LIVES), LONGEST_PAUSE_SECONDS)
+        if self.short_lives > SHORT_LIVES:
+            self.boot_after = now + pause
+            log.error("executors die soon after their start, the next is started in %.1f s", pause)
+        elif self._missing() > 0:
             self.spawn()
 
     def _forget(self, descriptor: Any) -> None:
@@ -253,14 +332,16 @@ class Crew:
 
     def _boot_failed(self, child: Child, status: int) -> None:
         why = child.boot_error or f"it exited with status {status} before it was ready; its own words are above"
-        self._cannot_boot(why, pid=child.pid, passes=child.database_away)
+        # Ended by the watchdog because we stood still, it has shown nothing about the code it was to load.
+        innocent = child.database_away or self.guard.ended(child)
+        self._cannot_boot(why, pid=child.pid, passes=innocent, innocent=innocent)
 
-    def _cannot_boot(self, why: str, *, pid: int, passes: bool) -> None:
+    def _cannot_boot(self, why: str, *, pid: int, passes: bool, innocent: bool = False) -> None:
         self.boot_failures += 1
         if passes:
-            # An outage is waited for, however long; only the very first executor must find a database.
+            # An outage is waited for, however long, by the first executor too: its supervisor has found a database.
             self.boot_failures = min(self.boot_failures, BOOT_TRIES)
-        if not self.booted or self.boot_failures > BOOT_TRIES:
+        if (not self.booted and not innocent) or self.boot_failures > BOOT_TRIES:
             log.critical("executor cannot boot, worker stops pid=%d: %s", pid, why)
             self.failed("an executor cannot boot")
             return

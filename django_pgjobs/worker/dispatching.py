@@ -1,7 +1,8 @@
 """Who gets which job: claimed jobs wait here until an executor has room. Main thread only, no I/O but frames.
 
-A job waits only as long as its claim is known to hold (``fresh_until``); what an executor has not started within a
-second is taken back, so no short job stands behind a long one while a thread is free elsewhere.
+A job waits only as long as its claim is known to hold (``fresh_until``) and starts only while that is trusted; what
+an executor has not started within a second is taken back, so no short job stands behind a long one while a thread
+is free elsewhere.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from django_pgjobs import clock
+from django_pgjobs.attempt import BODY
 from django_pgjobs.registry import registry
 from django_pgjobs.worker import channel
 from django_pgjobs.worker.children import PAYLOAD_BYTES, READY, Child
-from django_pgjobs.worker.runs import SENT, TAKING, WAITING, Run
+from django_pgjobs.worker.runs import SENT, WAITING, Run
 
 START_WITHIN_SECONDS = 1.0
 
@@ -37,7 +38,8 @@ class Dispatcher:
         for run in runs:
             run.state, run.child, run.run, run.since, run.started_at = WAITING, None, 0, now, 0.0
             definition = registry.find(run.job.name)
-            run.is_async = definition is not None and definition.is_async
+            # A callback is called in a thread, whatever the body is: there it can be interrupted.
+            run.is_async = definition is not None and definition.is_async and run.kind == BODY
             self.async_seen = self.async_seen or run.is_async
             self.waiting[run.is_async].append(run)
         if waited:
@@ -45,7 +47,7 @@ class Dispatcher:
                 self.waiting[is_async] = deque(sorted(queue, key=lambda r: (-r.job.priority, r.job.run_at, r.job.id)))
 
     def suspect(self, runs: Iterable[Run], now: float) -> None:
-        """These were running when their executor died by itself: each runs again alone, uncharged."""
+        """These were running when their executor died by itself, or have ended one before: each runs alone."""
         for run in runs:
             run.state, run.child, run.since, run.started_at, run.alone = WAITING, None, now, 0.0, True
             self.suspects.append(run)
@@ -75,7 +77,7 @@ class Dispatcher:
                 self._spread(ready, is_async, now)
 
     def _fresh(self, queue: deque[Run], now: float) -> bool:
-        return bool(queue) and queue[0].fresh_until >= now
+        return bool(queue) and queue[0].fresh_until >= now and queue[0].claim.trusted_until > now
 
     def _spread(self, ready: list[Child], is_async: bool, now: float) -> None:
         """One round: every executor gets its share, the emptiest first."""
@@ -100,22 +102,19 @@ class Dispatcher:
 
     def _assign(self, child: Child, run: Run, now: float) -> None:
         self._last += 1
-        run.run, run.child, run.state, run.since, run.told = self._last, child, SENT, now, False
+        run.run, run.child, run.state, run.since, run.collateral = self._last, child, SENT, now, False
+        run.stops = {}
         child.add(run)
 
     def _send(self, child: Child, runs: list[Run], now: float) -> None:
         if runs:
-            child.end.send([channel.RUN, now + START_WITHIN_SECONDS, [_item(run) for run in runs]])
+            start_by = min(now + START_WITHIN_SECONDS, min(run.claim.trusted_until for run in runs))
+            child.end.send([channel.RUN, start_by, [_item(run) for run in runs]])
 
     def take_back(self, crew: Iterable[Child], wanted: Callable[[Run], bool]) -> None:
         """Ask executors to give back what they have not started of the runs that are ``wanted``."""
         for child in crew:
-            runs = [run for run in child.runs.values() if run.state == SENT and wanted(run)]
-            if runs:
-                for run in runs:
-                    run.state = TAKING
-                child.asked_at = child.asked_at or clock.monotonic()
-                child.end.send([channel.TAKE_BACK, [run.run for run in runs]])
+            child.take_back([run for run in child.runs.values() if run.state == SENT and wanted(run)])
 
     def withdraw(self, wanted: Callable[[Run], bool]) -> list[Run]:
         """Remove and return the waiting runs that are ``wanted``."""

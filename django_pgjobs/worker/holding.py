@@ -19,18 +19,22 @@ from django_pgjobs.decisions import Decision
 from django_pgjobs.finalising import CALLBACK_OF, CALLBACK_STARTS, END, MARK, RETRY, SUCCESS
 from django_pgjobs.registry import registry
 from django_pgjobs.states import CancelMode, Outcome
-from django_pgjobs.store import ClaimedJob, End, Flag, Released, Rescheduled
+from django_pgjobs.store import MOST_CHARS, ClaimedJob, End, Flag, Released, Rescheduled, Rescued
 from django_pgjobs.worker import channel
-from django_pgjobs.worker.acking import Acker
+from django_pgjobs.worker.acking import Acker, Refused
 from django_pgjobs.worker.children import Child
 from django_pgjobs.worker.deaths import Death
 from django_pgjobs.worker.decided import unpack_decision
 from django_pgjobs.worker.dispatching import Dispatcher
-from django_pgjobs.worker.runs import ENDING, FRESH_SECONDS, MOST_CHARS, WAITING, Run, Table
+from django_pgjobs.worker.ladders import CANCELLED, LADDERS, LOST, RELEASED, TIMEOUT
+from django_pgjobs.worker.runs import ENDING, FRESH_SECONDS, WAITING, Run, Table, facts
+from django_pgjobs.worker.stopping import TAKEN_AWAY, judged, stop
 
 log = logging.getLogger("django_pgjobs")
 
 HAND_BACK_SECONDS = 2.0
+RELEASES_TOLD = 3
+"""Handed back so often, uncharged, a job may never end: it is too long for the drain, or has bad neighbours."""
 
 Event = tuple[str, dict[str, Any]]
 
@@ -64,7 +68,11 @@ class Holding:
 
     def adopt(self, claim_id: str, asked_at: float, jobs: list[ClaimedJob]) -> None:
         """Take over what a claim returned."""
+        # Rescued from under this worker and claimed by it again: only the newer run would be read up from here on.
+        before = [run for job in jobs if (run := self.table.held.get(job.id)) is not None]
         runs = self.table.adopt(claim_id, asked_at, jobs)
+        for run in before:
+            self._taken_away(run)
         if self.draining:
             self.give_back(runs)
             return
@@ -88,8 +96,12 @@ class Holding:
                 self._decided(run, decide.Cancel(), None)
             return not job.cancelled
         run.kind, run.outcome = CALLBACK_OF[job.ending], job.ending
-        if job.ending_attempt <= CALLBACK_STARTS:
+        if job.ending_attempt == 1:
             return True
+        if job.ending_attempt <= CALLBACK_STARTS:
+            # It has ended its process before, or its neighbour has: alone it is hit by nobody else's end.
+            self.dispatcher.suspect([run], clock.monotonic())
+            return False
         log.error(
             "callback crashed %d times, the job ends without it kind=%s %s", CALLBACK_STARTS, run.kind, facts(run)
         )
@@ -110,7 +122,7 @@ class Holding:
                 run = child.remove(number)
                 if run is None:
                     continue
-                if decision is None and run.kind == BODY:
+                if decision is None and run.kind == BODY and LOST not in run.stops:
                     run.state = ENDING
                     succeeded.append((run, End(run.job.id, run.claim.claim_id, seconds, result=packed[1])))
                 else:
@@ -138,10 +150,15 @@ class Holding:
         for run in death.unstarted:
             self._returned(run)
         for run, decision in death.decisions():
-            self._ended_by_death(run, decision, death.seconds.get(run.run))
+            if LOST in run.stops:
+                self._drop(run, "record how it ended")
+            else:
+                self._ended_by_death(run, decision, death)
         suspects = []
         for run in death.suspects:
-            if self.draining or run.released or run.cancelled:
+            if run.kind != BODY and LOST not in run.stops:
+                self._callback_died(run, death.failure())
+            elif self.draining or run.released or run.cancelled or LOST in run.stops:
                 self._returned(run)
             else:
                 suspects.append(run)
@@ -149,23 +166,29 @@ class Holding:
             log.warning("executor died with jobs in company, each runs again alone jobs=%d", len(suspects))
             self.dispatcher.suspect(suspects, clock.monotonic())
 
-    def _ended_by_death(self, run: Run, decision: Decision, seconds: float | None) -> None:
+    def _ended_by_death(self, run: Run, decision: Decision, death: Death) -> None:
         failure: decide.Failure | None = getattr(decision, "failure", None)
         log.warning("attempt ended with its executor %s: %s", facts(run), failure.message if failure else decision)
         if run.kind == BODY or isinstance(decision, decide.Release):
-            self._decided(run, decision, seconds)
-        elif run.stop_cause == "timeout":
+            self._decided(run, decision, death.seconds.get(run.run))
+        elif death.culprits.get(run.run) == TIMEOUT:
             log.error("callback was stopped at its time limit kind=%s %s", run.kind, facts(run))
             self._end_callback(run)
         else:
-            # Claimed again: the claim counts the starts of a callback, so one that kills its process ends some day.
-            failure = failure or decide.Failure("", "")
-            self._write(RETRY, run, End(run.job.id, run.claim.claim_id, 0.0, cause="crashed", failure=failure))
+            self._callback_died(run, failure or decide.Failure("", ""))
+
+    def _callback_died(self, run: Run, failure: decide.Failure) -> None:
+        """Let it be claimed again: the claim counts the starts, so one that kills its process ends some day."""
+        self._write(RETRY, run, End(run.job.id, run.claim.claim_id, 0.0, cause="crashed", failure=failure))
 
     # Ends
 
     def _ended(self, run: Run, decision: Decision, seconds: float) -> None:
-        if run.kind != BODY and isinstance(decision, decide.Succeed):
+        if LOST in run.stops:
+            self._drop(run, "record how it ended")
+        elif run.kind == BODY:
+            self._decided(run, judged(run, decision), seconds)
+        elif isinstance(decision, decide.Succeed):
             self._end_callback(run)
         else:
             self._decided(run, decision, seconds)
@@ -192,10 +215,14 @@ class Holding:
 
     def _returned(self, run: Run) -> None:
         """A run that never started is free again: to be given back, ended, or dispatched anew."""
-        if self.draining or run.released:
+        if LOST in run.stops:
+            self._drop(run, "start the job")
+        elif self.draining or run.released:
             self.give_back([run])
         elif run.cancelled and run.kind == BODY:
             self._decided(run, decide.Cancel(run.cancel_reason), None)
+        elif run.alone:
+            self.dispatcher.suspect([run], clock.monotonic())
         else:
             self.dispatcher.add([run], clock.monotonic())
 
@@ -222,9 +249,11 @@ class Holding:
         if kind in (SUCCESS, END):
             self.ended += len(entries)
         else:
-            for _, _, row in entries:
+            for run, _, row in entries:
                 if isinstance(row, Rescheduled | Released):
                     self.hear((row.queue, row.priority))
+                if isinstance(row, Released) and row.times >= RELEASES_TOLD:
+                    log.warning("job was handed back while it ran, once more times=%d %s", row.times, facts(run))
         if kind in (SUCCESS, END, RETRY):
             self.tell(lambda: [_event(kind, run, end) for run, end, _ in entries])
 
@@ -238,12 +267,15 @@ class Holding:
         else:
             self.dispatcher.add(runs, now)
 
-    def lost(self, runs: list[Run]) -> None:
+    def lost(self, refused: list[Refused]) -> None:
         """Jobs whose claim is no longer ours: nothing of them was changed."""
-        for run in runs:
-            log.warning("lease lost, nothing of the job was changed %s", facts(run))
-        self._strike(runs)
-        self.tell(lambda: [(events.LOST, {**_fields(run), "claim_id": run.claim.claim_id}) for run in runs])
+        for run, action, reason in refused:
+            log.warning("lease lost, nothing of the job was changed %s: could not %s, %s", facts(run), action, reason)
+        self._strike([run for run, _, _ in refused])
+        self.tell(lambda: [_loss(*each) for each in refused])
+
+    def _drop(self, run: Run, action: str) -> None:
+        self.lost([(run, action, TAKEN_AWAY)])
 
     def _strike(self, runs: list[Run]) -> None:
         finished = [claim_id for run in runs if (claim_id := self.table.strike(run)) is not None]
@@ -271,44 +303,36 @@ class Holding:
             self._taken_away(run)
         elif run.kind != BODY:
             return
-        elif flag.cancelled and not (run.cancelled and run.cancel_mode == flag.mode):
+        elif flag.cancelled and (not run.cancelled or _strength(flag.mode) > _strength(run.cancel_mode)):
             run.cancelled, run.cancel_mode, run.cancel_by, run.cancel_reason = True, flag.mode, flag.by, flag.reason
-            self._stop(run, "cancelled" if flag.mode == CancelMode.KILL else "")
+            self._stop(run, CANCELLED, flag.mode if flag.mode in LADDERS else CancelMode.ASK)
         elif flag.released and not run.released:
             run.released = True
-            self._stop(run, "released")
+            self._stop(run, RELEASED, RELEASED)
 
     def _taken_away(self, run: Run) -> None:
         if run.state == WAITING:
             self.dispatcher.withdraw(lambda other: other is run)
-            self.lost([run])
-        elif run.child is not None and not run.told:
-            run.told = True
-            self._send_stop(run, run.child, "", "the job was taken from this worker")
+            self._drop(run, "start the job")
+        else:
+            self._stop(run, LOST, LOST)
 
-    def _stop(self, run: Run, kill_cause: str) -> None:
-        """Bring a wish to a job: before its start it ends here; running, it is told, or its executor killed for it.
+    def _stop(self, run: Run, cause: str, ladder: str) -> None:
+        """Bring a wish to a job: before its start it ends here, running it is led up a ladder.
 
-        The executor takes a run back or, having started it, tells it: frames are obeyed in order. A kill waits for
-        the board to show the run, in ``Crew.check_deadlines``.
+        The executor takes a run back or, having started it, tells it: frames are obeyed in order.
         """
         if run.state == WAITING:
             self.dispatcher.withdraw(lambda other: other is run)
             self._returned(run)
         elif run.child is not None:
-            run.stop_cause = kill_cause
-            self._send_stop(run, run.child, run.cancel_by, run.cancel_reason)
-
-    def _send_stop(self, run: Run, child: Child, by: str, reason: str) -> None:
-        child.end.send([channel.TAKE_BACK, [run.run]])
-        child.end.send([channel.STOP, run.run, by, reason])
+            if cause not in run.stops:
+                run.child.end.send([channel.TAKE_BACK, [run.run]])
+            stop(run, cause, ladder, clock.monotonic())
 
 
-def facts(run: Run) -> str:
-    """Return what every log line about a run says, in the order of ``events``."""
-    job = run.job
-    text = f"name={job.name} job={job.id} attempt={job.attempt}/{job.max_attempts}"
-    return f"{text} claim={run.claim.claim_id} queue={job.queue}"
+def _strength(mode: str) -> int:
+    return list(CancelMode).index(CancelMode(mode)) if mode in list(CancelMode) else -1
 
 
 def _fingerprint(job: ClaimedJob) -> str:
@@ -318,6 +342,22 @@ def _fingerprint(job: ClaimedJob) -> str:
 
 def _fields(run: Run) -> dict[str, Any]:
     return {"job_id": run.job.id, "name": run.job.name, "attempt": run.job.attempt}
+
+
+def _loss(run: Run, action: str, reason: str) -> Event:
+    return events.LOST, {**_fields(run), "claim_id": run.claim.claim_id, "action": action, "reason": reason}
+
+
+def events_of_rescue(job: Rescued) -> list[Event]:
+    """Return the signals of a job that this worker took back from another."""
+    about = {"job_id": job.id, "name": job.name, "attempt": job.attempt}
+    facts = {**about, "queue": job.queue, "claim_id": str(job.claim_id), "cause": job.cause, "message": job.message}
+    found: list[Event] = [(events.RESCUED, {**facts, "outcome": job.outcome, "ending": job.ending})]
+    if job.outcome:
+        found.append((events.FINISHED, {**about, "outcome": job.outcome}))
+    elif not job.ending:
+        found.append((events.RETRIED, {**about, "delay": 0.0}))
+    return found
 
 
 def _event(kind: str, run: Run, end: End) -> Event:

@@ -13,6 +13,7 @@ import select
 import threading
 import time
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
@@ -21,6 +22,7 @@ from django.core.cache.backends.base import BaseCache
 from django.db import DatabaseError, connections
 from django.db.backends.signals import connection_created
 from django.utils.module_loading import import_string
+from psycopg.pq import TransactionStatus
 
 from django_pgjobs import store
 
@@ -37,6 +39,30 @@ class _Mine(threading.local):
 
 
 _mine = _Mine()
+_of_job: ContextVar[list[Any]] = ContextVar("django_pgjobs_connections")
+
+
+def mine() -> list[Any]:
+    """Return the list of the wrappers that this thread has connected; it is kept up to date."""
+    return _mine.wrappers
+
+
+def of_this_job() -> list[Any]:
+    """Return a list that will hold what this asynchronous job connects, in whichever threads."""
+    wrappers: list[Any] = []
+    _of_job.set(wrappers)
+    return wrappers
+
+
+def active(wrappers: list[Any]) -> list[Any]:
+    """Return psycopg's connections of these that wait for the server now; called in another thread than theirs."""
+    found = []
+    for wrapper in list(wrappers):
+        raw = wrapper.connection if wrapper.vendor == "postgresql" else None
+        with suppress(Exception):  # its own thread may just be closing it
+            if raw is not None and raw.info.transaction_status == TransactionStatus.ACTIVE:
+                found.append(raw)
+    return found
 
 
 def prepare_connections(application_name: str, max_age_seconds: float) -> None:
@@ -72,6 +98,8 @@ def _remember(*, connection: Any, **_: Any) -> None:
     its_alias = getattr(connections._connections, connection.alias, None) is connection  # type: ignore[attr-defined]
     if its_alias and connection not in _mine.wrappers:
         _mine.wrappers.append(connection)
+    if its_alias and (of_job := _of_job.get(None)) is not None:
+        of_job.append(connection)
 
 
 class _Wrapped:
@@ -158,15 +186,20 @@ def discard(connection: Any) -> None:
     try:
         if raw is not None:
             raw.close()
+            if (pool := getattr(connection, "pool", None)) is not None:
+                pool.putconn(raw)  # which replaces it: else its place would be taken for ever
     finally:
         if getattr(connections._connections, alias, None) is connection:  # type: ignore[attr-defined]
             del connections[alias]
 
 
 def discard_all() -> None:
-    """Discard every connection of this thread."""
+    """Discard every connection of this thread. Raises nothing."""
     for connection in [*_mine.wrappers, *connections.all(initialized_only=True)]:
-        discard(connection)
+        try:
+            discard(connection)
+        except Exception:
+            log.exception("connection cannot be discarded alias=%s", connection.alias)
 
 
 def close_all() -> None:

@@ -2,7 +2,7 @@
 
 One UPDATE renews all leases and touches no job row; one plain read finds the flags. Three answers: renewed, lost,
 unreachable; only *lost* is final. On trouble the next try comes sooner, after a quarter of the period. Posts
-``fresh``: everything held at that instant was read, and these were flagged.
+``renewed``: these claims, as asked at that instant; and ``fresh``: everything held then was read, these were flagged.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Keeper(Loop):
                 self._renew(db, now)
             self._read_flags(db)
             if now >= self.next_beat:
+                self.next_beat = now + self.beat_seconds  # first: a row that somebody holds must not be asked for again
                 store.beat(db, self.facts())
-                self.next_beat = now + self.beat_seconds
             with self.wake:
                 self.wake.wait_for(self.stopping.is_set, timeout=self._pause_seconds())
 
@@ -72,12 +72,16 @@ class Keeper(Loop):
     def _renew(self, db: WorkerConnection, asked_at: float) -> None:
         self.next_renewal = asked_at + max(self.renew_seconds / 4, min(LEAST_RETRY_SECONDS, self.renew_seconds))
         claims = self.check_ins()
+        renewed: set[str] = set()
         if claims:
             renewed = store.renew_claims(db, claims, lease_seconds=self.lease_seconds)
             if len(renewed) < len(claims):
                 # Rescued, or ended this moment: the flags tell which jobs were lost.
                 log.debug("claims without a ledger row claims=%d", len(claims) - len(renewed))
-        self.next_renewal = asked_at + self.renew_seconds
+        if len(renewed) == len(claims):
+            # Else somebody may hold a row for the moment, whose lease runs on: tried again sooner.
+            self.next_renewal = asked_at + self.renew_seconds
+        self.inbox.post("renewed", asked_at, renewed)
 
     def _read_flags(self, db: WorkerConnection) -> None:
         fences = self.held()

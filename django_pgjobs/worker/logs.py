@@ -7,9 +7,12 @@ import logging
 import logging.handlers
 import queue
 import sys
+import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 LIMIT = 10_000
+LAST_WORDS_SECONDS = 3.0
 FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 
@@ -30,22 +33,43 @@ class _Listener(logging.handlers.QueueListener):
             if record.levelno >= handler.level:
                 handler.handle(record)
 
+    def stop_within(self, seconds: float) -> bool:
+        """Let it write what is left; return whether it has. A pipe that nobody reads is not waited for."""
+        thread: threading.Thread = self._thread  # type: ignore[assignment]
+        with contextlib.suppress(queue.Full):
+            self.enqueue_sentinel()
+        thread.join(seconds)
+        self._thread = None
+        return not thread.is_alive()
+
+
+@dataclass(slots=True)
+class _Listening:
+    """How the log thread ended."""
+
+    is_stuck: bool = False
+
 
 @contextlib.contextmanager
-def logging_in_a_thread() -> Iterator[None]:
-    """Within the block, what this package logs is written by a thread of its own."""
+def logging_in_a_thread() -> Iterator[_Listening]:
+    """Within the block, what this package logs is written by a thread of its own.
+
+    What it yields says afterwards whether that thread hangs: then no process may leave in the usual way, which
+    flushes what the thread is stuck in.
+    """
     logger = logging.getLogger("django_pgjobs")
     handlers, propagate = logger.handlers, logger.propagate
     reached = _reached(logger)
     records: queue.Queue[logging.LogRecord] = queue.Queue(LIMIT)
     listener = _Listener(records, *reached)
+    listening = _Listening()
     logger.handlers, logger.propagate = [_Handler(records)], False
     listener.start()
     try:
-        yield
+        yield listening
     finally:
         logger.handlers, logger.propagate = handlers, propagate
-        listener.stop()
+        listening.is_stuck = not listener.stop_within(LAST_WORDS_SECONDS)
 
 
 def _reached(logger: logging.Logger) -> list[logging.Handler]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import psycopg
 
 from django_pgjobs import store
-from django_pgjobs.worker.connection import WorkerConnection
+from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.loop import Connect, Loop, Posts
 
 log = logging.getLogger("django_pgjobs")
@@ -26,9 +26,13 @@ class Duty(Protocol):
         """Do it if it is due."""
         ...
 
+    def leave(self, db: store.Database) -> None:
+        """Do what is to be done once, when the worker leaves."""
+        ...
+
 
 class Maintainer(Loop):
-    """Ticks duties each second."""
+    """Ticks duties twice a second."""
 
     role = "maintenance"
 
@@ -37,16 +41,21 @@ class Maintainer(Loop):
         self.duties = duties
 
     def serve(self, db: WorkerConnection) -> None:
-        """Tick until stopped."""
+        """Tick until stopped, then take leave."""
         while not self.stopping.is_set():
             for duty in self.duties:
-                self._tick(duty, db)
+                self._do(duty.name, duty.tick, db)
             self.stopping.wait(TICK_SECONDS)
+        for duty in self.duties:
+            self._do(duty.name, duty.leave, db)
 
-    def _tick(self, duty: Duty, db: WorkerConnection) -> None:
+    def _do(self, name: str, work: Callable[[store.Database], None], db: WorkerConnection) -> None:
+        """Do it; trouble with one duty (a locked table, a slow statement) keeps none of the others from its turn."""
         try:
-            duty.tick(db)
-        except (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction):
-            raise
+            work(db)
+        except TROUBLE as error:
+            if isinstance(error, psycopg.errors.ReadOnlySqlTransaction) or db.gone:
+                raise
+            log.error("duty failed, tried again at its next turn duty=%s: %s", name, " ".join(str(error).split()))
         except Exception:
-            log.exception("duty failed, the others go on duty=%s", duty.name)
+            log.exception("duty failed, the others go on duty=%s", name)

@@ -6,13 +6,15 @@ answer about an earlier dispatch cannot be taken for one about a later.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from django_pgjobs import clock
 from django_pgjobs.attempt import BODY
 from django_pgjobs.conf import get_conf
 from django_pgjobs.store import ClaimedJob
+from django_pgjobs.worker.ladders import Stop
 
 if TYPE_CHECKING:
     from django_pgjobs.worker.children import Child
@@ -23,31 +25,32 @@ FRESH_SECONDS = 2.0
 ALLOWANCE_SECONDS = 5.0
 """What the deadline on the row adds to the timeout, for the time between claim and start."""
 
+MARGIN_SECONDS = 1.0
+"""How much sooner than the database we take a lease for ended, so that what still runs then has ended in time."""
+
 NEVER_SECONDS = 1e9
 
 ERROR_CHARS = 100_000
-
-MOST_CHARS = 4 * 1024 * 1024
-"""What one job may have to travel in a frame, whose bytes are up to six times as many."""
 
 WAITING, SENT, TAKING, ENDING = "waiting", "sent", "taking", "ending"
 
 
 @dataclass(slots=True, eq=False)
 class HeldClaim:
-    """One claim: when it was asked for, and how many of its jobs have not been flushed."""
+    """One claim: when it was asked for, how many of its jobs have not been flushed, until when it surely holds."""
 
     claim_id: str
     asked_at: float
     open: int
+    trusted_until: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
 class Run:
     """A claimed job on its way. ``run`` is 0 until it is dispatched; instants are ``clock.monotonic()``.
 
-    ``outcome`` is the end that is written after a callback; ``stop_cause`` why its executor is killed
-    for it; ``alone`` that it may have killed one by itself.
+    ``outcome`` is the end that is written after a callback; ``stops`` why it is being stopped, by cause;
+    ``collateral`` that its executor was terminated for another; ``alone`` that it may have killed one by itself.
     """
 
     job: ClaimedJob
@@ -68,8 +71,8 @@ class Run:
     cancel_by: str = ""
     cancel_reason: str = ""
     released: bool = False
-    stop_cause: str = ""
-    told: bool = False
+    stops: dict[str, Stop] = field(default_factory=dict)
+    collateral: bool = False
     alone: bool = False
 
     @property
@@ -93,6 +96,13 @@ class Run:
         return self.job.timeout_seconds if self.kind == BODY else get_conf().callback_seconds
 
 
+def facts(run: Run) -> str:
+    """Return what every log line about a run says, in the order of ``events``."""
+    job = run.job
+    text = f"name={job.name} job={job.id} attempt={job.attempt}/{job.max_attempts}"
+    return f"{text} claim={run.claim.claim_id} queue={job.queue}"
+
+
 class Table:
     """Every job this worker holds, by id, and the claims they came by."""
 
@@ -102,7 +112,7 @@ class Table:
 
     def adopt(self, claim_id: str, asked_at: float, jobs: list[ClaimedJob]) -> list[Run]:
         """Take note of a claim and return a run for each of its jobs."""
-        claim = self.claims[claim_id] = HeldClaim(claim_id, asked_at, len(jobs))
+        claim = self.claims[claim_id] = HeldClaim(claim_id, asked_at, len(jobs), asked_at + trust_seconds())
         fresh_until = asked_at + FRESH_SECONDS
         runs = [Run(job, claim, chars=_chars(job), fresh_until=fresh_until, since=asked_at) for job in jobs]
         self.held.update((run.job.id, run) for run in runs)
@@ -117,6 +127,17 @@ class Table:
             return None
         self.claims.pop(run.claim.claim_id, None)
         return run.claim.claim_id
+
+    def renewed(self, asked_at: float, claim_ids: Iterable[str]) -> None:
+        """Trust these claims for another lease, counted from before they were renewed."""
+        for claim_id in claim_ids:
+            claim = self.claims.get(claim_id)
+            if claim is not None:
+                claim.trusted_until = max(claim.trusted_until, asked_at + trust_seconds())
+
+    def trusted_until(self, at_most: float) -> float:
+        """Return the earliest instant at which one of the claims held is trusted no more."""
+        return min((claim.trusted_until for claim in self.claims.values()), default=at_most)
 
     def fences(self) -> list[tuple[int, str]]:
         """Return (id, claim_id) of every job held; may be called from another thread."""
@@ -136,6 +157,12 @@ class Table:
                 claim_id = run.claim.claim_id
                 check_ins[claim_id] = min(check_ins.get(claim_id, NEVER_SECONDS), max(left, 0.0))
         return check_ins
+
+
+def trust_seconds() -> float:
+    """Return how long a claim or renewal is believed in, from before it was asked for."""
+    lease = get_conf().lease_seconds
+    return lease - min(MARGIN_SECONDS, lease / 10)
 
 
 def _chars(job: ClaimedJob) -> int:

@@ -20,15 +20,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from django_pgjobs import clock
-from django_pgjobs.store import ClaimedJob
+from django_pgjobs.conf import get_conf
+from django_pgjobs.store import ClaimedJob, Rescued
 from django_pgjobs.worker.acking import Acker
 from django_pgjobs.worker.children import READY, Recipe
 from django_pgjobs.worker.claiming import Claimer
 from django_pgjobs.worker.crew import Crew
 from django_pgjobs.worker.dispatching import START_WITHIN_SECONDS, Dispatcher
-from django_pgjobs.worker.holding import Holding
+from django_pgjobs.worker.guarding import Guard
+from django_pgjobs.worker.holding import Holding, events_of_rescue
 from django_pgjobs.worker.inbox import Inbox
 from django_pgjobs.worker.loop import Loop
+from django_pgjobs.worker.recycling import Recycling
 from django_pgjobs.worker.runs import Table
 
 log = logging.getLogger("django_pgjobs")
@@ -46,6 +49,7 @@ class Limits:
     max_jobs: int | None = None
     until_idle: bool = False
     drain_seconds: float = 25.0
+    recycling: Recycling = Recycling()  # noqa: RUF009 (Recycling is frozen)
 
 
 class Supervisor:
@@ -79,8 +83,11 @@ class Supervisor:
             selector=self.selector,
             holding=self.holding,
             acker=acker,
+            guard=Guard(table, get_conf().lease_seconds),
+            recycling=limits.recycling,
             failed=self._fail,
         )
+        self.idle_tick_seconds = min(IDLE_TICK_SECONDS, get_conf().lease_seconds / 4)
         self.draining_until: float | None = None
         self.killed = False
         self.exit_status = 0
@@ -92,7 +99,9 @@ class Supervisor:
             "claimed": self._on_claimed,
             "stored": self.holding.stored,
             "lost": self.holding.lost,
+            "rescued": self._on_rescued,
             "fresh": self.holding.fresh,
+            "renewed": self.crew.guard.renewed,
             "idle": self._on_idle,
         }
 
@@ -119,6 +128,7 @@ class Supervisor:
             raise
         finally:
             self._unhear_signals()
+            self.crew.guard.close()
         return self.exit_status
 
     def _pause(self) -> float:
@@ -126,7 +136,7 @@ class Supervisor:
 
     def _tick_seconds(self) -> float:
         quiet = not self.table.held and all(child.state == READY for child in self.crew.children)
-        return IDLE_TICK_SECONDS if quiet and self.draining_until is None else TICK_SECONDS
+        return self.idle_tick_seconds if quiet and self.draining_until is None else TICK_SECONDS
 
     def _advance(self) -> None:
         now = clock.monotonic()
@@ -143,6 +153,7 @@ class Supervisor:
     def _tick(self, now: float) -> None:
         for loop in self.loops:
             loop.watch(now)
+        self.crew.guard.tick(now)
         self.crew.tick(now)
         self.dispatcher.take_back(self.crew.children, lambda run: now > run.since + START_WITHIN_SECONDS)
         self.holding.hand_back_stale(now)
@@ -161,10 +172,14 @@ class Supervisor:
 
     def _on_claimed(self, claim_id: str, asked_at: float, jobs: list[ClaimedJob]) -> None:
         self.holding.adopt(claim_id, asked_at, jobs)
+        self.crew.guard.adopted()
         self.claimer.adopted(len(jobs))
 
     def _on_idle(self, at: float) -> None:
         self.idle_at = at
+
+    def _on_rescued(self, rescued: list[Rescued]) -> None:
+        self.crew.tell(lambda: [event for job in rescued for event in events_of_rescue(job)])
 
     def _maybe_leave(self) -> None:
         if self.limits.max_jobs is not None and self.ended >= self.limits.max_jobs:

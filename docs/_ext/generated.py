@@ -148,6 +148,25 @@ def pgjobs_help() -> str:
     return _help_block("pgjobs")
 
 
+def _subparser(name: str) -> Any:
+    action = next(a for a in _parser("pgjobs")._actions if hasattr(a, "_choices_actions"))
+    return action.choices[name]
+
+
+def subcommand_options(name: str) -> list[tuple[str, str]]:
+    """(option, help) of what a subcommand of ``pgjobs`` takes, what is named without dashes included."""
+    return [
+        (", ".join(action.option_strings) or str(action.metavar), (action.help or "") % vars(action))
+        for action in _subparser(name)._actions
+        if "--help" not in action.option_strings
+    ]
+
+
+def operator_options() -> str:
+    """What ``pgjobs cancel`` and its like take."""
+    return _table(("option", "meaning"), [(_code(option), text) for option, text in subcommand_options("cancel")])
+
+
 def subcommands() -> list[str]:
     """Return the subcommands of ``pgjobs`` that have a help text; the others are hidden."""
     action = next(a for a in _parser("pgjobs")._actions if hasattr(a, "_choices_actions"))
@@ -478,6 +497,30 @@ def coverage() -> str:
 def not_applicable() -> str:
     """Rows that do not apply, with the reason."""
     return _table(("row", "reason"), [(id_, text) for id_, text in rows()["not_applicable"].items()])
+
+
+# Faults
+
+
+def faults_data() -> dict[str, Any]:
+    """Return ``_data/faults.toml``: what is survived by which test, and what was not tested."""
+    return tomllib.loads((DATA / "faults.toml").read_text(encoding="utf-8"))
+
+
+def faults() -> str:
+    """Fault → invariants → test → measured recovery."""
+    return _table(
+        ("fault", "what holds", "test", "recovery"),
+        [
+            (_escaped(f["fault"]), ", ".join(f["keeps"]), _readable(f["test"]), _escaped(f["recovery"]))
+            for f in faults_data()["faults"]
+        ],
+    )
+
+
+def untested_faults() -> str:
+    """What was not tested, and why."""
+    return _table(("fault", "why not"), [(_escaped(f["fault"]), f["why"]) for f in faults_data()["untested"]])
 
 
 # Options of @job and using

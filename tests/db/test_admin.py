@@ -532,12 +532,22 @@ def test_cancel_one_with_a_reason_under_view_and_cancel_permission_only() -> Non
     assert "not &lt;needed&gt;" in html(answer)
 
 
-def test_kill_a_running_job_is_a_request_to_its_worker(root: Client) -> None:
+@pytest.mark.parametrize("mode", ["ask", "interrupt", "kill"])
+def test_to_cancel_a_running_job_is_a_request_to_its_worker(root: Client, mode: str) -> None:
     row = make_one_of_each()["running"]
-    root.post(steer_url(row, "cancel"), {"mode": "kill", "reason": ""})
+    root.post(steer_url(row, "cancel"), {"mode": mode, "reason": ""})
     row.refresh_from_db()
-    assert (row.state, row.cancel_mode) == ("running", "kill")
+    assert (row.state, row.cancel_mode) == ("running", mode)
     assert row.cancel_requested_at is not None
+
+
+@pytest.mark.parametrize("action", ["retry", "abandon", "run_now"])
+def test_no_action_overwrites_the_attempt_of_a_running_job(root: Client, action: str) -> None:
+    """Its lease is live: whoever sends the form by hand, or from an old page, changes nothing."""
+    row = make_one_of_each()["running"]
+    before = Job.objects.filter(pk=row.pk).values().get()
+    root.post(steer_url(row, action), {"reason": "forced"})
+    assert Job.objects.filter(pk=row.pk).values().get() == before
 
 
 def test_retry_abandon_run_now_and_release_one(root: Client) -> None:
@@ -569,7 +579,7 @@ def test_what_an_operator_did_is_in_the_history(root: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [{}, {"mode": "interrupt"}, {"mode": "ask", "reason": "x" * 501}, {"mode": "ask", "reason": "a\0b"}]
+    "data", [{}, {"mode": "gently"}, {"mode": "ask", "reason": "x" * 501}, {"mode": "ask", "reason": "a\0b"}]
 )
 def test_a_form_that_is_wrong_changes_nothing_and_says_so(root: Client, data: dict[str, str]) -> None:
     row = make()

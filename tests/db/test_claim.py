@@ -218,6 +218,18 @@ def test_the_claim_returns_what_an_executor_needs(raw: RawDatabase) -> None:
     )  # fmt: skip
 
 
+def test_texts_that_no_registration_writes_come_cut_so_that_a_claim_stays_quick(raw: RawDatabase) -> None:
+    """A row forged with endless headers, description or error must not hold up its queue; its worker parks it."""
+    long = store.MOST_CHARS + 1
+    ids = register(3)
+    raw.query("UPDATE pgjobs_job SET headers = to_jsonb(repeat('h', %s)) WHERE id = %s", [2 * long, ids[0]])
+    raw.query("UPDATE pgjobs_job SET description = repeat('d', %s) WHERE id = %s", [2 * long, ids[1]])
+    raw.query("UPDATE pgjobs_job SET error = repeat('e', %s) WHERE id = %s", [2 * long, ids[2]])
+    found = {job.id: job for job in claim(raw, 3).jobs}
+    assert len(found[ids[0]].headers or "") == len(found[ids[1]].description) == len(found[ids[2]].error) == long
+    assert found[ids[1]].headers is None
+
+
 def test_a_payload_too_big_for_the_channel_is_not_returned_but_read_under_the_fence(raw: RawDatabase) -> None:
     """The size that counts is that of the text, also where the stored value is compressed to little."""
     limit = store.INLINE_PAYLOAD_BYTES
@@ -328,9 +340,11 @@ def test_the_row_that_makes_a_claim_fail_is_parked_alone(raw: RawDatabase) -> No
     with pytest.raises(psycopg.DataError):
         claim(raw, 1)
     [pair] = from_the_beginning(("default", 0))
-    assert store.park_unclaimable(raw, pair, "timeout out of range") == [poison]
+    assert store.park_unclaimable(raw, pair, "timeout out of range", {"test.job": "this code"}) == [poison]
     assert (job(poison).state, job(poison).hold_reason, job(poison).attempt) == ("parked", "timeout out of range", 0)
+    assert store.unpark_jobs(raw, {"test.job": "this code"}, limit=5) == [], "it would fail here again and again"
     assert claim(raw, 5).ids == [normal]
+    assert [found.id for found in store.unpark_jobs(raw, {"test.job": "other code"}, limit=5)] == [poison]
 
 
 def test_everything_works_in_a_transaction_of_django(committed: None) -> None:

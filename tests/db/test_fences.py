@@ -26,6 +26,7 @@ from tests.plugins.fix_db import (
     register,
     wait_until,
 )
+from tests.plugins.sabotage import fence_lines, line_id, lines_of, sabotage
 
 WRITES: dict[str, Callable[[store.Database, store.End], object]] = {
     "finalise_success": lambda db, end: store.finalise_success(db, [end], AUTHOR),
@@ -126,26 +127,7 @@ def violations(db: RawDatabase, name: str, scenario: Callable[[RawDatabase], sto
     return [what for what, happened in found.items() if happened]
 
 
-def lines_of(marker: str, names: list[str] | tuple[str, ...]) -> list[tuple[str, str]]:
-    return [(name, line) for name in names for line in sql.statement(name).splitlines() if marker in line]
-
-
-def sabotage(monkeypatch: pytest.MonkeyPatch, name: str, line: str) -> None:
-    """Take ``line`` out of the text that the store runs."""
-    whole = sql.statement
-
-    def statement(asked: str) -> str:
-        lines = whole(asked).splitlines()
-        if asked == name:
-            assert line in lines
-            lines.remove(line)
-        return "\n".join(lines)
-
-    monkeypatch.setattr(sql, "statement", statement)
-
-
-FENCES = lines_of("-- fence", sql.names())
-
+FENCES = fence_lines()
 
 RESCUE = [(name, line) for name, line in FENCES if name == "rescue_jobs"]
 """No attempt's write: it takes a claim away. Its fence matters only while it runs; see the end of this module."""
@@ -167,7 +149,7 @@ def test_a_claim_without_a_right_leaves_no_trace(
 @pytest.mark.parametrize(
     ("name", "line"),
     [fence for fence in FENCES if fence not in RESCUE],
-    ids=lambda value: " ".join(value.split()).removesuffix(" -- fence"),
+    ids=line_id,
 )
 def test_without_a_line_of_its_fence_a_statement_is_unsafe(
     raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, name: str, line: str
@@ -317,7 +299,7 @@ def test_a_rescue_leaves_alone_what_its_owner_has_changed_since_it_looked(
     assert not rescued_anyway(raw, db_connection, background, monkeypatch, meanwhile)
 
 
-@pytest.mark.parametrize(("name", "line"), RESCUE, ids=lambda value: " ".join(value.split()).removesuffix(" -- fence"))
+@pytest.mark.parametrize(("name", "line"), RESCUE, ids=line_id)
 def test_without_a_line_of_its_fence_a_rescue_is_unsafe(
     raw: RawDatabase,
     db_connection: Callable[..., RawDatabase],

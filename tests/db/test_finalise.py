@@ -148,7 +148,7 @@ def test_a_release_without_a_cause_leaves_the_job_as_it_was(raw: RawDatabase) ->
     before = raw.row(one)
     claimed = claim(raw)
     [back] = store.release_jobs(raw, claimed.ends(), AUTHOR)
-    assert back == (one, "default", 0)
+    assert back == store.Released(one, "default", 0, times=0)
     assert raw.row(one) == {**before, "claimed_at": raw.row(one)["claimed_at"]}
     assert not Attempt.objects.exists()
 
@@ -158,6 +158,19 @@ def test_a_release_of_what_had_started_is_in_the_history(raw: RawDatabase) -> No
     store.release_jobs(raw, claimed.ends(cause="released", seconds=4.0, failure=FAILURE), AUTHOR)
     kept = Attempt.objects.get()
     assert (kept.number, kept.cause, kept.message, kept.duration_seconds) == (1, "released", "card refused", 4.0)
+
+
+def test_releases_of_what_had_started_are_counted(raw: RawDatabase) -> None:
+    """What never started counts for nothing, and another cause neither."""
+    register()
+    times = []
+    for cause in ("released", None, "released", "failed", "released"):
+        claimed = claim(raw)
+        if cause == "failed":
+            store.finalise_retry(raw, claimed.ends(cause=cause, failure=FAILURE), AUTHOR)
+        else:
+            times += [back.times for back in store.release_jobs(raw, claimed.ends(cause=cause), AUTHOR)]
+    assert times == [1, 0, 2, 3]
 
 
 def test_parking_holds_the_job_for_other_code_and_gives_the_attempt_back(raw: RawDatabase) -> None:
@@ -206,7 +219,7 @@ def test_a_job_that_was_to_be_cancelled_does_not_go_back_into_the_queue(raw: Raw
     assert list(REQUEUE[name](raw, ends)) == []
     assert raw.row(one) == before
     assert not Attempt.objects.exists()
-    assert store.read_fences(raw, claimed.fences())[one] == (one, True, False, None, False, True)
+    assert store.read_fences(raw, claimed.fences())[one] == (one, True, False, None, False, True, True)
 
 
 def test_a_success_after_a_request_to_cancel_is_a_success(raw: RawDatabase) -> None:
@@ -256,7 +269,15 @@ def test_a_batch_does_not_wait_for_a_locked_row(raw: RawDatabase, other: RawData
     ends = claimed.ends(delay=0.0, cause="failed", seconds=0.0, failure=FAILURE)
     first = [row if isinstance(row, int) else row[0] for row in writes[name](raw, ends)]
     assert sorted(first) == [claimed.ids[0], claimed.ids[2]]
-    assert store.read_fences(raw, [(busy, str(claimed.claim_id))])[busy] == (busy, True, False, None, False, False)
+    assert store.read_fences(raw, [(busy, str(claimed.claim_id))])[busy] == (
+        busy,
+        True,
+        False,
+        None,
+        False,
+        False,
+        True,
+    )
     other.rollback()
     assert [row if isinstance(row, int) else row[0] for row in writes[name](raw, ends[1:2])] == [busy]
 
@@ -295,7 +316,7 @@ def test_a_lost_answer_to_marking_is_known_as_done(raw: RawDatabase) -> None:
         raw, claimed.ends(outcome="abandoned", cause="failed", failure=FAILURE), AUTHOR, allowance_seconds=1
     )
     reading = store.read_fences(raw, claimed.fences())[one]
-    assert reading == (one, True, False, "failed", True, False)
+    assert reading == (one, True, False, "failed", True, False, True)
 
 
 def test_a_ledger_row_goes_after_the_last_of_its_jobs(raw: RawDatabase) -> None:

@@ -51,7 +51,8 @@ STATEMENTS: dict[str, Callable[[store.Database, Claimed], object]] = {
     "rescue_jobs": lambda db, _: store.rescue_jobs(
         db, limit=5, quiet_seconds=0, grace_seconds=10, stale_seconds=60, without_on_cancel=[], without_on_abandon=[]
     ),
-    "park_unclaimable": lambda db, _: store.park_unclaimable(db, from_the_beginning(("default", 0))[0], "x"),
+    "audit_claims": lambda db, _: store.audit_claims(db, store.BEGINNING, limit=BATCH, lease_seconds=30),
+    "park_unclaimable": lambda db, _: store.park_unclaimable(db, from_the_beginning(("default", 0))[0], "x", {}),
 }
 """What a worker runs on its own connections and what touches jobs; each for a batch of jobs."""
 

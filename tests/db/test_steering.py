@@ -203,16 +203,19 @@ def test_a_running_job_gets_the_request_and_keeps_its_claim(raw: RawDatabase) ->
 
 
 def test_a_second_cancel_may_be_harder_and_keeps_the_first_instant(raw: RawDatabase) -> None:
+    """X10: a mode only becomes stronger."""
     one = running(raw)
     job(one).cancel()
     first = job(one).cancel_requested_at
-    job(one).cancel(mode="kill")
-    assert (job(one).cancel_requested_at, job(one).cancel_mode) == (first, "kill")
+    for mode, kept in [("interrupt", "interrupt"), ("kill", "kill"), ("ask", "kill"), ("interrupt", "kill")]:
+        job(one).cancel(mode=mode, reason=mode)
+        after = job(one)
+        assert (after.cancel_requested_at, after.cancel_mode, after.cancel_reason) == (first, kept, mode)
 
 
 def test_an_unknown_mode_is_refused(raw: RawDatabase) -> None:
     one = ready(raw)
-    with pytest.raises(ValueError, match="'ask', 'kill', not 'gently'"):
+    with pytest.raises(ValueError, match="'ask', 'interrupt', 'kill', not 'gently'"):
         job(one).cancel(mode="gently")
     assert job(one).state == "ready"
 

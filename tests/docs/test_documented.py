@@ -62,12 +62,20 @@ def test_every_option_of_a_command_is_documented(command):
     assert [option for option, _ in options if f"`{option}`" not in made.runjobs_options()] == []
 
 
+@pytest.mark.parametrize("subcommand", ["cancel", "retry", "abandon", "release"])
+def test_every_option_of_an_operators_subcommand_is_documented(subcommand):
+    options = made.subcommand_options(subcommand)
+    assert all(text for _, text in options)
+    assert [option for option, _ in options if f"`{option}`" not in made.operator_options()] == []
+
+
 def test_every_subcommand_has_a_heading():
     assert [name for name in made.subcommands() if f"## pgjobs {name}\n" not in read("reference/commands")] == []
 
 
 def test_options_named_on_any_page_exist():
-    known = {word for option, _ in made.command_options("runjobs") for word in re.findall(r"--[\w-]+", option)}
+    options = [*made.command_options("runjobs"), *made.subcommand_options("cancel")]
+    known = {word for option, _ in options for word in re.findall(r"--[\w-]+", option)}
     foreign = {"--init", "--stop-timeout", "--settings", "--noinput", "--username", "--email", "--help"}
     for page in pages():
         named = set(re.findall(r"(?<![\w-])--[a-z][\w-]+", page.read_text(encoding="utf-8")))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import re
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -16,9 +19,11 @@ from typing import Any
 from django.db import connection, transaction
 from django.utils import timezone, translation
 
+import django_pgjobs
 from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze, current_context, job
 from django_pgjobs.models import Job
-from tests.e2e import stage
+from tests.chaos import guests  # noqa: F401 (its jobs are registered)
+from tests.e2e import hard, stage  # noqa: F401 (its jobs are registered)
 from tests.e2e.values import RESULTS
 
 NOW = Backoff(0)
@@ -27,6 +32,10 @@ if os.environ.get("PGJOBS_TEST_BOOT") == "raises" and "executor" in sys.argv:
     raise RuntimeError("the jobs of this project cannot be imported")
 if os.environ.get("PGJOBS_TEST_BOOT") == "sleeps" and "executor" in sys.argv:
     time.sleep(60)
+if os.environ.get("PGJOBS_TEST_BOOT") == "deployed" and "executor" in sys.argv and stage.here().is_open("deployed"):
+    django_pgjobs.__version__ = "99.0"
+if os.environ.get("PGJOBS_TEST_BOOT") == "breaks" and "executor" in sys.argv and stage.here().is_open("broken"):
+    raise RuntimeError("the new code of this project cannot be imported")
 if os.environ.get("PGJOBS_TEST_NEWER"):
     from tests.e2e import newer  # noqa: F401
 
@@ -159,6 +168,45 @@ async def spins_on_the_loop() -> None:
 def holds_the_gil_for_ever() -> None:
     stage.here().note("start", "gil", os.getpid())
     re.match(r"(a+)+$", "a" * 64 + "b")
+
+
+@job
+def holds_the_gil_for(seconds: float) -> None:
+    """Sorting compares in C, and no comparison of texts lets another thread run."""
+    stage.here().note("start", "gil", os.getpid())
+    texts = [str(n * 7919 % 1_000_003) for n in range(200_000)]
+    until = time.monotonic() + seconds
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(3600)
+    while time.monotonic() < until:
+        sorted(texts)
+    sys.setswitchinterval(interval)
+    stage.here().note("held")
+
+
+@job(max_attempts=1)
+def breaks_the_channel() -> None:
+    """Closes descriptors that are not its own, as a careless daemoniser does."""
+    time.sleep(0.1)
+    for name in os.listdir("/proc/self/fd"):
+        descriptor = int(name)
+        with contextlib.suppress(OSError):
+            if descriptor > 2 and stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                with socket.socket(fileno=os.dup(descriptor)) as theirs:
+                    if theirs.family == socket.AF_UNIX:
+                        theirs.shutdown(socket.SHUT_RDWR)
+    time.sleep(30)
+
+
+_eaten: list[bytearray] = []
+
+
+@job(max_attempts=1)
+def eats_memory(megabytes: int) -> int:
+    """Takes memory, touches it, and never gives it back."""
+    _eaten.append(bytearray(b"x" * (1024 * 1024)) * megabytes)
+    stage.here().note("ate", os.getpid(), megabytes)
+    return os.getpid()
 
 
 @job

@@ -14,6 +14,8 @@ def connect() -> None:
     signals.attempt_ended.connect(on_ended)
     signals.job_finished.connect(on_finished)
     signals.job_retried.connect(on_retried)
+    signals.job_rescued.connect(on_rescued)
+    signals.lease_lost.connect(on_lost)
 
 
 def on_started(context: Any, **_: Any) -> None:
@@ -32,3 +34,11 @@ def on_finished(job_id: int, outcome: str, **_: Any) -> None:
 
 def on_retried(job_id: int, attempt: int, delay: float, **_: Any) -> None:
     stage.here().note("signal", job_id, "retried", attempt, delay, Job.objects.get(pk=job_id).state)
+
+
+def on_rescued(job_id: int, cause: str, outcome: str, queue: str, attempt: int, **_: Any) -> None:
+    stage.here().note("signal", job_id, "rescued", cause, attempt, queue, outcome or "ready")
+
+
+def on_lost(job_id: int, action: str, reason: str, **_: Any) -> None:
+    stage.here().note("signal", job_id, "lost", action, reason)

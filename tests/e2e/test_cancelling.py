@@ -134,7 +134,7 @@ def test_a_job_in_the_buffer_that_is_cancelled_never_runs(shared_worker: WorkerP
 
 
 def test_a_running_job_that_is_released_is_ready_again_uncharged(shared_worker: WorkerProcess) -> None:
-    """P34 C53: its process is killed for it, its place in the history says why, and it runs again."""
+    """P34 C53: it is interrupted, its place in the history says why, and it runs again."""
     job = running(shared_worker, jobs.waits.register("once more"), "start", "once_more")
     job.release(by="x")
     wait_until(lambda: shared_worker.stage.count("start", "once_more") == 2, 20, "it runs again")

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -114,6 +115,36 @@ def test_outcomes_of_an_outage_are_written_afterwards(
     assert process.stop() == 0
     process.hear("database is back loop=ack")
     assert ask(url, "SELECT count(*) FROM pgjobs_claim") == [(0,)]
+
+
+def test_in_an_outage_nothing_starts_whose_claim_cannot_be_confirmed(
+    worker: Workers, server: EmbeddedServer, stage: Stage
+) -> None:
+    """C1 C3: it waits for a thread while the server is away: not started, not taken for lost; afterwards it runs."""
+    url = server.url
+    process = worker(threads=1, env={"DATABASE_URL": url}, conf={"POLL_SECONDS": 0.5})
+    for _ in range(40):
+        put(url, "no_op")
+    wait_until(lambda: outcomes(url).count(("succeeded", 1)) == 40, 30, "the worker knows that jobs are short")
+    both = (
+        "INSERT INTO pgjobs_job (name, max_attempts, payload) VALUES ('tests.e2e.jobs.waits', 3, %s),"
+        " ('tests.e2e.jobs.effect', 3, %s)"
+    )
+    ask(url, both, call("slow"), call("next"))
+    wait_until(lambda: stage.count("start", "slow"), 20, "the first runs")
+    claimed = "SELECT count(*) FROM pgjobs_job WHERE state = 'running'"
+    wait_until(lambda: ask(url, claimed) == [(2,)], 20, "and the second is claimed")
+    server.halt()
+    process.hear("database trouble, will try again loop=keep")
+    old = time.monotonic() + 3.5
+    wait_until(lambda: time.monotonic() > old, 10, "the last reading of its claim is old")
+    stage.open("slow")
+    wait_until(lambda: stage.count("end", "slow"), 10, "the thread is free")
+    process.hear("database trouble, will try again loop=ack")
+    assert stage.count("effect", "next") == 0
+    server.start()
+    wait_until(lambda: outcomes(url).count(("succeeded", 1)) == 42, 40, "both have run, on their first attempt")
+    assert not process.said("lease lost")
 
 
 @pytest.mark.slow

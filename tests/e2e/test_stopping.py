@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 import time
 
 import pytest
@@ -13,7 +14,7 @@ from django.db import connection
 
 from django_pgjobs import register_many
 from django_pgjobs.models import Heartbeat, Job
-from tests.e2e import jobs
+from tests.e2e import hard, jobs
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import patience, wait_until
 from tests.plugins.fix_worker import Workers, age, ended, history, read
@@ -127,7 +128,7 @@ def test_a_signal_while_it_waits_for_the_database_ends_it(worker: Workers) -> No
 
 @pytest.mark.slow
 def test_a_killed_supervisor_leaves_no_process_behind(worker: Workers, stage: Stage) -> None:
-    """C12 D11: within a second or so, a job that keeps the interpreter included; another worker takes the jobs over."""
+    """C12 D11: before its lease ends, a job that keeps the interpreter included; another worker takes the jobs over."""
     conf = {"LEASE_SECONDS": 3.0, "RENEW_SECONDS": 1.0, "BEAT_SECONDS": 1.0, "STALE_SECONDS": 3.0}
     process = worker(processes=2, conf=conf)
     stubborn = jobs.holds_the_gil_for_ever.register()
@@ -138,7 +139,7 @@ def test_a_killed_supervisor_leaves_no_process_behind(worker: Workers, stage: St
     ended(program)
     os.kill(process.pid, signal.SIGKILL)
     process.process.wait(10)
-    wait_until(lambda: not process.processes(), 2, "no process is left")
+    wait_until(lambda: not process.processes(), 4, "no process is left")
     Job.objects.filter(pk=stubborn.pk).cancel()
     worker(conf=conf)
     wait_until(lambda: stage.count("start", "one") == 2, 20, "another worker runs it")
@@ -192,7 +193,9 @@ def test_a_name_with_everything_in_it(worker: Workers, stage: Stage) -> None:
     """D24, C66: a worker's label is on its attempts, and data where a killed executor's connections are looked up."""
     name = "o'brien; -- wörker %s"
     process = worker(f"--name={name}")
-    job = jobs.sleeps_in_the_database.using(timeout=1, max_attempts=1).register()
+    job = jobs.sleeps_in_the_database.using(timeout=60, max_attempts=1).register()
+    wait_until(lambda: Job.objects.get(pk=job.pk).state == "running" and age(job) > 0.5, 15, "it sleeps")
+    job.cancel(mode="kill")
     (after,) = ended(job)
     assert after.attempts.get().worker_name == name
     assert Heartbeat.objects.get(name=name).state == "running"
@@ -231,3 +234,67 @@ def test_a_watcher_whose_terminal_is_closed_takes_its_worker_along(worker: Worke
     process.signal(signal.SIGHUP)
     assert process.wait() == 0, process.log
     wait_until(lambda: not process.processes(), 15, "nobody of it is left")
+
+
+@pytest.mark.parametrize("mode", ["ask", "interrupt", "kill"])
+def test_a_cancel_is_heard_while_draining_and_without_notify(worker: Workers, stage: Stage, mode: str) -> None:
+    """D22 X10 §4: within a second by the flags alone, while a stop is already under way."""
+    process = worker(threads=2, conf={"NOTIFY": False, "POLL_SECONDS": 0.2, "DRAIN_SECONDS": 60.0})
+    job = jobs.obedient.register("fail") if mode == "ask" else hard.goes_on.register("sleeps", "drained")
+    (pid,) = process.executors()
+    started(stage, str(job.pk) if mode == "ask" else "drained")
+    process.signal(15)
+    process.hear("worker drains")
+    asked_at = time.monotonic()
+    job.cancel(mode=mode)
+    if mode == "kill":
+        wait_until(lambda: pid not in process.executors(), 5, "its process is dead")
+        seen_at = time.monotonic()
+    else:
+        wait_until(lambda: stage.count("saw" if mode == "ask" else "stopped"), 5, "the job has seen it")
+        seen_at = stage.traces("saw" if mode == "ask" else "stopped")[0].at
+    assert seen_at - asked_at < patience(1)
+    assert process.wait() == 0, process.log
+    assert read(job).outcome == "cancelled"
+
+
+def test_an_idle_worker_drains_at_once(worker: Workers, stage: Stage) -> None:
+    """§4 drain: nothing is waited for that is not there; alone on a machine it takes half a second to a second."""
+    process = worker(processes=2)
+    assert ended(jobs.effect.register("warm"))[0].outcome == "succeeded"
+    began = time.monotonic()
+    assert process.stop() == 0, process.log
+    took = time.monotonic() - began
+    assert took < patience(4), f"{took:.2f} s"
+
+
+def test_a_worker_whose_watcher_was_killed_stops(worker: Workers, stage: Stage) -> None:
+    """Nobody is left to restart it with new code, or to stop it."""
+    process = worker("--reload")
+    running = jobs.waits.register("one")
+    started(stage, "one")
+    os.kill(process.pid, signal.SIGKILL)
+    process.process.wait(10)
+    wait_until(lambda: process.said("worker drains: SIGTERM"), 10, "the worker has noticed")
+    stage.open("one")
+    wait_until(lambda: not process.processes(), 15, "nobody of it is left")
+    assert (read(running).outcome, read(running).attempt) == ("succeeded", 1)
+
+
+def test_a_worker_stops_though_nobody_reads_what_it_says(worker: Workers, stage: Stage) -> None:
+    """A pipe to a log collector that hangs: it blocks the log thread only, and the interpreter's end not at all."""
+    fifo = stage.path / "log-fifo"
+    os.mkfifo(fifo)
+    reading = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    process = worker(
+        program=("/bin/sh", "-c", f'exec "$0" "$@" >{fifo} 2>&1', sys.executable, "-m", "django"), ready=False
+    )
+    assert ended(jobs.effect.register("first"))[0].outcome == "succeeded"
+    with open(fifo, "wb", buffering=0) as filling:
+        os.set_blocking(filling.fileno(), False)
+        with contextlib.suppress(BlockingIOError):
+            while filling.write(b"x" * 4096):
+                pass
+    assert process.stop() == 0
+    os.close(reading)
+    assert Heartbeat.objects.get(name=process.name).state == "stopped"

@@ -206,6 +206,20 @@ def test_a_halted_server_resumes_with_its_data_and_port():
             assert connection.execute("select number from survivor").fetchone() == (1,)
 
 
+def test_its_parameters_can_be_set_and_count_from_the_next_start():
+    with EmbeddedServer(fsync=False, settings={"max_connections": "20"}) as running:
+
+        def shown() -> object:
+            with psycopg.connect(running.url) as connection:
+                return connection.execute("SHOW max_connections").fetchone()
+
+        assert shown() == ("20",)
+        running.settings["max_connections"] = "30"
+        running.halt()
+        running.start()
+        assert shown() == ("30",)
+
+
 def test_a_taken_port_is_replaced(monkeypatch):
     with EmbeddedServer(fsync=False) as first:
         second = EmbeddedServer(fsync=False)

@@ -30,7 +30,7 @@ T = TypeVar("T")
 PATIENCE = float(os.environ.get("PGJOBS_TEST_PATIENCE", "1"))
 """Multiplies every timeout of the tests."""
 
-TABLES = ("pgjobs_job", "pgjobs_claim", "pgjobs_attempt", "pgjobs_heartbeat")
+TABLES = ("pgjobs_job", "pgjobs_claim", "pgjobs_attempt", "pgjobs_heartbeat", "pgjobs_leader_term")
 
 WORKER = UUID("00000000-0000-4000-8000-000000000001")
 AUTHOR = store.Author(WORKER, "test worker", "release 1")
@@ -188,7 +188,21 @@ def django_db_setup(
     yield
     if not django_db_keepdb:
         with django_db_blocker.unblock():
+            _end_other_sessions()
             teardown_databases(made, verbosity=0)
+
+
+def _end_other_sessions() -> None:
+    """A thread's connection that nobody has closed yet would keep its database from being dropped."""
+    for each in connections.all():
+        if each.vendor == "postgresql":
+            each.close()
+            with each.cursor() as cursor:
+                cursor.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+            each.close()
 
 
 @pytest.fixture

@@ -64,6 +64,9 @@ class WorkerProcess:
             TAG: self.tag,
             **env,
         }
+        # Workers are not traced: an exception that is raised in a thread from outside does not get on with a tracer.
+        for variable in ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START"):
+            environment.pop(variable, None)
         named = () if any(argument.startswith("--name") for argument in arguments) else (f"--name={self.name}",)
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(

@@ -19,7 +19,7 @@ from django_pgjobs import job as define
 from django_pgjobs.attempt import BODY, ON_ABANDON, ON_CANCEL, Item, Prepared, Told
 from django_pgjobs.backoff import LONGEST_SECONDS
 from django_pgjobs.decisions import Decision, Failure
-from django_pgjobs.exceptions import PgJobsError, UnstorableResult
+from django_pgjobs.exceptions import DeadlinePassed, PgJobsError, UnstorableResult, WorkerStopping
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.payload import encode_payload, encode_result
 
@@ -386,6 +386,24 @@ def test_any_end_but_success_of_a_cancelled_job_is_a_cancel(definition: JobDefin
         decision = perform(definition, family, told=told, attempt=5)
         assert isinstance(decision, decide.Cancel)
         failure(decision)
+
+
+@pytest.mark.parametrize("definition", [does, adoes], ids=["sync", "async"])
+def test_a_failure_of_an_interrupted_job_is_laid_to_the_interrupt(definition: JobDefinition[..., Any]) -> None:
+    """C26: whatever it raises in the end. What it says by its own word, or returns, stands."""
+    late = Told(interrupt=DeadlinePassed)
+    retried = perform(definition, "value", told=late, attempt=1)
+    assert isinstance(retried, decide.Retry)
+    assert retried.cause == "timeout"
+    given_up = perform(definition, "value", told=late, attempt=5)
+    assert isinstance(given_up, decide.Abandon)
+    assert (given_up.reason, given_up.cause) == ("no attempts left", "timeout")
+    handed_back = perform(definition, "value", told=Told(interrupt=WorkerStopping), attempt=5)
+    assert isinstance(handed_back, decide.Release)
+    assert handed_back.failure is not None
+    for told in (late, Told(interrupt=WorkerStopping)):
+        assert perform(definition, "fine", told=told) == decide.Succeed('"fine"')
+        assert isinstance(perform(definition, "snooze", told=told), decide.Snooze)
 
 
 def test_a_job_hears_of_the_wish_while_it_runs() -> None:

@@ -31,6 +31,8 @@ DEFAULTS = {
     "callback_seconds": 10.0,
     "ready_seconds": 120.0,
     "executor_conn_max_age_seconds": 60.0,
+    "executor_max_jobs": None,
+    "executor_max_megabytes": None,
     "threads": 4,
     "async_slots": 50,
     "payload_limit_bytes": 1048576,
@@ -46,7 +48,7 @@ DEFAULTS = {
 
 
 def test_the_defaults(settings: Any) -> None:
-    """Rows C4, D1, D3."""
+    """Rows C4, C5, D1, D2, D3, W12, X4: a lease of 30 s, renewed each 10 s; 5 attempts."""
     settings.PGJOBS = {}
     found = dataclasses.asdict(get_conf())
     assert found.pop("processes") == min(4, usable_cores())
@@ -98,6 +100,7 @@ def test_a_value_is_kept_in_one_form(settings: Any, key: str, given: Any, kept: 
         ({"THREADS": "4"}, "type", "must be a whole number, not '4'."),
         ({"THREADS": True}, "type", "must be a whole number, not True."),
         ({"THREADS": 4.0}, "type", "must be a whole number, not 4.0."),
+        ({"ASYNC_SLOTS": 0}, "range", "must be from 1 to 100000, not 0. The default is 50."),
         ({"THREADS": 0}, "range", "must be from 1 to 1000, not 0. The default is 4."),
         ({"PROCESSES": 0}, "range", "from 1 to 1000"),
         ({"LEASE_SECONDS": "30s"}, "type", "must be a number of seconds or a timedelta"),

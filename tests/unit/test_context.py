@@ -18,6 +18,7 @@ class Wish:
     requested = False
     by = ""
     reason = ""
+    trusted_until = float("inf")
 
 
 def make_context(**changes: Any) -> JobContext:
@@ -65,6 +66,17 @@ def test_a_wish_to_cancel_is_seen_when_it_comes() -> None:
     assert (context.cancelled, context.cancelled_by, context.cancel_reason) == (False, "", "")
     wish.requested, wish.by, wish.reason = True, "anna", "wrong customer"
     assert (context.cancelled, context.cancelled_by, context.cancel_reason) == (True, "anna", "wrong customer")
+
+
+def test_a_lease_is_trusted_until_its_worker_could_not_renew_in_time() -> None:
+    """P11: and again once it could."""
+    wish = Wish()
+    context = make_context(cancellation=wish)
+    seen = []
+    for seconds in (60, -0.001, 60):
+        wish.trusted_until = clock.monotonic() + seconds
+        seen.append(context.lease_is_trusted)
+    assert seen == [True, False, True]
 
 
 def test_progress_reaches_the_reporter_cut_and_cleaned() -> None:

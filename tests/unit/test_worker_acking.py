@@ -34,7 +34,7 @@ class Heard:
     def told(self, kind: str) -> list[int]:
         """The ids that were told of, in order, once for each time."""
         if kind == "lost":
-            return [run.job.id for what, *facts in self.posts if what == "lost" for run in facts[0]]
+            return [run.job.id for what, *facts in self.posts if what == "lost" for run, _, _ in facts[0]]
         return [run.job.id for what, *facts in self.posts if what == "stored" for run, _, _ in facts[1]]
 
 
@@ -47,16 +47,18 @@ class Server:
         self.writes: list[tuple[str, list[int]]] = []
         self.fails: Callable[[str, Sequence[End]], None] = lambda kind, ends: None
         self.away = False
+        self.gone: set[int] = set()
 
     def write(self, db: Any, kind: str, ends: Sequence[End], author: Author) -> dict[int, Any]:
         self.writes.append((kind, [end.id for end in ends]))
         self.fails(kind, ends)
-        return {end.id: None for end in ends if end.id not in self.locked and end.id not in self.readings}
+        not_now = self.locked | set(self.readings) | self.gone
+        return {end.id: None for end in ends if end.id not in not_now}
 
     def read_fences(self, db: Any, fences: Sequence[tuple[int, str]]) -> dict[int, FenceReading]:
         if self.away:
             raise psycopg.OperationalError("server closed the connection")
-        busy = {id: FenceReading(id, True, False, None, False, False) for id, _ in fences if id in self.locked}
+        busy = {id: FenceReading(id, True, False, None, False, False, True) for id, _ in fences if id in self.locked}
         return busy | {id: self.readings[id] for id, _ in fences if id in self.readings}
 
 
@@ -176,7 +178,7 @@ def test_an_end_that_was_written_by_an_earlier_try_is_told_from_one_that_rescue_
     """``reading``: the claim is still ours, the job has ended, the cause in the history under our claim."""
     ours, ended, cause = reading
     put(acker, kind, 1, **facts)
-    server.readings[1] = FenceReading(1, ours, ended, cause, False, False)
+    server.readings[1] = FenceReading(1, ours, ended, cause, False, False, ours)
     flush(acker)
     assert (heard.told("stored"), heard.told("lost")) == (([1], []) if told == "stored" else ([], [1]))
     assert acker.count == 0
@@ -217,3 +219,91 @@ def test_unflushed_failures_are_bounded_as_results_are(acker: Acker) -> None:
     put(acker, RETRY, 1, failure=Failure("E", "", (), "x" * (UNFLUSHED_BYTES // 2)))
     put(acker, SUCCESS, 2, result="x" * (UNFLUSHED_BYTES // 2))
     assert acker.full
+
+
+@pytest.mark.parametrize(
+    ("reading", "reason"),
+    [
+        (None, "its row is gone"),
+        ((False, False, None, True), "another claim has it"),
+        ((False, False, None, False), "it was taken back"),
+        ((False, True, None, True), "it has ended under another claim"),
+        ((True, True, "lost", True), "rescue has ended it"),
+    ],
+)
+def test_a_refused_write_is_told_with_what_it_was_and_why(
+    server: Server, heard: Heard, acker: Acker, reading: Any, reason: str
+) -> None:
+    """C58 P36: and it is counted."""
+    runs = put(acker, SUCCESS, 1)
+    if reading is None:
+        server.gone = {1}
+    else:
+        ours, ended, cause, claimed = reading
+        server.readings[1] = FenceReading(1, ours, ended, cause, False, False, claimed)
+    flush(acker)
+    assert heard.posts == [("lost", [(runs[0], "complete the job", reason)])]
+    assert acker.refused == {"complete the job": 1}
+
+
+def test_two_runs_of_one_job_are_never_written_by_one_statement(server: Server, heard: Heard, acker: Acker) -> None:
+    """C45 P37: the first run lost it and this worker has claimed it again: the id alone names both."""
+    first, other, second = put(acker, SUCCESS, 1)[0], put(acker, SUCCESS, 2)[0], put(acker, SUCCESS, 1)[0]
+    flush(acker)
+    assert [ids for _, ids in server.writes] == [[1, 2], [1]]
+    assert len({first.fence, other.fence, second.fence}) == 2
+
+
+def test_progress_of_a_job_that_another_has_claimed_is_refused_and_told(
+    acker: Acker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """P36: but not of one whose end this worker has just written."""
+    monkeypatch.setattr(store, "write_progress", lambda db, reports: [4])
+    readings = {
+        1: FenceReading(1, False, False, None, False, False, True),
+        2: FenceReading(2, False, False, "failed", False, False, False),
+        3: FenceReading(3, True, True, None, False, False, True),
+    }
+    monkeypatch.setattr(store, "read_fences", lambda db, fences: {id: readings[id] for id, _ in fences})
+    for id in (1, 2, 3, 4):
+        acker.report(id, f"claim-{id}", "{}")
+    flush(acker)
+    assert acker.refused == {"store progress": 1}
+    assert [record.message for record in caplog.records] == [
+        "lease lost, could not store progress job=1 claim=claim-1: another claim has it"
+    ]
+
+
+def test_a_reading_that_fails_unforeseen_goes_to_the_loop_and_keeps_the_end(
+    server: Server, acker: Acker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C51: what cannot be classified is an error with its traceback, tried again; rescue is the last resort."""
+    put(acker, SUCCESS, 1)
+    server.locked = {1}
+
+    def odd(db: Any, fences: Any) -> Any:
+        raise KeyError("a reason nobody has thought of")
+
+    monkeypatch.setattr(store, "read_fences", odd)
+    with pytest.raises(KeyError):
+        flush(acker)
+    assert acker.count == 1
+
+
+@pytest.mark.parametrize("kind", [SUCCESS, RETRY, "release"])
+def test_an_end_whose_writing_fails_is_kept_and_never_taken_for_refused(
+    server: Server, heard: Heard, acker: Acker, kind: str
+) -> None:
+    """C52 C56: trouble with the server is no answer; it is for the loop to tell, and the end is written afterwards."""
+    put(acker, kind, 1, cause="failed", failure=FAILURE)
+
+    def away(kind: str, ends: Sequence[End]) -> None:
+        raise psycopg.OperationalError("server closed the connection")
+
+    server.fails = away
+    with pytest.raises(psycopg.OperationalError):
+        flush(acker)
+    assert (heard.posts, acker.count, acker.refused) == ([], 1, {})
+    server.fails = lambda kind, ends: None
+    flush(acker)
+    assert (heard.told("stored"), acker.count) == ([1], 0)

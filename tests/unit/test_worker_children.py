@@ -15,13 +15,12 @@ from uuid import UUID
 import pytest
 
 from django_pgjobs import clock
-from django_pgjobs.worker import children
 from django_pgjobs.worker.children import (
     ANSWER_SECONDS,
     DEEPEST,
+    KILLED,
     PAYLOAD_BYTES,
     STARTING,
-    TERMINATING,
     Child,
     Recipe,
     entry_point,
@@ -152,7 +151,7 @@ def test_a_killed_executor_takes_its_group_along(start: Callable[..., Child]) ->
     child = start("sleep 100 & sleep 100")
     assert child.exit_status() is None
     child.kill()
-    assert child.state == TERMINATING
+    assert child.state == KILLED
     assert ended(child) == -signal.SIGKILL
     wait_until(lambda: not _members(child.pid), 10, "nobody of its group is left")
 
@@ -178,23 +177,6 @@ def test_a_kernel_without_descriptors_of_processes_is_served_by_ticks(
     assert start("exit 0").pidfd is None
 
 
-def test_an_executor_without_a_watch_is_an_executor(
-    start: Callable[..., Child], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "pipe", _refuses)
-        assert children._watch(1) is None
-    with monkeypatch.context() as patch:
-        patch.setattr(subprocess, "Popen", _refuses)
-        assert children._watch(1) is None
-    child = start("exit 0")
-    watch, child.watch = child.watch, None
-    assert ended(child) == 0
-    assert watch is not None
-    os.close(watch.leash)
-    watch.process.wait()
-
-
 def test_one_that_cannot_be_started_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = Recipe(("/bin/sh",), (), threads=1, async_slots=1, database="default", name="here", worker=WORKER)
     monkeypatch.setattr(subprocess, "Popen", _refuses)
@@ -205,9 +187,8 @@ def test_one_that_cannot_be_started_leaves_nothing_open(monkeypatch: pytest.Monk
 
 
 def test_closing_lets_go_of_everything() -> None:
-    reading, leash = os.pipe()
-    watch = children.Watch(cast(Any, None), leash)
-    child = child_of(pidfd=os.dup(reading), watch=watch)
+    reading, writing = os.pipe()
+    child = child_of(pidfd=writing)
     child.close()
     assert child.pidfd is None
     assert os.read(reading, 1) == b""

@@ -92,7 +92,7 @@ def test_the_row_that_is_parked_is_of_the_claim_that_failed(
         failed.append(plan[0].queue)
         raise psycopg.errors.NumericValueOutOfRange("interval out of range")
 
-    def park(db: Any, pair: Pair, reason: str) -> list[int]:
+    def park(db: Any, pair: Pair, reason: str, fingerprints: Any) -> list[int]:
         parked.append(pair.queue)
         return [7]
 
@@ -111,7 +111,7 @@ def test_nothing_is_parked_when_no_row_is_left_that_fails(claimer: Claimer, monk
 
     asked: list[str] = []
 
-    def gone(db: Any, pair: Pair, reason: str) -> list[int]:
+    def gone(db: Any, pair: Pair, reason: str, fingerprints: Any) -> list[int]:
         asked.append(pair.queue)
         return []
 
@@ -204,6 +204,73 @@ def test_after_a_slow_look_what_becomes_due_does_not_wait_for_the_next(
     assert slept == [DEAF_POLL_SECONDS, 0.25, 0.0]
 
 
+# Claims whose answer was lost
+
+
+class Ledger:
+    """What was claimed, as the store tells it; a test lets a claim appear late."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.jobs: list[int] = []
+        self.locked: set[int] = set()
+        self.reads = 0
+        monkeypatch.setattr(store, "read_claim", self.read)
+        monkeypatch.setattr(store, "release_jobs", self.release)
+        monkeypatch.setattr(store, "delete_claims", lambda db, claims: 0)
+
+    def read(self, db: Any, claim_id: UUID) -> list[int]:
+        self.reads += 1
+        return list(self.jobs)
+
+    def release(self, db: Any, ends: Any, author: Any) -> list[store.Released]:
+        free = [end.id for end in ends if end.id not in self.locked]
+        self.jobs = [id for id in self.jobs if id in self.locked]
+        return [store.Released(id, "a", 0) for id in free]
+
+
+def test_a_claim_that_its_server_process_commits_late_is_given_back_too(
+    claimer: Claimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """§3 claim: the way broke, the first look was too early; looked up again, it costs no attempt."""
+    now = [100.0]
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+    ledger = Ledger(monkeypatch)
+    claimer.unconfirmed = UUID(int=9)
+    claimer._resolve(DB, UUID(int=9))
+    assert not claimer.busy
+    assert ledger.reads == 1
+    claimer.look_up(DB)
+    assert ledger.reads == 1, "not at once again"
+    now[0] += 1.0
+    ledger.jobs, ledger.locked = [1, 2], {2}
+    claimer.look_up(DB)
+    assert (ledger.jobs, claimer.notified) == ([2], 1)
+    now[0] += 2.0
+    ledger.locked = set()
+    claimer.look_up(DB)
+    assert (ledger.jobs, claimer.doubts) == ([], [])
+
+
+def test_a_claim_that_never_was_is_looked_for_until_its_lease_is_over(
+    claimer: Claimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ever more seldom, and once more when the worker leaves."""
+    now = [100.0]
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+    ledger = Ledger(monkeypatch)
+    claimer._resolve(DB, UUID(int=9))
+    while claimer.doubts and now[0] < 1000:
+        claimer.look_up(DB)
+        now[0] += 0.25
+    assert now[0] >= 130
+    assert 5 <= ledger.reads <= 12
+    claimer._resolve(DB, UUID(int=9))
+    before = ledger.reads
+    claimer.halt()
+    claimer.look_up(DB)
+    assert ledger.reads == before + 1
+
+
 # What is heard
 
 
@@ -281,3 +348,29 @@ def test_behind_a_transaction_pooler_nothing_can_be_heard(claimer: Claimer) -> N
     way.pooled = True
     listener.serve(way)
     assert (listener.stopping.is_set(), way.asked) == (True, 0)
+
+
+def test_a_claim_that_only_we_cannot_read_is_given_back_before_fewer_are_claimed(
+    claimer: Claimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has claimed them: left alone they would all be charged when the lease runs out."""
+    ledger = Ledger(monkeypatch)
+    taken: list[int] = []
+
+    def take(plan: list[Pair], limit: int) -> list[ClaimedJob]:
+        taken.append(limit)
+        ledger.jobs = list(range(limit))
+        raise psycopg.DataError("timestamp too small (before year 1)")
+
+    taking(monkeypatch, take)
+    parked: list[list[int]] = []
+
+    def park(db: Any, pair: Pair, reason: str, fingerprints: Any) -> list[int]:
+        parked.append(list(ledger.jobs))
+        return [7]
+
+    monkeypatch.setattr(store, "park_unclaimable", park)
+    assert claimer._claim(DB, 4)
+    assert taken == [4, 2, 1]
+    assert parked == [[]], "all were free again when the one was parked"
+    assert not claimer.busy

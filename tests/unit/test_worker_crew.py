@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import errno
 import logging
+import signal
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from django_pgjobs import __version__, clock
 from django_pgjobs.decisions import Succeed
 from django_pgjobs.worker import channel, children
-from django_pgjobs.worker.children import READY, STARTING, TERMINATING, Child
-from django_pgjobs.worker.crew import DEAF_SECONDS, TELL_BYTES, Crew
+from django_pgjobs.worker.children import DRAINING, KILLED, READY, STARTING, TERMINATING, Child
+from django_pgjobs.worker.crew import DEAF_SECONDS, SHORT_LIFE_SECONDS, SHORT_LIVES, TELL_BYTES, Crew
 from django_pgjobs.worker.decided import pack_decision
 from django_pgjobs.worker.holding import Event
+from django_pgjobs.worker.recycling import Recycling
 from tests.unit.worker_fakes import child_of, end_of, run_of
 
-HELLO = {"protocol": channel.PROTOCOL, "identity": ["it"], "listens": True, "jobs": 1, "rss": 0}
+HELLO = {"protocol": channel.PROTOCOL, "version": __version__, "identity": ["it"], "listens": True, "jobs": 1, "rss": 0}
 
 
 class Selector:
@@ -39,6 +42,15 @@ class Holding:
     def settle(self, death: Any) -> None: ...
 
 
+class Guard:
+    children: list[Child]
+
+    def add(self, child: Child) -> None: ...
+    def forget(self, child: Child) -> None: ...
+    def ended(self, child: Child) -> bool:
+        return False
+
+
 class Acker:
     def terminate(self, name: str) -> None: ...
 
@@ -51,8 +63,14 @@ def failed() -> list[str]:
 @pytest.fixture
 def crew(failed: list[str], monkeypatch: pytest.MonkeyPatch) -> Crew:
     monkeypatch.setattr(children, "spawn", lambda recipe, number: child_of(number=number, state=STARTING, pidfd=None))
-    parts: Any = {"selector": Selector(), "holding": Holding(), "acker": Acker(), "failed": failed.append}
-    return Crew(None, 3, ["it"], **parts)  # type: ignore[arg-type]
+    parts: Any = {
+        "selector": Selector(),
+        "holding": Holding(),
+        "acker": Acker(),
+        "guard": Guard(),
+        "recycling": Recycling(),
+    }
+    return Crew(None, 3, ["it"], failed=failed.append, **parts)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -105,6 +123,31 @@ def test_a_worker_whose_first_executor_cannot_be_started_stops(
     assert failed == ["an executor cannot boot"]
 
 
+def test_a_database_that_goes_away_while_the_first_executor_starts_is_waited_for(crew: Crew, failed: list[str]) -> None:
+    """P41: its supervisor had found it a moment before; a restart of the server stops no worker."""
+    for _ in range(9):
+        crew.boot_after = 0.0
+        crew.tick(0.0)
+        [first] = crew.children
+        crew._on_message(first, [channel.BOOT_FAILED, "it cannot reach database 'default'", True])
+        crew.children.clear()
+        crew._boot_failed(first, 3)
+    assert failed == []
+    assert crew.boot_after > 0.0
+
+
+def test_a_first_executor_that_the_watchdog_ended_is_started_again(crew: Crew, failed: list[str]) -> None:
+    """D118: the supervisor stood still for longer than a lease; that says nothing about the code."""
+    crew.tick(0.0)
+    [first] = crew.children
+    crew.children.clear()
+    crew.guard.ended = lambda child: True  # type: ignore[method-assign]
+    crew._boot_failed(first, -9)
+    assert failed == []
+    crew.tick(crew.boot_after)
+    assert len(crew.children) == 1
+
+
 def test_starting_the_others_does_not_go_on_for_ever_when_that_fails(
     crew: Crew, failed: list[str], refused: Callable[[], None]
 ) -> None:
@@ -119,7 +162,7 @@ def test_an_executor_that_sends_nonsense_is_killed_after_what_it_said_before(cre
     end_of(child).arriving = [[channel.DONE, [1]], [channel.DONE, ["bad"]]]
     crew._on_frames(child)
     assert crew.holding.outcomes == [1]  # type: ignore[attr-defined]
-    assert (child.state, other.state) == (TERMINATING, READY)
+    assert (child.state, other.state) == (KILLED, READY)
     assert "not a decision" in end_of(child).broken
 
 
@@ -129,7 +172,7 @@ def test_an_executor_whose_stream_is_broken_is_killed_once(crew: Crew, caplog: p
     with caplog.at_level(logging.ERROR):
         crew._on_frames(child)
         crew._on_frames(child)
-    assert child.state == TERMINATING
+    assert child.state == KILLED
     assert len(caplog.records) == 1
 
 
@@ -142,7 +185,7 @@ def test_an_executor_that_has_closed_its_channel_and_lives_on_is_killed(crew: Cr
     for now in (50.0, 50.0 + DEAF_SECONDS, 50.1 + DEAF_SECONDS, 60.0):
         crew.tick(now)
         states.append(child.state)
-    assert states == [READY, READY, TERMINATING, TERMINATING]
+    assert states == [READY, READY, KILLED, KILLED]
 
 
 def events(number: int) -> Callable[[], list[Event]]:
@@ -193,3 +236,139 @@ def test_an_outcome_that_cannot_be_read_leaves_its_run_to_the_death_of_its_execu
         holding.done(child, [[1, 0.1, *pack_decision(Succeed("1"))], [2, 0.1, "dance"]])
     assert acking.ids == [10]
     assert child.runs == {2: two}
+
+
+def test_an_executor_that_was_terminated_for_its_only_job_gets_jobs_again(crew: Crew) -> None:
+    crew.processes = 1
+    child = ready(crew)
+    child.state, child.culprits = TERMINATING, {7: "timeout"}
+    crew.tick(1.0)
+    assert child.state == TERMINATING
+    child.remove(7)
+    crew.tick(2.0)
+    assert child.state == READY
+
+
+# Replacing
+
+
+def booted(crew: Crew, count: int = 3) -> list[Child]:
+    """So many executors that are ready, as ``crew`` has started them."""
+    crew.tick(0.0)
+    for child in crew.children:
+        crew._on_message(child, [channel.READY, HELLO])
+    for _ in range(count - len(crew.children)):
+        crew.spawn()
+    for child in crew.children:
+        crew._on_message(child, [channel.READY, HELLO])
+    return list(crew.children)
+
+
+statuses: dict[int, int] = {}
+
+
+def exits(child: Child, status: int) -> None:
+    """Let it have ended."""
+    statuses[child.number] = status
+
+
+@pytest.fixture
+def mortal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children whose end can be said."""
+    statuses.clear()
+    monkeypatch.setattr(Child, "exit_status", lambda child: statuses.get(child.number))
+
+
+def test_a_successor_is_ready_before_an_executor_goes(crew: Crew, mortal: None) -> None:
+    """Nothing is lost and nothing waits: it gets jobs until the other one can take them."""
+    crew.recycling = Recycling(max_jobs=10)
+    one, two, three = booted(crew)
+    one.done = two.done = 10
+    crew.tick(1.0)
+    assert (one.leaving, two.leaving, len(crew.children)) == ("it has run 10 jobs", "", 4)
+    assert (one.state, end_of(one).sent) == (READY, [])
+    crew.tick(2.0)
+    assert len(crew.children) == 4
+    successor = crew.children[-1]
+    crew._on_message(successor, [channel.READY, HELLO])
+    assert (one.state, end_of(one).sent) == (DRAINING, [[channel.DRAIN]])
+    assert (two.state, three.state) == (READY, READY)
+    exits(one, 0)
+    crew.tick(3.0)
+    assert one not in crew.children
+    assert two.leaving
+    assert len([child for child in crew.children if not child.leaving]) == 3
+
+
+def test_executors_that_finish_long_jobs_do_not_pile_up(crew: Crew, mortal: None) -> None:
+    crew.recycling = Recycling(max_jobs=1)
+    booted(crew)
+    for now in range(1, 20):
+        for child in crew.children:
+            child.done = 1
+            if child.state == STARTING:
+                crew._on_message(child, [channel.READY, HELLO])
+                break
+        crew.tick(float(now))
+    assert len(crew.children) <= 2 * crew.processes
+
+
+def test_one_that_dies_while_its_successor_starts_is_replaced_by_that(crew: Crew, mortal: None) -> None:
+    crew.recycling = Recycling(max_jobs=10)
+    one, *_ = booted(crew)
+    one.done = 10
+    crew.tick(1.0)
+    exits(one, -9)
+    crew.tick(2.0)
+    assert (one in crew.children, len(crew.children)) == (False, 3)
+
+
+def test_a_storm_of_deaths_is_slowed_down_and_one_long_life_ends_it(
+    crew: Crew, mortal: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 10.0
+    monkeypatch.setattr(clock, "monotonic", lambda: now)
+    booted(crew)
+    pauses = []
+    for _ in range(SHORT_LIVES + 4):
+        exits(crew.children[-1], -11)
+        crew.tick(now)
+        pauses.append(max(0.0, crew.boot_after - now))
+        now = max(now + 0.1, crew.boot_after)
+        crew.tick(now)
+        crew._on_message(crew.children[-1], [channel.READY, HELLO])
+    assert pauses[:SHORT_LIVES] == [0.0] * SHORT_LIVES
+    assert pauses[SHORT_LIVES:] == [1.0, 2.0, 4.0, 8.0]
+    now += SHORT_LIFE_SECONDS + 1
+    exits(crew.children[0], -11)
+    crew.tick(now)
+    assert (crew.short_lives, len(crew.children)) == (0, 3)
+
+
+def test_another_version_stops_the_worker(crew: Crew, failed: list[str], mortal: None) -> None:
+    """Protocol trap 18: new code in an old worker."""
+    booted(crew)
+    crew.spawn()
+    crew._on_message(crew.children[-1], [channel.READY, {**HELLO, "version": "99.0"}])
+    assert failed == ["another version was deployed"]
+    assert crew.children[-1].state == KILLED
+    assert len(crew.children) == 4
+
+
+def test_after_a_pause_of_the_worker_a_job_is_led_up_rung_by_rung_all_the_same(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A suspended machine wakes up long after a deadline: the job still gets its second, and its neighbours theirs."""
+    sent: list[int] = []
+    monkeypatch.setattr(children, "_signal_group", lambda pid, number: sent.append(number))
+    child = ready(crew, threads=2)
+    run = run_of(1, number=1, state="sent", child=child, timeout_seconds=8.0)
+    child.add(run)
+    child.board.start(0, 1, 1_000_000_000, "sync")
+    crew.check_deadlines(child, 5.0)
+    crew.last_look = 5000.0
+    for now in (5000.1, 5000.2, 5001.1, 5002.9):
+        crew.check_deadlines(child, now)
+    assert sent == []
+    crew.check_deadlines(child, 5003.1)
+    assert sent == [signal.SIGTERM]

@@ -143,7 +143,6 @@ def test_of_an_executor_that_was_killed_for_one_job_the_others_are_released(chil
     assert isinstance(released, decide.Release)
     assert released.failure is not None
     assert "not charged" in released.failure.message
-    assert (culprit.stop_cause, neighbour.stop_cause) == ("timeout", "")
 
 
 def test_a_timeout_that_nobody_has_chosen_says_where_it_comes_from(child: Child) -> None:
@@ -171,3 +170,31 @@ def test_what_was_handed_back_while_it_ran_is_released(child: Child) -> None:
     _, decision = only(Death.of(child, -9, NOW))
     assert isinstance(decision, decide.Release)
     assert decision.failure is not None
+
+
+def test_what_ran_while_its_worker_stood_still_is_not_charged(child: Child) -> None:
+    """The watchdog has ended it; nobody of it is a culprit. What had finished unheard is charged all the same."""
+    finished, alone, unstarted = sent(child, 1, 2, 3)
+    starts(child, 1)
+    child.board.clear(0)
+    starts(child, 2)
+    death = Death.of(child, -6, NOW, frozen=True)
+    assert death.unstarted == [unstarted]
+    decisions = dict(death.decisions())
+    assert isinstance(decisions[finished], decide.Retry)
+    release = decisions[alone]
+    assert isinstance(release, decide.Release)
+    assert release.failure is not None
+    assert "stood still" in release.failure.message
+
+
+def test_a_job_that_had_finished_when_it_was_to_be_handed_back_is_charged(child: Child) -> None:
+    """Its outcome is lost: ``max_attempts=1`` must not run twice, whoever killed its executor."""
+    sent(child, 3, max_attempts=1)
+    starts(child, 3)
+    child.board.clear(0)
+    child.culprits = {3: "released"}
+    _, decision = only(Death.of(child, -9, NOW))
+    assert isinstance(decision, decide.Abandon)
+    assert decision.failure is not None
+    assert "outcome was lost" in decision.failure.message

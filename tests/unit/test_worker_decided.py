@@ -27,6 +27,7 @@ FAILURE = Failure("ValueError", "no", (("ValueError", "no"), ("OSError", "cause"
         decide.Cancel(),
         decide.Park("why", "f00"),
         decide.Release("why"),
+        decide.Release("why", FAILURE),
     ],
 )
 def test_a_decision_arrives_as_it_was(decision: Decision) -> None:

@@ -192,3 +192,24 @@ def test_what_waits_can_be_withdrawn_wherever_it_waits() -> None:
     assert sorted(run.job.id for run in taken) == [2, 3, 5]
     assert len(dispatcher) == 2
     assert [run.job.id for run in dispatcher.suspects] == [4]
+
+
+def test_nothing_starts_after_the_instant_until_which_its_claim_is_trusted() -> None:
+    """P11: whatever waits longer in an executor than that comes back from it as late."""
+    sooner, later = plain(1), plain(2)
+    sooner.claim.trusted_until, later.claim.trusted_until = NOW + 0.2, NOW + 60.0
+    child = child_of(threads=2)
+    dispatcher_of(sooner, later).dispatch([child], NOW)
+    [[_, start_by, _]] = end_of(child).sent
+    assert start_by == NOW + 0.2
+
+
+def test_what_is_not_trusted_any_more_is_not_sent() -> None:
+    run = plain(1)
+    run.claim.trusted_until = NOW
+    dispatcher, child = dispatcher_of(run), child_of()
+    dispatcher.dispatch([child], NOW)
+    assert end_of(child).sent == []
+    run.claim.trusted_until = NOW + 30
+    dispatcher.dispatch([child], NOW)
+    assert len(end_of(child).sent) == 1

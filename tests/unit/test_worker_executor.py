@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
 from django.db import InterfaceError, OperationalError, connections
 
-from django_pgjobs import attempt, store
 from django_pgjobs import decisions as decide
-from django_pgjobs.attempt import BODY, ON_ABANDON, Item
+from django_pgjobs import store
+from django_pgjobs.attempt import BODY, ON_ABANDON, Item, Told
 from django_pgjobs.decisions import Failure
-from django_pgjobs.worker import channel, executor, hygiene
+from django_pgjobs.worker import channel, hygiene, orphaning
 from django_pgjobs.worker.board import Board
 from django_pgjobs.worker.decided import pack_decision, unpack_decision
-from django_pgjobs.worker.executor import FRAME_CHARS, Executor
+from django_pgjobs.worker.executor import Executor
+from django_pgjobs.worker.interrupting import Door
+from django_pgjobs.worker.outbox import FRAME_CHARS
 
 PAST, FUTURE = -1.0, 1e12
 
@@ -57,7 +62,11 @@ def item(run: int, kind: str = BODY, payload: str | None = "{}") -> Item:
 
 
 def buffer(working: Executor, *entries: tuple[float, int], name: str = "sync") -> None:
-    working.buffers[name].items.extend((start_by, item(run), False) for start_by, run in entries)
+    working.buffers.items[name].extend((start_by, item(run), False) for start_by, run in entries)
+
+
+def perform(working: Executor, item: Item) -> decide.Decision:
+    return working.threads.run(item, Told(), Door())
 
 
 def outcomes(end: End) -> dict[int, decide.Decision]:
@@ -71,27 +80,27 @@ def outcomes(end: End) -> dict[int, decide.Decision]:
 def test_what_is_late_goes_back_before_anything_else_starts(working: Executor, end: End) -> None:
     """Had a later one started first, its number on the board would count the late ones as started too."""
     buffer(working, (PAST, 1), (PAST, 2), (FUTURE, 3))
-    started, _ = working._next(0, rouse=False)
+    started, _ = working.buffers.next(0, rouse=False)
     assert started.run == 3
     assert end.sent == [[channel.BACK, [1, 2], "late"]]
     assert end.high == [0]
-    assert working.board.running().keys() == {3}
+    assert working.buffers.board.running().keys() == {3}
 
 
 def test_what_is_late_on_the_loop_goes_back_too(working: Executor, end: End, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[int] = []
 
-    async def arun(slot: int, item: Item, cancelled: bool) -> None:
+    async def serve_one(slot: int, item: Item, told: Told) -> None:
         ran.append(item.run)
-        working.told.pop(item.run)
+        working.buffers.told.pop(item.run)
 
-    monkeypatch.setattr(working, "_arun", arun)
+    monkeypatch.setattr(working.loop, "serve_one", serve_one)
     buffer(working, (PAST, 1), (FUTURE, 2), (PAST, 3), name="async")
 
     async def pump() -> None:
-        working.loop = asyncio.get_running_loop()
-        working._pump()
-        await asyncio.gather(*executor._tasks)
+        working.loop.loop = asyncio.get_running_loop()
+        working.loop.pump()
+        await asyncio.gather(*working.loop.tasks)
 
     asyncio.run(pump())
     assert ran == [2]
@@ -104,30 +113,30 @@ def test_what_is_late_on_the_loop_goes_back_too(working: Executor, end: End, mon
 def test_a_result_that_is_longer_than_a_frame_ends_its_job_and_no_other(working: Executor, end: End) -> None:
     """The limits of settings allow it. Its thread must not die of it, nor its job be held for ever."""
     end.most = 5000
-    working.outbox.extend([[1, 0.1, "succeed", "1"], [2, 0.1, "succeed", "x" * 6000], [3, 0.1, "succeed", "3"]])
-    working._flush()
+    working.outbox.items.extend([[1, 0.1, "succeed", "1"], [2, 0.1, "succeed", "x" * 6000], [3, 0.1, "succeed", "3"]])
+    working.outbox.flush()
     decisions = outcomes(end)
     assert (decisions[1], decisions[3]) == (decide.Succeed("1"), decide.Succeed("3"))
     assert isinstance(decisions[2], decide.Abandon)
     assert decisions[2].failure is not None
     assert decisions[2].failure.kind.endswith("UnstorableResult")
-    assert not working.outbox
+    assert not working.outbox.items
 
 
 def test_a_failure_that_is_longer_than_a_frame_loses_its_traceback_and_is_retried(working: Executor, end: End) -> None:
     end.most = 5000
     failure = Failure("ValueError", "no", (), "x" * 6000)
-    working.outbox.append([1, 0.1, *pack_decision(decide.Retry(5.0, failure, "failed"))])
-    working._flush()
+    working.outbox.items.append([1, 0.1, *pack_decision(decide.Retry(5.0, failure, "failed"))])
+    working.outbox.flush()
     assert outcomes(end) == {1: decide.Retry(5.0, Failure("ValueError", "no"), "failed")}
 
 
 def test_a_frame_is_filled_by_failures_as_by_results(working: Executor) -> None:
     failure = ["E", "no", [["E", "no"]], "x" * FRAME_CHARS]
-    working.outbox.extend([[1, 0.1, "retry", 1.0, failure, "failed"], [2, 0.1, "succeed", None]])
-    assert [run for run, *_ in working._some_outcomes()] == [1]
-    assert [run for run, *_ in working._some_outcomes()] == [2]
-    assert working._some_outcomes() == []
+    working.outbox.items.extend([[1, 0.1, "retry", 1.0, failure, "failed"], [2, 0.1, "succeed", None]])
+    assert [run for run, *_ in working.outbox._some()] == [1]
+    assert [run for run, *_ in working.outbox._some()] == [2]
+    assert working.outbox._some() == []
 
 
 # Payloads that do not travel
@@ -149,19 +158,18 @@ def test_a_payload_that_cannot_be_read_now_costs_no_attempt(
         raise error
 
     monkeypatch.setattr(store, "read_payload", read)
-    decision = working._run(item(1, payload=None), False)
+    decision = perform(working, item(1, payload=None))
     assert isinstance(decision, decide.Snooze)
     assert decision.seconds > 0
-    assert isinstance(working._run(item(1, ON_ABANDON, payload=None), False), decide.Retry)
+    assert isinstance(perform(working, item(1, ON_ABANDON, payload=None)), decide.Retry)
 
 
 def test_a_payload_is_read_under_the_fence(working: Executor, tidy: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "read_payload", lambda db, job_id, claim_id: None)
-    assert isinstance(working._run(item(1, payload=None), False), decide.Release)
+    assert isinstance(perform(working, item(1, payload=None)), decide.Release)
     big = item(2, payload=None)
-    working.told[2] = attempt.Told()
     monkeypatch.setattr(store, "read_payload", lambda db, job_id, claim_id: f'"{job_id} {claim_id}"')
-    assert isinstance(working._run(big, False), decide.Park)  # a name nobody knows
+    assert isinstance(perform(working, big), decide.Park)  # a name nobody knows
     assert big.payload == '"20 claim-2"'
 
 
@@ -173,16 +181,16 @@ def test_a_task_that_a_neighbour_cancelled_before_its_first_step_goes_back(worki
     buffer(working, (FUTURE, 1), name="async")
 
     async def pump_and_cancel() -> None:
-        working.loop = asyncio.get_running_loop()
-        working._pump()
-        [task] = executor._tasks
+        working.loop.loop = asyncio.get_running_loop()
+        working.loop.pump()
+        [task] = working.loop.tasks
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(pump_and_cancel())
     assert isinstance(outcomes(end)[1], decide.Release)
-    assert (sorted(working.free_slots), working.active, working.told) == ([2, 3], 0, {})
-    assert working.board.running() == {}
+    assert (sorted(working.loop.free_slots), working.buffers.active, working.buffers.told) == ([2, 3], 0, {})
+    assert working.buffers.board.running() == {}
 
 
 def test_a_connection_that_cannot_be_closed_does_not_change_what_the_job_came_to(
@@ -197,3 +205,49 @@ def test_a_connection_that_cannot_be_closed_does_not_change_what_the_job_came_to
     monkeypatch.setattr(connections, "all", lambda initialized_only: [Stubborn()])
     hygiene.close_all()
     assert "cannot be closed" in caplog.text
+
+
+# Trust, and the supervisor's end
+
+
+def test_what_runs_and_what_starts_later_learns_until_when_its_lease_is_trusted(working: Executor) -> None:
+    buffer(working, (FUTURE, 1), (FUTURE, 2))
+    working.buffers.next(0, rouse=False)
+    working._obey([channel.TRUST, 42.0])
+    working.buffers.next(1, rouse=False)
+    assert [working.buffers.told[run].trusted_until for run in (1, 2)] == [42.0, 42.0]
+
+
+def test_a_parent_that_lives_is_no_dead_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job may have closed the channel; what we hold is then still the supervisor's."""
+    monkeypatch.setattr(orphaning, "PARENT_SECONDS", 0.02)
+    assert not orphaning.supervisor_has_ended(os.getppid())
+    assert orphaning.supervisor_has_ended(os.getppid() + 1)
+
+
+def test_giving_back_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody may answer at the other end; the lease brings the jobs back then."""
+    never = threading.Event()
+
+    def connect(*_: Any, **__: Any) -> Any:
+        never.wait(30)
+        raise OperationalError("no answer")
+
+    monkeypatch.setattr(orphaning, "RELEASE_SECONDS", 0.05)
+    monkeypatch.setattr(orphaning, "WorkerConnection", connect)
+    began = time.monotonic()
+    orphaning.give_back([item(1)], "default", "pgjobs test")
+    orphaning.give_back([], "default", "pgjobs test")
+    assert time.monotonic() - began < 5
+    never.set()
+
+
+def test_a_server_that_is_away_gives_nothing_back(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OperationalError("away")
+
+    monkeypatch.setattr(orphaning, "WorkerConnection", refuse)
+    orphaning.give_back([item(1), item(2)], "default", "pgjobs test")
+    assert "jobs cannot be given back jobs=2: away" in caplog.text

@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from django_pgjobs import job as define
-from django_pgjobs.finalising import END, PARK, RELEASE, SUCCESS
+from django_pgjobs.finalising import END, PARK, RELEASE, RETRY, SUCCESS
 from django_pgjobs.registry import registry
-from django_pgjobs.store import End
+from django_pgjobs.store import MOST_CHARS, End, Released
+from django_pgjobs.worker.channel import STOP, TAKE_BACK
 from django_pgjobs.worker.deaths import Death
 from django_pgjobs.worker.dispatching import Dispatcher
 from django_pgjobs.worker.holding import Holding
-from django_pgjobs.worker.runs import MOST_CHARS, Run, Table
-from tests.unit.worker_fakes import claimed, run_of
+from django_pgjobs.worker.runs import SENT, Run, Table
+from tests.unit.worker_fakes import child_of, claimed, end_of, run_of
 
 
 @define(name="holding.known")
@@ -29,6 +30,8 @@ class Acker:
 
     def put(self, kind: str, run: Run, end: End) -> None:
         self.puts.append((kind, end))
+
+    def delete(self, claim_ids: list[str]) -> None: ...
 
 
 @pytest.fixture
@@ -77,8 +80,58 @@ def test_of_jobs_that_died_in_company_only_those_run_again_that_shall(holding: H
     assert [(kind, end.id) for kind, end in acker.puts] == [(END, 2), (RELEASE, 3)]
 
 
+def test_a_suspect_that_comes_back_unstarted_is_still_a_suspect(holding: Holding, acker: Acker) -> None:
+    """Else it would run in company after all, and take the next ones along."""
+    holding.settle(Death(-9, {}, suspects=[run_of(1), run_of(2)]))
+    [first, _] = list(holding.dispatcher.suspects)
+    holding.dispatcher.suspects.remove(first)
+    holding.settle(Death(-9, {}, unstarted=[first]))
+    assert first in holding.dispatcher.suspects
+    assert not holding.dispatcher.waiting[False]
+
+
 def test_a_worker_that_drains_hands_back_those_that_died_in_company(holding: Holding, acker: Acker) -> None:
     holding.draining = True
     holding.settle(Death(-9, {}, suspects=[run_of(1), run_of(2)]))
     assert [(kind, end.id) for kind, end in acker.puts] == [(RELEASE, 1), (RELEASE, 2)]
     assert SUCCESS not in dict(acker.puts)
+
+
+def test_a_callback_that_died_in_company_is_counted_and_runs_alone_from_then_on(holding: Holding, acker: Acker) -> None:
+    """Three starts at most: the next claim counts this one. Alone no neighbour's end can use the others up."""
+    callback = run_of(1, ending="abandoned", kind="on_abandon", outcome="abandoned")
+    body = run_of(2)
+    holding.settle(Death(-11, {}, suspects=[callback, body]))
+    [(kind, end)] = acker.puts
+    assert (kind, end.id, end.cause) == (RETRY, 1, "crashed")
+    assert end.failure is not None
+    assert "SIGSEGV" in end.failure.message
+    assert list(holding.dispatcher.suspects) == [body]
+    holding.adopt("a", 0.0, [claimed(1, ending="abandoned", ending_attempt=2)])
+    assert [run.job.id for run in holding.dispatcher.suspects] == [2, 1]
+    assert not holding.dispatcher.waiting[False]
+
+
+def test_a_job_that_is_handed_back_again_and_again_is_told(holding: Holding, caplog: pytest.LogCaptureFixture) -> None:
+    """Uncharged it could go on for ever: too long for every drain, or always beside a job that is killed."""
+    for times in (0, 1, 2, 3):
+        [run] = holding.table.adopt(f"claim {times}", 0.0, [claimed(7)])
+        holding.stored(RELEASE, [(run, End(7, run.claim.claim_id), Released(7, "default", 0, times))])
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith("job was handed back while it ran, once more times=3 ")
+    assert "job=7" in line
+
+
+def test_a_job_that_this_worker_has_again_is_taken_from_its_earlier_run(holding: Holding, acker: Acker) -> None:
+    """C45 W23: rescued from under it and claimed by it once more: the earlier run is told, for nobody else would."""
+    holding.adopt("first", 0.0, [claimed(1), claimed(2)])
+    child = child_of()
+    waiting, running = holding.dispatcher.withdraw(lambda run: True)
+    running.run, running.child, running.state = 7, child, SENT
+    child.add(running)
+    holding.dispatcher.add([waiting], 0.0)
+    holding.adopt("second", 1.0, [claimed(1), claimed(2)])
+    assert [message[0] for message in end_of(child).sent] == [TAKE_BACK, STOP]
+    assert [run.claim.claim_id for run in holding.dispatcher.waiting[False]] == ["second", "second"]
+    assert [fence[1] for fence in holding.table.fences()] == ["second", "second"]
+    assert holding.table.claims["first"].open == 1

@@ -195,17 +195,31 @@ class Duty:
         if self.error is not None:
             raise self.error
 
+    def leave(self, db: object) -> None:
+        self.ticks -= 100
 
-@pytest.mark.parametrize("error", [AWAY, psycopg.errors.ReadOnlySqlTransaction("read-only")])
-def test_a_duty_on_a_server_that_is_no_good_asks_for_another_connection(error: Exception) -> None:
+
+@pytest.mark.parametrize(("error", "gone"), [(AWAY, True), (psycopg.errors.ReadOnlySqlTransaction("read-only"), False)])
+def test_a_duty_on_a_server_that_is_no_good_asks_for_another_connection(error: Exception, gone: bool) -> None:
     maintainer = Maintainer(lambda: pytest.fail("connected"), Heard(), [Duty("one", error)])
     with pytest.raises(type(error)):
-        maintainer._tick(maintainer.duties[0], cast(Any, None))
+        maintainer._do("one", maintainer.duties[0].tick, cast(Any, SimpleNamespace(gone=gone)))
 
 
-def test_a_duty_that_fails_leaves_the_others_alone() -> None:
-    duties = [Duty("one", ValueError("a bug")), Duty("two", None)]
+@pytest.mark.parametrize("error", [ValueError("a bug"), psycopg.errors.QueryCanceled("statement timeout")])
+def test_a_duty_that_fails_leaves_the_others_alone(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """W25: a bug, or a table that is locked; logged as an error."""
+    duties = [Duty("one", error), Duty("two", None)]
     maintainer = Maintainer(lambda: pytest.fail("connected"), Heard(), duties)
     for duty in duties:
-        maintainer._tick(duty, cast(Any, None))
+        maintainer._do(duty.name, duty.tick, cast(Any, SimpleNamespace(gone=False)))
     assert [duty.ticks for duty in duties] == [1, 1]
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+def test_duties_take_leave_when_the_worker_stops() -> None:
+    duty = Duty("one", None)
+    maintainer = Maintainer(lambda: pytest.fail("connected"), Heard(), [duty])
+    maintainer.stopping.set()
+    maintainer.serve(cast(Any, SimpleNamespace(gone=False)))
+    assert duty.ticks == -100

@@ -27,7 +27,7 @@ def claimed(id: int = 1, **changes: Any) -> ClaimedJob:
 def run_of(id: int = 1, *, number: int = 0, claim: HeldClaim | None = None, **changes: Any) -> Run:
     """Return a run of a claimed job, dispatched as ``number``; ``changes`` are of the run or of its job."""
     own = {key: changes.pop(key) for key in list(changes) if key in Run.__slots__}
-    run = Run(claimed(id, **changes), claim or HeldClaim(f"claim-{id}", 0.0, 1), fresh_until=1e12, **own)
+    run = Run(claimed(id, **changes), claim or HeldClaim(f"claim-{id}", 0.0, 1, 1e12), fresh_until=1e12, **own)
     run.run = number
     return run
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_pgjobs.management import running
+from django_pgjobs.management import operating, running
 
 
 class Command(BaseCommand):
@@ -20,6 +20,7 @@ class Command(BaseCommand):
         """Declare the subcommands."""
         subcommands = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
         running.add_arguments(subcommands.add_parser("run", help="Run a worker (the same as runjobs)."))
+        operating.add_subcommands(subcommands)
         # Hidden: what a supervisor starts its executors with.
         running.add_executor_arguments(subcommands.add_parser("executor"))
 
@@ -27,6 +28,8 @@ class Command(BaseCommand):
         """Run the subcommand."""
         if options["subcommand"] == "executor":
             running.run_executor(options)
+        elif options["subcommand"] in operating.ACTIONS:
+            operating.operate(self, options["subcommand"], options)
         else:
             running.check_and_run(self, options)
         sys.stdout.flush()

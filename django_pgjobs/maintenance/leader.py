@@ -1,0 +1,63 @@
+"""The leader: the one worker that does what only one should do. Nobody needs it for progress.
+
+Any worker may lead. The one row of ``LeaderTerm`` says who does, in which numbered term and until when, by the
+database's clock: a lease like any other, no lock of a session, so any pooler will do. Every worker tries to take the
+term now and then; that succeeds when the last has run out. The leader renews it long before, and resigns when it
+leaves. It leads only while it *knows* that its term runs: counted on its own clock from before it asked, so that a
+leader whose database is away, or that was frozen, stops first. Two leaders at once, for the length of one duty, are
+possible all the same (one frozen between its look at the clock and its statement): every duty is harmless when done
+twice.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from django_pgjobs import clock, store
+
+log = logging.getLogger("django_pgjobs")
+
+TERM_SECONDS = 15.0
+ASK_SECONDS = 5.0
+"""How often a leader renews and the others try. So a leader that dies is replaced within TERM + ASK seconds."""
+
+
+class Leader:
+    """Takes, renews and resigns the term of this worker. A duty of every worker."""
+
+    name = "lead"
+
+    def __init__(self, author: store.Author) -> None:
+        self.author = author
+        self.term: int | None = None
+        self.trusted_until = 0.0
+        self.ask_at = 0.0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this worker leads, as far as it can know without asking."""
+        return self.term is not None and clock.monotonic() < self.trusted_until
+
+    def tick(self, db: store.Database) -> None:
+        """Renew the term, or try to take it, if that is due."""
+        now = clock.monotonic()
+        if now < self.ask_at:
+            return
+        self.ask_at = now + ASK_SECONDS
+        held = self.term
+        if held is not None and not store.renew_term(db, self.author, held, seconds=TERM_SECONDS):
+            log.warning("worker leads no more, another has taken over term=%d", held)
+            self.term = None
+        if self.term is None:
+            self.term = store.take_term(db, self.author, seconds=TERM_SECONDS)
+        if self.term is None:
+            return
+        self.trusted_until = now + TERM_SECONDS
+        if self.term != held:
+            log.info("worker leads now term=%d", self.term)
+
+    def leave(self, db: store.Database) -> None:
+        """Resign, so that another can lead at once."""
+        if self.term is not None:
+            store.renew_term(db, self.author, self.term, seconds=0.0)
+            self.term = None

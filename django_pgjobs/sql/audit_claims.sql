@@ -1,0 +1,46 @@
+-- audit_claims: give running jobs that no ledger row names a new one, so that rescue finds them; a slice of the walk.
+-- Fence: none (touches no job; claim and ledger row are written by one statement, so no claim is seen by halves).
+-- Rows: 1 = the last job walked over, how many were, and the ids that were given a ledger row; 0 = nothing is left.
+-- Clock: statement_timestamp().
+WITH walked AS MATERIALIZED (
+    SELECT j.queue, j.priority, j.run_at, j.id, j.claim_id
+    FROM pgjobs_job AS j
+    WHERE j.finished_at IS NULL
+      AND j.hold IS NULL
+      AND (j.queue, j.priority, j.run_at, j.id)
+        > (%(queue)s::text, %(priority)s::smallint, %(run_at)s::timestamptz, %(after_id)s::bigint)
+    ORDER BY j.queue, j.priority, j.run_at, j.id
+    LIMIT %(limit)s::integer
+),
+stranded AS MATERIALIZED (
+    SELECT
+        walked.id, walked.claim_id,
+        coalesce((SELECT max(k.part) + 1 FROM pgjobs_claim AS k WHERE k.claim_id = walked.claim_id), 0) AS first_part
+    FROM walked
+    WHERE walked.claim_id IS NOT NULL
+      AND NOT EXISTS (
+        SELECT FROM pgjobs_claim AS k WHERE k.claim_id = walked.claim_id AND walked.id = ANY (k.job_ids)
+      )
+),
+numbered AS (
+    SELECT id, claim_id, first_part + (row_number() OVER (PARTITION BY claim_id) - 1) / 200 AS part FROM stranded
+),
+given AS (
+    INSERT INTO pgjobs_claim (claim_id, part, worker, lease_expires_at, check_at, job_ids)
+    SELECT
+        claim_id, part::smallint, '00000000-0000-0000-0000-000000000000'::uuid,
+        statement_timestamp() + make_interval(secs => %(lease)s::float8),
+        statement_timestamp() + make_interval(secs => %(lease)s::float8),
+        array_agg(id)
+    FROM numbered
+    GROUP BY claim_id, part
+    ON CONFLICT DO NOTHING
+    RETURNING job_ids
+)
+SELECT
+    walked.queue, walked.priority, walked.run_at, walked.id,
+    (SELECT count(*) FROM walked),
+    (SELECT coalesce(array_agg(member.id), '{}') FROM given, unnest(given.job_ids) AS member (id))
+FROM walked
+ORDER BY walked.queue DESC, walked.priority DESC, walked.run_at DESC, walked.id DESC
+LIMIT 1

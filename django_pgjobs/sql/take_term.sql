@@ -1,0 +1,17 @@
+-- take_term: become the leader, if nobody is or the last term has run out.
+-- Fence: none (compare-and-set on the one row: an unexpired term is left alone).
+-- Rows: 1 = the number of the new term; 0 = somebody leads.
+-- Clock: statement_timestamp().
+INSERT INTO pgjobs_leader_term AS t (id, term, worker, worker_name, taken_at, expires_at)
+VALUES (
+    1, 1, %(worker)s::uuid, %(worker_name)s, statement_timestamp(),
+    statement_timestamp() + make_interval(secs => %(seconds)s::float8)
+)
+ON CONFLICT (id) DO UPDATE
+SET term = t.term + 1,
+    worker = excluded.worker,
+    worker_name = excluded.worker_name,
+    taken_at = excluded.taken_at,
+    expires_at = excluded.expires_at
+WHERE t.expires_at <= statement_timestamp()
+RETURNING term

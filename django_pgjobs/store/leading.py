@@ -1,0 +1,62 @@
+"""What only the leader does, and how it becomes one: a term that is taken, renewed and resigned."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.ends import Author
+
+
+def take_term(db: Database, author: Author, *, seconds: float) -> int | None:
+    """Become the leader for ``seconds`` if nobody is; return the number of the term, None when somebody leads."""
+    rows = db.fetch("take_term", {"worker": author.worker, "worker_name": author.name, "seconds": seconds})
+    return int(rows[0][0]) if rows else None
+
+
+def renew_term(db: Database, author: Author, term: int, *, seconds: float) -> bool:
+    """Lead for ``seconds`` from now on (0 resigns); return whether this term was still ours."""
+    return bool(db.fetch("renew_term", {"worker": author.worker, "term": term, "seconds": seconds}))
+
+
+class Place(NamedTuple):
+    """A place in the order of the claim index; the walk goes on behind it."""
+
+    queue: str
+    priority: int
+    run_at: Any
+    id: int
+
+
+BEGINNING = Place("", -(2**15), "-infinity", 0)
+
+
+class Audited(NamedTuple):
+    """A slice of the audit: where it ended, how many jobs it looked at, and whose ledger row was missing."""
+
+    place: Place
+    walked: int
+    ids: list[int]
+
+
+def audit_claims(db: Database, after: Place, *, limit: int, lease_seconds: float) -> Audited | None:
+    """Look at up to ``limit`` unfinished jobs behind ``after``; None when there are no more.
+
+    A running job that no ledger row names gets a new one with a full lease: its owner renews that, or it runs out and
+    the job is rescued. May be repeated, and by several at once.
+    """
+    params = {
+        "queue": after.queue,
+        "priority": after.priority,
+        "run_at": after.run_at,
+        "after_id": after.id,
+        "limit": limit,
+        "lease": lease_seconds,
+    }
+    rows = db.fetch("audit_claims", params)
+    return Audited(Place._make(rows[0][:4]), rows[0][4], list(rows[0][5])) if rows else None
+
+
+def sweep_heartbeats(db: Database, *, kept_seconds: float) -> int:
+    """Forget workers that were last heard of more than ``kept_seconds`` ago; return how many."""
+    return len(db.fetch("sweep_heartbeats", {"kept": kept_seconds}))

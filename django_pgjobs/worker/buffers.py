@@ -1,0 +1,157 @@
+"""In the executor: jobs from the buffer to the board to their outcome. Any thread may call.
+
+Popping from a buffer *is* the start of a job: pop, slot on the board, then ``high``, then user code, all but the
+last under the buffer's lock, so a job is either handed back or started, never both. An outcome is queued before the
+slot is cleared.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from django_pgjobs import clock
+from django_pgjobs.attempt import Item, Told
+from django_pgjobs.decisions import Decision
+from django_pgjobs.worker import channel
+from django_pgjobs.worker.board import Board
+from django_pgjobs.worker.outbox import Outbox
+
+SHORT_SECONDS = 0.001
+
+Entry = tuple[float, Item, bool]
+"""When it must have started, what to run, whether its cancel was asked for already."""
+
+
+class Buffers:
+    """What was sent and has not started, first in, first out; ``sync`` for threads, ``async`` for the loop.
+
+    ``leave`` is called by whoever ends the last job of an executor that drains.
+    """
+
+    def __init__(self, end: channel.ExecutorEnd, board: Board, outbox: Outbox, leave: Callable[[], None]) -> None:
+        self.end = end
+        self.board = board
+        self.outbox = outbox
+        self.leave = leave
+        self.lock = threading.Lock()
+        self.ready = threading.Condition(self.lock)
+        self.idle = 0
+        self.active = 0
+        self.draining = False
+        self.items: dict[str, deque[Entry]] = {"sync": deque(), "async": deque()}
+        self.told: dict[int, Told] = {}
+        self.trusted_until = float("inf")
+
+    # By the control thread
+
+    def add(self, start_by: float, items: list[list[Any]]) -> bool:
+        """Take jobs in and wake a thread for them; return whether some are for the loop."""
+        added = {"sync": 0, "async": 0}
+        with self.lock:
+            for values in items:
+                is_async, cancelled, *fields = values
+                name = "async" if is_async else "sync"
+                self.items[name].append((start_by, Item(*fields), cancelled))
+                added[name] += 1
+            if added["sync"]:
+                self.ready.notify()
+        return added["async"] > 0
+
+    def take_back(self, runs: set[int]) -> list[int]:
+        """Remove and return those of ``runs`` that have not started."""
+        given: list[int] = []
+        with self.lock:
+            for name, items in self.items.items():
+                given += [item.run for _, item, _ in items if item.run in runs]
+                self.items[name] = deque(entry for entry in items if entry[1].run not in runs)
+        return given
+
+    def trust(self, until: float) -> None:
+        """The leases of all that runs here are trusted until then."""
+        self.trusted_until = until
+        for told in list(self.told.values()):
+            told.trusted_until = until
+
+    def drain(self) -> tuple[list[int], int]:
+        """Start nothing more: return what has not started, and how many are running."""
+        given, running = self.empty()
+        return [item.run for item in given], running
+
+    def empty(self) -> tuple[list[Item], int]:
+        """The same, with all that is known of them."""
+        with self.lock:
+            self.draining = True
+            given = [item for items in self.items.values() for _, item, _ in items]
+            for items in self.items.values():
+                items.clear()
+            return given, self.active
+
+    def rouse(self) -> None:
+        """Wake threads for what has waited here for a while: the thread that was woken for it has a long job."""
+        with self.lock:
+            self.ready.notify(min(len(self.items["sync"]), self.idle))
+
+    # By whoever runs jobs
+
+    def next(self, slot: int, *, rouse: bool) -> tuple[Item, Told]:
+        """Wait for the next job and start it. With ``rouse`` wake another thread for the one after it.
+
+        Short jobs are done fastest by one thread; more of them would only wait for each other's interpreter lock.
+        """
+        late: list[int] = []
+        with self.lock:
+            while True:
+                popped = self._pop("sync", slot, late)
+                if popped or late:
+                    break
+                self.idle += 1
+                self.ready.wait()
+                self.idle -= 1
+            if rouse and self.idle and self.items["sync"]:
+                self.ready.notify()
+        if late:
+            self.end.send([channel.BACK, late, "late"])
+        return popped or self.next(slot, rouse=rouse)
+
+    def next_async(self, slot: int) -> tuple[Item, Told] | None:
+        """Start the next job of the loop, None when there is none."""
+        while True:
+            late: list[int] = []
+            with self.lock:
+                popped = self._pop("async", slot, late)
+            if not late:
+                return popped
+            self.end.send([channel.BACK, late, "late"])
+
+    def _pop(self, name: str, slot: int, late: list[int]) -> tuple[Item, Told] | None:
+        """Start the next job of a buffer on ``slot``, under the lock; what was sent too long ago goes back.
+
+        It goes back before another starts: behind that one's number on the board it would count as started too.
+        """
+        items = self.items[name]
+        while items and clock.monotonic() > items[0][0]:
+            late.append(items.popleft()[1].run)
+        if late or not items:
+            return None
+        _, item, cancelled = items.popleft()
+        told = self.told[item.run] = Told(cancelled, slot=slot, trusted_until=self.trusted_until)
+        self.active += 1
+        self.board.start(slot, item.run, clock.monotonic_ns(), name)
+        return item, told
+
+    def finish(self, slot: int, item: Item, decision: Decision, seconds: float) -> None:
+        """Queue the outcome of a job, clear its slot, and send what is queued when it is time."""
+        self.told.pop(item.run, None)
+        self.outbox.put(item.run, seconds, decision)
+        self.board.clear(slot)
+        with self.lock:
+            self.active -= 1
+            left = bool(self.items["sync"] or self.items["async"])
+            leaving = self.draining and not self.active
+        if not left or seconds > SHORT_SECONDS or self.outbox.is_due():
+            self.outbox.flush()
+        if leaving:
+            self.leave()

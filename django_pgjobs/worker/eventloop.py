@@ -1,0 +1,123 @@
+"""In the executor: the loop that runs ``async def`` jobs, one task each, in one thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import os
+import threading
+from functools import partial
+
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
+
+from django_pgjobs import attempt, clock
+from django_pgjobs import decisions as decide
+from django_pgjobs.attempt import Item, Told
+from django_pgjobs.decisions import Decision
+from django_pgjobs.exceptions import JobInterrupted
+from django_pgjobs.worker import hygiene
+from django_pgjobs.worker.buffers import Buffers
+from django_pgjobs.worker.interrupting import TaskDoor
+from django_pgjobs.worker.preparing import failed_outside, read_payload, reporter
+
+log = logging.getLogger("django_pgjobs")
+
+
+class EventLoop:
+    """One loop with ``slots``, the board's last; its thread is started by the first job."""
+
+    def __init__(self, buffers: Buffers, slots: range, database: str) -> None:
+        self.buffers = buffers
+        self.free_slots = list(slots)
+        self.database = database
+        self.pid = os.getpid()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.doors: dict[int, TaskDoor] = {}
+
+    def pump_soon(self) -> None:
+        """Let the loop look at its buffer; called in the control thread."""
+        self.running().call_soon_threadsafe(self.pump)
+
+    def running(self) -> asyncio.AbstractEventLoop:
+        """Return the loop, started."""
+        if self.loop is None:
+            self.loop = asyncio.new_event_loop()
+            threading.Thread(target=self._serve, args=(self.loop,), name="pgjobs-loop", daemon=True).start()
+        return self.loop
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        while True:
+            try:
+                loop.run_forever()
+            except BaseException:
+                log.exception("event loop interrupted, going on")
+
+    def pump(self) -> None:
+        """Start as many jobs as there are free slots; runs in the loop."""
+        while self.free_slots:
+            slot = self.free_slots[-1]
+            popped = self.buffers.next_async(slot)
+            if popped is None:
+                break
+            self.free_slots.pop()
+            task = self.running().create_task(self.serve_one(slot, *popped), context=contextvars.Context())
+            self.tasks.add(task)
+            task.add_done_callback(partial(self._left, slot, popped[0]))
+
+    def _left(self, slot: int, item: Item, task: asyncio.Task[None]) -> None:
+        """A task is done. Some other job may have cancelled it before its first step: then nothing of it has run."""
+        self.tasks.discard(task)
+        if item.run in self.buffers.told:
+            self._finish(slot, item, decide.Release("its task was cancelled before it started"), 0.0)
+
+    async def serve_one(self, slot: int, item: Item, told: Told) -> None:
+        """Run one job that has started, to its queued outcome."""
+        began = clock.monotonic()
+        self.doors[item.run] = TaskDoor(told)
+        decision = await self._decide(item, told)
+        del self.doors[item.run]
+        self._finish(slot, item, decision, clock.monotonic() - began)
+
+    def _finish(self, slot: int, item: Item, decision: Decision, seconds: float) -> None:
+        self.free_slots.append(slot)
+        self.buffers.finish(slot, item, decision, seconds)
+        self.pump()
+
+    def interrupt(self, run: int, kind: type[JobInterrupted]) -> None:
+        """Stop a job that has started here; called in the control thread."""
+        self.running().call_soon_threadsafe(self._interrupt, run, kind)
+
+    def _interrupt(self, run: int, kind: type[JobInterrupted]) -> None:
+        door, told = self.doors.get(run), self.buffers.told.get(run)
+        if door is not None:
+            door.interrupt(kind)
+        elif told is not None:
+            told.interrupt = kind  # its task has not made its first step
+
+    async def _decide(self, item: Item, told: Told) -> Decision:
+        # One context per job: else all jobs of this process would share one thread for their queries.
+        try:
+            async with ThreadSensitiveContext() as own:
+                try:
+                    return await self._attempt(item, told)
+                finally:
+                    if own in SyncToAsync.context_to_thread_executor:
+                        await sync_to_async(hygiene.discard_all if told.struck else hygiene.close_all)()
+        except BaseException as error:
+            return failed_outside(item, error)
+
+    async def _attempt(self, item: Item, told: Told) -> Decision:
+        without = await sync_to_async(read_payload)(item, self.database) if item.payload is None else None
+        if without is not None:
+            return without
+        prepared = attempt.prepare(item, reporter(self.buffers.end, item.run), told, self.doors[item.run])
+        if not isinstance(prepared, attempt.Prepared):
+            return prepared
+        try:
+            return await attempt.arun(prepared)
+        finally:
+            if os.getpid() != self.pid:
+                os._exit(0)  # forked by the job: it shares the board and the loop's descriptors

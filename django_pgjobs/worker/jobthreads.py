@@ -1,0 +1,73 @@
+"""In the executor: the threads that run jobs, one job at a time each."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import threading
+
+from django_pgjobs import attempt, clock
+from django_pgjobs.attempt import Item, Told
+from django_pgjobs.decisions import Decision
+from django_pgjobs.exceptions import JobInterrupted
+from django_pgjobs.worker import hygiene
+from django_pgjobs.worker.buffers import SHORT_SECONDS, Buffers
+from django_pgjobs.worker.interrupting import Door
+from django_pgjobs.worker.preparing import failed_outside, read_payload, reporter
+
+
+class JobThreads:
+    """``count`` threads, on the first slots of the board."""
+
+    def __init__(self, buffers: Buffers, count: int, database: str) -> None:
+        self.buffers = buffers
+        self.count = count
+        self.database = database
+        self.pid = os.getpid()
+        self.doors: list[Door | None] = [None] * count
+
+    def start(self) -> None:
+        """Start them all."""
+        for slot in range(self.count):
+            self._start_one(slot)
+
+    def _start_one(self, slot: int) -> None:
+        threading.Thread(target=self.serve, args=(slot,), name=f"pgjobs-job-{slot}", daemon=True).start()
+
+    def serve(self, slot: int) -> None:
+        """Run jobs on ``slot``, until one is interrupted: another thread takes the place of this one then."""
+        door = self.doors[slot] = Door()
+        seconds = SHORT_SECONDS
+        while not door.told.struck:
+            item, told = self.buffers.next(slot, rouse=seconds >= SHORT_SECONDS)
+            door.told = told
+            began = clock.monotonic()
+            decision = contextvars.Context().run(self.run, item, told, door)
+            seconds = clock.monotonic() - began
+            self.buffers.finish(slot, item, decision, seconds)
+        hygiene.discard_all()
+        self._start_one(slot)
+
+    def interrupt(self, told: Told, kind: type[JobInterrupted]) -> None:
+        """Stop a job that has started on one of these threads; called in the control thread."""
+        door = self.doors[told.slot]
+        if door is not None:
+            door.interrupt(told, kind)
+
+    def run(self, item: Item, told: Told, door: Door) -> Decision:
+        """Run one job that has started and return what it came to. Raises nothing."""
+        try:
+            hygiene.refresh()
+            without = read_payload(item, self.database) if item.payload is None else None
+            if without is not None:
+                return without
+            prepared = attempt.prepare(item, reporter(self.buffers.end, item.run), told, door)
+            if not isinstance(prepared, attempt.Prepared):
+                return prepared
+            return attempt.run_here(prepared)
+        except BaseException as error:
+            return failed_outside(item, error)
+        finally:
+            if os.getpid() != self.pid:
+                os._exit(0)
+            hygiene.tidy(f"name={item.name} job={item.id}")

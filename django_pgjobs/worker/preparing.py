@@ -1,0 +1,58 @@
+"""In the executor: from what was sent of a job to one that can be called."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from django.db import InterfaceError, OperationalError
+
+from django_pgjobs import attempt, clock, store
+from django_pgjobs import decisions as decide
+from django_pgjobs.attempt import BODY, Item
+from django_pgjobs.decisions import Decision
+from django_pgjobs.worker import channel
+
+log = logging.getLogger("django_pgjobs")
+
+PROGRESS_SECONDS = 1.0
+PAYLOAD_SECONDS = 5.0
+
+
+def read_payload(item: Item, database: str) -> Decision | None:
+    """Read what is too big for the channel; return what the attempt comes to where it cannot be had."""
+    try:
+        item.payload = store.read_payload(store.on(database), item.id, item.claim_id)
+    except (OperationalError, InterfaceError) as error:
+        if item.kind != BODY:
+            raise
+        # Nothing of the job has run, so its attempt is not charged.
+        log.warning(
+            "payload cannot be read, again in %g s name=%s job=%d: %s",
+            PAYLOAD_SECONDS, item.name, item.id, " ".join(str(error).split()),
+        )  # fmt: skip
+        return decide.Snooze(PAYLOAD_SECONDS)
+    return decide.Release("the claim was lost before the payload was read") if item.payload is None else None
+
+
+def reporter(end: channel.ExecutorEnd, run: int) -> Callable[[float, float | None, str], None]:
+    """Return what ``context.progress()`` of a run calls: it tells the supervisor, at most so often."""
+    last = 0.0
+
+    def report(n: float, total: float | None, message: str) -> None:
+        nonlocal last
+        now = clock.monotonic()
+        if now - last >= PROGRESS_SECONDS or (total is not None and n >= total):
+            last = now
+            # A supervisor that is gone is the control thread's business, not the job's.
+            with suppress(OSError):
+                end.send([channel.PROGRESS, run, {"n": n, "total": total, "message": message}])
+
+    return report
+
+
+def failed_outside(item: Item, error: BaseException) -> Decision:
+    """Return what an attempt comes to that failed in our code, not in the job's: retried by the numeric backoff."""
+    log.exception("executor failed around job=%d", item.id)
+    return decide.Retry(attempt.numeric_delay(item), attempt.failure_of(error))

@@ -1,0 +1,285 @@
+"""Runs a few programs against a real PostgreSQL in every order in which their statements can meet.
+
+A *program* is a function that does what a worker or an operator does, by the real code. Each runs in its own thread
+on its own connections, and stops before every statement that touches our tables, and before every COMMIT, until the
+explorer lets it go on. A fenced statement stops once more in its middle: after its snapshot is taken and before it
+locks a row, at a *gate* (an advisory lock), for that is where READ COMMITTED shows one transaction two worlds.
+
+A step that must wait for a row lock is seen in ``pg_blocking_pids``; another actor then goes on, and the waiting one
+does when it is let. A deadlock is an outcome like any other. A *schedule* is the sequence of choices, a digit each;
+the same digits give the same run. This module knows nothing of jobs: ``scenes`` does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import psycopg
+from django.db import connection
+
+from django_pgjobs import sql, store
+from tests.plugins.fix_db import RawDatabase, patience
+
+GATE = 7_340_000
+"""Advisory locks from this number on, one an actor."""
+
+LOOK_SECONDS = 0.001
+"""How long a statement may take until it is asked whether it waits for somebody."""
+
+GIVE_UP_SECONDS = 20.0
+
+FREE, PAUSED, FLYING, GATED, DONE = "free", "paused", "flying", "gated", "done"
+
+GATES = {
+    **dict.fromkeys(
+        (
+            "finalise_success",
+            "finalise_retry",
+            "finalise_snooze",
+            "finalise_end",
+            "mark_ending",
+            "park_jobs",
+            "release_jobs",
+            "write_progress",
+        ),
+        "%(items)s::json",
+    ),
+    "claim_jobs": "%(queues)s::text[]",
+    "renew_claims": "%(claim_ids)s::uuid[]",
+    "rescue_jobs": "due.job_ids",
+}
+"""What a statement cannot do without before it looks at a row it will lock: its gate is there, whatever the plan."""
+
+
+def gated(name: str, text: str, number: int) -> str:
+    """Return the statement with its gate, or as it is when it has none."""
+    if name not in GATES:
+        return text
+    value = GATES[name]
+    head, found, tail = text.partition(f"({value}")
+    assert found, name
+    gate = f"SELECT {value} FROM (SELECT pg_advisory_xact_lock({GATE + number}) OFFSET 0) AS gate"
+    return f"{head}(({gate}){tail}"
+
+
+class Actor:
+    """A thread that does one program at a time, and stops before each statement until it may go on."""
+
+    def __init__(self, number: int, raw: psycopg.Connection[Any], told: SimpleQueue[Actor]) -> None:
+        self.number = number
+        self.raw = RawDatabase(raw)
+        self.state = FREE
+        self.at = ""
+        self.has_gate = False
+        self.pid = 0
+        self.error: Exception | None = None
+        self._told = told
+        self._programs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._go = threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._live, name=f"actor {number}", daemon=True)
+        self._thread.start()
+
+    # Asked by the explorer
+
+    def start(self, program: Callable[[], object]) -> None:
+        """Do a program up to its first statement."""
+        self.state, self.error = FLYING, None
+        self._programs.put(program)
+
+    def go(self) -> None:
+        """Go on to the next stop."""
+        self.state = FLYING
+        self._go.release()
+
+    def leave(self) -> None:
+        """End the thread."""
+        self._programs.put(None)
+        self._thread.join()
+
+    # The thread: as a ``store.Database`` for workers' programs, by a wrapper around Django's connection for operators'
+
+    def fetch(self, name: str, params: store.Params) -> store.Rows:
+        """Stop, then run the statement on the worker's connection."""
+        self._stop(name, self.raw.pid, has_gate=name in GATES)
+        cursor = psycopg.Cursor(self.raw.raw)
+        cursor.execute(gated(name, sql.statement(name), self.number), params, binary=True)
+        return cursor.fetchall() if cursor.description else []
+
+    def query(self, text: str, params: Any = None) -> list[tuple[Any, ...]]:
+        """Stop, then run a statement that is not in ``sql/``."""
+        self._stop(text.split()[0], self.raw.pid)
+        return self.raw.query(text, params)
+
+    def _stop(self, at: str, pid: int, *, has_gate: bool = False) -> None:
+        self.at, self.pid, self.has_gate, self.state = at, pid, has_gate, PAUSED
+        self._told.put(self)
+        self._go.acquire()
+
+    def _live(self) -> None:
+        while program := self._programs.get():
+            try:
+                with connection.execute_wrapper(self._before):
+                    program()
+            except Exception as error:  # told, and judged by whoever asked for the run
+                self.error = error
+            self.state = DONE
+            self._told.put(self)
+        connection.close()
+
+    def _before(self, execute: Callable[..., Any], text: str, params: Any, many: bool, context: Any) -> Any:
+        if "FOR NO KEY UPDATE" in text:
+            self._stop("lock and write" if "UPDATE pgjobs_job" in text else "lock", self._django_pid())
+        return execute(text, params, many, context)
+
+    def _django_pid(self) -> int:
+        django: Any = connection
+        raw = django.connection
+        if raw.info.parameter_status("application_name") != self.name:
+            raw.execute("SELECT set_config('application_name', %s, false)", [self.name])
+            commit = django._commit
+
+            def stop_and_commit() -> Any:
+                self._stop("COMMIT", raw.info.backend_pid)
+                return commit()
+
+            django._commit = stop_and_commit
+        pid: int = raw.info.backend_pid
+        return pid
+
+    @property
+    def name(self) -> str:
+        """What the database knows this actor by."""
+        return name_of(self.number)
+
+
+def name_of(number: int) -> str:
+    """The application_name of an actor's connections."""
+    return f"explorer {number}"
+
+
+@dataclass
+class Course:
+    """What happened under one schedule."""
+
+    choices: list[int] = field(default_factory=list)
+    enabled: list[list[int]] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+
+    @property
+    def digits(self) -> str:
+        return "".join(map(str, self.choices))
+
+    def following(self) -> list[int] | None:
+        """Return the choices that lead to the next schedule; None when this was the last one."""
+        for place in reversed(range(len(self.choices))):
+            later = [actor for actor in self.enabled[place] if actor > self.choices[place]]
+            if later:
+                return [*self.choices[:place], later[0]]
+        return None
+
+
+class Explorer:
+    """Steps actors. ``monitor`` looks who waits for whom; ``gatekeeper`` holds the gates."""
+
+    def __init__(self, connect: Callable[[str], psycopg.Connection[Any]], actors: int) -> None:
+        self.told: SimpleQueue[Actor] = SimpleQueue()
+        self.monitor = RawDatabase(connect("explorer"))
+        self.gatekeeper = RawDatabase(connect("gatekeeper"))
+        self.shut: set[int] = set()
+        self.actors = [Actor(number, connect(name_of(number)), self.told) for number in range(actors)]
+
+    def close(self) -> None:
+        for actor in self.actors:
+            actor.leave()
+            actor.raw.raw.close()
+        self.monitor.raw.close()
+        self.gatekeeper.raw.close()
+
+    def run(self, programs: Sequence[Callable[[Actor], object]], choices: Sequence[int]) -> Course:
+        """Run the programs under these choices, and from where they end on, the first possible one each time."""
+        playing = self.actors[: len(programs)]
+        for actor, program in zip(playing, programs, strict=True):
+            actor.start(partial(program, actor))
+        try:
+            self._settle(playing)
+            return self._follow(playing, choices)
+        finally:
+            self._let_go(playing)
+
+    def _follow(self, playing: Sequence[Actor], choices: Sequence[int]) -> Course:
+        course = Course()
+        while enabled := [actor.number for actor in playing if actor.state in (PAUSED, GATED)]:
+            place = len(course.choices)
+            chosen = choices[place] if place < len(choices) else enabled[0]
+            if chosen not in enabled:
+                now = [(actor.number, actor.state, actor.at, actor.error) for actor in playing]
+                raise LookupError(f"{choices} cannot be followed after {course.told}: {now}")
+            course.choices.append(chosen)
+            course.enabled.append(enabled)
+            course.told.append(self._step(self.actors[chosen]))
+            self._settle(playing)
+        return course
+
+    def _let_go(self, playing: Sequence[Actor]) -> None:
+        """After an error of the explorer's own: nobody stays behind to hold a lock."""
+        while any(actor.state != DONE for actor in playing):
+            self.gatekeeper.query("SELECT pg_advisory_unlock_all()")
+            self.shut.clear()
+            for actor in playing:
+                if actor.state == PAUSED:
+                    actor.go()
+            with suppress(Empty):
+                self.told.get(timeout=LOOK_SECONDS)
+
+    def _step(self, actor: Actor) -> str:
+        told = f"{actor.number}: {actor.at}"
+        if actor.state == GATED:
+            actor.state = FLYING
+            self.gatekeeper.query(f"SELECT pg_advisory_unlock({GATE + actor.number})")
+            self.shut.discard(actor.number)
+            return f"{told}, the rest"
+        if actor.has_gate and actor.number not in self.shut:  # a statement that finds no rows does not reach its gate
+            self.gatekeeper.query(f"SELECT pg_advisory_lock({GATE + actor.number})")
+            self.shut.add(actor.number)
+        actor.go()
+        return told
+
+    def _settle(self, playing: Sequence[Actor]) -> None:
+        """Wait until every actor has stopped, is done, or waits for one that has stopped."""
+        tries = round(patience(GIVE_UP_SECONDS) / LOOK_SECONDS)
+        while flying := [actor for actor in playing if actor.state == FLYING]:
+            try:
+                self.told.get(timeout=LOOK_SECONDS)
+            except Empty:
+                if self._all_wait(playing, flying):
+                    break
+                tries -= 1
+                assert tries > 0, f"neither done nor waiting: {[actor.at for actor in flying]}"
+        while not self.told.empty():
+            self.told.get_nowait()
+
+    def _all_wait(self, playing: Sequence[Actor], flying: Sequence[Actor]) -> bool:
+        """Whether all wait for actors that have stopped.
+
+        A circle of waiters is the deadlock detector's to break; a stranger (autovacuum) goes on by itself.
+        """
+        pids = {actor: actor.pid for actor in flying}
+        rows = self.monitor.query(
+            "SELECT pid, pg_blocking_pids(pid) FROM unnest(%s::integer[]) AS f (pid)", [list(pids.values())]
+        )
+        waits_for = {pid: set(blocking) for pid, blocking in rows}
+        for actor, pid in pids.items():
+            if actor.state == FLYING and self.gatekeeper.pid in waits_for[pid]:
+                actor.state = GATED
+        moving = {pid for actor, pid in pids.items() if actor.state == FLYING}
+        stopped = {actor.pid for actor in playing if actor.state in (PAUSED, GATED)}
+        stuck: set[int] = set()
+        while found := {pid for pid in moving - stuck if waits_for[pid] & (stopped | stuck)}:
+            stuck |= found
+        return moving == stuck

@@ -1,0 +1,360 @@
+"""The history checker: what happened, by id, and what of it must not have. Pure: no database, no clock, no process.
+
+A *history* is four witnesses and the books at the end. The producer says what it registered and whether that
+committed; the jobs say when they started and ended, in a journal outside the database; a trigger's audit says every
+change of a job row and every lease, by the database's clock; the nemesis says what it did to whom. The end: rows,
+attempts, claims, processes and connections that are left. ``check`` compares them.
+
+What excuses what is written down here once: an overlap is excused when the first lease had expired by the database's
+clock before the job was taken away, when the first claim was lost in a server crash (then no audit row has it), or
+when its worker was frozen. A body that ran without being charged is excused when it was killed, when it snoozed, when
+its attempt is kept as released, or when its claim was lost in a crash.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+from tests.chaos.witnesses import (
+    COMMITTED,
+    CRASH,
+    FREEZE,
+    KILL,
+    OUTAGES,
+    ROLLED_BACK,
+    SKEW_SECONDS,
+    TELLING_SECONDS,
+    UNKNOWN,
+    Attempt,
+    Change,
+    Execution,
+    Fault,
+    History,
+    Lease,
+    Registration,
+    Report,
+    Row,
+    Violation,
+)
+
+__all__ = [
+    "COMMITTED",
+    "CRASH",
+    "FREEZE",
+    "KILL",
+    "OUTAGES",
+    "ROLLED_BACK",
+    "SKEW_SECONDS",
+    "TELLING_SECONDS",
+    "UNKNOWN",
+    "Attempt",
+    "Change",
+    "Execution",
+    "Fault",
+    "History",
+    "Lease",
+    "Registration",
+    "Report",
+    "Row",
+    "Violation",
+    "check",
+]
+
+
+def check(history: History) -> Report:
+    """Compare the witnesses and report."""
+    return Checker(history).report()
+
+
+class Checker:
+    """One comparison; each method yields the violations of one promise."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.rows = {row.key: row for row in history.rows}
+        self.runs: dict[str, list[Execution]] = defaultdict(list)
+        for execution in sorted(history.executions, key=lambda e: e.started):
+            self.runs[execution.key].append(execution)
+        self.changes: dict[int, list[Change]] = defaultdict(list)
+        for change in history.changes:
+            self.changes[change.job].append(change)
+        for changes in self.changes.values():
+            changes.sort(key=lambda c: c.at)
+        self.leases: dict[str, list[Lease]] = defaultdict(list)
+        for lease in sorted(history.leases, key=lambda each: each.at):
+            self.leases[lease.claim].append(lease)
+        self.kept = {(attempt.job, attempt.claim): attempt for attempt in history.attempts}
+        self.known_claims = {(c.job, c.claim) for c in history.changes if c.claim}
+        self.slowest = 0.0
+        self.excused: Counter[str] = Counter()
+
+    def report(self) -> Report:
+        """Check everything."""
+        checks = (
+            self.lost, self.phantoms, self.ends, self.ends_without_work, self.overlaps, self.same_claim,
+            self.bodies_of_the_ending,
+            self.arithmetic, self.unaccounted, self.beyond_maximum, self.slow_rescues, self.progress, self.leftovers,
+        )  # fmt: skip
+        violations = [violation for promise in checks for violation in promise()]
+        return Report(self._counts(), self.slowest, violations)
+
+    def _counts(self) -> dict[str, int]:
+        history = self.history
+        fates = Counter(registration.fate for registration in history.registrations)
+        outcomes = Counter(row.outcome or row.state for row in history.rows)
+        causes = Counter(attempt.cause for attempt in history.attempts)
+        return {
+            "registered": fates[COMMITTED],
+            "rolled_back": fates[ROLLED_BACK],
+            "unknown": fates[UNKNOWN],
+            "rows": len(history.rows),
+            **{name: outcomes[name] for name in sorted(outcomes)},
+            "starts": len(history.executions),
+            **{f"attempts_{cause}": causes[cause] for cause in sorted(causes)},
+            "faults": len(history.faults),
+            **{f"excused_{why}": count for why, count in sorted(self.excused.items())},
+        }
+
+    # No loss, no phantom
+
+    def lost(self) -> Iterator[Violation]:
+        """Each committed registration has reached an end."""
+        for registration in self.history.registrations:
+            row = self.rows.get(registration.key)
+            if row is None:
+                if registration.fate == COMMITTED:
+                    yield Violation("lost", registration.key, None, "was committed and has no row")
+            elif row.outcome is None:
+                yield Violation("stranded", row.key, row.job, f"is still {row.state} at the end")
+
+    def phantoms(self) -> Iterator[Violation]:
+        """Nothing ran, and nothing is there, that was rolled back or never registered."""
+        fates = {registration.key: registration.fate for registration in self.history.registrations}
+        for key in [*self.runs, *(key for key in self.rows if key not in self.runs)]:
+            if fates.get(key, ROLLED_BACK) == ROLLED_BACK:
+                what = "ran" if key in self.runs else "has a row"
+                why = "was rolled back" if key in fates else "was never registered"
+                yield Violation("phantom", key, self._job(key), f"{what} though it {why}")
+
+    def _job(self, key: str) -> int | None:
+        if key in self.rows:
+            return self.rows[key].job
+        return self.runs[key][0].job if key in self.runs else None
+
+    # One effective end
+
+    def ends(self) -> Iterator[Violation]:
+        """A job ends once, and once more for each retry an operator asked for; an end is never overwritten."""
+        for job, changes in self.changes.items():
+            reopened = 0
+            for before, after in pairwise(changes):
+                if before.outcome is None or before.outcome == after.outcome:
+                    continue
+                if after.outcome is None:
+                    reopened += 1
+                else:
+                    words = f"ended {before.outcome}, then {after.outcome}"
+                    yield Violation("double end", after.key, job, words)
+            if reopened > self.history.reopened[job]:
+                words = f"was open again {reopened} times, asked for {self.history.reopened[job]} times"
+                yield Violation("double end", changes[0].key, job, words)
+
+    def ends_without_work(self) -> Iterator[Violation]:
+        """A success is written under the claim of an execution that returned."""
+        returned = {(e.job, e.claim) for e in self.history.executions if e.part == "body" and e.how == "returned"}
+        for job, changes in self.changes.items():
+            for before, after in pairwise(changes):
+                ended = before.outcome is None and after.outcome == "succeeded"
+                if ended and (job, after.claim) not in returned:
+                    words = f"succeeded under claim {after.claim}, under which nothing returned"
+                    yield Violation("end without work", after.key, job, words)
+
+    # No overlap
+
+    def overlaps(self) -> Iterator[Violation]:
+        """Two bodies of one job run at once only where that is excused."""
+        for key, runs in self.runs.items():
+            for first, second in pairwise(run for run in runs if run.part == "body"):
+                if second.started >= first.last_seen:
+                    continue
+                excuse = self._excuse(first, second)
+                if excuse:
+                    self.excused[excuse] += 1
+                    continue
+                words = (
+                    f"claim {second.claim} (pid {second.pid}) started {first.last_seen - second.started:.3f} s before "
+                    f"claim {first.claim} (pid {first.pid}) was last seen"
+                )
+                yield Violation("overlap", key, first.job, words)
+
+    def _excuse(self, first: Execution, second: Execution) -> str:
+        if first.claim == second.claim:
+            return ""
+        if self._lost_in_crash(first):
+            return "crash"
+        taken = self._taken_at(first.job, first.claim)
+        lease = self._last_lease(first.claim, taken)
+        if taken is not None and lease is not None and lease.expires <= taken + SKEW_SECONDS:
+            return "expired"
+        return "frozen" if self._during(FREEZE, first.started, second.started, first.pid) else ""
+
+    def _lost_in_crash(self, run: Execution) -> bool:
+        """Its claim stands nowhere, and the server has crashed since: the claim's commit was not on disk."""
+        if (run.job, run.claim) in self.known_claims:
+            return False
+        return any(fault.kind == CRASH and fault.end >= run.started for fault in self.history.faults)
+
+    def _taken_at(self, job: int, claim: str) -> float | None:
+        """When the row stopped carrying this claim."""
+        had = False
+        for change in self.changes[job]:
+            if change.claim == claim:
+                had = True
+            elif had:
+                return change.at
+        return None
+
+    def _last_lease(self, claim: str, before: float | None) -> Lease | None:
+        leases = [lease for lease in self.leases[claim] if before is None or lease.at <= before]
+        return leases[-1] if leases else None
+
+    def _during(self, kind: str, begin: float, end: float, pid: int | None = None) -> bool:
+        return any(
+            fault.kind == kind and fault.begin <= end and fault.end >= begin and (not fault.pids or pid in fault.pids)
+            for fault in self.history.faults
+        )
+
+    # Attempts accounted
+
+    def same_claim(self) -> Iterator[Violation]:
+        """Under one claim a body starts again only if its process died before it could tell of the time before."""
+        for key, runs in self.runs.items():
+            seen: dict[tuple[str, str], Execution] = {}
+            for run in runs:
+                before = seen.get((run.part, run.claim))
+                if before is not None and before.how and run.part == "body" and not self._killed_at_end(before):
+                    words = f"ran twice under claim {run.claim}, the first time it {before.how}"
+                    yield Violation("ran twice", key, run.job, words)
+                elif before is not None and before.pid == run.pid and run.part == "body":
+                    words = f"started twice under claim {run.claim} in process {run.pid}"
+                    yield Violation("ran twice", key, run.job, words)
+                seen[run.part, run.claim] = run
+
+    def bodies_of_the_ending(self) -> Iterator[Violation]:
+        """Of a job that was claimed for its callback only, the body does not start."""
+        callback_only = {
+            (job, after.claim)
+            for job, changes in self.changes.items()
+            for before, after in pairwise(changes)
+            if before.claim is None and after.claim is not None and after.ending
+        }
+        for run in self.history.executions:
+            if run.part == "body" and (run.job, run.claim) in callback_only:
+                words = f"its body started under claim {run.claim}, which was for its callback only"
+                yield Violation("body in the ending", run.key, run.job, words)
+
+    def _killed_at_end(self, run: Execution) -> bool:
+        """Whether its process was killed so soon after its last line that it may not have told how it ended."""
+        return any(
+            fault.kind == KILL
+            and run.pid in fault.pids
+            and -SKEW_SECONDS <= fault.begin - run.last_seen <= TELLING_SECONDS
+            for fault in self.history.faults
+        )
+
+    def arithmetic(self) -> Iterator[Violation]:
+        """A claim adds one to the attempts, giving back takes one off, nothing else touches them."""
+        for job, changes in self.changes.items():
+            for before, after in pairwise(changes):
+                step = after.attempt - before.attempt
+                if before.claim is None and after.claim is not None:
+                    allowed: tuple[int, ...] = (0,) if before.ending else (1,)
+                elif before.claim is not None and after.claim is None:
+                    allowed = (0, -1)
+                else:
+                    allowed = (0,)
+                if step not in allowed:
+                    words = f"attempt {before.attempt} became {after.attempt}"
+                    yield Violation("attempt arithmetic", after.key, job, words)
+
+    def unaccounted(self) -> Iterator[Violation]:
+        """Every body that came to its end was charged, kept as released, or snoozed, or its claim lost in a crash."""
+        given_back = self._given_back()
+        for run in self.history.executions:
+            if run.part != "body" or run.how in ("", "snoozed"):
+                continue
+            fence = (run.job, run.claim)
+            if fence not in self.known_claims:
+                if not self._lost_in_crash(run):
+                    words = f"{run.how} under claim {run.claim}, which no row ever had"
+                    yield Violation("unaccounted attempt", run.key, run.job, words)
+                else:
+                    self.excused["claim_lost"] += 1
+            elif fence in given_back and fence not in self.kept and not self._killed_at_end(run):
+                words = f"{run.how} under claim {run.claim}, which was given back uncharged"
+                yield Violation("unaccounted attempt", run.key, run.job, words)
+
+    def _given_back(self) -> set[tuple[int, str]]:
+        """Claims whose attempt was taken off again."""
+        return {
+            (job, before.claim)
+            for job, changes in self.changes.items()
+            for before, after in pairwise(changes)
+            if before.claim is not None and after.claim is None and after.attempt < before.attempt
+        }
+
+    def beyond_maximum(self) -> Iterator[Violation]:
+        """No row's attempt, and no number of bodies that came to an end, is beyond the maximum."""
+        for job, changes in self.changes.items():
+            worst = max(changes, key=lambda c: c.attempt - c.max_attempts)
+            if worst.attempt > worst.max_attempts:
+                words = f"attempt {worst.attempt} of {worst.max_attempts}"
+                yield Violation("beyond maximum", worst.key, job, words)
+        charges = self.known_claims - self._given_back()
+        for key, runs in self.runs.items():
+            row = self.rows.get(key)
+            charged = {run.claim for run in runs if run.part == "body" and run.how and (run.job, run.claim) in charges}
+            if row is not None and len(charged) > row.max_attempts:
+                words = f"came to an end under {len(charged)} charged claims of {row.max_attempts}"
+                yield Violation("beyond maximum", key, row.job, words)
+
+    # Recovery, progress, nothing left
+
+    def slow_rescues(self) -> Iterator[Violation]:
+        """What is lost is taken back soon after its lease, unless the way to the database was troubled."""
+        lost = {(a.job, a.claim) for a in self.history.attempts if a.cause == "lost"}
+        for job, claim in lost:
+            taken = self._taken_at(job, claim)
+            lease = self._last_lease(claim, taken)
+            if taken is None or lease is None:
+                continue
+            waited = taken - lease.expires
+            if any(self._during(kind, lease.expires - 1, taken) for kind in OUTAGES):
+                continue
+            self.slowest = max(self.slowest, waited)
+            if waited > self.history.recovery_seconds:
+                words = f"was rescued {waited:.2f} s after its lease had ended"
+                yield Violation("slow recovery", self.changes[job][0].key, job, words)
+
+    def progress(self) -> Iterator[Violation]:
+        """Something ended after everything was healed."""
+        healed = self.history.healed_at
+        if healed is None:
+            return
+        ends = (changes[-1].at for changes in self.changes.values() if changes[-1].outcome is not None)
+        if self.changes and not any(at >= healed for at in ends):
+            yield Violation("no progress", "", None, "nothing ended after the last fault was healed")
+
+    def leftovers(self) -> Iterator[Violation]:
+        """No process, no connection, no claim is left of workers that are gone."""
+        history = self.history
+        yield from _left("orphan process", history.processes_left)
+        yield from _left("leaked connection", history.connections_left)
+        yield from _left("claim left", history.claims_left)
+
+
+def _left(kind: str, names: Iterable[str]) -> Iterator[Violation]:
+    for name in names:
+        yield Violation(kind, "", None, name)

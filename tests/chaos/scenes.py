@@ -1,0 +1,410 @@
+"""What the interleaving explorer plays: scenes (how a job stands), programs (what is done to it), and casts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import combinations_with_replacement
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+
+from django_pgjobs import store
+from django_pgjobs.models import Job
+from tests.chaos.explorer import Actor
+from tests.plugins.fix_db import AUTHOR, FAILURE, Claimed, RawDatabase, claim
+
+PLAIN, WITH_CALLBACKS = "test.job", "tests.jobs.calls_back"
+OTHER_WORKER = UUID("00000000-0000-4000-8000-000000000002")
+QUEUE = "default"
+
+# --- scenes ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class World:
+    """The rows of one run, and what its actors were told."""
+
+    db: RawDatabase
+    claimed: Claimed = field(default_factory=lambda: Claimed(UUID(int=0), []))
+    job_ids: list[int] = field(default_factory=list)
+    rights: dict[str, set[str]] = field(default_factory=dict)
+    answered: dict[str, int] = field(default_factory=dict)
+    history: set[tuple[int, str]] = field(default_factory=set)
+    lease_is_good: bool = False
+
+    def answer(self, actor: Actor, count: int) -> int:
+        """Note how many writes the actor was told to have made."""
+        self.answered[actor.name] = self.answered.get(actor.name, 0) + count
+        return count
+
+    def end(self, **facts: Any) -> list[store.End]:
+        """The owner's end of the first job."""
+        return [store.End(self.job_ids[0], str(self.claimed.claim_id), **facts)]
+
+
+def register(world: World, count: int = 1, *, name: str = PLAIN, max_attempts: int = 5) -> None:
+    world.job_ids = [
+        row[0]
+        for row in world.db.query(
+            "INSERT INTO pgjobs_job (name, payload, max_attempts, run_at) "
+            "SELECT %s, '{}', %s, now() - interval '1 minute' FROM generate_series(1, %s) RETURNING id",
+            [name, max_attempts, count],
+        )
+    ]
+
+
+def expire(world: World) -> None:
+    world.db.query("UPDATE pgjobs_claim SET lease_expires_at = now() - interval '1 s', check_at = lease_expires_at")
+    world.db.query("UPDATE pgjobs_claim SET check_at = lease_expires_at")
+
+
+def ready(world: World) -> None:
+    """A job nobody has claimed."""
+    register(world)
+
+
+def running(world: World, *, count: int = 1, name: str = PLAIN, max_attempts: int = 5) -> None:
+    """A job that its owner runs under a good lease."""
+    register(world, count, name=name, max_attempts=max_attempts)
+    world.claimed = claim(world.db, count)
+
+
+def expired(world: World) -> None:
+    """Its owner was away and does not know that the lease has run out."""
+    running(world)
+    expire(world)
+
+
+def last(world: World) -> None:
+    """The same in its last attempt: a rescue ends it, and leaves the claim on the row."""
+    running(world, max_attempts=1)
+    expire(world)
+
+
+def overdue(world: World) -> None:
+    """The lease is good, the deadline has passed."""
+    running(world)
+    world.db.query("UPDATE pgjobs_job SET deadline_at = now() - interval '1 hour'")
+    world.db.query("UPDATE pgjobs_claim SET check_at = now() - interval '1 hour'")
+
+
+def asked(world: World) -> None:
+    """It was asked to end as cancelled, and its lease has run out."""
+    running(world)
+    store.cancel_jobs(world.db, world.job_ids, mode="ask", by="", reason="", with_callback=[])
+    expire(world)
+
+
+def last_with_callbacks(world: World) -> None:
+    """A rescue leaves its callback to whoever claims it next."""
+    running(world, name=WITH_CALLBACKS, max_attempts=1)
+    expire(world)
+
+
+def ready_with_callbacks(world: World) -> None:
+    """Cancelled or abandoned now, only its callback is left."""
+    register(world, name=WITH_CALLBACKS)
+
+
+def calling_back(world: World) -> None:
+    """Its owner runs the callback; the lease has run out."""
+    running(world, name=WITH_CALLBACKS)
+    store.mark_ending(
+        world.db, world.end(outcome="abandoned", cause="failed", failure=FAILURE), AUTHOR, allowance_seconds=5
+    )
+    expire(world)
+
+
+def abandoned(world: World) -> None:
+    """It has ended under its owner's claim, which is still in the ledger."""
+    running(world)
+    store.finalise_end(world.db, world.end(outcome="abandoned", cause="failed", failure=FAILURE), AUTHOR)
+
+
+def parked(world: World) -> None:
+    """Its owner could not run it."""
+    running(world)
+    store.park_jobs(world.db, world.end(reason="not known", fingerprint="old"))
+
+
+def batch(world: World) -> None:
+    """Two jobs under one expired claim; programs of the owner end the first."""
+    running(world, count=2)
+    expire(world)
+
+
+Scene = Callable[[World], None]
+
+
+# --- programs --------------------------------------------------------------------------------------------------------
+
+Program = Callable[[World, Actor], object]
+
+
+def claims(world: World, actor: Actor) -> Claimed:
+    """Another worker claims what is ready."""
+    claimed = claim(actor, 1, worker=OTHER_WORKER)
+    world.rights.setdefault(actor.name, set()).add(str(claimed.claim_id))
+    world.answer(actor, len(claimed.jobs))
+    return claimed
+
+
+def claims_and_ends(world: World, actor: Actor) -> None:
+    """Another worker claims a job and runs it, or its callback."""
+    claimed = claims(world, actor)
+    for taken in claimed.jobs:
+        ends = claimed.ends(outcome=taken.ending or "")
+        write = store.finalise_end if taken.ending else store.finalise_success
+        world.answer(actor, len(write(actor, ends, AUTHOR)))
+
+
+def succeeds(world: World, actor: Actor) -> None:
+    """The owner records a success, then strikes the claim."""
+    world.answer(actor, len(store.finalise_success(actor, world.end(result="1"), AUTHOR)))
+    forgets(world, actor)
+
+
+def succeeds_in_its_transaction(world: World, actor: Actor) -> None:
+    """The end is part of the transaction of the job's own effects."""
+    actor.raw.query("BEGIN")
+    written = store.finalise_success(actor, world.end(result="1"), AUTHOR)
+    actor.query("COMMIT")
+    world.answer(actor, len(written))
+
+
+def fails(world: World, actor: Actor) -> None:
+    """The owner records a failure; the job is tried again."""
+    end = world.end(cause="failed", failure=FAILURE)
+    world.answer(actor, len(store.finalise_retry(actor, end, AUTHOR)))
+
+
+def snoozes(world: World, actor: Actor) -> None:
+    """The job wants to come back."""
+    world.answer(actor, len(store.finalise_snooze(actor, world.end())))
+
+
+def releases(world: World, actor: Actor) -> None:
+    """The owner gives the job back, unstarted."""
+    world.answer(actor, len(store.release_jobs(actor, world.end(), AUTHOR)))
+
+
+def parks(world: World, actor: Actor) -> None:
+    """The owner cannot run it."""
+    world.answer(actor, len(store.park_jobs(actor, world.end(reason="not known", fingerprint="old"))))
+
+
+def gives_up(world: World, actor: Actor) -> None:
+    """The owner marks the job, runs its callback, and ends it."""
+    end = world.end(outcome="abandoned", cause="failed", failure=FAILURE)
+    if world.answer(actor, len(store.mark_ending(actor, end, AUTHOR, allowance_seconds=5))):
+        ends_callback(world, actor)
+
+
+def ends(world: World, actor: Actor) -> None:
+    """The owner ends the job, which has no callback."""
+    end = world.end(outcome="abandoned", cause="failed", failure=FAILURE)
+    world.answer(actor, len(store.finalise_end(actor, end, AUTHOR)))
+
+
+def ends_callback(world: World, actor: Actor) -> None:
+    """The owner's callback has run."""
+    world.answer(actor, len(store.finalise_end(actor, world.end(outcome="abandoned"), AUTHOR)))
+
+
+def reports(world: World, actor: Actor) -> None:
+    """The owner writes progress."""
+    [end] = world.end()
+    world.answer(actor, len(store.write_progress(actor, [(end.id, end.claim_id, '{"n": 1}')])))
+
+
+def reads_payload(world: World, actor: Actor) -> None:
+    """The owner's executor fetches a big payload: refused as soon as the claim is gone."""
+    [end] = world.end()
+    payload = store.read_payload(actor, end.id, end.claim_id)
+    ours = world.db.query(
+        "SELECT 1 FROM pgjobs_job WHERE id = %s AND claim_id = %s AND outcome IS NULL", [end.id, end.claim_id]
+    )
+    assert (payload is not None) == bool(ours), "a payload was read without a right to it"
+
+
+def renews(world: World, actor: Actor) -> None:
+    """The owner extends its lease."""
+    store.renew_claims(actor, {str(world.claimed.claim_id): 30.0}, lease_seconds=30.0)
+
+
+def forgets(world: World, actor: Actor) -> None:
+    """The owner strikes the claim from the ledger."""
+    store.delete_claims(actor, [str(world.claimed.claim_id)])
+
+
+def rescues(world: World, actor: Actor) -> None:
+    """Some worker takes back what is dead."""
+    rescued = store.rescue_jobs(
+        actor,
+        limit=10,
+        quiet_seconds=0,
+        grace_seconds=1,
+        stale_seconds=60,
+        without_on_cancel=[PLAIN],
+        without_on_abandon=[PLAIN],
+    )
+    world.answer(actor, len(rescued))
+
+
+def unparks(world: World, actor: Actor) -> None:
+    """A worker with other code lets parked jobs go on."""
+    world.answer(actor, len(store.unpark_jobs(actor, {PLAIN: "new", WITH_CALLBACKS: "new"}, limit=10)))
+
+
+def jobs_of(world: World) -> Any:
+    return Job.objects.filter(pk__in=world.job_ids)
+
+
+def cancels(world: World, actor: Actor) -> None:
+    """An operator cancels."""
+    world.answer(actor, jobs_of(world).cancel(mode="ask", by="anna").changed)
+
+
+def cancels_one_by_one(world: World, actor: Actor) -> None:
+    """An operator's own transaction cancels each job by itself."""
+    with transaction.atomic():
+        for job_id in world.job_ids:
+            world.answer(actor, Job.objects.filter(pk=job_id).cancel(mode="ask").changed)
+
+
+def cancels_one_by_one_backwards(world: World, actor: Actor) -> None:
+    """Another does so in the other order."""
+    with transaction.atomic():
+        for job_id in reversed(world.job_ids):
+            world.answer(actor, Job.objects.filter(pk=job_id).cancel(mode="ask").changed)
+
+
+def retries(world: World, actor: Actor) -> None:
+    """An operator retries."""
+    world.answer(actor, jobs_of(world).retry(by="anna").changed)
+
+
+def abandons(world: World, actor: Actor) -> None:
+    """An operator abandons."""
+    world.answer(actor, jobs_of(world).abandon(by="anna").changed)
+
+
+def postpones(world: World, actor: Actor) -> None:
+    """An operator moves the job an hour away."""
+    world.answer(actor, jobs_of(world).reschedule(delay=3600, by="anna").changed)
+
+
+def wants_back(world: World, actor: Actor) -> None:
+    """An operator asks the owner to give the job back."""
+    world.answer(actor, jobs_of(world).release(by="anna").changed)
+
+
+def deletes_ended(world: World, actor: Actor) -> None:
+    """Somebody deletes ended jobs by hand: there is no prune statement yet."""
+    world.answer(actor, len(actor.query("DELETE FROM pgjobs_job WHERE finished_at IS NOT NULL RETURNING id")))
+
+
+OWNER = (succeeds, succeeds_in_its_transaction, fails, snoozes, releases, parks, gives_up, ends, ends_callback, reports,
+         reads_payload, renews, forgets)  # fmt: skip
+OPERATOR = (cancels, retries, abandons, postpones, wants_back)
+RECORDS = (fails, gives_up, ends, rescues)
+GIVES_BACK = (snoozes, releases, parks)
+
+IDLE_CAST = (claims_and_ends, cancels, retries, abandons, postpones, wants_back, rescues, unparks, deletes_ended)
+LATE_CAST = (succeeds, fails, snoozes, releases, parks, reports, reads_payload, renews)
+CAST: dict[Scene, tuple[Program, ...]] = {
+    ready: IDLE_CAST,
+    running: (*LATE_CAST, succeeds_in_its_transaction, gives_up, ends, *IDLE_CAST),
+    expired: (*LATE_CAST, succeeds_in_its_transaction, gives_up, ends, *IDLE_CAST),
+    last: (
+        succeeds,
+        succeeds_in_its_transaction,
+        snoozes,
+        releases,
+        parks,
+        reports,
+        reads_payload,
+        renews,
+        gives_up,
+        ends,
+        *IDLE_CAST,
+    ),
+    overdue: (
+        succeeds,
+        succeeds_in_its_transaction,
+        fails,
+        releases,
+        gives_up,
+        renews,
+        rescues,
+        claims_and_ends,
+        cancels,
+    ),
+    asked: (succeeds, fails, snoozes, releases, parks, gives_up, ends, renews, *IDLE_CAST),
+    last_with_callbacks: (succeeds, releases, gives_up, renews, *IDLE_CAST),
+    ready_with_callbacks: IDLE_CAST,
+    calling_back: (ends_callback, fails, releases, parks, reports, renews, forgets, *IDLE_CAST),
+    abandoned: (*LATE_CAST, ends, gives_up, forgets, *IDLE_CAST),
+    parked: (*LATE_CAST, ends, gives_up, forgets, *IDLE_CAST),
+    batch: (succeeds, fails, releases, gives_up, renews, forgets, rescues, claims_and_ends, cancels),
+}
+"""Who plays in which scene. In its last attempt nobody records that a job may be tried again."""
+
+NEVER_TOGETHER = tuple(frozenset((gives_up, other)) for other in (succeeds, succeeds_in_its_transaction, snoozes))
+"""I7: a run ends once. Its worker does not mark it and record another end of its body under the same claim."""
+
+QUICK: dict[Scene, tuple[Program, ...]] = {
+    expired: (succeeds, releases, gives_up, rescues, claims_and_ends, cancels),
+    last: (succeeds, ends, rescues, claims_and_ends, retries),
+    overdue: (succeeds, gives_up, rescues),
+    asked: (fails, rescues, claims_and_ends),
+    calling_back: (ends_callback, rescues, claims_and_ends, cancels),
+    ready_with_callbacks: (claims_and_ends, abandons),
+    abandoned: (succeeds, retries, deletes_ended),
+    parked: (fails, unparks, retries),
+    batch: (succeeds, forgets, rescues),
+}
+"""The pairs of these are played in every run of the suite."""
+
+TRIPLES: tuple[tuple[Scene, tuple[Program, ...]], ...] = (
+    *((expired, (owner, rescues, claims_and_ends)) for owner in (succeeds, fails, snoozes, releases, gives_up, ends)),
+    *((expired, (owner, rescues, rescues)) for owner in (succeeds, fails, releases)),
+    *((expired, (owner, rescues, cancels)) for owner in (succeeds, fails, snoozes, releases, parks, gives_up)),
+    (expired, (renews, rescues, succeeds)),
+    (expired, (renews, rescues, claims_and_ends)),
+    (expired, (succeeds, rescues, forgets)),
+    (expired, (releases, claims_and_ends, claims_and_ends)),
+    (expired, (fails, claims_and_ends, cancels)),
+    (last, (succeeds, rescues, retries)),
+    (last, (ends, rescues, retries)),
+    (last, (succeeds, rescues, deletes_ended)),
+    (last_with_callbacks, (succeeds, rescues, claims_and_ends)),
+    (last_with_callbacks, (gives_up, rescues, claims_and_ends)),
+    (last_with_callbacks, (rescues, claims_and_ends, cancels)),
+    (calling_back, (ends_callback, rescues, claims_and_ends)),
+    (calling_back, (ends_callback, rescues, rescues)),
+    (asked, (fails, rescues, claims_and_ends)),
+    (asked, (succeeds, rescues, retries)),
+    (overdue, (succeeds, renews, rescues)),
+    (overdue, (fails, rescues, claims_and_ends)),
+    (abandoned, (succeeds, retries, claims_and_ends)),
+    (abandoned, (retries, claims_and_ends, deletes_ended)),
+    (abandoned, (retries, cancels, deletes_ended)),
+    (parked, (fails, unparks, claims_and_ends)),
+    (parked, (unparks, retries, claims_and_ends)),
+    (parked, (cancels, unparks, claims_and_ends)),
+    (ready, (claims_and_ends, claims_and_ends, cancels)),
+    (batch, (succeeds, forgets, rescues)),
+    (batch, (fails, rescues, claims_and_ends)),
+    (batch, (gives_up, rescues, cancels)),
+)
+"""Three that are after the same job."""
+
+
+def pairs(cast: Iterable[Program]) -> Iterator[tuple[Program, ...]]:
+    """Return every two programs of a cast that can meet; the same one twice, too."""
+    for programs in combinations_with_replacement(cast, 2):
+        if frozenset(programs) not in NEVER_TOGETHER:
+            yield programs

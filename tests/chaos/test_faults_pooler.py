@@ -1,0 +1,171 @@
+"""PgBouncer in transaction mode between everybody and the server: producers, workers and the jobs themselves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from django.db import connection
+
+from tests.chaos.ground import Ground, django_on
+from tests.chaos.jobs import act, called
+from tests.chaos.load import needs, recovered, under_load
+from tests.plugins.fix_db import wait_until
+from tests.plugins.fix_worker import ended
+
+pytestmark = pytest.mark.chaos
+
+POOL = 12
+
+CONFIG = """
+[databases]
+* = host={host} port={upstream} user={user} password={password}
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+default_pool_size = {pool}
+max_client_conn = 400
+server_lifetime = 5
+ignore_startup_parameters = {ignored}
+logfile = {directory}/log
+pidfile = {directory}/pid
+"""
+
+
+class Pooler:
+    """One PgBouncer before a server, run by an account without rights."""
+
+    def __init__(self, url: str, directory: Path) -> None:
+        parts = urlsplit(url)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = parts._replace(netloc=f"{parts.username}@127.0.0.1:{self.port}").geturl()
+        self.directory = directory
+        self.process: subprocess.Popen[bytes] | None = None
+        config = directory / "pgbouncer.ini"
+        config.write_text(
+            CONFIG.format(
+                host=parts.hostname, upstream=parts.port, user=parts.username, password=parts.password,
+                port=self.port, pool=POOL, directory=directory, ignored="extra_float_digits",
+            )
+        )  # fmt: skip
+        config.chmod(0o644)
+        directory.chmod(0o777)
+
+    def start(self) -> None:
+        """Start and wait until it answers."""
+        account = "nobody" if os.geteuid() == 0 else None
+        path = f"{os.environ['PATH']}:/usr/sbin"
+        with (self.directory / "output").open("wb") as output:
+            self.process = subprocess.Popen(
+                ["pgbouncer", str(self.directory / "pgbouncer.ini")],
+                env={"PATH": path}, stdout=output, stderr=output, cwd=self.directory, user=account,
+            )  # fmt: skip
+        wait_until(self._answers, 10, f"PgBouncer answers ({self.directory})")
+
+    def _answers(self) -> bool:
+        try:
+            psycopg.connect(self.url).close()
+        except psycopg.OperationalError:
+            assert self.process is not None
+            assert self.process.poll() is None, (self.directory / "output").read_text()
+            return False
+        return True
+
+    def close(self, ground: Ground) -> None:
+        """Stop the workers behind it, then it: its connections to the server keep their names as long as it lives."""
+        for worker in ground.workers.started:
+            assert worker.stop() == 0, worker.log
+        self.stop()
+
+    def stop(self, number: int = signal.SIGKILL) -> None:
+        """End it."""
+        if self.process is not None:
+            self.process.send_signal(number)
+            self.process.wait(10)
+
+
+@pytest.fixture
+def pooler(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pooler]:
+    """PgBouncer before the proxy."""
+    needs("pgbouncer")
+    directory = tmp_path_factory.mktemp("pooler")
+    for parent in directory.parents[:2]:
+        parent.chmod(parent.stat().st_mode | 0o011)
+    pooler = Pooler(ground.proxy.url, directory)
+    pooler.start()
+    yield pooler
+    pooler.stop()
+
+
+def through(pooler: Pooler) -> dict[str, str]:
+    """The environment of a worker behind it."""
+    return {"DATABASE_URL": pooler.url}
+
+
+def test_everything_goes_through_a_transaction_pooler(ground: Ground, pooler: Pooler) -> None:
+    """Registration, two workers, jobs that query, that fail, that are called back: with more clients than connections.
+
+    Nobody hears; whoever is pinned by ``set_config`` for a transaction leaves the next one nothing of it.
+    """
+    with django_on(pooler.url):
+        workers = [ground.workers(env=through(pooler), processes=2) for _ in range(2)]
+        jobs = ground.register.many([(act, "sleep", "", {"seconds": 0.02})] * 150)
+        jobs += ground.register.many([(act, "query", "", {"seconds": 0.01})] * 100)
+        jobs += [
+            ground.register(act, "fail", times=2),
+            ground.register(called, "raise"),
+            ground.register(act, "snooze"),
+        ]
+        jobs += [ground.register(act, "register_child"), ground.register(act, "register_child", commit=False)]
+        ended(*jobs, timeout=30)
+        for _ in range(2 * POOL):
+            connection.close()
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT current_setting('enable_seqscan'), current_setting('statement_timeout')")
+                assert cursor.fetchone() == ("on", "0")
+    assert not any(worker.said("prepared statement|database trouble") for worker in workers)
+    pooler.close(ground)
+    report = ground.check()
+    assert (report.counts["succeeded"], report.counts["abandoned"]) == (255, 1), report
+
+
+def test_a_lease_is_kept_and_a_dead_worker_is_rescued_through_a_pooler(ground: Ground, pooler: Pooler) -> None:
+    """P39: kill −9 of a worker behind PgBouncer, whose server connections live on."""
+    first = ground.workers(env=through(pooler))
+    job = ground.register(act, "wait", gate="killed")
+    wait_until(lambda: ground.journal.count("start"), 10, "it runs")
+    ground.workers(env=through(pooler))
+    with ground.fault("kill", first.pid, *first.executors()):
+        first.kill()
+    ground.stage.open("killed")
+    recovered(ground, job, within=15, what="kill −9 behind a pooler")
+    ground.workers.started.remove(first)
+    pooler.close(ground)
+    report = ground.check(recovery_seconds=4)
+    assert report.counts["attempts_lost"] == 1, report
+
+
+def test_the_pooler_is_killed_and_started_again(ground: Ground, pooler: Pooler) -> None:
+    """P39 P41: with jobs under way."""
+    worker = ground.workers(env=through(pooler))
+    jobs = under_load(ground, 60, done=8, seconds=0.2)
+    with ground.fault("refuse"):
+        pooler.stop()
+        worker.hear("database trouble, will try again loop=keep")
+        pooler.start()
+    recovered(ground, *jobs, within=25, what="pooler killed")
+    pooler.close(ground)
+    report = ground.check()
+    assert report.counts["succeeded"] == 61, report

@@ -1,0 +1,283 @@
+"""The leader's term, and the audit that only the leader does: no running job without a row of the ledger."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from django_pgjobs import clock, store
+from django_pgjobs.maintenance import audit as audit_room
+from django_pgjobs.maintenance import leader as leader_room
+from django_pgjobs.maintenance.audit import Audit
+from django_pgjobs.maintenance.duties import KEPT_SECONDS, Duty
+from django_pgjobs.maintenance.leader import ASK_SECONDS, TERM_SECONDS, Leader
+from django_pgjobs.models import Claim, Heartbeat, LeaderTerm
+from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, claim, job, register
+
+RIVAL = store.Author(UUID(int=2), "rival")
+NOBODY = UUID(int=0)
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """The worker's own clock stands still; a test moves it on."""
+    now = [1000.0]
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+
+    def passes(seconds: float) -> None:
+        now[0] += seconds
+
+    return passes
+
+
+def expire(raw: RawDatabase) -> None:
+    raw.query("UPDATE pgjobs_leader_term SET expires_at = statement_timestamp() - interval '1 ms'")
+
+
+# The term
+
+
+def test_one_of_many_leads(raw: RawDatabase, db_connection: Callable[..., RawDatabase], background: Background) -> None:
+    """W1 W11: eight ask at once."""
+    leaders = [Leader(store.Author(uuid4(), f"w{n}")) for n in range(8)]
+    for asked in [background(leader.tick, db_connection()) for leader in leaders]:
+        asked.result(10)
+    [chosen] = [leader for leader in leaders if leader.leads]
+    assert LeaderTerm.objects.get().worker == chosen.author.worker
+
+
+def test_a_leader_renews_its_term_and_the_others_stand_by(raw: RawDatabase, time: Callable[[float], None]) -> None:
+    """W1 W3 W4: the term is renewed long before it runs out."""
+    leader, rival = Leader(AUTHOR), Leader(RIVAL)
+    for _ in range(3):
+        leader.tick(raw)
+        rival.tick(raw)
+        time(ASK_SECONDS)
+    assert (leader.leads, rival.leads, leader.term) == (True, False, 1)
+    left = raw.value("SELECT extract(epoch FROM expires_at - statement_timestamp())::float8 FROM pgjobs_leader_term")
+    assert TERM_SECONDS - 5 < left <= TERM_SECONDS
+
+
+def test_a_term_that_has_run_out_is_taken_and_its_leader_stops(
+    raw: RawDatabase, time: Callable[[float], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """W7 W11: a frozen leader that wakes up does not believe in its term, and renews none that is another's."""
+    leader, rival = Leader(AUTHOR), Leader(RIVAL)
+    leader.tick(raw)
+    time(TERM_SECONDS)
+    assert not leader.leads, "by its own clock, before it has asked anybody"
+    expire(raw)
+    rival.tick(raw)
+    assert (rival.leads, rival.term) == (True, 2)
+    with caplog.at_level(logging.WARNING):
+        leader.tick(raw)
+    assert (leader.leads, LeaderTerm.objects.get().worker) == (False, RIVAL.worker)
+    assert "another has taken over" in caplog.text
+
+
+def test_a_leader_that_was_late_and_not_replaced_goes_on(raw: RawDatabase, time: Callable[[float], None]) -> None:
+    """The term is its own until somebody takes it."""
+    leader = Leader(AUTHOR)
+    leader.tick(raw)
+    expire(raw)
+    time(TERM_SECONDS * 2)
+    leader.tick(raw)
+    assert (leader.leads, leader.term) == (True, 1)
+
+
+def test_a_leader_that_leaves_is_replaced_at_once(raw: RawDatabase) -> None:
+    """W8: it resigns; one that never led has nothing to resign."""
+    leader, rival, third = Leader(AUTHOR), Leader(RIVAL), Leader(store.Author(UUID(int=3)))
+    leader.tick(raw)
+    third.leave(raw)
+    leader.leave(raw)
+    assert not leader.leads
+    rival.tick(raw)
+    assert rival.leads
+    leader.leave(raw)
+    assert LeaderTerm.objects.get().worker == RIVAL.worker
+
+
+@pytest.mark.parametrize("column", ["worker", "term"])
+def test_each_half_of_the_comparison_of_a_renewal_is_needed(
+    raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, column: str
+) -> None:
+    """The sabotaged twins: without it somebody prolongs a term that is not his."""
+    assert store.take_term(raw, AUTHOR, seconds=9) == 1
+    stranger = RIVAL if column == "worker" else AUTHOR
+    number = 1 if column == "worker" else 7
+    assert not store.renew_term(raw, stranger, number, seconds=9)
+    whole = store.statement("renew_term")
+    lines = whole.replace(f"{column} = %(", f"{column} IS NOT NULL OR {column} = %(")
+    assert lines != whole
+    monkeypatch.setattr("django_pgjobs.sql.statement", lambda name: lines)
+    assert store.renew_term(raw, stranger, number, seconds=9)
+
+
+def test_a_duty_of_the_leader_rests_while_another_leads(raw: RawDatabase, time: Callable[[float], None]) -> None:
+    """W1 W9: and its first turn may be put off."""
+    leader = Leader(AUTHOR)
+    done: list[object] = []
+    duty = Duty("count", done.append, 10.0, leader=leader, first=30.0)
+    time(31.0)
+    duty.tick(raw)
+    assert done == []
+    leader.tick(raw)
+    duty.tick(raw)
+    duty.tick(raw)
+    assert len(done) == 1
+    assert leader_room.ASK_SECONDS < leader_room.TERM_SECONDS / 2, "one renewal may be missed"
+
+
+# The audit
+
+
+def strand(raw: RawDatabase, *ids: int) -> None:
+    """Take away the ledger rows of whole claims."""
+    raw.query(
+        "DELETE FROM pgjobs_claim WHERE claim_id IN (SELECT claim_id FROM pgjobs_job WHERE id = ANY (%s))", [list(ids)]
+    )
+
+
+def rescue(raw: RawDatabase) -> list[int]:
+    raw.query("UPDATE pgjobs_claim SET lease_expires_at = '2001-01-01', check_at = '2001-01-01'")
+    rescued = store.rescue_jobs(
+        raw, limit=50, quiet_seconds=0, grace_seconds=10, stale_seconds=60, without_on_cancel=[], without_on_abandon=[]
+    )
+    return sorted(job.id for job in rescued)
+
+
+def test_a_running_job_that_is_in_no_claim_is_found_and_rescued(
+    raw: RawDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C42 D13: no lost ledger row strands a job; it gets one with a full lease, and rescue does the rest."""
+    ids = register(450)
+    claimed = claim(raw, 450)
+    strand(raw, *ids)
+    with caplog.at_level(logging.ERROR):
+        assert Audit()(raw) == 450
+    assert "running jobs were in no claim, they are given one jobs=450" in caplog.text
+    rows = list(Claim.objects.order_by("part"))
+    assert [(row.claim_id, row.part, row.worker, len(row.job_ids)) for row in rows] == [
+        (claimed.claim_id, part, NOBODY, count) for part, count in enumerate((200, 200, 50))
+    ]
+    late = "SELECT count(*) FROM pgjobs_claim WHERE check_at < statement_timestamp() + interval '20 s'"
+    assert raw.value(late) == 0, "its owner, if it lives, has a whole lease to renew it"
+    assert rescue(raw) == ids
+    assert (job(ids[0]).state, job(ids[0]).attempts.get().message) == (
+        "ready", "The lease ran out; the worker is not known.",
+    )  # fmt: skip
+
+
+def test_a_living_owner_renews_what_the_audit_gave_it(raw: RawDatabase) -> None:
+    """The job goes on, and its end is its owner's."""
+    register(300)
+    claimed = claim(raw, 300)
+    raw.query("DELETE FROM pgjobs_claim WHERE part = 1")
+    assert Audit()(raw) == 100
+    assert sorted(Claim.objects.values_list("part", flat=True)) == [0, 1]
+    raw.query("UPDATE pgjobs_claim SET lease_expires_at = '2001-01-01', check_at = '2001-01-01'")
+    renewed = store.renew_claims(raw, {str(claimed.claim_id): 60.0}, lease_seconds=30)
+    assert renewed == {str(claimed.claim_id)}
+    assert raw.value("SELECT count(*) FROM pgjobs_claim WHERE lease_expires_at > statement_timestamp()") == 2
+    assert len(store.finalise_success(raw, claimed.ends(), AUTHOR)) == 300
+    assert store.delete_claims(raw, [str(claimed.claim_id)]) == 2
+
+
+def test_a_job_that_its_claims_rows_do_not_name_gets_a_part_of_its_own(raw: RawDatabase) -> None:
+    """Forged or damaged: the parts that are there stay as they are."""
+    ids = register(3)
+    claim(raw, 3)
+    raw.query("UPDATE pgjobs_claim SET job_ids = job_ids[1:2]")
+    assert Audit()(raw) == 1
+    assert sorted(Claim.objects.values_list("part", flat=True)) == [0, 1]
+    assert rescue(raw) == ids
+
+
+def test_the_audit_leaves_alone_what_is_in_order(raw: RawDatabase) -> None:
+    """D14 D32: ready, waiting for its time, running under a claim, held, ended."""
+    register(2)
+    register(delay_seconds=60)
+    ended = register(queue="b")
+    store.finalise_success(raw, claim(raw, 1, [store.Pair("b", 0, "-infinity", 0)]).ends(), AUTHOR)  # type: ignore[arg-type]
+    held = register(queue="c")
+    raw.query("UPDATE pgjobs_job SET hold = 'parked' WHERE id = ANY (%s)", [held])
+    claim(raw, 1)
+    before = list(Claim.objects.values_list("claim_id", "part").order_by("claim_id"))
+    assert Audit()(raw) == 0
+    assert list(Claim.objects.values_list("claim_id", "part").order_by("claim_id")) == before
+    assert job(ended[0]).state == "succeeded"
+
+
+def test_several_audits_at_once_give_one_row(
+    raw: RawDatabase, db_connection: Callable[..., RawDatabase], background: Background
+) -> None:
+    """W11: two that take themselves for the leader do no harm."""
+    ids = register(100)
+    claim(raw, 100)
+    strand(raw, *ids)
+    for asked in [background(Audit(), db_connection()) for _ in range(6)]:
+        asked.result(10)
+    assert Claim.objects.count() == 1
+    assert rescue(raw) == ids
+
+
+def test_the_audit_walks_in_slices_over_every_queue_and_rests(
+    raw: RawDatabase, time: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_room, "SLICES", (4, 2))
+    ids = [register(1, queue=f"q{n % 3}", priority=n % 2, delay_seconds=0)[0] for n in range(10)]
+    for queue in range(3):
+        for priority in range(2):
+            claim(raw, 10, [store.Pair(f"q{queue}", priority, "-infinity", 0)])  # type: ignore[arg-type]
+    strand(raw, *ids)
+    audit = Audit()
+    assert [audit(raw) for _ in range(3)] == [4, 4, 2]
+    strand(raw, *ids)
+    assert audit(raw) == 0
+    time(audit_room.REST_SECONDS)
+    assert [audit(raw) for _ in range(3)] == [4, 4, 2]
+
+
+def test_on_a_slow_server_a_slice_is_smaller(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that cannot look at even a few is trouble, told by the loop."""
+    tried: list[int] = []
+
+    def canceled(db: object, after: object, *, limit: int, lease_seconds: float) -> None:
+        tried.append(limit)
+        raise psycopg.errors.QueryCanceled("statement timeout")
+
+    monkeypatch.setattr(store, "audit_claims", canceled)
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        Audit()(raw)
+    assert tried == list(audit_room.SLICES)
+
+
+def test_a_claim_in_flight_is_not_taken_for_stranded(raw: RawDatabase, other: RawDatabase) -> None:
+    """Claim and ledger row are one statement: not committed yet, neither is seen."""
+    register(5)
+    claimed = claim(other, 5)
+    assert Audit()(raw) == 0
+    other.commit()
+    assert Audit()(raw) == 0
+    assert Claim.objects.get().claim_id == claimed.claim_id
+
+
+# Workers of long ago
+
+
+def test_workers_of_long_ago_are_forgotten(raw: RawDatabase) -> None:
+    """One that wakes up writes its row anew."""
+    raw.query(
+        "INSERT INTO pgjobs_heartbeat (id, name, host, pid, processes, threads, async_slots, version, last_beat_at) "
+        "SELECT gen_random_uuid(), 'w' || age, 'h', 1, 1, 1, 1, '1', "
+        "statement_timestamp() - make_interval(secs => age) "
+        "FROM unnest(%s::float8[]) AS age",
+        [[1.0, KEPT_SECONDS - 60, KEPT_SECONDS + 60]],
+    )
+    assert store.sweep_heartbeats(raw, kept_seconds=KEPT_SECONDS) == 1
+    assert Heartbeat.objects.count() == 2

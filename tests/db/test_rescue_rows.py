@@ -1,0 +1,403 @@
+"""Rescue, row by row: what is taken back, what is not, and what a job looks like afterwards.
+
+Only an expired lease or a passed deadline makes work dead. Each case moves the stored instants instead of waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from django_pgjobs import clock, store
+from django_pgjobs.conf import get_conf
+from django_pgjobs.maintenance.rescue import CLAIMS, Rescuer
+from django_pgjobs.models import Attempt, Claim
+from tests.plugins.fix_db import (
+    AUTHOR,
+    FAILURE,
+    WORKER,
+    Background,
+    Claimed,
+    RawDatabase,
+    claim,
+    job,
+    patience,
+    register,
+    wait_until,
+)
+
+OTHER = UUID("00000000-0000-4000-8000-000000000002")
+
+
+def look(db: store.Database, limit: int = 50, *, quiet: float = 0.0, callbacks: bool = False) -> list[store.Rescued]:
+    """Look as a worker does whose code has no callbacks, unless told."""
+    without = [] if callbacks else ["test.job"]
+    return store.rescue_jobs(
+        db,
+        limit=limit,
+        quiet_seconds=quiet,
+        grace_seconds=10,
+        stale_seconds=60,
+        without_on_cancel=without,
+        without_on_abandon=without,
+    )
+
+
+def expire(raw: RawDatabase, ago: str = "1 ms") -> None:
+    """Let every lease have run out so long ago."""
+    raw.query(
+        "UPDATE pgjobs_claim SET lease_expires_at = statement_timestamp() - %s::interval, "
+        "check_at = statement_timestamp() - %s::interval",
+        [ago, ago],
+    )
+
+
+def pass_deadlines(raw: RawDatabase, ago: float) -> None:
+    """Let every deadline have passed so many seconds ago; leases go on."""
+    raw.query("UPDATE pgjobs_job SET deadline_at = statement_timestamp() - make_interval(secs => %s)", [ago])
+    raw.query("UPDATE pgjobs_claim SET check_at = statement_timestamp()")
+
+
+def beat(raw: RawDatabase, ago: float, state: str = "running", worker: UUID = WORKER) -> None:
+    """Write a heartbeat of so many seconds ago."""
+    raw.query(
+        "INSERT INTO pgjobs_heartbeat"
+        " (id, name, host, pid, processes, threads, async_slots, version, state, last_beat_at)"
+        " VALUES (%s, 'the worker', 'h', 1, 1, 1, 1, '1', %s, statement_timestamp() - make_interval(secs => %s))",
+        [worker, state, ago],
+    )
+
+
+def claimed_one(raw: RawDatabase, **fields: Any) -> Claimed:
+    register(**fields)
+    return claim(raw)
+
+
+# What is taken
+
+
+@pytest.mark.parametrize(
+    ("heartbeat", "words"),
+    [
+        (None, "the worker is not known"),
+        ((5.0, "running"), "worker the worker did not renew it"),
+        ((61.0, "running"), "worker the worker was last heard of at"),
+        ((5.0, "stopped"), "worker the worker has stopped"),
+    ],
+)
+def test_an_expired_lease_is_taken_back_whatever_the_heartbeat_says(
+    raw: RawDatabase, heartbeat: tuple[float, str] | None, words: str
+) -> None:
+    """D11 D12 W13 W16: a heartbeat, fresh, old or missing, only words the cause."""
+    claimed = claimed_one(raw)
+    if heartbeat:
+        beat(raw, *heartbeat)
+    expire(raw)
+    [found] = look(raw)
+    assert words in found.message
+    assert Attempt.objects.get().message == found.message
+    assert claim(raw).ids == claimed.ids
+
+
+@pytest.mark.parametrize("heartbeat", [None, (1e6, "running"), (5.0, "stopped")])
+def test_a_running_lease_is_left_alone_whatever_the_heartbeat_says(
+    raw: RawDatabase, heartbeat: tuple[float, str] | None
+) -> None:
+    """D12 D16 D17 X3: however long the job has been running, and however long nothing was heard of its worker."""
+    claimed = claimed_one(raw)
+    raw.query("UPDATE pgjobs_job SET claimed_at = statement_timestamp() - interval '9 h'")
+    raw.query("UPDATE pgjobs_claim SET check_at = statement_timestamp()")
+    if heartbeat:
+        beat(raw, *heartbeat)
+    before = raw.row(claimed.ids[0])
+    assert [look(raw) for _ in range(3)] == [[], [], []]
+    assert raw.row(claimed.ids[0]) == before
+
+
+def test_a_row_without_a_claim_is_nobodys_to_rescue(raw: RawDatabase) -> None:
+    """D13 D14 D15 P2: ready, though somebody forged a worker and a start of long ago; it is simply claimed."""
+    [one] = register()
+    raw.query("UPDATE pgjobs_job SET worker = gen_random_uuid(), claimed_at = '2001-01-01' WHERE id = %s", [one])
+    assert look(raw) == []
+    assert claim(raw).ids == [one]
+
+
+def test_nothing_but_running_jobs_is_touched(raw: RawDatabase) -> None:
+    """D32: every other state, though a ledger row that names it is due."""
+    ids = register(5)
+    ready, parked, ended, ending, foreign = ids
+    claimed = claim(raw, 5)
+    store.release_jobs(raw, [end for end in claimed.ends() if end.id == ready], AUTHOR)
+    store.park_jobs(raw, [store.End(parked, str(claimed.claim_id), reason="r", fingerprint="f")])
+    store.finalise_success(raw, [store.End(ended, str(claimed.claim_id), 0.1)], AUTHOR)
+    store.release_jobs(raw, [end for end in claimed.ends() if end.id == ending], AUTHOR)
+    store.abandon_jobs(raw, [ending], reason="r", with_callback=["test.job"])
+    raw.query("UPDATE pgjobs_job SET claim_id = gen_random_uuid() WHERE id = %s", [foreign])
+    expire(raw)
+    before = [raw.row(one) for one in ids]
+    assert look(raw) == []
+    assert [raw.row(one) for one in ids] == before
+    assert Claim.objects.count() == 0, "and the ledger row, of no use to anybody, is gone"
+
+
+def test_leases_below_a_second_count_to_the_microsecond(raw: RawDatabase) -> None:
+    """D22 C7: no whole seconds anywhere, and the clock is the database's at the statement."""
+    register()
+    claimed = claim(raw, lease=0.3)
+    wait_until(lambda: [found.id for found in look(raw)] == claimed.ids, 5, "the lease of 0.3 s has run out")
+    late = raw.value(
+        "SELECT extract(epoch FROM ended_at - started_at)::float8 FROM pgjobs_attempt WHERE job_id = %s", claimed.ids
+    )
+    assert late >= 0.3
+
+
+# Deadlines
+
+
+def test_a_passed_deadline_is_enough_though_the_lease_is_renewed(raw: RawDatabase) -> None:
+    """D25 W17 W19 A69: a worker that beats and renews, but does not stop the job."""
+    claimed = claimed_one(raw, timeout_seconds=1.5)
+    beat(raw, 0.0)
+    pass_deadlines(raw, 9.9)
+    assert look(raw) == [], "others wait ten seconds longer, for its own worker to stop it"
+    pass_deadlines(raw, 10.1)
+    [found] = look(raw)
+    assert (found.cause, found.ending, found.outcome) == ("timeout", "", "")
+    assert "ran past its deadline" in found.message
+    assert [attempt.cause for attempt in Attempt.objects.all()] == ["timeout"]
+    assert job(claimed.ids[0]).state == "ready"
+
+
+def test_the_deadline_keeps_fractions_of_a_second(raw: RawDatabase) -> None:
+    """D27: 1.5 s is 1.5 s; so is the pause before others act."""
+    register(timeout_seconds=1.5)
+    claimed = claim(raw, allowance=0.25)
+    window = raw.value("SELECT extract(epoch FROM deadline_at - claimed_at)::float8 FROM pgjobs_job")
+    assert window == pytest.approx(1.75, abs=1e-6)
+    pass_deadlines(raw, 10 - patience(0.5))
+    assert look(raw) == []
+    raw.query("UPDATE pgjobs_claim SET check_at = statement_timestamp()")
+    wait_until(lambda: [found.id for found in look(raw)] == claimed.ids, 5, "the fraction has passed too")
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_without_a_deadline_a_renewed_job_is_never_taken(raw: RawDatabase, timeout: float | None) -> None:
+    """D26 D28 W18: no timeout, or a deadline that somebody has taken away by SQL."""
+    claimed = claimed_one(raw, timeout_seconds=timeout)
+    raw.query("UPDATE pgjobs_job SET deadline_at = NULL, claimed_at = '2001-01-01'")
+    raw.query("UPDATE pgjobs_claim SET check_at = statement_timestamp()")
+    assert look(raw) == []
+    assert job(claimed.ids[0]).state == "running"
+
+
+def test_a_deadline_alone_is_enough(raw: RawDatabase) -> None:
+    """D26: set by SQL on a job without a timeout."""
+    claimed = claimed_one(raw)
+    pass_deadlines(raw, 11)
+    assert [found.id for found in look(raw)] == claimed.ids
+
+
+def test_after_a_passed_deadline_the_next_start_has_a_new_one(raw: RawDatabase) -> None:
+    """D29: the timeout is kept, the deadline counts from the new claim."""
+    claimed = claimed_one(raw, timeout_seconds=60.0)
+    pass_deadlines(raw, 11)
+    look(raw)
+    assert (job(claimed.ids[0]).deadline_at, job(claimed.ids[0]).timeout_seconds) == (None, 60.0)
+    claim(raw, allowance=5.0)
+    left = raw.value("SELECT extract(epoch FROM deadline_at - statement_timestamp())::float8 FROM pgjobs_job")
+    assert 60 < left <= 65
+
+
+def test_a_job_whose_lease_and_deadline_have_both_passed_is_rescued_once(raw: RawDatabase) -> None:
+    """D30 D31: whoever looks, its own worker too."""
+    claimed_one(raw, timeout_seconds=1.0)
+    pass_deadlines(raw, 11)
+    expire(raw)
+    [found] = look(raw)
+    assert (found.cause, look(raw)) == ("lost", [])
+    assert Attempt.objects.count() == 1
+
+
+# What it looks like afterwards
+
+
+def test_a_rescued_job_is_ready_at_once_and_charged(raw: RawDatabase) -> None:
+    """W15 W16 W20 W22: ready, no claim, no deadline, no backoff; the history has one more; the next claim counts."""
+    claimed = claimed_one(raw, timeout_seconds=30.0)
+    store.finalise_retry(raw, claimed.ends(cause="failed", failure=FAILURE), AUTHOR)
+    second = claim(raw)
+    store.write_progress(raw, [(second.ids[0], str(second.claim_id), '{"n": 1}')])
+    store.release_wish(raw, second.ids)
+    expire(raw)
+    due = job(second.ids[0]).run_at
+    look(raw)
+    row = job(second.ids[0])
+    assert (row.state, row.claim_id, row.deadline_at, row.progress, row.release_requested_at) == (
+        "ready", None, None, None, None,
+    )  # fmt: skip
+    assert (row.attempt, row.run_at) == (2, due)
+    history = [(attempt.number, attempt.cause) for attempt in row.attempts.order_by("id")]
+    assert history == [(1, "failed"), (2, "lost")]
+    assert claim(raw).jobs[0].attempt == 3
+
+
+@pytest.mark.parametrize("callbacks", [False, True])
+def test_the_last_attempt_is_not_followed_by_another(raw: RawDatabase, callbacks: bool) -> None:
+    """W21 X8 C36: abandoned with its cause, or left for its callback, never its body."""
+    claimed = claimed_one(raw, max_attempts=1)
+    expire(raw)
+    [found] = look(raw, callbacks=callbacks)
+    row = job(claimed.ids[0])
+    assert (found.outcome, found.ending) == (("", "abandoned") if callbacks else ("abandoned", ""))
+    assert (row.state, row.ending) == (("ready", "abandoned") if callbacks else ("abandoned", None))
+    assert "The lease ran out" in row.error
+    again = claim(raw)
+    assert [(taken.attempt, taken.ending) for taken in again.jobs] == ([(1, "abandoned")] if callbacks else [])
+
+
+@pytest.mark.parametrize("callbacks", [False, True])
+def test_a_rescued_job_that_was_to_be_cancelled_is(raw: RawDatabase, callbacks: bool) -> None:
+    """W24: it does not run again, and its old owner's end is refused."""
+    claimed = claimed_one(raw)
+    store.cancel_jobs(raw, claimed.ids, mode="ask", by="anna", reason="no", with_callback=[])
+    expire(raw)
+    [found] = look(raw, callbacks=callbacks)
+    assert (found.outcome, found.ending) == (("", "cancelled") if callbacks else ("cancelled", ""))
+    before = raw.row(claimed.ids[0])
+    assert store.finalise_retry(raw, claimed.ends(cause="failed", failure=FAILURE), AUTHOR) == []
+    assert raw.row(claimed.ids[0]) == before
+
+
+def test_a_rescue_returns_what_events_need(raw: RawDatabase) -> None:
+    """D20 W26: id, name, queue and the rest; there is no parent."""
+    claimed = claimed_one(raw, queue="default", priority=0)
+    expire(raw)
+    [found] = look(raw)
+    assert found == (
+        claimed.ids[0], "test.job", "default", 0, 1, claimed.claim_id,
+        "The lease ran out; the worker is not known.", "", "", "lost",
+    )  # fmt: skip
+
+
+def test_a_job_rescued_before_its_time_waits_for_it(raw: RawDatabase) -> None:
+    """P4 W27: somebody moved its start into the future meanwhile."""
+    claimed = claimed_one(raw)
+    raw.query("UPDATE pgjobs_job SET run_at = statement_timestamp() + interval '1 h'")
+    expire(raw)
+    assert [found.id for found in look(raw)] == claimed.ids
+    assert (claim(raw).ids, job(claimed.ids[0]).state) == ([], "ready")
+
+
+# Many, and many at once
+
+
+def test_a_rescue_is_one_statement_of_which_nothing_is_seen_by_halves(raw: RawDatabase, other: RawDatabase) -> None:
+    """D10: the one that looks dies in the middle, the next takes everything."""
+    ids = register(300)
+    claim(raw, 300)
+    expire(raw)
+    assert len(look(other)) == 300
+    assert (Attempt.objects.count(), Claim.objects.count(), job(ids[0]).state) == (0, 2, "running")
+    other.raw.close()
+    assert sorted(found.id for found in look(raw)) == ids
+    assert (Attempt.objects.count(), Claim.objects.count()) == (300, 0)
+
+
+def test_many_that_look_at_once_take_disjoint_jobs_and_wait_for_nobody(
+    raw: RawDatabase, db_connection: Callable[..., RawDatabase], background: Background
+) -> None:
+    """D18 X2 P3: eight look at a thousand dead jobs; none leads, none waits for a lock."""
+    ids = register(1000)
+    for _ in range(100):
+        claim(raw, 10)
+    expire(raw)
+
+    def looks(db: RawDatabase) -> list[int]:
+        db.query("SET lock_timeout = '100ms'")
+        found: list[int] = []
+        while more := look(db, 5):
+            found += [one.id for one in more]
+        return found
+
+    parts = [asked.result(30) for asked in [background(looks, db_connection()) for _ in range(8)]]
+    rest = [found.id for found in look(raw, 1000)]
+    assert sorted([one for part in parts for one in part] + rest) == ids
+    assert Attempt.objects.count() == 1000
+
+
+class Old(RawDatabase):
+    """A connection that has been up for long; it counts its statements by name."""
+
+    connected_at = -1e9
+
+    def __init__(self, raw: Any) -> None:
+        super().__init__(raw)
+        self.looks: list[int] = []
+
+    def fetch(self, name: str, params: store.Params) -> store.Rows:
+        rows = super().fetch(name, params)
+        if name == "rescue_jobs":
+            self.looks.append(len(rows))
+        return rows
+
+
+def test_however_much_is_dead_a_look_takes_a_bounded_part(
+    raw: RawDatabase, other: RawDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """D23 W14 W25: 1,200 claims, one row locked; the others in many looks; counted at WARNING, once a turn."""
+    ids = register(1200)
+    for _ in range(1200):
+        claim(raw)
+    expire(raw)
+    other.lock(ids[600])
+    told: list[store.Rescued] = []
+    db, rescue = Old(raw.raw), Rescuer(told.extend)
+    with caplog.at_level(logging.WARNING, "django_pgjobs"):
+        while rescue(db):
+            pass
+    assert sorted(found.id for found in told) == [one for one in ids if one != ids[600]]
+    assert max(db.looks) <= CLAIMS[0]
+    counts = [record.args[0] for record in caplog.records if record.msg.startswith("jobs were rescued")]  # type: ignore[index]
+    assert sum(counts) == 1199  # type: ignore[arg-type]
+    assert len(counts) < len(db.looks)
+    other.rollback()
+    raw.query("UPDATE pgjobs_claim SET check_at = statement_timestamp()")
+    assert [found.id for found in rescue(db)] == [ids[600]]
+
+
+def test_a_look_that_finds_nothing_says_nothing(raw: RawDatabase, caplog: pytest.LogCaptureFixture) -> None:
+    """W25."""
+    claimed_one(raw)
+    with caplog.at_level(logging.DEBUG, "django_pgjobs"):
+        assert Rescuer(lambda rescued: None)(Old(raw.raw)) == []
+    assert caplog.records == []
+
+
+def test_nobody_rescues_right_after_the_server_has_come_up(raw: RawDatabase) -> None:
+    """No storm: whoever is alive renews first. A server younger than a renewal period is looked at by nobody."""
+    claimed_one(raw)
+    expire(raw)
+    assert look(raw, quiet=1e9) == []
+    assert len(look(raw)) == 1
+
+
+def test_nobody_rescues_just_after_a_standby_was_promoted(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P39: connections are older than the promotion, and so is the server; before it nobody could renew."""
+    claimed_one(raw)
+    expire(raw)
+    began = clock.monotonic()
+    period = get_conf().renew_seconds
+    db, rescue = Old(raw.raw), Rescuer(lambda rescued: None)
+    db.connected_at = began
+    raw.query("SET default_transaction_read_only = on")
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        rescue(db)
+    raw.query("SET default_transaction_read_only = off")
+    for passed, found in ((period + 1, 0), (1.9 * period, 0), (2 * period + 2, 1)):
+        monkeypatch.setattr(clock, "monotonic", lambda passed=passed: began + passed)
+        assert len(rescue(db)) == found

@@ -1,0 +1,227 @@
+"""How a running job is stopped: told, interrupted, its executor terminated or killed; and who pays for it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from django_pgjobs import register_many
+from django_pgjobs.jobs import JobDefinition
+from django_pgjobs.models import Job
+from tests.e2e import hard, jobs
+from tests.e2e.stage import Stage
+from tests.plugins.fix_db import RawDatabase, patience, wait_until
+from tests.plugins.fix_worker import WorkerProcess, ended, history, read
+
+ARGUMENTS: tuple[str, ...] = ()
+WORKER: dict[str, object] = {"threads": 8, "conf": {"POLL_SECONDS": 60, "CALLBACK_SECONDS": 0.5}}
+
+SOFT = [
+    (hard.goes_on, "sleeps"),
+    (hard.goes_on, "queue"),
+    (hard.goes_on, "spins"),
+    (hard.goes_on, "swallows exceptions"),
+    (hard.goes_on, "database"),
+    (hard.goes_on, "transaction"),
+    (hard.agoes_on, "sleeps"),
+    (hard.agoes_on, "database"),
+]
+
+
+def started(stage: Stage, key: str) -> float:
+    wait_until(lambda: stage.count("start", key), 15, f"{key} runs")
+    return stage.traces("start", key)[0].at
+
+
+def begin(worker: WorkerProcess, definition: JobDefinition[..., Any], how: str, key: str, **options: Any) -> Job:
+    job = definition.using(**options).register(how, key)
+    started(worker.stage, key)
+    return job
+
+
+@pytest.mark.parametrize(("definition", "how"), SOFT, ids=lambda value: value if isinstance(value, str) else "")
+def test_an_interrupt_is_seen_within_a_second_and_stops_nobody_else(
+    shared_worker: WorkerProcess, definition: JobDefinition[..., Any], how: str
+) -> None:
+    """C25 X10: from the commit of the cancel to the exception in the job; its ``finally`` runs, its process lives."""
+    stage, before = shared_worker.stage, shared_worker.executors()
+    neighbour = begin_neighbour(shared_worker)
+    job = begin(shared_worker, definition, how, "hard")
+    asked_at = time.monotonic()
+    job.cancel(mode="interrupt", by="anna", reason="enough")
+    (after,) = ended(job)
+    (stopped,) = stage.traces("stopped", "hard")
+    assert stopped.at - asked_at < patience(1)
+    assert stage.count("finally", "hard") == 1
+    assert (after.outcome, after.attempt, after.cancel_mode) == ("cancelled", 1, "interrupt")
+    assert (after.cancel_by, after.cancel_reason, history(after)) == ("anna", "enough", [(1, "failed")])
+    assert shared_worker.executors() == before
+    stage.open("beside")
+    assert [(each.outcome, each.attempt, history(each)) for each in ended(neighbour)] == [("succeeded", 1, [])]
+    assert stage.count("start", "beside") == 1
+
+
+def begin_neighbour(worker: WorkerProcess) -> Job:
+    job = jobs.waits.register("beside")
+    started(worker.stage, "beside")
+    return job
+
+
+@pytest.mark.parametrize("how", ["sleeps", "database"])
+def test_a_deadline_interrupts_before_it_kills(shared_worker: WorkerProcess, raw: RawDatabase, how: str) -> None:
+    """C26 A30 §4: a second after the deadline; recorded as timeout, retried whatever its retry rule names."""
+    stage, before = shared_worker.stage, shared_worker.executors()
+    neighbour = begin_neighbour(shared_worker)
+    job = begin(shared_worker, hard.goes_on, how, "late", timeout=0.5)
+    (after,) = ended(job)
+    assert (after.outcome, history(after)) == ("abandoned", [(1, "timeout"), (2, "timeout")])
+    assert after.error.startswith("DeadlinePassed: The attempt ran longer than 0.5 s (its timeout).")
+    assert "in goes_on" in after.attempts.get(number=2).traceback
+    assert {trace.words[2] for trace in stage.traces("stopped", "late")} == {"DeadlinePassed"}
+    took = stage.traces("stopped", "late")[0].at - stage.traces("start", "late")[0].at
+    assert 1.4 < took < patience(2), took
+    assert shared_worker.executors() == before
+    stage.open("beside")
+    assert [(each.outcome, each.attempt, history(each)) for each in ended(neighbour)] == [("succeeded", 1, [])]
+    active = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND application_name LIKE %s AND query LIKE"
+    assert raw.value(f"{active} '%%pg_sleep(60)%%'", [f"%{shared_worker.name}%"]) == 0
+
+
+@pytest.mark.parametrize(("cancelled", "word"), [(True, "CancelRequested"), (False, "DeadlinePassed")])
+def test_a_job_that_catches_the_interrupt_and_returns_has_succeeded(
+    shared_worker: WorkerProcess, cancelled: bool, word: str
+) -> None:
+    """C30 A54: what has finished first stands. Its context says why it was stopped."""
+    job = hard.comes_through.using(timeout=600 if cancelled else 0.3).register("through")
+    started(shared_worker.stage, "through")
+    if cancelled:
+        job.cancel(mode="interrupt")
+    (after,) = ended(job)
+    assert (after.outcome, after.result, history(after)) == ("succeeded", "came through", [])
+    (trace,) = shared_worker.stage.traces("stopped", "through")
+    assert trace.words[2:4] == (word, str(cancelled))
+    assert cancelled or trace.words[4] == "0.0"
+
+
+@pytest.mark.slow
+def test_a_job_that_waits_for_a_program_is_stopped_by_sigterm(shared_worker: WorkerProcess) -> None:
+    """Trap 6: three seconds after the deadline, to the whole group; the executor lives on, and its other jobs."""
+    stage, before = shared_worker.stage, shared_worker.executors()
+    neighbour = begin_neighbour(shared_worker)
+    innocent = begin(shared_worker, hard.goes_on, "program", "innocent", max_attempts=1)
+    job = begin(shared_worker, hard.goes_on, "program", "guilty", timeout=0.3, max_attempts=1)
+    (after,) = ended(job)
+    assert (after.outcome, history(after)) == ("abandoned", [(1, "timeout")])
+    took = stage.traces("stopped", "guilty")[0].at - stage.traces("start", "guilty")[0].at
+    assert 3.0 < took < patience(4), took
+    shared_worker.hear(f"job does not stop, executor terminated cause=timeout .*job={job.pk} ")
+    shared_worker.hear("job has stopped, executor goes on")
+    wait_until(lambda: stage.count("start", "innocent") == 2, 20, "the other one failed of it, and runs again")
+    assert (history(read(innocent)), read(innocent).attempt) == ([(1, "released")], 1)
+    assert shared_worker.executors() == before
+    stage.open("beside")
+    assert [(each.outcome, history(each)) for each in ended(neighbour)] == [("succeeded", [])]
+    innocent.cancel(mode="kill")
+    assert ended(innocent)[0].outcome == "cancelled"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("definition", "how"), [(hard.goes_on, "swallows everything"), (hard.agoes_on, "swallows")], ids=["thread", "task"]
+)
+def test_who_swallows_everything_is_killed_within_the_ladder(
+    shared_worker: WorkerProcess, definition: JobDefinition[..., Any], how: str
+) -> None:
+    """A30 C26 §4: five seconds after the deadline; the neighbour is released uncharged and runs again."""
+    stage, before = shared_worker.stage, shared_worker.executors()
+    neighbour = begin_neighbour(shared_worker)
+    job = begin(shared_worker, definition, how, "deaf", timeout=0.3, max_attempts=1)
+    (after,) = ended(job)
+    assert (after.outcome, history(after)) == ("abandoned", [(1, "timeout")])
+    assert 5.0 < (after.attempts.get().duration_seconds or 0) < patience(6)
+    assert stage.count("swallowed") == 1
+    assert not set(before) & set(shared_worker.executors())
+    wait_until(lambda: stage.count("start", "beside") == 2, 20, "the neighbour runs again")
+    stage.open("beside")
+    assert [(each.outcome, each.attempt, history(each)) for each in ended(neighbour)] == [
+        ("succeeded", 1, [(1, "released")])
+    ]
+
+
+@pytest.mark.slow
+def test_interrupt_stops_at_the_interrupt_and_kill_goes_on(shared_worker: WorkerProcess) -> None:
+    """X10 §4: nobody's process is killed for a cancel that did not ask for it."""
+    before = shared_worker.executors()
+    job = begin(shared_worker, hard.goes_on, "swallows everything", "deaf")
+    job.cancel(mode="interrupt")
+    wait_until(lambda: shared_worker.stage.count("swallowed"), 5, "it was interrupted")
+    # Another job lives and ends meanwhile, longer than a ladder lasts.
+    assert ended(jobs.effect.register("slow", seconds=5.5))[0].outcome == "succeeded"
+    assert (read(job).state, shared_worker.executors()) == ("running", before)
+    assert shared_worker.stage.count("swallowed") == 1
+    job.cancel(mode="ask")
+    assert read(job).cancel_mode == "interrupt"
+    asked_at = time.monotonic()
+    job.cancel(mode="kill")
+    wait_until(lambda: not set(before) & set(shared_worker.executors()), 5, "its process is dead")
+    assert time.monotonic() - asked_at < patience(1)
+    assert ended(job)[0].outcome == "cancelled"
+
+
+def test_a_job_that_was_taken_away_is_stopped_and_changes_nothing(
+    shared_worker: WorkerProcess, raw: RawDatabase
+) -> None:
+    """W23 C44: its flag is set, then it is interrupted; its end is dropped, said, and not written."""
+    job = begin(shared_worker, hard.goes_on, "sleeps", "taken")
+    seen = jobs.obedient.using(timeout=60).register("succeed")
+    started(shared_worker.stage, str(seen.pk))
+    take = "UPDATE pgjobs_job SET claim_id = gen_random_uuid(), error = 'another owner' WHERE id = ANY(%s)"
+    raw.query(take, [[job.pk, seen.pk]])
+    before = [raw.row(job.pk), raw.row(seen.pk)]
+    wait_until(lambda: shared_worker.stage.count("stopped", "taken"), 10, "it was interrupted")
+    assert shared_worker.stage.traces("stopped", "taken")[0].words[2] == "WorkerStopping"
+    assert shared_worker.stage.traces("saw", seen.pk)[0].words[2:3] == ("True",)
+    for each in (job, seen):
+        shared_worker.hear(f"lease lost, nothing of the job was changed .*job={each.pk} ")
+    assert [raw.row(job.pk), raw.row(seen.pk)] == before
+    raw.query("UPDATE pgjobs_job SET claim_id = NULL, outcome = 'cancelled', finished_at = now()")
+
+
+def test_a_released_job_is_interrupted_and_runs_again(shared_worker: WorkerProcess) -> None:
+    """P34: as a wish of an operator; nobody else notices."""
+    before = shared_worker.executors()
+    job = begin(shared_worker, hard.goes_on, "sleeps", "back")
+    job.release(by="anna")
+    wait_until(lambda: shared_worker.stage.count("start", "back") == 2, 20, "it runs again")
+    assert shared_worker.stage.traces("stopped", "back")[0].words[2] == "WorkerStopping"
+    assert (read(job).attempt, history(read(job)), shared_worker.executors()) == (1, [(1, "released")], before)
+    job.cancel(mode="interrupt")
+    ended(job)
+
+
+def test_a_callback_over_its_time_is_interrupted_and_its_job_ends(shared_worker: WorkerProcess) -> None:
+    """§5 callbacks: time-limited; whatever becomes of one, the end is written, and no process dies for it."""
+    before = shared_worker.executors()
+    (after,) = ended(hard.gives_up_slowly.register("slow"))
+    assert (after.outcome, shared_worker.stage.count("callback")) == ("abandoned", 1)
+    assert shared_worker.stage.count("callback_stopped", "slow") == 1
+    assert "at once" in after.error
+    assert shared_worker.executors() == before
+    shared_worker.hear("callback failed on_abandon=tests.e2e.hard.gives_up_slowly")
+
+
+@pytest.mark.slow
+def test_jobs_around_their_interrupt_end_once_each(shared_worker: WorkerProcess) -> None:
+    """C30: 60 jobs that finish within some ms of being interrupted: one outcome each, no result of another."""
+    before = shared_worker.executors()
+    calls = (hard.ends_about.using(timeout=0.2).bind(n, seconds=1.17 + n / 500) for n in range(60))
+    after = ended(*Job.objects.filter(pk__in=register_many(calls)).order_by("id"), timeout=90)
+    for n, job in enumerate(after):
+        if job.outcome == "succeeded":
+            assert (job.result, history(job)) == (n, [])
+        else:
+            assert (job.outcome, history(job)) == ("abandoned", [(1, "timeout")])
+    assert {job.outcome for job in after} == {"succeeded", "abandoned"}
+    assert shared_worker.executors() == before

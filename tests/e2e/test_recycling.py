@@ -1,0 +1,138 @@
+"""Executors that have done enough, and code that was replaced beneath a worker."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from django_pgjobs import register_many
+from django_pgjobs.models import Job
+from tests.e2e import jobs
+from tests.e2e.stage import Stage
+from tests.plugins.fix_db import wait_until
+from tests.plugins.fix_worker import Workers, ended, history
+
+
+def test_executors_are_replaced_after_so_many_jobs(worker: Workers, stage: Stage) -> None:
+    """Nothing is lost, nothing is charged, and there is never a moment without one that takes jobs."""
+    process = worker("--executor-max-jobs=40", threads=2)
+    ids = []
+    for turn in range(3):
+        ids += register_many(jobs.effect.bind(f"{turn}-{n}", seconds=0.005) for n in range(100))
+        if turn < 2:
+            process.hear("executor has been recycled", times=turn + 1)
+    after = ended(*Job.objects.filter(pk__in=ids))
+    assert {(job.outcome, job.attempt) for job in after} == {("succeeded", 1)}
+    assert stage.count("effect") == 300
+    assert len({trace.pid for trace in stage.traces("effect")}) >= 3
+    words = ("it has run", "executor is ready", "executor has been recycled")
+    told = [word for line in process.log.splitlines() for word in words if word in line]
+    assert told[:4] == ["executor is ready", "it has run", "executor is ready", "executor has been recycled"]
+    assert not process.said("executor ended, replaced")
+
+
+def test_an_executor_that_holds_too_much_memory_is_replaced(worker: Workers, stage: Stage) -> None:
+    """What it runs goes on in it; what comes then runs in its successor."""
+    process = worker("--executor-max-megabytes=300")
+    running = jobs.waits.register("one")
+    wait_until(lambda: stage.count("start", "one") == 1, 15, "it runs")
+    (eaten,) = ended(jobs.eats_memory.register(400))
+    process.ready(2)
+    process.hear("executor is recycled, its successor starts first.*it holds [4-9]..")
+    (after,) = ended(jobs.descriptors_of_a_child.register())
+    assert after.outcome == "succeeded"
+    assert len(process.executors()) == 2
+    stage.open("one")
+    (after,) = ended(running)
+    assert (after.outcome, after.attempt) == ("succeeded", 1)
+    assert stage.traces("end", "one")[0].pid == eaten.result
+    process.hear("executor has been recycled")
+    wait_until(lambda: len(process.executors()) == 1, 5, "it has gone")
+
+
+def test_another_version_beneath_a_worker_stops_it(worker: Workers, stage: Stage) -> None:
+    """Protocol trap 18: what runs is finished by the code that has begun it, then whoever restarts it gets the new."""
+    process = worker(processes=2, env={"PGJOBS_TEST_BOOT": "deployed"})
+    running = jobs.waits.register("one")
+    wait_until(lambda: stage.count("start", "one") == 1, 15, "it runs")
+    stage.open("deployed")
+    (idle,) = set(process.executors()) - {stage.traces("start", "one")[0].pid}
+    os.kill(idle, signal.SIGKILL)
+    process.hear("another version was deployed, worker stops")
+    assert process.process.poll() is None
+    stage.open("one")
+    assert process.wait() == 1, process.log
+    assert ended(running)[0].attempt == 1
+
+
+@pytest.mark.slow
+def test_new_code_that_cannot_boot_stops_a_worker_after_three_tries(worker: Workers, stage: Stage) -> None:
+    """Protocol trap 18: jobs go on in the executors that are left, then it drains."""
+    process = worker(processes=2, env={"PGJOBS_TEST_BOOT": "breaks"})
+    running = jobs.waits.register("one")
+    wait_until(lambda: stage.count("start", "one") == 1, 15, "it runs")
+    stage.open("broken")
+    (idle,) = set(process.executors()) - {stage.traces("start", "one")[0].pid}
+    os.kill(idle, signal.SIGKILL)
+    process.hear("executor cannot boot, tried again", times=3)
+    assert ended(jobs.effect.register("meanwhile"))[0].outcome == "succeeded"
+    process.hear("executor cannot boot, worker stops")
+    stage.open("one")
+    assert process.wait() == 1, process.log
+    assert ended(running)[0].attempt == 1
+
+
+# Out of memory
+
+Group = Callable[[int], tuple[str, ...]]
+
+
+@pytest.fixture
+def memory_group() -> Iterator[Group]:
+    """Returns a program that runs in a control group with so many megabytes; skips where none can be made."""
+    made: list[Path] = []
+
+    def make(megabytes: int) -> tuple[str, ...]:
+        root = Path("/sys/fs/cgroup")
+        one = (root / "memory/memory.limit_in_bytes").exists()
+        place = (root / "memory" if one else root) / f"pgjobs-test-{uuid4().hex[:8]}"
+        try:
+            place.mkdir()
+            made.append(place)
+            (place / ("memory.limit_in_bytes" if one else "memory.max")).write_text(str(megabytes * 1024 * 1024))
+            if not one:
+                (place / "memory.swap.max").write_text("0")
+        except OSError as error:
+            pytest.skip(f"no control group with a memory limit can be made here: {error}")
+        return ("/bin/sh", "-c", f'echo $$ > {place}/cgroup.procs && exec "$0" "$@"', sys.executable, "-m", "django")
+
+    yield make
+    for place in made:
+
+        def gone(place: Path = place) -> bool:
+            with contextlib.suppress(OSError):
+                place.rmdir()
+            return not place.exists()
+
+        wait_until(gone, 10, "the control group is empty and removed")
+
+
+def test_a_process_that_the_kernel_kills_for_its_memory_is_named_so(
+    worker: Workers, stage: Stage, memory_group: Group
+) -> None:
+    """§4: the counter of the control group proves it; another SIGKILL is not called so."""
+    process = worker(program=memory_group(400))
+    (eaten,) = ended(jobs.eats_memory.register(600))
+    assert history(eaten) == [(1, "crashed")]
+    assert eaten.attempts.get().message == "The process that ran the job was killed by the kernel: out of memory."
+    assert process.said(r"executor ended, replaced pid=\d+ status=-9 \(out of memory\)")
+    (killed,) = ended(jobs.dies_once.register("kill"))
+    assert "SIGKILL" in killed.attempts.get().message
+    assert process.stop() == 0

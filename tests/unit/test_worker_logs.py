@@ -1,0 +1,56 @@
+"""The supervisor's log thread: nothing waits for it, and nothing is lost that it can write in time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from django_pgjobs.worker import logs
+from django_pgjobs.worker.logs import logging_in_a_thread
+
+log = logging.getLogger("django_pgjobs")
+
+
+class Gated(logging.Handler):
+    """Writes once its gate is open: a pipe that nobody reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.gate.wait(30)
+        self.lines.append(record.getMessage())
+
+
+@pytest.fixture
+def handler() -> Iterator[Gated]:
+    handler = Gated()
+    log.addHandler(handler)
+    yield handler
+    handler.gate.set()
+    log.removeHandler(handler)
+
+
+def test_what_was_said_is_written_before_the_end(handler: Gated) -> None:
+    handler.gate.set()
+    with logging_in_a_thread() as listening:
+        log.error("the last word")
+        assert handler not in log.handlers
+    assert handler.lines == ["the last word"]
+    assert not listening.is_stuck
+    assert handler in log.handlers
+
+
+def test_a_pipe_that_nobody_reads_keeps_no_worker_from_its_end(handler: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And however much is said meanwhile, nobody waits."""
+    monkeypatch.setattr(logs, "LAST_WORDS_SECONDS", 0.1)
+    monkeypatch.setattr(logs, "LIMIT", 10)
+    with logging_in_a_thread() as listening:
+        for number in range(100):
+            log.error("word %d", number)
+    assert listening.is_stuck

@@ -1,0 +1,46 @@
+"""Outcomes on their way to the supervisor: none is passed by a word after which nothing arrives."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, cast
+
+from django_pgjobs import decisions as decide
+from django_pgjobs.worker.outbox import Outbox
+
+
+class SlowEnd:
+    """An end whose socket is full until ``gate`` is set."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.entered = threading.Event()
+        self.sent: list[Any] = []
+
+    def send(self, message: Any) -> None:
+        self.entered.set()
+        self.gate.wait(10)
+        self.sent.append(message)
+
+
+def test_a_flush_waits_for_what_another_thread_has_taken_and_not_sent() -> None:
+    """Who says BYE flushes first: an outcome still in another thread's hands would be lost with the process."""
+    end = SlowEnd()
+    outbox = Outbox(cast(Any, end), lambda: None)
+    outbox.put(1, 0.1, decide.Succeed("1"))
+    sending = threading.Thread(target=outbox.flush)
+    sending.start()
+    assert end.entered.wait(10)
+
+    def leave() -> None:
+        outbox.flush()
+        end.sent.append("BYE")
+
+    leaving = threading.Thread(target=leave)
+    leaving.start()
+    leaving.join(0.3)  # time enough to say BYE too early
+    end.gate.set()
+    sending.join(10)
+    leaving.join(10)
+    assert end.sent[-1] == "BYE"
+    assert end.sent[0][1][0][0] == 1
