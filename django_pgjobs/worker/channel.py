@@ -13,11 +13,12 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAX_FRAME_BYTES = 32 * 1024 * 1024
 CHUNK_BYTES = 256 * 1024
 
-READY, BOOT_FAILED, DONE, BACK, PROGRESS, BYE = "READY", "BOOT_FAILED", "DONE", "BACK", "PROGRESS", "BYE"
+READY, BOOT_FAILED, BYE = "READY", "BOOT_FAILED", "BYE"
+DONE, BACK, PROGRESS, TOLD = "DONE", "BACK", "PROGRESS", "TOLD"
 RUN, TAKE_BACK, STOP, TRUST, DRAIN, STORED = "RUN", "TAKE_BACK", "STOP", "TRUST", "DRAIN", "STORED"
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode

@@ -26,6 +26,7 @@ from django_pgjobs.worker.runs import SENT, TAKING, Run
 
 if TYPE_CHECKING:
     from django_pgjobs.worker.guarding import Watchdog
+    from django_pgjobs.worker.untold import Batch
 
 STARTING, READY, DRAINING, DEAD = "starting", "ready", "draining", "dead"
 TERMINATING, KILLED = "terminating", "killed"
@@ -75,6 +76,7 @@ class Child:
     drained: bool = False
     leaving: str = ""
     listens: bool = False
+    telling: dict[int, Batch] = field(default_factory=dict)
     culprits: dict[int, str] = field(default_factory=dict)
     boot_error: str = ""
     database_away: bool = False
@@ -86,6 +88,11 @@ class Child:
     def pid(self) -> int:
         """Its process id, which is its process group's too."""
         return self.process.pid
+
+    @property
+    def may_tell(self) -> bool:
+        """Whether it can be sent signals of durable writes."""
+        return self.listens and self.state == READY
 
     def room(self, *, is_async: bool) -> int:
         """How many more jobs it may be sent: free places, and some 20 ms of work beyond, bounded in bytes."""

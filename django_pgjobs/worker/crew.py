@@ -10,7 +10,6 @@ import logging
 import random
 import selectors
 import signal
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -22,21 +21,16 @@ from django_pgjobs.worker.acking import Acker
 from django_pgjobs.worker.children import DEAD, DRAINING, KILLED, READY, STARTING, TERMINATING, Child, Recipe
 from django_pgjobs.worker.deaths import Death
 from django_pgjobs.worker.guarding import Guard
-from django_pgjobs.worker.holding import Event, Holding
+from django_pgjobs.worker.holding import Holding
 from django_pgjobs.worker.ladders import TIMEOUT
 from django_pgjobs.worker.memory import OutOfMemory
 from django_pgjobs.worker.recycling import Recycling
 from django_pgjobs.worker.runs import facts
+from django_pgjobs.worker.untold import Event, Untold
 
 log = logging.getLogger("django_pgjobs")
 
 BOOT_TRIES = 3
-UNTOLD = 10_000
-"""Signals kept at most until an executor is there that can send them."""
-
-TELL_BYTES = 1024 * 1024
-"""What may wait for an executor's socket before signals are kept here: a job may hold its interpreter for long."""
-
 OURS = (TERMINATING, KILLED)
 """States in which an executor dies by our signal."""
 
@@ -85,7 +79,7 @@ class Crew:
         self.last_look = 0.0
         self.spawned = 0
         self.listened = False
-        self.untold: deque[Event] = deque(maxlen=UNTOLD)
+        self.untold = Untold(self.children)
 
     # Life
 
@@ -99,7 +93,7 @@ class Crew:
             elif child.end.eof:
                 self._check_deaf(child, now)
         self.last_look = now
-        self._tell_on()
+        self.untold.hand_over()
         self.out_of_memory.look(now)
         for child in list(self.children):
             self._on_exit(child)
@@ -151,7 +145,7 @@ class Crew:
         for child in self.children:
             if child.state == STARTING:
                 child.kill()
-            elif child.state == READY and not child.runs:
+            elif child.state == READY and not child.runs and not (self.holding.table.held and self.untold.needs(child)):
                 self._retire(child)
 
     def _retire(self, child: Child) -> None:
@@ -171,18 +165,7 @@ class Crew:
     def tell(self, items: Callable[[], list[Event]]) -> None:
         """Let an executor send the signals of durable writes; ``items`` is called only if somebody there listens."""
         if self.listened:
-            self.untold.extend(items())
-            self._tell_on()
-
-    def _tell_on(self) -> None:
-        """Hand over what is to be told; while no executor is ready that listens, it is kept."""
-        if not self.untold:
-            return
-        listeners = (child for child in self.children if child.listens and child.state == READY)
-        listener = next((child for child in listeners if child.end.kept < TELL_BYTES), None)
-        if listener is not None:
-            listener.end.send([channel.STORED, list(self.untold)])
-            self.untold.clear()
+            self.untold.add(items())
 
     # Deadlines
 
@@ -240,6 +223,8 @@ class Crew:
                 self.holding.back(child, runs)
             case [channel.PROGRESS, number, progress]:
                 self.holding.progress(child, number, progress)
+            case [channel.TOLD, number]:
+                self.untold.told(child, number)
             case [channel.READY, hello]:
                 self._on_ready(child, hello)
             case [channel.BOOT_FAILED, why, away]:
@@ -262,7 +247,7 @@ class Crew:
             first, self.booted = not self.booted, True
             for _ in range(self._missing() if first and not self.draining else 0):
                 self.spawn()
-            self._tell_on()
+            self.untold.hand_over()
             self._replaced()
 
     def _replaced(self) -> None:
@@ -292,6 +277,7 @@ class Crew:
         if child.pidfd is not None:
             self._forget(child.pidfd)
         self.children.remove(child)
+        self.untold.died(child, by_itself=was not in OURS and status != 0)
         # Before its jobs are released: a statement of a killed process goes on in its backend, and would commit.
         self.acker.terminate(child.application_name)
         self.guard.forget(child)

@@ -62,7 +62,7 @@ class Executor:
         self.buffers = Buffers(end, board, self.outbox, self._bye)
         self.threads = JobThreads(self.buffers, threads, database)
         self.loop = EventLoop(self.buffers, range(threads, threads + async_slots), database)
-        self.teller = Teller()
+        self.teller = Teller(self._told)
 
     def run(self, hello: dict[str, Any]) -> None:
         """Say READY, then serve until drained or orphaned."""
@@ -107,8 +107,8 @@ class Executor:
                     self._stop(run, told, rung, cause, by, reason)
             case [channel.TRUST, until]:
                 self.buffers.trust(until)
-            case [channel.STORED, items]:
-                self.teller.tell(items)
+            case [channel.STORED, number, items]:
+                self.teller.tell(number, items)
             case [channel.DRAIN]:
                 self._drain()
 
@@ -122,6 +122,11 @@ class Executor:
             self.threads.interrupt(told, kind)
         else:
             self.loop.interrupt(run, kind)
+
+    def _told(self, number: int) -> None:
+        # Called in the teller's thread. A supervisor that is gone is the control thread's business.
+        with suppress(OSError):
+            self.end.send([channel.TOLD, number])
 
     def _drain(self) -> None:
         given, running = self.buffers.drain()

@@ -29,14 +29,13 @@ from django_pgjobs.worker.dispatching import Dispatcher
 from django_pgjobs.worker.ladders import CANCELLED, LADDERS, LOST, RELEASED, TIMEOUT
 from django_pgjobs.worker.runs import ENDING, FRESH_SECONDS, WAITING, Run, Table, facts
 from django_pgjobs.worker.stopping import TAKEN_AWAY, judged, stop
+from django_pgjobs.worker.untold import Event
 
 log = logging.getLogger("django_pgjobs")
 
 HAND_BACK_SECONDS = 2.0
 RELEASES_TOLD = 3
 """Handed back so often, uncharged, a job may never end: it is too long for the drain, or has bad neighbours."""
-
-Event = tuple[str, dict[str, Any]]
 
 
 class Holding:

@@ -10,6 +10,7 @@ import contextvars
 import logging
 import queue
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from django_pgjobs import events
@@ -19,43 +20,38 @@ log = logging.getLogger("django_pgjobs")
 
 Told = tuple[str, dict[str, Any]]
 
-WAITING = 200
-"""Batches of up to some hundred that wait at most for slow receivers; memory is not theirs to fill."""
-
 
 class Teller:
-    """Tells receivers of durable writes, in order; its thread is started by the first."""
+    """Tells receivers of durable writes, in order; its thread is started by the first.
 
-    def __init__(self) -> None:
-        self._items: queue.SimpleQueue[list[Told] | None] = queue.SimpleQueue()
+    ``told`` is called there with the number of each batch whose receivers have all been asked: what they say, an
+    error included, does not matter. The supervisor sends no more than memory may hold.
+    """
+
+    def __init__(self, told: Callable[[int], None]) -> None:
+        self._told = told
+        self._batches: queue.SimpleQueue[tuple[int, list[Told]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self.dropped = 0
 
-    def tell(self, items: list[Told]) -> None:
-        """Hand over what was written; returns at once. Behind receivers that are too slow for long it is dropped."""
-        if self._items.qsize() >= WAITING:
-            if not self.dropped:
-                log.error("receivers of signals are too slow, signals are dropped")
-            self.dropped += len(items)
-            return
-        if self.dropped:
-            log.warning("signals are told again dropped=%d", self.dropped)
-            self.dropped = 0
+    def tell(self, number: int, items: list[Told]) -> None:
+        """Hand over what was written; returns at once."""
+        self._batches.put((number, items))
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="pgjobs-signals", daemon=True)
             self._thread.start()
-        self._items.put(items)
 
     def close(self, seconds: float) -> None:
         """Wait until everything was told, at most so long."""
         if self._thread is not None:
-            self._items.put(None)
+            self._batches.put(None)
             self._thread.join(seconds)
 
     def _serve(self) -> None:
-        while (items := self._items.get()) is not None:
+        while (batch := self._batches.get()) is not None:
+            number, items = batch
             for what, fields in items:
                 contextvars.Context().run(self._tell, what, fields)
+            self._told(number)
 
     def _tell(self, what: str, fields: dict[str, Any]) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from django_pgjobs import signals
@@ -30,6 +31,8 @@ def on_finished(job_id: int, outcome: str, **_: Any) -> None:
     stage.here().note("signal", job_id, "finished", outcome, Job.objects.get(pk=job_id).state)
     if stage.here().is_open("receiver-fails"):
         raise SystemExit("a receiver that leaves")
+    if stage.here().is_open(f"receiver-crashes-{job_id}") and stage.here().count("signal", job_id, "finished") == 1:
+        os._exit(9)
 
 
 def on_retried(job_id: int, attempt: int, delay: float, **_: Any) -> None:

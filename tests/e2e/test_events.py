@@ -72,6 +72,15 @@ def test_a_receiver_that_leaves_takes_nobody_along(shared_worker: WorkerProcess)
     assert ("finished", "succeeded", "succeeded") in heard(shared_worker, one, 3)
 
 
+def test_what_an_executor_was_telling_when_it_crashed_is_told_by_another(shared_worker: WorkerProcess) -> None:
+    """C59: so a signal may come twice, and is not lost while the worker lives."""
+    one = jobs.waits.register("told twice")
+    shared_worker.stage.open(f"receiver-crashes-{one.pk}")
+    shared_worker.stage.open("told twice")
+    finished = ("finished", "succeeded", "succeeded")
+    assert heard(shared_worker, one, 4)[2:] == [finished, finished]
+
+
 @pytest.mark.parametrize("job", [jobs.headers, jobs.aheaders], ids=["sync", "async"])
 def test_middleware_is_around_the_job_and_finds_the_headers(
     shared_worker: WorkerProcess, settings: Any, job: Any

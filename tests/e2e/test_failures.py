@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from django_pgjobs.conf import LADDER_SECONDS
 from django_pgjobs.models import Job
 from tests import jobs as cast
 from tests.e2e import jobs

@@ -14,10 +14,11 @@ from django_pgjobs import __version__, clock
 from django_pgjobs.decisions import Succeed
 from django_pgjobs.worker import channel, children
 from django_pgjobs.worker.children import DRAINING, KILLED, READY, STARTING, TERMINATING, Child
-from django_pgjobs.worker.crew import DEAF_SECONDS, SHORT_LIFE_SECONDS, SHORT_LIVES, TELL_BYTES, Crew
+from django_pgjobs.worker.crew import DEAF_SECONDS, SHORT_LIFE_SECONDS, SHORT_LIVES, Crew
 from django_pgjobs.worker.decided import pack_decision
-from django_pgjobs.worker.holding import Event
 from django_pgjobs.worker.recycling import Recycling
+from django_pgjobs.worker.runs import Table
+from django_pgjobs.worker.untold import Event
 from tests.unit.worker_fakes import child_of, end_of, run_of
 
 HELLO = {"protocol": channel.PROTOCOL, "version": __version__, "identity": ["it"], "listens": True, "jobs": 1, "rss": 0}
@@ -33,6 +34,7 @@ class Holding:
 
     def __init__(self) -> None:
         self.outcomes: list[Any] = []
+        self.table = Table()
 
     def done(self, child: Child, items: list[Any]) -> None:
         if items == ["bad"]:
@@ -192,27 +194,35 @@ def events(number: int) -> Callable[[], list[Event]]:
     return lambda: [("finished", {"job_id": number})]
 
 
-def test_signals_wait_here_while_the_only_listener_does_not_read(crew: Crew) -> None:
-    """A job holds its interpreter, perhaps for long: what waits for its socket has no bound, what waits here has."""
-    crew.processes = 2
-    deaf, hears = ready(crew, listens=True), ready(crew, listens=True)
-    crew.listened = True
-    end_of(deaf).kept = TELL_BYTES
+def test_what_an_executor_had_not_told_when_it_died_is_told_by_another(crew: Crew, mortal: None) -> None:
+    """C59: also what the dead one had said on the socket counts."""
+    one, two, _ = booted(crew)
     crew.tell(events(1))
-    assert (end_of(deaf).sent, end_of(hears).sent) == ([], [[channel.STORED, [("finished", {"job_id": 1})]]])
-    end_of(hears).kept = TELL_BYTES
     crew.tell(events(2))
-    crew.tell(events(3))
-    assert [facts["job_id"] for _, facts in crew.untold] == [2, 3]
-    end_of(deaf).kept = 0
+    end_of(one).arriving = [[channel.TOLD, 1]]
+    exits(one, -9)
     crew.tick(1.0)
-    assert [facts["job_id"] for _, facts in end_of(deaf).sent[0][1]] == [2, 3]
-    assert not crew.untold
+    assert [items for _, _, items in end_of(two).sent] == [events(2)()]
+    crew._on_message(two, [channel.TOLD, 3])
+    assert not two.telling
+
+
+def test_in_a_drain_the_last_that_listens_stays_until_nothing_is_left_to_be_told(crew: Crew) -> None:
+    one, two, deaf = ready(crew, listens=True), ready(crew, listens=True), ready(crew)
+    run = run_of(1)
+    crew.holding.table.held[1] = run
+    crew.dismiss()
+    assert (one.state, two.state, deaf.state) == (DRAINING, READY, DRAINING)
+    crew.listened = True
+    crew.tell(events(1))
+    del crew.holding.table.held[1]
+    crew.dismiss()
+    assert [frame[0] for frame in end_of(two).sent] == [channel.STORED, channel.DRAIN]
 
 
 def test_nobody_is_told_where_nobody_listens(crew: Crew) -> None:
     crew.tell(lambda: pytest.fail("asked for"))
-    assert not crew.untold
+    assert not crew.untold.fresh
 
 
 def test_an_outcome_that_cannot_be_read_leaves_its_run_to_the_death_of_its_executor() -> None:
