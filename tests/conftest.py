@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+
 from hypothesis import settings
 
 # Under CI Hypothesis would play the same examples each time; ours are new ones, and a failure prints how to repeat it.
 settings.register_profile("pgjobs", deadline=None, derandomize=False, print_blob=True)
 settings.load_profile("pgjobs")
+
+# A shell that starts us in the background lets us ignore it, and with us every program that a test interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["tests.plugins.fix_db", "tests.plugins.fix_worker", "tests.plugins.fix_chaos"]

@@ -21,6 +21,7 @@ from tests.plugins.fix_db import (
     claim,
     from_the_beginning,
     job,
+    patience,
     register,
     wait_until,
 )
@@ -90,7 +91,7 @@ def test_two_connections_never_claim_the_same_job_and_never_wait(raw: RawDatabas
     """P5: SKIP LOCKED; the second claim answers while the first is uncommitted."""
     ids = register(10)
     first = claim(other, 4)
-    raw.query("SET statement_timeout = '2s'")
+    raw.query(f"SET statement_timeout = '{patience(2)}s'")
     second = claim(raw, 10)
     assert (first.ids, second.ids) == (ids[:4], ids[4:])
     other.commit()

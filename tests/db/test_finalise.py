@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from django_pgjobs import store
 from django_pgjobs.models import Attempt, Claim, Job
-from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, Claimed, RawDatabase, claim, job, register
+from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, Claimed, RawDatabase, claim, job, patience, register
 
 SUMMARY = "Declined: card refused ← OSError: line is down"
 
@@ -261,7 +261,7 @@ def test_a_batch_does_not_wait_for_a_locked_row(raw: RawDatabase, other: RawData
     claimed = claim(raw, 3)
     busy = claimed.ids[1]
     other.lock(busy)
-    raw.query("SET statement_timeout = '2s'")
+    raw.query(f"SET statement_timeout = '{patience(2)}s'")
     writes: dict[str, Any] = {
         "finalise_success": lambda db, ends: store.finalise_success(db, ends, AUTHOR),
         **REQUEUE,
@@ -358,7 +358,7 @@ def test_all_leases_are_renewed_by_one_statement_that_touches_no_job(raw: RawDat
     gone = "00000000-0000-4000-8000-00000000dead"
     other.lock(*claims[0].ids, *claims[1].ids)
     raw.query("UPDATE pgjobs_claim SET lease_expires_at = lease_expires_at - interval '1 hour'")
-    raw.query("SET statement_timeout = '2s'")
+    raw.query(f"SET statement_timeout = '{patience(2)}s'")
     check_ins = {str(claims[0].claim_id): 5.0, str(claims[1].claim_id): 100.0, gone: 1.0}
     assert store.renew_claims(raw, check_ins, lease_seconds=30.0) == {str(taken.claim_id) for taken in claims}
     left = dict(

@@ -16,7 +16,7 @@ from django_pgjobs.maintenance.audit import Audit
 from django_pgjobs.maintenance.duties import KEPT_SECONDS, Duty
 from django_pgjobs.maintenance.leader import ASK_SECONDS, TERM_SECONDS, Leader
 from django_pgjobs.models import Claim, Heartbeat, LeaderTerm
-from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, claim, job, register
+from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, claim, job, patience, register
 
 RIVAL = store.Author(UUID(int=2), "rival")
 NOBODY = UUID(int=0)
@@ -45,7 +45,7 @@ def test_one_of_many_leads(raw: RawDatabase, db_connection: Callable[..., RawDat
     """W1 W11: eight ask at once."""
     leaders = [Leader(store.Author(uuid4(), f"w{n}")) for n in range(8)]
     for asked in [background(leader.tick, db_connection()) for leader in leaders]:
-        asked.result(10)
+        asked.result(patience(10))
     [chosen] = [leader for leader in leaders if leader.leads]
     assert LeaderTerm.objects.get().worker == chosen.author.worker
 
@@ -221,7 +221,7 @@ def test_several_audits_at_once_give_one_row(
     claim(raw, 100)
     strand(raw, *ids)
     for asked in [background(Audit(), db_connection()) for _ in range(6)]:
-        asked.result(10)
+        asked.result(patience(10))
     assert Claim.objects.count() == 1
     assert rescue(raw) == ids
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django_pgjobs import store
 from django_pgjobs.models import Claim
-from tests.plugins.fix_db import AUTHOR, RawDatabase, claim, register
+from tests.plugins.fix_db import AUTHOR, RawDatabase, claim, patience, register
 
 
 def hold(other: RawDatabase, claim_id: object) -> None:
@@ -16,7 +16,7 @@ def test_a_held_ledger_row_is_left_out_of_a_renewal(raw: RawDatabase, other: Raw
     register(2)
     held, free = claim(raw), claim(raw)
     hold(other, held.claim_id)
-    raw.query("SET statement_timeout = '2s'")
+    raw.query(f"SET statement_timeout = '{patience(2)}s'")
     check_ins = {str(held.claim_id): 60.0, str(free.claim_id): 60.0}
     assert store.renew_claims(raw, check_ins, lease_seconds=500.0) == {str(free.claim_id)}
     left = "SELECT lease_expires_at > statement_timestamp() + interval '100 s' FROM pgjobs_claim WHERE claim_id = %s"
@@ -39,7 +39,7 @@ def test_a_held_ledger_row_is_left_to_rescue_when_its_jobs_have_ended(raw: RawDa
     held, free = claim(raw), claim(raw)
     store.finalise_success(raw, [*held.ends(), *free.ends()], AUTHOR)
     hold(other, held.claim_id)
-    raw.query("SET statement_timeout = '2s'")
+    raw.query(f"SET statement_timeout = '{patience(2)}s'")
     assert store.delete_claims(raw, [str(held.claim_id), str(free.claim_id)]) == 1
     other.rollback()
     raw.query("UPDATE pgjobs_claim SET lease_expires_at = '2001-01-01', check_at = '2001-01-01'")

@@ -324,7 +324,7 @@ def test_many_that_look_at_once_take_disjoint_jobs_and_wait_for_nobody(
             found += [one.id for one in more]
         return found
 
-    parts = [asked.result(30) for asked in [background(looks, db_connection()) for _ in range(8)]]
+    parts = [asked.result(patience(30)) for asked in [background(looks, db_connection()) for _ in range(8)]]
     rest = [found.id for found in look(raw, 1000)]
     assert sorted([one for part in parts for one in part] + rest) == ids
     assert Attempt.objects.count() == 1000

@@ -24,7 +24,7 @@ from django_pgjobs import job as define
 from django_pgjobs.models import Attempt, Claim, Job
 from django_pgjobs.registry import registry
 from django_pgjobs.testing import Ran, arun_jobs, isolated_registry, run_job, run_jobs
-from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, claim, wait_until
+from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, claim, patience, wait_until
 
 in_a_test_case = pytest.mark.django_db
 """A transaction around the test, as in ``TestCase``."""
@@ -732,7 +732,7 @@ def test_the_end_waits_for_a_row_that_somebody_holds(
         wait_until(lambda: raw.query("SELECT 1 FROM pg_locks WHERE pid = %s", [other.pid]), 5, "the job locks its row")
         wait_until(lambda: raw.row(job.pk)["state"] == "running", 5, "the job runs")
         other.rollback()
-        assert done.result(30).succeeded == [job.pk]
+        assert done.result(patience(30)).succeeded == [job.pk]
 
 
 @pytest.mark.usefixtures("committed")

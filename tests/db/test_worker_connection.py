@@ -10,7 +10,7 @@ from django.db import connections
 
 from django_pgjobs import clock, store
 from django_pgjobs.worker.connection import WorkerConnection
-from tests.plugins.fix_db import Background, RawDatabase, wait_until
+from tests.plugins.fix_db import Background, RawDatabase, patience, wait_until
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_connection_without_an_answer_is_cut(
         assert not db.cut_if_mute(clock.monotonic())
         assert db.cut_if_mute(clock.monotonic() + db.patience)
         with pytest.raises(psycopg.OperationalError):
-            asked.result(30)
+            asked.result(patience(30))
         assert (db.gone, db.asked_at) == (True, None)
     finally:
         db.close()

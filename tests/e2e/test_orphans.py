@@ -34,7 +34,7 @@ def test_what_a_killed_worker_had_not_started_is_ready_again_at_once(worker: Wor
     wait_until(lambda: sent.exists(), 5, "some wait behind the slow one")
     began = time.monotonic()
     os.kill(process.pid, signal.SIGKILL)
-    process.process.wait(10)
+    process.process.wait(patience(10))
     wait_until(lambda: process.said("jobs that had not started were given back"), 3, "those behind are back")
     assert time.monotonic() - began < patience(3)
     [back] = re.findall(r"given back jobs=(\d+)", process.log)

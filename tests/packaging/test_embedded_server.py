@@ -19,6 +19,7 @@ import pytest
 
 from django_pgjobs.embedded import EmbeddedError, EmbeddedServer, place, server
 from django_pgjobs.embedded.place import clean
+from tests.plugins.fix_db import patience
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="about what root's server does")
 
@@ -39,9 +40,9 @@ sys.exit(5)
 
 
 def wait_until(fact: Callable[[], object], what: str, timeout: float = 30) -> None:
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + patience(timeout)
     while not fact():
-        assert time.monotonic() < deadline, f"not within {timeout} s: {what}"
+        assert time.monotonic() < deadline, f"not within {patience(timeout):g} s: {what}"
         time.sleep(0.02)
 
 
@@ -111,7 +112,7 @@ def machine() -> dict[str, object]:
 def test_a_run_leaves_the_machine_as_it_was():
     before = machine()
     with starting(sys.executable, "-c", QUERY) as process:
-        output, told = process.communicate(timeout=90)
+        output, told = process.communicate(timeout=patience(90))
     found = re.search(r" in (\S+),", told)
     assert (process.returncode, output) == (0, "42\n"), told
     assert found
@@ -125,7 +126,7 @@ def test_the_commands_status_is_ours_and_signals_reach_it_once():
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGUSR1)
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=patience(60))
     assert process.returncode == 5
     assert sorted(map(int, output.split())) == sorted([signal.SIGINT, signal.SIGUSR1, signal.SIGTERM])
     assert not directory.exists()
@@ -133,7 +134,7 @@ def test_the_commands_status_is_ours_and_signals_reach_it_once():
 
 def test_a_command_killed_by_a_signal_is_128_and_its_number():
     with starting("/bin/sh", "-c", "kill -9 $$") as process:
-        process.communicate(timeout=90)
+        process.communicate(timeout=patience(90))
     assert process.returncode == 137
 
 

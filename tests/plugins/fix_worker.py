@@ -154,7 +154,7 @@ class WorkerProcess:
         for pid in [self.pid, *self.processes()]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(patience(30))
 
     def check(self, expected: tuple[str, ...] = ()) -> None:
         """Assert that nothing of it is left and that it has logged no bug of ours."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -19,6 +21,7 @@ from django_pgjobs.worker.children import STARTING
 from django_pgjobs.worker.guarding import Guard, Watchdog
 from django_pgjobs.worker.runs import MARGIN_SECONDS, Table, trust_seconds
 from django_pgjobs.worker.watchdog import ORPHAN_SECONDS
+from tests.plugins.fix_db import patience, wait_until
 from tests.unit.worker_fakes import child_of, claimed, end_of
 
 LEASE = 30.0
@@ -203,7 +206,16 @@ def executor() -> Iterator[subprocess.Popen[bytes]]:
     yield process
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait(5)
+    process.wait(patience(5))
+
+
+TO_EVERYBODY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def ignores(pid: int, number: int) -> bool:
+    """Tell whether a process ignores a signal."""
+    (mask,) = re.findall(r"^SigIgn:\t(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return bool(int(mask, 16) >> number - 1 & 1)
 
 
 def in_seconds(seconds: float) -> int:
@@ -214,19 +226,19 @@ def test_an_instant_that_passes_ends_the_executors(watchdog: Watchdog, executor:
     """A supervisor that stands still says nothing more."""
     watchdog.say("add", executor.pid)
     watchdog.say("until", in_seconds(0.2))
-    executor.wait(5)
+    executor.wait(patience(5))
     assert executor.returncode == -signal.SIGABRT
     assert watchdog.fired
-    assert watchdog.process.wait(5) == 75
+    assert watchdog.process.wait(patience(5)) == 75
     assert watchdog.gone
 
 
 def test_an_instant_is_put_off_as_often_as_said(watchdog: Watchdog, executor: subprocess.Popen[bytes]) -> None:
     watchdog.say("add", executor.pid)
     for _ in range(10):
-        watchdog.say("until", in_seconds(0.4))
+        watchdog.say("until", in_seconds(patience(0.4)))
         with pytest.raises(subprocess.TimeoutExpired):
-            executor.wait(0.1)
+            executor.wait(patience(0.1))
     assert not watchdog.gone
 
 
@@ -235,9 +247,10 @@ def test_what_was_said_during_a_pause_is_read_before_it_acts(
 ) -> None:
     """Its own pause, or the machine's, is no proof of a supervisor that stands still."""
     watchdog.say("add", executor.pid)
-    watchdog.say("until", in_seconds(0.4))
+    until = in_seconds(patience(0.4))
+    watchdog.say("until", until)
     os.kill(watchdog.process.pid, signal.SIGSTOP)
-    time.sleep(0.5)
+    wait_until(lambda: clock.monotonic_ns() > until, 5, "the instant has passed")
     watchdog.say("until", in_seconds(60))
     os.kill(watchdog.process.pid, signal.SIGCONT)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -248,31 +261,31 @@ def test_one_that_is_forgotten_is_left_alone(watchdog: Watchdog, executor: subpr
     watchdog.say("add", executor.pid)
     watchdog.say("forget", executor.pid)
     watchdog.say("until", in_seconds(0.1))
-    assert watchdog.process.wait(5) == 75
+    assert watchdog.process.wait(patience(5)) == 75
     assert executor.poll() is None
 
 
 def test_signals_to_everybody_do_not_end_it(watchdog: Watchdog, executor: subprocess.Popen[bytes]) -> None:
     watchdog.say("add", executor.pid)
     watchdog.say("until", in_seconds(60))
-    time.sleep(0.3)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    wait_until(lambda: all(ignores(watchdog.process.pid, number) for number in TO_EVERYBODY), 5, "it has begun")
+    for number in TO_EVERYBODY:
         os.kill(watchdog.process.pid, number)
     watchdog.say("until", in_seconds(0.1))
-    assert watchdog.process.wait(5) == 75
+    assert watchdog.process.wait(patience(5)) == 75
 
 
 def test_the_end_of_the_supervisor_ends_those_that_do_not_stop(executor: subprocess.Popen[bytes]) -> None:
     """They have a moment for themselves, and what one has left running goes when it has."""
-    stops = subprocess.Popen(["/bin/sh", "-c", "sleep 100 & sleep 1"], process_group=0)
+    stops = subprocess.Popen(["/bin/sh", "-c", "sleep 100 & sleep 0.5"], process_group=0)
     watchdog = Watchdog()
     watchdog.say("add", executor.pid)
     watchdog.say("add", stops.pid)
     watchdog.sock.close()
-    assert stops.wait(5) == 0
+    assert stops.wait(patience(5)) == 0
     assert executor.poll() is None
-    assert watchdog.process.wait(10) == 0
-    assert executor.wait(5) == -signal.SIGABRT
+    assert watchdog.process.wait(patience(10)) == 0
+    assert executor.wait(patience(5)) == -signal.SIGABRT
     with pytest.raises(ProcessLookupError):
         os.killpg(stops.pid, 0)
 
@@ -284,8 +297,8 @@ def test_a_dead_supervisors_executors_end_before_its_leases(executor: subprocess
     watchdog.say("until", in_seconds(0.5))
     began = time.monotonic()
     watchdog.close()
-    assert executor.wait(5) == -signal.SIGABRT
-    assert time.monotonic() - began < ORPHAN_SECONDS
+    assert executor.wait(patience(5)) == -signal.SIGABRT
+    assert time.monotonic() - began < patience(ORPHAN_SECONDS)
     watchdog.reap()
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from django_pgjobs.worker import logs
 from django_pgjobs.worker.logs import logging_in_a_thread
+from tests.plugins.fix_db import patience
 
 log = logging.getLogger("django_pgjobs")
 
@@ -23,7 +24,7 @@ class Gated(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.gate.wait(30)
+        self.gate.wait(patience(30))
         self.lines.append(record.getMessage())
 
 

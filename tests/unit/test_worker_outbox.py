@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from django_pgjobs import decisions as decide
 from django_pgjobs.worker.outbox import Outbox
+from tests.plugins.fix_db import patience
 
 
 class SlowEnd:
@@ -19,7 +20,7 @@ class SlowEnd:
 
     def send(self, message: Any) -> None:
         self.entered.set()
-        self.gate.wait(10)
+        self.gate.wait(patience(10))
         self.sent.append(message)
 
 
@@ -30,7 +31,7 @@ def test_a_flush_waits_for_what_another_thread_has_taken_and_not_sent() -> None:
     outbox.put(1, 0.1, decide.Succeed("1"))
     sending = threading.Thread(target=outbox.flush)
     sending.start()
-    assert end.entered.wait(10)
+    assert end.entered.wait(patience(10))
 
     def leave() -> None:
         outbox.flush()
