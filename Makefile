@@ -47,7 +47,9 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## run the example on real input, then serve it (ONCE=1 stops when it is done, PORT=8000)
 	@$(POSTGRES) --data .pg -- $(BIN)/python -m example_project.demo $(if $(ONCE),--once) $(if $(PORT),--port $(PORT)) $(ARGS)
 
-test: $(STAMP) ## run the suite except slow, chaos and browser tests (COVERAGE=1 measures)
+test: $(STAMP) ## run the suite except slow, chaos and browser tests (COVERAGE=1 measures, from Python 3.12 on)
+	@test -z "$(COVERAGE)" || $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' \
+		|| { echo "Coverage is measured with Python 3.12 or newer; name one with PYTHON=… VENV=…" >&2; exit 1; }
 	@$(POSTGRES) -- $(PYTEST) $(if $(COVERAGE),--cov --cov-report=term) $(TESTS) $(ARGS)
 
 e2e: $(STAMP) ## run the tests that start real workers
@@ -55,7 +57,11 @@ e2e: $(STAMP) ## run the tests that start real workers
 
 chaos: $(STAMP) ## kill processes and servers under leases of 1.5 s: the fixed set, or with SECONDS or SEED the nemesis
 ifeq ($(strip $(SECONDS)$(SEED)$(JOBS)),)
+ifeq ($(strip $(FAULTS)$(ARGS)),)
+	@$(POSTGRES) -- $(BIN)/python -m tests.chaos
+else
 	@$(POSTGRES) -- $(PYTEST) -m chaos $(or $(FAULTS),tests/chaos) $(ARGS)
+endif
 else
 	@$(BIN)/python -m tests.chaos.nemesis --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS)) $(ARGS)
 endif

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue, SimpleQueue
 from typing import Any
 
 import psycopg
@@ -71,7 +71,7 @@ def gated(name: str, text: str, number: int) -> str:
 class Actor:
     """A thread that does one program at a time, and stops before each statement until it may go on."""
 
-    def __init__(self, number: int, raw: psycopg.Connection[Any], told: SimpleQueue[Actor]) -> None:
+    def __init__(self, number: int, raw: psycopg.Connection[Any], told: Queue[Actor]) -> None:
         self.number = number
         self.raw = RawDatabase(raw)
         self.state = FREE
@@ -188,7 +188,8 @@ class Explorer:
     """Steps actors. ``monitor`` looks who waits for whom; ``gatekeeper`` holds the gates."""
 
     def __init__(self, connect: Callable[[str], psycopg.Connection[Any]], actors: int) -> None:
-        self.told: SimpleQueue[Actor] = SimpleQueue()
+        # SimpleQueue.get(timeout=…) of CPython 3.11 may wait for ever once what woke it was taken by get_nowait.
+        self.told: Queue[Actor] = Queue()
         self.monitor = RawDatabase(connect("explorer"))
         self.gatekeeper = RawDatabase(connect("gatekeeper"))
         self.shut: set[int] = set()
