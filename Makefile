@@ -89,9 +89,9 @@ format: $(STAMP) ## write what the formatter and the safe fixes say
 docs: $(STAMP) ## build the documentation; a warning is an error
 	$(BIN)/sphinx-build -W -n --keep-going -q -b html docs docs/_build/html
 
-bench: $(STAMP) ## measure our own speed
+bench: $(STAMP) ## measure our own speed, and that of other queues; ARGS=--quick to try it out
 	@$(POSTGRES) -- $(BIN)/python -m benchmarks.run $(ARGS)
 
 clean: ## delete what was built, and the embedded server's data
 	@if test -e $(STAMP); then $(BIN)/python -m django_pgjobs.embedded --clean --data .pg; fi
-	rm -rf .pg build dist docs/_build htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .pg .bench build dist docs/_build htmlcov .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

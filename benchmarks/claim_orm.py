@@ -147,7 +147,7 @@ def timed(claim: Claimer, batch: int, seconds: float) -> tuple[float, int]:
 @contextmanager
 def own_database() -> Iterator[None]:
     """Make a migrated database, and drop it."""
-    made = setup_databases(verbosity=0, interactive=False, aliases=["default"], serialized_aliases=set())
+    made = setup_databases(verbosity=0, interactive=False, aliases={"default": True}, serialized_aliases=set())
     try:
         yield
     finally:

@@ -2,9 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import time
+
+from benchmarks import stamps
 from django_pgjobs import job
 
 
 @job
 def noop(number: int) -> int:
     return number
+
+
+@job
+def note(number: int) -> None:
+    """Say first of all when it started."""
+    stamps.write(os.environ["PGJOBS_BENCH_STAMPS"], number)
+
+
+@job
+def nap(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+@job
+async def async_nap(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+@job
+def carry(text: str) -> int:
+    """Take a big payload."""
+    return len(text)

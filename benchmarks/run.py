@@ -1,19 +1,153 @@
-"""All benchmarks, one after the other: ``make bench``."""
+"""``make bench``: everything that is measured, line by line, and a table with what it shall reach.
+
+Uses the server that DATABASE_URL names; its databases begin with pgjobs_bench and are dropped at the end. Lines never
+run side by side, and no second run begins on the same server. Figures of one run compare with each other; those of
+two machines do not. Without --scale it measures a tenth of the rows that the full table speaks of.
+"""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import argparse
+import json
+import os
+import shutil
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
-MODULES = ("benchmarks.registering", "benchmarks.claim_orm", "benchmarks.throughput")
+from benchmarks import report
+from benchmarks.peers.environments import NotInstallable
+from benchmarks.peers.known import PEERS
+from benchmarks.plan import Plan
+from benchmarks.server import PREFIX, Server
+from benchmarks.workers import ROOT, BenchmarkError
+
+RESULTS = ROOT / "benchmarks" / "results"
+PUBLISHED = ROOT / "docs" / "_data" / "speed.json"
+SCALE = 0.25
+QUICK_SCALE = 0.01
 
 
 def main() -> None:
-    """Run each in a process of its own."""
-    for module in MODULES:
-        sys.stdout.write(f"\n{module}\n")
-        sys.stdout.flush()
-        subprocess.run([sys.executable, "-m", module], check=True)
+    """Measure, print, and keep what was found; exit 1 if a line could not be measured."""
+    from benchmarks import lines
+
+    options = _options(lines.NAMES)
+    server = Server(os.environ["DATABASE_URL"])
+    if not server.take_the_turn():
+        raise SystemExit("another run of the benchmarks is on this server")
+    plan = Plan(server, options.scale or (QUICK_SCALE if options.quick else SCALE), options.quick)
+    found: dict[str, Any] = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "scale": plan.scale,
+        "quick": plan.quick,
+        "remark": options.remark,
+        "machine": server.describe(),
+        "lines": {},
+        "peers": {},
+    }
+    print(report.heading(found), flush=True)
+    try:
+        _measure(plan, options, found)
+    finally:
+        for suffix in ("", "_small"):
+            server.drop(PREFIX + suffix)
+        server.close()
+    found["against"] = report.against(found)
+    print("\n" + report.summary(found))
+    _keep(found, options)
+    failed = [name for name, part in found["lines"].items() if "failed" in part]
+    if failed:
+        raise SystemExit(f"could not be measured: {', '.join(failed)}")
+
+
+def _options(names: tuple[str, ...]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "benchmarks.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", metavar="NAME[,NAME…]", help=f"of {', '.join(names)}, peers")
+    parser.add_argument(
+        "--scale", type=float, help=f"multiplies jobs and rows (default {SCALE:g}; 1 is the full table)"
+    )
+    parser.add_argument("--quick", action="store_true", help=f"few rounds, scale {QUICK_SCALE:g}: does it work at all?")
+    parser.add_argument("--peers", metavar="NAME[,NAME…]", default=",".join(PEERS), help=f"of {', '.join(PEERS)}")
+    parser.add_argument("--no-peers", action="store_true", help="measure ourselves alone")
+    parser.add_argument(
+        "--name", default=datetime.now(UTC).strftime("%Y-%m-%d"), help="of the file in benchmarks/results"
+    )
+    parser.add_argument("--remark", default="", help="kept with the figures: what the machine is, what else ran")
+    parser.add_argument("--publish", action="store_true", help="let the documentation show these figures")
+    options = parser.parse_args()
+    wanted = options.only.split(",") if options.only else [*names, "peers"]
+    options.peers = [] if options.no_peers or "peers" not in wanted else options.peers.split(",")
+    options.only = [name for name in wanted if name != "peers"]
+    unknown = (set(options.only) - set(names)) | (set(options.peers) - set(PEERS))
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    return options
+
+
+def _measure(plan: Plan, options: argparse.Namespace, found: dict[str, Any]) -> None:
+    for suffix in ("", "_small"):
+        plan.server.make(PREFIX + suffix)
+    os.environ |= {"PGJOBS_BENCH_DATABASE": PREFIX, "DJANGO_SETTINGS_MODULE": "benchmarks.settings"}
+    if options.only:
+        _migrate()
+    for name in options.only:
+        plan.server.settle()
+        began = time.perf_counter()
+        found["lines"][name] = part = _line(name, plan)
+        part["seconds"] = round(time.perf_counter() - began, 1)
+        print(report.line(part), flush=True)
+    if options.only:
+        from django.db import connections
+
+        connections.close_all()
+    for name in options.peers:
+        began = time.perf_counter()
+        found["peers"][name] = part = _peer(name, plan)
+        part["seconds"] = round(time.perf_counter() - began, 1)
+        print(report.peer(part), flush=True)
+
+
+def _migrate() -> None:
+    import django
+
+    django.setup()
+    from django.core.management import call_command
+
+    for alias in ("default", "small"):
+        call_command("migrate", database=alias, verbosity=0)
+
+
+def _line(name: str, plan: Plan) -> dict[str, Any]:
+    from benchmarks import lines
+
+    module = lines.line(name)
+    try:
+        return {"title": module.TITLE, **module.measure(plan).as_json()}
+    except BenchmarkError as error:
+        return {"title": module.TITLE, "failed": str(error)}
+
+
+def _peer(name: str, plan: Plan) -> dict[str, Any]:
+    from benchmarks.peers.racing import race
+
+    try:
+        return race(PEERS[name], plan)
+    except (NotInstallable, BenchmarkError) as error:
+        return {"name": PEERS[name].name, "skipped": str(error)}
+
+
+def _keep(found: dict[str, Any], options: argparse.Namespace) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{Path(options.name).name}.json"
+    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"kept in {path.relative_to(ROOT)}")
+    if options.publish:
+        shutil.copy(path, PUBLISHED)
+        print(f"shown by {PUBLISHED.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

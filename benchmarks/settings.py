@@ -1,6 +1,12 @@
-"""Settings of the benchmarks: the package alone, on the database that DATABASE_URL names."""
+"""Settings of the benchmarks: the package alone, on the server that DATABASE_URL names.
+
+``benchmarks.run`` makes databases of its own there and says so by PGJOBS_BENCH_DATABASE; a module that is started by
+itself uses the database that DATABASE_URL names, and empties its tables.
+"""
 
 from __future__ import annotations
+
+import os
 
 import environ
 
@@ -8,4 +14,6 @@ SECRET_KEY = "benchmarks only"
 USE_TZ = True
 INSTALLED_APPS = ["django_pgjobs", "benchmarks"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-DATABASES = {"default": environ.Env().db()}
+_DATABASE = environ.Env().db()
+_NAME = os.environ.get("PGJOBS_BENCH_DATABASE", _DATABASE["NAME"])
+DATABASES = {"default": {**_DATABASE, "NAME": _NAME}, "small": {**_DATABASE, "NAME": f"{_NAME}_small"}}

@@ -4,33 +4,131 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 
 from benchmarks import jobs
 
+PAYLOAD = '{"args": [], "kwargs": {"text": "' + "x" * 116 + '"}}'
+"""150 bytes of JSON."""
 
-def empty() -> None:
+
+def empty(alias: str = "default") -> None:
     """Empty our tables."""
-    with connection.cursor() as cursor:
+    with connections[alias].cursor() as cursor:
         cursor.execute("TRUNCATE pgjobs_job, pgjobs_claim, pgjobs_attempt, pgjobs_heartbeat")
+
+
+def clear_jobs() -> None:
+    """Empty the tables of jobs while a worker runs."""
+    with connection.cursor() as cursor:
+        cursor.execute("TRUNCATE pgjobs_job, pgjobs_claim, pgjobs_attempt")
 
 
 def fill(count: int) -> None:
     """Register ``count`` no-op jobs in an empty table, then VACUUM ANALYZE it."""
     empty()
+    register(count)
+    vacuum()
+
+
+def register(count: int) -> None:
+    """Register ``count`` no-op jobs that become visible by one commit."""
     with transaction.atomic():
         jobs.noop.register_many([(number,) for number in range(count)])
-    with connection.cursor() as cursor:
+
+
+def seed(count: int, *, alias: str = "default", kind: str = "ready", queues: int = 1) -> None:
+    """Insert so many jobs with 150 bytes of payload on the server, evenly in queues, by one statement.
+
+    They are ``ready``, ``future`` (a day ahead) or ``finished`` (an hour ago).
+    """
+    if not count:
+        return
+    run_at = {
+        "ready": "statement_timestamp() - make_interval(secs => 3600 - n * 0.0001)",
+        "future": "statement_timestamp() + interval '1 day' + make_interval(secs => n * 0.001)",
+        "finished": "statement_timestamp() - interval '2 hours' + make_interval(secs => n * 0.0001)",
+    }[kind]
+    columns, values = "", ""
+    if kind == "finished":
+        columns = ", attempt, claim_id, claimed_at, finished_at, duration_seconds, outcome, result"
+        values = (
+            ", 1, gen_random_uuid(), statement_timestamp() - interval '1 hour',"
+            " statement_timestamp() - interval '1 hour' + make_interval(secs => n * 0.0001), 0.001, 'succeeded', '7'"
+        )
+    with connections[alias].cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO pgjobs_job (name, payload, timeout_seconds, queue, run_at{columns})"
+            " SELECT 'benchmarks.jobs.carry', %s::jsonb, 1800,"
+            " CASE %s WHEN 1 THEN 'default' ELSE 'queue' || n %% %s END,"
+            f" {run_at}{values} FROM generate_series(1, %s) AS n",
+            [PAYLOAD, queues, queues, count],
+        )
+
+
+def vacuum(alias: str = "default") -> None:
+    """VACUUM ANALYZE the table of jobs."""
+    with connections[alias].cursor() as cursor:
         cursor.execute("VACUUM ANALYZE pgjobs_job")
 
 
-def value(statement: str) -> Any:
+def value(statement: str, *params: float | str) -> Any:
     """Return the one value of a query."""
     with connection.cursor() as cursor:
-        cursor.execute(statement)
+        cursor.execute(statement, params or None)
         return cursor.fetchone()[0]
 
 
 def wal_bytes() -> int:
-    """Return how much WAL the server has written since it was made."""
-    return int(value("SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')"))
+    """Return how much WAL the server has made since it was initialised."""
+    return int(value("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')"))
+
+
+def finished() -> int:
+    """Return how many jobs have ended, by the index."""
+    return int(value("SELECT count(*) FROM pgjobs_job WHERE outcome = 'succeeded' AND finished_at IS NOT NULL"))
+
+
+def unfinished() -> bool:
+    """Return whether a job has not ended."""
+    return bool(value("SELECT EXISTS (SELECT FROM pgjobs_job WHERE finished_at IS NULL AND hold IS NULL)"))
+
+
+def span() -> tuple[float, float]:
+    """Return when the first job was claimed and when the last ended, as seconds of the server's clock."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT extract(epoch FROM min(claimed_at))::float8, extract(epoch FROM max(finished_at))::float8"
+            " FROM pgjobs_job"
+        )
+        first, last = cursor.fetchone()
+        return float(first), float(last)
+
+
+def ends_of_tenths() -> list[float]:
+    """Return the instants at which each tenth of the jobs was complete, as seconds of the server's clock."""
+    shares = [n / 10 for n in range(1, 11)]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT percentile_disc(%s::float8[]) WITHIN GROUP (ORDER BY extract(epoch FROM finished_at)::float8)"
+            " FROM pgjobs_job WHERE finished_at IS NOT NULL",
+            [shares],
+        )
+        return [float(end) for end in cursor.fetchone()[0]]
+
+
+def shape() -> dict[str, float]:
+    """Return sizes, dead tuples and the share of HOT updates of the table of jobs."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_stat_force_next_flush(), pg_stat_clear_snapshot()"
+            if connection.pg_version >= 150000  # type: ignore[attr-defined]
+            else "SELECT pg_stat_clear_snapshot()"
+        )
+        cursor.execute(
+            "SELECT pg_relation_size(relid) / 1024.0 ^ 2, pg_indexes_size(relid) / 1024.0 ^ 2, n_dead_tup::float8,"
+            " n_live_tup::float8, n_tup_upd::float8, n_tup_hot_upd::float8"
+            " FROM pg_stat_user_tables WHERE relname = 'pgjobs_job'"
+        )
+        names = ("table_mb", "indexes_mb", "dead", "live", "updates", "hot_updates")
+        return {name: round(float(number), 1) for name, number in zip(names, cursor.fetchone(), strict=True)}

@@ -14,7 +14,7 @@ from django_pgjobs.store import database
 from django_pgjobs.store.database import Database, on
 
 COPY_FROM_JOBS = 1000
-"""Rows from which a COPY is faster than one multi-row INSERT (benchmarks/registering.py)."""
+"""Rows from which a COPY is faster than one multi-row INSERT (benchmarks/lines/register_many.py)."""
 
 
 @dataclass(frozen=True, slots=True)

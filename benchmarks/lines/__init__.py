@@ -1,0 +1,28 @@
+"""The lines of the table, one module each: ``TITLE`` and ``measure(plan)``."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+NAMES = (
+    "drain",
+    "register",
+    "register_many",
+    "pickup",
+    "pinned",
+    "big_tables",
+    "sustained",
+    "sleeping",
+    "costs",
+    "memory",
+    "payloads",
+    "queues",
+    "mixed",
+)
+"""In the order in which they run."""
+
+
+def line(name: str) -> ModuleType:
+    """Return the module of a line."""
+    return import_module(f"benchmarks.lines.{name}")

@@ -1,0 +1,73 @@
+"""``register_many`` against COPY of the same rows, and its two ways against each other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from django.db import connection, transaction
+
+from benchmarks import jobs, tables
+from benchmarks.figures import Result, Series, at_least, middle
+from benchmarks.plan import Plan
+from django_pgjobs import store
+from django_pgjobs.store import registering
+
+TITLE = "register_many"
+SIZES = (10, 100, 300, 1000, 3000)
+COLUMNS = "name, queue, priority, max_attempts, timeout_seconds, payload, headers, description, run_at"
+
+
+def measure(plan: Plan) -> Result:
+    """Measure in turns, one commit each."""
+    count = plan.count(20_000, least=2000)
+    ours: list[float] = []
+    copy: list[float] = []
+    for turn in range(plan.rounds(7)):
+        tables.empty()
+        for way in (_register, _copy) if turn % 2 else (_copy, _register):
+            (ours if way is _register else copy).append(count / _seconds(way, count))
+    ratios = [rate / plain for rate, plain in zip(ours, copy, strict=True)]
+    curves: dict[str, Series] = {"by one INSERT": [], "by COPY": []}
+    for size in SIZES:
+        rows, copied = _ways(size, max(2, plan.rounds(min(20, 20_000 // size))))
+        curves["by one INSERT"].append((size, rows))
+        curves["by COPY"].append((size, copied))
+    return Result(
+        [
+            middle("register_many", f"register_many, {count:,} jobs", ours, "jobs/s"),
+            middle("copy", "COPY of the same rows, psycopg's write_row", copy, "rows/s"),
+            middle("of_copy", "register_many ÷ COPY", ratios, "×", at_least(0.7)),
+        ],
+        "the curves tell from how many jobs on COPY is faster than one INSERT",
+        curves,
+    )
+
+
+def _register(count: int) -> None:
+    jobs.noop.register_many([(number,) for number in range(count)])
+
+
+def _copy(count: int) -> None:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT statement_timestamp()")
+        now = cursor.fetchone()[0]
+        with cursor.copy(f"COPY pgjobs_job ({COLUMNS}) FROM STDIN") as copy:
+            for number in range(count):
+                payload = f'{{"args": [{number}], "kwargs": {{}}}}'
+                copy.write_row(("benchmarks.jobs.noop", "default", 0, 5, 1800.0, payload, None, "", now))
+
+
+def _ways(size: int, rounds: int) -> tuple[float, float]:
+    """Return the jobs per second of both ways that register_many has."""
+    new = [store.NewJob("benchmarks.jobs.noop", '{"args": [7], "kwargs": {}}') for _ in range(size)]
+    tables.empty()
+    rows = min(_seconds(lambda _: registering._insert_jobs("default", new), size) for _ in range(rounds))
+    copied = min(_seconds(lambda _: registering._copy_jobs("default", new), size) for _ in range(rounds))
+    return size / rows, size / copied
+
+
+def _seconds(way: Callable[[int], object], count: int) -> float:
+    began = time.perf_counter()
+    way(count)
+    return time.perf_counter() - began

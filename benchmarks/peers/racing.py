@@ -1,0 +1,151 @@
+"""Measuring one peer: its drain at its best setting, its single enqueue, its pickup latency."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+
+from benchmarks import stamps, workers
+from benchmarks.figures import percentile, rounded
+from benchmarks.peers.environments import Environment, environment
+from benchmarks.peers.known import Peer
+from benchmarks.peers.side import WARM_UP
+from benchmarks.plan import Plan
+from benchmarks.server import PREFIX
+
+WORK_SECONDS = 600
+
+
+def race(peer: Peer, plan: Plan) -> dict[str, Any]:
+    """Return what is known of a peer after measuring it, each drain on a database of its own."""
+    home = environment(peer)
+    found: dict[str, Any] = {
+        "name": peer.name,
+        "version": home.version,
+        "python": home.python_version,
+        "notes": list(peer.notes),
+        "settings": [],
+    }
+    count = plan.count(peer.jobs, least=300)
+    for setting in peer.settings:
+        rates = []
+        for _ in range(1 if plan.quick else 2):
+            with Track(peer, home, plan) as track:
+                rates.append(track.drain(setting, count))
+        found["settings"].append({"setting": setting, "jobs": count, "rates": [rounded(rate) for rate in rates]})
+    best = max(found["settings"], key=lambda tried: max(tried["rates"]))
+    found |= {"best": best["setting"], "drain": max(best["rates"])}
+    with Track(peer, home, plan) as track:
+        enqueued = plan.count(2000, least=100)
+        found["enqueue"] = rounded(enqueued / track.ask("enqueue", str(enqueued))["seconds"])
+    with Track(peer, home, plan) as track:
+        waits = track.pickup(plan.count(400, least=60))
+    found |= {"p50": rounded(percentile(waits, 0.5)), "p99": rounded(percentile(waits, 0.99))}
+    return found
+
+
+class Track:
+    """A database with the peer's schema in it, dropped at the end, and the peer's side to talk to."""
+
+    def __init__(self, peer: Peer, home: Environment, plan: Plan) -> None:
+        self._peer = peer
+        self._home = home
+        self._server = plan.server
+        self._database = f"{PREFIX}_{peer.project.replace('-', '_')}"
+        self._url = ""
+
+    def __enter__(self) -> Track:
+        self._url = self._server.make(self._database)
+        self.ask("prepare", "")
+        self._server.settle()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.drop(self._database)
+
+    def ask(self, verb: str, argument: str) -> dict[str, Any]:
+        """Let the side do something and return its answer."""
+        output = self._finish(self._start(verb, argument), verb)
+        return dict(json.loads(output.splitlines()[-1])) if output.strip() else {}
+
+    def drain(self, setting: dict[str, Any], count: int) -> float:
+        """Enqueue jobs, start the workers, and return jobs per second by the peer's own instants."""
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            self.ask("fill", str(count))
+            connection.execute("VACUUM ANALYZE")
+            self._together(setting)
+            done = _value(connection, self._peer.done)
+            if done != count:
+                raise workers.BenchmarkError(f"{self._peer.name}: {done} of {count} jobs succeeded")
+            row = connection.execute(self._peer.span.encode()).fetchone()
+        assert row is not None
+        return count / max(float(row[1]) - float(row[0]), 1e-6)
+
+    def pickup(self, count: int) -> list[float]:
+        """Return the milliseconds from each call's return to the first line of its job."""
+        total = count + WARM_UP
+        with workers.stamp_file() as path, self._serving(path):
+            returned = self._pickup(path, total)
+            if stamps.wait_for(path, total - 1, 10) is None:
+                raise workers.BenchmarkError(f"{self._peer.name}: a job did not start")
+            started = stamps.read(path)
+        return [(started[number] - returned[number]) * 1000 for number in range(WARM_UP, total)]
+
+    def _pickup(self, path: str, total: int) -> list[float]:
+        answer = self._finish(self._start("pickup", str(total), path), "pickup")
+        return list(json.loads(answer.splitlines()[-1])["returned"])
+
+    def _together(self, setting: dict[str, Any]) -> None:
+        argument = json.dumps(setting)
+        working = [self._start("work", argument) for _ in range(setting["processes"])]
+        for process in working:
+            self._finish(process, "work")
+
+    @contextmanager
+    def _serving(self, path: str) -> Iterator[None]:
+        serving = self._start("serve", json.dumps(self._peer.idle), path)
+        try:
+            time.sleep(3.0)
+            if serving.poll() is not None:
+                self._finish(serving, "serve")
+            yield
+            serving.send_signal(signal.SIGTERM)
+            serving.communicate(timeout=30)
+        finally:
+            serving.kill()
+            serving.wait()
+
+    def _start(self, verb: str, argument: str, path: str = "") -> subprocess.Popen[str]:
+        kept = {key: text for key, text in os.environ.items() if not key.startswith(("DJANGO_", "PYTHON", "PG"))}
+        return subprocess.Popen(
+            [str(self._home.python), "-m", f"benchmarks.peers.{self._peer.module}", verb, argument],
+            cwd=workers.ROOT,
+            env={**kept, "PEER_URL": self._url, "PEER_STAMPS": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def _finish(self, process: subprocess.Popen[str], verb: str) -> str:
+        try:
+            output, errors = process.communicate(timeout=WORK_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise workers.BenchmarkError(f"{self._peer.name}: {verb} was not done after {WORK_SECONDS} s") from None
+        if process.returncode:
+            raise workers.BenchmarkError(f"{self._peer.name}: {verb} failed: {errors.strip().splitlines()[-1:]}")
+        return output
+
+
+def _value(connection: psycopg.Connection[Any], statement: str) -> int:
+    row = connection.execute(statement.encode()).fetchone()
+    return int(row[0]) if row else 0
