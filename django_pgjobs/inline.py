@@ -93,7 +93,7 @@ class InlineWorker:
             return True
         if options.until_idle:
             return False
-        pairs = list(self.frontier.at)
+        pairs = list(self.frontier.reaches)
         due = store.next_due(db, pairs) if pairs else None
         self.stopped.wait(
             min(DEAF_POLL_SECONDS, self.worker.conf.poll_seconds, DEAF_POLL_SECONDS if due is None else due)
@@ -109,7 +109,7 @@ class InlineWorker:
         claim_id, options = uuid4(), self.worker.claim_options()
         jobs = store.claim_jobs(
             db,
-            plan,
+            [visit.pair for visit in plan],
             claim_id=claim_id,
             worker=self.worker.author.worker,
             limit=1,

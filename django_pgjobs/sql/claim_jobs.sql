@@ -4,14 +4,24 @@
 -- Clock: statement_timestamp().
 WITH candidates AS MATERIALIZED (
     SELECT ready.id
-    FROM unnest(%(queues)s::text[], %(priorities)s::smallint[], %(run_ats)s::timestamptz[], %(ids)s::bigint[])
-        AS pair (queue, priority, run_at, id),
+    FROM unnest(
+        %(queues)s::text[], %(priorities)s::smallint[], %(run_ats)s::timestamptz[], %(ids)s::bigint[],
+        %(until_run_ats)s::timestamptz[], %(until_ids)s::bigint[]
+    ) AS pair (queue, priority, run_at, id, until_run_at, until_id),
     LATERAL (
         SELECT j.id
         FROM pgjobs_job AS j
         WHERE j.queue = pair.queue
           AND j.priority = pair.priority
-          AND (j.run_at, j.id) > (pair.run_at, pair.id)
+          AND (j.run_at, j.id) > (
+              CASE
+                  -- The clock was set back: what comes now would be behind the frontier until it is caught up with.
+                  WHEN pair.run_at > statement_timestamp() THEN statement_timestamp() - interval '5 s'
+                  ELSE pair.run_at
+              END,
+              pair.id
+          )
+          AND (j.run_at, j.id) <= (coalesce(pair.until_run_at, 'infinity'), coalesce(pair.until_id, 0))
           AND j.run_at <= statement_timestamp()
           AND j.finished_at IS NULL
           AND j.hold IS NULL

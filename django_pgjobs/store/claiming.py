@@ -37,13 +37,18 @@ class ClaimedJob(NamedTuple):
     error: str
 
 
+Spot = tuple[datetime, int]
+"""Where a row stands in its pair: (run_at, id)."""
+
+
 class Pair(NamedTuple):
-    """A queue at one priority, and where its claim begins."""
+    """A queue at one priority, and where its claim begins; and ends, if ``until`` says so."""
 
     queue: str
     priority: int
     run_at: datetime
     id: int
+    until: Spot | None = None
 
 
 def claim_jobs(
@@ -66,6 +71,8 @@ def claim_jobs(
         "priorities": [pair.priority for pair in pairs],
         "run_ats": [pair.run_at for pair in pairs],
         "ids": [pair.id for pair in pairs],
+        "until_run_ats": [pair.until and pair.until[0] for pair in pairs],
+        "until_ids": [pair.until and pair.until[1] for pair in pairs],
         "limit": limit,
         "claim_id": claim_id,
         "worker": worker,

@@ -18,7 +18,7 @@ import psycopg
 from django_pgjobs import clock, store
 from django_pgjobs.registry import registry
 from django_pgjobs.worker.connection import WorkerConnection
-from django_pgjobs.worker.frontier import Frontier
+from django_pgjobs.worker.frontier import Frontier, Visit
 from django_pgjobs.worker.loop import Connect, Loop, Posts
 
 log = logging.getLogger("django_pgjobs")
@@ -84,6 +84,7 @@ class Claimer(Loop):
         self.doubts: list[Doubt] = []
         self.next_pairs = 0.0
         self.looked_at = 0.0
+        self.stirred_at = 0.0
 
     # Asked by other threads
 
@@ -177,6 +178,7 @@ class Claimer(Loop):
         now = clock.monotonic()
         self.frontier.saw(plan, jobs, limit, now, now - asked_at)
         if jobs:
+            self.stirred_at = asked_at
             with self.wake:
                 self.wanted = max(0, self.wanted - len(jobs))
                 self.unadopted += len(jobs)
@@ -184,11 +186,11 @@ class Claimer(Loop):
         self.unconfirmed = None
         return len(jobs) >= limit or (bool(jobs) and self.wanted > 0)
 
-    def _take(self, db: WorkerConnection, plan: list[store.Pair], claim_id: UUID, limit: int) -> list[store.ClaimedJob]:
+    def _take(self, db: WorkerConnection, plan: list[Visit], claim_id: UUID, limit: int) -> list[store.ClaimedJob]:
         options = self.options
         return store.claim_jobs(
             db,
-            plan,
+            [visit.pair for visit in plan],
             claim_id=claim_id,
             worker=options.worker,
             limit=limit,
@@ -199,15 +201,15 @@ class Claimer(Loop):
 
     def _refresh_pairs(self, db: WorkerConnection) -> None:
         now = clock.monotonic()
-        if now < self.next_pairs and self.frontier.at:
+        if now < self.next_pairs and self.frontier.reaches:
             return
         try:
             self.frontier.replace(store.list_pairs(db))
         except psycopg.errors.QueryCanceled:
             # So much that is dead lies about: what is known is claimed from meanwhile.
-            if not self.frontier.at:
+            if not self.frontier.reaches:
                 raise
-            log.warning("the list of queues takes too long, known ones are served pairs=%d", len(self.frontier.at))
+            log.warning("the list of queues takes too long, known ones are served pairs=%d", len(self.frontier.reaches))
         done = clock.monotonic()
         self.next_pairs = done + max(1.0, PAIRS_FACTOR * (done - now))
 
@@ -251,14 +253,14 @@ class Claimer(Loop):
                 with self.wake:
                     self.doubts.remove(doubt)
 
-    def _isolate(self, db: WorkerConnection, plan: list[store.Pair], limit: int, error: Exception) -> None:
+    def _isolate(self, db: WorkerConnection, plan: list[Visit], limit: int, error: Exception) -> None:
         """Some row makes the claim of ``plan`` fail: claim fewer until only that row is left, then park it."""
         reason = " ".join(str(error).split())
         if limit > 1:
             log.warning("claim failed on data, halving limit=%d: %s", limit, reason)
             self._claim(db, max(1, limit // 2))
             return
-        for pair in plan:  # this very one: another begins with another queue, whose first row is innocent
+        for pair, _ in plan:  # this very one: another begins with another queue, whose first row is innocent
             parked = store.park_unclaimable(db, pair, f"The claim of this row fails: {reason}", registry.fingerprints())
             if parked:
                 log.error("job cannot be claimed and was parked job=%d: %s", parked[0], reason)
@@ -271,19 +273,20 @@ class Claimer(Loop):
         longest = (
             self.options.poll_seconds if self.hears.is_set() else min(self.options.poll_seconds, DEAF_POLL_SECONDS)
         )
-        if not self.frontier.swept and self.frontier.at:
+        pairs = list(self.frontier.reaches)
+        due = store.next_due(db, pairs) if pairs else None
+        seconds = longest if due is None else min(longest, max(due, 0.0))
+        swept = self.frontier.swept()
+        if swept < self.stirred_at:
             # Never to sleep before everything was looked at from the beginning: rows come in behind the frontier.
-            # After a slow look the next is far, and what becomes due before it is at the frontier.
-            pause = min(longest, DEAF_POLL_SECONDS, self.frontier.next_sweep() - clock.monotonic())
-            if self._sleep(max(0.0, pause), notified):
+            next_sweep = self.frontier.next_sweep(self.stirred_at) - clock.monotonic()
+            if self._sleep(max(0.0, min(seconds, DEAF_POLL_SECONDS, next_sweep)), notified):
                 self._look_again(db)
             return
-        pairs = list(self.frontier.at)
-        due = store.next_due(db, pairs) if pairs else None
-        self.inbox.post("idle", self.looked_at)
-        seconds = longest if due is None else min(longest, max(due, 0.0))
+        self.inbox.post("idle", min(swept, self.looked_at))
         if self._sleep(seconds, notified):
             self._look_again(db)
+        self.stirred_at = clock.monotonic()
         self.next_pairs = min(self.next_pairs, clock.monotonic() if seconds >= longest else self.next_pairs)
 
     def _sleep(self, seconds: float, notified: int) -> bool:
@@ -292,12 +295,15 @@ class Claimer(Loop):
             self.wake.wait_for(lambda: self.stopping.is_set() or self.notified != notified, timeout=seconds)
             self.frontier.learn(self.heard)
             self.heard.clear()
-            return self.notified != notified
+            heard = self.notified != notified
+        if heard:
+            self.stirred_at = clock.monotonic()
+        return heard
 
     def _look_again(self, db: WorkerConnection) -> None:
         """A producer notifies at most every few milliseconds: one that registered just after is found here."""
         with self.wake:
             wanted, halted = self.wanted, self.halted
-        self.frontier.sweep_all()
+        self.frontier.look_near()
         if wanted > 0 and not halted and not self._claim(db, min(wanted, BATCH)):
             self.stopping.wait(LOOK_AGAIN_SECONDS)

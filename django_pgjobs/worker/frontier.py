@@ -3,35 +3,153 @@
 A *pair* is a queue at one priority. Its *frontier* is the last (run_at, id) of the latest claim of that pair, not
 of the highest: rows that come in behind it (late commits, releases) would wait for ever behind a maximum. The scan
 starts there, so finished and running rows before it cost nothing even while an open transaction keeps them alive.
-What lies behind is found by a *sweep*: the same claim from the beginning, due per pair until a claim has really
-visited that pair, next 20 durations after the last, and at once after a claim that found little.
+
+What lies behind is found by *sweeps*. A *near* sweep begins up to a minute before the frontier, every second. A
+*full* one begins at the beginning: next 20 durations after the last, at once after a claim that found little. While
+that is cheap it is one claim. When it is not, it goes in *slices*, claimed before the frontier in the same
+statement: what is left up to the frontier is halved so often that a slice stays short. A slice that was given up is
+halved further; none begins anew. A pair is due until a claim has really visited it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import NamedTuple
 
-from django_pgjobs.store import ClaimedJob, Pair
+from django_pgjobs.store import ClaimedJob, Pair, Spot
 
-BEGINNING = (datetime(1, 1, 1, tzinfo=UTC), 0)
+BEGINNING: Spot = (datetime(1, 1, 1, tzinfo=UTC), 0)
+LATEST: Spot = (datetime(9999, 12, 31, tzinfo=UTC), 0)
+"""A frontier in the future, be it this or one from before the clock was set back: the claim begins seconds ago."""
+
 SWEEP_FACTOR = 20.0
 SWEEP_FLOOR_SECONDS = 1.0
+NEAR_SECONDS = 60.0
+NEAREST_SECONDS = 1.0
+"""How far before the frontier a near sweep begins, and how far at least where that has become dear."""
+
+DEAR_SECONDS = 0.1
+CHEAP_SECONDS = 0.05
+"""A claim with a sweep in it that takes longer makes the next slice smaller; one that takes less, larger."""
+
+NEVER = -math.inf
+SAME_INSTANT = timedelta(microseconds=1)
+
+FRONT, NEAR, SLICE, REST = "front", "near", "slice", "rest"
 
 Key = tuple[str, int]
 
 
+class Visit(NamedTuple):
+    """One stretch of a claim: a pair from a spot on, and what for. ``rest`` is a sweep and the frontier in one."""
+
+    pair: Pair
+    kind: str
+
+
+def halfway(low: Spot, high: Spot, highest_id: int) -> Spot:
+    """Return a spot between two: half the time or, within one instant, half the ids away from ``low``."""
+    if high[0] - low[0] > SAME_INSTANT:
+        return low[0] + (high[0] - low[0]) / 2, 0
+    if high[0] > low[0]:
+        return low[0], max(highest_id, low[1])
+    return low[0], low[1] + (high[1] - low[1]) // 2
+
+
+@dataclass(slots=True)
+class Reach:
+    """How far one pair has been claimed and swept. Instants are the caller's seconds."""
+
+    at: Spot = BEGINNING
+    near_due: float = NEVER
+    near_seconds: float = NEAR_SECONDS
+    sweep_due: float = NEVER
+    swept_to: Spot = BEGINNING
+    halvings: int = 0
+    began: float = NEVER
+    swept: float = NEVER
+    """When the sweep under way began, and when the last complete one had begun."""
+
+    def visits(self, key: Key, now: float, highest_id: int) -> Iterator[Visit]:
+        """Where the next claim begins in this pair: a slice that is due before the frontier, or all in one."""
+        end = BEGINNING
+        if now >= self.sweep_due:
+            if self.swept_to == BEGINNING:
+                self.began = now
+            end = self.at
+            for _ in range(self.halvings):
+                end = halfway(self.swept_to, end, highest_id)
+            if self.swept_to < end < self.at:
+                yield Visit(Pair(*key, *self.swept_to, until=end), SLICE)
+            else:
+                yield Visit(Pair(*key, *min(self.swept_to, self.at)), REST)
+                return
+        if now >= self.near_due and self.at > BEGINNING:
+            near = self.at[0] - min(timedelta(seconds=self.near_seconds), self.at[0] - BEGINNING[0]), 0
+            # Not into the slice: a row that is found twice would make a full claim look short.
+            yield Visit(Pair(*key, *max(near, end)), NEAR)
+        else:
+            yield Visit(Pair(*key, *self.at), FRONT)
+
+    def saw(
+        self, visit: Visit, jobs: Sequence[ClaimedJob], now: float, took: float, *, whole: bool, short: bool
+    ) -> None:
+        """Learn from a visit: ``whole`` if nothing is left there, ``short`` if the whole claim found too little."""
+        last = (jobs[-1].run_at, jobs[-1].id) if jobs else None
+        pause = SWEEP_FACTOR * took
+        if visit.kind == SLICE:
+            self.swept_to = (visit.pair.until if whole else last) or self.swept_to
+            self.sweep_due = now + pause if whole else now
+            self._weigh_sweep(took)
+            return
+        if visit.kind == REST:
+            # Cut short, it goes on at the frontier, which moves back to where this claim ended.
+            self.swept_to, self.sweep_due = BEGINNING, now + max(0.0 if short else SWEEP_FLOOR_SECONDS, pause)
+            self.swept = self.began if whole else self.swept
+            self._weigh_sweep(took)
+        if visit.kind == NEAR:
+            if took > DEAR_SECONDS:
+                self.near_seconds = max(NEAREST_SECONDS, self.near_seconds / 2)
+            elif took < CHEAP_SECONDS:
+                self.near_seconds = min(NEAR_SECONDS, self.near_seconds * 2)
+        if visit.kind != FRONT:
+            self.near_due = now + max(SWEEP_FLOOR_SECONDS, pause)
+        if last is not None:
+            self.at = last
+
+    def gave_up(self, visit: Visit, now: float, took: float) -> None:
+        """Learn that a claim with this visit in it took too long: what it looked for is looked for in smaller parts."""
+        pause = SWEEP_FACTOR * took
+        if visit.kind == NEAR:
+            self.near_seconds, self.near_due = NEAREST_SECONDS, now + pause
+        elif visit.kind == FRONT or self.at == BEGINNING:
+            # Nobody has come through here for long. What is new is claimed meanwhile, the rest swept in slices.
+            self.at = LATEST
+        if visit.kind in {SLICE, REST}:
+            self.sweep_due = now + pause
+            self._weigh_sweep(took)
+
+    def _weigh_sweep(self, took: float) -> None:
+        if took > DEAR_SECONDS:
+            self.halvings += math.ceil(math.log2(took / DEAR_SECONDS))
+        elif took < CHEAP_SECONDS:
+            self.halvings = max(0, self.halvings - 1)
+
+
 @dataclass(slots=True)
 class Frontier:
-    """The pairs a worker claims from, and how far each has been claimed. Instants are the caller's seconds."""
+    """The pairs a worker claims from, and how far each has been claimed."""
 
     queues: frozenset[str] | None = None
     excluded: frozenset[str] = frozenset()
-    at: dict[Key, tuple[datetime, int]] = field(default_factory=dict)
-    sweep_at: dict[Key, float] = field(default_factory=dict)
-    swept: bool = False
+    reaches: dict[Key, Reach] = field(default_factory=dict)
     rotation: int = 0
+    highest_id: int = 0
+    order: list[list[Key]] = field(default_factory=list)
 
     def serves(self, queue: str) -> bool:
         """Whether this worker takes jobs of ``queue``."""
@@ -40,55 +158,72 @@ class Frontier:
     def learn(self, pairs: Iterable[Key]) -> None:
         """Add pairs; a new one is claimed from its beginning."""
         for pair in pairs:
-            if pair not in self.at and self.serves(pair[0]):
-                self.at[pair] = BEGINNING
-                self.sweep_at[pair] = 0.0
+            if pair not in self.reaches and self.serves(pair[0]):
+                self.reaches[pair] = Reach()
+                self.order = []
 
     def replace(self, pairs: Iterable[Key]) -> None:
         """Know just these pairs, keeping how far each had been claimed."""
         wanted = {pair for pair in pairs if self.serves(pair[0])}
-        for pair in set(self.at) - wanted:
-            del self.at[pair], self.sweep_at[pair]
+        for pair in set(self.reaches) - wanted:
+            del self.reaches[pair]
+            self.order = []
         self.learn(wanted)
 
     def sweep_all(self) -> None:
-        """Make the next claim begin at the beginning of every pair."""
-        self.sweep_at = dict.fromkeys(self.at, 0.0)
+        """Make the next claim sweep every pair."""
+        for reach in self.reaches.values():
+            reach.sweep_due = NEVER
 
-    def next_sweep(self) -> float:
-        """Return the instant at which every pair is due for a sweep."""
-        return max(self.sweep_at.values(), default=0.0)
+    def look_near(self) -> None:
+        """Make the next claim look behind every frontier, not far."""
+        for reach in self.reaches.values():
+            reach.near_due = NEVER
 
-    def plan(self, now: float) -> list[Pair]:
+    def swept(self) -> float:
+        """Return since when nothing can have come in unseen: when the oldest of the last complete sweeps began."""
+        return min((reach.swept for reach in self.reaches.values()), default=math.inf)
+
+    def next_sweep(self, since: float) -> float:
+        """Return when the next sweep is due of a pair that has not been swept completely ``since``."""
+        return min((reach.sweep_due for reach in self.reaches.values() if reach.swept < since), default=math.inf)
+
+    def plan(self, now: float) -> list[Visit]:
         """Return where to claim from: larger priorities first, queues of one priority in turn."""
-        names = sorted({queue for queue, _ in self.at})
+        if not self.order:
+            keys = sorted(self.reaches, key=lambda key: (-key[1], key[0]))
+            self.order = [list(group) for _, group in groupby(keys, lambda key: key[1])]
         self.rotation += 1
-        turn = {queue: (index + self.rotation) % len(names) for index, queue in enumerate(names)}
-        order = sorted(self.at, key=lambda pair: (-pair[1], turn[pair[0]]))
-        return [Pair(*pair, *(BEGINNING if now >= self.sweep_at[pair] else self.at[pair])) for pair in order]
+        visits: list[Visit] = []
+        for group in self.order:
+            turn = self.rotation % len(group)
+            for key in group[turn:] + group[:turn]:
+                visits += self.reaches[key].visits(key, now, self.highest_id)
+        return visits
 
-    def saw(self, plan: Sequence[Pair], jobs: Sequence[ClaimedJob], limit: int, now: float, took: float) -> None:
+    def saw(self, plan: Sequence[Visit], jobs: Sequence[ClaimedJob], limit: int, now: float, took: float) -> None:
         """Learn from a claim of ``plan`` that returned ``jobs`` (in order) at ``now`` after ``took`` seconds."""
+        found: dict[Key, list[ClaimedJob]] = {}
         for job in jobs:
-            self.at[job.queue, job.priority] = (job.run_at, job.id)
+            found.setdefault((job.queue, job.priority), []).append(job)
+            self.highest_id = max(self.highest_id, job.id)
         short = len(jobs) < limit
-        pause = max(0.0 if short else SWEEP_FLOOR_SECONDS, SWEEP_FACTOR * took)
-        for pair in self._visited(plan, jobs, short=short):
-            if (pair.run_at, pair.id) == BEGINNING:
-                self.sweep_at[pair.queue, pair.priority] = now + pause
-        self.swept = short and all((pair.run_at, pair.id) == BEGINNING for pair in plan)
+        yields = [_take(found.get((visit.pair.queue, visit.pair.priority), []), visit.pair.until) for visit in plan]
+        # A full claim stopped at the last visit that gave a row; it did not come to those behind it.
+        last = len(plan) - 1 if short else max((index for index, some in enumerate(yields) if some), default=-1)
+        for index, visit in enumerate(plan[: last + 1]):
+            reach = self.reaches[visit.pair.queue, visit.pair.priority]
+            reach.saw(visit, yields[index], now, took, whole=short or index < last, short=short)
 
-    def gave_up(self, plan: Sequence[Pair], now: float, took: float) -> None:
-        """Learn that a claim of ``plan`` took too long: begin at the frontier meanwhile, where there is one."""
-        for pair in plan:
-            if (pair.run_at, pair.id) == BEGINNING:
-                self.sweep_at[pair.queue, pair.priority] = now + SWEEP_FACTOR * took
+    def gave_up(self, plan: Sequence[Visit], now: float, took: float) -> None:
+        """Learn that a claim of ``plan`` took too long: sweeps are to blame, or the frontiers if there was none."""
+        sweeps = [visit for visit in plan if visit.kind != FRONT]
+        for visit in sweeps or plan:
+            self.reaches[visit.pair.queue, visit.pair.priority].gave_up(visit, now, took)
 
-    @staticmethod
-    def _visited(plan: Sequence[Pair], jobs: Sequence[ClaimedJob], *, short: bool) -> Sequence[Pair]:
-        """The pairs of the plan up to the last that returned a row; all of them when the claim came back short."""
-        if short:
-            return plan
-        found = {(job.queue, job.priority) for job in jobs}
-        last = max((index for index, pair in enumerate(plan) if (pair.queue, pair.priority) in found), default=-1)
-        return plan[: last + 1]
+
+def _take(jobs: list[ClaimedJob], until: Spot | None) -> list[ClaimedJob]:
+    """Take a visit's jobs off those that its pair gave: a slice's end at its end, all others are the frontier's."""
+    count = len(jobs) if until is None else sum((job.run_at, job.id) <= until for job in jobs)
+    taken, jobs[:] = jobs[:count], jobs[count:]
+    return taken

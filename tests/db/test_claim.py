@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Future
+from datetime import UTC, datetime
 from uuid import uuid4
 
 import psycopg
@@ -85,6 +86,21 @@ def test_the_claim_starts_behind_the_frontier(raw: RawDatabase) -> None:
     behind = [store.Pair("default", 0, second.run_at, second.id)]
     assert claim(raw, 10, behind).ids == [item.id for item in rest]
     assert claim(raw, 10).ids == [first.id, second.id]
+
+
+def test_the_claim_of_a_slice_ends_at_its_end(raw: RawDatabase) -> None:
+    """Its end included; the frontier of the same pair is another stretch of the same claim."""
+    ids = register(6)
+    Job.objects.filter(pk__in=ids).update(run_at="2001-01-01T00:00:00Z")
+    instant = Job.objects.get(pk=ids[0]).run_at
+    piece = store.Pair("default", 0, instant, ids[0], until=(instant, ids[2]))
+    assert claim(raw, 9, [piece, store.Pair("default", 0, instant, ids[4])]).ids == [ids[1], ids[2], ids[5]]
+
+
+def test_a_frontier_in_the_future_begins_seconds_ago(raw: RawDatabase) -> None:
+    """The clock was set back: what is registered now would be behind it until it is caught up with."""
+    [new] = register()
+    assert claim(raw, 9, [store.Pair("default", 0, datetime(2999, 1, 1, tzinfo=UTC), 5)]).ids == [new]
 
 
 def test_two_connections_never_claim_the_same_job_and_never_wait(raw: RawDatabase, other: RawDatabase) -> None:
@@ -265,8 +281,8 @@ def test_a_row_that_changes_during_the_claim_is_not_claimed_by_its_old_version(
     gate.query("SELECT pg_advisory_lock(1)")
     claimer = db_connection(autocommit=False)
     text = store.statement("claim_jobs").replace(
-        "AS pair (queue, priority, run_at, id),",
-        "AS pair (queue, priority, run_at, id), (SELECT pg_advisory_xact_lock(1) OFFSET 0) AS gate,",
+        "until_run_at, until_id),",
+        "until_run_at, until_id), (SELECT pg_advisory_xact_lock(1) OFFSET 0) AS gate,",
     )
     assert "gate" in text
     future = background(_claim_with, claimer, text)

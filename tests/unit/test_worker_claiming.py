@@ -163,7 +163,8 @@ def test_a_look_from_the_beginning_that_takes_too_long_is_not_repeated_at_once(
     monkeypatch.setattr(store, "list_pairs", lambda db: [("a", 0)])
     monkeypatch.setattr(clock, "monotonic", itertools.count(1.0).__next__)
     claimer.frontier.learn([("a", 0)])
-    claimer.frontier.at["a", 0] = (DUE, 40)
+    claimer.frontier.reaches["a", 0].at = (DUE, 40)
+    claimer.frontier.reaches["a", 0].near_due = 99.0
     with pytest.raises(psycopg.errors.QueryCanceled):
         claimer._claim(DB, 5)
     claimer._claim(DB, 5)
@@ -195,13 +196,39 @@ def test_after_a_slow_look_what_becomes_due_does_not_wait_for_the_next(
 
     monkeypatch.setattr(claimer, "_sleep", sleep)
     claimer.frontier.learn([("a", 0)])
-    claimer.frontier.sweep_at["a", 0] = 60.0
+    for sweep_due, due in [(60.0, None), (60.0, 0.5), (0.25, None), (-1.0, None)]:
+        monkeypatch.setattr(store, "next_due", lambda db, pairs, due=due: due)
+        claimer.frontier.reaches["a", 0].sweep_due = sweep_due
+        claimer._rest(DB, 0)
+    assert slept == [DEAF_POLL_SECONDS, 0.5, 0.25, 0.0]
+
+
+def test_idle_means_that_everything_was_swept_since_something_was_last_found(
+    claimer: Claimer, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that runs until idle must not leave what has come in behind its frontier."""
+    now = [10.0]
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+    monkeypatch.setattr(claimer, "_sleep", lambda seconds, notified: False)
+    found = [[claimed(1, queue="a")], [], []]
+    taking(monkeypatch, lambda plan, limit: found.pop(0))
+    reaches = claimer.frontier.reaches
+    claimer.frontier.learn([("a", 0), ("b", 0)])
+    for reach in reaches.values():
+        reach.at, reach.sweep_due, reach.swept = (DUE, 0), 99.0, 9.0
+    claimer._claim(DB, 5)
     claimer._rest(DB, 0)
-    claimer.frontier.sweep_at["a", 0] = 0.25
+    assert [kind for kind, *_ in heard.posts] == ["claimed"], "swept before, and something came since"
+    now[0] = 11.0
+    reaches["a", 0].sweep_due = 0.0
+    claimer._claim(DB, 5)
     claimer._rest(DB, 0)
-    claimer.frontier.sweep_at["a", 0] = -1.0
+    assert [kind for kind, *_ in heard.posts] == ["claimed"], "one of two is not enough"
+    now[0] = 12.0
+    reaches["b", 0].sweep_due = 0.0
+    claimer._claim(DB, 5)
     claimer._rest(DB, 0)
-    assert slept == [DEAF_POLL_SECONDS, 0.25, 0.0]
+    assert heard.posts[-1] == ("idle", 12.0)
 
 
 # Claims whose answer was lost

@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from bisect import bisect_right, insort
+from datetime import UTC, datetime, timedelta
 
-from django_pgjobs.store import ClaimedJob, Pair
-from django_pgjobs.worker.frontier import BEGINNING, SWEEP_FACTOR, SWEEP_FLOOR_SECONDS, Frontier
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from django_pgjobs.store import ClaimedJob, Pair, Spot
+from django_pgjobs.worker import frontier as room
+from django_pgjobs.worker.frontier import (
+    BEGINNING,
+    DEAR_SECONDS,
+    FRONT,
+    LATEST,
+    NEAR,
+    NEAR_SECONDS,
+    NEAREST_SECONDS,
+    NEVER,
+    REST,
+    SLICE,
+    SWEEP_FACTOR,
+    SWEEP_FLOOR_SECONDS,
+    Frontier,
+    Reach,
+    Visit,
+    halfway,
+)  # fmt: skip
 from tests.unit.worker_fakes import DUE, claimed
 
 A, B = ("a", 0), ("b", 0)
@@ -17,119 +40,363 @@ def frontier_of(*pairs: tuple[str, int]) -> Frontier:
     return frontier
 
 
-def beginnings(frontier: Frontier, now: float) -> dict[tuple[str, int], bool]:
-    """Pair → whether its next claim begins at the beginning."""
-    return {(pair.queue, pair.priority): (pair.run_at, pair.id) == BEGINNING for pair in frontier.plan(now)}
+def kinds(frontier: Frontier, now: float) -> dict[tuple[str, int], list[str]]:
+    """Pair → what it is visited for by the next claim."""
+    found: dict[tuple[str, int], list[str]] = {}
+    for visit in frontier.plan(now):
+        found.setdefault((visit.pair.queue, visit.pair.priority), []).append(visit.kind)
+    return found
 
 
 def job(id: int, pair: tuple[str, int] = A, seconds: float = 0.0) -> ClaimedJob:
     return claimed(id, queue=pair[0], priority=pair[1], run_at=DUE + timedelta(seconds=seconds))
 
 
+def spot(seconds: float, id: int = 0) -> Spot:
+    return DUE + timedelta(seconds=seconds), id
+
+
+def reached(*, at: Spot, near_due: float = 99.0, sweep_due: float = 99.0, halvings: int = 0) -> Frontier:
+    """A frontier of one pair that has been claimed so far."""
+    frontier = frontier_of(A)
+    frontier.reaches[A] = Reach(at, near_due=near_due, sweep_due=sweep_due, halvings=halvings)
+    return frontier
+
+
 def test_only_queues_that_are_served_are_learned() -> None:
     some = Frontier(frozenset({"a", "b"}), frozenset({"b"}))
     assert [some.serves(queue) for queue in "abc"] == [True, False, False]
     some.learn([A, B, ("c", 0)])
-    assert list(some.at) == [A]
+    assert list(some.reaches) == [A]
     every = Frontier(excluded=frozenset({"b"}))
     assert [every.serves(queue) for queue in "abc"] == [True, False, True]
 
 
 def test_a_new_pair_is_claimed_from_its_beginning() -> None:
-    assert beginnings(frontier_of(A, B), 0.0) == {A: True, B: True}
+    assert frontier_of(A).plan(0.0) == [Visit(Pair(*A, *BEGINNING), REST)]
 
 
 def test_a_pair_that_is_heard_of_again_keeps_how_far_it_was_claimed() -> None:
     frontier = frontier_of(A)
-    frontier.saw(frontier.plan(1.0), [job(9)], 1, 1.0, 0.1)
+    frontier.saw(frontier.plan(1.0), [job(9)], 1, 1.0, 0.01)
     frontier.learn([A])
     frontier.replace([A, B])
-    assert beginnings(frontier, 1.5) == {A: False, B: True}
+    assert kinds(frontier, 1.5) == {A: [FRONT], B: [REST]}
 
 
 def test_a_pair_that_is_no_longer_there_is_forgotten() -> None:
     frontier = frontier_of(A, B)
+    frontier.plan(0.0)
     frontier.replace([B])
-    assert (list(frontier.at), list(frontier.sweep_at)) == ([B], [B])
+    assert list(kinds(frontier, 0.0)) == [B]
     frontier.replace([])
     assert frontier.plan(0.0) == []
-    assert frontier.next_sweep() == 0.0
+    assert frontier.next_sweep(1.0) == frontier.swept() == float("inf")
 
 
 def test_the_next_claim_begins_behind_the_last_row_of_the_latest() -> None:
     """Not of the highest: rows that come in behind it would wait for ever behind a maximum."""
     frontier = frontier_of(A)
     frontier.saw(frontier.plan(0.0), [job(7, seconds=5), job(9, seconds=6)], 2, 0.0, 0.001)
-    assert frontier.plan(0.5) == [Pair(*A, DUE + timedelta(seconds=6), 9)]
+    assert frontier.plan(0.5) == [Visit(Pair(*A, *spot(6, 9)), FRONT)]
     frontier.sweep_all()
     frontier.saw(frontier.plan(0.5), [job(8, seconds=1)], 1, 0.5, 0.001)
-    assert frontier.plan(0.6) == [Pair(*A, DUE + timedelta(seconds=1), 8)]
+    assert frontier.plan(0.6) == [Visit(Pair(*A, *spot(1, 8)), FRONT)]
 
 
 def test_a_sweep_comes_again_after_many_times_its_duration() -> None:
     frontier = frontier_of(A)
-    frontier.saw(frontier.plan(0.0), [job(1)], 9, 0.0, 2.0)
-    assert frontier.next_sweep() == 2.0 * SWEEP_FACTOR
-    assert beginnings(frontier, 2.0 * SWEEP_FACTOR - 0.1) == {A: False}
-    assert beginnings(frontier, 2.0 * SWEEP_FACTOR) == {A: True}
+    frontier.saw(frontier.plan(0.0), [job(1)], 9, 0.0, 0.05)
+    assert frontier.next_sweep(1.0) == 0.05 * SWEEP_FACTOR
+    assert kinds(frontier, 0.05 * SWEEP_FACTOR - 0.1) == {A: [FRONT]}
+    assert kinds(frontier, 0.05 * SWEEP_FACTOR) == {A: [REST]}
 
 
 def test_after_a_full_claim_a_sweep_waits_for_a_second_at_least() -> None:
     """There is plenty to do at the frontier; after a short one nothing keeps it from looking again."""
     frontier = frontier_of(A)
     frontier.saw(frontier.plan(0.0), [job(1)], 1, 0.0, 0.001)
-    assert frontier.next_sweep() == SWEEP_FLOOR_SECONDS
+    assert frontier.reaches[A].sweep_due == SWEEP_FLOOR_SECONDS
     frontier.sweep_all()
     frontier.saw(frontier.plan(0.0), [], 1, 0.0, 0.001)
-    assert frontier.next_sweep() == 0.001 * SWEEP_FACTOR
+    assert frontier.reaches[A].sweep_due == 0.001 * SWEEP_FACTOR
 
 
 def test_a_pair_counts_as_swept_only_once_a_claim_has_come_to_it() -> None:
     """A full claim stopped before the second pair: rows behind its frontier have not been looked for."""
     frontier = frontier_of(("a", 1), B)
     frontier.saw(frontier.plan(0.0), [job(1, ("a", 1))], 1, 0.0, 0.1)
-    assert beginnings(frontier, 0.5) == {("a", 1): False, B: True}
+    assert kinds(frontier, 0.5) == {("a", 1): [FRONT], B: [REST]}
 
 
 def test_a_full_claim_without_a_known_row_sweeps_nothing() -> None:
     frontier = frontier_of(A)
     frontier.saw(frontier.plan(0.0), [], 0, 0.0, 0.1)
-    assert frontier.sweep_at == {A: 0.0}
+    assert frontier.reaches[A] == Reach(began=0.0)
 
 
-def test_everything_was_looked_at_only_when_a_short_claim_began_everywhere_at_the_beginning() -> None:
+def test_swept_is_what_a_short_claim_began_with_everywhere() -> None:
     frontier = frontier_of(A, B)
-    frontier.saw(frontier.plan(0.0), [job(1)], 1, 0.0, 0.1)
-    swept = [frontier.swept]
+    frontier.saw(frontier.plan(1.0), [job(1)], 1, 1.0, 0.01)
+    seen = [frontier.swept()]
     frontier.sweep_all()
-    frontier.saw(frontier.plan(0.5), [], 5, 0.5, 0.1)
-    swept.append(frontier.swept)
-    frontier.saw(frontier.plan(0.6), [], 5, 0.6, 0.1)
-    assert [*swept, frontier.swept] == [False, True, False]
+    frontier.saw(frontier.plan(2.0), [], 5, 2.0, 0.01)
+    seen.append(frontier.swept())
+    frontier.saw(frontier.plan(2.1), [], 5, 2.1, 0.01)
+    assert [*seen, frontier.swept()] == [NEVER, 2.0, 2.0]
 
 
 def test_a_claim_from_the_frontier_does_not_put_off_the_sweep() -> None:
     frontier = frontier_of(A)
-    frontier.saw(frontier.plan(0.0), [job(1)], 1, 0.0, 0.1)
-    due = frontier.next_sweep()
-    frontier.saw(frontier.plan(0.5), [job(2)], 1, 0.5, 0.1)
-    assert frontier.next_sweep() == due
+    frontier.saw(frontier.plan(0.0), [job(1)], 1, 0.0, 0.05)
+    due = frontier.reaches[A].sweep_due
+    frontier.saw(frontier.plan(0.5), [job(2)], 1, 0.5, 0.05)
+    assert frontier.reaches[A].sweep_due == due
 
 
-def test_after_a_sweep_that_took_too_long_claims_go_on_at_the_frontier() -> None:
+# Near
+
+
+def test_every_second_a_claim_begins_a_minute_before_the_frontier() -> None:
+    """Late commits: their instant is that of their statement, their rows come when they commit."""
+    frontier = reached(at=spot(0, 5), near_due=1.0)
+    assert kinds(frontier, 0.9) == {A: [FRONT]}
+    (visit,) = frontier.plan(1.0)
+    assert visit == Visit(Pair(*A, *spot(-NEAR_SECONDS)), NEAR)
+    frontier.saw([visit], [job(3, seconds=-30)], 1, 1.0, 0.001)
+    assert frontier.plan(1.1) == [Visit(Pair(*A, *spot(-30, 3)), FRONT)]
+    assert kinds(frontier, 1.0 + SWEEP_FLOOR_SECONDS) == {A: [NEAR]}
+
+
+def test_a_near_sweep_that_is_dear_begins_less_far_and_comes_less_often() -> None:
+    frontier = reached(at=spot(0, 5), near_due=0.0)
+    frontier.saw(frontier.plan(1.0), [], 9, 1.0, 2 * DEAR_SECONDS)
+    reach = frontier.reaches[A]
+    assert (reach.near_seconds, reach.near_due) == (NEAR_SECONDS / 2, 1.0 + 2 * DEAR_SECONDS * SWEEP_FACTOR)
+    for now in range(10, 1000, 10):
+        frontier.saw(frontier.plan(now), [], 9, now, DEAR_SECONDS * 1.1)
+    assert reach.near_seconds == NEAREST_SECONDS
+    for now in range(1000, 2000, 10):
+        frontier.saw(frontier.plan(now), [], 9, now, 0.001)
+    assert reach.near_seconds == NEAR_SECONDS
+
+
+def test_at_the_beginning_of_time_nothing_lies_before() -> None:
+    frontier = reached(at=(BEGINNING[0] + timedelta(seconds=1), 0), near_due=0.0)
+    assert frontier.plan(1.0)[0].pair[2:4] == BEGINNING
+
+
+def test_after_a_notification_the_claim_looks_near_and_not_far() -> None:
+    """A full sweep for each registration would cost what a pinned snapshot keeps."""
+    frontier = reached(at=spot(0, 5))
+    frontier.look_near()
+    assert kinds(frontier, 1.0) == {A: [NEAR]}
+
+
+# Slices
+
+
+def test_a_dear_sweep_goes_on_in_slices_beside_the_frontier() -> None:
+    """And begins anew only when it has come to the frontier."""
+    frontier = reached(at=spot(0, 500), sweep_due=0.0, halvings=1)
+    reach = frontier.reaches[A]
+    frontier.highest_id = 500
+    began = frontier.plan(1.0)
+    assert [visit.kind for visit in began] == [SLICE, FRONT]
+    assert began[0].pair.until is not None
+    assert began[1].pair[2:4] == spot(0, 500)
+    frontier.saw(began, [], 9, 1.0, DEAR_SECONDS)
+    assert (reach.swept_to, reach.swept, reach.sweep_due) == (began[0].pair.until, NEVER, 1.0 + DEAR_SECONDS * 20)
+    reach.halvings = 0
+    rest = frontier.plan(5.0)
+    assert [(visit.kind, visit.pair[2:4]) for visit in rest] == [(REST, began[0].pair.until)]
+    frontier.saw(rest, [], 9, 5.0, 0.01)
+    assert (reach.swept_to, reach.swept) == (BEGINNING, 1.0), "swept since its first slice began"
+
+
+def test_a_slice_that_is_full_is_gone_on_with_at_once_and_the_frontier_stays() -> None:
+    """A million rows released far behind: taken one claim after the other, and the way to them is walked once."""
+    frontier = reached(at=spot(0, 500), sweep_due=0.0, halvings=1)
+    plan = frontier.plan(1.0)
+    frontier.saw(plan, [job(1, seconds=-4e10), job(2, seconds=-3.9e10)], 2, 1.0, DEAR_SECONDS)
+    reach = frontier.reaches[A]
+    assert (reach.at, reach.swept_to, reach.sweep_due) == (spot(0, 500), spot(-3.9e10, 2), 1.0)
+    assert frontier.plan(1.1)[0].pair[2:4] == spot(-3.9e10, 2)
+
+
+def test_rows_of_a_slice_and_of_the_frontier_in_one_claim_are_told_apart() -> None:
+    frontier = reached(at=spot(0, 500), sweep_due=0.0, halvings=1)
+    plan = frontier.plan(1.0)
+    frontier.saw(plan, [job(1, seconds=-4e10), job(900, seconds=1)], 2, 1.0, DEAR_SECONDS)
+    reach = frontier.reaches[A]
+    assert (reach.at, reach.swept_to) == (spot(1, 900), plan[0].pair.until)
+
+
+def test_a_near_sweep_begins_behind_a_slice_that_reaches_into_it() -> None:
+    """A row found twice would make a full claim look short."""
+    frontier = reached(at=spot(0, 500), sweep_due=0.0, near_due=0.0, halvings=1)
+    frontier.reaches[A].swept_to = spot(-20)
+    piece, near = frontier.plan(1.0)
+    assert (piece.kind, near.kind) == (SLICE, NEAR)
+    assert piece.pair.until == near.pair[2:4] == spot(-10)
+
+
+@pytest.mark.parametrize(("took", "halvings"), [(0.09, 3), (0.2, 4), (3.3, 9), (0.01, 2)])
+def test_slices_become_smaller_while_they_are_dear_and_larger_when_cheap(took: float, halvings: int) -> None:
+    frontier = reached(at=spot(0, 500), sweep_due=0.0, halvings=3)
+    frontier.saw(frontier.plan(1.0), [], 9, 1.0, took)
+    assert frontier.reaches[A].halvings == halvings
+
+
+def test_a_sweep_that_took_too_long_goes_on_in_smaller_parts_where_it_was() -> None:
     """Else the worker would claim nothing any more while a snapshot keeps millions of dead rows alive."""
-    frontier = frontier_of(A, B)
-    frontier.saw(frontier.plan(0.0), [job(1)], 1, 0.0, 0.1)
-    frontier.sweep_at[A] = 0.0
-    frontier.sweep_at[B] = 99.0
-    frontier.at[B] = (DUE, 4)
-    frontier.gave_up(frontier.plan(1.0), 4.0, 3.0)
-    assert frontier.sweep_at == {A: 4.0 + 3.0 * SWEEP_FACTOR, B: 99.0}
-    assert beginnings(frontier, 5.0) == {A: False, B: False}
+    frontier = reached(at=spot(0, 500), sweep_due=0.0, halvings=1)
+    reach = frontier.reaches[A]
+    reach.swept_to = spot(-4e9, 1)
+    frontier.learn([B])
+    frontier.reaches[B] = Reach(spot(0, 7), near_due=99.0, sweep_due=99.0)
+    frontier.gave_up(frontier.plan(1.0), 4.0, 3.2)
+    assert (reach.swept_to, reach.at, reach.halvings) == (spot(-4e9, 1), spot(0, 500), 6)
+    assert reach.sweep_due == 4.0 + 3.2 * SWEEP_FACTOR
+    assert frontier.reaches[B] == Reach(spot(0, 7), near_due=99.0, sweep_due=99.0)
+    assert kinds(frontier, 5.0) == {A: [FRONT], B: [FRONT]}
+
+
+def test_a_near_sweep_that_took_too_long_begins_as_near_as_can_be() -> None:
+    frontier = reached(at=spot(0, 500), near_due=0.0)
+    frontier.gave_up(frontier.plan(1.0), 4.0, 3.2)
+    assert frontier.reaches[A].near_seconds == NEAREST_SECONDS
+    assert kinds(frontier, 5.0) == {A: [FRONT]}
+
+
+def test_a_worker_that_starts_behind_millions_of_dead_rows_claims_what_is_new() -> None:
+    """Its first claim begins at the beginning and is given up, as all after it would be."""
+    frontier = frontier_of(A)
+    frontier.gave_up(frontier.plan(1.0), 4.0, 3.2)
+    assert frontier.reaches[A].at == LATEST
+    assert frontier.reaches[A].halvings > 0
+
+
+def test_a_frontier_that_others_have_left_far_behind_is_given_up() -> None:
+    """All that they have claimed since lies before it, kept by a snapshot: each claim would be given up."""
+    frontier = reached(at=spot(-1e6, 500))
+    frontier.gave_up(frontier.plan(1.0), 4.0, 3.2)
+    assert frontier.reaches[A].at == LATEST
 
 
 def test_larger_priorities_come_first_and_queues_take_turns() -> None:
     frontier = frontier_of(A, B, ("b", 5), ("c", -3))
-    plans = [[(pair.queue, pair.priority) for pair in frontier.plan(0.0)] for _ in range(6)]
+    plans = [[(visit.pair.queue, visit.pair.priority) for visit in frontier.plan(0.0)] for _ in range(6)]
     assert all(plan[0] == ("b", 5) and plan[-1] == ("c", -3) for plan in plans)
     assert {plan[1] for plan in plans} == {A, B}
+
+
+def _spots() -> st.SearchStrategy[Spot]:
+    instants = st.datetimes(datetime(2020, 1, 1), datetime(2020, 1, 2))
+    return st.tuples(instants.map(lambda instant: instant.replace(tzinfo=UTC)), st.integers(0, 2**40))
+
+
+@given(_spots(), _spots(), st.integers(0, 2**40))
+def test_halving_ends_at_the_lower_place_and_never_leaves_the_two(one: Spot, other: Spot, highest_id: int) -> None:
+    """Also within one instant, where a bulk registration has put all its rows."""
+    low, high = sorted([one, other])
+    for _ in range(200):
+        middle = halfway(low, high, highest_id)
+        assert low <= middle <= max(high, (low[0], highest_id))
+        high = middle
+    assert high == low
+
+
+class World:
+    """One pair in memory under a pinned snapshot: nothing that was ever claimed leaves the index."""
+
+    def __init__(self, entry_seconds: float) -> None:
+        self.ready: list[Spot] = []
+        self.dead: list[Spot] = []
+        self.entry_seconds = entry_seconds
+        self.now = 0.0
+        self.frontier = frontier_of(A)
+        self.came: dict[Spot, float] = {}
+        self.waits: list[float] = []
+
+    def add(self, spot: Spot) -> None:
+        if spot not in self.came:
+            self.came[spot] = self.now
+            insort(self.ready, spot)
+
+    def claim(self, limit: int) -> None:
+        plan = self.frontier.plan(self.now)
+        taken: list[Spot] = []
+        walked = 0
+        for visit in plan:
+            begin = (visit.pair.run_at, visit.pair.id)
+            if begin >= LATEST:
+                begin = (DUE + timedelta(seconds=self.now - 5), 0)
+            end = visit.pair.until or LATEST
+            some = self.ready[bisect_right(self.ready, begin) : bisect_right(self.ready, end)][: limit - len(taken)]
+            full = len(taken) + len(some) == limit
+            stop = some[-1] if full and some else end
+            walked += bisect_right(self.dead, stop) - bisect_right(self.dead, begin)
+            taken += some
+            if full:
+                break
+        took = 0.001 + walked * self.entry_seconds
+        if took > 3.3:
+            self.now += 3.3
+            self.frontier.gave_up(plan, self.now, 3.3)
+            return
+        self.now += took
+        for one in taken:
+            self.ready.remove(one)
+            insort(self.dead, one)
+            self.waits.append(self.now - self.came[one])
+        jobs = [claimed(id, queue="a", priority=0, run_at=run_at) for run_at, id in sorted(taken)]
+        self.frontier.saw(plan, jobs, limit, self.now, took)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 40), st.floats(0, 1e6), st.booleans()),
+        min_size=1, max_size=40,
+    ),
+    st.sampled_from([0.0, 1e-4, 3e-3]),
+    st.integers(1, 30),
+)  # fmt: skip
+def test_nothing_is_left_behind_whatever_comes_in_where(
+    waves: list[tuple[int, float, bool]], entry_seconds: float, limit: int
+) -> None:
+    """§3 frontier: rows come in at the front and far behind it, dead rows cost so much that claims are given up."""
+    world = World(entry_seconds)
+    number = 0
+    for count, behind, same in waves:
+        for offset in range(count):
+            number += 1
+            world.add(spot(world.now - behind - (0 if same else offset), number))
+        world.claim(limit)
+    for _ in range(4000):
+        if not world.ready:
+            break
+        world.now += 0.05
+        world.claim(limit)
+    assert world.ready == []
+
+
+def test_under_a_pinned_snapshot_what_comes_in_behind_is_found_within_seconds() -> None:
+    """A quarter of a million dead rows at a third of a microsecond: late commits wait a second, old rows a few."""
+    world = World(entry_seconds=250_000 * 3.3e-7 / 2000)
+    for number in range(2000):
+        world.add(spot(number / 100, number))
+        world.now = number / 100
+        world.claim(10)
+    world.waits.clear()
+    waits: dict[float, float] = {}
+    for behind in (0.5, 5.0, 30.0, 3000.0):
+        world.add(spot(world.now - behind, 5000))
+        until = world.now + 60
+        while world.ready and world.now < until:
+            world.now += 0.05
+            world.claim(10)
+        waits[behind] = world.waits.pop()
+    assert max(waits[0.5], waits[5.0]) < 1.0 + room.SWEEP_FACTOR * 0.1
+    assert max(waits.values()) < 10.0
