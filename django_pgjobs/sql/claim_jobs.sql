@@ -4,10 +4,9 @@
 -- Clock: statement_timestamp().
 WITH candidates AS MATERIALIZED (
     SELECT ready.id
-    FROM unnest(
-        %(queues)s::text[], %(priorities)s::smallint[], %(run_ats)s::timestamptz[], %(ids)s::bigint[],
-        %(until_run_ats)s::timestamptz[], %(until_ids)s::bigint[]
-    ) AS pair (queue, priority, run_at, id, until_run_at, until_id),
+    FROM unnest(%(queues)s::text[], %(priorities)s::smallint[], %(run_ats)s::timestamptz[], %(ids)s::bigint[],
+        %(until_run_ats)s::timestamptz[], %(until_ids)s::bigint[])
+        AS pair (queue, priority, run_at, id, until_run_at, until_id),
     LATERAL (
         SELECT j.id
         FROM pgjobs_job AS j
