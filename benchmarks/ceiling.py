@@ -37,7 +37,7 @@ def _claim(pairs: list[tuple[str, int]], claimed: queue.Queue[tuple[str, list[st
         plan, claim_id = frontier.plan(began), uuid4()
         jobs = store.claim_jobs(
             db,
-            plan,
+            [visit.pair for visit in plan],
             claim_id=claim_id,
             worker=worker,
             limit=BATCH,
@@ -47,7 +47,7 @@ def _claim(pairs: list[tuple[str, int]], claimed: queue.Queue[tuple[str, list[st
         )
         now = time.perf_counter()
         frontier.saw(plan, jobs, BATCH, now, now - began)
-        if not jobs and frontier.swept:
+        if not jobs and frontier.swept() >= began:
             break
         if jobs:
             claimed.put((str(claim_id), jobs))

@@ -84,10 +84,10 @@ class Claimer:
     def turn(self) -> None:
         """Claim a batch and end it."""
         began = time.perf_counter()
-        pairs, claim_id = self.frontier.plan(began), uuid4()
+        plan, claim_id = self.frontier.plan(began), uuid4()
         jobs = store.claim_jobs(
             self.on,
-            pairs,
+            [visit.pair for visit in plan],
             claim_id=claim_id,
             worker=self.author.worker,
             limit=BATCH,
@@ -97,7 +97,7 @@ class Claimer:
         )
         claimed = time.perf_counter()
         self.claims.append(claimed - began)
-        self.frontier.saw(pairs, jobs, BATCH, claimed, claimed - began)
+        self.frontier.saw(plan, jobs, BATCH, claimed, claimed - began)
         ends = [store.End(job.id, str(claim_id), 0.0, result="7") for job in jobs]
         store.finalise_success(self.on, ends, self.author)
         self.ends.append(time.perf_counter() - claimed)
