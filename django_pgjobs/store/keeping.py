@@ -49,9 +49,12 @@ def unpark_jobs(db: Database, fingerprints: Mapping[str, str], *, limit: int) ->
     return [Released(*row) for row in db.fetch("unpark_jobs", params)]
 
 
-def terminate_backends(db: Database, application_name: str) -> None:
-    """End the server processes that a killed executor left behind; its connections carry its name."""
-    db.fetch("terminate_backends", {"application_name": application_name})
+def terminate_backends(db: Database, application_name: str) -> int:
+    """Have the server processes end that a killed executor left behind; return how many were still there.
+
+    Its connections carry its name. A process that was told ends a moment later: 0 says that all have ended.
+    """
+    return len(db.fetch("terminate_backends", {"application_name": application_name}))
 
 
 class Identity(NamedTuple):

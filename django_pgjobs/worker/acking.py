@@ -3,12 +3,14 @@
 Flushes at once when idle, else after a few milliseconds or ``BATCH`` ends. What could not be written because the
 server was away stays here and is written under its fence afterwards. A write that touched nothing is read up:
 *busy* is tried again, *done* was recorded by an earlier try whose answer was lost, *cancelled* meanwhile becomes a
-cancel, *lost* is dropped and told. Posts ``stored`` with what was recorded and ``lost`` with what was not ours.
+cancel, *lost* is dropped and told. Posts ``stored`` with what was recorded, ``lost`` with what was not ours, and
+``backends_ended`` when nothing of a dead executor is left on the server.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from itertools import islice
@@ -33,6 +35,10 @@ log = logging.getLogger("django_pgjobs")
 BATCH = 500
 FLUSH_SECONDS = 0.003
 BUSY_SECONDS = 0.1
+BACKENDS_SECONDS = 2.0
+"""How long the end of a server process is waited for: in code that cannot be interrupted it may go on for long."""
+
+BACKENDS_PAUSE_SECONDS = 0.01
 STATEMENT_BYTES = 8 * 1024 * 1024
 UNFLUSHED_LIMIT = 5000
 UNFLUSHED_BYTES = 64 * 1024 * 1024
@@ -85,7 +91,7 @@ class Acker(Loop):
                 self.wake.notify_all()
 
     def terminate(self, application_name: str) -> None:
-        """End the server processes of a killed executor, before any end queued after this."""
+        """End the server processes of a dead executor, before any end queued after this; main hears when they have."""
         with self.wake:
             self.backends.append(application_name)
             self.wake.notify_all()
@@ -138,14 +144,19 @@ class Acker(Loop):
         """End what killed executors have left on the server, before any end that was queued after their death."""
         while self.backends:
             self._terminate(db, self.backends[0])
-            self.backends.pop(0)
+            self.inbox.post("backends_ended", self.backends.pop(0))
 
     def _terminate(self, db: WorkerConnection, application_name: str) -> None:
+        until = clock.monotonic() + BACKENDS_SECONDS
         try:
-            store.terminate_backends(db, application_name)
+            while left := store.terminate_backends(db, application_name):
+                if clock.monotonic() > until:
+                    log.warning("server processes of a dead executor do not end processes=%d", left)
+                    return
+                time.sleep(BACKENDS_PAUSE_SECONDS)
         except psycopg.ProgrammingError as error:
             # No end shall wait for a right that this role does not have.
-            log.error("server processes of a killed executor are left: %s", " ".join(str(error).split()))
+            log.error("server processes of a dead executor are left: %s", " ".join(str(error).split()))
 
     def _flush_rest(self, db: WorkerConnection) -> None:
         with self.wake:

@@ -28,6 +28,7 @@ class Death:
 
     status: int
     culprits: dict[int, str]
+    application_name: str = ""
     frozen: bool = False
     out_of_memory: bool = False
     unstarted: list[Run] = field(default_factory=list)
@@ -39,7 +40,7 @@ class Death:
     @classmethod
     def of(cls, child: Child, status: int, now: float, *, frozen: bool = False, out_of_memory: bool = False) -> Death:
         """Sort the runs of a reaped ``child`` whose socket has been read to its end."""
-        death = cls(status, dict(child.culprits), frozen, out_of_memory)
+        death = cls(status, dict(child.culprits), child.application_name, frozen, out_of_memory)
         running = child.board.running()
         death.seconds = {number: now - started_ns / 1e9 for number, started_ns in running.items()}
         for number, run in sorted(child.runs.items()):

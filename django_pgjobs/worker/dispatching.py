@@ -2,11 +2,14 @@
 
 A job waits only as long as its claim is known to hold (``fresh_until``) and starts only while that is trusted; what
 an executor has not started within a second is taken back, so no short job stands behind a long one while a thread
-is free elsewhere.
+is free elsewhere. *Suspects* run alone: while one waits nothing else starts and nothing is claimed, so that an executor
+comes free for it. It waits until nothing of its dead executor is left on the server, whose last statement might
+commit beside the new run.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -16,6 +19,8 @@ from django_pgjobs.registry import registry
 from django_pgjobs.worker import channel
 from django_pgjobs.worker.children import PAYLOAD_BYTES, READY, Child
 from django_pgjobs.worker.runs import SENT, WAITING, Run
+
+log = logging.getLogger("django_pgjobs")
 
 START_WITHIN_SECONDS = 1.0
 
@@ -27,6 +32,8 @@ class Dispatcher:
         self.waiting: dict[bool, deque[Run]] = {False: deque(), True: deque()}
         self.suspects: deque[Run] = deque()
         self.async_seen = False
+        self.paused_at: float | None = None
+        self.suspected = 0
         self._last = 0
 
     def __len__(self) -> int:
@@ -46,11 +53,30 @@ class Dispatcher:
             for is_async, queue in self.waiting.items():
                 self.waiting[is_async] = deque(sorted(queue, key=lambda r: (-r.job.priority, r.job.run_at, r.job.id)))
 
-    def suspect(self, runs: Iterable[Run], now: float) -> None:
-        """These were running when their executor died by itself, or have ended one before: each runs alone."""
+    def suspect(self, runs: Iterable[Run], now: float, *, after: str = "") -> None:
+        """These were running when their executor died by itself, or have ended one before: each runs alone.
+
+        Not before the connections of that executor, named ``after``, have ended.
+        """
         for run in runs:
-            run.state, run.child, run.since, run.started_at, run.alone = WAITING, None, now, 0.0, True
+            run.state, run.child, run.since, run.started_at = WAITING, None, now, 0.0
+            run.alone, run.after = True, after
             self.suspects.append(run)
+            self.suspected += 1
+        if self.suspects and self.paused_at is None:
+            self.paused_at = now
+            log.warning("nothing else starts until suspects have an executor each alone jobs=%d", len(self.suspects))
+
+    def backends_ended(self, application_name: str) -> None:
+        """Nothing of this dead executor is left on the server."""
+        for run in self.suspects:
+            if run.after == application_name:
+                run.after = ""
+
+    def _go_on(self, now: float) -> None:
+        if self.paused_at is not None and not self.suspects:
+            log.info("other jobs start again suspects=%d seconds=%.1f", self.suspected, now - self.paused_at)
+            self.paused_at, self.suspected = None, 0
 
     def room(self, crew: Iterable[Child]) -> int:
         """How many more jobs there is room for, what waits here taken off."""
@@ -69,6 +95,7 @@ class Dispatcher:
         """Send what waits to executors that have room."""
         if self.suspects:
             self._dispatch_alone(crew, now)
+        self._go_on(now)
         for is_async in (False, True):
             while self._fresh(self.waiting[is_async], now):
                 ready = [child for child in crew if child.room(is_async=is_async) > 0]
@@ -77,7 +104,7 @@ class Dispatcher:
                 self._spread(ready, is_async, now)
 
     def _fresh(self, queue: deque[Run], now: float) -> bool:
-        return bool(queue) and queue[0].fresh_until >= now and queue[0].claim.trusted_until > now
+        return bool(queue) and _is_fresh(queue[0], now)
 
     def _spread(self, ready: list[Child], is_async: bool, now: float) -> None:
         """One round: every executor gets its share, the emptiest first."""
@@ -94,8 +121,9 @@ class Dispatcher:
 
     def _dispatch_alone(self, crew: list[Child], now: float) -> None:
         for child in crew:
-            if self.suspects and child.state == READY and not child.runs and self._fresh(self.suspects, now):
-                run = self.suspects.popleft()
+            run = next((run for run in self.suspects if not run.after and _is_fresh(run, now)), None)
+            if run is not None and child.state == READY and not child.runs:
+                self.suspects.remove(run)
                 self._assign(child, run, now)
                 child.exclusive = True
                 self._send(child, [run], now)
@@ -125,6 +153,10 @@ class Dispatcher:
         taken += [run for run in self.suspects if wanted(run)]
         self.suspects = deque(run for run in self.suspects if not wanted(run))
         return taken
+
+
+def _is_fresh(run: Run, now: float) -> bool:
+    return run.fresh_until >= now and run.claim.trusted_until > now
 
 
 def _item(run: Run) -> list[Any]:

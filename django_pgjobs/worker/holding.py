@@ -163,7 +163,7 @@ class Holding:
                 suspects.append(run)
         if suspects:
             log.warning("executor died with jobs in company, each runs again alone jobs=%d", len(suspects))
-            self.dispatcher.suspect(suspects, clock.monotonic())
+            self.dispatcher.suspect(suspects, clock.monotonic(), after=death.application_name)
 
     def _ended_by_death(self, run: Run, decision: Decision, death: Death) -> None:
         failure: decide.Failure | None = getattr(decision, "failure", None)

@@ -50,7 +50,8 @@ class Run:
     """A claimed job on its way. ``run`` is 0 until it is dispatched; instants are ``clock.monotonic()``.
 
     ``outcome`` is the end that is written after a callback; ``stops`` why it is being stopped, by cause;
-    ``collateral`` that its executor was terminated for another; ``alone`` that it may have killed one by itself.
+    ``collateral`` that its executor was terminated for another; ``alone`` that it may have killed one by itself,
+    ``after`` which one: its connections have not been seen to end.
     """
 
     job: ClaimedJob
@@ -74,6 +75,7 @@ class Run:
     stops: dict[str, Stop] = field(default_factory=dict)
     collateral: bool = False
     alone: bool = False
+    after: str = ""
 
     @property
     def fence(self) -> tuple[int, str]:

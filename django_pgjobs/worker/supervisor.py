@@ -99,6 +99,7 @@ class Supervisor:
             "claimed": self._on_claimed,
             "stored": self.holding.stored,
             "lost": self.holding.lost,
+            "backends_ended": self.dispatcher.backends_ended,
             "rescued": self._on_rescued,
             "fresh": self.holding.fresh,
             "renewed": self.crew.guard.renewed,

@@ -10,7 +10,18 @@ from django.utils import timezone
 
 from django_pgjobs import store
 from django_pgjobs.models import Attempt, Claim, Job
-from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, Claimed, RawDatabase, claim, job, patience, register
+from tests.plugins.fix_db import (
+    AUTHOR,
+    FAILURE,
+    WORKER,
+    Claimed,
+    RawDatabase,
+    claim,
+    job,
+    patience,
+    register,
+    wait_until,
+)
 
 SUMMARY = "Declined: card refused ← OSError: line is down"
 
@@ -401,6 +412,7 @@ def test_the_identity_names_the_database_and_its_table(raw: RawDatabase, other: 
 def test_backends_of_a_dead_executor_are_ended(raw: RawDatabase, other: RawDatabase) -> None:
     other.query("SET application_name = 'pgjobs executor 1'")
     other.commit()
-    store.terminate_backends(raw, "pgjobs executor 1")
+    assert store.terminate_backends(raw, "pgjobs executor 1") == 1
+    wait_until(lambda: store.terminate_backends(raw, "pgjobs executor 1") == 0, 10, "its server process has ended")
     with pytest.raises(Exception, match="terminat"):
         other.query("SELECT 1")

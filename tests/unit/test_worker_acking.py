@@ -14,6 +14,7 @@ from django_pgjobs.attempt import BODY, ON_ABANDON
 from django_pgjobs.decisions import Failure
 from django_pgjobs.finalising import END, MARK, RETRY, SUCCESS
 from django_pgjobs.store import Author, End, FenceReading
+from django_pgjobs.worker import acking
 from django_pgjobs.worker.acking import BATCH, BUSY_SECONDS, UNFLUSHED_BYTES, Acker
 from django_pgjobs.worker.runs import Run
 from tests.unit.worker_fakes import run_of
@@ -204,7 +205,7 @@ def test_an_end_that_cannot_even_be_sent_stops_no_other(
 def test_a_right_that_is_missing_holds_no_end_up(
     server: Server, heard: Heard, acker: Acker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(db: Any, name: str) -> None:
+    def refused(db: Any, name: str) -> int:
         raise psycopg.errors.InsufficientPrivilege("must be a superuser")
 
     monkeypatch.setattr(store, "terminate_backends", refused)
@@ -212,6 +213,35 @@ def test_a_right_that_is_missing_holds_no_end_up(
     put(acker, SUCCESS, 1)
     flush(acker)
     assert (acker.backends, heard.told("stored")) == ([], [1])
+
+
+def test_ends_and_suspects_wait_until_the_backends_of_a_dead_executor_have_ended(
+    server: Server, heard: Heard, acker: Acker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are told to end, and do so a moment later."""
+    left = [3, 1, 0]
+
+    def terminate(db: Any, name: str) -> int:
+        assert not server.writes
+        return left.pop(0)
+
+    monkeypatch.setattr(store, "terminate_backends", terminate)
+    acker.terminate("pgjobs x")
+    put(acker, SUCCESS, 1)
+    flush(acker)
+    assert (left, heard.posts[0]) == ([], ("backends_ended", "pgjobs x"))
+    assert heard.told("stored") == [1]
+
+
+def test_backends_that_do_not_end_hold_nothing_up_for_ever(
+    server: Server, heard: Heard, acker: Acker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(acking, "BACKENDS_SECONDS", 0.05)
+    monkeypatch.setattr(store, "terminate_backends", lambda db, name: 1)
+    acker.terminate("pgjobs x")
+    flush(acker)
+    assert heard.posts == [("backends_ended", "pgjobs x")]
+    assert "do not end processes=1" in caplog.text
 
 
 def test_unflushed_failures_are_bounded_as_results_are(acker: Acker) -> None:

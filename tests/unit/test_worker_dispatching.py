@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from typing import Any
+
+import pytest
 
 from django_pgjobs import job as define
 from django_pgjobs.attempt import ON_ABANDON
@@ -165,6 +168,44 @@ def test_a_suspect_whose_claim_may_be_lost_waits_too() -> None:
     suspect.fresh_until = NOW - 1
     dispatcher.dispatch([child], NOW)
     assert sent(child) == []
+
+
+def test_a_suspect_waits_until_nothing_of_its_dead_executor_is_left_on_the_server() -> None:
+    """Protocol trap 7: a statement of the dead process might commit beside the new run."""
+    child, other = child_of(), child_of()
+    dispatcher = dispatcher_of(plain(3))
+    dispatcher.suspect([plain(1)], NOW, after="pgjobs 1")
+    dispatcher.suspect([plain(2)], NOW, after="pgjobs 2")
+    dispatcher.dispatch([child, other], NOW)
+    dispatcher.backends_ended("pgjobs 2")
+    dispatcher.dispatch([child, other], NOW)
+    assert (sent(child), sent(other)) == ([2], [])
+    dispatcher.backends_ended("pgjobs 1")
+    dispatcher.dispatch([child, other], NOW)
+    assert (sent(child), sent(other)) == ([2], [1])
+    assert dispatcher.room([child, other]) == 0  # both are theirs alone
+
+
+def test_it_is_said_when_suspects_hold_everything_up_and_when_it_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    child = child_of()
+    dispatcher = Dispatcher()
+    with caplog.at_level(logging.INFO):
+        dispatcher.suspect([plain(1), plain(2)], NOW)
+        dispatcher.suspect([plain(4)], NOW + 1)
+        for number in (1, 2, 3):
+            dispatcher.dispatch([child], NOW + number)
+            assert dispatcher.room([child_of()]) == (0 if number < 3 else 2)
+            child.remove(number)
+        dispatcher.dispatch([child], NOW + 4)
+        dispatcher.suspect([plain(5)], NOW + 9)
+        dispatcher.withdraw(lambda run: True)
+        dispatcher.dispatch([child], NOW + 10)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "nothing else starts until suspects have an executor each alone jobs=2"),
+        ("INFO", "other jobs start again suspects=3 seconds=3.0"),
+        ("WARNING", "nothing else starts until suspects have an executor each alone jobs=1"),
+        ("INFO", "other jobs start again suspects=1 seconds=1.0"),
+    ]
 
 
 def test_only_what_has_been_sent_is_asked_back_and_once() -> None:

@@ -75,8 +75,9 @@ def test_a_callback_is_dispatched_with_its_stored_ending(holding: Holding, acker
 
 def test_of_jobs_that_died_in_company_only_those_run_again_that_shall(holding: Holding, acker: Acker) -> None:
     again, cancelled, released = run_of(1), run_of(2, cancelled=True), run_of(3, released=True)
-    holding.settle(Death(-9, {}, suspects=[again, cancelled, released]))
+    holding.settle(Death(-9, {}, "pgjobs 1", suspects=[again, cancelled, released]))
     assert list(holding.dispatcher.suspects) == [again]
+    assert again.after == "pgjobs 1"
     assert [(kind, end.id) for kind, end in acker.puts] == [(END, 2), (RELEASE, 3)]
 
 
