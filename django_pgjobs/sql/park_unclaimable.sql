@@ -1,7 +1,7 @@
--- park_unclaimable: hold one ready row whose data makes the claim fail, so that it stops nobody else.
+-- park_unclaimable: hold the ready row whose data makes its claim fail, so that it stops nobody else.
 -- Fence: none (nobody has claimed it; that is compared under the row lock).
 -- Rows: 1 = parked; 0 = it is gone, claimed or locked.
--- Clock: statement_timestamp().
+-- Clock: none.
 UPDATE pgjobs_job AS p
 SET hold = 'parked',
     hold_reason = %(reason)s,
@@ -17,15 +17,10 @@ SET hold = 'parked',
 WHERE p.id = (
     SELECT j.id
     FROM pgjobs_job AS j
-    WHERE j.queue = %(queue)s
-      AND j.priority = %(priority)s::smallint
-      AND (j.run_at, j.id) > (%(run_at)s::timestamptz, %(after_id)s::bigint)
-      AND j.run_at <= statement_timestamp()
+    WHERE j.id = %(id)s::bigint
       AND j.finished_at IS NULL
       AND j.hold IS NULL
       AND j.claim_id IS NULL
-    ORDER BY j.run_at, j.id
-    LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED
 )
 RETURNING p.id

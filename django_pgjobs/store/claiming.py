@@ -66,25 +66,55 @@ def claim_jobs(
 
     ``claim_id`` must be made freshly for each call, a repetition after a lost answer included: it is the fence.
     """
-    params = {
+    terms = _terms(claim_id, worker, lease_seconds, allowance_seconds, grace_seconds)
+    params = {**_beginnings(pairs), "limit": limit, **terms}
+    jobs = [ClaimedJob._make(row) for row in db.fetch("claim_jobs", params)]
+    jobs.sort(key=lambda job: (-job.priority, job.run_at, job.id))
+    return jobs
+
+
+def claim_one(
+    db: Database,
+    job_id: int,
+    *,
+    claim_id: UUID,
+    worker: UUID,
+    lease_seconds: float,
+    allowance_seconds: float,
+    grace_seconds: float,
+) -> list[ClaimedJob]:
+    """Claim this job and no other, as ``claim_jobs`` would; empty when it is not to be had now."""
+    params = {"id": job_id, **_terms(claim_id, worker, lease_seconds, allowance_seconds, grace_seconds)}
+    return [ClaimedJob._make(row) for row in db.fetch("claim_one", params)]
+
+
+def next_claimable(db: Database, pairs: Sequence[Pair]) -> int | None:
+    """Return the job that ``claim_jobs`` with a limit of one would take, None when nothing is ready."""
+    rows = db.fetch("next_claimable", _beginnings(pairs))
+    return int(rows[0][0]) if rows else None
+
+
+def _beginnings(pairs: Sequence[Pair]) -> dict[str, object]:
+    return {
         "queues": [pair.queue for pair in pairs],
         "priorities": [pair.priority for pair in pairs],
         "run_ats": [pair.run_at for pair in pairs],
         "ids": [pair.id for pair in pairs],
         "until_run_ats": [pair.until and pair.until[0] for pair in pairs],
         "until_ids": [pair.until and pair.until[1] for pair in pairs],
-        "limit": limit,
+    }
+
+
+def _terms(claim_id: UUID, worker: UUID, lease: float, allowance: float, grace: float) -> dict[str, object]:
+    return {
         "claim_id": claim_id,
         "worker": worker,
-        "lease": lease_seconds,
-        "allowance": allowance_seconds,
-        "grace": grace_seconds,
+        "lease": lease,
+        "allowance": allowance,
+        "grace": grace,
         "inline_bytes": INLINE_PAYLOAD_BYTES,
         "most_chars": MOST_CHARS + 1,
     }
-    jobs = [ClaimedJob._make(row) for row in db.fetch("claim_jobs", params)]
-    jobs.sort(key=lambda job: (-job.priority, job.run_at, job.id))
-    return jobs
 
 
 def list_pairs(db: Database) -> list[tuple[str, int]]:
@@ -103,16 +133,13 @@ def read_claim(db: Database, claim_id: UUID) -> list[int]:
     return [row[0] for row in db.fetch("read_claim", {"claim_id": claim_id})]
 
 
-def park_unclaimable(db: Database, pair: Pair, reason: str, fingerprints: Mapping[str, str]) -> list[int]:
-    """Park the first ready job of ``pair``, the one whose data made the claim fail.
+def park_unclaimable(db: Database, job_id: int, reason: str, fingerprints: Mapping[str, str]) -> list[int]:
+    """Park this job, whose data makes its claim fail, if nobody has claimed it meanwhile.
 
     ``fingerprints`` (name → fingerprint) is the code that could not claim it; other code will try again.
     """
     params = {
-        "queue": pair.queue,
-        "priority": pair.priority,
-        "run_at": pair.run_at,
-        "after_id": pair.id,
+        "id": job_id,
         "reason": reason,
         "names": list(fingerprints),
         "fingerprints": list(fingerprints.values()),

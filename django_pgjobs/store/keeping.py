@@ -13,7 +13,8 @@ from django_pgjobs.store.ends import Released
 def renew_claims(db: Database, check_ins: Mapping[str, float], *, lease_seconds: float) -> set[str]:
     """Extend the leases of these claims; ``check_ins`` says in how many seconds others shall look at each.
 
-    Returns the claims renewed; one that is missing was rescued.
+    Returns the claims all of whose ledger rows were renewed; of one that is missing some were rescued, or are held by
+    somebody for the moment.
     """
     params = {"claim_ids": list(check_ins), "check_ins": list(check_ins.values()), "lease": lease_seconds}
     return {str(row[0]) for row in db.fetch("renew_claims", params)}

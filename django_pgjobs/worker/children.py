@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -82,6 +83,7 @@ class Child:
     database_away: bool = False
     asked_at: float | None = None
     deaf_since: float | None = None
+    hung_since: float | None = None
     watchdog: Watchdog | None = None
 
     @property
@@ -169,14 +171,26 @@ class Child:
         self.state = KILLED
         _signal_group(self.pid, signal.SIGKILL)
 
-    def exit_status(self) -> int | None:
-        """Return how it ended as ``Popen.returncode`` does, None while it lives; takes its group along, then reaps."""
+    def exit_status(self, ended: Callable[[], None] = lambda: None) -> int | None:
+        """Return how it ended as ``Popen.returncode`` does, None while it lives; takes its group along, then reaps.
+
+        ``ended`` is called before it is reaped: until then no other process gets its pid. Python has no ``os.waitid``
+        on macOS before 3.13; there it is reaped first, and for an instant its pid may be another's already.
+        """
+        if not hasattr(os, "waitid"):
+            status = self.process.poll()
+            if status is not None:
+                ended()
+                _signal_group(self.pid, signal.SIGKILL)
+            return status
         try:
             gone = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
+            ended()  # reaped by somebody else
             return self.process.poll()
         if gone is None:
             return None
+        ended()
         _signal_group(self.pid, signal.SIGKILL)
         return self.process.wait()
 

@@ -3,7 +3,7 @@
 Posts ``claimed`` with what a claim took, and ``idle`` when everything was looked at from the beginning and nothing
 is ready. A claim whose answer was lost is looked up by its claim_id and given back, and again for as long as its
 server process may still be at it, by the maintenance thread; a claim that fails on the data of a row is halved until
-that row stands alone, and parks it.
+one row is left, which is then claimed by its id, and parked if that fails too: two workers may be at it at once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
@@ -161,7 +162,7 @@ class Claimer(Loop):
                 return False
             self.unconfirmed = claim_id
         try:
-            jobs = self._take(db, plan, claim_id, limit)
+            jobs = store.claim_jobs(db, [visit.pair for visit in plan], limit=limit, **self._terms(claim_id))
         except psycopg.errors.QueryCanceled:
             self.unconfirmed = None  # by the server's word: it took nothing
             now = clock.monotonic()
@@ -177,6 +178,10 @@ class Claimer(Loop):
             return True
         now = clock.monotonic()
         self.frontier.saw(plan, jobs, limit, now, now - asked_at)
+        self._hand_over(claim_id, asked_at, jobs)
+        return len(jobs) >= limit or (bool(jobs) and self.wanted > 0)
+
+    def _hand_over(self, claim_id: UUID, asked_at: float, jobs: list[store.ClaimedJob]) -> None:
         if jobs:
             self.stirred_at = asked_at
             with self.wake:
@@ -184,20 +189,16 @@ class Claimer(Loop):
                 self.unadopted += len(jobs)
             self.inbox.post("claimed", str(claim_id), asked_at, jobs)
         self.unconfirmed = None
-        return len(jobs) >= limit or (bool(jobs) and self.wanted > 0)
 
-    def _take(self, db: WorkerConnection, plan: list[Visit], claim_id: UUID, limit: int) -> list[store.ClaimedJob]:
+    def _terms(self, claim_id: UUID) -> dict[str, Any]:
         options = self.options
-        return store.claim_jobs(
-            db,
-            [visit.pair for visit in plan],
-            claim_id=claim_id,
-            worker=options.worker,
-            limit=limit,
-            lease_seconds=options.lease_seconds,
-            allowance_seconds=options.allowance_seconds,
-            grace_seconds=options.grace_seconds,
-        )
+        return {
+            "claim_id": claim_id,
+            "worker": options.worker,
+            "lease_seconds": options.lease_seconds,
+            "allowance_seconds": options.allowance_seconds,
+            "grace_seconds": options.grace_seconds,
+        }
 
     def _refresh_pairs(self, db: WorkerConnection) -> None:
         now = clock.monotonic()
@@ -254,17 +255,43 @@ class Claimer(Loop):
                     self.doubts.remove(doubt)
 
     def _isolate(self, db: WorkerConnection, plan: list[Visit], limit: int, error: Exception) -> None:
-        """Some row makes the claim of ``plan`` fail: claim fewer until only that row is left, then park it."""
+        """Some row makes the claim of ``plan`` fail: claim fewer until only one is left."""
         reason = " ".join(str(error).split())
         if limit > 1:
             log.warning("claim failed on data, halving limit=%d: %s", limit, reason)
             self._claim(db, max(1, limit // 2))
             return
-        for pair, _ in plan:  # this very one: another begins with another queue, whose first row is innocent
-            parked = store.park_unclaimable(db, pair, f"The claim of this row fails: {reason}", registry.fingerprints())
-            if parked:
-                log.error("job cannot be claimed and was parked job=%d: %s", parked[0], reason)
+        # By this very plan: another begins with another queue. And the row that failed may be parked by now, by another
+        # worker at the same: the one that is the first now is innocent until its own claim has failed.
+        job_id = store.next_claimable(db, [visit.pair for visit in plan])
+        if job_id is not None:
+            self._claim_one(db, job_id)
+
+    def _claim_one(self, db: WorkerConnection, job_id: int) -> None:
+        """Claim exactly this job; park it if its own data makes that fail."""
+        asked_at = clock.monotonic()
+        claim_id = uuid4()
+        with self.wake:
+            if self.halted:
                 return
+            self.unconfirmed = claim_id
+        try:
+            jobs = store.claim_one(db, job_id, **self._terms(claim_id))
+        except psycopg.errors.QueryCanceled:
+            self.unconfirmed = None
+            raise
+        except (psycopg.Error, UnicodeError) as error:
+            if not is_data_trouble(error):
+                raise
+            if getattr(error, "sqlstate", None) is None:
+                self._resolve(db, claim_id)
+            self.unconfirmed = None
+            reason = " ".join(str(error).split())
+            words = f"The claim of this row fails: {reason}"
+            if store.park_unclaimable(db, job_id, words, registry.fingerprints()):
+                log.error("job cannot be claimed and was parked job=%d: %s", job_id, reason)
+            return
+        self._hand_over(claim_id, asked_at, jobs)
 
     # Idle
 

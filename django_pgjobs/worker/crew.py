@@ -42,6 +42,9 @@ LONGEST_PAUSE_SECONDS = 15.0
 DEAF_SECONDS = 1.0
 """How long an executor may live on after its end of the channel has been closed."""
 
+HUNG_SECONDS = 10.0
+"""How long an executor may leave a question unanswered while none of its jobs runs; a job may hold its interpreter."""
+
 
 class Crew:
     """The executors; ``processes`` of them are kept. ``failed`` is called when the worker must stop."""
@@ -74,6 +77,7 @@ class Crew:
         self.booted = False
         self.draining = False
         self.boot_failures = 0
+        self.boot_delays = 0
         self.boot_after = 0.0
         self.short_lives = 0
         self.last_look = 0.0
@@ -92,6 +96,7 @@ class Crew:
                 child.kill()
             elif child.end.eof:
                 self._check_deaf(child, now)
+            self._check_hung(child, now)
         self.last_look = now
         self.untold.hand_over()
         self.out_of_memory.look(now)
@@ -214,6 +219,21 @@ class Crew:
             log.error("executor has closed its channel, it is killed pid=%d", child.pid)
             child.kill()
 
+    def _check_hung(self, child: Child, now: float) -> None:
+        """Kill an executor that answers nothing though no job runs there: what was sent to it would never start."""
+        # After a pause of ours, or of the machine, it gets the whole time to answer.
+        paused = now > self.last_look + HUNG_SECONDS / 2
+        if child.asked_at is None or child.state == KILLED or paused or child.board.running():
+            child.hung_since = None
+            return
+        child.hung_since = child.hung_since or now
+        if now > child.hung_since + HUNG_SECONDS:
+            log.error(
+                "executor does not answer and runs nothing, it is killed pid=%d seconds=%.0f jobs=%d",
+                child.pid, now - child.asked_at, len(child.runs),
+            )  # fmt: skip
+            child.kill()
+
     def _on_message(self, child: Child, message: channel.Message) -> None:
         match message:
             case [channel.DONE, items]:
@@ -243,7 +263,7 @@ class Crew:
             child.state, child.listens, child.ready_at = READY, hello["listens"], clock.monotonic()
             self.listened = self.listened or child.listens
             log.info("executor is ready pid=%d jobs=%d rss=%.0fMB", child.pid, hello["jobs"], hello["rss"] / 1e6)
-            self.boot_failures = 0
+            self.boot_failures = self.boot_delays = 0
             first, self.booted = not self.booted, True
             for _ in range(self._missing() if first and not self.draining else 0):
                 self.spawn()
@@ -268,7 +288,7 @@ class Crew:
         """Reap an executor that has ended, settle its runs, and replace it."""
         if child.state == DEAD:
             return
-        status = child.exit_status()
+        status = child.exit_status(lambda: self.guard.forget(child))
         if status is None:
             return
         self._hear(child)
@@ -280,7 +300,6 @@ class Crew:
         self.untold.died(child, by_itself=was not in OURS and status != 0)
         # Before its jobs are released: a statement of a killed process goes on in its backend, and would commit.
         self.acker.terminate(child.application_name)
-        self.guard.forget(child)
         now = clock.monotonic()
         death = Death.of(
             child, status, now,
@@ -323,14 +342,16 @@ class Crew:
         self._cannot_boot(why, pid=child.pid, passes=innocent, innocent=innocent)
 
     def _cannot_boot(self, why: str, *, pid: int, passes: bool, innocent: bool = False) -> None:
-        self.boot_failures += 1
         if passes:
             # An outage is waited for, however long, by the first executor too: its supervisor has found a database.
-            self.boot_failures = min(self.boot_failures, BOOT_TRIES)
+            self.boot_delays += 1
+        else:
+            self.boot_failures += 1
         if (not self.booted and not innocent) or self.boot_failures > BOOT_TRIES:
             log.critical("executor cannot boot, worker stops pid=%d: %s", pid, why)
             self.failed("an executor cannot boot")
             return
-        pause = 2.0 ** (self.boot_failures - 1) * random.uniform(0.5, 1.0)  # noqa: S311 (jitter)
+        tries = min(self.boot_failures + self.boot_delays, BOOT_TRIES)
+        pause = 2.0 ** (tries - 1) * random.uniform(0.5, 1.0)  # noqa: S311 (jitter)
         self.boot_after = clock.monotonic() + pause
         log.error("executor cannot boot, tried again in %.1f s pid=%d: %s", pause, pid, why)

@@ -19,6 +19,7 @@ import threading
 from contextlib import suppress
 from typing import Any, NoReturn
 
+import psycopg
 from django.db import OperationalError
 
 from django_pgjobs import events
@@ -38,6 +39,8 @@ from django_pgjobs.worker.telling import Teller
 log = logging.getLogger("django_pgjobs")
 
 TELL_SECONDS = 5.0
+IDENTITY_SECONDS = 15.0
+AWAY = (OperationalError, psycopg.OperationalError, TimeoutError)
 
 
 class Executor:
@@ -177,9 +180,9 @@ def main(
     hygiene.prepare_connections(application_name, get_conf().executor_conn_max_age_seconds)
     board = Board(board_fd, threads, async_slots)
     try:
-        identity = identity_of(database)
+        identity = identity_of(database, application_name, min(IDENTITY_SECONDS, get_conf().ready_seconds / 2))
     except Exception as error:
-        away = isinstance(error, OperationalError)
+        away = isinstance(error, AWAY)
         log.error("executor cannot reach its database alias=%s", database, exc_info=not away)
         words = " ".join(str(error).split())
         end.send([channel.BOOT_FAILED, f"it cannot reach database {database!r}: {words}", away])

@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
-from django.db import connections
+import queue
+import threading
 
 from django_pgjobs import store
+from django_pgjobs.worker.connection import WorkerConnection
 
 Identity = tuple[str, int, int | None]
 
 
-def identity_of(alias: str) -> Identity:
-    """Return (server, database, job table) as Django's connection ``alias`` sees them, and close it again."""
+def identity_of(alias: str, role: str, seconds: float) -> Identity:
+    """Return (server, database, job table) as a connection of ``alias`` sees them. Raises whatever it has met.
+
+    A server that says nothing is given up after ``seconds`` (``TimeoutError``), wherever it fell silent.
+    """
+    answers: queue.SimpleQueue[Identity | BaseException] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            db = WorkerConnection(alias, role, statement_seconds=seconds)
+            db.close()
+            answers.put(of(db.identity))
+        except BaseException as error:
+            answers.put(error)
+
+    # A thread, since nothing bounds how long an answer may take on its way.
+    threading.Thread(target=ask, name="pgjobs-identity", daemon=True).start()
     try:
-        return of(store.read_identity(store.on(alias)))
-    finally:
-        connections[alias].close()
+        answer = answers.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError(f"it does not answer within {seconds:g} s") from None
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 def of(identity: store.Identity) -> Identity:

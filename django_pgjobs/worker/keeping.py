@@ -76,8 +76,8 @@ class Keeper(Loop):
         if claims:
             renewed = store.renew_claims(db, claims, lease_seconds=self.lease_seconds)
             if len(renewed) < len(claims):
-                # Rescued, or ended this moment: the flags tell which jobs were lost.
-                log.debug("claims without a ledger row claims=%d", len(claims) - len(renewed))
+                # Rescued, ended this moment, or a row is locked: the flags tell which jobs were lost.
+                log.debug("claims not renewed as a whole claims=%d", len(claims) - len(renewed))
         if len(renewed) == len(claims):
             # Else somebody may hold a row for the moment, whose lease runs on: tried again sooner.
             self.next_renewal = asked_at + self.renew_seconds

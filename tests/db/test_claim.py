@@ -356,12 +356,57 @@ def test_the_row_that_makes_a_claim_fail_is_parked_alone(raw: RawDatabase) -> No
     Job.objects.filter(pk=poison).update(timeout_seconds=1e300)
     with pytest.raises(psycopg.DataError):
         claim(raw, 1)
-    [pair] = from_the_beginning(("default", 0))
-    assert store.park_unclaimable(raw, pair, "timeout out of range", {"test.job": "this code"}) == [poison]
+    assert store.next_claimable(raw, from_the_beginning(("default", 0))) == poison
+    with pytest.raises(psycopg.DataError):
+        claim_one(raw, poison)
+    assert store.park_unclaimable(raw, poison, "timeout out of range", {"test.job": "this code"}) == [poison]
     assert (job(poison).state, job(poison).hold_reason, job(poison).attempt) == ("parked", "timeout out of range", 0)
     assert store.unpark_jobs(raw, {"test.job": "this code"}, limit=5) == [], "it would fail here again and again"
     assert claim(raw, 5).ids == [normal]
     assert [found.id for found in store.unpark_jobs(raw, {"test.job": "other code"}, limit=5)] == [poison]
+
+
+def claim_one(db: store.Database, job_id: int) -> list[store.ClaimedJob]:
+    return store.claim_one(
+        db, job_id, claim_id=uuid4(), worker=WORKER, lease_seconds=30, allowance_seconds=5, grace_seconds=10
+    )
+
+
+def test_two_workers_that_look_for_a_bad_row_at_once_park_no_good_one(raw: RawDatabase, other: RawDatabase) -> None:
+    """P13: the second finds the next row first, because the first has parked the bad one a moment ago."""
+    poison, good = register(2, timeout_seconds=1.0)
+    Job.objects.filter(pk=poison).update(timeout_seconds=1e300)
+    pairs = from_the_beginning(("default", 0))
+    found = [store.next_claimable(db, pairs) for db in (raw, other)]
+    other.commit()
+    assert found == [poison, poison]
+    assert store.park_unclaimable(raw, poison, "bad", {"test.job": "code"}) == [poison]
+    assert claim_one(other, poison) == []
+    assert store.park_unclaimable(other, poison, "bad", {"test.job": "code"}) == []
+    assert store.next_claimable(other, pairs) == good
+    other.commit()
+    assert [job.id for job in claim_one(raw, good)] == [good]
+    assert store.next_claimable(raw, pairs) is None
+    assert store.park_unclaimable(raw, good, "bad", {"test.job": "code"}) == [], "somebody has claimed it"
+
+
+def test_a_row_that_somebody_holds_is_not_taken_for_the_bad_one(raw: RawDatabase, other: RawDatabase) -> None:
+    """The claim passes it by, so does whoever looks for what made that claim fail."""
+    held, poison = register(2)
+    other.query("SELECT 1 FROM pgjobs_job WHERE id = %s FOR UPDATE", [held])
+    assert store.next_claimable(raw, from_the_beginning(("default", 0))) == poison
+    assert claim_one(raw, held) == []
+    assert store.park_unclaimable(raw, held, "bad", {}) == []
+
+
+def test_a_claim_of_one_is_the_claim_of_many_but_for_its_candidates() -> None:
+    """Else it would not fail where that does."""
+    one, many = store.statement("claim_one"), store.statement("claim_jobs")
+    candidates, _, rest = many.partition("claimed AS (")
+    assert one.partition("claimed AS (")[2] == rest
+    # And who is asked about comes first there.
+    first = " ".join(store.statement("next_claimable").split())
+    assert first in " ".join(candidates.replace("%(limit)s::integer", "1").split())
 
 
 def test_everything_works_in_a_transaction_of_django(committed: None) -> None:

@@ -25,6 +25,17 @@ def test_a_held_ledger_row_is_left_out_of_a_renewal(raw: RawDatabase, other: Raw
     assert store.renew_claims(raw, check_ins, lease_seconds=500.0) == set(check_ins)
 
 
+def test_a_claim_is_renewed_only_with_all_its_parts(raw: RawDatabase, other: RawDatabase) -> None:
+    """C4 C9: trusted because of one part, the jobs of the other would go on past the end of their lease."""
+    register(201)
+    claimed = claim(raw, 201)
+    other.query("SELECT 1 FROM pgjobs_claim WHERE claim_id = %s AND part = 1 FOR UPDATE", [claimed.claim_id])
+    check_ins = {str(claimed.claim_id): 60.0}
+    assert store.renew_claims(raw, check_ins, lease_seconds=500.0) == set()
+    other.rollback()
+    assert store.renew_claims(raw, check_ins, lease_seconds=500.0) == set(check_ins)
+
+
 def test_every_part_of_a_claim_is_renewed(raw: RawDatabase) -> None:
     register(450)
     claimed = claim(raw, 450)

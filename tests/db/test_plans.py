@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 
 from django_pgjobs import sql, store
 from tests.db.test_sql_contracts import PARAMETER, numbered
-from tests.plugins.fix_db import AUTHOR, FAILURE, Claimed, RawDatabase, claim, from_the_beginning, register
+from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, Claimed, RawDatabase, claim, from_the_beginning, register
 
 BATCH = 100
 READY = 40_000
@@ -27,6 +27,10 @@ Connect = Callable[..., RawDatabase]
 
 def _failed(claimed: Claimed) -> list[store.End]:
     return claimed.ends(delay=1.0, cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE)
+
+
+def _first(claimed: Claimed) -> int:
+    return (claimed.ids or [0])[0]
 
 
 STATEMENTS: dict[str, Callable[[store.Database, Claimed], object]] = {
@@ -52,7 +56,11 @@ STATEMENTS: dict[str, Callable[[store.Database, Claimed], object]] = {
         db, limit=5, quiet_seconds=0, grace_seconds=10, stale_seconds=60, without_on_cancel=[], without_on_abandon=[]
     ),
     "audit_claims": lambda db, _: store.audit_claims(db, store.BEGINNING, limit=BATCH, lease_seconds=30),
-    "park_unclaimable": lambda db, _: store.park_unclaimable(db, from_the_beginning(("default", 0))[0], "x", {}),
+    "park_unclaimable": lambda db, held: store.park_unclaimable(db, _first(held), "x", {}),
+    "next_claimable": lambda db, _: store.next_claimable(db, from_the_beginning(("none", 3), ("default", 0))),
+    "claim_one": lambda db, held: store.claim_one(
+        db, _first(held), claim_id=uuid4(), worker=WORKER, lease_seconds=30, allowance_seconds=5, grace_seconds=10
+    ),
 }
 """What a worker runs on its own connections and what touches jobs; each for a batch of jobs."""
 

@@ -147,6 +147,30 @@ def test_an_exit_status_is_read_once_the_process_has_ended(start: Callable[..., 
     assert child.exit_status() == 3  # reaped by somebody else
 
 
+def test_an_end_is_told_while_the_pid_is_still_its_own(start: Callable[..., Child]) -> None:
+    """D118: reaped, its pid may be another process's before the watchdog has heard that it is to be forgotten."""
+    child = start("exit 3")
+    told: list[str] = []
+
+    def ended() -> None:
+        with open(f"/proc/{child.pid}/stat") as stat:
+            told.append(stat.read().rpartition(")")[2].split()[0])
+
+    wait_until(lambda: child.exit_status(ended) is not None, 10, "the stand-in has ended")
+    assert told[:1] == ["Z"]
+    assert not os.path.exists(f"/proc/{child.pid}")
+
+
+def test_a_python_without_waitid_reaps_first(start: Callable[..., Child], monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS before Python 3.13."""
+    monkeypatch.delattr(os, "waitid")
+    child = start("sleep 100 & exit 3")
+    told: list[bool] = []
+    wait_until(lambda: child.exit_status(lambda: told.append(True)) == 3, 10, "the stand-in has ended")
+    assert told == [True]
+    wait_until(lambda: not _members(child.pid), 10, "nobody of its group is left")
+
+
 def test_a_killed_executor_takes_its_group_along(start: Callable[..., Child]) -> None:
     child = start("sleep 100 & sleep 100")
     assert child.exit_status() is None

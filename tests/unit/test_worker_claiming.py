@@ -40,6 +40,10 @@ def taking(monkeypatch: pytest.MonkeyPatch, take: Any) -> None:
     monkeypatch.setattr(store, "claim_jobs", lambda db, plan, *, limit, **_: take(plan, limit))
 
 
+def taking_one(monkeypatch: pytest.MonkeyPatch, take: Any) -> None:
+    monkeypatch.setattr(store, "claim_one", lambda db, job_id, **_: take(job_id))
+
+
 def test_a_claim_that_is_under_way_while_the_worker_drains_is_waited_for(
     claimer: Claimer, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,45 +84,75 @@ def test_a_claim_whose_server_is_away_is_not_waited_for(claimer: Claimer, monkey
     assert not claimer.busy
 
 
+TOO_LARGE = psycopg.errors.NumericValueOutOfRange("interval out of range")
+
+
+def refusing(plan: list[Pair], limit: int) -> list[ClaimedJob]:
+    raise TOO_LARGE
+
+
 @pytest.mark.parametrize("turns", [0, 1])
 def test_the_row_that_is_parked_is_of_the_claim_that_failed(
     claimer: Claimer, monkeypatch: pytest.MonkeyPatch, turns: int
 ) -> None:
     """Queues take turns from plan to plan: the first row of another plan's first queue is innocent."""
     failed: list[str] = []
-    parked: list[str] = []
+    parked: list[int] = []
 
     def take(plan: list[Pair], limit: int) -> list[ClaimedJob]:
         failed.append(plan[0].queue)
-        raise psycopg.errors.NumericValueOutOfRange("interval out of range")
-
-    def park(db: Any, pair: Pair, reason: str, fingerprints: Any) -> list[int]:
-        parked.append(pair.queue)
-        return [7]
+        raise TOO_LARGE
 
     taking(monkeypatch, take)
+    monkeypatch.setattr(store, "next_claimable", lambda db, plan: {"a": 7, "b": 8}[plan[0].queue])
+    taking_one(monkeypatch, lambda job_id: refusing([], 1))
+
+    def park(db: Any, job_id: int, *_: Any) -> list[int]:
+        parked.append(job_id)
+        return [job_id]
+
     monkeypatch.setattr(store, "park_unclaimable", park)
     claimer.frontier.rotation = turns
     assert claimer._claim(DB, 4)
     assert len(failed) == 3  # 4, 2, 1
-    assert parked == failed[-1:]
+    assert parked == [{"a": 7, "b": 8}[failed[-1]]]
     assert not claimer.busy
 
 
-def test_nothing_is_parked_when_no_row_is_left_that_fails(claimer: Claimer, monkeypatch: pytest.MonkeyPatch) -> None:
-    def take(plan: list[Pair], limit: int) -> list[ClaimedJob]:
-        raise psycopg.errors.NumericValueOutOfRange("interval out of range")
-
-    asked: list[str] = []
-
-    def gone(db: Any, pair: Pair, reason: str, fingerprints: Any) -> list[int]:
-        asked.append(pair.queue)
-        return []
-
-    taking(monkeypatch, take)
-    monkeypatch.setattr(store, "park_unclaimable", gone)
+def test_a_row_that_can_be_claimed_after_all_is_claimed_and_not_parked(
+    claimer: Claimer, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker has parked the one that failed; what is the first now is innocent, and would stay parked."""
+    taking(monkeypatch, refusing)
+    monkeypatch.setattr(store, "next_claimable", lambda db, plan: 9)
+    taking_one(monkeypatch, lambda job_id: [claimed(job_id)])
+    monkeypatch.setattr(store, "park_unclaimable", lambda *_: pytest.fail("parked"))
     assert claimer._claim(DB, 1)
-    assert sorted(asked) == ["a", "b"]
+    [(kind, _, _, jobs)] = heard.posts
+    assert (kind, [job.id for job in jobs], claimer.unadopted) == ("claimed", [9], 1)
+    assert claimer.unconfirmed is None
+
+
+def test_nothing_is_parked_when_no_row_is_left_that_fails(claimer: Claimer, monkeypatch: pytest.MonkeyPatch) -> None:
+    taking(monkeypatch, refusing)
+    monkeypatch.setattr(store, "next_claimable", lambda db, plan: None)
+    monkeypatch.setattr(store, "park_unclaimable", lambda *_: pytest.fail("parked"))
+    assert claimer._claim(DB, 1)
+    assert not claimer.busy
+
+
+def test_a_worker_that_drains_claims_no_row_to_learn_whether_it_fails(
+    claimer: Claimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def next_claimable(db: Any, plan: list[Pair]) -> int:
+        claimer.halt()
+        return 9
+
+    taking(monkeypatch, refusing)
+    monkeypatch.setattr(store, "next_claimable", next_claimable)
+    taking_one(monkeypatch, lambda job_id: pytest.fail("claimed"))
+    claimer._claim(DB, 1)
+    assert not claimer.busy
 
 
 def test_other_trouble_parks_nothing(claimer: Claimer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,12 +426,14 @@ def test_a_claim_that_only_we_cannot_read_is_given_back_before_fewer_are_claimed
     taking(monkeypatch, take)
     parked: list[list[int]] = []
 
-    def park(db: Any, pair: Pair, reason: str, fingerprints: Any) -> list[int]:
+    def park(db: Any, job_id: int, reason: str, fingerprints: Any) -> list[int]:
         parked.append(list(ledger.jobs))
-        return [7]
+        return [job_id]
 
+    monkeypatch.setattr(store, "next_claimable", lambda db, plan: 7)
+    taking_one(monkeypatch, lambda job_id: take([], 1))
     monkeypatch.setattr(store, "park_unclaimable", park)
     assert claimer._claim(DB, 4)
-    assert taken == [4, 2, 1]
+    assert taken == [4, 2, 1, 1]
     assert parked == [[]], "all were free again when the one was parked"
     assert not claimer.busy

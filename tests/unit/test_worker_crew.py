@@ -150,6 +150,16 @@ def test_a_first_executor_that_the_watchdog_ended_is_started_again(crew: Crew, f
     assert len(crew.children) == 1
 
 
+def test_an_outage_is_no_try_of_the_code(crew: Crew, failed: list[str]) -> None:
+    """D118: however often the database was away, code that cannot boot gets its three tries."""
+    ready(crew)
+    for passes in (*[True] * 9, *[False] * 3):
+        crew._cannot_boot("why", pid=1, passes=passes)
+    assert failed == []
+    crew._cannot_boot("why", pid=1, passes=False)
+    assert failed == ["an executor cannot boot"]
+
+
 def test_starting_the_others_does_not_go_on_for_ever_when_that_fails(
     crew: Crew, failed: list[str], refused: Callable[[], None]
 ) -> None:
@@ -192,6 +202,40 @@ def test_an_executor_that_has_closed_its_channel_and_lives_on_is_killed(crew: Cr
 
 def events(number: int) -> Callable[[], list[Event]]:
     return lambda: [("finished", {"job_id": number})]
+
+
+def answers_at(crew: Crew, child: Child, instants: list[float]) -> list[str]:
+    """Tick at these instants; return the states of ``child`` after each."""
+    states = []
+    for now in instants:
+        crew.tick(now)
+        states.append(child.state)
+    return states
+
+
+def test_an_executor_that_answers_nothing_and_runs_nothing_is_killed(
+    crew: Crew, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was sent to it would never start."""
+    crew.processes = 1
+    child = ready(crew, asked_at=1000.0)
+    assert answers_at(crew, child, [1000.0]) == [READY]
+    assert answers_at(crew, child, [1000.0 + step for step in range(1, 13)]) == [READY] * 11 + [KILLED]
+    assert "does not answer and runs nothing" in caplog.text
+
+
+@pytest.mark.parametrize("why", ["it answers", "a job runs", "the machine was suspended"])
+def test_an_executor_that_may_be_well_is_not_killed(crew: Crew, why: str) -> None:
+    crew.processes = 1
+    child = ready(crew, asked_at=1000.0)
+    if why == "a job runs":
+        child.board.start(0, 1, 1_000_000_000, "sync")
+    answers_at(crew, child, [1000.0, 1001.0, 1002.0])
+    if why == "it answers":
+        crew.holding.back = lambda child, numbers: None  # type: ignore[method-assign]
+        crew._on_message(child, [channel.BACK, [], "asked"])
+    step = 3600.0 if why == "the machine was suspended" else 1.0
+    assert answers_at(crew, child, [1002.0 + step * count for count in range(1, 30)]) == [READY] * 29
 
 
 def test_what_an_executor_had_not_told_when_it_died_is_told_by_another(crew: Crew, mortal: None) -> None:
@@ -286,7 +330,7 @@ def exits(child: Child, status: int) -> None:
 def mortal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Children whose end can be said."""
     statuses.clear()
-    monkeypatch.setattr(Child, "exit_status", lambda child: statuses.get(child.number))
+    monkeypatch.setattr(Child, "exit_status", lambda child, ended: statuses.get(child.number))
 
 
 def test_a_successor_is_ready_before_an_executor_goes(crew: Crew, mortal: None) -> None:

@@ -1,0 +1,53 @@
+-- claim_one: take this job and no other, as claim_jobs does from its candidates on; to learn whether its claim fails.
+-- Fence: creates (a claim_id made freshly for this execution).
+-- Rows: 1 = the claimed job; 0 = it is gone, claimed, held, not due or locked.
+-- Clock: statement_timestamp().
+WITH candidates AS MATERIALIZED (
+    SELECT j.id
+    FROM pgjobs_job AS j
+    WHERE j.id = %(id)s::bigint
+      AND j.run_at <= statement_timestamp()
+      AND j.finished_at IS NULL
+      AND j.hold IS NULL
+      AND j.claim_id IS NULL
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+claimed AS (
+    UPDATE pgjobs_job AS j
+    SET claim_id = %(claim_id)s::uuid,
+        claimed_at = statement_timestamp(),
+        attempt = j.attempt + (j.ending IS NULL)::integer,
+        ending_attempt = j.ending_attempt + (j.ending IS NOT NULL)::integer,
+        deadline_at = statement_timestamp() + make_interval(secs => j.timeout_seconds + %(allowance)s::float8)
+    WHERE j.id = ANY (ARRAY (SELECT id FROM candidates))
+    RETURNING
+        j.id, j.queue, j.priority, j.run_at, j.name, j.attempt, j.max_attempts, j.timeout_seconds, j.ending, j.ending_attempt,
+        j.cancel_requested_at IS NOT NULL AS cancelled, left(j.description, %(most_chars)s::integer) AS description,
+        CASE
+            WHEN pg_column_size(j.payload) <= %(inline_bytes)s::integer
+             AND (pg_column_compression(j.payload) IS NULL OR octet_length(j.payload::text) <= %(inline_bytes)s::integer)
+            THEN j.payload::text
+        END AS payload,
+        left(j.headers::text, %(most_chars)s::integer) AS headers, j.deadline_at,
+        left(j.error, %(most_chars)s::integer) AS error
+),
+numbered AS (
+    SELECT id, deadline_at, ((row_number() OVER () - 1) / 200)::smallint AS part FROM claimed
+),
+ledger AS (
+    INSERT INTO pgjobs_claim (claim_id, part, worker, lease_expires_at, check_at, job_ids)
+    SELECT
+        %(claim_id)s::uuid, part, %(worker)s::uuid,
+        statement_timestamp() + make_interval(secs => %(lease)s::float8),
+        least(
+            statement_timestamp() + make_interval(secs => %(lease)s::float8),
+            min(deadline_at) + make_interval(secs => %(grace)s::float8)
+        ),
+        array_agg(id)
+    FROM numbered
+    GROUP BY part
+)
+SELECT
+    id, queue, priority, run_at, name, attempt, max_attempts, timeout_seconds, ending, ending_attempt, cancelled, description,
+    payload, headers, error
+FROM claimed
