@@ -73,7 +73,7 @@ class InlineWorker:
         self._take_leave(db)
         self.keeper.stop()
         self.keeper.join(5.0)
-        self.keeper.farewell(self.worker.facts("stopped", 0, self.ended))
+        self.keeper.farewell(self.worker.facts("stopped", 0, self.ended), self.worker.author.worker)
         return 0
 
     def _take_leave(self, db: WorkerConnection | None) -> None:

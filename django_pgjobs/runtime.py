@@ -273,7 +273,7 @@ def _leave(worker: Worker, supervisor: Supervisor, keeper: Keeper, loops: list[A
         loop.join(max(0.0, until - clock.monotonic()))
     supervisor.inbox.close()
     supervisor.crew.guard.reap()
-    keeper.farewell(worker.facts("stopped", 0, supervisor.ended))
+    keeper.farewell(worker.facts("stopped", 0, supervisor.ended), worker.author.worker)
 
 
 def _say_farewell(supervisor: Supervisor, acker: Acker, loops: list[Any]) -> None:

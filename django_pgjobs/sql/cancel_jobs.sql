@@ -4,7 +4,10 @@
 -- Clock: statement_timestamp().
 WITH held AS MATERIALIZED (
     SELECT id FROM pgjobs_job
-    WHERE id = ANY (%(ids)s::bigint[]) AND finished_at IS NULL AND (ending IS NULL OR claim_id IS NOT NULL)
+    WHERE id = ANY (%(ids)s::bigint[])
+      AND finished_at IS NULL
+      -- An ending that no code knows leads nowhere: its job would stay parked for ever.
+      AND (ending IS NULL OR claim_id IS NOT NULL OR ending <> ALL (%(endings)s::text[]))
     ORDER BY id
     FOR NO KEY UPDATE
 ),

@@ -152,6 +152,11 @@ def delete_claims(db: Database, claim_ids: Sequence[str]) -> int:
     return len(db.fetch("delete_claims", {"claim_ids": list(claim_ids)}))
 
 
+def list_claims(db: Database, worker: UUID) -> list[str]:
+    """Return the claims of a worker that still have a ledger row. Reads the whole ledger."""
+    return [str(row[0]) for row in db.fetch("list_claims", {"worker": worker})]
+
+
 class FenceReading(NamedTuple):
     """How a job stands whose fenced write touched nothing; ``recorded`` is the cause kept under this claim.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from django_pgjobs.states import CancelMode
+from django_pgjobs.states import CancelMode, Ending
 from django_pgjobs.store.database import Database
 
 
@@ -17,6 +17,7 @@ def cancel_jobs(
         "ids": list(ids),
         "mode": mode,
         "modes": list(CancelMode),
+        "endings": list(Ending),
         "by": by,
         "reason": reason,
         "with_callback": list(with_callback),

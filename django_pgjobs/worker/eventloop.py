@@ -19,7 +19,7 @@ from django_pgjobs.exceptions import JobInterrupted
 from django_pgjobs.worker import hygiene
 from django_pgjobs.worker.buffers import Buffers
 from django_pgjobs.worker.interrupting import TaskDoor
-from django_pgjobs.worker.preparing import failed_outside, read_payload, reporter
+from django_pgjobs.worker.preparing import PAYLOAD_SECONDS, failed_outside, read_payload, reporter
 
 log = logging.getLogger("django_pgjobs")
 
@@ -37,14 +37,25 @@ class EventLoop:
         self.doors: dict[int, TaskDoor] = {}
 
     def pump_soon(self) -> None:
-        """Let the loop look at its buffer; called in the control thread."""
-        self.running().call_soon_threadsafe(self.pump)
+        """Let the loop look at its buffer; called in the control thread.
+
+        Where no thread can be started for it what lies there is taken back after a while, uncharged, and sent again.
+        """
+        try:
+            self.running().call_soon_threadsafe(self.pump)
+        except RuntimeError as error:
+            log.error("event loop cannot be started, its jobs go back: %s", error)
 
     def running(self) -> asyncio.AbstractEventLoop:
         """Return the loop, started."""
         if self.loop is None:
-            self.loop = asyncio.new_event_loop()
-            threading.Thread(target=self._serve, args=(self.loop,), name="pgjobs-loop", daemon=True).start()
+            loop = asyncio.new_event_loop()
+            try:
+                threading.Thread(target=self._serve, args=(loop,), name="pgjobs-loop", daemon=True).start()
+            except RuntimeError:
+                loop.close()
+                raise
+            self.loop = loop
         return self.loop
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -110,7 +121,7 @@ class EventLoop:
             return failed_outside(item, error)
 
     async def _attempt(self, item: Item, told: Told) -> Decision:
-        without = await sync_to_async(read_payload)(item, self.database) if item.payload is None else None
+        without = await self._read_payload(item) if item.payload is None else None
         if without is not None:
             return without
         prepared = attempt.prepare(item, reporter(self.buffers.end, item.run), told, self.doors[item.run])
@@ -121,3 +132,11 @@ class EventLoop:
         finally:
             if os.getpid() != self.pid:
                 os._exit(0)  # forked by the job: it shares the board and the loop's descriptors
+
+    async def _read_payload(self, item: Item) -> Decision | None:
+        try:
+            return await sync_to_async(read_payload)(item, self.database)
+        except RuntimeError as error:
+            # No thread can be started for the query. Nothing of the job has run, so its attempt is not charged.
+            log.error("no thread to read a payload in, again in %g s job=%d: %s", PAYLOAD_SECONDS, item.id, error)
+            return decide.Snooze(PAYLOAD_SECONDS)

@@ -110,6 +110,7 @@ class Executor:
                     self._stop(run, told, rung, cause, by, reason)
             case [channel.TRUST, until]:
                 self.buffers.trust(until)
+                self.teller.start()  # each few seconds: there may have been no thread for it
             case [channel.STORED, number, items]:
                 self.teller.tell(number, items)
             case [channel.DRAIN]:

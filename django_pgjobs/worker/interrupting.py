@@ -184,8 +184,12 @@ def release_logging() -> None:
 
 def cancel_queries(queries: list[Any]) -> None:
     """Cancel what these connections are doing; returns at once, a server that is away holds up nobody."""
-    if queries:
+    if not queries:
+        return
+    try:
         threading.Thread(target=_cancel, args=(queries,), name="pgjobs-cancel", daemon=True).start()
+    except RuntimeError as error:
+        log.error("query of a job cannot be cancelled: %s", error)  # the ladder goes on
 
 
 def _cancel(queries: list[Any]) -> None:

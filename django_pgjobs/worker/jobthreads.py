@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextvars
+import logging
 import os
 import threading
+import time
 
 from django_pgjobs import attempt, clock
 from django_pgjobs.attempt import Item, Told
@@ -14,6 +16,11 @@ from django_pgjobs.worker import hygiene
 from django_pgjobs.worker.buffers import SHORT_SECONDS, Buffers
 from django_pgjobs.worker.interrupting import Door
 from django_pgjobs.worker.preparing import failed_outside, read_payload, reporter
+
+log = logging.getLogger("django_pgjobs")
+
+THREAD_SECONDS = 0.1
+"""After how long a thread that could not be started is tried again."""
 
 
 class JobThreads:
@@ -32,7 +39,20 @@ class JobThreads:
             self._start_one(slot)
 
     def _start_one(self, slot: int) -> None:
-        threading.Thread(target=self.serve, args=(slot,), name=f"pgjobs-job-{slot}", daemon=True).start()
+        """Start a thread for ``slot``, as soon as one can be started: without it the slot would be lost."""
+        refused = False
+        while True:
+            try:
+                threading.Thread(target=self.serve, args=(slot,), name=f"pgjobs-job-{slot}", daemon=True).start()
+            except RuntimeError as error:
+                if not refused:
+                    log.error("job thread cannot be started, tried again slot=%d: %s", slot, error)
+                refused = True
+                time.sleep(THREAD_SECONDS)
+            else:
+                if refused:
+                    log.warning("job thread is started after all slot=%d", slot)
+                return
 
     def serve(self, slot: int) -> None:
         """Run jobs on ``slot``, until one is interrupted: another thread takes the place of this one then."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from uuid import UUID
 
 from django_pgjobs import clock, store
 from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
@@ -98,14 +99,19 @@ class Keeper(Loop):
     def _pause(self, failures: int) -> None:
         self.stopping.wait(max(self.renew_seconds / 4, min(LEAST_RETRY_SECONDS, self.renew_seconds)))
 
-    def farewell(self, facts: dict[str, object]) -> None:
-        """Write a last heartbeat on a connection of its own; a server that is away is not waited for."""
+    def farewell(self, facts: dict[str, object], worker: UUID) -> None:
+        """Write a last heartbeat on a connection of its own; a server that is away is not waited for.
+
+        Ledger rows of ended jobs go too: a renewal of ours, or a rescue, may have held some when they were to.
+        """
         try:
             db = self.connect()
         except TROUBLE:
             return
         try:
             store.beat(db, facts)
+            if left := store.list_claims(db, worker):
+                store.delete_claims(db, left)
         except TROUBLE:
             log.debug("last heartbeat not written")
         finally:

@@ -41,8 +41,12 @@ def give_back(items: Sequence[Item], alias: str, application_name: str) -> None:
     if items:
         # A thread, since a server that does not answer must not keep this process.
         releasing = threading.Thread(target=_release, args=(items, alias, application_name), daemon=True)
-        releasing.start()
-        releasing.join(RELEASE_SECONDS)
+        try:
+            releasing.start()
+        except RuntimeError:
+            _release(items, alias, application_name)  # no thread is to be had; the watchdog ends us if this hangs
+        else:
+            releasing.join(RELEASE_SECONDS)
 
 
 def _release(items: Sequence[Item], alias: str, application_name: str) -> None:

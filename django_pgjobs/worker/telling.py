@@ -36,9 +36,19 @@ class Teller:
     def tell(self, number: int, items: list[Told]) -> None:
         """Hand over what was written; returns at once."""
         self._batches.put((number, items))
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="pgjobs-signals", daemon=True)
-            self._thread.start()
+        self.start()
+
+    def start(self) -> None:
+        """Start the thread if something is to be told; where none can be started now, it is tried again later."""
+        if self._thread is not None or self._batches.empty():
+            return
+        thread = threading.Thread(target=self._serve, name="pgjobs-signals", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            log.error("thread for signals cannot be started, tried again later: %s", error)
+        else:
+            self._thread = thread
 
     def close(self, seconds: float) -> None:
         """Wait until everything was told, at most so long."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 from django_pgjobs import store
 from django_pgjobs.models import Claim
-from tests.plugins.fix_db import AUTHOR, RawDatabase, claim, patience, register
+from tests.plugins.fix_db import AUTHOR, WORKER, RawDatabase, claim, patience, register
 
 
 def hold(other: RawDatabase, claim_id: object) -> None:
@@ -23,6 +25,19 @@ def test_a_held_ledger_row_is_left_out_of_a_renewal(raw: RawDatabase, other: Raw
     assert [raw.value(left, [one.claim_id]) for one in (held, free)] == [False, True]
     other.rollback()
     assert store.renew_claims(raw, check_ins, lease_seconds=500.0) == set(check_ins)
+
+
+def test_a_workers_claims_that_are_left_are_found_and_only_ended_ones_go(raw: RawDatabase) -> None:
+    """What rescue would find by itself much later; others' claims are not touched."""
+    register(203)
+    ended, running = claim(raw, 201), claim(raw, 1)
+    claim(raw, 1, worker=uuid4())
+    store.finalise_success(raw, ended.ends(result="1"), AUTHOR)
+    left = store.list_claims(raw, WORKER)
+    assert sorted(left) == sorted([str(ended.claim_id), str(running.claim_id)])
+    assert store.delete_claims(raw, left) == 2, "both parts of the one that has ended"
+    assert store.list_claims(raw, WORKER) == [str(running.claim_id)]
+    assert Claim.objects.count() == 2
 
 
 def test_a_claim_is_renewed_only_with_all_its_parts(raw: RawDatabase, other: RawDatabase) -> None:

@@ -202,6 +202,16 @@ def test_a_running_job_gets_the_request_and_keeps_its_claim(raw: RawDatabase) ->
     assert (after.cancel_mode, after.cancel_by, after.cancel_reason) == ("kill", "anna", "too slow")
 
 
+@pytest.mark.parametrize("hold", ["parked", None])
+def test_a_job_whose_ending_no_code_knows_can_be_cancelled(raw: RawDatabase, hold: str | None) -> None:
+    """A54: no worker can run it, so it would stay parked for ever."""
+    [one] = register(max_attempts=1)
+    Job.objects.filter(pk=one).update(ending="exploded", hold=hold)
+    assert job(one).cancel(by="anna") == Steered(1)
+    found = job(one)
+    assert (found.state, found.outcome, found.hold, found.cancel_by) == ("cancelled", "cancelled", None, "anna")
+
+
 def test_a_second_cancel_may_be_harder_and_keeps_the_first_instant(raw: RawDatabase) -> None:
     """X10: a mode only becomes stronger."""
     one = running(raw)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -69,6 +70,8 @@ class Stage:
         monkeypatch.setattr(store, "renew_claims", self.server.does("renew", {"a"}))
         monkeypatch.setattr(store, "read_flags", self.server.does("flags", []))
         monkeypatch.setattr(store, "beat", self.server.does("beat", None))
+        monkeypatch.setattr(store, "list_claims", self.server.does("list", ["b", "c"]))
+        monkeypatch.setattr(store, "delete_claims", self.server.does("delete", 1))
 
     def run(self, seconds: float, *, lease: float = 30.0, renew: float = 10.0, beat: float = 10.0) -> Keeper:
         keeper = Keeper(
@@ -160,3 +163,12 @@ def test_what_was_read_counts_from_before_it_was_asked(keeping: Stage) -> None:
     assert told[0][0] == asked
     [renewed_at] = keeping.server.when("renew")[:1]
     assert [facts[0] for kind, *facts in keeping.heard.posts if kind == "renewed"][:1] == [renewed_at]
+
+
+def test_the_farewell_takes_what_is_left_of_the_ledger_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A renewal may have held the rows of ended claims just when they were to be deleted."""
+    stage = Stage(monkeypatch)
+    keeper = stage.run(0.0)
+    stage.server.asked.clear()
+    keeper.farewell({}, UUID(int=1))
+    assert [what for what, _ in stage.server.asked] == ["beat", "list", "delete"]

@@ -1,0 +1,145 @@
+"""Where no thread can be started, no slot, no signal and no job is lost, and the process goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from django_pgjobs import decisions as decide
+from django_pgjobs import events
+from django_pgjobs.attempt import Item, Told
+from django_pgjobs.worker import channel, eventloop, interrupting, jobthreads, orphaning
+from django_pgjobs.worker.board import Board
+from django_pgjobs.worker.executor import Executor
+from django_pgjobs.worker.jobthreads import JobThreads
+from django_pgjobs.worker.telling import Teller
+from tests.plugins.fix_db import wait_until
+from tests.unit.test_worker_executor import FUTURE, End, item
+
+
+class Refusal:
+    """How often a thread whose name begins like this is refused, from now on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left = 0
+        self.begin = threading.Thread.start
+        monkeypatch.setattr(threading.Thread, "start", lambda thread: self.start(thread))
+
+    def start(self, thread: threading.Thread) -> None:
+        if self.left > 0 and thread.name.startswith("pgjobs-"):
+            self.left -= 1
+            raise RuntimeError("can't start new thread")
+        self.begin(thread)
+
+
+@pytest.fixture
+def refusal(monkeypatch: pytest.MonkeyPatch) -> Refusal:
+    return Refusal(monkeypatch)
+
+
+@pytest.fixture
+def end() -> End:
+    return End()
+
+
+@pytest.fixture
+def executor(end: End) -> Iterator[Executor]:
+    board = Board.create(1, 1)
+    yield Executor(cast(channel.ExecutorEnd, end), board, 1, 1, "default")
+    board.close()
+
+
+def test_a_job_thread_that_cannot_be_replaced_is_tried_again(
+    refusal: Refusal, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The thread of an interrupted job ends; without another its slot would take no job any more."""
+    monkeypatch.setattr(jobthreads, "THREAD_SECONDS", 0.001)
+    done: list[int] = []
+    served = threading.Event()
+
+    def levels() -> list[str]:
+        return [record.levelname for record in caplog.records]
+
+    class Buffers:
+        def next(self, slot: int, *, rouse: bool) -> tuple[Item, Told]:
+            if len(done) == 2:
+                served.wait()
+            return item(len(done) + 1), Told()
+
+        def finish(self, slot: int, item: Item, *_: Any) -> None:
+            done.append(item.run)
+            refusal.left = 3
+
+    threads = JobThreads(cast(Any, Buffers()), 1, "default")
+
+    def run(item: Item, told: Told, door: Any) -> decide.Decision:
+        told.struck = True
+        return decide.Succeed("1")
+
+    monkeypatch.setattr(threads, "run", run)
+    with caplog.at_level(logging.WARNING):
+        threads.start()
+        wait_until(lambda: done == [1, 2] and levels().count("WARNING") == 2, 10, "the slot has taken the next job")
+    assert levels().count("ERROR") == 2, "it is said once for each"
+
+
+def test_jobs_of_a_loop_that_cannot_be_started_are_handed_back(refusal: Refusal, executor: Executor, end: End) -> None:
+    """And the control thread, which has tried, lives."""
+    refusal.left = 1
+    executor._obey(
+        [
+            channel.RUN,
+            FUTURE,
+            [[True, False, 1, "body", 10, "claim-1", "executor.unknown", 1, 3, 30.0, "{}", None, "", "", ""]],
+        ]
+    )
+    assert executor.loop.loop is None
+    executor._obey([channel.TAKE_BACK, [1]])
+    assert end.sent == [[channel.BACK, [1], "asked"]]
+
+
+def test_a_payload_that_no_thread_can_read_costs_no_attempt(
+    executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> Any:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(eventloop, "sync_to_async", lambda function: refused)
+    assert isinstance(asyncio.run(executor.loop._read_payload(item(1, payload=None))), decide.Snooze)
+
+
+def test_signals_wait_for_a_thread(refusal: Refusal, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(events, "stored", lambda what, fields: None)
+    teller = Teller(told.append)
+    refusal.left = 1
+    teller.tell(1, [("finished", {"job_id": 1})])
+    teller.close(1)
+    assert told == []
+    teller.start()
+    wait_until(lambda: told == [1], 10, "they were told")
+
+
+def test_a_query_that_no_thread_can_cancel_goes_on(refusal: Refusal, caplog: pytest.LogCaptureFixture) -> None:
+    refusal.left = 1
+    interrupting.cancel_queries([object()])
+    assert "cannot be cancelled: can't start new thread" in caplog.text
+
+
+def test_without_a_thread_to_release_in_an_orphan_releases_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    released: list[Any] = []
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(orphaning, "_release", lambda items, *_: released.extend(items))
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    orphaning.give_back([item(1)], "default", "pgjobs x")
+    assert [each.run for each in released] == [1]
