@@ -353,7 +353,12 @@ CAST: dict[Scene, tuple[Program, ...]] = {
 """Who plays in which scene. In its last attempt nobody records that a job may be tried again."""
 
 NEVER_TOGETHER = tuple(frozenset((gives_up, other)) for other in (succeeds, succeeds_in_its_transaction, snoozes))
-"""I7: a run ends once. Its worker does not mark it and record another end of its body under the same claim."""
+"""I7: a run ends once. Its worker does not mark it and record another end of its body under the same claim.
+
+No statement guards that: a run leaves its executor by one DONE, BACK or death, main queues one end for it, and only the
+ack thread writes, so ``ending`` is never set when a success or a snooze of that claim's body is written. Whoever adds a
+second writer (a job that records its end in its own transaction, beside a deadline that marks it) adds the guard.
+"""
 
 QUICK: dict[Scene, tuple[Program, ...]] = {
     expired: (succeeds, releases, gives_up, rescues, claims_and_ends, cancels),
