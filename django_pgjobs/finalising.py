@@ -19,6 +19,9 @@ from django_pgjobs.states import Outcome
 from django_pgjobs.store import Author, Database, End, FenceReading
 
 SUCCESS, RETRY, SNOOZE, END, MARK, PARK, RELEASE = "success", "retry", "snooze", "end", "mark", "park", "release"
+DELETE = "delete"
+"""A success or an end that keeps no row."""
+
 ACTIONS = {
     SUCCESS: "complete the job",
     RETRY: "schedule a retry",
@@ -27,10 +30,11 @@ ACTIONS = {
     RELEASE: "give the job back",
     MARK: "begin its callback",
     END: "end the job",
+    DELETE: "end the job",
 }
 """What each kind of end was to do, in the words of a log line."""
 
-KINDS = (SUCCESS, RETRY, SNOOZE, PARK, RELEASE, MARK, END)
+KINDS = (SUCCESS, RETRY, SNOOZE, PARK, RELEASE, MARK, END, DELETE)
 """The order in which a flush writes them."""
 
 CALLBACK_STARTS = 3
@@ -75,6 +79,11 @@ def after_callback(job_id: int, claim_id: str, outcome: str) -> End:
     return End(job_id, claim_id, outcome=outcome)
 
 
+def kept_as(end: End) -> str:
+    """Return the kind that writes a success or an end so that its row is kept."""
+    return END if end.outcome else SUCCESS
+
+
 def write(db: Database, kind: str, ends: Sequence[End], author: Author) -> dict[int, Any]:
     """Write ends of one kind by one fenced statement; return id → row of those recorded."""
     writers: dict[str, Callable[[], Sequence[Any]]] = {
@@ -85,6 +94,7 @@ def write(db: Database, kind: str, ends: Sequence[End], author: Author) -> dict[
         RELEASE: lambda: store.release_jobs(db, ends, author),
         MARK: lambda: store.mark_ending(db, ends, author, allowance_seconds=callback_allowance()),
         END: lambda: store.finalise_end(db, ends, author),
+        DELETE: lambda: store.finalise_delete(db, ends),
     }
     return {(row if isinstance(row, int) else row.id): row for row in writers[kind]()}
 

@@ -17,7 +17,8 @@ from uuid import uuid4
 from django_pgjobs import clock, store
 from django_pgjobs.attempt import Told
 from django_pgjobs.finalising import RELEASE
-from django_pgjobs.maintenance.duties import duties
+from django_pgjobs.maintenance.duties import duties, pruning
+from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.performing import Performer
 from django_pgjobs.runtime import Worker, WorkerOptions, wait_for_database
 from django_pgjobs.store import ClaimedJob
@@ -39,7 +40,8 @@ class InlineWorker:
         self.ended = 0
         self.told = Told()
         self.frontier = worker.frontier()
-        self.duties = duties(worker.author, lambda rescued: None)
+        leader = Leader(worker.author)
+        self.duties = [*duties(leader, lambda rescued: None), pruning(leader)]
         self.keeper = Keeper(
             lambda: worker.connect("keep"),
             self,

@@ -19,7 +19,9 @@ from django.db import connections
 
 from django_pgjobs import __version__, clock, store
 from django_pgjobs.conf import Conf, get_conf
-from django_pgjobs.maintenance.duties import Duty, duties
+from django_pgjobs.maintenance.duties import Duty, duties, pruning
+from django_pgjobs.maintenance.leader import Leader
+from django_pgjobs.maintenance.vacuuming import Vacuumer
 from django_pgjobs.registry import registry
 from django_pgjobs.worker import identity
 from django_pgjobs.worker.acking import Acker
@@ -31,14 +33,16 @@ from django_pgjobs.worker.inbox import Inbox
 from django_pgjobs.worker.keeping import Keeper
 from django_pgjobs.worker.listening import Listener
 from django_pgjobs.worker.logs import logging_in_a_thread
-from django_pgjobs.worker.maintaining import Maintainer
+from django_pgjobs.worker.maintaining import Maintainer, Upkeeper
 from django_pgjobs.worker.recycling import Recycling
 from django_pgjobs.worker.runs import ALLOWANCE_SECONDS, Table
 from django_pgjobs.worker.supervisor import Limits, Supervisor
 
 log = logging.getLogger("django_pgjobs")
 
-SUPERVISOR_CONNECTIONS = 5
+SUPERVISOR_CONNECTIONS = 7
+"""Claim, ack, keep, listen, maintenance; and of the leader upkeep and VACUUM."""
+
 LONGEST_WAIT_SECONDS = 10.0
 LEAVE_SECONDS = 5.0
 SWITCH_SECONDS = 0.0005
@@ -96,6 +100,10 @@ class Worker:
         seconds = max(seconds or self.conf.renew_seconds / 3, LEAST_STATEMENT_SECONDS)
         role = f"pgjobs {self.author.name[:40]} {role}"
         return WorkerConnection(self.options.database, role, statement_seconds=seconds, durable=durable)
+
+    def connect_alone(self, role: str) -> WorkerConnection:
+        """Return a new connection for what takes no transaction and as long as it needs. Raises as ``connect``."""
+        return WorkerConnection(self.options.database, f"pgjobs {self.author.name[:40]} {role}", statement_seconds=None)
 
     def facts(self, state: str = "running", running: int = 0, finished: int = 0) -> dict[str, object]:
         """Return the columns of the heartbeat row."""
@@ -206,12 +214,15 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
     )
     supervisor = Supervisor(_recipe(worker), _limits(worker), inbox, table, claimer, acker, list(identity.of(found)))
     keeper = _keeper(worker, inbox, table, supervisor)
+    leader = Leader(worker.author)
     maintained = [
-        *duties(worker.author, lambda rescued: inbox.post("rescued", rescued)),
+        *duties(leader, lambda rescued: inbox.post("rescued", rescued)),
         Duty("claims in doubt", claimer.look_up, DOUBT_SECONDS, last=True),
     ]
     maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, maintained)
-    loops: list[Any] = [acker, claimer, keeper, maintainer]
+    kept_up: list[Any] = [pruning(leader), Vacuumer(lambda: worker.connect_alone("vacuum"))]
+    upkeeper = Upkeeper(lambda: worker.connect("upkeep"), inbox, kept_up, lambda: leader.leads)
+    loops: list[Any] = [acker, claimer, keeper, maintainer, upkeeper]
     if worker.conf.notify:
         loops.append(Listener(lambda: worker.connect("listen"), inbox, claimer))
     supervisor.loops = loops

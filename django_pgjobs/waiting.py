@@ -45,7 +45,7 @@ def wait_in_thread(job: Job, timeout: float | timedelta | None) -> Job:
 def _refresh(job: Job, alias: str) -> Job:
     found: Job | None = type(job)._base_manager.using(alias).filter(pk=job.pk).first()
     if found is None:
-        raise JobDoesNotExist(f"There is no job {job.pk}.")
+        raise JobDoesNotExist(f"There is no job {job.pk}: it was never committed, or has ended and is not kept.")
     job.__dict__.update({k: v for k, v in found.__dict__.items() if k != "_state"})
     return job
 

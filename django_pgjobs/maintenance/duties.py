@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from django_pgjobs import clock, store
 from django_pgjobs.maintenance.audit import Audit
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.parking import unpark
+from django_pgjobs.maintenance.pruning import Pruner
 from django_pgjobs.maintenance.rescue import Rescuer
 
 log = logging.getLogger("django_pgjobs")
@@ -18,6 +19,7 @@ log = logging.getLogger("django_pgjobs")
 UNPARK_SECONDS = 30.0
 RESCUE_SECONDS = 1.0
 AUDIT_SECONDS = 1.0
+PRUNE_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
 KEPT_SECONDS = 86_400.0
 """How long a worker that is not heard of any more is shown."""
@@ -60,9 +62,8 @@ class Duty:
             self.perform(db)
 
 
-def duties(author: store.Author, tell: Callable[[list[store.Rescued]], object]) -> Sequence[Duty | Leader]:
+def duties(leader: Leader, tell: Callable[[list[store.Rescued]], object]) -> list[Duty | Leader]:
     """Return the duties of a worker; ``tell`` hears of what its rescues took back."""
-    leader = Leader(author)
     return [
         Duty("rescue", Rescuer(tell), RESCUE_SECONDS),
         Duty("unpark", unpark, UNPARK_SECONDS),
@@ -70,6 +71,11 @@ def duties(author: store.Author, tell: Callable[[list[store.Rescued]], object]) 
         Duty("audit", Audit(), AUDIT_SECONDS, leader=leader),
         Duty("sweep", _sweep, SWEEP_SECONDS, leader=leader, first=SWEEP_SECONDS),
     ]
+
+
+def pruning(leader: Leader) -> Duty:
+    """Return the leader's pruning, which takes its time: nothing urgent should wait for it."""
+    return Duty("prune", Pruner(lambda: leader.leads), PRUNE_SECONDS, leader=leader)
 
 
 def _sweep(db: Any) -> None:

@@ -105,7 +105,7 @@ def operate(command: BaseCommand, verb: str, options: dict[str, Any]) -> None:
     jobs, unknown = _chosen(verb, options)
     count = jobs.count()
     if count > 1 and not options["yes"]:
-        _confirm(command, f"{verb.capitalize()} {count} jobs?")
+        confirm(command, f"{verb.capitalize()} {count} jobs?")
     done = ACTIONS[verb].perform(jobs, options)
     if unknown:
         done += Steered(0, {"unknown": unknown})
@@ -132,7 +132,8 @@ def _chosen(verb: str, options: dict[str, Any]) -> tuple[JobQuerySet, int]:
     return jobs, len(ids) - jobs.count()
 
 
-def _confirm(command: BaseCommand, question: str) -> None:
+def confirm(command: BaseCommand, question: str) -> None:
+    """Ask, and leave with 1 unless the answer is yes."""
     try:
         answer = input(f"{question} [y/N] ")
     except EOFError:

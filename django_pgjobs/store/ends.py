@@ -112,6 +112,12 @@ def finalise_end(db: Database, ends: Sequence[End], author: Author) -> list[int]
     return [row[0] for row in db.fetch("finalise_end", {"items": items, **_author(author)})]
 
 
+def finalise_delete(db: Database, ends: Sequence[End]) -> list[int]:
+    """End jobs of which nothing is kept by deleting them; one that somebody waits for is left as it is."""
+    params = {"ids": [end.id for end in ends], "claim_ids": [end.claim_id for end in ends]}
+    return [row[0] for row in db.fetch("finalise_delete", params)]
+
+
 def mark_ending(db: Database, ends: Sequence[End], author: Author, *, allowance_seconds: float) -> list[int]:
     """Say that only the callback is left (``outcome`` names which); the same claim goes on with it."""
     items = _array(end.with_failure("outcome", "cause", "seconds", "reason") for end in ends)

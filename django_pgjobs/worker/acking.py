@@ -5,6 +5,10 @@ server was away stays here and is written under its fence afterwards. A write th
 *busy* is tried again, *done* was recorded by an earlier try whose answer was lost, *cancelled* meanwhile becomes a
 cancel, *lost* is dropped and told. Posts ``stored`` with what was recorded, ``lost`` with what was not ours, and
 ``backends_ended`` when nothing of a dead executor is left on the server.
+
+An end of which nothing is to be kept is one fenced DELETE. What that leaves, as somebody waits for it, holds its row
+or points to it, is ended with its row kept, for the leader to prune. A row that is gone tells nothing: it was deleted
+by our own try if the answer to one was lost, else by whoever has run the job since.
 """
 
 from __future__ import annotations
@@ -21,9 +25,10 @@ import psycopg
 from django_pgjobs import clock, finalising, store
 from django_pgjobs import decisions as decide
 from django_pgjobs.attempt import BODY
+from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Failure
-from django_pgjobs.finalising import ACTIONS, KINDS, PARK, RELEASE, RETRY, SNOOZE
-from django_pgjobs.states import Cause
+from django_pgjobs.finalising import ACTIONS, DELETE, END, KINDS, PARK, RELEASE, RETRY, SNOOZE, SUCCESS
+from django_pgjobs.states import Cause, Outcome
 from django_pgjobs.store import Author, End
 from django_pgjobs.worker.claiming import is_data_trouble
 from django_pgjobs.worker.connection import WorkerConnection
@@ -39,6 +44,8 @@ BACKENDS_SECONDS = 2.0
 """How long the end of a server process is waited for: in code that cannot be interrupted it may go on for long."""
 
 BACKENDS_PAUSE_SECONDS = 0.01
+NOT_DELETABLE = ("P0", "42")
+"""SQLSTATE classes of a trigger that objects and of a right that is missing: what a DELETE may meet besides data."""
 STATEMENT_BYTES = 8 * 1024 * 1024
 UNFLUSHED_LIMIT = 5000
 UNFLUSHED_BYTES = 64 * 1024 * 1024
@@ -67,6 +74,9 @@ class Acker(Loop):
         self.busy = 0
         self.busy_until = 0.0
         self.told: set[Run] = set()
+        self.in_doubt: set[Run] = set()
+        self.retention = get_conf().retention_hours
+        self.keeps_all = self.retention.keeps_all()
         self.refused: Counter[str] = Counter()
 
     # Asked by main
@@ -77,11 +87,19 @@ class Acker(Loop):
 
     def put_many(self, kind: str, entries: list[Entry]) -> None:
         """Queue ends of one kind."""
+        unkept = [] if self.keeps_all or kind not in (SUCCESS, END) else [e for e in entries if not self._keeps(*e)]
         with self.wake:
-            self.pending[kind].extend(entries)
+            if unkept:
+                self.pending[DELETE].extend(unkept)
+                self.pending[kind].extend(entry for entry in entries if self._keeps(*entry))
+            else:
+                self.pending[kind].extend(entries)
             self.count += len(entries)
             self.bytes += sum(_size(end) for _, end in entries)
             self.wake.notify_all()
+
+    def _keeps(self, run: Run, end: End) -> bool:
+        return self.retention.of(run.job.queue).hours(end.outcome or Outcome.SUCCEEDED) != 0
 
     def delete(self, claim_ids: list[str]) -> None:
         """Drop ledger rows of claims all of whose jobs have ended; no hurry."""
@@ -213,9 +231,14 @@ class Acker(Loop):
         left: list[Busy] = [(kind, entry) for entry in entries]
         try:
             left = self._write(db, kind, entries)
+        except BaseException:
+            if kind == DELETE and db.gone:
+                self.in_doubt.update(run for run, _ in entries)
+            raise
         finally:
             # Whatever failed half-way, what was told is told once: a claim counts its jobs down, a callback starts.
             self._replace(kind, entries, [(other, entry) for other, entry in left if entry[0] not in self.told])
+            self.in_doubt -= self.told
             self.told.clear()
         return len(entries)
 
@@ -234,7 +257,12 @@ class Acker(Loop):
 
     def _tell_stored(self, kind: str, stored: Sequence[tuple[Run, End, Any]]) -> None:
         self.told.update(run for run, _, _ in stored)
-        self.inbox.post("stored", kind, stored)
+        if kind != DELETE:
+            self.inbox.post("stored", kind, stored)
+            return
+        for kept in (SUCCESS, END):
+            if some := [entry for entry in stored if finalising.kept_as(entry[1]) == kept]:
+                self.inbox.post("stored", kept, some)
 
     def _tell_lost(self, lost: list[Refused]) -> None:
         self.told.update(run for run, _, _ in lost)
@@ -246,6 +274,9 @@ class Acker(Loop):
         try:
             recorded = finalising.write(db, kind, [end for _, end in entries], self.author)
         except (psycopg.Error, UnicodeError) as error:
+            if kind == DELETE and _is_objection(error):
+                log.debug("ended jobs cannot be deleted and are kept: %s", " ".join(str(error).split()))
+                return self._keep(db, entries)
             if not is_data_trouble(error):
                 raise
             return self._bisect(db, kind, entries, error)
@@ -254,6 +285,14 @@ class Acker(Loop):
             self._tell_stored(kind, stored)
         missing = [(run, end) for run, end in entries if end.id not in recorded]
         return self._resolve(db, kind, missing) if missing else []
+
+    def _keep(self, db: WorkerConnection, entries: list[Entry]) -> list[Busy]:
+        """End what was not deleted with its row kept."""
+        busy: list[Busy] = []
+        for kept in (SUCCESS, END):
+            if some := [entry for entry in entries if finalising.kept_as(entry[1]) == kept]:
+                busy += self._write(db, kept, some)
+        return busy
 
     def _bisect(self, db: WorkerConnection, kind: str, entries: list[Entry], error: Exception) -> list[Busy]:
         if len(entries) > 1:
@@ -276,13 +315,14 @@ class Acker(Loop):
         """Say what became of writes that touched nothing; return those to be tried again."""
         readings = store.read_fences(db, [(end.id, end.claim_id) for _, end in missing])
         busy: list[Busy] = []
+        left: list[Entry] = []
         lost: list[Refused] = []
         done: list[tuple[Run, End, None]] = []
         for run, end in missing:
             now = readings.get(end.id)
             if now is None or not now.ours:
                 # Rescue records the attempt too, as lost: only our own cause says that our write came through.
-                if now is not None and end.cause is not None and now.recorded == end.cause:
+                if run in self.in_doubt if now is None else end.cause is not None and now.recorded == end.cause:
                     done.append((run, end, None))
                 else:
                     lost.append((run, ACTIONS[kind], finalising.refusal(now)))
@@ -293,18 +333,24 @@ class Acker(Loop):
                 done.append((run, end, None))
             elif now.cancelled and not now.ending and kind in (RETRY, SNOOZE, PARK, RELEASE):
                 busy += self._cancel_instead(db, run, end)
+            elif kind == DELETE:
+                left.append((run, end))
             else:
                 busy.append((kind, (run, end)))
         if done:
             self._tell_stored(kind, done)
         if lost:
             self._tell_lost(lost)
-        return busy
+        return busy + self._keep(db, left)
 
     def _cancel_instead(self, db: WorkerConnection, run: Run, end: End) -> list[Busy]:
         cancel = decide.Cancel("", end.failure)
         kind, other = finalising.end_of(cancel, end.id, end.claim_id, run.job.name, end.seconds)
         return self._write(db, kind, [(run, other)])
+
+
+def _is_objection(error: Exception) -> bool:
+    return is_data_trouble(error) or (getattr(error, "sqlstate", None) or "")[:2] in NOT_DELETABLE
 
 
 def _by_rescue(recorded: str | None, end: End) -> bool:

@@ -43,6 +43,7 @@ Without them one that accepts and says nothing is waited for two minutes, one th
 and a connection that only listens believes in it for two hours, while leases run out.
 """
 
+CANCEL_SECONDS = 2.0
 ANSWER_SECONDS = 5.0
 """How long after the server has given a statement up its word may take to arrive."""
 
@@ -55,20 +56,29 @@ TROUBLE = (
 """What a loop survives: the server, or the way to it, is not there, or it has become a standby."""
 
 
+LOCK_TIMEOUT = "1s"
+"""How long what takes no transaction waits for a lock: what comes behind it in the queue for that lock waits too."""
+
+
 class WorkerConnection:
     """One autocommit connection of a worker's thread; a ``store.Database``.
 
-    ``statement_seconds`` bounds every statement. ``durable=False`` lets commits return before they are on disk,
-    which is safe for the claim alone: its fence is unique, and an end that follows it follows it in the log too.
+    ``statement_seconds`` bounds every statement; None makes it a connection for what takes as long as it needs, no
+    transaction, and waits for locks a moment only, as VACUUM. ``durable=False`` lets commits return before they are on
+    disk, which is safe for the claim alone: its fence is unique, and an end that follows it follows it in the log too.
     Raises one of ``TROUBLE`` when the server cannot be reached.
     """
 
-    def __init__(self, alias: str, role: str, *, statement_seconds: float, durable: bool = True) -> None:
+    def __init__(self, alias: str, role: str, *, statement_seconds: float | None, durable: bool = True) -> None:
         self.statements = 0
         self.connected_at = clock.monotonic()
         self.asked_at: float | None = None
-        self.patience = max(statement_seconds, 1.0) + ANSWER_SECONDS
-        self._settings = {**PINS, "statement_timeout": f"{max(1, round(statement_seconds * 1000))}ms"}
+        self.alone = statement_seconds is None
+        seconds = statement_seconds or 0.0
+        self.patience = float("inf") if self.alone else max(seconds, 1.0) + ANSWER_SECONDS
+        self._settings = {**PINS, "statement_timeout": "0" if self.alone else f"{max(1, round(seconds * 1000))}ms"}
+        if self.alone:
+            self._settings["lock_timeout"] = LOCK_TIMEOUT
         if not durable:
             self._settings["synchronous_commit"] = "off"
         self.connection = _connect(alias, role)
@@ -86,7 +96,7 @@ class WorkerConnection:
         """Run a statement of ``sql/`` and return its rows."""
         self.asked_at = clock.monotonic()
         try:
-            if self.pooled:
+            if self.pooled and not self.alone:
                 with self.connection.pipeline(), self.connection.transaction():
                     self._execute("configure", store.configuring(self._settings, local=True))
                     cursor = self._execute(name, params)
@@ -116,6 +126,16 @@ class WorkerConnection:
         with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self.connection.fileno())) as way:
             way.shutdown(socket.SHUT_RDWR)
         return True
+
+    @property
+    def pid(self) -> int:
+        """The server process that serves it."""
+        return self.identity.backend_pid
+
+    def cancel(self) -> None:
+        """Cancel what is being asked, from another thread; never raises."""
+        with suppress(psycopg.Error):
+            self.connection.cancel_safe(timeout=CANCEL_SECONDS)
 
     @property
     def gone(self) -> bool:

@@ -52,11 +52,15 @@ class Loop(threading.Thread):
         """Work on ``db`` until ``stopping`` is set. Whatever it raises, it is called again, on a sound connection."""
         raise NotImplementedError
 
+    def goes_on(self) -> bool:
+        """Whether to go on; asked between what is done."""
+        return not self.stopping.is_set()
+
     def run(self) -> None:
         """Serve, connect again, serve."""
         db: WorkerConnection | None = None
         failures = 0
-        while not self.stopping.is_set():
+        while self.goes_on():
             try:
                 if db is None or db.gone:
                     db = self._reconnect(db)

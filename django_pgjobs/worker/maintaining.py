@@ -1,4 +1,8 @@
-"""The maintenance thread: does the duties in turn; a slow one delays no renewal, a failing one not the others."""
+"""The maintenance thread: does the duties in turn; a slow one delays no renewal, a failing one not the others.
+
+What only the leader does and what may take its time, as pruning does, has a thread of its own, so that no rescue waits
+for it; that one has a connection only while its worker leads.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,7 @@ class Maintainer(Loop):
 
     def serve(self, db: WorkerConnection) -> None:
         """Tick until stopped, then take leave."""
-        while not self.stopping.is_set():
+        while self.goes_on():
             for duty in self.duties:
                 self._do(duty.name, duty.tick, db)
             self.stopping.wait(TICK_SECONDS)
@@ -59,3 +63,23 @@ class Maintainer(Loop):
             log.error("duty failed, tried again at its next turn duty=%s: %s", name, " ".join(str(error).split()))
         except Exception:
             log.exception("duty failed, the others go on duty=%s", name)
+
+
+class Upkeeper(Maintainer):
+    """Ticks duties while ``leads()``; a leader no more takes leave of them, and lets its connection go."""
+
+    role = "upkeep"
+
+    def __init__(self, connect: Connect, inbox: Posts, duties: Sequence[Duty], leads: Callable[[], bool]) -> None:
+        super().__init__(connect, inbox, duties)
+        self.leads = leads
+
+    def goes_on(self) -> bool:
+        """Whether this worker leads and is to go on."""
+        return super().goes_on() and self.leads()
+
+    def run(self) -> None:
+        """Serve whenever this worker leads."""
+        while not self.stopping.is_set():
+            super().run()
+            self.stopping.wait(TICK_SECONDS)

@@ -171,6 +171,11 @@ def operator_options() -> str:
     return _table(("option", "meaning"), [(_code(option), text) for option, text in subcommand_options("cancel")])
 
 
+def prune_options() -> str:
+    """What ``pgjobs prune`` takes."""
+    return _table(("option", "meaning"), [(_code(option), text) for option, text in subcommand_options("prune")])
+
+
 def subcommands() -> list[str]:
     """Return the subcommands of ``pgjobs`` that have a help text; the others are hidden."""
     action = next(a for a in _parser("pgjobs")._actions if hasattr(a, "_choices_actions"))

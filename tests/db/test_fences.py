@@ -33,6 +33,7 @@ WRITES: dict[str, Callable[[store.Database, store.End], object]] = {
     "finalise_retry": lambda db, end: store.finalise_retry(db, [end], AUTHOR),
     "finalise_snooze": lambda db, end: store.finalise_snooze(db, [end]),
     "finalise_end": lambda db, end: store.finalise_end(db, [end], AUTHOR),
+    "finalise_delete": lambda db, end: store.finalise_delete(db, [end]),
     "mark_ending": lambda db, end: store.mark_ending(db, [end], AUTHOR, allowance_seconds=1.0),
     "park_jobs": lambda db, end: store.park_jobs(db, [end]),
     "release_jobs": lambda db, end: store.release_jobs(db, [end], AUTHOR),

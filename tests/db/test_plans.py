@@ -52,6 +52,11 @@ STATEMENTS: dict[str, Callable[[store.Database, Claimed], object]] = {
     "next_due": lambda db, _: store.next_due(db, [("none", 3), ("default", 1), ("default", 0)]),
     "list_pairs": lambda db, _: store.list_pairs(db),
     "unpark_jobs": lambda db, _: store.unpark_jobs(db, {"test.job": "new"}, limit=BATCH),
+    "list_prunable": lambda db, _: store.list_prunable(
+        db, "succeeded", seconds=-60.0, queues=["mail"], after=store.OLDEST, limit=BATCH
+    ),
+    "prune_jobs": lambda db, held: store.prune_jobs(db, [job - ENDED for job in held.ids], until="infinity"),
+    "finalise_delete": lambda db, held: store.finalise_delete(db, held.ends()),
     "rescue_jobs": lambda db, _: store.rescue_jobs(
         db, limit=5, quiet_seconds=0, grace_seconds=10, stale_seconds=60, without_on_cancel=[], without_on_abandon=[]
     ),
@@ -222,7 +227,7 @@ def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:
     """Those that only an operator or a registration runs go over Django's connection, without pins."""
     elsewhere = {
         "abandon_jobs", "cancel_jobs", "release_wish", "reschedule_jobs", "retry_jobs", "read_states", "mark_waited",
-        "register_job", "register_jobs", "copy_jobs", "reserve_ids",
+        "register_job", "register_jobs", "copy_jobs", "reserve_ids", "count_prunable",
     }  # fmt: skip
     touching = {name for name in sql.names() if "pgjobs_job " in sql.statement(name)}
     assert touching - elsewhere <= set(STATEMENTS)

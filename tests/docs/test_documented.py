@@ -69,12 +69,18 @@ def test_every_option_of_an_operators_subcommand_is_documented(subcommand):
     assert [option for option, _ in options if f"`{option}`" not in made.operator_options()] == []
 
 
+def test_every_option_of_prune_is_documented():
+    options = made.subcommand_options("prune")
+    assert all(text for _, text in options)
+    assert [option for option, _ in options if f"`{option}`" not in made.prune_options()] == []
+
+
 def test_every_subcommand_has_a_heading():
     assert [name for name in made.subcommands() if f"## pgjobs {name}\n" not in read("reference/commands")] == []
 
 
 def test_options_named_on_any_page_exist():
-    options = [*made.command_options("runjobs"), *made.subcommand_options("cancel")]
+    options = [*made.command_options("runjobs"), *made.subcommand_options("cancel"), *made.subcommand_options("prune")]
     known = {word for option, _ in options for word in re.findall(r"--[\w-]+", option)}
     foreign = {"--init", "--stop-timeout", "--settings", "--noinput", "--username", "--email", "--help"}
     foreign |= {"--only", "--no-peers"}  # make bench

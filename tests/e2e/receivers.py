@@ -28,7 +28,8 @@ def on_ended(context: Any, decision: Any, exception: BaseException | None, **_: 
 
 
 def on_finished(job_id: int, outcome: str, **_: Any) -> None:
-    stage.here().note("signal", job_id, "finished", outcome, Job.objects.get(pk=job_id).state)
+    found = Job.objects.filter(pk=job_id).first()
+    stage.here().note("signal", job_id, "finished", outcome, found.state if found else "gone")
     if stage.here().is_open("receiver-fails"):
         raise SystemExit("a receiver that leaves")
     if stage.here().is_open(f"receiver-crashes-{job_id}") and stage.here().count("signal", job_id, "finished") == 1:

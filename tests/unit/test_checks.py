@@ -113,6 +113,14 @@ def test_defaults_stay_below_their_ceilings(settings: Any, given: Any, found: li
     assert ids(checks.check_defaults()) == found
 
 
+@pytest.mark.parametrize(
+    ("queues", "found"), [(None, []), (["mail"], []), (["default"], ["E016"]), (["mail", "default"], [])]
+)
+def test_a_retention_is_of_queues_that_there_are(settings: Any, queues: list[str] | None, found: list[str]) -> None:
+    settings.PGJOBS = {"QUEUES": queues, "RETENTION_HOURS": {"queues": {"mail": {"succeeded": 0}}}}
+    assert ids(checks.check_retention()) == found
+
+
 def test_a_middleware_path_must_lead_somewhere(settings: Any) -> None:
     settings.PGJOBS = {"MIDDLEWARE": ["nowhere.at.all", "contextlib.suppress", "tests.settings.STATIC_URL"]}
     assert ids(checks.check_middleware()) == ["E011", "E011"]
@@ -302,4 +310,4 @@ def test_a_check_takes_what_django_passes() -> None:
     for check in checks.CHECKS:
         list(check(app_configs=None, databases=["default"]))
         called.append(check)
-    assert len(called) == 9
+    assert len(called) == 10

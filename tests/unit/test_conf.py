@@ -14,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_pgjobs import conf
 from django_pgjobs.backoff import Backoff
-from django_pgjobs.conf import RULES, Conf, get_conf, problems, usable_cores
+from django_pgjobs.conf import RULES, Conf, Retention, get_conf, problems, usable_cores
 
 DEFAULTS = {
     "queues": None,
@@ -28,6 +28,8 @@ DEFAULTS = {
     "drain_seconds": 25.0,
     "poll_seconds": 5.0,
     "rescue_grace_seconds": 30.0,
+    "retention_hours": {"succeeded": 24.0, "cancelled": 72.0, "abandoned": 720.0, "queues": ()},
+    "vacuum": True,
     "callback_seconds": 10.0,
     "ready_seconds": 120.0,
     "executor_conn_max_age_seconds": 60.0,
@@ -48,7 +50,7 @@ DEFAULTS = {
 
 
 def test_the_defaults(settings: Any) -> None:
-    """Rows C4, C5, D1, D2, D3, W12, X4: a lease of 30 s, renewed each 10 s; 5 attempts."""
+    """Rows C4, C5, D1, D2, D3, W12, W33, X4, X7: a lease of 30 s, renewed each 10 s; 5 attempts; kept a day or more."""
     settings.PGJOBS = {}
     found = dataclasses.asdict(get_conf())
     assert found.pop("processes") == min(4, usable_cores())
@@ -80,6 +82,14 @@ def test_usable_cores_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch)
         ("PROCESSES", 7, 7),
         ("DRAIN_SECONDS", 0, 0.0),
         ("DEFAULT_BACKOFF", Backoff(1), Backoff(1)),
+        ("RETENTION_HOURS", None, Retention(None, None, None)),
+        ("RETENTION_HOURS", {"succeeded": 0}, Retention(0.0)),
+        ("RETENTION_HOURS", {"cancelled": timedelta(days=1), "abandoned": None}, Retention(24.0, 24.0, None)),
+        (
+            "RETENTION_HOURS",
+            {"succeeded": 1, "queues": {"mail": {"abandoned": 2}, "law": None}},
+            Retention(1.0, queues=(("law", Retention(None, None, None)), ("mail", Retention(1.0, 72.0, 2.0)))),
+        ),
     ],
 )
 def test_a_value_is_kept_in_one_form(settings: Any, key: str, given: Any, kept: Any) -> None:
@@ -121,6 +131,16 @@ def test_a_value_is_kept_in_one_form(settings: Any, key: str, given: Any, kept: 
         ({"QUEUES": ["a b", "ok", "x" * 101]}, "range", "found 'a b', 'xxx"),
         ({"MIDDLEWARE": "a.b"}, "type", "must be a list of texts"),
         ({"DEFAULT_BACKOFF": 15}, "type", "must be a Backoff(…)"),
+        ({"RETENTION_HOURS": 24}, "type", "must be a dict of hours by outcome"),
+        ({"RETENTION_HOURS": {"suceeded": 24}}, "range", 'made of "succeeded", "cancelled", "abandoned"'),
+        ({"RETENTION_HOURS": {"succeeded": -1}}, "range", "hours from 0 to 87600, timedeltas or None (found -1)"),
+        ({"RETENTION_HOURS": {"succeeded": True}}, "range", "found True"),
+        ({"RETENTION_HOURS": {"succeeded": float("nan")}}, "range", "found nan"),
+        ({"RETENTION_HOURS": {"succeeded": "1d"}}, "range", "found '1d'"),
+        ({"RETENTION_HOURS": {"queues": ["mail"]}}, "range", '"queues" is a dict of such dicts'),
+        ({"RETENTION_HOURS": {"queues": {"a b": {}}}}, "range", "found 'a b'"),
+        ({"RETENTION_HOURS": {"queues": {"mail": 0}}}, "range", "(found 0)"),
+        ({"RETENTION_HOURS": {"queues": {"mail": {"queues": {}}}}}, "range", "outside"),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_it_must_be(settings: Any, given: Any, kind: str, words: str) -> None:
@@ -175,3 +195,16 @@ def test_units_are_in_the_names() -> None:
 
 def test_the_module_imports_no_database() -> None:
     assert "django.db" not in inspect.getsource(conf)
+
+
+def test_a_retention_says_what_holds_for_a_queue_and_is_shown_as_it_is_written() -> None:
+    """W34 X7: by outcome and queue."""
+    retention = RULES["RETENTION_HOURS"]({"succeeded": 1, "queues": {"mail": {"succeeded": 0}}})
+    assert [retention.of(queue).hours("succeeded") for queue in ("mail", "bulk")] == [0, 1]
+    assert (retention.keeps_all(), Retention().keeps_all(), Retention(abandoned=0.0).keeps_all()) == (
+        False,
+        True,
+        False,
+    )
+    assert RULES["RETENTION_HOURS"](ast.literal_eval(repr(retention))) == retention
+    assert repr(Retention()) == "{'succeeded': 24.0, 'cancelled': 72.0, 'abandoned': 720.0}"

@@ -12,7 +12,7 @@ import pytest
 from django_pgjobs import clock, finalising, store
 from django_pgjobs.attempt import BODY, ON_ABANDON
 from django_pgjobs.decisions import Failure
-from django_pgjobs.finalising import END, MARK, RETRY, SUCCESS
+from django_pgjobs.finalising import DELETE, END, MARK, RETRY, SUCCESS
 from django_pgjobs.store import Author, End, FenceReading
 from django_pgjobs.worker import acking
 from django_pgjobs.worker.acking import BATCH, BUSY_SECONDS, UNFLUSHED_BYTES, Acker
@@ -91,8 +91,8 @@ def put(acker: Acker, kind: str, *ids: int, what: str = BODY, **facts: Any) -> l
     return runs
 
 
-def flush(acker: Acker) -> None:
-    acker._flush(None)  # type: ignore[arg-type]
+def flush(acker: Acker, link: object = None) -> None:
+    acker._flush(link)  # type: ignore[arg-type]
 
 
 def test_what_was_told_is_not_told_again_when_the_rest_of_a_batch_fails(
@@ -337,3 +337,141 @@ def test_an_end_whose_writing_fails_is_kept_and_never_taken_for_refused(
     server.fails = lambda kind, ends: None
     flush(acker)
     assert (heard.told("stored"), acker.count) == ([1], 0)
+
+
+# Ends of which nothing is kept
+
+
+class Link:
+    """A connection that may break."""
+
+    def __init__(self) -> None:
+        self.gone = False
+
+
+@pytest.fixture
+def unkept(settings: Any, server: Server, heard: Heard) -> Acker:
+    """An ack thread that deletes successes, and of the queue bulk whatever ends."""
+    nothing = {"succeeded": 0, "cancelled": 0, "abandoned": 0}
+    settings.PGJOBS = {"RETENTION_HOURS": {"succeeded": 0, "queues": {"bulk": nothing, "bill": {"succeeded": 9}}}}
+    return Acker(lambda: pytest.fail("connected"), heard, Author(UUID(int=1)))
+
+
+def put_both(acker: Acker, queue: str) -> None:
+    acker.put(SUCCESS, run_of(1, queue=queue), End(1, "claim-1", 1.0, result="1"))
+    acker.put(END, run_of(2, queue=queue), End(2, "claim-2", 1.0, outcome="abandoned", failure=FAILURE))
+
+
+@pytest.mark.parametrize(
+    ("queue", "written"),
+    [
+        ("default", [(END, [2]), (DELETE, [1])]),
+        ("bulk", [(DELETE, [1, 2])]),
+        ("bill", [(SUCCESS, [1]), (END, [2])]),
+    ],
+)
+def test_what_is_not_kept_is_deleted(
+    unkept: Acker, server: Server, heard: Heard, queue: str, written: list[tuple[str, list[int]]]
+) -> None:
+    """P28 X7: by outcome and queue; told as what it was."""
+    put_both(unkept, queue)
+    flush(unkept)
+    assert server.writes == written
+    assert {(kind, entry[0].job.id) for what, kind, entries in heard.posts for entry in entries} == {
+        (SUCCESS, 1), (END, 2),
+    }  # fmt: skip
+    assert unkept.count == 0
+
+
+def test_what_cannot_be_deleted_at_once_is_ended_and_kept(unkept: Acker, server: Server, heard: Heard) -> None:
+    """Somebody waits for it, or has it locked: no second try at deleting."""
+    server.locked = {1}
+
+    def unlock(kind: str, ends: Sequence[End]) -> None:
+        if kind == SUCCESS:
+            server.locked = set()
+
+    server.fails = unlock
+    put_both(unkept, "bulk")
+    flush(unkept)
+    assert server.writes == [(DELETE, [1, 2]), (SUCCESS, [1])]
+    assert sorted(heard.told("stored")) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "objection", [psycopg.errors.ForeignKeyViolation("still"), psycopg.errors.RaiseException("no")]
+)
+def test_what_another_table_or_a_trigger_holds_is_ended_and_kept(
+    unkept: Acker, server: Server, heard: Heard, objection: Exception
+) -> None:
+    """A success is no failure because its row cannot go."""
+
+    def refuse(kind: str, ends: Sequence[End]) -> None:
+        if kind == DELETE:
+            raise objection
+
+    server.fails = refuse
+    put_both(unkept, "bulk")
+    flush(unkept)
+    assert server.writes == [(DELETE, [1, 2]), (SUCCESS, [1]), (END, [2])]
+    assert sorted(heard.told("stored")) == [1, 2]
+
+
+def break_at(link: Link, kind_broken: str) -> Callable[[str, Sequence[End]], None]:
+    def fails(kind: str, ends: Sequence[End]) -> None:
+        if kind == kind_broken and not link.gone:
+            link.gone = True
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    return fails
+
+
+def test_a_row_that_is_gone_after_an_answer_was_lost_was_deleted_by_that_try(
+    unkept: Acker, server: Server, heard: Heard
+) -> None:
+    """C39 C58: done before, never lost."""
+    link = Link()
+    server.fails = break_at(link, DELETE)
+    put_both(unkept, "bulk")
+    with pytest.raises(psycopg.OperationalError):
+        flush(unkept, link)
+    server.gone = {1, 2}
+    flush(unkept, Link())
+    assert (sorted(heard.told("stored")), heard.told("lost"), unkept.in_doubt) == ([1, 2], [], set())
+
+
+def test_so_it_is_when_its_end_has_gone_over_to_the_other_statement_meanwhile(
+    unkept: Acker, server: Server, heard: Heard
+) -> None:
+    """The first try may still be at it, and commits after the second has found its row locked."""
+    link = Link()
+    server.fails = break_at(link, DELETE)
+    put_both(unkept, "bulk")
+    with pytest.raises(psycopg.OperationalError):
+        flush(unkept, link)
+    server.locked = {1, 2}
+    flush(unkept, Link())
+    assert heard.posts == []
+    server.locked, server.gone = set(), {1, 2}
+    flush(unkept, Link())
+    assert server.writes[-2:] == [(SUCCESS, [1]), (END, [2])]
+    assert (sorted(heard.told("stored")), heard.told("lost")) == ([1, 2], [])
+
+
+def test_a_row_that_is_gone_though_no_answer_was_lost_is_another_ones_doing(
+    unkept: Acker, server: Server, heard: Heard
+) -> None:
+    """C2 C39: rescued, run and deleted by another worker; a statement that the server gave up deletes nothing."""
+    link = Link()
+
+    def give_up(kind: str, ends: Sequence[End]) -> None:
+        server.fails = lambda kind, ends: None
+        raise psycopg.errors.QueryCanceled("statement timeout")
+
+    server.fails = give_up
+    put_both(unkept, "bulk")
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        flush(unkept, link)
+    server.gone = {1, 2}
+    flush(unkept, link)
+    assert (heard.told("stored"), sorted(heard.told("lost"))) == ([], [1, 2])

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_pgjobs.management import operating, running
+from django_pgjobs.management import operating, pruning, running
 
 
 class Command(BaseCommand):
@@ -21,6 +21,8 @@ class Command(BaseCommand):
         subcommands = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
         running.add_arguments(subcommands.add_parser("run", help="Run a worker (the same as runjobs)."))
         operating.add_subcommands(subcommands)
+        text = "Delete ended jobs, with their history, whose retention is over."
+        pruning.add_arguments(subcommands.add_parser("prune", help=text, description=text))
         # Hidden: what a supervisor starts its executors with.
         running.add_executor_arguments(subcommands.add_parser("executor"))
 
@@ -30,6 +32,8 @@ class Command(BaseCommand):
             running.run_executor(options)
         elif options["subcommand"] in operating.ACTIONS:
             operating.operate(self, options["subcommand"], options)
+        elif options["subcommand"] == "prune":
+            pruning.prune(self, options)
         else:
             running.check_and_run(self, options)
         sys.stdout.flush()

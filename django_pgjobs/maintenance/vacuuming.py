@@ -1,0 +1,168 @@
+"""The leader's own VACUUM: autovacuum comes once a minute at best, and a busy table has grown a good deal by then.
+
+A VACUUM runs in a thread and on a connection of its own, as long as it takes. It waits for no lock, so of two only one
+runs; and it stands in nobody's way: when somebody waits for the table, as a migration does, it is cancelled, and so
+it is when the worker leaves or leads no more. What has died is counted from what the last one left: what an old
+snapshot still sees cannot be cleaned up, and must not bring the next one at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+import psycopg
+
+from django_pgjobs import clock, store
+from django_pgjobs.conf import get_conf
+
+log = logging.getLogger("django_pgjobs")
+
+LOOK_SECONDS = 5.0
+AFTER_FAILURE_SECONDS = 60.0
+LEAVE_SECONDS = 2.0
+
+JOBS_DIED = 300_000
+JOBS_SHARE = 0.03
+"""Jobs are due when so many have died since the last time, and no less than this share of the table."""
+
+CLAIMS_DIED = 5_000
+
+
+class Session(store.Database, Protocol):
+    """A connection for what takes no transaction and as long as it needs."""
+
+    @property
+    def pid(self) -> int:
+        """The server process that serves it."""
+        ...
+
+    def cancel(self) -> None:
+        """Cancel what is being asked, from another thread; never raises."""
+        ...
+
+    def close(self) -> None:
+        """Close; never raises."""
+        ...
+
+
+class Table:
+    """A table, when it is due, and how many dead rows the last VACUUM has left."""
+
+    def __init__(self, name: str, died: int, share: float) -> None:
+        self.name = name
+        self.died = died
+        self.share = share
+        self.left = 0
+        self.settled = True
+        self.rest_until = 0.0
+
+    def is_due(self, found: store.Dead) -> bool:
+        """Whether so much has died since the last VACUUM."""
+        self.left = min(self.left, found.dead) if self.settled else found.dead
+        self.settled = True
+        return found.dead - self.left >= max(self.died, self.share * found.alive)
+
+
+class Vacuuming(threading.Thread):
+    """One VACUUM under way."""
+
+    def __init__(self, table: Table, connect: Callable[[], Session]) -> None:
+        super().__init__(name="pgjobs-vacuum", daemon=True)
+        self.table = table
+        self.connect = connect
+        self.session: Session | None = None
+        self.error: Exception | None = None
+        self.unwanted = threading.Event()
+        self.began = clock.monotonic()
+
+    def run(self) -> None:
+        """Connect, VACUUM, close."""
+        try:
+            self.session = self.connect()
+            if not self.unwanted.is_set():
+                store.VACUUMS[self.table.name](self.session)
+        except Exception as error:
+            self.error = error
+        finally:
+            if self.session is not None:
+                self.session.close()
+
+    def cancel(self) -> None:
+        """Have it end; more than once does no harm."""
+        self.unwanted.set()
+        if self.session is not None:
+            self.session.cancel()
+
+
+class Vacuumer:
+    """Looks now and then whether a VACUUM is due, and after the one that runs. A duty of the leader."""
+
+    name = "vacuum"
+
+    def __init__(self, connect: Callable[[], Session]) -> None:
+        self.connect = connect
+        self.tables = [Table("pgjobs_job", JOBS_DIED, JOBS_SHARE), Table("pgjobs_claim", CLAIMS_DIED, 1.0)]
+        self.running: Vacuuming | None = None
+        self.look_at = 0.0
+        self.refused = False
+
+    def tick(self, db: store.Database) -> None:
+        """Start one that is due; cancel the one that runs if somebody waits for the table."""
+        if self.running is not None:
+            self._look_after(db, self.running)
+        elif get_conf().vacuum and clock.monotonic() >= self.look_at:
+            self.look_at = clock.monotonic() + LOOK_SECONDS
+            self._look(db)
+
+    def leave(self, db: store.Database) -> None:
+        """Cancel what runs."""
+        if self.running is not None:
+            self.running.cancel()
+            self.running.join(LEAVE_SECONDS)
+            self._ended(self.running)
+
+    def _look(self, db: store.Database) -> None:
+        for table in self.tables:
+            found = store.read_dead(db, table.name)
+            if found is None or not table.is_due(found) or clock.monotonic() < table.rest_until:
+                continue
+            if not found.allowed:
+                self._refuse(table, found.owner)
+                continue
+            self.running = Vacuuming(table, self.connect)
+            self.running.start()
+            return
+
+    def _refuse(self, table: Table, owner: str) -> None:
+        if not self.refused:
+            self.refused = True
+            log.warning(
+                "tables are not vacuumed by the worker, autovacuum alone does it: %s is owned by %s; make the worker's "
+                "role a member of that one, or from PostgreSQL 17 on GRANT MAINTAIN ON pgjobs_job, pgjobs_claim to it",
+                table.name, owner,
+            )  # fmt: skip
+
+    def _look_after(self, db: store.Database, running: Vacuuming) -> None:
+        if not running.is_alive():
+            self._ended(running)
+        elif running.session is not None and store.is_waited_for(db, running.session.pid):
+            log.info("VACUUM is cancelled, somebody waits for the table table=%s", running.table.name)
+            running.cancel()
+
+    def _ended(self, running: Vacuuming) -> None:
+        self.running = None
+        now, table, seconds = clock.monotonic(), running.table, clock.monotonic() - running.began
+        if running.error is None and not running.unwanted.is_set():
+            table.settled = False
+            # A table that takes long is due again sooner than it is done: at most half of the time is spent on it.
+            table.rest_until = now + seconds
+            log.info("table was vacuumed table=%s seconds=%.1f", table.name, seconds)
+            return
+        table.rest_until = now + AFTER_FAILURE_SECONDS
+        if running.error is not None and not isinstance(running.error, psycopg.errors.QueryCanceled):
+            log.warning(
+                "VACUUM failed, tried again later table=%s: %s", table.name, " ".join(str(running.error).split())
+            )

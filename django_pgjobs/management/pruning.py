@@ -1,0 +1,147 @@
+"""``manage.py pgjobs prune``: what the leader does now and then, at once and to the end, or by another rule."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, transaction
+
+from django_pgjobs import store
+from django_pgjobs.conf import MOST_SECONDS, QUEUE_NAME, get_conf
+from django_pgjobs.maintenance.pruning import LEAST_SECONDS, Pruner, Rule, rules_of
+from django_pgjobs.management.operating import confirm
+from django_pgjobs.states import Outcome
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare which ended jobs are meant, and how it is told."""
+    parser.add_argument("--dry-run", action="store_true", help="Count what would be deleted, and delete nothing.")
+    parser.add_argument(
+        "--older-than",
+        metavar="AGE",
+        type=age,
+        help="Jobs that ended longer ago, as 90s, 30m, 36h, 7d or 2w, instead of what RETENTION_HOURS says.",
+    )
+    parser.add_argument(
+        "--outcome",
+        action="append",
+        choices=list(map(str, Outcome)),
+        help="Only these; may be repeated (default: all).",
+    )
+    parser.add_argument("--queue", metavar="NAME", action="append", help="Only this queue; may be repeated.")
+    parser.add_argument("--format", choices=["text", "json"], default="text", help="How to tell (default: text).")
+    parser.add_argument("--database", metavar="ALIAS", default=DEFAULT_DB_ALIAS, help="Database alias of the jobs.")
+    parser.add_argument(
+        "--yes", "--no-input", "--noinput", action="store_true", dest="yes", help="With --older-than, ask nothing."
+    )
+
+
+def age(text: str) -> float:
+    """Read an age as seconds; without a unit it is one of seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw]?)", text)
+    seconds = float(found[1]) * UNITS[found[2] or "s"] if found else -1.0
+    if not 0 <= seconds <= MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no age such as 90s, 30m, 36h, 7d or 2w, of ten years at most")
+    return seconds
+
+
+def prune(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Delete to the end, and say how many; exit with 1 if some could not be deleted."""
+    if options["database"] not in settings.DATABASES:
+        raise CommandError(f"There is no database alias {options['database']!r}.")
+    rules, db = _rules(options), _Committing(options["database"])
+    if options["dry_run"]:
+        _tell(command, options, _each(rules, lambda rule: (_count(db, rule), 0)))
+        return
+    if options["older_than"] is not None and not options["yes"]:
+        confirm(command, f"Delete ended jobs of more than {options['older_than']:g} seconds ago?")
+    counts = _each(rules, lambda rule: _delete(db, rule))
+    _tell(command, options, counts)
+    if any(left for _, left in counts.values()):
+        sys.exit(1)
+
+
+def _rules(options: dict[str, Any]) -> list[Rule]:
+    outcomes, queues = options["outcome"] or list(Outcome), tuple(options["queue"] or ())
+    for queue in queues:
+        if not QUEUE_NAME.fullmatch(queue):
+            raise CommandError(f"There is no queue {queue!r}.")
+    if options["older_than"] is not None:
+        seconds = max(options["older_than"], LEAST_SECONDS)
+        return [Rule(str(outcome), seconds, queues, only=bool(queues)) for outcome in outcomes]
+    rules = [rule for rule in rules_of(get_conf().retention_hours) if rule.outcome in outcomes]
+    return [narrowed for rule in rules if (narrowed := _narrowed(rule, queues)) is not None] if queues else rules
+
+
+def _narrowed(rule: Rule, queues: tuple[str, ...]) -> Rule | None:
+    """Return a rule for those of its queues that are asked for."""
+    both = tuple(queue for queue in queues if (queue in rule.queues) == rule.only)
+    return Rule(rule.outcome, rule.seconds, both, only=True) if both else None
+
+
+class _Committing:
+    """Django's connection, each statement in a transaction of its own, whatever the defaults of its role are."""
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+
+    def fetch(self, name: str, params: store.Params) -> store.Rows:
+        """Run the statement and commit; raises what psycopg raised."""
+        db = store.on(self.alias)
+        ours = not transaction.get_connection(self.alias).in_atomic_block
+        try:
+            with transaction.atomic(using=self.alias):
+                if ours:
+                    store.read_committed(db)
+                    store.configure(db, {"statement_timeout": "0"}, local=True)
+                return db.fetch(name, params)
+        except DatabaseError as error:
+            raise (error.__cause__ or error) from None
+
+
+def _each(rules: list[Rule], work: Callable[[Rule], tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """Do it for each rule; return outcome → how many were deleted, and how many could not be."""
+    counts: dict[str, tuple[int, int]] = {}
+    for rule in rules:
+        done, left = work(rule)
+        before = counts.get(rule.outcome, (0, 0))
+        counts[rule.outcome] = (before[0] + done, before[1] + left)
+    return counts
+
+
+def _count(db: store.Database, rule: Rule) -> int:
+    return store.count_prunable(db, rule.outcome, seconds=rule.seconds, queues=rule.queues, only=rule.only)
+
+
+def _delete(db: store.Database, rule: Rule) -> tuple[int, int]:
+    pruner = Pruner(rules=[rule])
+    total = 0
+    while not pruner.done:
+        total += pruner(db)
+    return total, pruner.skipped
+
+
+def _tell(command: BaseCommand, options: dict[str, Any], counts: dict[str, tuple[int, int]]) -> None:
+    total, left = (sum(each[n] for each in counts.values()) for n in (0, 1))
+    if options["format"] == "json":
+        told = {
+            "dry_run": options["dry_run"],
+            "pruned": total,
+            "left": left,
+            "by_outcome": {outcome: done for outcome, (done, _) in counts.items()},
+        }
+        command.stdout.write(json.dumps(told))
+        return
+    would = "would be pruned" if options["dry_run"] else "pruned"
+    command.stdout.write(f"prune: {total} {would}, {left} left")
+    for outcome, (done, _) in counts.items():
+        command.stdout.write(f"  {done} {outcome}")

@@ -1,0 +1,28 @@
+-- finalise_delete: end jobs of which nothing is kept, history included; one that somebody waits for is left as it is.
+-- Fence: required.
+-- Rows: one per job deleted; a missing one was locked, lost, is waited for, or was deleted before.
+-- Clock: none.
+WITH ended AS MATERIALIZED (
+    SELECT id, claim_id FROM unnest(%(ids)s::bigint[], %(claim_ids)s::uuid[]) AS e (id, claim_id)
+),
+held AS MATERIALIZED (
+    SELECT j.id
+    FROM ended
+    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[ended.id])
+    WHERE NOT j.waited
+      AND j.claim_id = ended.claim_id -- fence
+      AND j.outcome IS NULL -- fence
+    FOR UPDATE OF j SKIP LOCKED
+),
+gone AS (
+    DELETE FROM pgjobs_job AS j
+    USING held
+    WHERE j.id = ANY (ARRAY[held.id])
+    RETURNING j.id
+),
+history AS (
+    DELETE FROM pgjobs_attempt AS a
+    USING gone
+    WHERE a.job_id = ANY (ARRAY[gone.id])
+)
+SELECT id FROM gone

@@ -1,0 +1,23 @@
+-- prune_jobs: delete ended jobs with their history, unless they have been made ready since they were listed.
+-- Fence: none (only ended jobs; one that an operator has retried has no end, or a later one).
+-- Rows: one per job deleted; a missing one was locked, retried, or is gone.
+-- Clock: none.
+WITH old AS MATERIALIZED (
+    SELECT j.id
+    FROM unnest(%(ids)s::bigint[]) AS listed (id)
+    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[listed.id])
+    WHERE coalesce(j.finished_at <= %(until)s::timestamptz, false)
+    FOR UPDATE OF j SKIP LOCKED
+),
+gone AS (
+    DELETE FROM pgjobs_job AS j
+    USING old
+    WHERE j.id = ANY (ARRAY[old.id])
+    RETURNING j.id
+),
+history AS (
+    DELETE FROM pgjobs_attempt AS a
+    USING gone
+    WHERE a.job_id = ANY (ARRAY[gone.id])
+)
+SELECT id FROM gone

@@ -1,0 +1,262 @@
+"""The leader's own VACUUM: when it is due, that it gives way, who may do it, and that it ends with the worker."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+
+from django_pgjobs import clock, store
+from django_pgjobs.maintenance import vacuuming as room
+from django_pgjobs.maintenance.vacuuming import AFTER_FAILURE_SECONDS, LOOK_SECONDS, Session, Table, Vacuumer
+from django_pgjobs.worker.connection import LOCK_TIMEOUT, WorkerConnection
+from tests.plugins.fix_db import RawDatabase, blocked_by, wait_until
+
+Time = Callable[[float], None]
+COUNT = "SELECT pg_stat_get_vacuum_count(%s::regclass)"
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    """The worker's own clock stands still; a test moves it on."""
+    now = [1000.0]
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+
+    def passes(seconds: float) -> None:
+        now[0] += seconds
+
+    return passes
+
+
+@pytest.fixture
+def quiet(raw: RawDatabase) -> Iterator[None]:
+    """Nobody else vacuums, and nothing is dead."""
+    for table in ("pgjobs_job", "pgjobs_claim"):
+        raw.query(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+        raw.query(f"VACUUM {table}")
+    yield
+    for table in ("pgjobs_job", "pgjobs_claim"):
+        raw.query(f"ALTER TABLE {table} RESET (autovacuum_enabled)")
+
+
+def session() -> Session:
+    return WorkerConnection("default", "pgjobs test vacuum", statement_seconds=None)
+
+
+def die(raw: RawDatabase, count: int) -> None:
+    """Let rows of the job table die, and wait until the server's statistics know."""
+    before = raw.value("SELECT pg_stat_get_dead_tuples('pgjobs_job'::regclass)")
+    raw.query("INSERT INTO pgjobs_job (name, payload) SELECT 'dead', '{}' FROM generate_series(1, %s)", [count])
+    raw.query("DELETE FROM pgjobs_job WHERE name = 'dead'")
+    raw.query("SELECT pg_stat_force_next_flush()") if raw.raw.info.server_version >= 150000 else None
+    known = "SELECT pg_stat_get_dead_tuples('pgjobs_job'::regclass)"
+    wait_until(lambda: raw.value(known) >= before + count, 20, "the statistics know")
+
+
+def settle(vacuumer: Vacuumer, raw: RawDatabase) -> None:
+    """Tick until nothing runs."""
+
+    def ended() -> bool:
+        if vacuumer.running is not None:
+            vacuumer.tick(raw)
+        return vacuumer.running is None
+
+    vacuumer.tick(raw)
+    wait_until(ended, 30, "the VACUUM has ended")
+
+
+@pytest.mark.parametrize(
+    ("dead", "alive", "due"),
+    [(299_999, 0, False), (300_000, 0, True), (300_000, 10_000_000, True), (300_000, 10_000_001, False)],
+)
+def test_it_is_due_when_much_has_died_and_no_less_than_a_share(dead: int, alive: int, due: bool) -> None:
+    [jobs, _] = Vacuumer(session).tables
+    assert jobs.is_due(store.Dead(dead, alive, True, "")) is due
+
+
+def test_what_the_last_one_could_not_clean_up_does_not_bring_the_next() -> None:
+    """An old snapshot keeps it; only what dies on top counts, and less when autovacuum has been there."""
+    table = Table("pgjobs_job", 100, 0.03)
+
+    def found(dead: int) -> store.Dead:
+        return store.Dead(dead, 0, True, "")
+
+    assert table.is_due(found(150))
+    table.settled = False
+    assert [table.is_due(found(dead)) for dead in (150, 249, 250)] == [False, False, True]
+    assert [table.is_due(found(dead)) for dead in (30, 129, 130)] == [False, False, True]
+
+
+def test_it_vacuums_what_is_due_and_rests(
+    raw: RawDatabase, quiet: None, time: Time, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a connection of its own, without ANALYZE; the room is free again."""
+    vacuumer = Vacuumer(session)
+    vacuumer.tables[0].died = 1000
+    before, analysed = (
+        raw.value(COUNT, ["pgjobs_job"]),
+        raw.value("SELECT pg_stat_get_analyze_count('pgjobs_job'::regclass)"),
+    )
+    settle(vacuumer, raw)
+    assert raw.value(COUNT, ["pgjobs_job"]) == before, "nothing is dead"
+    die(raw, 1500)
+    settle(vacuumer, raw)
+    assert raw.value(COUNT, ["pgjobs_job"]) == before, "it looks now and then only"
+    time(LOOK_SECONDS)
+    with caplog.at_level(logging.INFO, "django_pgjobs"):
+        settle(vacuumer, raw)
+    wait_until(lambda: raw.value(COUNT, ["pgjobs_job"]) == before + 1, 20, "it was vacuumed")
+    assert "table was vacuumed table=pgjobs_job" in caplog.text
+    assert raw.value("SELECT pg_stat_get_analyze_count('pgjobs_job'::regclass)") == analysed
+    assert raw.value("SELECT pg_stat_get_dead_tuples('pgjobs_job'::regclass)") == 0
+    time(LOOK_SECONDS)
+    settle(vacuumer, raw)
+    assert raw.value(COUNT, ["pgjobs_job"]) == before + 1
+
+
+def test_switched_off_it_does_not_look(raw: RawDatabase, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.PGJOBS = {"VACUUM": False}
+    monkeypatch.setattr(store, "read_dead", lambda db, table: pytest.fail("looked"))
+    Vacuumer(session).tick(raw)
+
+
+@pytest.mark.parametrize("table", list(store.VACUUMS))
+def test_a_table_that_is_locked_is_left_alone(raw: RawDatabase, other: RawDatabase, quiet: None, table: str) -> None:
+    """It never waits in the queue for somebody's lock, where all of our statements would stand behind it."""
+    before = raw.value(COUNT, [table])
+    other.query(f"LOCK TABLE {table} IN SHARE UPDATE EXCLUSIVE MODE")
+    ours = session()
+    store.VACUUMS[table](ours)
+    assert raw.value(COUNT, [table]) == before
+    other.rollback()
+    store.VACUUMS[table](ours)
+    wait_until(lambda: raw.value(COUNT, [table]) == before + 1, 20, "it was vacuumed")
+    ours.close()
+
+
+def test_its_connection_bounds_waits_for_locks_and_nothing_else(committed: None) -> None:
+    ours = WorkerConnection("default", "pgjobs test vacuum", statement_seconds=None)
+    shown = {key: ours.connection.execute(f"SHOW {key}").fetchone() for key in ("statement_timeout", "lock_timeout")}
+    assert shown == {"statement_timeout": ("0",), "lock_timeout": (LOCK_TIMEOUT,)}
+    assert not ours.cut_if_mute(1e12)
+    ours.close()
+
+
+@pytest.fixture
+def long_vacuum(raw: RawDatabase, other: RawDatabase, quiet: None, monkeypatch: pytest.MonkeyPatch) -> Vacuumer:
+    """A VACUUM that holds the table and goes on for long, as those of large tables do."""
+
+    def slow(db: Any) -> None:
+        # Throttled to a crawl by the server's own brake.
+        db.connection.execute("SET vacuum_cost_delay = 100; ")
+        db.connection.execute("SET vacuum_cost_limit = 1")
+        store_vacuum(db)
+
+    raw.query("INSERT INTO pgjobs_job (name, payload) SELECT 'alive', '{}' FROM generate_series(1, 20000)")
+    store_vacuum = store.VACUUMS["pgjobs_job"]
+    monkeypatch.setattr(store, "VACUUMS", {"pgjobs_job": slow})
+    vacuumer = Vacuumer(session)
+    vacuumer.tables[0].died = 1000
+    die(raw, 20_000)
+    vacuumer.tick(raw)
+    wait_until(lambda: is_vacuuming(raw), 20, "it vacuums")
+    return vacuumer
+
+
+def is_vacuuming(raw: RawDatabase) -> bool:
+    return bool(raw.value("SELECT count(*) FROM pg_stat_progress_vacuum WHERE relid = 'pgjobs_job'::regclass"))
+
+
+def test_it_gives_way_to_whoever_waits_for_the_table(
+    raw: RawDatabase,
+    db_connection: Callable[..., RawDatabase],
+    background: Any,
+    long_vacuum: Vacuumer,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A migration: else it would wait for the VACUUM, and every claim for the migration."""
+    migration = db_connection()
+    altered = background(migration.query, "ALTER TABLE pgjobs_job ADD CONSTRAINT shop CHECK (id > 0) NOT VALID")
+    assert long_vacuum.running is not None
+    assert long_vacuum.running.session is not None
+    wait_until(lambda: blocked_by(raw, long_vacuum.running.session.pid), 20, "it waits")  # type: ignore[union-attr]
+    with caplog.at_level(logging.INFO, "django_pgjobs"):
+        long_vacuum.tick(raw)
+    altered.result(20)
+    raw.query("ALTER TABLE pgjobs_job DROP CONSTRAINT shop")
+    wait_until(lambda: not is_vacuuming(raw), 20, "it has ended")
+    settle(long_vacuum, raw)
+    assert "VACUUM is cancelled, somebody waits for the table" in caplog.text
+    assert long_vacuum.tables[0].rest_until > clock.monotonic() + AFTER_FAILURE_SECONDS / 2
+
+
+def test_it_is_left_alone_while_nobody_waits_and_ends_with_the_worker(raw: RawDatabase, long_vacuum: Vacuumer) -> None:
+    """W8: a resignation is not delayed by it."""
+    running = long_vacuum.running
+    long_vacuum.tick(raw)
+    assert long_vacuum.running is running
+    assert is_vacuuming(raw)
+    long_vacuum.leave(raw)
+    assert long_vacuum.running is None
+    wait_until(lambda: not is_vacuuming(raw), 20, "it has ended")
+    long_vacuum.leave(raw)
+
+
+def test_a_role_that_may_not_is_told_once_what_to_grant(
+    raw: RawDatabase, quiet: None, time: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is tried, nothing fails."""
+    known = connection.get_connection_params()
+    raw.query("DROP ROLE IF EXISTS shop_worker")
+    raw.query("CREATE ROLE shop_worker LOGIN")
+    die(raw, 1500)
+    try:
+        with psycopg.connect(
+            dbname=known["dbname"], host=known.get("host"), port=known.get("port"), user="postgres", autocommit=True
+        ) as plain:
+            plain.execute("SET ROLE shop_worker")
+            limited = RawDatabase(plain)
+            vacuumer = Vacuumer(lambda: pytest.fail("connected"))
+            for table in vacuumer.tables:
+                table.died = 0
+            for _ in range(2):
+                vacuumer.tick(limited)
+                time(LOOK_SECONDS)
+            found = store.read_dead(limited, "pgjobs_job")
+    finally:
+        raw.query("DROP ROLE shop_worker")
+    assert found is not None
+    assert not found.allowed
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "GRANT MAINTAIN ON pgjobs_job, pgjobs_claim" in caplog.text
+    own = store.read_dead(raw, "pgjobs_job")
+    assert own is not None
+    assert own.allowed
+
+
+def test_a_server_that_refuses_is_told_and_asked_later(
+    raw: RawDatabase, quiet: None, time: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    """W10: no connection to be had; pruning goes on, and so does everything else."""
+
+    def refuses() -> Session:
+        raise psycopg.OperationalError("too many connections")
+
+    vacuumer = Vacuumer(refuses)
+    vacuumer.tables[0].died = 0
+    settle(vacuumer, raw)
+    assert "VACUUM failed, tried again later table=pgjobs_job: too many connections" in caplog.text
+    time(LOOK_SECONDS)
+    vacuumer.tables = vacuumer.tables[:1]
+    vacuumer.tick(raw)
+    before = vacuumer.running
+    time(AFTER_FAILURE_SECONDS)
+    vacuumer.tick(raw)
+    assert (before, vacuumer.running is None) == (None, False)
+    settle(vacuumer, raw)
+    assert store.read_dead(raw, "no_such_table") is None
+    assert room.CLAIMS_DIED < room.JOBS_DIED
