@@ -19,6 +19,10 @@ class Plan:
         """Return how many jobs or rows stand for ``full``; a multiple of ten."""
         return max(least, round(full * self.scale / 10) * 10)
 
+    def fixed(self, full: int, quick: int) -> int:
+        """Return how many of something that no number of rows changes."""
+        return quick if self.quick else full
+
     def rounds(self, full: int) -> int:
         """Return how many times to measure."""
         return min(2, full) if self.quick else full

@@ -1,6 +1,7 @@
-"""Deleting what has ended, beside a worker: stands in for the leader's duty, whose batches it has.
+"""Deleting ended jobs beside a worker, oldest first and as many as have ended meanwhile: a history of constant size.
 
-Only jobs that ended after ``since`` go, so that a benchmark can keep others.
+Stands for the pruning of a worker, whose retention is a time: at whatever rate a benchmark runs, that would keep
+another number of jobs.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ from dataclasses import dataclass, field
 
 from django.db import connection
 
-BATCH = 5000
-KEPT_SECONDS = 1.0
-"""How long a job is kept after its end."""
+BATCH = 1000
+REST_SECONDS = 0.05
 
 _DELETE = """
-WITH old AS (
+WITH old AS MATERIALIZED (
     SELECT id, finished_at FROM pgjobs_job
-    WHERE outcome = 'succeeded' AND finished_at > to_timestamp(%s)
-      AND finished_at < statement_timestamp() - make_interval(secs => %s)
+    WHERE outcome = 'succeeded' AND finished_at >= to_timestamp(%s)
     ORDER BY finished_at LIMIT %s FOR UPDATE SKIP LOCKED
 ), gone AS (
-    DELETE FROM pgjobs_job WHERE id IN (SELECT id FROM old)
+    DELETE FROM pgjobs_job WHERE id = ANY (ARRAY (SELECT id FROM old))
+), history AS (
+    DELETE FROM pgjobs_attempt WHERE job_id = ANY (ARRAY (SELECT id FROM old))
 )
 SELECT count(*), extract(epoch FROM max(finished_at))::float8 FROM old
 """
@@ -29,11 +30,12 @@ SELECT count(*), extract(epoch FROM max(finished_at))::float8 FROM old
 
 @dataclass(slots=True)
 class Pruner:
-    """Deletes in batches, on a thread and a connection of its own, until told to stop."""
+    """Deletes in batches on a thread and a connection of its own; ``ended`` says how many may go in all."""
 
-    since: float
+    ended: int = 0
     deleted: int = 0
     failure: BaseException | None = None
+    _since: float = 0.0
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread = field(init=False)
 
@@ -51,8 +53,8 @@ class Pruner:
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                if self._delete() < BATCH:
-                    self._stop.wait(0.2)
+                if self.ended - self.deleted < BATCH or not self._delete():
+                    self._stop.wait(REST_SECONDS)
         except BaseException as failure:
             self.failure = failure
         finally:
@@ -60,9 +62,9 @@ class Pruner:
 
     def _delete(self) -> int:
         with connection.cursor() as cursor:
-            cursor.execute(_DELETE, [self.since, KEPT_SECONDS, BATCH])
+            cursor.execute(_DELETE, [self._since, BATCH])
             count, until = cursor.fetchone()
-        # Begin where the last batch ended: what lies before are dead entries of the index.
-        self.since = max(self.since, (until or 0.0) - 1.0)
+        # Begin where this batch ended: what lies before are dead entries of the index.
+        self._since = until or self._since
         self.deleted += count
         return int(count)

@@ -90,8 +90,13 @@ def finished() -> int:
 
 
 def unfinished() -> bool:
-    """Return whether a job has not ended."""
-    return bool(value("SELECT EXISTS (SELECT FROM pgjobs_job WHERE finished_at IS NULL AND hold IS NULL)"))
+    """Return whether a job has not ended.
+
+    The youngest is looked at first: while somebody pins a snapshot, the search walks over all that has ended.
+    """
+    return bool(
+        value("SELECT coalesce((SELECT finished_at IS NULL FROM pgjobs_job ORDER BY id DESC LIMIT 1), false)")
+    ) or bool(value("SELECT EXISTS (SELECT FROM pgjobs_job WHERE finished_at IS NULL AND hold IS NULL)"))
 
 
 def span() -> tuple[float, float]:

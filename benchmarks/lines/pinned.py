@@ -27,6 +27,7 @@ def measure(plan: Plan) -> Result:
     }
     figures = [
         Figure("last_of_first", "last tenth ÷ first tenth, pinned", pinned[-1] / pinned[0], "×", at_least(0.9)),
+        Figure("slowest", "slowest tenth ÷ fastest tenth, pinned", min(pinned) / max(pinned), "×"),
         Figure("last_of_first_free", "last tenth ÷ first tenth, nobody in the way", free[-1] / free[0], "×"),
         Figure("pinned_of_free", "all of it, pinned ÷ free", _time(free) / _time(pinned), "×"),
     ]

@@ -16,7 +16,7 @@ PRODUCERS = (1, 4)
 def measure(plan: Plan) -> Result:
     """Let so many processes insert by turns in both ways; a round's rate is that of all together."""
     figures = []
-    singles = plan.count(500, least=100)
+    singles = plan.fixed(400, quick=100)
     for number in PRODUCERS:
         tables.empty()
         producers = [_start() for _ in range(number)]

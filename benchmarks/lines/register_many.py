@@ -20,7 +20,7 @@ COLUMNS = "name, queue, priority, max_attempts, timeout_seconds, payload, header
 
 def measure(plan: Plan) -> Result:
     """Measure in turns, one commit each."""
-    count = plan.count(20_000, least=2000)
+    count = plan.fixed(10_000, quick=2000)
     ours: list[float] = []
     copy: list[float] = []
     for turn in range(plan.rounds(7)):

@@ -21,8 +21,8 @@ def measure(plan: Plan) -> Result:
     """Measure with an empty history, then with a long one."""
     kept = plan.count(10_000_000, least=20_000)
     seconds = plan.seconds(20.0)
-    none, none_curve, none_raw = _run(0, seconds)
-    many, many_curve, many_raw = _run(kept, seconds)
+    none, none_curve, none_raw = _run(plan, 0, seconds)
+    many, many_curve, many_raw = _run(plan, kept, seconds)
     tables.empty()
     figures = [
         Figure("none_kept", "with no ended jobs kept", none, "jobs/s"),
@@ -34,20 +34,20 @@ def measure(plan: Plan) -> Result:
     ]
     return Result(
         figures,
-        f"{seconds:g} s each; deleted {pruning.KEPT_SECONDS:g} s after their end",
+        f"{seconds:g} s each; the oldest are deleted, as many as end",
         {"none kept": none_curve, f"{kept:,} kept": many_curve},
         {"none": none_raw, "many": many_raw},
     )
 
 
-def _run(kept: int, seconds: float) -> tuple[float, Series, dict[str, Any]]:
+def _run(plan: Plan, kept: int, seconds: float) -> tuple[float, Series, dict[str, Any]]:
     with workers.working(processes=2) as worker:
         tables.seed(kept, kind="finished")
         tables.vacuum()
+        plan.server.settle()
         before = tables.shape()
-        since = float(tables.value("SELECT extract(epoch FROM clock_timestamp())"))
-        with pruning.Pruner(since) as pruner:
-            curve, total = _feed(seconds)
+        with pruning.Pruner() as pruner:
+            curve, total = _feed(seconds, pruner)
             workers.until_idle(worker)
         after = tables.shape()
     updates = max(after["updates"] - before["updates"], 1.0)
@@ -63,13 +63,14 @@ def _run(kept: int, seconds: float) -> tuple[float, Series, dict[str, Any]]:
     return total / seconds, curve, raw
 
 
-def _feed(seconds: float) -> tuple[Series, int]:
+def _feed(seconds: float, pruner: pruning.Pruner) -> tuple[Series, int]:
     """Keep a small backlog for so long; return jobs ended per second, second by second, and all that ended."""
     curve: Series = []
     registered = ended = 0
     began = mark = time.monotonic()
     while (now := time.monotonic()) < began + seconds:
         backlog = int(tables.value(COUNT_BACKLOG, BACKLOG + CHUNK))
+        pruner.ended = registered - backlog
         if now - mark >= 1.0:
             done = registered - backlog
             curve.append((round(now - began, 1), (done - ended) / (now - mark)))

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,11 +16,12 @@ from benchmarks import stamps, workers
 from benchmarks.figures import percentile, rounded
 from benchmarks.peers.environments import Environment, environment
 from benchmarks.peers.known import Peer
-from benchmarks.peers.side import WARM_UP
+from benchmarks.peers.side import HELLO, WARM_UP
 from benchmarks.plan import Plan
 from benchmarks.server import PREFIX
 
 WORK_SECONDS = 600
+SERVE_SECONDS = 60
 
 
 def race(peer: Peer, plan: Plan) -> dict[str, Any]:
@@ -44,10 +44,10 @@ def race(peer: Peer, plan: Plan) -> dict[str, Any]:
     best = max(found["settings"], key=lambda tried: max(tried["rates"]))
     found |= {"best": best["setting"], "drain": max(best["rates"])}
     with Track(peer, home, plan) as track:
-        enqueued = plan.count(2000, least=100)
+        enqueued = plan.fixed(1500, quick=100)
         found["enqueue"] = rounded(enqueued / track.ask("enqueue", str(enqueued))["seconds"])
     with Track(peer, home, plan) as track:
-        waits = track.pickup(plan.count(400, least=60))
+        waits = track.pickup(plan.fixed(300, quick=60))
     found |= {"p50": rounded(percentile(waits, 0.5)), "p99": rounded(percentile(waits, 0.99))}
     return found
 
@@ -113,9 +113,9 @@ class Track:
     def _serving(self, path: str) -> Iterator[None]:
         serving = self._start("serve", json.dumps(self._peer.idle), path)
         try:
-            time.sleep(3.0)
-            if serving.poll() is not None:
-                self._finish(serving, "serve")
+            self._finish(self._start("hello", "", path), "hello")
+            if stamps.wait_for(path, HELLO, SERVE_SECONDS) is None:
+                raise workers.BenchmarkError(f"{self._peer.name}: its worker does not start")
             yield
             serving.send_signal(signal.SIGTERM)
             serving.communicate(timeout=30)

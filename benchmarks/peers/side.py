@@ -7,6 +7,7 @@
 * ``work SETTING``      run a worker until nothing is left (SETTING is JSON)
 * ``serve SETTING``     run a worker until SIGTERM
 * ``enqueue N``         enqueue N jobs one by one, a commit each; answers with the seconds
+* ``hello ''``          enqueue the job by which a worker shows that it serves
 * ``pickup N``          enqueue N jobs that note their start, with pauses; answers with when each call returned
 """
 
@@ -26,6 +27,8 @@ from benchmarks import stamps
 URL = os.environ.get("PEER_URL", "")
 STAMPS = os.environ.get("PEER_STAMPS", "")
 WARM_UP = 20
+HELLO = -1
+"""The number of the job by which a worker shows that it serves."""
 
 
 class Side(Protocol):
@@ -63,6 +66,8 @@ async def _do(side: Side, verb: str, argument: str) -> None:
             await side.enqueuing(lambda enqueue: _fill(enqueue, int(argument)))
         case "enqueue":
             await side.enqueuing(lambda enqueue: _enqueue(enqueue, int(argument)))
+        case "hello":
+            await side.enqueuing(lambda enqueue: enqueue("note", [HELLO]))
         case "pickup":
             await side.enqueuing(lambda enqueue: _pickup(enqueue, int(argument)))
         case _:
