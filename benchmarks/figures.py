@@ -114,7 +114,7 @@ def tenths(began: float, ends: Sequence[float], count: int) -> list[float]:
 def shown(value: float, unit: str) -> str:
     """Return a value as people read it."""
     if unit == "×":
-        return f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
+        return f"{value:.3f}" if value < 0.1 else f"{value:.2f}" if value < 10 else f"{value:,.0f}"
     if value and abs(value) < 0.1:
         return f"{value:.3g} {unit}".rstrip()
     return f"{value:,.0f} {unit}".rstrip() if abs(value) >= 100 else f"{value:.3g} {unit}".rstrip()

@@ -11,6 +11,7 @@ import psycopg
 from psycopg import sql
 
 PREFIX = "pgjobs_bench"
+RUN = "pgjobs_bench run"
 RUN_LOCK = 0x70676A62
 """Key of the advisory lock that a run holds in the database of DATABASE_URL."""
 
@@ -20,7 +21,7 @@ class Server:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._connection = psycopg.connect(_for_libpq(url), autocommit=True)
+        self._connection = psycopg.connect(_for_libpq(url), autocommit=True, application_name=RUN)
 
     def url(self, name: str) -> str:
         """Return the URL of another database on the same server."""
@@ -28,7 +29,9 @@ class Server:
 
     def take_the_turn(self) -> bool:
         """Return whether no other run is on this server; until ``close`` none can begin."""
-        return bool(self.value("SELECT pg_try_advisory_lock(%s)", RUN_LOCK))
+        # An advisory lock is one database's, so a run that was started from another is looked for by its name.
+        others = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND pid <> pg_backend_pid()"
+        return bool(self.value("SELECT pg_try_advisory_lock(%s)", RUN_LOCK)) and not self.value(others, RUN)
 
     def make(self, name: str) -> str:
         """Make a database anew and return its URL."""

@@ -22,6 +22,7 @@ READY = re.compile(r"executor is ready")
 COSTS = re.compile(r"(statements|cpu_supervisor|cpu_executors)=([\d.]+)")
 BOOT_SECONDS = 120.0
 PATIENCE_SECONDS = 900.0
+WARM_UP_JOBS = 3000
 
 
 class BenchmarkError(Exception):
@@ -86,6 +87,13 @@ def working(
     finally:
         process.kill()
         process.wait()
+
+
+def warm_up(worker: Worker) -> None:
+    """Let a worker prepare its statements and learn how short no-ops are; then leave no job behind."""
+    tables.register(WARM_UP_JOBS)
+    until_idle(worker)
+    tables.clear_jobs()
 
 
 def drained(worker: Worker, count: int) -> float:

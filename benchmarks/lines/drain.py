@@ -19,6 +19,7 @@ def measure(plan: Plan) -> Result:
     for _ in range(plan.rounds(3)):
         for number in PROCESSES:
             with workers.working(processes=number) as worker:
+                workers.warm_up(worker)
                 tables.register(count)
                 rates[number].append(count / workers.drained(worker, count))
             costs.append({"processes": number, **worker.costs})

@@ -16,6 +16,7 @@ def measure(plan: Plan) -> Result:
     count = plan.count(1_000_000, least=5000)
     with workers.working(processes=2, weigh=0.02 if plan.scale < 0.1 else 0.1) as worker:
         ahead = float(tables.value("SELECT extract(epoch FROM clock_timestamp())")) - time.time()
+        workers.warm_up(worker)
         tables.seed(count)
         workers.drained(worker, count)
         ends = tables.ends_of_tenths()

@@ -40,6 +40,7 @@ def _time(rates: list[float]) -> float:
 
 def _rates(count: int) -> list[float]:
     with workers.working(processes=2) as worker:
+        workers.warm_up(worker)
         tables.register(count)
         workers.drained(worker, count)
         return tenths(tables.span()[0], tables.ends_of_tenths(), count)

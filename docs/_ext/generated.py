@@ -633,7 +633,7 @@ def speed_peers() -> str:
 
 
 def _share(theirs: float, ours: float | None) -> str:
-    return f"{theirs / ours:.2g}" if ours else "–"
+    return shown(theirs / ours, "×") if ours else "–"
 
 
 def speed_peer_notes() -> str:
@@ -648,9 +648,10 @@ def speed_plots() -> str:
     raced = [part for part in found["peers"].values() if "skipped" not in part]
     if ours := report.our_drain(found):
         ceiling = report.value(found, "drain", "ceiling")
-        rows = [("django-pgjobs", ours), *((part["name"], part["drain"]) for part in raced)]
-        rows += [("claim + finalise in SQL alone", ceiling)] if ceiling else []
-        drawn.append(plots.bars("No-op jobs a second", rows, ""))
+        rates = [("django-pgjobs", ours), *((part["name"], part["drain"]) for part in raced)]
+        rates += [("claim + finalise in SQL alone", ceiling)] if ceiling else []
+        rows = [(name, rate / ours) for name, rate in rates]
+        drawn.append(plots.bars("No-op jobs a second, ours is 1", rows, "×"))
     waits = [report.value(found, "pickup", name) for name in ("p50", "p99")]
     for name, wait in zip(("p50", "p99"), waits, strict=True):
         if wait:
