@@ -22,6 +22,7 @@ from tests.plugins.fix_db import (
     register,
     wait_until,
 )
+from tests.plugins.sabotage import sabotage
 
 SUMMARY = "Declined: card refused ← OSError: line is down"
 
@@ -416,3 +417,53 @@ def test_backends_of_a_dead_executor_are_ended(raw: RawDatabase, other: RawDatab
     wait_until(lambda: store.terminate_backends(raw, "pgjobs executor 1") == 0, 10, "its server process has ended")
     with pytest.raises(Exception, match="terminat"):
         other.query("SELECT 1")
+
+
+# Ends of which nothing is kept
+
+
+def test_an_end_that_keeps_nothing_takes_the_history_along(raw: RawDatabase) -> None:
+    """P28 X7: the ledger's row can go then, and no rescue finds anything."""
+    one, other_one = register(2)
+    first = claim(raw, 2)
+    store.finalise_retry(raw, first.ends(cause="failed", seconds=1.0, failure=FAILURE), AUTHOR)
+    second = claim(raw, 2)
+    store.delete_claims(raw, [str(first.claim_id)])
+    ends = second.ends()
+    assert store.finalise_delete(raw, ends[:1]) == [one]
+    assert list(Job.objects.values_list("pk", flat=True)) == [other_one]
+    assert set(Attempt.objects.values_list("job_id", flat=True)) == {other_one}
+    assert store.finalise_delete(raw, ends) == [other_one], "what is gone is no error"
+    assert store.delete_claims(raw, [str(second.claim_id)]) == 1
+    assert (Attempt.objects.count(), Claim.objects.count()) == (0, 0)
+
+
+WAITED = "    WHERE NOT j.waited"
+
+
+def test_a_job_that_somebody_waits_for_is_left_to_be_ended_with_its_row(raw: RawDatabase) -> None:
+    waited, plain = register(2)
+    claimed = claim(raw, 2)
+    assert store.mark_waited(raw, waited) is False
+    assert store.finalise_delete(raw, claimed.ends()) == [plain]
+    assert store.finalise_success(raw, claimed.ends(result="1")[:1], AUTHOR) == [waited]
+
+
+def test_without_its_guard_a_waiter_would_lose_the_result(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sabotaged twin of the test above."""
+    [waited] = register()
+    claimed = claim(raw)
+    store.mark_waited(raw, waited)
+    sabotage(monkeypatch, "finalise_delete", WAITED, "    WHERE true")
+    assert store.finalise_delete(raw, claimed.ends()) == [waited]
+
+
+def test_a_delete_waits_for_nobody_who_holds_a_row_however_lightly(raw: RawDatabase, other: RawDatabase) -> None:
+    """FOR KEY SHARE, as the insert of a row that points to the job takes it, is enough to refuse a DELETE."""
+    held, free = register(2)
+    claimed = claim(raw, 2)
+    other.query("SELECT id FROM pgjobs_job WHERE id = %s FOR KEY SHARE", [held])
+    raw.query("SET lock_timeout = '2s'")
+    assert store.finalise_delete(raw, claimed.ends()) == [free]
+    assert store.finalise_success(raw, claimed.ends(result="1")[:1], AUTHOR) == [held]
+    other.rollback()

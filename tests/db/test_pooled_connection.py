@@ -8,7 +8,7 @@ import pytest
 from django_pgjobs import store
 from django_pgjobs.worker.connection import WorkerConnection
 from tests.e2e import jobs
-from tests.plugins.fix_db import RawDatabase
+from tests.plugins.fix_db import RawDatabase, wait_until
 
 
 def test_a_statement_behind_a_pooler_is_answered_and_leaves_nothing_behind(committed: None, raw: RawDatabase) -> None:
@@ -27,5 +27,21 @@ def test_a_statement_behind_a_pooler_is_answered_and_leaves_nothing_behind(commi
             store.list_pairs(db)
         raw.query("ROLLBACK")
         assert store.list_pairs(db) == [("default", 0)]
+    finally:
+        db.close()
+
+
+def test_a_vacuum_behind_a_pooler_takes_no_transaction_and_sets_nothing(committed: None, raw: RawDatabase) -> None:
+    """A setting would stay on a server process that serves others next."""
+    db = WorkerConnection("default", "pgjobs test pooled", statement_seconds=None)
+    try:
+        db.connection.execute("RESET lock_timeout")
+        db.pooled = True
+        db.connection.prepare_threshold = None
+        counted = "SELECT pg_stat_get_vacuum_count('pgjobs_claim'::regclass)"
+        before = raw.value(counted)
+        store.VACUUMS["pgjobs_claim"](db)
+        wait_until(lambda: raw.value(counted) == before + 1, 20, "it was vacuumed")
+        assert db.connection.execute("SHOW lock_timeout").fetchone() == ("0",)
     finally:
         db.close()
