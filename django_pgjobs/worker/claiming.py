@@ -26,6 +26,8 @@ log = logging.getLogger("django_pgjobs")
 
 BATCH = 500
 LOOK_AGAIN_SECONDS = 0.008
+"""A producer notifies at most every few milliseconds: one that registers right after is told of by nobody."""
+
 PAIRS_FACTOR = 50.0
 DEAF_POLL_SECONDS = 1.0
 HEARD = 1000
@@ -86,6 +88,7 @@ class Claimer(Loop):
         self.next_pairs = 0.0
         self.looked_at = 0.0
         self.stirred_at = 0.0
+        self.settles_at = 0.0
 
     # Asked by other threads
 
@@ -109,15 +112,18 @@ class Claimer(Loop):
                 self.heard.add(pair)
             else:
                 self.next_pairs = 0.0
-            self.notified += 1
-            self.wake.notify_all()
+            self._stir()
 
     def look(self) -> None:
         """Look again from the beginning: something may have become ready that nobody told us of."""
         with self.wake:
             self.next_pairs = 0.0
-            self.notified += 1
-            self.wake.notify_all()
+            self._stir()
+
+    def _stir(self) -> None:
+        self.notified += 1
+        self.settles_at = clock.monotonic() + LOOK_AGAIN_SECONDS
+        self.wake.notify_all()
 
     def halt(self) -> None:
         """Claim nothing more; what is ``busy`` still comes."""
@@ -296,25 +302,33 @@ class Claimer(Loop):
     # Idle
 
     def _rest(self, db: WorkerConnection, notified: int) -> None:
-        """Sleep until a job is due, a registration is heard, or the poll; after a wake-up look again once, soon."""
+        """Sleep until a job is due, a registration is heard, or the poll; but sweep once after all that was heard."""
         longest = (
             self.options.poll_seconds if self.hears.is_set() else min(self.options.poll_seconds, DEAF_POLL_SECONDS)
         )
         pairs = list(self.frontier.reaches)
         due = store.next_due(db, pairs) if pairs else None
         seconds = longest if due is None else min(longest, max(due, 0.0))
-        swept = self.frontier.swept()
-        if swept < self.stirred_at:
+        since, swept = max(self.stirred_at, self.settles_at), self.frontier.swept()
+        if swept < since:
             # Never to sleep before everything was looked at from the beginning: rows come in behind the frontier.
-            next_sweep = self.frontier.next_sweep(self.stirred_at) - clock.monotonic()
-            if self._sleep(max(0.0, min(seconds, DEAF_POLL_SECONDS, next_sweep)), notified):
-                self._look_again(db)
+            self._nap(
+                db, min(seconds, DEAF_POLL_SECONDS), max(self.frontier.next_sweep(since), self.settles_at), notified
+            )
             return
         self.inbox.post("idle", min(swept, self.looked_at))
         if self._sleep(seconds, notified):
-            self._look_again(db)
+            self._look_near(db)
         self.stirred_at = clock.monotonic()
         self.next_pairs = min(self.next_pairs, clock.monotonic() if seconds >= longest else self.next_pairs)
+
+    def _nap(self, db: WorkerConnection, longest: float, until: float, notified: int) -> None:
+        now = clock.monotonic()
+        settling = self.settles_at > now
+        if self._sleep(max(0.0, min(longest, until - now)), notified):
+            self._look_near(db)
+        elif settling:
+            self.frontier.look_near()
 
     def _sleep(self, seconds: float, notified: int) -> bool:
         """Return whether a registration was heard meanwhile."""
@@ -327,10 +341,10 @@ class Claimer(Loop):
             self.stirred_at = clock.monotonic()
         return heard
 
-    def _look_again(self, db: WorkerConnection) -> None:
-        """A producer notifies at most every few milliseconds: one that registered just after is found here."""
+    def _look_near(self, db: WorkerConnection) -> None:
+        """Something was heard of: claim it at once, also where it is a little behind the frontier."""
         with self.wake:
             wanted, halted = self.wanted, self.halted
         self.frontier.look_near()
-        if wanted > 0 and not halted and not self._claim(db, min(wanted, BATCH)):
-            self.stopping.wait(LOOK_AGAIN_SECONDS)
+        if wanted > 0 and not halted:
+            self._claim(db, min(wanted, BATCH))

@@ -8,6 +8,7 @@ left: both are checked, and so is that nothing was logged as a bug of ours.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -43,6 +44,12 @@ def database_url(**changes: Any) -> str:
     return f"postgres://{login}{known['HOST'] or 'localhost'}:{known['PORT'] or 5432}/{known['NAME']}"
 
 
+def _end_with_the_suite() -> None:
+    """A suite that is killed cleans nothing up: its workers would take the jobs of the next one."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, prctl(2)
+
+
 class WorkerProcess:
     """A worker and everything it has started, found by a tag in their environment."""
 
@@ -73,6 +80,7 @@ class WorkerProcess:
                 [*program, "runjobs", *named, *arguments],
                 cwd=environment.pop("PGJOBS_TEST_CWD", str(ROOT)), env=environment,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                preexec_fn=_end_with_the_suite,
             )  # fmt: skip
 
     @property

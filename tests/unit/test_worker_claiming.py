@@ -265,6 +265,37 @@ def test_idle_means_that_everything_was_swept_since_something_was_last_found(
     assert heard.posts[-1] == ("idle", 12.0)
 
 
+def test_a_registration_right_after_one_that_was_heard_does_not_wait_for_the_poll(
+    claimer: Claimer, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer notifies at most every 5 ms. The claim that finds the first, and the one after it, come too early."""
+    now = [10.0]
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+    slept: list[float] = []
+
+    def sleep(seconds: float, notified: int) -> bool:
+        slept.append(seconds)
+        now[0] += seconds
+        return False
+
+    monkeypatch.setattr(claimer, "_sleep", sleep)
+    found = [[claimed(1, queue="a")], [], []]
+    taking(monkeypatch, lambda plan, limit: found.pop(0))
+    claimer.hears.set()
+    claimer.frontier.learn([("a", 0)])
+    claimer.hear(("a", 0))
+    for _ in range(2):
+        claimer._claim(DB, 5)
+        now[0] += 0.001
+    claimer._rest(DB, claimer.notified)
+    assert slept == [pytest.approx(claiming.LOOK_AGAIN_SECONDS - 0.002)]
+    assert claimer.frontier.reaches["a", 0].near_due < 0
+    claimer._claim(DB, 5)
+    claimer._rest(DB, claimer.notified)
+    assert [kind for kind, *_ in heard.posts] == ["claimed", "idle"]
+    assert slept[1:] == [5.0]
+
+
 # Claims whose answer was lost
 
 
