@@ -86,7 +86,8 @@ class Item:
 class Told:
     """What this process has been told of a run that has started here: a wish to cancel it, an interrupt, its lease.
 
-    ``interrupt`` is what to raise in it; ``struck`` says that it was let loose on its thread or task.
+    ``interrupt`` is what to raise in it; ``struck`` says that it was let loose on its thread or task; ``started`` is
+    the instant on the board.
     """
 
     requested: bool = False
@@ -96,6 +97,7 @@ class Told:
     slot: int = 0
     interrupt: type[JobInterrupted] | None = None
     struck: bool = False
+    started: float = 0.0
 
 
 class Guard(Protocol):

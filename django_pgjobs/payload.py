@@ -18,6 +18,8 @@ from django_pgjobs.exceptions import InvalidJob, UnreadablePayload, UnstorableRe
 HIDDEN = "••••"
 """What ``redact`` shows of a sensitive argument."""
 
+_PARTS = frozenset({"args", "kwargs"})
+
 AROUND_ARGUMENTS = 2
 """The payload's own containers, which do not count as the caller's depth."""
 
@@ -51,7 +53,7 @@ def decode_payload(text: str) -> tuple[list[Any], dict[str, Any]]:
     Raises UnreadablePayload.
     """
     payload = decode_result(text)
-    if not isinstance(payload, dict) or not payload.keys() <= {"args", "kwargs"}:
+    if not isinstance(payload, dict) or not payload.keys() <= _PARTS:
         raise UnreadablePayload('A payload is a JSON object with "args" and "kwargs" and nothing else.')
     args, kwargs = payload.get("args", []), payload.get("kwargs", {})
     if not isinstance(args, list) or not isinstance(kwargs, dict):
@@ -64,6 +66,9 @@ def encode_result(value: Any, limit: int) -> str:
 
     Raises UnstorableResult, also for whatever the value's own methods raise.
     """
+    plain = codec.write_plain(value)
+    if plain is not None and len(plain) <= limit:
+        return plain
     try:
         text, size = codec.write(value)
     except codec.Refused as refusal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import NamedTuple
 from uuid import UUID
 
@@ -37,6 +38,9 @@ class ClaimedJob(NamedTuple):
     error: str
 
 
+_AGE = attrgetter("run_at", "id")
+_PRIORITY = attrgetter("priority")
+
 Spot = tuple[datetime, int]
 """Where a row stands in its pair: (run_at, id)."""
 
@@ -69,7 +73,8 @@ def claim_jobs(
     terms = _terms(claim_id, worker, lease_seconds, allowance_seconds, grace_seconds)
     params = {**_beginnings(pairs), "limit": limit, **terms}
     jobs = [ClaimedJob._make(row) for row in db.fetch("claim_jobs", params)]
-    jobs.sort(key=lambda job: (-job.priority, job.run_at, job.id))
+    jobs.sort(key=_AGE)
+    jobs.sort(key=_PRIORITY, reverse=True)  # which keeps the order of equals
     return jobs
 
 

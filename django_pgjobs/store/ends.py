@@ -77,9 +77,11 @@ def _author(author: Author) -> dict[str, object]:
 def finalise_success(db: Database, ends: Sequence[End], author: Author) -> list[int]:
     """Record that these bodies returned; ``result`` is JSON text taken as it is."""
     items = _array(
-        f'{{"id":{end.id},"claim_id":"{end.claim_id}",'
-        f'"result":{end.result or "null"},"seconds":{end.seconds or 0.0:.6f}}}'
-        for end in ends
+        [
+            f'{{"id":{end.id},"claim_id":"{end.claim_id}",'
+            f'"result":{end.result or "null"},"seconds":{end.seconds or 0.0:.6f}}}'
+            for end in ends
+        ]
     )
     return [row[0] for row in db.fetch("finalise_success", {"items": items, "worker": author.worker})]
 

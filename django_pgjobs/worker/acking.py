@@ -95,7 +95,7 @@ class Acker(Loop):
             else:
                 self.pending[kind].extend(entries)
             self.count += len(entries)
-            self.bytes += sum(_size(end) for _, end in entries)
+            self.bytes += sum([_size(end) for _, end in entries])
             self.wake.notify_all()
 
     def _keeps(self, run: Run, end: End) -> bool:
@@ -205,8 +205,8 @@ class Acker(Loop):
                 reason = finalising.refusal(now)
                 log.warning("lease lost, could not store progress job=%d claim=%s: %s", job_id, claim_id, reason)
 
-    def _some(self, kind: str, most: int) -> list[Entry]:
-        """The first entries of a kind, as many as one statement shall write, and no job twice.
+    def _some(self, kind: str, most: int) -> tuple[list[Entry], int]:
+        """The first entries of a kind and their size, as many as one statement shall write, and no job twice.
 
         Two runs of one job, each of a claim of its own, would share the one answer that its id gets.
         """
@@ -214,19 +214,20 @@ class Acker(Loop):
         ids: set[int] = set()
         size = 0
         with self.wake:
-            for run, end in islice(self.pending[kind], most):
+            for entry in islice(self.pending[kind], most):
+                end = entry[1]
                 if end.id in ids:
                     break
                 ids.add(end.id)
-                entries.append((run, end))
+                entries.append(entry)
                 size += _size(end)
                 if size > STATEMENT_BYTES:
                     break
-        return entries
+        return entries, size
 
     def _flush_some(self, db: WorkerConnection, kind: str, most: int) -> int:
         """Write up to so many of one kind; return how many were tried."""
-        entries = self._some(kind, most)
+        entries, size = self._some(kind, most)
         self._end_backends(db)  # queued by main before these, perhaps a moment ago
         left: list[Busy] = [(kind, entry) for entry in entries]
         try:
@@ -237,26 +238,27 @@ class Acker(Loop):
             raise
         finally:
             # Whatever failed half-way, what was told is told once: a claim counts its jobs down, a callback starts.
-            self._replace(kind, entries, [(other, entry) for other, entry in left if entry[0] not in self.told])
+            self._replace(kind, len(entries), size, [busy for busy in left if busy[1][0] not in self.told])
             self.in_doubt -= self.told
             self.told.clear()
         return len(entries)
 
-    def _replace(self, kind: str, entries: list[Entry], left: list[Busy]) -> None:
+    def _replace(self, kind: str, count: int, size: int, left: list[Busy]) -> None:
         with self.wake:
-            for _ in entries:
-                self.pending[kind].popleft()
+            pending = self.pending[kind]
+            for _ in range(count):
+                pending.popleft()
             for other, entry in left:
                 self.pending[other].append(entry)
-            self.count -= len(entries) - len(left)
-            self.bytes -= sum(_size(end) for _, end in entries)
+            self.count -= count - len(left)
+            self.bytes -= size
             self.bytes += sum(_size(end) for _, (_, end) in left)
             self.busy += len(left)
         if left:
             self.busy_until = clock.monotonic() + BUSY_SECONDS
 
     def _tell_stored(self, kind: str, stored: Sequence[tuple[Run, End, Any]]) -> None:
-        self.told.update(run for run, _, _ in stored)
+        self.told.update([run for run, _, _ in stored])
         if kind != DELETE:
             self.inbox.post("stored", kind, stored)
             return
@@ -283,8 +285,9 @@ class Acker(Loop):
         stored = [(run, end, recorded[end.id]) for run, end in entries if end.id in recorded]
         if stored:
             self._tell_stored(kind, stored)
-        missing = [(run, end) for run, end in entries if end.id not in recorded]
-        return self._resolve(db, kind, missing) if missing else []
+        if len(stored) == len(entries):
+            return []
+        return self._resolve(db, kind, [(run, end) for run, end in entries if end.id not in recorded])
 
     def _keep(self, db: WorkerConnection, entries: list[Entry]) -> list[Busy]:
         """End what was not deleted with its row kept."""
@@ -358,5 +361,6 @@ def _by_rescue(recorded: str | None, end: End) -> bool:
 
 
 def _size(end: End) -> int:
-    failure = end.failure
-    return len(end.result or "") if failure is None else len(failure.traceback) + len(failure.message)
+    if end.failure is None:
+        return len(end.result) if end.result else 0
+    return len(end.failure.traceback) + len(end.failure.message)

@@ -132,26 +132,35 @@ class Buffers:
         It goes back before another starts: behind that one's number on the board it would count as started too.
         """
         items = self.items[name]
-        while items and clock.monotonic() > items[0][0]:
+        if not items:
+            return None
+        now_ns = clock.monotonic_ns()
+        now = now_ns / 1e9
+        while items and now > items[0][0]:
             late.append(items.popleft()[1].run)
-        if late or not items:
+        if late:
             return None
         _, item, cancelled = items.popleft()
-        told = self.told[item.run] = Told(cancelled, slot=slot, trusted_until=self.trusted_until)
+        run = item.run
+        told = self.told[run] = Told(cancelled, "", "", self.trusted_until, slot, started=now)
         self.active += 1
-        self.board.start(slot, item.run, clock.monotonic_ns(), name)
+        self.board.start(slot, run, now_ns, name)
         return item, told
 
-    def finish(self, slot: int, item: Item, decision: Decision, seconds: float) -> None:
-        """Queue the outcome of a job, clear its slot, and send what is queued when it is time."""
+    def finish(self, slot: int, item: Item, decision: Decision, started: float) -> float:
+        """Queue the outcome of a job, clear its slot, send what is queued when it is time; return how long it took."""
+        now = clock.monotonic()
+        seconds = now - started
         self.told.pop(item.run, None)
         self.outbox.put(item.run, seconds, decision)
         self.board.clear(slot)
+        items = self.items
         with self.lock:
             self.active -= 1
-            left = bool(self.items["sync"] or self.items["async"])
+            left = items["sync"] or items["async"]
             leaving = self.draining and not self.active
-        if not left or seconds > SHORT_SECONDS or self.outbox.is_due():
+        if not left or seconds > SHORT_SECONDS or self.outbox.is_due(now):
             self.outbox.flush()
         if leaving:
             self.leave()
+        return seconds

@@ -116,16 +116,17 @@ class Child:
         """Threads that nothing has been sent for."""
         return max(0, self.threads - self.outstanding[False]) if self.room(is_async=False) > 0 else 0
 
-    def add(self, run: Run) -> None:
-        """A run was sent."""
-        self.runs[run.run] = run
-        self.outstanding[run.is_async] += 1
-        self.payload_bytes += run.size
+    def add(self, *runs: Run) -> None:
+        """Runs were sent."""
+        for run in runs:
+            self.runs[run.run] = run
+            self.outstanding[run.is_async] += 1
+            self.payload_bytes += run.size
 
     def remove(self, number: int) -> Run | None:
         """A run ended or came back; None for one that is not known here (any more)."""
         run = self.runs.pop(number, None)
-        if self.state != KILLED:
+        if self.culprits and self.state != KILLED:
             # Of one that is being killed the others must still be known as killed for this one.
             self.culprits.pop(number, None)
         if run is not None:

@@ -236,6 +236,8 @@ class Crew:
 
     def _on_message(self, child: Child, message: channel.Message) -> None:
         match message:
+            case [channel.SUCCEEDED, runs, micros, results]:
+                self.holding.succeeded(child, runs, micros, results)
             case [channel.DONE, items]:
                 self.holding.done(child, items)
             case [channel.BACK, runs, _why]:

@@ -12,13 +12,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Any
 
 from django_pgjobs.attempt import BODY
 from django_pgjobs.registry import registry
 from django_pgjobs.worker import channel
 from django_pgjobs.worker.children import PAYLOAD_BYTES, READY, Child
-from django_pgjobs.worker.runs import SENT, WAITING, Run
+from django_pgjobs.worker.runs import SENT, UNSTOPPED, WAITING, HeldClaim, Run
 
 log = logging.getLogger("django_pgjobs")
 
@@ -41,17 +42,26 @@ class Dispatcher:
 
     def add(self, runs: Iterable[Run], now: float) -> None:
         """Let claimed jobs wait for room, the best first; ``runs`` of one claim are in that order already."""
-        waited = len(self) > 0
+        before = {is_async: len(queue) for is_async, queue in self.waiting.items()}
+        colours: dict[str, bool] = {}
+        callbacks = False
         for run in runs:
             run.state, run.child, run.run, run.since, run.started_at = WAITING, None, 0, now, 0.0
-            definition = registry.find(run.job.name)
+            name = run.job.name
+            if (is_async := colours.get(name)) is None:
+                definition = registry.find(name)
+                is_async = colours[name] = definition is not None and definition.is_async
             # A callback is called in a thread, whatever the body is: there it can be interrupted.
-            run.is_async = definition is not None and definition.is_async and run.kind == BODY
-            self.async_seen = self.async_seen or run.is_async
-            self.waiting[run.is_async].append(run)
-        if waited:
-            for is_async, queue in self.waiting.items():
-                self.waiting[is_async] = deque(sorted(queue, key=lambda r: (-r.job.priority, r.job.run_at, r.job.id)))
+            if run.kind != BODY:
+                is_async, callbacks = False, True
+            run.is_async = is_async
+            self.waiting[is_async].append(run)
+        self.async_seen = self.async_seen or len(self.waiting[True]) > 0
+        for is_async, queue in self.waiting.items():
+            length = before[is_async]
+            # Most claims go on where the one before has ended: then all are in order as they are.
+            if 0 < length < len(queue) and (callbacks or _rank(queue[length]) < _rank(queue[length - 1])):
+                self.waiting[is_async] = deque(sorted(queue, key=_rank))
 
     def suspect(self, runs: Iterable[Run], now: float, *, after: str = "") -> None:
         """These were running when their executor died by itself, or have ended one before: each runs alone.
@@ -111,11 +121,11 @@ class Dispatcher:
         queue = self.waiting[is_async]
         share = max(1, -(-len(queue) // len(ready)))
         for child in sorted(ready, key=lambda child: child.outstanding[is_async]):
+            room, left = min(share, child.room(is_async=is_async)), PAYLOAD_BYTES - child.payload_bytes
             runs: list[Run] = []
-            room, size = min(share, child.room(is_async=is_async)), child.payload_bytes
-            while self._fresh(queue, now) and len(runs) < room and child.payload_bytes <= max(size, PAYLOAD_BYTES):
+            while self._fresh(queue, now) and len(runs) < room and left >= 0:
                 run = queue.popleft()
-                self._assign(child, run, now)
+                left -= run.size
                 runs.append(run)
             self._send(child, runs, now)
 
@@ -124,20 +134,21 @@ class Dispatcher:
             run = next((run for run in self.suspects if not run.after and _is_fresh(run, now)), None)
             if run is not None and child.state == READY and not child.runs:
                 self.suspects.remove(run)
-                self._assign(child, run, now)
                 child.exclusive = True
                 self._send(child, [run], now)
 
-    def _assign(self, child: Child, run: Run, now: float) -> None:
-        self._last += 1
-        run.run, run.child, run.state, run.since, run.collateral = self._last, child, SENT, now, False
-        run.stops = {}
-        child.add(run)
-
     def _send(self, child: Child, runs: list[Run], now: float) -> None:
-        if runs:
-            start_by = min(now + START_WITHIN_SECONDS, min(run.claim.trusted_until for run in runs))
-            child.end.send([channel.RUN, start_by, [_item(run) for run in runs]])
+        if not runs:
+            return
+        number = self._last
+        for run in runs:
+            number += 1
+            run.run, run.child, run.state, run.since, run.collateral = number, child, SENT, now, False
+            run.stops = UNSTOPPED
+        self._last = number
+        child.add(*runs)
+        start_by = min(now + START_WITHIN_SECONDS, min({run.claim for run in runs}, key=_trust).trusted_until)
+        child.end.send([channel.RUN, start_by, list(map(_item, runs))])
 
     def take_back(self, crew: Iterable[Child], wanted: Callable[[Run], bool]) -> None:
         """Ask executors to give back what they have not started of the runs that are ``wanted``."""
@@ -159,10 +170,20 @@ def _is_fresh(run: Run, now: float) -> bool:
     return run.fresh_until >= now and run.claim.trusted_until > now
 
 
-def _item(run: Run) -> list[Any]:
+def _rank(run: Run) -> tuple[int, datetime, int]:
     job = run.job
-    return [
-        run.is_async, run.cancelled, run.run, run.kind, job.id, run.claim.claim_id, job.name, job.attempt,
-        job.max_attempts, run.timeout, job.payload, job.headers, job.queue, job.description, run.told_error,
+    return -job.priority, job.run_at, job.id
+
+
+def _trust(claim: HeldClaim) -> float:
+    return claim.trusted_until
+
+
+def _item(run: Run) -> tuple[Any, ...]:
+    job, kind = run.job, run.kind
+    timeout, error = (job.timeout_seconds, "") if kind == BODY else (run.timeout, run.told_error)
+    return (
+        run.is_async, run.cancelled, run.run, kind, job.id, run.claim.claim_id, job.name, job.attempt,
+        job.max_attempts, timeout, job.payload, job.headers, job.queue, job.description, error,
         job.run_at.timestamp(),
-    ]  # fmt: skip
+    )  # fmt: skip

@@ -82,19 +82,18 @@ class EventLoop:
         """A task is done. Some other job may have cancelled it before its first step: then nothing of it has run."""
         self.tasks.discard(task)
         if item.run in self.buffers.told:
-            self._finish(slot, item, decide.Release("its task was cancelled before it started"), 0.0)
+            self._finish(slot, item, decide.Release("its task was cancelled before it started"), clock.monotonic())
 
     async def serve_one(self, slot: int, item: Item, told: Told) -> None:
         """Run one job that has started, to its queued outcome."""
-        began = clock.monotonic()
         self.doors[item.run] = TaskDoor(told)
         decision = await self._decide(item, told)
         del self.doors[item.run]
-        self._finish(slot, item, decision, clock.monotonic() - began)
+        self._finish(slot, item, decision, told.started)
 
-    def _finish(self, slot: int, item: Item, decision: Decision, seconds: float) -> None:
+    def _finish(self, slot: int, item: Item, decision: Decision, started: float) -> None:
         self.free_slots.append(slot)
-        self.buffers.finish(slot, item, decision, seconds)
+        self.buffers.finish(slot, item, decision, started)
         self.pump()
 
     def interrupt(self, run: int, kind: type[JobInterrupted]) -> None:

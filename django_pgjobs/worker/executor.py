@@ -82,9 +82,9 @@ class Executor:
         poll.register(self.end.sock, select.POLLIN)
         outbox = self.outbox
         while True:
-            outbox.timer_armed = bool(outbox.items) or outbox.timer_armed
+            outbox.timer_armed = outbox.timer_armed or outbox.waits
             if not poll.poll(FLUSH_SECONDS * 1000 if outbox.timer_armed else None):
-                outbox.timer_armed = bool(outbox.items or self.buffers.items["sync"])
+                outbox.timer_armed = outbox.waits or bool(self.buffers.items["sync"])
                 outbox.flush()
                 self.buffers.rouse()
                 continue

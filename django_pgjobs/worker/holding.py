@@ -68,14 +68,17 @@ class Holding:
     def adopt(self, claim_id: str, asked_at: float, jobs: list[ClaimedJob]) -> None:
         """Take over what a claim returned."""
         # Rescued from under this worker and claimed by it again: only the newer run would be read up from here on.
-        before = [run for job in jobs if (run := self.table.held.get(job.id)) is not None]
+        held = self.table.held
+        before = [held[job.id] for job in jobs if job.id in held]
         runs = self.table.adopt(claim_id, asked_at, jobs)
         for run in before:
             self._taken_away(run)
         if self.draining:
             self.give_back(runs)
             return
-        if any(job.ending is not None or job.cancelled for job in jobs) or any(run.size > MOST_CHARS for run in runs):
+        if [job for job in jobs if job.ending is not None or job.cancelled] or max(
+            run.chars for run in runs
+        ) > MOST_CHARS:
             runs = [run for run in runs if self._begin(run)]
         self.dispatcher.add(runs, clock.monotonic())
 
@@ -109,26 +112,35 @@ class Holding:
 
     # From executors
 
-    def done(self, child: Child, items: list[list[Any]]) -> None:
-        """Outcomes of one executor, many at once."""
-        succeeded: list[tuple[Run, End]] = []
-        total = 0.0
+    def succeeded(self, child: Child, runs: list[int], micros: list[int], results: list[str | None]) -> None:
+        """Successes of one executor, many at once: their runs, how many µs each took, what it returned."""
+        entries: list[tuple[Run, End]] = []
         try:
-            for number, seconds, *packed in items:
-                total += seconds
-                # Read before the run is taken off: of one that cannot be read the executor's death tells.
-                decision = None if packed[0] == "succeed" else unpack_decision(packed)
+            for number, took, result in zip(runs, micros, results, strict=True):
+                # Computed before the run is taken off: of one that cannot be read the executor's death tells.
+                seconds = took / 1e6
                 run = child.remove(number)
                 if run is None:
                     continue
-                if decision is None and run.kind == BODY and LOST not in run.stops:
+                if run.kind == BODY and LOST not in run.stops:
                     run.state = ENDING
-                    succeeded.append((run, End(run.job.id, run.claim.claim_id, seconds, result=packed[1])))
+                    entries.append((run, End(run.job.id, run.claim.claim_id, seconds, result)))
                 else:
-                    self._ended(run, decision or decide.Succeed(), seconds)
+                    self._ended(run, decide.Succeed(result), seconds)
         finally:
-            if succeeded:
-                self.acker.put_many(SUCCESS, succeeded)
+            if entries:
+                self.acker.put_many(SUCCESS, entries)
+        child.learn(sum(micros) / 1e6, len(runs))
+
+    def done(self, child: Child, items: list[list[Any]]) -> None:
+        """Outcomes of one executor, of any kind."""
+        total = 0.0
+        for number, seconds, *packed in items:
+            total += seconds
+            decision = unpack_decision(packed)
+            run = child.remove(number)
+            if run is not None:
+                self._ended(run, decision, seconds)
         child.learn(total, len(items))
 
     def back(self, child: Child, numbers: list[int]) -> None:
@@ -277,7 +289,7 @@ class Holding:
         self.lost([(run, action, TAKEN_AWAY)])
 
     def _strike(self, runs: list[Run]) -> None:
-        finished = [claim_id for run in runs if (claim_id := self.table.strike(run)) is not None]
+        finished = self.table.strike(runs)
         if finished:
             self.acker.delete(finished)
         self.last_struck = clock.monotonic()

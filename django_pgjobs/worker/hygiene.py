@@ -141,10 +141,10 @@ def _has_news(connection: Any) -> bool:
 
 def tidy(job: str) -> None:
     """Clean up after a job in its own thread; ``job`` names it for the report. Raises nothing."""
-    if not _mine.wrappers and not _closing_caches():
+    if not _mine.wrappers and not closing_caches():
         return
     try:
-        for alias in _closing_caches():
+        for alias in closing_caches():
             caches[alias].close()
         for connection in list(_mine.wrappers):
             _tidy_connection(connection, job)
@@ -172,7 +172,7 @@ def _zone(connection: Any) -> str:
 
 
 @cache
-def _closing_caches() -> tuple[str, ...]:
+def closing_caches() -> tuple[str, ...]:
     """Aliases of caches that hold something a job's end must close."""
     backends = {alias: import_string(params["BACKEND"]) for alias, params in caches.settings.items()}
     return tuple(alias for alias, backend in backends.items() if backend.close is not BaseCache.close)

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 
-from django_pgjobs import attempt, clock
+from django_pgjobs import attempt
 from django_pgjobs.attempt import Item, Told
 from django_pgjobs.decisions import Decision
 from django_pgjobs.exceptions import JobInterrupted
@@ -61,10 +61,8 @@ class JobThreads:
         while not door.told.struck:
             item, told = self.buffers.next(slot, rouse=seconds >= SHORT_SECONDS)
             door.told = told
-            began = clock.monotonic()
             decision = contextvars.Context().run(self.run, item, told, door)
-            seconds = clock.monotonic() - began
-            self.buffers.finish(slot, item, decision, seconds)
+            seconds = self.buffers.finish(slot, item, decision, told.started)
         hygiene.discard_all()
         self._start_one(slot)
 
@@ -77,7 +75,8 @@ class JobThreads:
     def run(self, item: Item, told: Told, door: Door) -> Decision:
         """Run one job that has started and return what it came to. Raises nothing."""
         try:
-            hygiene.refresh()
+            if door.connections:
+                hygiene.refresh()
             without = read_payload(item, self.database) if item.payload is None else None
             if without is not None:
                 return without
@@ -90,4 +89,5 @@ class JobThreads:
         finally:
             if os.getpid() != self.pid:
                 os._exit(0)
-            hygiene.tidy(f"name={item.name} job={item.id}")
+            if door.connections or hygiene.closing_caches():
+                hygiene.tidy(f"name={item.name} job={item.id}")

@@ -32,19 +32,28 @@ class Outbox:
         self.orphaned = orphaned
         self.pid = os.getpid()
         self.items: deque[list[Any]] = deque()
+        self.successes: deque[tuple[int, int, str | None]] = deque()
         self.since = 0.0
         self.timer_armed = False
         self._flushing = threading.Lock()
 
     def put(self, run: int, seconds: float, decision: Decision) -> None:
         """Queue an outcome."""
-        if not self.items:
+        if not (self.successes or self.items):
             self.since = clock.monotonic()
-        self.items.append([run, round(seconds, 6), *pack_decision(decision)])
+        if type(decision) is decide.Succeed:
+            self.successes.append((run, int(seconds * 1e6), decision.result))
+        else:
+            self.items.append([run, round(seconds, 6), *pack_decision(decision)])
 
-    def is_due(self) -> bool:
+    @property
+    def waits(self) -> bool:
+        """Whether anything is queued."""
+        return bool(self.successes or self.items)
+
+    def is_due(self, now: float) -> bool:
         """Whether what is queued has waited long enough, or no timer would send it."""
-        return clock.monotonic() - self.since > FLUSH_SECONDS or not self.timer_armed
+        return now - self.since > FLUSH_SECONDS or not self.timer_armed
 
     def flush(self) -> None:
         """Send what is queued; blocks until the socket has taken it, and what another thread has begun to send."""
@@ -52,8 +61,31 @@ class Outbox:
             return
         # What was taken and not sent yet must not be passed by a BYE, behind which nothing arrives.
         with self._flushing:
+            while successes := self._some_successes():
+                self._send_successes(successes)
             while items := self._some():
                 self._send(items)
+
+    def _send_successes(self, successes: list[tuple[int, int, str | None]]) -> None:
+        """Send successes as three columns: one list per job would cost more than all the rest of it."""
+        try:
+            self.end.send([channel.SUCCEEDED, *map(list, zip(*successes, strict=True))])
+        except OSError:
+            self.orphaned()
+        except ValueError:
+            self._send([[run, micros / 1e6, *pack_decision(decide.Succeed(text))] for run, micros, text in successes])
+
+    def _some_successes(self) -> list[tuple[int, int, str | None]]:
+        """Take successes that are queued, as many as a frame shall hold. Several threads may take at once."""
+        taken: list[tuple[int, int, str | None]] = []
+        size = 0
+        with suppress(IndexError):
+            while size < FRAME_CHARS:
+                success = self.successes.popleft()
+                taken.append(success)
+                if success[2] is not None:
+                    size += len(success[2])
+        return taken
 
     def _send(self, items: list[list[Any]]) -> None:
         try:

@@ -6,8 +6,9 @@ answer about an earlier dispatch cannot be taken for one about a later.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from django_pgjobs import clock
@@ -45,26 +46,24 @@ class HeldClaim:
     trusted_until: float = 0.0
 
 
-@dataclass(slots=True, eq=False)
+UNSTOPPED: Mapping[str, Stop] = MappingProxyType({})
+
+
 class Run:
     """A claimed job on its way. ``run`` is 0 until it is dispatched; instants are ``clock.monotonic()``.
 
     ``outcome`` is the end that is written after a callback; ``stops`` why it is being stopped, by cause;
     ``collateral`` that its executor was terminated for another; ``alone`` that it may have killed one by itself,
     ``after`` which one: its connections have not been seen to end.
+    One is made per job, so what seldom differs is the class's until it does.
     """
 
-    job: ClaimedJob
-    claim: HeldClaim
     kind: str = BODY
     state: str = WAITING
     run: int = 0
-    chars: int = 0
     is_async: bool = False
     child: Child | None = None
-    since: float = 0.0
     started_at: float = 0.0
-    fresh_until: float = 0.0
     outcome: str = ""
     error: str = ""
     cancelled: bool = False
@@ -72,10 +71,19 @@ class Run:
     cancel_by: str = ""
     cancel_reason: str = ""
     released: bool = False
-    stops: dict[str, Stop] = field(default_factory=dict)
+    stops: Mapping[str, Stop] = UNSTOPPED
     collateral: bool = False
     alone: bool = False
     after: str = ""
+
+    def __init__(
+        self, job: ClaimedJob, claim: HeldClaim, *, chars: int = 0, fresh_until: float = 0.0, since: float = 0.0
+    ) -> None:
+        self.job = job
+        self.claim = claim
+        self.chars = chars
+        self.fresh_until = fresh_until
+        self.since = since
 
     @property
     def fence(self) -> tuple[int, str]:
@@ -120,15 +128,18 @@ class Table:
         self.held.update((run.job.id, run) for run in runs)
         return runs
 
-    def strike(self, run: Run) -> str | None:
-        """Forget a job; return its claim's id if that was its last one."""
-        if self.held.get(run.job.id) is run:
-            del self.held[run.job.id]
-        run.claim.open -= 1
-        if run.claim.open:
-            return None
-        self.claims.pop(run.claim.claim_id, None)
-        return run.claim.claim_id
+    def strike(self, runs: Iterable[Run]) -> list[str]:
+        """Forget jobs; return the ids of the claims that had no others."""
+        held, finished = self.held, []
+        for run in runs:
+            job_id, claim = run.job.id, run.claim
+            if held.get(job_id) is run:
+                del held[job_id]
+            claim.open -= 1
+            if not claim.open:
+                self.claims.pop(claim.claim_id, None)
+                finished.append(claim.claim_id)
+        return finished
 
     def renewed(self, asked_at: float, claim_ids: Iterable[str]) -> None:
         """Trust these claims for another lease, counted from before they were renewed."""

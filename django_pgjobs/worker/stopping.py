@@ -27,7 +27,7 @@ def stop(run: Run, cause: str, ladder: str, since: float) -> None:
     """Begin to stop a run, or to stop it harder; nothing if it is being stopped like this already."""
     known = run.stops.get(cause)
     if known is None or known.rungs != LADDERS[ladder]:
-        run.stops[cause] = Stop(cause, LADDERS[ladder], since)
+        run.stops = {**run.stops, cause: Stop(cause, LADDERS[ladder], since)}
         if run.child is not None:
             advance(run, run.child, since)
 

@@ -69,12 +69,24 @@ def test_both_ends_understand_each_other(sockets: tuple[socket.socket, socket.so
     assert executor.receive() == MESSAGES
 
 
+def test_what_an_executor_writes_is_never_taken_as_marshalled(sockets: tuple[socket.socket, socket.socket]) -> None:
+    """A job may scribble on the socket: bytes made to be unmarshalled could end the supervisor."""
+    end, executor = SupervisorEnd(sockets[0]), ExecutorEnd(sockets[1])
+    run = ["RUN", 1.5, [(False, 7, "é\ud800", None)]]
+    end.send(run)
+    assert executor.receive() == [run]
+    sockets[1].sendall(channel.pack_run(run))
+    assert end.receive() == []
+    assert end.eof
+    assert end.broken
+
+
 def test_the_supervisor_keeps_what_the_socket_does_not_take(sockets: tuple[socket.socket, socket.socket]) -> None:
     end, theirs = SupervisorEnd(sockets[0]), sockets[1]
     long = ["RUN", "x" * 4 * 1024 * 1024]
     end.send(long)
     assert end.kept > 0
-    unpacker = Unpacker()
+    unpacker = Unpacker(trusted=True)
     arrived: list[Any] = []
     while not arrived:
         arrived += unpacker.feed(theirs.recv(1024 * 1024))

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 from django_pgjobs import __version__, clock
-from django_pgjobs.decisions import Succeed
 from django_pgjobs.worker import channel, children
 from django_pgjobs.worker.children import DRAINING, KILLED, READY, STARTING, TERMINATING, Child
 from django_pgjobs.worker.crew import DEAF_SECONDS, SHORT_LIFE_SECONDS, SHORT_LIVES, Crew
-from django_pgjobs.worker.decided import pack_decision
 from django_pgjobs.worker.recycling import Recycling
 from django_pgjobs.worker.runs import Table
 from django_pgjobs.worker.untold import Event
@@ -286,8 +284,10 @@ def test_an_outcome_that_cannot_be_read_leaves_its_run_to_the_death_of_its_execu
     one, two = run_of(10, number=1), run_of(20, number=2)
     child.add(one)
     child.add(two)
+    with pytest.raises(TypeError):
+        holding.succeeded(child, [1, 2], [100_000, "long"], ["1", "2"])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="not a decision"):
-        holding.done(child, [[1, 0.1, *pack_decision(Succeed("1"))], [2, 0.1, "dance"]])
+        holding.done(child, [[2, 0.1, "dance"]])
     assert acking.ids == [10]
     assert child.runs == {2: two}
 

@@ -6,6 +6,7 @@ import threading
 from typing import Any, cast
 
 from django_pgjobs import decisions as decide
+from django_pgjobs.worker import channel
 from django_pgjobs.worker.outbox import Outbox
 from tests.plugins.fix_db import patience
 
@@ -44,4 +45,41 @@ def test_a_flush_waits_for_what_another_thread_has_taken_and_not_sent() -> None:
     sending.join(10)
     leaving.join(10)
     assert end.sent[-1] == "BYE"
-    assert end.sent[0][1][0][0] == 1
+    assert end.sent[0] == [channel.SUCCEEDED, [1], [100_000], ["1"]]
+
+
+class Small:
+    """An end that takes no frame with a long text."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def send(self, message: Any) -> None:
+        if len(repr(message)) > 10_000:
+            raise ValueError("too long")
+        self.sent.append(message)
+
+
+def test_successes_travel_in_columns_and_all_else_one_by_one() -> None:
+    end = Small()
+    outbox = Outbox(cast(Any, end), lambda: None)
+    outbox.put(1, 0.5, decide.Succeed())
+    outbox.put(2, 0.25, decide.Snooze(3.0))
+    outbox.put(3, 0.125, decide.Succeed('"x"'))
+    outbox.flush()
+    assert end.sent == [
+        [channel.SUCCEEDED, [1, 3], [500_000, 125_000], [None, '"x"']],
+        [channel.DONE, [[2, 0.25, "snooze", 3.0]]],
+    ]
+    assert not outbox.waits
+
+
+def test_successes_too_long_for_a_frame_are_told_one_by_one() -> None:
+    """Of a result that no frame takes the job hears as an error; its neighbours' outcomes are not lost with it."""
+    end = Small()
+    outbox = Outbox(cast(Any, end), lambda: None)
+    outbox.put(1, 0.5, decide.Succeed('"a"'))
+    outbox.put(2, 0.5, decide.Succeed(f'"{"b" * 10_000}"'))
+    outbox.flush()
+    assert end.sent[0] == [channel.DONE, [[1, 0.5, "succeed", '"a"']]]
+    assert not outbox.waits

@@ -16,8 +16,8 @@ def test_a_claim_is_left_with_its_last_job() -> None:
     one, two = table.adopt("a", 5.0, [claimed(1), claimed(2)])
     assert table.fences() == [(1, "a"), (2, "a")]
     assert one.fresh_until == 5.0 + FRESH_SECONDS
-    assert table.strike(one) is None
-    assert table.strike(two) == "a"
+    assert table.strike([one]) == []
+    assert table.strike([two]) == ["a"]
     assert (table.held, table.claims) == ({}, {})
 
 
@@ -26,7 +26,7 @@ def test_striking_an_earlier_run_of_a_job_leaves_the_later_one() -> None:
     table = Table()
     [lost] = table.adopt("a", 0.0, [claimed(1)])
     [again] = table.adopt("b", 0.0, [claimed(1)])
-    assert table.strike(lost) == "a"
+    assert table.strike([lost]) == ["a"]
     assert table.held == {1: again}
     assert again.fence == (1, "b")
 

@@ -26,9 +26,10 @@ def claimed(id: int = 1, **changes: Any) -> ClaimedJob:
 
 def run_of(id: int = 1, *, number: int = 0, claim: HeldClaim | None = None, **changes: Any) -> Run:
     """Return a run of a claimed job, dispatched as ``number``; ``changes`` are of the run or of its job."""
-    own = {key: changes.pop(key) for key in list(changes) if key in Run.__slots__}
-    run = Run(claimed(id, **changes), claim or HeldClaim(f"claim-{id}", 0.0, 1, 1e12), fresh_until=1e12, **own)
-    run.run = number
+    own = {key: changes.pop(key) for key in list(changes) if key in Run.__annotations__ or key == "chars"}
+    run = Run(claimed(id, **changes), claim or HeldClaim(f"claim-{id}", 0.0, 1, 1e12), fresh_until=1e12)
+    for key, value in {**own, "run": number}.items():
+        setattr(run, key, value)
     return run
 
 

@@ -1,0 +1,240 @@
+"""CPU time per no-op job: each thread of the supervisor, the executors, and the server processes beside them.
+
+``python -m benchmarks.profile [--jobs N] [--processes N] [--threads N] [--functions ROLE]``
+
+Boot, registering and waiting are not counted: a worker is started, runs a few jobs, then all jobs become visible by
+one commit, and the CPU clocks are read at that commit and when the last has ended. CPU time hardly depends on what
+else the machine does, wall clock does. ``--steps`` times an executor's own steps one by one, without processes;
+``--functions main`` (or claim, ack) prints what that thread of the supervisor spends its time on. Linux only: the
+clocks of other processes are read by their ids.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextvars
+import cProfile
+import os
+import pstats
+import signal
+import socket
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from typing import Any
+
+import django
+
+WARM_UP_JOBS = 3000
+LOOK_SECONDS = 0.02
+PATIENCE_SECONDS = 300.0
+
+Clocks = dict[str, float]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=60_000)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=4)
+    parser.add_argument("--functions", choices=("main", "claim", "ack", "keep", "executor"))
+    options = parser.parse_args()
+    os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.settings"
+    django.setup()
+    if options.functions == "executor":
+        _alone(options.jobs)
+        return
+    from django.core.management import call_command
+
+    call_command("migrate", verbosity=0)
+    _threads(options)
+
+
+# Threads and processes
+
+
+def _threads(options: argparse.Namespace) -> None:
+    from benchmarks import tables
+    from django_pgjobs import runtime
+    from django_pgjobs.worker.children import entry_point
+
+    tables.empty()
+    found: Future[tuple[Clocks, float]] = Future()
+    profiler = _profile(options.functions) if options.functions else None
+    threading.Thread(target=_measure, args=(options.jobs, found), name="pgjobs-measure", daemon=True).start()
+    worker = runtime.WorkerOptions(
+        entry=entry_point(from_command_line=False),
+        entry_options=("--settings=benchmarks.settings",),
+        processes=options.processes,
+        threads=options.threads,
+    )
+    runtime.run(worker)
+    clocks, seconds = found.result()
+    _print(f"{options.jobs:,} no-op jobs in {seconds:.2f} s = {options.jobs / seconds:,.0f} jobs/s; CPU µs per job:\n")
+    for name, spent in sorted(clocks.items(), key=lambda item: -item[1]):
+        _print(f"  {name:<24} {spent / options.jobs * 1e6:7.2f}\n")
+    _print(f"  {'all':<24} {sum(clocks.values()) / options.jobs * 1e6:7.2f}\n")
+    if profiler is not None:
+        pstats.Stats(profiler).sort_stats("tottime").print_stats(30)
+
+
+def _measure(count: int, found: Future[tuple[Clocks, float]]) -> None:
+    """Register jobs beside a worker in this process, wait for their ends, and stop the worker."""
+    from django.db import connection, transaction
+
+    from benchmarks import jobs, tables
+
+    try:
+        jobs.noop.register_many([(number,) for number in range(WARM_UP_JOBS)])
+        _until_ended()
+        tables.empty()
+        with transaction.atomic():
+            jobs.noop.register_many([(number,) for number in range(count)])
+            _server_processes()
+            before, began = _clocks(), time.perf_counter()
+        _until_ended()
+        seconds = time.perf_counter() - began
+        after = _clocks()
+        if tables.value("SELECT count(*) FROM pgjobs_job WHERE outcome = 'succeeded'") != count:
+            raise RuntimeError("some jobs have not succeeded")
+        found.set_result(({name: after[name] - before.get(name, 0.0) for name in after}, seconds))
+    except BaseException as error:
+        found.set_exception(error)
+    finally:
+        connection.close()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _until_ended() -> None:
+    from benchmarks import tables
+
+    until = time.monotonic() + PATIENCE_SECONDS
+    while tables.value("SELECT EXISTS (SELECT FROM pgjobs_job WHERE finished_at IS NULL AND hold IS NULL)"):
+        if time.monotonic() > until:
+            raise TimeoutError("the jobs have not ended")
+        time.sleep(LOOK_SECONDS)
+
+
+def _clocks() -> Clocks:
+    """CPU seconds so far by who spent them; the measuring thread and its server process are left out."""
+    clocks: Clocks = {}
+    for thread in threading.enumerate():
+        name = thread.name.removeprefix("pgjobs-").replace("MainThread", "main")
+        if thread is not threading.current_thread() and thread.ident is not None:
+            clocks[f"supervisor {name}"] = time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+    executors = [pid for pid in _children() if b"executor" in _command_line(pid)]
+    clocks["executors"] = sum(map(_process_clock, executors))
+    return clocks | {f"server {role}": _process_clock(pid) for role, pid in _server_processes().items()}
+
+
+def _process_clock(pid: int) -> float:
+    """The CPU clock of another process, by the id that Linux gives it; 0.0 where that is not to be had."""
+    try:
+        return time.clock_gettime((~pid << 3) | 2)
+    except OSError:
+        return 0.0
+
+
+def _children() -> list[int]:
+    with open(f"/proc/self/task/{os.getpid()}/children") as file:
+        return [int(pid) for pid in file.read().split()]
+
+
+def _command_line(pid: int) -> bytes:
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read()
+
+
+def _server_processes() -> dict[str, int]:
+    """Role → pid of the worker's connections; meaningful for a server on this machine only."""
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT substring(application_name FROM '[^ ]*$'), pid FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name LIKE 'pgjobs %'"
+        )
+        return dict(cursor.fetchall())
+
+
+def _profile(role: str) -> cProfile.Profile:
+    """Return a profile that the thread of this role will run under."""
+    from django_pgjobs.worker.loop import Loop
+    from django_pgjobs.worker.supervisor import Supervisor
+
+    profiler = cProfile.Profile(time.thread_time)
+    owner, method = (Supervisor, "run") if role == "main" else (Loop, "run")
+    original = getattr(owner, method)
+
+    def run(self: Any, *args: Any) -> Any:
+        if role in ("main", getattr(self, "role", "")):
+            return profiler.runcall(original, self, *args)
+        return original(self, *args)
+
+    setattr(owner, method, run)
+    return profiler
+
+
+# An executor's part
+
+
+def _alone(count: int) -> None:
+    """Run no-op jobs in a job thread's own way in this process; print what its functions cost."""
+    from django_pgjobs.worker import channel
+    from django_pgjobs.worker.board import Board
+    from django_pgjobs.worker.buffers import Buffers
+    from django_pgjobs.worker.interrupting import Door
+    from django_pgjobs.worker.jobthreads import JobThreads
+    from django_pgjobs.worker.outbox import Outbox
+
+    ours, theirs = socket.socketpair()
+    threading.Thread(target=_read_all, args=(theirs,), daemon=True).start()
+    end, board = channel.ExecutorEnd(ours), Board.create(1, 1)
+    outbox = Outbox(end, lambda: None)
+    outbox.timer_armed = True
+    buffers = Buffers(end, board, outbox, lambda: None)
+    threads = JobThreads(buffers, 1, "default")
+    door = Door()
+
+    def run(first: int) -> None:
+        buffers.add(time.monotonic() + 1e9, [_travelling(number) for number in range(first, first + count)])
+        for _ in range(count):
+            item, door.told = buffers.next(0, rouse=False)
+            decision = contextvars.Context().run(threads.run, item, door.told, door)
+            buffers.finish(0, item, decision, door.told.started)
+
+    began = time.thread_time()
+    run(1)
+    _print(f"{count:,} no-op jobs in one job thread: {(time.thread_time() - began) / count * 1e6:.2f} CPU µs per job\n")
+    profiler = cProfile.Profile(time.thread_time)
+    profiler.runcall(run, count + 1)
+    pstats.Stats(profiler).sort_stats("tottime").print_stats(30)
+    board.close()
+
+
+def _read_all(sock: socket.socket) -> None:
+    while sock.recv(1 << 18):
+        pass
+
+
+def _travelling(number: int) -> tuple[Any, ...]:
+    """A no-op job as the supervisor sends it."""
+    from benchmarks import jobs
+
+    claim_id = "0b0d9a52-7c51-4a05-8a3e-6f1b2a1c9d10"
+    payload = f'{{"args": [{number}], "kwargs": {{}}}}'
+    return (
+        False, False, number, "body", number, claim_id, jobs.noop.name, 1, 25, None,
+        payload, None, "default", "", "", 0.0,
+    )  # fmt: skip
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
