@@ -137,15 +137,23 @@ class Child:
         return run
 
     def learn(self, seconds: float, count: int) -> None:
-        """Learn from ``count`` ended jobs that took ``seconds`` in all."""
+        """Learn from ``count`` jobs that have ended in threads and took ``seconds`` in all.
+
+        What the loop does takes no thread: however long, it says nothing about how many to send for them.
+        """
+        if not count:
+            return
         self.done += count
         weight = min(1.0, 0.1 * count)
         self.mean_seconds += weight * (seconds / count - self.mean_seconds)
 
     def learn_from_running(self, running: dict[int, int], now: float) -> None:
         """When every thread has been busy for a while, jobs take at least that long: fetch none in advance."""
+        runs = self.runs
         if len(running) >= self.threads:
-            self.mean_seconds = max(self.mean_seconds, now - max(running.values()) / 1e9)
+            busy = [since for number, since in running.items() if number in runs and not runs[number].is_async]
+            if len(busy) >= self.threads:
+                self.mean_seconds = max(self.mean_seconds, now - max(busy) / 1e9)
 
     def take_back(self, runs: list[Run]) -> None:
         """Ask for those of ``runs`` that it has not started."""

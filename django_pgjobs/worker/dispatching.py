@@ -25,6 +25,14 @@ log = logging.getLogger("django_pgjobs")
 
 START_WITHIN_SECONDS = 1.0
 
+LOOK_PAST = 500
+"""Jobs that may wait here without room, while a thread or the loop is idle, so that claims reach jobs for it behind."""
+
+PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 8.0
+"""How long nothing is looked past after such jobs were handed back: other workers shall find them first. The pauses
+double until something was found behind them."""
+
 
 class Dispatcher:
     """Jobs that wait for room, by whether they are ``async def``; suspects run alone."""
@@ -35,6 +43,8 @@ class Dispatcher:
         self.async_seen = False
         self.paused_at: float | None = None
         self.suspected = 0
+        self.look_past_at = 0.0
+        self.pause = PAUSE_SECONDS
         self._last = 0
 
     def __len__(self) -> int:
@@ -59,6 +69,8 @@ class Dispatcher:
         self.async_seen = self.async_seen or len(self.waiting[True]) > 0
         for is_async, queue in self.waiting.items():
             length = before[is_async]
+            if before[not is_async] and len(queue) > length == 0:
+                self.pause = PAUSE_SECONDS
             # Most claims go on where the one before has ended: then all are in order as they are.
             if 0 < length < len(queue) and (callbacks or _rank(queue[length]) < _rank(queue[length - 1])):
                 self.waiting[is_async] = deque(sorted(queue, key=_rank))
@@ -88,14 +100,24 @@ class Dispatcher:
             log.info("other jobs start again suspects=%d seconds=%.1f", self.suspected, now - self.paused_at)
             self.paused_at, self.suspected = None, 0
 
-    def room(self, crew: Iterable[Child]) -> int:
-        """How many more jobs there is room for, what waits here taken off."""
+    def room(self, crew: Iterable[Child], now: float) -> int:
+        """How many more jobs there is room for, what waits here taken off.
+
+        A claim takes jobs in their order, not by what there is room for. So jobs of one colour may find none while
+        threads, or the loop, have nothing to do: they are looked past, but never is the whole queue hoarded.
+        """
         sync = sum(max(0, child.room(is_async=False)) for child in crew)
         loops = sum(max(0, child.room(is_async=True)) for child in crew) if self.async_seen else 0
         left = (sync - len(self.waiting[False]), loops - len(self.waiting[True]))
-        # Jobs of one colour may find no room for long: what waits so counts, or the whole queue would be hoarded.
-        room = sum(max(0, room) for room in left) + sum(min(0, room) for room in left)
+        room, without = sum(max(0, room) for room in left), -sum(min(0, room) for room in left)
+        if now < self.look_past_at or without >= LOOK_PAST:
+            room -= without
         return 0 if self.suspects else max(0, room)
+
+    def handed_back(self, now: float) -> None:
+        """What found no room for long has left."""
+        self.look_past_at = now + self.pause
+        self.pause = min(2 * self.pause, LONGEST_PAUSE_SECONDS)
 
     def idle_places(self, crew: Iterable[Child]) -> int:
         """Threads without any job sent for them, what waits here taken off."""

@@ -115,6 +115,7 @@ class Holding:
     def succeeded(self, child: Child, runs: list[int], micros: list[int], results: list[str | None]) -> None:
         """Successes of one executor, many at once: their runs, how many µs each took, what it returned."""
         entries: list[tuple[Run, End]] = []
+        on_loop, on_loop_took = 0, 0
         try:
             for number, took, result in zip(runs, micros, results, strict=True):
                 # Computed before the run is taken off: of one that cannot be read the executor's death tells.
@@ -122,6 +123,8 @@ class Holding:
                 run = child.remove(number)
                 if run is None:
                     continue
+                if run.is_async:
+                    on_loop, on_loop_took = on_loop + 1, on_loop_took + took
                 if run.kind == BODY and LOST not in run.stops:
                     run.state = ENDING
                     entries.append((run, End(run.job.id, run.claim.claim_id, seconds, result)))
@@ -130,18 +133,20 @@ class Holding:
         finally:
             if entries:
                 self.acker.put_many(SUCCESS, entries)
-        child.learn(sum(micros) / 1e6, len(runs))
+        child.done += on_loop
+        child.learn((sum(micros) - on_loop_took) / 1e6, len(runs) - on_loop)
 
     def done(self, child: Child, items: list[list[Any]]) -> None:
         """Outcomes of one executor, of any kind."""
-        total = 0.0
         for number, seconds, *packed in items:
-            total += seconds
             decision = unpack_decision(packed)
             run = child.remove(number)
+            if run is None or not run.is_async:
+                child.learn(seconds, 1)
+            else:
+                child.done += 1
             if run is not None:
                 self._ended(run, decision, seconds)
-        child.learn(total, len(items))
 
     def back(self, child: Child, numbers: list[int]) -> None:
         """Runs that an executor gave back before their start."""
@@ -244,7 +249,9 @@ class Holding:
         """
         late = now - HAND_BACK_SECONDS
         stale = self.dispatcher.withdraw(lambda run: run.kind == BODY and not run.alone and run.since < late)
-        self.give_back(stale)
+        if stale:
+            self.give_back(stale)
+            self.dispatcher.handed_back(now)
 
     # From the ack thread
 

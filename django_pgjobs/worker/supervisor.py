@@ -147,7 +147,7 @@ class Supervisor:
         if self.draining_until is None:
             if not self.acker.full:
                 self.dispatcher.dispatch(self.crew.children, now)
-            self._want()
+            self._want(now)
             self._maybe_leave()
         self.crew.flush()
 
@@ -161,10 +161,10 @@ class Supervisor:
         if self.draining_until is not None:
             self._drain_on(now, self.draining_until)
 
-    def _want(self) -> None:
+    def _want(self, now: float) -> None:
         """Ask for jobs when there is room: at once for idle threads, else when half the room is free."""
         crew = self.crew.children
-        room = 0 if self.acker.full else self.dispatcher.room(crew)
+        room = 0 if self.acker.full else self.dispatcher.room(crew, now)
         if self.limits.max_jobs is not None:
             room = min(room, self.limits.max_jobs - self.ended - len(self.table.held))
         capacity = sum(child.threads + child.prefetch() for child in crew if child.state == READY)

@@ -8,6 +8,7 @@ import string
 
 from django_pgjobs import register_many
 from django_pgjobs.models import Claim, Job
+from django_pgjobs.worker.dispatching import LOOK_PAST
 from tests.e2e import jobs
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import RawDatabase, patience, wait_until
@@ -137,7 +138,20 @@ def test_a_slow_queue_of_one_colour_is_not_hoarded_for_the_sake_of_the_other(wor
     wait_until(counted, 60, "we have counted two hundred times")
     Job.objects.filter(claim_id=None).cancel()
     stage.open("all")
-    assert max(counts) <= 200, counts
+    assert max(counts) <= LOOK_PAST + 100, counts
+
+
+def test_a_job_for_an_idle_thread_is_not_starved_by_three_hundred_that_wait_for_the_loop(
+    worker: Workers, stage: Stage
+) -> None:
+    """They stand before it, and the loop is full with the first of them: it starts while they wait."""
+    register_many(jobs.awaits.bind("gate") for _ in range(300))
+    short = jobs.effect.register("short")
+    worker(processes=2, conf={"POLL_SECONDS": 60})
+    ended(short, timeout=5)
+    assert stage.count("end", "gate") == 0
+    Job.objects.filter(claim_id=None).cancel()
+    stage.open("gate")
 
 
 def test_one_claim_fails_on_data_and_the_rest_goes_on(worker: Workers, raw: RawDatabase) -> None:

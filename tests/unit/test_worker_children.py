@@ -94,12 +94,21 @@ def test_the_mean_duration_follows_what_jobs_took() -> None:
 
 def test_jobs_take_at_least_as_long_as_all_threads_have_been_busy() -> None:
     child = child_of(threads=2, mean_seconds=0.001)
+    child.add(run_of(1, number=1), run_of(2, number=2))
     child.learn_from_running({1: 10_000_000_000}, now=20.0)
     assert child.mean_seconds == 0.001
     child.learn_from_running({1: 10_000_000_000, 2: 15_000_000_000}, now=20.0)
     assert child.mean_seconds == 5.0
     child.learn_from_running({1: 19_000_000_000, 2: 19_500_000_000}, now=20.0)
     assert child.mean_seconds == 5.0
+
+
+def test_what_the_loop_does_says_nothing_about_threads() -> None:
+    """Async jobs that sleep for minutes must not stop short jobs from being sent in advance."""
+    child = child_of(threads=2, mean_seconds=0.001)
+    child.add(*(run_of(number, number=number, is_async=number > 1) for number in (1, 2, 3)))
+    child.learn_from_running(dict.fromkeys((1, 2, 3), 10_000_000_000), now=20.0)
+    assert child.mean_seconds == 0.001
 
 
 # Real processes

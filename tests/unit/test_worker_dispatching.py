@@ -12,7 +12,7 @@ from django_pgjobs import job as define
 from django_pgjobs.attempt import ON_ABANDON
 from django_pgjobs.worker import channel
 from django_pgjobs.worker.children import PAYLOAD_BYTES, STARTING, Child
-from django_pgjobs.worker.dispatching import START_WITHIN_SECONDS, Dispatcher
+from django_pgjobs.worker.dispatching import LOOK_PAST, START_WITHIN_SECONDS, Dispatcher
 from django_pgjobs.worker.runs import ENDING, SENT, TAKING, WAITING, Run
 from tests.unit.worker_fakes import DUE, child_of, end_of, run_of
 
@@ -130,19 +130,35 @@ def test_an_executor_is_sent_no_more_payload_than_it_shall_hold_but_one_job_alwa
 def test_there_is_room_for_what_executors_take_less_what_waits() -> None:
     crew = [child_of(threads=2, async_slots=7), child_of(threads=3, async_slots=7), child_of(state=STARTING)]
     dispatcher = Dispatcher()
-    assert (dispatcher.room(crew), dispatcher.idle_places(crew)) == (5, 5)
+    assert (dispatcher.room(crew, NOW), dispatcher.idle_places(crew)) == (5, 5)
     dispatcher.add([plain(1), plain(2)], NOW)
-    assert (dispatcher.room(crew), dispatcher.idle_places(crew)) == (3, 3)
+    assert (dispatcher.room(crew, NOW), dispatcher.idle_places(crew)) == (3, 3)
     dispatcher.add([asynchronous(3)], NOW)  # from here on places on loops count
-    assert dispatcher.room(crew) == 3 + 13
+    assert dispatcher.room(crew, NOW) == 3 + 13
 
 
-def test_jobs_of_one_colour_that_find_no_room_do_not_draw_the_whole_queue_in() -> None:
+def test_jobs_of_one_colour_that_find_no_room_are_looked_past_but_never_is_the_whole_queue_drawn_in() -> None:
+    """Claims take jobs in their order: a job for an idle thread may stand behind many for a loop that is full."""
     crew = [child_of(threads=2, async_slots=1)]
     dispatcher = dispatcher_of(*(asynchronous(id) for id in range(1, 3)))
-    assert dispatcher.room(crew) == 1
-    dispatcher.add([asynchronous(id) for id in range(3, 9)], NOW)
-    assert dispatcher.room(crew) == 0
+    assert dispatcher.room(crew, NOW) == 2
+    dispatcher.add([asynchronous(id) for id in range(3, LOOK_PAST)], NOW)
+    assert dispatcher.room(crew, NOW) == 2
+    dispatcher.add([asynchronous(LOOK_PAST + id) for id in range(2)], NOW)
+    assert dispatcher.room(crew, NOW) == 0
+
+
+def test_after_what_found_no_room_was_handed_back_nothing_is_looked_past_for_a_while() -> None:
+    """Another worker shall find it first; where nothing for an idle thread was found, the pauses double."""
+    crew = [child_of(threads=2, async_slots=1)]
+    dispatcher = dispatcher_of(*(asynchronous(id) for id in range(1, 4)))
+    for pause in (1.0, 2.0, 4.0, 8.0, 8.0):
+        dispatcher.handed_back(NOW)
+        assert dispatcher.room(crew, NOW + pause - 0.1) == 0
+        assert dispatcher.room(crew, NOW + pause) == 2
+    dispatcher.add([plain(9)], NOW)  # it stood behind them
+    dispatcher.handed_back(NOW)
+    assert dispatcher.room(crew, NOW + 1.0) == 1
 
 
 def test_suspects_run_alone_and_nothing_else_starts_meanwhile() -> None:
@@ -151,7 +167,7 @@ def test_suspects_run_alone_and_nothing_else_starts_meanwhile() -> None:
     dispatcher = dispatcher_of(plain(3))
     one, two = plain(1), plain(2)
     dispatcher.suspect([one, two], NOW)
-    assert (dispatcher.room([busy, empty]), len(dispatcher)) == (0, 3)
+    assert (dispatcher.room([busy, empty], NOW), len(dispatcher)) == (0, 3)
     dispatcher.dispatch([starting, busy, empty], NOW)
     assert (sent(busy), sent(empty), sent(starting)) == ([], [1], [])
     assert (empty.exclusive, one.alone, two.state) == (True, True, WAITING)

@@ -31,6 +31,10 @@ class Acker:
     def put(self, kind: str, run: Run, end: End) -> None:
         self.puts.append((kind, end))
 
+    def put_many(self, kind: str, entries: list[tuple[Run, End]]) -> None:
+        for run, end in entries:
+            self.put(kind, run, end)
+
     def delete(self, claim_ids: list[str]) -> None: ...
 
 
@@ -136,3 +140,13 @@ def test_a_job_that_this_worker_has_again_is_taken_from_its_earlier_run(holding:
     assert [run.claim.claim_id for run in holding.dispatcher.waiting[False]] == ["second", "second"]
     assert [fence[1] for fence in holding.table.fences()] == ["second", "second"]
     assert holding.table.claims["first"].open == 1
+
+
+def test_what_the_loop_took_says_nothing_about_how_long_jobs_hold_a_thread(holding: Holding, acker: Acker) -> None:
+    """One executor runs both: long async jobs must not keep short ones from being sent to its threads in advance."""
+    child = child_of(mean_seconds=0.001)
+    child.add(run_of(1, number=1), run_of(2, number=2, is_async=True), run_of(3, number=3, is_async=True))
+    holding.succeeded(child, [1, 2], [1000, 60_000_000], [None, None])
+    holding.done(child, [[3, 60.0, "snooze", 1.0]])
+    assert child.done == 3
+    assert child.mean_seconds == pytest.approx(0.001)
