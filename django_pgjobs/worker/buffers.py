@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django_pgjobs import clock
@@ -47,7 +47,7 @@ class Buffers:
 
     # By the control thread
 
-    def add(self, start_by: float, items: list[list[Any]]) -> bool:
+    def add(self, start_by: float, items: Sequence[Sequence[Any]]) -> bool:
         """Take jobs in and wake a thread for them; return whether some are for the loop."""
         added = {"sync": 0, "async": 0}
         with self.lock:

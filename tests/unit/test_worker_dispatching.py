@@ -199,7 +199,7 @@ def test_a_suspect_waits_until_nothing_of_its_dead_executor_is_left_on_the_serve
     dispatcher.backends_ended("pgjobs 1")
     dispatcher.dispatch([child, other], NOW)
     assert (sent(child), sent(other)) == ([2], [1])
-    assert dispatcher.room([child, other]) == 0  # both are theirs alone
+    assert dispatcher.room([child, other], NOW) == 0  # both are theirs alone
 
 
 def test_it_is_said_when_suspects_hold_everything_up_and_when_it_goes_on(caplog: pytest.LogCaptureFixture) -> None:
@@ -210,7 +210,7 @@ def test_it_is_said_when_suspects_hold_everything_up_and_when_it_goes_on(caplog:
         dispatcher.suspect([plain(4)], NOW + 1)
         for number in (1, 2, 3):
             dispatcher.dispatch([child], NOW + number)
-            assert dispatcher.room([child_of()]) == (0 if number < 3 else 2)
+            assert dispatcher.room([child_of()], NOW) == (0 if number < 3 else 2)
             child.remove(number)
         dispatcher.dispatch([child], NOW + 4)
         dispatcher.suspect([plain(5)], NOW + 9)
