@@ -1,7 +1,7 @@
-"""Deleting ended jobs beside a worker, oldest first and as many as have ended meanwhile: a history of constant size.
+"""The statements of pruning beside a worker, oldest first, as many as have ended meanwhile: a history of constant size.
 
-Stands for the pruning of a worker, whose retention is a time: at whatever rate a benchmark runs, that would keep
-another number of jobs.
+The leader's own retention is a time, of a minute at least: at whatever rate a benchmark runs, that would keep another
+number of jobs.
 """
 
 from __future__ import annotations
@@ -9,23 +9,11 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from django.db import connection
+from django_pgjobs import store
+from django_pgjobs.worker.connection import WorkerConnection
 
 BATCH = 1000
 REST_SECONDS = 0.05
-
-_DELETE = """
-WITH old AS MATERIALIZED (
-    SELECT id, finished_at FROM pgjobs_job
-    WHERE outcome = 'succeeded' AND finished_at >= to_timestamp(%s)
-    ORDER BY finished_at LIMIT %s FOR UPDATE SKIP LOCKED
-), gone AS (
-    DELETE FROM pgjobs_job WHERE id = ANY (ARRAY (SELECT id FROM old))
-), history AS (
-    DELETE FROM pgjobs_attempt WHERE job_id = ANY (ARRAY (SELECT id FROM old))
-)
-SELECT count(*), extract(epoch FROM max(finished_at))::float8 FROM old
-"""
 
 
 @dataclass(slots=True)
@@ -35,7 +23,7 @@ class Pruner:
     ended: int = 0
     deleted: int = 0
     failure: BaseException | None = None
-    _since: float = 0.0
+    _after: str = store.OLDEST
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread = field(init=False)
 
@@ -52,19 +40,24 @@ class Pruner:
 
     def _run(self) -> None:
         try:
-            while not self._stop.is_set():
-                if self.ended - self.deleted < BATCH or not self._delete():
-                    self._stop.wait(REST_SECONDS)
+            db = WorkerConnection("default", "benchmark pruner", statement_seconds=60)
+            try:
+                while not self._stop.is_set():
+                    if self.ended - self.deleted < BATCH or not self._delete(db):
+                        self._stop.wait(REST_SECONDS)
+            finally:
+                db.close()
         except BaseException as failure:
             self.failure = failure
-        finally:
-            connection.close()
 
-    def _delete(self) -> int:
-        with connection.cursor() as cursor:
-            cursor.execute(_DELETE, [self._since, BATCH])
-            count, until = cursor.fetchone()
+    def _delete(self, db: WorkerConnection) -> int:
+        found = store.list_prunable(
+            db, "succeeded", seconds=0.0, queues=(), only=False, after=self._after, window_seconds=None, limit=BATCH
+        )
+        if found is None:
+            return 0
+        gone = store.prune_jobs(db, found.ids, until=found.until)
         # Begin where this batch ended: what lies before are dead entries of the index.
-        self._since = until or self._since
-        self.deleted += count
-        return int(count)
+        self._after = found.until
+        self.deleted += len(gone)
+        return len(gone)

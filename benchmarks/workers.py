@@ -60,15 +60,18 @@ class Worker:
 
 @contextmanager
 def working(
-    *, processes: int, threads: int = 4, async_slots: int = 50, weigh: float = 0.0, stamps: str = ""
+    *, processes: int, threads: int = 4, async_slots: int = 50, weigh: float = 0.0, stamps: str = "", keep: str = ""
 ) -> Iterator[Worker]:
-    """Run a worker whose executors are all ready; it drains at the end of the block."""
+    """Run a worker whose executors are all ready; it drains at the end of the block.
+
+    ``keep="nothing"`` sets the retention of jobs that succeed to 0.
+    """
     tables.empty()
     command = [sys.executable, "-m", "django", "runjobs", f"--processes={processes}", f"--threads={threads}"]
     process = subprocess.Popen(
         [*command, f"--async-slots={async_slots}", "--no-reload"],
         cwd=ROOT,
-        env={**os.environ, "PGJOBS_BENCH_STAMPS": stamps},
+        env={**os.environ, "PGJOBS_BENCH_STAMPS": stamps, "PGJOBS_BENCH_KEEP": keep},
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
