@@ -75,6 +75,7 @@ class Acker(Loop):
         self.busy_until = 0.0
         self.told: set[Run] = set()
         self.in_doubt: set[Run] = set()
+        self.notifies = get_conf().notify
         self.retention = get_conf().retention_hours
         self.keeps_all = self.retention.keeps_all()
         self.refused: Counter[str] = Counter()
@@ -285,6 +286,8 @@ class Acker(Loop):
         stored = [(run, end, recorded[end.id]) for run, end in entries if end.id in recorded]
         if stored:
             self._tell_stored(kind, stored)
+            if kind == RELEASE and self.notifies:
+                store.notify_queues(db, {(row.queue, row.priority) for _, _, row in stored})
         if len(stored) == len(entries):
             return []
         return self._resolve(db, kind, [(run, end) for run, end in entries if end.id not in recorded])

@@ -50,6 +50,22 @@ def test_a_signal_drains(worker: Workers, stage: Stage, number: int) -> None:
     assert (beat.state, beat.finished) == ("stopped", 100 + 2 + (50 - waiting.count()))
 
 
+def test_what_a_drain_hands_back_is_taken_at_once_by_a_worker_that_sleeps(worker: Workers, stage: Stage) -> None:
+    """Design §3, frontier: nothing ready waits for another worker's poll."""
+    leaving = worker(threads=1)
+    one = jobs.waits.register("one")
+    started(stage, "one")
+    behind = jobs.effect.register("behind")
+    wait_until(lambda: Job.objects.exclude(claim_id=None).filter(pk=behind.pk).exists(), 10, "it is claimed ahead")
+    other = worker(conf={"POLL_SECONDS": 60})
+    wait_until(lambda: Heartbeat.objects.filter(name=other.name).exists(), 10, "the other one works")
+    leaving.signal(signal.SIGTERM)
+    assert ended(behind, timeout=10)[0].attempt == 1
+    assert stage.count("effect", "behind") == 1
+    stage.open("one")
+    assert ended(one)[0].attempt == 1
+
+
 def test_the_drain_limit_kills_and_hands_back_uncharged(worker: Workers, stage: Stage) -> None:
     """§4 drain: a job that does not end in time is released, and another worker runs it as its first attempt."""
     process = worker(conf={"DRAIN_SECONDS": 1.0})

@@ -12,7 +12,7 @@ import pytest
 from django_pgjobs import clock, finalising, store
 from django_pgjobs.attempt import BODY, ON_ABANDON
 from django_pgjobs.decisions import Failure
-from django_pgjobs.finalising import DELETE, END, MARK, RETRY, SUCCESS
+from django_pgjobs.finalising import DELETE, END, MARK, RELEASE, RETRY, SUCCESS
 from django_pgjobs.store import Author, End, FenceReading
 from django_pgjobs.worker import acking
 from django_pgjobs.worker.acking import BATCH, BUSY_SECONDS, UNFLUSHED_BYTES, Acker
@@ -475,3 +475,29 @@ def test_a_row_that_is_gone_though_no_answer_was_lost_is_another_ones_doing(
     server.gone = {1, 2}
     flush(unkept, link)
     assert (heard.told("stored"), sorted(heard.told("lost"))) == ([], [1, 2])
+
+
+def test_what_is_handed_back_is_told_to_other_workers_once(
+    server: Server, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They sleep until they hear of something, or their poll; that the word cannot be sent writes nothing again."""
+    told: list[set[tuple[str, int]]] = []
+
+    def notify(db: Any, pairs: set[tuple[str, int]]) -> None:
+        told.append(pairs)
+        if len(told) == 1:
+            raise psycopg.OperationalError("server closed the connection")
+
+    monkeypatch.setattr(store, "notify_queues", notify)
+    monkeypatch.setattr(
+        finalising, "write", lambda db, kind, ends, author: {end.id: store.Released(end.id, "a", 0) for end in ends}
+    )
+    acker = Acker(lambda: pytest.fail("connected"), heard, Author(UUID(int=1)))
+    acker.put_many(RELEASE, [(run_of(1), End(1, "c")), (run_of(2), End(2, "c"))])
+    link: Any = object()
+    with pytest.raises(psycopg.OperationalError):
+        acker._flush(link)
+    acker._flush(link)
+    assert told == [{("a", 0)}]
+    assert heard.told("stored") == [1, 2]
+    assert acker.count == 0
