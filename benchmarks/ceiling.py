@@ -16,20 +16,29 @@ from django_pgjobs.worker.frontier import Frontier
 
 BATCH = 500
 
+Batches = queue.Queue[tuple[str, list[store.ClaimedJob]] | None]
+
 
 def drain(pairs: list[tuple[str, int]]) -> float:
-    """Claim and finalise all that is ready; return the seconds it took."""
-    claimed: queue.Queue[tuple[str, list[store.ClaimedJob]] | None] = queue.Queue(4)
-    finisher = threading.Thread(target=_finalise, args=(claimed,))
-    began = time.perf_counter()
+    """Claim and finalise all that is ready; return the seconds from the first claim to the last end.
+
+    Connecting, and the sweep that finds nothing more, do not count.
+    """
+    claimer = WorkerConnection("default", "ceiling claim", statement_seconds=60, durable=False)
+    finaliser = WorkerConnection("default", "ceiling finalise", statement_seconds=60)
+    claimed: Batches = queue.Queue(4)
+    ended: list[float] = []
+    finisher = threading.Thread(target=_finalise, args=(finaliser, claimed, ended))
     finisher.start()
-    _claim(pairs, claimed)
+    began = time.perf_counter()
+    _claim(claimer, pairs, claimed)
     finisher.join()
-    return time.perf_counter() - began
+    claimer.close()
+    finaliser.close()
+    return max(ended, default=began) - began
 
 
-def _claim(pairs: list[tuple[str, int]], claimed: queue.Queue[tuple[str, list[store.ClaimedJob]] | None]) -> None:
-    db = WorkerConnection("default", "ceiling claim", statement_seconds=60, durable=False)
+def _claim(db: WorkerConnection, pairs: list[tuple[str, int]], claimed: Batches) -> None:
     frontier, worker = Frontier(), uuid4()
     frontier.learn(pairs)
     while True:
@@ -52,14 +61,12 @@ def _claim(pairs: list[tuple[str, int]], claimed: queue.Queue[tuple[str, list[st
         if jobs:
             claimed.put((str(claim_id), jobs))
     claimed.put(None)
-    db.close()
 
 
-def _finalise(claimed: queue.Queue[tuple[str, list[store.ClaimedJob]] | None]) -> None:
-    db = WorkerConnection("default", "ceiling finalise", statement_seconds=60)
+def _finalise(db: WorkerConnection, claimed: Batches, ended: list[float]) -> None:
     author = store.Author(uuid4())
     while (batch := claimed.get()) is not None:
         claim_id, jobs = batch
         store.finalise_success(db, [store.End(job.id, claim_id, 0.0, result=str(job.id)) for job in jobs], author)
         store.delete_claims(db, [claim_id])
-    db.close()
+        ended.append(time.perf_counter())
