@@ -109,7 +109,8 @@ class JobQuerySet(models.QuerySet["Job"]):
         return str(own._db or router.db_for_write(self.model, **own._hints))
 
     def _ids(self) -> list[int]:
-        return sorted(self.using(self._alias()).values_list("pk", flat=True))
+        with steering.at_read_committed(self._alias()):
+            return sorted(self.using(self._alias()).values_list("pk", flat=True))
 
 
 class Steerable(models.Model):

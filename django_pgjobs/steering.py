@@ -9,7 +9,8 @@ this path is not hot; ``store`` writes them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -184,7 +185,8 @@ def _steer_batch(jobs: type[Job], using: str, ids: list[int], write: Write) -> S
 
 def _skipped(using: str, ids: set[int], locked: set[int]) -> dict[str, int]:
     """Say why ``ids`` were not changed: reason → number."""
-    states = store.read_states(store.on(using), sorted(ids))
+    with at_read_committed(using):
+        states = store.read_states(store.on(using), sorted(ids))
     skipped: dict[str, int] = {}
     for job_id in ids:
         state, ending = states.get(job_id, ("unknown", False))
@@ -201,15 +203,24 @@ def _locked_write(
 ) -> tuple[list[int], list[int]]:
     """Lock the rows in id order and write them: (changed, locked). With ``wait``, a lock held too long raises."""
     rows: Any = jobs._base_manager.using(using)
+    with at_read_committed(using), _lock_timeout(using):
+        picked = rows.select_for_update(skip_locked=not wait, no_key=True).filter(pk__in=ids).order_by("pk")
+        locked = list(picked.values_list("pk", flat=True))
+        return (write(store.on(using), locked) if locked else []), locked
+
+
+@contextmanager
+def at_read_committed(using: str) -> Iterator[None]:
+    """Open a transaction at READ COMMITTED, whatever the role's default; inside of the caller's, a savepoint.
+
+    At a higher level one row that a worker has changed meanwhile would fail the whole batch, and at serializable even
+    a query that only reads may fail (40001).
+    """
     ours = _opens_transaction(using)
     with transaction.atomic(using=using):
         if ours:
-            # At a higher level, one row that a worker has changed meanwhile would fail the whole batch (40001).
             store.read_committed(store.on(using))
-        with _lock_timeout(using):
-            picked = rows.select_for_update(skip_locked=not wait, no_key=True).filter(pk__in=ids).order_by("pk")
-            locked = list(picked.values_list("pk", flat=True))
-            return (write(store.on(using), locked) if locked else []), locked
+        yield
 
 
 def _opens_transaction(using: str) -> bool:

@@ -1,6 +1,11 @@
 -- reserve_ids: take ids for a COPY, and the clock that its delays count from.
 -- Fence: none (creates nothing; unused ids are gaps).
--- Rows: one id and instant per job, ids ascending.
+-- Rows: 1, the ids ascending and the instant.
 -- Clock: statement_timestamp().
-SELECT nextval(pg_get_serial_sequence('pgjobs_job', 'id')), statement_timestamp()
-FROM generate_series(1, %(count)s::integer)
+SELECT
+    ARRAY (
+        SELECT nextval(s.sequence)
+        FROM (SELECT pg_get_serial_sequence('pgjobs_job', 'id')::regclass AS sequence OFFSET 0) AS s,
+        generate_series(1, %(count)s::integer)
+    ),
+    statement_timestamp()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -17,8 +16,11 @@ COPY_FROM_JOBS = 1000
 """Rows from which a COPY is faster than one multi-row INSERT (benchmarks/lines/register_many.py)."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewJob:
+COPY_LINES = 500
+"""Rows that are sent at once, so that a million of them are not one text in memory."""
+
+
+class NewJob(NamedTuple):
     """What a registration writes. ``payload`` and ``headers`` are JSON text, durations seconds."""
 
     name: str
@@ -92,17 +94,30 @@ def _job_as_json(new: NewJob) -> str:
 
 
 def _copy_jobs(using: str, new: Sequence[NewJob]) -> list[int]:
-    reserved = on(using).fetch("reserve_ids", {"count": len(new)})
+    ids, now = on(using).fetch("reserve_ids", {"count": len(new)})[0]
+    at_once = now.isoformat()
     with connections[using].cursor() as cursor, cursor.copy(database.statement("copy_jobs")) as copy:
-        for (job_id, now), job in zip(reserved, new, strict=True):
-            run_at = (job.run_at or now) + timedelta(seconds=job.delay_seconds or 0.0)
-            copy.write_row(
-                (
-                    job_id, job.name, job.queue, job.priority, job.max_attempts, job.timeout_seconds,
-                    job.payload, job.headers, job.description, run_at,
+        for begin in range(0, len(new), COPY_LINES):
+            lines = []
+            for job_id, job in zip(ids[begin : begin + COPY_LINES], new[begin : begin + COPY_LINES], strict=True):
+                run_at = at_once
+                if job.run_at is not None or job.delay_seconds:
+                    run_at = ((job.run_at or now) + timedelta(seconds=job.delay_seconds or 0.0)).isoformat()
+                timeout = r"\N" if job.timeout_seconds is None else repr(job.timeout_seconds)
+                headers = r"\N" if job.headers is None else _copied(job.headers)
+                lines.append(
+                    f"{job_id}\t{_copied(job.name)}\t{_copied(job.queue)}\t{job.priority}\t{job.max_attempts}\t{timeout}"
+                    f"\t{_copied(job.payload)}\t{headers}\t{_copied(job.description)}\t{run_at}\n"
                 )
-            )  # fmt: skip
-    return [row[0] for row in reserved]
+            copy.write("".join(lines))
+    return list(ids)
+
+
+def _copied(text: str) -> str:
+    """Return a text as a line of COPY has it (PostgreSQL manual, COPY, text format)."""
+    if "\\" in text:
+        text = text.replace("\\", "\\\\")
+    return text if text.isprintable() else text.replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
 
 
 def notify_queues(db: Database, pairs: Iterable[tuple[str, int]]) -> None:

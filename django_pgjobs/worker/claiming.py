@@ -169,10 +169,11 @@ class Claimer(Loop):
             self.unconfirmed = claim_id
         try:
             jobs = store.claim_jobs(db, [visit.pair for visit in plan], limit=limit, **self._terms(claim_id))
-        except psycopg.errors.QueryCanceled:
+        except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable) as error:
             self.unconfirmed = None  # by the server's word: it took nothing
             now = clock.monotonic()
-            self.frontier.gave_up(plan, now, now - asked_at)
+            if isinstance(error, psycopg.errors.QueryCanceled):
+                self.frontier.gave_up(plan, now, now - asked_at)
             raise
         except (psycopg.Error, UnicodeError) as error:
             if not is_data_trouble(error):

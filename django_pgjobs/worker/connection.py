@@ -81,6 +81,8 @@ class WorkerConnection:
             self._settings["lock_timeout"] = LOCK_TIMEOUT
         if not durable:
             self._settings["synchronous_commit"] = "off"
+            # Sooner than the statement as a whole: a claim that was slow makes its sweeps smaller, a lock does not.
+            self._settings["lock_timeout"] = f"{max(1, round(seconds * 750))}ms"
         self.connection = _connect(alias, role)
         self.pooled = False
         self.identity = store.read_identity(self)

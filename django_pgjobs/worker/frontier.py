@@ -103,7 +103,8 @@ class Reach:
         pause = SWEEP_FACTOR * took
         if visit.kind == SLICE:
             self.swept_to = (visit.pair.until if whole else last) or self.swept_to
-            self.sweep_due = now + pause if whole else now
+            # Until all was seen once nobody knows where the work is: half the time may go into finding it.
+            self.sweep_due = now + (pause if self.swept > NEVER else took) if whole else now
             self._weigh_sweep(took)
             return
         if visit.kind == REST:
@@ -123,14 +124,14 @@ class Reach:
 
     def gave_up(self, visit: Visit, now: float, took: float) -> None:
         """Learn that a claim with this visit in it took too long: what it looked for is looked for in smaller parts."""
-        pause = SWEEP_FACTOR * took
         if visit.kind == NEAR:
-            self.near_seconds, self.near_due = NEAREST_SECONDS, now + pause
+            self.near_seconds, self.near_due = NEAREST_SECONDS, now + SWEEP_FACTOR * took
         elif visit.kind == FRONT or self.at == BEGINNING:
             # Nobody has come through here for long. What is new is claimed meanwhile, the rest swept in slices.
-            self.at = LATEST
+            self.at, self.sweep_due = LATEST, now
+        else:
+            self.sweep_due = now + SWEEP_FACTOR * DEAR_SECONDS  # what the smaller slice may take at most
         if visit.kind in {SLICE, REST}:
-            self.sweep_due = now + pause
             self._weigh_sweep(took)
 
     def _weigh_sweep(self, took: float) -> None:

@@ -27,6 +27,7 @@ from typing import Any
 
 import psycopg
 
+from django_pgjobs.worker import channel
 from tests.chaos import journal
 from tests.e2e import stage
 
@@ -51,6 +52,10 @@ def _of_kind(kind: str) -> Callable[[tuple[Any, ...], Any], bool]:
     return lambda args, result: kind in args
 
 
+def _is_outcome(args: tuple[Any, ...], result: Any) -> bool:
+    return args[-1][0] in (channel.DONE, channel.SUCCEEDED)
+
+
 def _worker(room: str) -> str:
     return f"django_pgjobs.worker.{room}"
 
@@ -71,9 +76,9 @@ PLACES: dict[str, Place] = {
     # user code done, DONE not sent
     "finished": Place(EXECUTOR, _worker("outbox"), "Outbox.put", BEFORE),
     "queued": Place(EXECUTOR, _worker("board"), "Board.clear", AFTER),
-    "sending": Place(EXECUTOR, _worker("outbox"), "Outbox._send", BEFORE),
+    "sending": Place(EXECUTOR, _worker("channel"), "ExecutorEnd.send", BEFORE, _is_outcome),
     # DONE received, flush lost
-    "done": Place(SUPERVISOR, _worker("holding"), "Holding.done", AFTER),
+    "done": Place(SUPERVISOR, _worker("crew"), "Crew._on_message", AFTER, _is_outcome),
     "flushing": Place(SUPERVISOR, "django_pgjobs.finalising", "write", BEFORE),
     "flushed": Place(SUPERVISOR, "django_pgjobs.finalising", "write", AFTER),
     "deleting": Place(SUPERVISOR, "django_pgjobs.store", "delete_claims", BEFORE),

@@ -91,6 +91,6 @@ def test_poison_payloads_and_results_among_good_ones_take_none_of_them_along(
 def test_large_payloads_reach_their_jobs_whole(shared_worker: WorkerProcess, size: int) -> None:
     """P35: below and above what travels with a claim; the large ones are read by the executor, under the fence."""
     ids = register_many(jobs.swallows.bind("ü" * (size // 2 - n)) for n in range(12))
-    after = ended(*Job.objects.filter(pk__in=ids).defer("payload"))
+    after = ended(*Job.objects.filter(pk__in=ids).order_by("id").defer("payload"))
     assert [job.result for job in after] == [[size // 2 - n, 0] for n in range(12)]
     assert {job.attempt for job in after} == {1}

@@ -22,12 +22,13 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgjobs import BoundJob, JobContext, JobDefinition, job, register_many, registration
+from django_pgjobs import BoundJob, JobContext, JobDefinition, job, register_many, registration, store
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.jobs import aregister_many
 from django_pgjobs.models import Job
 from django_pgjobs.registry import registry
 from django_pgjobs.signals import job_registered
+from django_pgjobs.store import registering
 
 pytestmark = pytest.mark.django_db
 on_disk = pytest.mark.django_db(transaction=True)
@@ -580,3 +581,36 @@ def test_without_autocommit_every_statement_notifies() -> None:
 def test_connections_of_other_aliases_are_left_alone() -> None:
     with patch.object(type(connections["other"]), "connect", side_effect=AssertionError):
         assert pay.register(1).pk
+
+
+NASTY = ["", "\\N", "\\.", "a\tb\nc\rd", "back\\slash", '"', "'; --", "\\u0041", "\x07\x1b", "Ω𝄞", "\u2028", "end\\"]
+
+
+def test_the_two_ways_of_registering_many_store_the_same() -> None:
+    """§2 register_many: what a text line of COPY gives a meaning is text like any other."""
+    when = datetime(2031, 2, 3, 4, 5, 6, 789, tzinfo=UTC)
+    new = [
+        store.NewJob(
+            "test.job", json.dumps({"args": [text], "kwargs": {text: [1.5, None]}}), queue="q", priority=-number,
+            timeout_seconds=None if number % 2 else 1.25, headers=json.dumps({"h": text}) if number % 3 else None,
+            description=text, run_at=when if number % 2 else None, delay_seconds=2.5 if number % 3 else None,
+        )
+        for number, text in enumerate(NASTY)
+    ]  # fmt: skip
+    columns = "name, payload::text, queue, priority, max_attempts, timeout_seconds, headers::text, description"
+    stored = []
+    for way in (registering._insert_jobs, registering._copy_jobs):
+        ids = way("default", new)
+        assert ids == sorted(set(ids))
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"SELECT {columns}, run_at, created_at FROM pgjobs_job WHERE id = ANY (%s) ORDER BY id",
+                [ids],
+            )
+            rows = cursor.fetchall()
+        stored.append([row[:-2] for row in rows])
+        for row, one in zip(rows, new, strict=True):
+            due = (one.run_at or row[-1]) + timedelta(seconds=one.delay_seconds or 0)
+            assert abs(row[-2] - due) < timedelta(seconds=5 if one.run_at is None else 0.000001)
+            assert row[-3] == one.description
+    assert stored[0] == stored[1]

@@ -13,7 +13,7 @@ from django_pgjobs import clock, store
 from django_pgjobs.store import ClaimedJob, Pair
 from django_pgjobs.worker import claiming
 from django_pgjobs.worker.claiming import DEAF_POLL_SECONDS, HEARD, Claimer, ClaimOptions
-from django_pgjobs.worker.frontier import Frontier
+from django_pgjobs.worker.frontier import BEGINNING, Frontier
 from django_pgjobs.worker.listening import Listener
 from tests.unit.test_worker_acking import Heard
 from tests.unit.worker_fakes import DUE, claimed
@@ -203,6 +203,19 @@ def test_a_look_from_the_beginning_that_takes_too_long_is_not_repeated_at_once(
         claimer._claim(DB, 5)
     claimer._claim(DB, 5)
     assert begun == [0, 40]
+
+
+def test_a_locked_table_says_nothing_of_where_to_begin(claimer: Claimer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The claim waited for somebody's lock: its sweep was not dear, and goes on as it was."""
+
+    def take(plan: list[Pair], limit: int) -> list[ClaimedJob]:
+        raise psycopg.errors.LockNotAvailable("canceling statement due to lock timeout")
+
+    taking(monkeypatch, take)
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        claimer._claim(DB, 5)
+    assert not claimer.busy
+    assert [(reach.at, reach.halvings) for reach in claimer.frontier.reaches.values()] == [(BEGINNING, 0)] * 2
 
 
 def test_a_list_of_queues_that_takes_too_long_stops_no_claim(claimer: Claimer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,13 +200,14 @@ def test_a_dear_sweep_goes_on_in_slices_beside_the_frontier() -> None:
     """And begins anew only when it has come to the frontier."""
     frontier = reached(at=spot(0, 500), sweep_due=0.0, halvings=1)
     reach = frontier.reaches[A]
+    reach.swept = 0.5
     frontier.highest_id = 500
     began = frontier.plan(1.0)
     assert [visit.kind for visit in began] == [SLICE, FRONT]
     assert began[0].pair.until is not None
     assert began[1].pair[2:4] == spot(0, 500)
     frontier.saw(began, [], 9, 1.0, DEAR_SECONDS)
-    assert (reach.swept_to, reach.swept, reach.sweep_due) == (began[0].pair.until, NEVER, 1.0 + DEAR_SECONDS * 20)
+    assert (reach.swept_to, reach.swept, reach.sweep_due) == (began[0].pair.until, 0.5, 1.0 + DEAR_SECONDS * 20)
     reach.halvings = 0
     rest = frontier.plan(5.0)
     assert [(visit.kind, visit.pair[2:4]) for visit in rest] == [(REST, began[0].pair.until)]
@@ -257,7 +258,7 @@ def test_a_sweep_that_took_too_long_goes_on_in_smaller_parts_where_it_was() -> N
     frontier.reaches[B] = Reach(spot(0, 7), near_due=99.0, sweep_due=99.0)
     frontier.gave_up(frontier.plan(1.0), 4.0, 3.2)
     assert (reach.swept_to, reach.at, reach.halvings) == (spot(-4e9, 1), spot(0, 500), 6)
-    assert reach.sweep_due == 4.0 + 3.2 * SWEEP_FACTOR
+    assert reach.sweep_due == 4.0 + DEAR_SECONDS * SWEEP_FACTOR
     assert frontier.reaches[B] == Reach(spot(0, 7), near_due=99.0, sweep_due=99.0)
     assert kinds(frontier, 5.0) == {A: [FRONT], B: [FRONT]}
 
@@ -274,7 +275,10 @@ def test_a_worker_that_starts_behind_millions_of_dead_rows_claims_what_is_new() 
     frontier = frontier_of(A)
     frontier.gave_up(frontier.plan(1.0), 4.0, 3.2)
     assert frontier.reaches[A].at == LATEST
-    assert frontier.reaches[A].halvings > 0
+    first, second = frontier.plan(4.0)
+    assert (first.kind, second.pair.run_at.year) == (SLICE, LATEST[0].year)
+    frontier.saw([first, second], [], 9, 4.1, 0.1)
+    assert frontier.reaches[A].sweep_due == pytest.approx(4.2), "half the time, until all was seen once"
 
 
 def test_a_frontier_that_others_have_left_far_behind_is_given_up() -> None:
