@@ -34,7 +34,12 @@ NEAREST_SECONDS = 1.0
 
 DEAR_SECONDS = 0.1
 CHEAP_SECONDS = 0.05
-"""A claim with a sweep in it that takes longer makes the next slice smaller; one that takes less, larger."""
+"""A claim with a sweep in it that takes so much longer than others makes the next slice smaller; or less, larger."""
+
+DRIFT = 0.02
+"""By how much of the difference a slower claim corrects what is known of quick ones: the way may have become long."""
+
+MOST_HALVINGS = 100
 
 NEVER = -math.inf
 SAME_INSTANT = timedelta(microseconds=1)
@@ -136,7 +141,7 @@ class Reach:
 
     def _weigh_sweep(self, took: float) -> None:
         if took > DEAR_SECONDS:
-            self.halvings += math.ceil(math.log2(took / DEAR_SECONDS))
+            self.halvings = min(MOST_HALVINGS, self.halvings + math.ceil(math.log2(took / DEAR_SECONDS)))
         elif took < CHEAP_SECONDS:
             self.halvings = max(0, self.halvings - 1)
 
@@ -150,6 +155,7 @@ class Frontier:
     reaches: dict[Key, Reach] = field(default_factory=dict)
     rotation: int = 0
     highest_id: int = 0
+    quickest: float = math.inf
     order: list[list[Key]] = field(default_factory=list)
 
     def serves(self, queue: str) -> bool:
@@ -208,6 +214,9 @@ class Frontier:
         for job in jobs:
             found.setdefault((job.queue, job.priority), []).append(job)
             self.highest_id = max(self.highest_id, job.id)
+        # What a claim takes anyhow, on a long way to the server most of it, is not what its sweeps take.
+        took, quickest = max(0.0, took - self.quickest), min(took, self.quickest)
+        self.quickest = quickest + DRIFT * took
         short = len(jobs) < limit
         yields = [_take(found.get((visit.pair.queue, visit.pair.priority), []), visit.pair.until) for visit in plan]
         # A full claim stopped at the last visit that gave a row; it did not come to those behind it.
