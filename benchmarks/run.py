@@ -52,8 +52,7 @@ def main() -> None:
     try:
         _measure(plan, options, found)
     finally:
-        for suffix in ("", "_small"):
-            server.drop(PREFIX + suffix)
+        drop_databases(server)
         server.close()
     found["against"] = report.against(found)
     if report.reached(found):
@@ -91,11 +90,9 @@ def _options(names: tuple[str, ...]) -> argparse.Namespace:
 
 
 def _measure(plan: Plan, options: argparse.Namespace, found: dict[str, Any]) -> None:
-    for suffix in ("", "_small"):
-        plan.server.make(PREFIX + suffix)
-    os.environ |= {"PGJOBS_BENCH_DATABASE": PREFIX, "DJANGO_SETTINGS_MODULE": "benchmarks.settings"}
+    make_databases(plan.server)
     if options.only:
-        _migrate()
+        migrate()
     for name in options.only:
         plan.server.settle()
         began = time.perf_counter()
@@ -113,7 +110,21 @@ def _measure(plan: Plan, options: argparse.Namespace, found: dict[str, Any]) -> 
         print(report.peer(part), flush=True)
 
 
-def _migrate() -> None:
+def drop_databases(server: Server) -> None:
+    """Drop both databases."""
+    for suffix in ("", "_small"):
+        server.drop(PREFIX + suffix)
+
+
+def make_databases(server: Server) -> None:
+    """Make both databases anew, and the settings that name them the ones that Django takes."""
+    for suffix in ("", "_small"):
+        server.make(PREFIX + suffix)
+    os.environ |= {"PGJOBS_BENCH_DATABASE": PREFIX, "DJANGO_SETTINGS_MODULE": "benchmarks.settings"}
+
+
+def migrate() -> None:
+    """Set Django up and make the tables of both databases."""
     import django
 
     django.setup()

@@ -19,7 +19,7 @@ def measure(plan: Plan) -> Result:
     """Drain once free and once pinned."""
     count = plan.count(240_000, least=5000)
     free = _rates(count)
-    with _pin(plan.server.url(connection.settings_dict["NAME"])):
+    with pin(plan.server.url(connection.settings_dict["NAME"])):
         pinned = _rates(count)
     curves: dict[str, Series] = {
         name: [(float(n), rate) for n, rate in enumerate(rates, 1)]
@@ -47,7 +47,8 @@ def _rates(count: int) -> list[float]:
 
 
 @contextmanager
-def _pin(url: str) -> Iterator[None]:
+def pin(url: str) -> Iterator[None]:
+    """Hold a snapshot in the database of ``url``."""
     other = psycopg.connect(url)
     try:
         other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
