@@ -79,6 +79,7 @@ class Actor:
         self.has_gate = False
         self.pid = 0
         self.error: Exception | None = None
+        self._locks = False
         self._told = told
         self._programs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._go = threading.Semaphore(0)
@@ -134,6 +135,7 @@ class Actor:
 
     def _before(self, execute: Callable[..., Any], text: str, params: Any, many: bool, context: Any) -> Any:
         if "FOR NO KEY UPDATE" in text:
+            self._locks = True
             self._stop("lock and write" if "UPDATE pgjobs_job" in text else "lock", self._django_pid())
         return execute(text, params, many, context)
 
@@ -145,7 +147,9 @@ class Actor:
             commit = django._commit
 
             def stop_and_commit() -> Any:
-                self._stop("COMMIT", raw.info.backend_pid)
+                if self._locks:  # a transaction that has only read frees nobody
+                    self._stop("COMMIT", raw.info.backend_pid)
+                self._locks = False
                 return commit()
 
             django._commit = stop_and_commit
