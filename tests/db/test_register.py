@@ -18,6 +18,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.db import connection, connections, transaction
+from django.db.models.signals import post_init
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -614,3 +615,26 @@ def test_the_two_ways_of_registering_many_store_the_same() -> None:
             assert abs(row[-2] - due) < timedelta(seconds=5 if one.run_at is None else 0.000001)
             assert row[-3] == one.description
     assert stored[0] == stored[1]
+
+
+def test_the_instance_is_what_the_database_would_give_with_or_without_receivers_of_init() -> None:
+    """It is made without a query, and without Django's constructor where nobody listens to that."""
+    plain = pay.register(1)
+    made: list[Job] = []
+
+    def note(instance: Job, **_: object) -> None:
+        made.append(instance)
+
+    post_init.connect(note, sender=Job)
+    try:
+        heard = pay.register(1)
+    finally:
+        post_init.disconnect(note, sender=Job)
+    assert [one is heard for one in made] == [True]
+    for one in (plain, heard):
+        read = Job.objects.get(pk=one.pk)
+        assert {f.attname: getattr(one, f.attname) for f in Job._meta.concrete_fields} == {
+            f.attname: getattr(read, f.attname) for f in Job._meta.concrete_fields
+        }
+        assert (one._state.adding, one._state.db, one == read) == (False, "default", True)
+        one.refresh_from_db()

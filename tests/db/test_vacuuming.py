@@ -211,13 +211,12 @@ def test_a_role_that_may_not_is_told_once_what_to_grant(
 ) -> None:
     """Nothing is tried, nothing fails."""
     known = connection.get_connection_params()
+    way = {key: known[key] for key in ("dbname", "host", "port", "user", "password") if known.get(key)}
     raw.query("DROP ROLE IF EXISTS shop_worker")
     raw.query("CREATE ROLE shop_worker LOGIN")
     die(raw, 1500)
     try:
-        with psycopg.connect(
-            dbname=known["dbname"], host=known.get("host"), port=known.get("port"), user="postgres", autocommit=True
-        ) as plain:
+        with psycopg.connect(**way, autocommit=True) as plain:
             plain.execute("SET ROLE shop_worker")
             limited = RawDatabase(plain)
             vacuumer = Vacuumer(lambda: pytest.fail("connected"))

@@ -54,7 +54,8 @@ class Server:
         self.writes.append((kind, [end.id for end in ends]))
         self.fails(kind, ends)
         not_now = self.locked | set(self.readings) | self.gone
-        return {end.id: None for end in ends if end.id not in not_now}
+        row = store.Released(0, "a", 0) if kind == RELEASE else None
+        return {end.id: row for end in ends if end.id not in not_now}
 
     def read_fences(self, db: Any, fences: Sequence[tuple[int, str]]) -> dict[int, FenceReading]:
         if self.away:
@@ -69,6 +70,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     monkeypatch.setattr(finalising, "write", server.write)
     monkeypatch.setattr(store, "read_fences", server.read_fences)
     monkeypatch.setattr(store, "delete_claims", lambda db, claims: 0)
+    monkeypatch.setattr(store, "notify_queues", lambda db, pairs: None)
     return server
 
 
