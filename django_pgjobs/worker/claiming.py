@@ -139,7 +139,7 @@ class Claimer(Loop):
     # The thread
 
     def serve(self, db: WorkerConnection) -> None:
-        """Claim whenever main wants jobs; between empty claims sleep until something is due."""
+        """Claim whenever main wants jobs; after a claim that found too few sleep until something is due."""
         if self.unconfirmed is not None:
             self._resolve(db, self.unconfirmed)
         while not self.stopping.is_set():
@@ -186,7 +186,8 @@ class Claimer(Loop):
         now = clock.monotonic()
         self.frontier.saw(plan, jobs, limit, now, now - asked_at)
         self._hand_over(claim_id, asked_at, jobs)
-        return len(jobs) >= limit or (bool(jobs) and self.wanted > 0)
+        # Whoever hears is told of more; else where something came there may be more already.
+        return len(jobs) >= limit or (bool(jobs) and self.wanted > 0 and not self.hears.is_set())
 
     def _hand_over(self, claim_id: UUID, asked_at: float, jobs: list[store.ClaimedJob]) -> None:
         if jobs:
@@ -304,6 +305,13 @@ class Claimer(Loop):
 
     def _rest(self, db: WorkerConnection, notified: int) -> None:
         """Sleep until a job is due, a registration is heard, or the poll; but sweep once after all that was heard."""
+        settling = self.settles_at - clock.monotonic()
+        if settling > 0:
+            if self._sleep(settling, notified):
+                self._look_near(db)
+            else:
+                self.frontier.look_near()
+            return
         longest = (
             self.options.poll_seconds if self.hears.is_set() else min(self.options.poll_seconds, DEAF_POLL_SECONDS)
         )
@@ -313,23 +321,15 @@ class Claimer(Loop):
         since, swept = max(self.stirred_at, self.settles_at), self.frontier.swept()
         if swept < since:
             # Never to sleep before everything was looked at from the beginning: rows come in behind the frontier.
-            self._nap(
-                db, min(seconds, DEAF_POLL_SECONDS), max(self.frontier.next_sweep(since), self.settles_at), notified
-            )
+            pause = min(seconds, DEAF_POLL_SECONDS, self.frontier.next_sweep(since) - clock.monotonic())
+            if self._sleep(max(0.0, pause), notified):
+                self._look_near(db)
             return
         self.inbox.post("idle", min(swept, self.looked_at))
         if self._sleep(seconds, notified):
             self._look_near(db)
         self.stirred_at = clock.monotonic()
         self.next_pairs = min(self.next_pairs, clock.monotonic() if seconds >= longest else self.next_pairs)
-
-    def _nap(self, db: WorkerConnection, longest: float, until: float, notified: int) -> None:
-        now = clock.monotonic()
-        settling = self.settles_at > now
-        if self._sleep(max(0.0, min(longest, until - now)), notified):
-            self._look_near(db)
-        elif settling:
-            self.frontier.look_near()
 
     def _sleep(self, seconds: float, notified: int) -> bool:
         """Return whether a registration was heard meanwhile."""

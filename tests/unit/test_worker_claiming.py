@@ -309,6 +309,20 @@ def test_a_registration_right_after_one_that_was_heard_does_not_wait_for_the_pol
     assert slept[1:] == [5.0]
 
 
+@pytest.mark.parametrize(
+    ("found", "hears", "again"), [(5, True, True), (2, True, False), (2, False, True), (0, False, False)]
+)
+def test_whoever_hears_of_registrations_does_not_ask_in_vain(
+    claimer: Claimer, monkeypatch: pytest.MonkeyPatch, found: int, hears: bool, again: bool
+) -> None:
+    """A claim that came back short has seen everything; a deaf worker asks on while something comes in."""
+    if hears:
+        claimer.hears.set()
+    claimer.wanted = 9
+    taking(monkeypatch, lambda plan, limit: [claimed(number, queue="a") for number in range(found)])
+    assert claimer._claim(DB, 5) is again
+
+
 # Claims whose answer was lost
 
 
