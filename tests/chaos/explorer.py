@@ -51,6 +51,7 @@ GATES = {
         "%(items)s::json",
     ),
     "claim_jobs": "%(queues)s::text[]",
+    "finalise_delete": "%(ids)s::bigint[]",
     "renew_claims": "%(claim_ids)s::uuid[]",
     "rescue_jobs": "due.job_ids",
 }

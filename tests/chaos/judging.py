@@ -21,6 +21,7 @@ from tests.chaos.scenes import (
     claims,
     claims_and_ends,
     gives_up,
+    leaves_nothing,
     overdue,
     rescues,
     retries,
@@ -112,7 +113,11 @@ def wrong(world: World, programs: dict[str, Program], failed: set[str]) -> list[
 def _judge(world: World, program: Program, change: Change) -> Iterator[str]:
     old, new = change.old, change.new
     if new is None:
-        if old["finished_at"] is None:
+        if program is leaves_nothing:
+            yield from _judge_attempt(old, old, {str(world.claimed.claim_id)})
+            if old["outcome"] is not None:
+                yield "a job that had ended was changed"
+        elif old["finished_at"] is None:
             yield "an unfinished job was deleted"
         return
     yield from _judge_row(old, new)

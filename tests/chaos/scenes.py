@@ -166,6 +166,12 @@ def succeeds(world: World, actor: Actor) -> None:
     forgets(world, actor)
 
 
+def leaves_nothing(world: World, actor: Actor) -> None:
+    """The owner ends a job of which nothing is kept, then strikes the claim."""
+    world.answer(actor, len(store.finalise_delete(actor, world.end())))
+    forgets(world, actor)
+
+
 def succeeds_in_its_transaction(world: World, actor: Actor) -> None:
     """The end is part of the transaction of the job's own effects."""
     actor.raw.query("BEGIN")
@@ -302,12 +308,12 @@ def wants_back(world: World, actor: Actor) -> None:
 
 
 def deletes_ended(world: World, actor: Actor) -> None:
-    """Somebody deletes ended jobs by hand: there is no prune statement yet."""
+    """Somebody deletes ended jobs by hand."""
     world.answer(actor, len(actor.query("DELETE FROM pgjobs_job WHERE finished_at IS NOT NULL RETURNING id")))
 
 
-OWNER = (succeeds, succeeds_in_its_transaction, fails, snoozes, releases, parks, gives_up, ends, ends_callback, reports,
-         reads_payload, renews, forgets)  # fmt: skip
+OWNER = (succeeds, leaves_nothing, succeeds_in_its_transaction, fails, snoozes, releases, parks, gives_up, ends,
+         ends_callback, reports, reads_payload, renews, forgets)  # fmt: skip
 OPERATOR = (cancels, retries, abandons, postpones, wants_back)
 RECORDS = (fails, gives_up, ends, rescues)
 GIVES_BACK = (snoozes, releases, parks)
@@ -316,10 +322,11 @@ IDLE_CAST = (claims_and_ends, cancels, retries, abandons, postpones, wants_back,
 LATE_CAST = (succeeds, fails, snoozes, releases, parks, reports, reads_payload, renews)
 CAST: dict[Scene, tuple[Program, ...]] = {
     ready: IDLE_CAST,
-    running: (*LATE_CAST, succeeds_in_its_transaction, gives_up, ends, *IDLE_CAST),
-    expired: (*LATE_CAST, succeeds_in_its_transaction, gives_up, ends, *IDLE_CAST),
+    running: (*LATE_CAST, leaves_nothing, succeeds_in_its_transaction, gives_up, ends, *IDLE_CAST),
+    expired: (*LATE_CAST, leaves_nothing, succeeds_in_its_transaction, gives_up, ends, *IDLE_CAST),
     last: (
         succeeds,
+        leaves_nothing,
         succeeds_in_its_transaction,
         snoozes,
         releases,
@@ -342,7 +349,7 @@ CAST: dict[Scene, tuple[Program, ...]] = {
         claims_and_ends,
         cancels,
     ),
-    asked: (succeeds, fails, snoozes, releases, parks, gives_up, ends, renews, *IDLE_CAST),
+    asked: (succeeds, leaves_nothing, fails, snoozes, releases, parks, gives_up, ends, renews, *IDLE_CAST),
     last_with_callbacks: (succeeds, releases, gives_up, renews, *IDLE_CAST),
     ready_with_callbacks: IDLE_CAST,
     calling_back: (ends_callback, fails, releases, parks, reports, renews, forgets, *IDLE_CAST),
@@ -352,7 +359,9 @@ CAST: dict[Scene, tuple[Program, ...]] = {
 }
 """Who plays in which scene. In its last attempt nobody records that a job may be tried again."""
 
-NEVER_TOGETHER = tuple(frozenset((gives_up, other)) for other in (succeeds, succeeds_in_its_transaction, snoozes))
+NEVER_TOGETHER = tuple(
+    frozenset((gives_up, other)) for other in (succeeds, leaves_nothing, succeeds_in_its_transaction, snoozes)
+)
 """I7: a run ends once. Its worker does not mark it and record another end of its body under the same claim.
 
 No statement guards that: a run leaves its executor by one DONE, BACK or death, main queues one end for it, and only the
@@ -361,7 +370,7 @@ second writer (a job that records its end in its own transaction, beside a deadl
 """
 
 QUICK: dict[Scene, tuple[Program, ...]] = {
-    expired: (succeeds, releases, gives_up, rescues, claims_and_ends, cancels),
+    expired: (succeeds, leaves_nothing, releases, gives_up, rescues, claims_and_ends, cancels),
     last: (succeeds, ends, rescues, claims_and_ends, retries),
     overdue: (succeeds, gives_up, rescues),
     asked: (fails, rescues, claims_and_ends),
@@ -378,6 +387,7 @@ TRIPLES: tuple[tuple[Scene, tuple[Program, ...]], ...] = (
     *((expired, (owner, rescues, rescues)) for owner in (succeeds, fails, releases)),
     *((expired, (owner, rescues, cancels)) for owner in (succeeds, fails, snoozes, releases, parks, gives_up)),
     (expired, (renews, rescues, succeeds)),
+    (expired, (leaves_nothing, rescues, claims_and_ends)),
     (expired, (renews, rescues, claims_and_ends)),
     (expired, (succeeds, rescues, forgets)),
     (expired, (releases, claims_and_ends, claims_and_ends)),

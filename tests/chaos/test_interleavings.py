@@ -133,6 +133,7 @@ def test_triples_in_every_order(stage: Stage, scene: Scene, programs: Sequence[P
 
 PROGRAM_OF: dict[str, Program] = {
     "finalise_success": scenes.succeeds,
+    "finalise_delete": scenes.leaves_nothing,
     "finalise_retry": scenes.fails,
     "finalise_snooze": scenes.snoozes,
     "finalise_end": scenes.ends,
