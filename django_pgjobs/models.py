@@ -44,6 +44,7 @@ class Job(Steerable, PostgresModel):
         WAITING = JobState.WAITING, _("waiting")
         PARKED = JobState.PARKED, _("parked")
         LIMITED = JobState.LIMITED, _("limited")
+        PAUSED = JobState.PAUSED, _("paused")
         SUCCEEDED = JobState.SUCCEEDED, _("succeeded")
         CANCELLED = JobState.CANCELLED, _("cancelled")
         ABANDONED = JobState.ABANDONED, _("abandoned")
@@ -81,6 +82,13 @@ class Job(Steerable, PostgresModel):
     cancel_by = models.TextField(_("cancelled by"), db_default="")
     cancel_reason = models.TextField(_("reason of the cancel"), db_default="")
     progress = models.JSONField(_("progress"), null=True)
+    key = models.TextField(_("key"), null=True)
+    unique_key = models.TextField(_("key that nobody else may have now"), null=True)
+    key_scope = models.TextField(_("scope of the key"), db_default="")
+    idempotency_key = models.TextField(_("idempotency key"), null=True)
+    limit_key = models.TextField(_("key of its limits"), null=True)
+    cron_entry = models.TextField(_("cron entry"), null=True)
+    fire_at = models.DateTimeField(_("fire of the cron entry"), null=True)
     # Frozen: Django refuses to alter it and a change rewrites the table. New states are data in ``hold``.
     state = models.GeneratedField(
         expression=Coalesce(
@@ -120,6 +128,23 @@ class Job(Steerable, PostgresModel):
                 condition=Q(finished_at__isnull=False),
             ),
             models.Index(name="pgjobs_job_held", fields=["hold", "name"], condition=Q(hold__isnull=False)),
+            models.Index(
+                name="pgjobs_job_limited",
+                fields=["queue", "name", "limit_key", "priority", "run_at", "id"],
+                condition=Q(hold="limited"),
+            ),
+            models.Index(
+                name="pgjobs_job_admitted",
+                fields=["name", "limit_key", "queue"],
+                condition=Q(limit_key__isnull=False, hold__isnull=True, finished_at__isnull=True),
+            ),
+        )
+        constraints = (
+            models.UniqueConstraint(
+                name="pgjobs_job_unique_key",
+                fields=["queue", "unique_key"],
+                condition=Q(unique_key__isnull=False, finished_at__isnull=True),
+            ),
         )
 
     def __str__(self) -> str:
@@ -260,3 +285,133 @@ class LeaderTerm(PostgresModel):
 
     def __str__(self) -> str:
         return f"term {self.term} of {self.worker_name or self.worker}"
+
+
+class CronEntry(PostgresModel):
+    """A schedule: what the code declares and, in columns of their own, what an operator has put in its place.
+
+    Its identity is its name. ``last_fire_at`` is compared and set by the statement that fires it, so that each due
+    instant is fired once, whoever evaluates it.
+    """
+
+    name = models.TextField(_("name"), primary_key=True)
+    job_name = models.TextField(_("job"))
+    declared_expression = models.TextField(_("declared expression"))
+    declared_zone = models.TextField(_("declared time zone"))
+    declared_payload = models.JSONField(_("declared arguments"))
+    declared_options = models.JSONField(_("declared options"))
+    expression = models.TextField(_("expression instead"), null=True, blank=True)
+    zone = models.TextField(_("time zone instead"), null=True, blank=True)
+    payload = models.JSONField(_("arguments instead"), null=True, blank=True)
+    misfire = models.TextField(_("misfire policy"), db_default="once")
+    overlap = models.TextField(_("overlap policy"), db_default="allow")
+    created_at = models.DateTimeField(_("created at"), db_default=Now())
+    declared_at = models.DateTimeField(_("declared last at"), db_default=Now())
+    missing_since = models.DateTimeField(_("not declared since"), null=True)
+    last_fire_at = models.DateTimeField(_("last fire"), null=True)
+    last_job_id = models.BigIntegerField(_("last job"), null=True)
+    next_fire_at = models.DateTimeField(_("next fire"), null=True)
+    paused_at = models.DateTimeField(_("paused at"), null=True)
+    paused_by = models.TextField(_("paused by"), db_default="")
+    paused_reason = models.TextField(_("reason of the pause"), db_default="")
+    paused_until = models.DateTimeField(_("paused until"), null=True)
+    broken = models.TextField(_("why it cannot fire"), db_default="")
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_cron_entry"
+        verbose_name = _("cron entry")
+        verbose_name_plural = _("cron entries")
+        default_permissions = ("view", "change")
+        permissions = (("run_cronentry", _("Can run, pause and resume cron entries")),)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class QueueState(PostgresModel):
+    """A queue, or the name of a job, that somebody has paused: who, why, and until when."""
+
+    class Kind(models.TextChoices):
+        """What is paused."""
+
+        QUEUE = "queue", _("queue")
+        JOB = "job", _("job")
+
+    pk = models.CompositePrimaryKey("kind", "name")
+    kind = models.TextField(_("kind"), choices=Kind.choices)
+    name = models.TextField(_("name"))
+    paused_at = models.DateTimeField(_("paused at"), db_default=Now())
+    paused_by = models.TextField(_("paused by"), db_default="")
+    reason = models.TextField(_("reason"), db_default="")
+    until = models.DateTimeField(_("until"), null=True)
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_queue_state"
+        verbose_name = _("paused queue or job")
+        verbose_name_plural = _("paused queues and jobs")
+        default_permissions = ("view",)
+        permissions = (("pause_queue", _("Can pause and resume queues and jobs")),)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+class StoredResult(PostgresModel):
+    """What a job with an idempotency key returned: the next one of its name and key returns it without running."""
+
+    pk = models.CompositePrimaryKey("name", "key")
+    name = models.TextField(_("name"))
+    key = models.TextField(_("idempotency key"))
+    job_id = models.BigIntegerField(_("job"))
+    result = models.JSONField(_("result"), null=True)
+    stored_at = models.DateTimeField(_("stored at"), db_default=Now())
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_stored_result"
+        verbose_name = _("stored result")
+        verbose_name_plural = _("stored results")
+        default_permissions = ("view",)
+        indexes = (models.Index(name="pgjobs_stored_result_age", fields=["stored_at"]),)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.key}"
+
+
+class KeyWindow(PostgresModel):
+    """A key that was used once in its window of time; the row may outlive its job."""
+
+    pk = models.CompositePrimaryKey("queue", "key", "begins_at")
+    queue = models.TextField(_("queue"))
+    key = models.TextField(_("key"))
+    begins_at = models.DateTimeField(_("begins at"))
+    ends_at = models.DateTimeField(_("ends at"))
+    job_id = models.BigIntegerField(_("job"))
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_key_window"
+        verbose_name = _("window of a key")
+        verbose_name_plural = _("windows of keys")
+        default_permissions = ("view",)
+        indexes = (models.Index(name="pgjobs_key_window_end", fields=["ends_at"]),)
+
+    def __str__(self) -> str:
+        return f"{self.queue} {self.key}"
+
+
+class Admission(PostgresModel):
+    """Starts that a rate limit has let in: how many, of which limit, when. Kept for the limit's window."""
+
+    id = models.BigAutoField(primary_key=True)
+    limit = models.TextField(_("limit"))
+    admitted_at = models.DateTimeField(_("admitted at"), db_default=Now())
+    starts = models.IntegerField(_("starts"))
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_admission"
+        verbose_name = _("admission")
+        verbose_name_plural = _("admissions")
+        default_permissions = ("view",)
+        indexes = (models.Index(name="pgjobs_admission_window", fields=["limit", "admitted_at"]),)
+
+    def __str__(self) -> str:
+        return f"{self.starts} of {self.limit}"

@@ -25,6 +25,7 @@ class Hold(StrEnum):
     WAITING = "waiting"
     PARKED = "parked"
     LIMITED = "limited"
+    PAUSED = "paused"
 
 
 class JobState(StrEnum):
@@ -35,6 +36,7 @@ class JobState(StrEnum):
     WAITING = "waiting"
     PARKED = "parked"
     LIMITED = "limited"
+    PAUSED = "paused"
     SUCCEEDED = "succeeded"
     CANCELLED = "cancelled"
     ABANDONED = "abandoned"
@@ -70,12 +72,15 @@ LABELS = ("scheduled", "retrying")
 
 TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {
     JobState.WAITING: (JobState.READY, JobState.CANCELLED),
-    JobState.LIMITED: (JobState.READY, JobState.CANCELLED),
+    JobState.LIMITED: (JobState.READY, JobState.CANCELLED, JobState.ABANDONED),
+    JobState.PAUSED: (JobState.READY, JobState.LIMITED, JobState.CANCELLED, JobState.ABANDONED),
     JobState.PARKED: (JobState.READY, JobState.CANCELLED, JobState.ABANDONED),
-    JobState.READY: (JobState.RUNNING, JobState.CANCELLED, JobState.ABANDONED),
+    JobState.READY: (JobState.RUNNING, JobState.LIMITED, JobState.CANCELLED, JobState.ABANDONED),
     JobState.RUNNING: (
         JobState.READY,
         JobState.PARKED,
+        JobState.LIMITED,
+        JobState.PAUSED,
         JobState.SUCCEEDED,
         JobState.CANCELLED,
         JobState.ABANDONED,

@@ -23,7 +23,7 @@ from django_pgjobs.models import Job
 from django_pgjobs.states import JobState
 from django_pgjobs.steering import Steered
 
-_UNCLAIMED = frozenset({JobState.READY, JobState.WAITING, JobState.PARKED, JobState.LIMITED})
+_UNCLAIMED = frozenset({JobState.READY, JobState.WAITING, JobState.PARKED, JobState.LIMITED, JobState.PAUSED})
 
 REASONS: dict[str, Any] = {
     **STATE_LABELS,

@@ -18,7 +18,8 @@ claimed AS (
         claimed_at = statement_timestamp(),
         attempt = j.attempt + (j.ending IS NULL)::integer,
         ending_attempt = j.ending_attempt + (j.ending IS NOT NULL)::integer,
-        deadline_at = statement_timestamp() + make_interval(secs => j.timeout_seconds + %(allowance)s::float8)
+        deadline_at = statement_timestamp() + make_interval(secs => j.timeout_seconds + %(allowance)s::float8),
+        unique_key = CASE WHEN j.key_scope = 'until_started' THEN NULL ELSE j.unique_key END
     WHERE j.id = ANY (ARRAY (SELECT id FROM candidates))
     RETURNING
         j.id, j.queue, j.priority, j.run_at, j.name, j.attempt, j.max_attempts, j.timeout_seconds, j.ending, j.ending_attempt,
@@ -29,7 +30,13 @@ claimed AS (
             THEN j.payload::text
         END AS payload,
         left(j.headers::text, %(most_chars)s::integer) AS headers, j.deadline_at,
-        left(j.error, %(most_chars)s::integer) AS error
+        left(j.error, %(most_chars)s::integer) AS error,
+        CASE
+            WHEN coalesce(j.limit_key, j.idempotency_key, j.cron_entry) IS NOT NULL
+            THEN json_build_object(
+                'limit_key', j.limit_key, 'idempotency_key', j.idempotency_key, 'cron_entry', j.cron_entry, 'fire_at', j.fire_at
+            )::text
+        END AS extras
 ),
 numbered AS (
     SELECT id, deadline_at, ((row_number() OVER () - 1) / 200)::smallint AS part FROM claimed
@@ -49,5 +56,5 @@ ledger AS (
 )
 SELECT
     id, queue, priority, run_at, name, attempt, max_attempts, timeout_seconds, ending, ending_attempt, cancelled, description,
-    payload, headers, error
+    payload, headers, error, extras
 FROM claimed

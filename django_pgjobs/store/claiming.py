@@ -19,7 +19,11 @@ character longer than this, so that no row can make its claim too slow."""
 
 
 class ClaimedJob(NamedTuple):
-    """A job as the claim returns it; ``payload`` is JSON text, or None when it is too big for the channel."""
+    """A job as the claim returns it; ``payload`` is JSON text, or None when it is too big for the channel.
+
+    ``extras`` is None, or JSON text of what few jobs have: ``limit_key``, ``idempotency_key``, ``cron_entry`` and
+    ``fire_at``.
+    """
 
     id: int
     queue: str
@@ -36,6 +40,7 @@ class ClaimedJob(NamedTuple):
     payload: str | None
     headers: str | None
     error: str
+    extras: str | None = None
 
 
 _AGE = attrgetter("run_at", "id")

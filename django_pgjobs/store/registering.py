@@ -33,6 +33,22 @@ class NewJob(NamedTuple):
     description: str = ""
     run_at: datetime | None = None
     delay_seconds: float | None = None
+    key: str | None = None
+    key_scope: str = ""
+    idempotency_key: str | None = None
+    limit_key: str | None = None
+    cron_entry: str | None = None
+    fire_at: datetime | None = None
+
+    @property
+    def is_special(self) -> bool:
+        """Whether it has what few jobs have, which a statement of its own writes."""
+        return (
+            self.key is not None
+            or self.idempotency_key is not None
+            or self.limit_key is not None
+            or self.cron_entry is not None
+        )
 
 
 class Registered(NamedTuple):
@@ -43,9 +59,12 @@ class Registered(NamedTuple):
     created_at: datetime
 
 
-def register_job(using: str, new: NewJob, *, notify: bool) -> Registered:
-    """Insert one job in the caller's transaction; wake a worker at its commit if ``notify``."""
-    params = {
+def register_job(using: str, new: NewJob, *, notify: bool) -> Registered | None:
+    """Insert one job in the caller's transaction; wake a worker at its commit if ``notify``.
+
+    Return None, having changed nothing, when an unfinished job of its queue has its key.
+    """
+    params: dict[str, object] = {
         "name": new.name,
         "queue": new.queue,
         "priority": new.priority,
@@ -58,8 +77,18 @@ def register_job(using: str, new: NewJob, *, notify: bool) -> Registered:
         "delay": new.delay_seconds or 0.0,
         "notify": notify,
     }
-    row = on(using).fetch("register_job", params)[0]
-    return Registered(*row[:3])
+    if not new.is_special:
+        return Registered(*on(using).fetch("register_job", params)[0][:3])
+    params |= {
+        "key": new.key,
+        "key_scope": new.key_scope,
+        "idempotency_key": new.idempotency_key,
+        "limit_key": new.limit_key,
+        "cron_entry": new.cron_entry,
+        "fire_at": new.fire_at,
+    }
+    rows = on(using).fetch("register_special", params)
+    return Registered(*rows[0][:3]) if rows else None
 
 
 def register_jobs(using: str, new: Sequence[NewJob], *, notify: bool) -> list[int]:

@@ -193,6 +193,7 @@ PLACES = {
     "parked": (90, 270),
     "waiting": (90, 340),
     "limited": (90, 410),
+    "paused": (90, 480),
 }
 """Where each state is drawn: the middle of its box."""
 

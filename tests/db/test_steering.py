@@ -81,6 +81,10 @@ def limited(raw: RawDatabase) -> int:
     return held(raw, "limited")
 
 
+def paused(raw: RawDatabase) -> int:
+    return held(raw, "paused")
+
+
 def succeeded(raw: RawDatabase) -> int:
     register()
     return store.finalise_success(raw, claim(raw).ends(), AUTHOR)[0]
@@ -102,14 +106,14 @@ def ending(raw: RawDatabase) -> int:
     return one
 
 
-MAKERS = (ready, scheduled, running, parked, waiting, limited, succeeded, cancelled, abandoned, ending)
+MAKERS = (ready, scheduled, running, parked, waiting, limited, paused, succeeded, cancelled, abandoned, ending)
 
 BECOMES: dict[str, dict[Callable[[RawDatabase], int], str]] = {
     "cancel": {
-        **dict.fromkeys((ready, scheduled, parked, waiting, limited), "cancelled"),
+        **dict.fromkeys((ready, scheduled, parked, waiting, limited, paused), "cancelled"),
         running: "running",
     },
-    "abandon": dict.fromkeys((ready, scheduled, parked, waiting, limited), "abandoned"),
+    "abandon": dict.fromkeys((ready, scheduled, parked, waiting, limited, paused), "abandoned"),
     "retry": dict.fromkeys((parked, cancelled, abandoned), "ready"),
     "release": {running: "running"},
     "reschedule": {
@@ -117,6 +121,7 @@ BECOMES: dict[str, dict[Callable[[RawDatabase], int], str]] = {
         parked: "parked",
         waiting: "waiting",
         limited: "limited",
+        paused: "paused",
     },
 }
 """Action → what it may be done to, and the state after it."""
