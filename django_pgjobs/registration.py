@@ -65,8 +65,6 @@ def register_one(row: Row) -> Job:
     pairs = ((new.queue, new.priority),)
     notify = _shall_notify(connection, pairs, row.plan.conf)
     stored = store.register_job(connection.alias, new, notify=notify)
-    if stored is None:
-        raise InvalidJob(f"job {new.name!r}: its key {new.key!r} is taken")  # replaced by conflict policies
     if notify:
         _note_notified(connection, pairs)
     registered = _job(

@@ -83,6 +83,7 @@ from django_pgjobs.store.registering import (
     notify_queues,
     register_job,
     register_jobs,
+    register_special,
 )
 from django_pgjobs.store.steering import (
     abandon_jobs,
@@ -160,6 +161,7 @@ __all__ = [
     "read_states",
     "register_job",
     "register_jobs",
+    "register_special",
     "release_jobs",
     "release_wish",
     "renew_claims",

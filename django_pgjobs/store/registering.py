@@ -59,12 +59,30 @@ class Registered(NamedTuple):
     created_at: datetime
 
 
-def register_job(using: str, new: NewJob, *, notify: bool) -> Registered | None:
-    """Insert one job in the caller's transaction; wake a worker at its commit if ``notify``.
+def register_job(using: str, new: NewJob, *, notify: bool) -> Registered:
+    """Insert one job in the caller's transaction; wake a worker at its commit if ``notify``."""
+    return Registered(*on(using).fetch("register_job", _params(new, notify))[0][:3])
+
+
+def register_special(using: str, new: NewJob, *, notify: bool) -> Registered | None:
+    """Insert one job that has what few have, as ``register_job``.
 
     Return None, having changed nothing, when an unfinished job of its queue has its key.
     """
-    params: dict[str, object] = {
+    params = _params(new, notify) | {
+        "key": new.key,
+        "key_scope": new.key_scope,
+        "idempotency_key": new.idempotency_key,
+        "limit_key": new.limit_key,
+        "cron_entry": new.cron_entry,
+        "fire_at": new.fire_at,
+    }
+    rows = on(using).fetch("register_special", params)
+    return Registered(*rows[0][:3]) if rows else None
+
+
+def _params(new: NewJob, notify: bool) -> dict[str, object]:
+    return {
         "name": new.name,
         "queue": new.queue,
         "priority": new.priority,
@@ -77,18 +95,6 @@ def register_job(using: str, new: NewJob, *, notify: bool) -> Registered | None:
         "delay": new.delay_seconds or 0.0,
         "notify": notify,
     }
-    if not new.is_special:
-        return Registered(*on(using).fetch("register_job", params)[0][:3])
-    params |= {
-        "key": new.key,
-        "key_scope": new.key_scope,
-        "idempotency_key": new.idempotency_key,
-        "limit_key": new.limit_key,
-        "cron_entry": new.cron_entry,
-        "fire_at": new.fire_at,
-    }
-    rows = on(using).fetch("register_special", params)
-    return Registered(*rows[0][:3]) if rows else None
 
 
 def register_jobs(using: str, new: Sequence[NewJob], *, notify: bool) -> list[int]:

@@ -30,7 +30,18 @@ T = TypeVar("T")
 PATIENCE = float(os.environ.get("PGJOBS_TEST_PATIENCE", "1"))
 """Multiplies every timeout of the tests."""
 
-TABLES = ("pgjobs_job", "pgjobs_claim", "pgjobs_attempt", "pgjobs_heartbeat", "pgjobs_leader_term")
+TABLES = (
+    "pgjobs_job",
+    "pgjobs_claim",
+    "pgjobs_attempt",
+    "pgjobs_heartbeat",
+    "pgjobs_leader_term",
+    "pgjobs_cron_entry",
+    "pgjobs_queue_state",
+    "pgjobs_stored_result",
+    "pgjobs_key_window",
+    "pgjobs_admission",
+)
 
 WORKER = UUID("00000000-0000-4000-8000-000000000001")
 AUTHOR = store.Author(WORKER, "test worker", "release 1")
