@@ -44,6 +44,7 @@ log = logging.getLogger("django_pgjobs")
 SUPERVISOR_CONNECTIONS = 7
 """Claim, ack, keep, listen, maintenance; and of the leader upkeep and VACUUM."""
 
+NOT_MIGRATED = "the tables of django-pgjobs are not there, or older than this code"
 LONGEST_WAIT_SECONDS = 10.0
 LEAVE_SECONDS = 5.0
 SWITCH_SECONDS = 0.0005
@@ -153,7 +154,7 @@ def wait_for_database(worker: Worker, stopped: threading.Event) -> store.Identit
             db.close()
             if db.identity.table is not None:
                 return db.identity
-            log.error("the tables of django-pgjobs are not there: run manage.py migrate; waiting")
+            log.error("%s: run manage.py migrate; waiting", NOT_MIGRATED)
         except TROUBLE as error:
             log.error("database cannot be reached, waiting: %s", " ".join(str(error).split()))
         tries += 1

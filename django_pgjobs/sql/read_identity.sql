@@ -1,10 +1,13 @@
 -- read_identity: which database, and which table in it, this connection sees.
 -- Fence: none (reads).
--- Rows: 1; the table is null when it has not been migrated.
+-- Rows: 1; the table is null when it has not been migrated, or not as far as this code needs: its newest column tells.
 -- Clock: none.
 SELECT
     (SELECT system_identifier FROM pg_control_system())::text,
     (SELECT oid FROM pg_database WHERE datname = current_database())::bigint,
-    to_regclass('pgjobs_job')::oid::bigint,
+    (
+        SELECT attrelid FROM pg_attribute
+        WHERE attrelid = to_regclass('pgjobs_job') AND attname = 'unique_key' AND NOT attisdropped
+    )::bigint,
     pg_backend_pid(),
     current_setting('max_connections')::integer

@@ -69,7 +69,7 @@ class Identity(NamedTuple):
 
 
 def read_identity(db: Database) -> Identity:
-    """Return which database and which job table this connection sees; ``table`` is None before migrating."""
+    """Return which database and which job table this connection sees; ``table`` is None before our migrations."""
     return Identity._make(db.fetch("read_identity", {})[0])
 
 

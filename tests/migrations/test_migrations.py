@@ -95,6 +95,15 @@ def test_every_step_back_and_forth_works_on_a_filled_table(migrated: None) -> No
     assert Job.objects.count() == 10
 
 
+def test_older_tables_are_told_from_ours(migrated: None) -> None:
+    """A worker that is started before its migration waits for it, instead of failing at every claim."""
+    assert store.read_identity(store.on("default")).table is not None
+    migrate("pgjobs", "0002_leader_term")
+    assert store.read_identity(store.on("default")).table is None
+    # What registers goes on with plain jobs meanwhile.
+    assert len(register()) == 1
+
+
 def test_no_later_migration_rewrites_the_job_table(migrated: None) -> None:
     """A rewrite holds ACCESS EXCLUSIVE: 37 s for 8.6 million jobs. New states are data in ``hold``."""
     migrate("pgjobs", FIRST)
