@@ -63,7 +63,9 @@ ACTIONS: dict[str, Action] = {
 def add_subcommands(subcommands: Any) -> None:
     """Declare a subcommand for each action."""
     for verb, action in ACTIONS.items():
-        add_arguments(subcommands.add_parser(verb, help=action.help, description=action.help), verb)
+        parser = subcommands.add_parser(verb, help=action.help, description=action.help)
+        add_arguments(parser, verb)
+        parser.set_defaults(perform=operate)
 
 
 def add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -100,8 +102,9 @@ def _user() -> str:
         return f"uid {os.getuid()}"
 
 
-def operate(command: BaseCommand, verb: str, options: dict[str, Any]) -> None:
+def operate(command: BaseCommand, options: dict[str, Any]) -> None:
     """Do it, say to how many and why not to the others; exit with 1 if any was skipped."""
+    verb: str = options["subcommand"]
     jobs, unknown = _chosen(verb, options)
     count = jobs.count()
     if count > 1 and not options["yes"]:

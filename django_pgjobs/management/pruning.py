@@ -22,6 +22,14 @@ from django_pgjobs.states import Outcome
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
+def add_subcommands(subcommands: Any) -> None:
+    """Declare ``prune``."""
+    text = "Delete ended jobs, with their history, whose retention is over."
+    parser = subcommands.add_parser("prune", help=text, description=text)
+    add_arguments(parser)
+    parser.set_defaults(perform=prune)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare which ended jobs are meant, and how it is told."""
     parser.add_argument("--dry-run", action="store_true", help="Count what would be deleted, and delete nothing.")

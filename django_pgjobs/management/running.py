@@ -18,6 +18,16 @@ from django_pgjobs.worker.children import entry_point
 from django_pgjobs.worker.logs import speak_on_stderr
 
 
+def add_subcommands(subcommands: Any) -> None:
+    """Declare ``run``, and what a supervisor starts its executors with, which is hidden."""
+    run = subcommands.add_parser("run", help="Run a worker (the same as runjobs).")
+    add_arguments(run)
+    run.set_defaults(perform=check_and_run)
+    hidden = subcommands.add_parser("executor")
+    add_executor_arguments(hidden)
+    hidden.set_defaults(perform=run_executor)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare a worker's options."""
     conf = "default: the setting"
@@ -116,7 +126,7 @@ def _worker_options(command: BaseCommand, options: dict[str, Any]) -> runtime.Wo
     )
 
 
-def run_executor(options: dict[str, Any]) -> None:
+def run_executor(command: BaseCommand, options: dict[str, Any]) -> None:
     """Run an executor: never returns."""
     speak_on_stderr(options["verbosity"])
     executor.main(

@@ -9,6 +9,10 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_pgjobs.management import operating, pruning, running
 
+GROUPS = (running, operating, pruning)
+"""Modules of subcommands, in the order of the help. Each has ``add_subcommands(subcommands)``, which sets a parser's
+default ``perform``: what is called with the command and its options."""
+
 
 class Command(BaseCommand):
     """The subcommands; ``pgjobs run`` is ``runjobs``."""
@@ -19,21 +23,10 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the subcommands."""
         subcommands = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
-        running.add_arguments(subcommands.add_parser("run", help="Run a worker (the same as runjobs)."))
-        operating.add_subcommands(subcommands)
-        text = "Delete ended jobs, with their history, whose retention is over."
-        pruning.add_arguments(subcommands.add_parser("prune", help=text, description=text))
-        # Hidden: what a supervisor starts its executors with.
-        running.add_executor_arguments(subcommands.add_parser("executor"))
+        for group in GROUPS:
+            group.add_subcommands(subcommands)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the subcommand."""
-        if options["subcommand"] == "executor":
-            running.run_executor(options)
-        elif options["subcommand"] in operating.ACTIONS:
-            operating.operate(self, options["subcommand"], options)
-        elif options["subcommand"] == "prune":
-            pruning.prune(self, options)
-        else:
-            running.check_and_run(self, options)
+        options["perform"](self, options)
         sys.stdout.flush()
