@@ -22,13 +22,12 @@ from django.utils.functional import cached_property
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs import store
-from django_pgjobs.admin import listing
-from django_pgjobs.admin.display import STATE_LABELS, grouped
-from django_pgjobs.admin.listing import Asked
+from django_pgjobs import listing, store
 from django_pgjobs.conf import get_conf
+from django_pgjobs.listing import Asked
 from django_pgjobs.models import Job
 from django_pgjobs.registry import registry
+from django_pgjobs.wording import STATE_LABELS, grouped
 
 if TYPE_CHECKING:
     Pages = Paginator[Any]

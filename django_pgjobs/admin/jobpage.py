@@ -19,23 +19,11 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.admin.actions import ACTIONS
-from django_pgjobs.admin.display import (
-    Hidden,
-    arguments,
-    badge,
-    block,
-    json_block,
-    label_of,
-    links_of,
-    progress_bar,
-    seconds,
-    table_of,
-    until,
-    when,
-)
+from django_pgjobs.admin.display import badge, block, json_block, progress_bar, table_of, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.models import Attempt, Heartbeat, Job
 from django_pgjobs.registry import registry
+from django_pgjobs.wording import Hidden, arguments, label_of, links_of, seconds, until
 
 JSON_COLUMNS = ("payload", "headers", "result", "progress")
 ATTEMPTS = 25

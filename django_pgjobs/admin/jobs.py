@@ -19,7 +19,7 @@ from django.utils.html import format_html
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.admin import listing
+from django_pgjobs import listing
 from django_pgjobs.admin.actions import ACTIONS, Action, message_of, steer
 from django_pgjobs.admin.changelist import (
     CappedPaginator,
@@ -29,11 +29,12 @@ from django_pgjobs.admin.changelist import (
     ReachFilter,
     StateFilter,
 )
-from django_pgjobs.admin.display import STATE_LABELS, badge, below, briefly, label_of, seconds, short, until
+from django_pgjobs.admin.display import badge, below, briefly, short
 from django_pgjobs.admin.jobpage import JobPage
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.models import Job
 from django_pgjobs.states import Outcome
+from django_pgjobs.wording import STATE_LABELS, label_of, seconds, until
 
 logger = logging.getLogger("django_pgjobs")
 

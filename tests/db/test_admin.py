@@ -18,8 +18,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from django_pgjobs import job
-from django_pgjobs.admin import listing
+from django_pgjobs import job, listing
 from django_pgjobs.models import Attempt, Claim, Heartbeat, Job
 from django_pgjobs.registry import registry
 
