@@ -16,7 +16,7 @@ pgjobs.E012    a foreign key to Job would stop pruning
 pgjobs.E013    an index on Job holds or names a column that the claim changes
 pgjobs.E014    a job is declared with a queue that ``QUEUES`` does not allow
 pgjobs.E015    a job is declared with options above the ceilings of the settings
-pgjobs.E016    ``RETENTION_HOURS`` names a queue that ``QUEUES`` does not allow
+pgjobs.E016    a setting by queue names a queue that ``QUEUES`` does not allow
 pgjobs.W001    another app's ``runjobs`` command shadows ours
 pgjobs.W002    a job declares retry options and ``max_attempts=1``
 pgjobs.W003    every exception of a job's ``retry_on`` is one of its ``give_up_on``
@@ -126,28 +126,46 @@ def check_defaults(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
             "TIMEOUT_CEILING_SECONDS",
             conf.timeout_ceiling_seconds,
         ),
+        (
+            "DEFAULT_BACKOFF's base",
+            conf.default_backoff.base,
+            "BACKOFF_BASE_CEILING_SECONDS",
+            conf.backoff_base_ceiling_seconds,
+        ),
+        (
+            "DEFAULT_BACKOFF's factor",
+            conf.default_backoff.factor,
+            "BACKOFF_FACTOR_BOUNDS' largest",
+            conf.backoff_factor_bounds[1],
+        ),
     )
     for name, value, ceiling_name, ceiling in pairs:
         if value is not None and value > ceiling:
             yield Error(
                 f"PGJOBS: {name} ({value:g}) is above {ceiling_name} ({ceiling:g}).",
-                hint=f'Lower "{name}" or raise "{ceiling_name}".',
+                hint=f"Lower {name} or raise {ceiling_name}.",
                 id="pgjobs.E008",
             )
 
 
-def check_retention(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Messages:
-    """Queues with a retention of their own are queues that may be used; a slip would keep or delete the wrong jobs."""
+def check_named_queues(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Messages:
+    """Queues that a setting names are queues that may be used; a slip would keep, delete or bound the wrong jobs."""
     conf = _conf()
     if conf is None or conf.queues is None:
         return
-    for queue, _retention in conf.retention_hours.queues:
-        if queue not in conf.queues:
-            yield Error(
-                f"PGJOBS: RETENTION_HOURS names the queue {queue!r}, which QUEUES does not allow.",
-                hint=f"Add it to QUEUES, or name one of: {', '.join(conf.queues)}.",
-                id="pgjobs.E016",
-            )
+    named = {
+        "RETENTION_HOURS": [queue for queue, _retention in conf.retention_hours.queues],
+        "CAPACITY": conf.capacity.names(),
+        "REGISTRATION_RATE": conf.registration_rate.names(),
+    }
+    for setting, queues in named.items():
+        for queue in queues:
+            if queue not in conf.queues:
+                yield Error(
+                    f"PGJOBS: {setting} names the queue {queue!r}, which QUEUES does not allow.",
+                    hint=f"Add it to QUEUES, or name one of: {', '.join(conf.queues)}.",
+                    id="pgjobs.E016",
+                )
 
 
 def check_middleware(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Messages:
@@ -368,7 +386,7 @@ CHECKS: tuple[Callable[..., Iterable[CheckMessage]], ...] = (
     check_settings,
     check_relations,
     check_defaults,
-    check_retention,
+    check_named_queues,
     check_middleware,
     check_database,
     check_foreign_keys,

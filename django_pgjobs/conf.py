@@ -21,7 +21,9 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-from django_pgjobs.backoff import Backoff
+from django_pgjobs import quotas
+from django_pgjobs.backoff import LONGEST_SECONDS, Backoff
+from django_pgjobs.quotas import ByQueue, Rate
 from django_pgjobs.states import Outcome
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
@@ -37,6 +39,8 @@ LADDER_SECONDS = 5.0
 """How long a worker takes at most from a passed deadline to the death of the process."""
 
 DEFAULT_BACKOFF = Backoff(15, factor=4, limit=3600, jitter=0.1)
+
+MOST_FACTOR = 1_000_000.0
 
 MOST_HOURS = MOST_SECONDS / 3600
 
@@ -188,10 +192,35 @@ def _retained(otherwise: Retention, value: Any) -> Retention:
     return Retention(hours["succeeded"], hours["cancelled"], hours["abandoned"])
 
 
+def _capacity(value: Any) -> ByQueue[int]:
+    return _by_queue(quotas.read_by_queue(value, '{"mail": 1000, "*": 100000}', quotas.read_capacity))
+
+
+def _rate(value: Any) -> ByQueue[Rate]:
+    return _by_queue(quotas.read_by_queue(value, '{"mail": {"tokens": 30, "register": 3}}', quotas.read_rate))
+
+
+def _by_queue(value: ByQueue[Any]) -> ByQueue[Any]:
+    if value.names():
+        _queues(value.names())
+    return value
+
+
 def _backoff(value: Any) -> Backoff:
     if not isinstance(value, Backoff):
         raise TypeError("a Backoff(…)")
     return value
+
+
+def _bounds(value: Any) -> tuple[float, float]:
+    if not isinstance(value, (list, tuple)) or len(value) != 2:
+        raise TypeError("a pair of numbers, the least and the largest")
+    least, largest = value
+    if not all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in value):
+        raise TypeError("a pair of numbers, the least and the largest")
+    if not 0 <= least <= largest <= MOST_FACTOR:
+        raise ValueError(f"a pair of numbers from 0 to {MOST_FACTOR:g}, the least first")
+    return float(least), float(largest)
 
 
 def _processes(value: Any) -> int:
@@ -294,6 +323,28 @@ class Conf:
 
     run_at_ceiling_days: int = _setting(3650, _whole(1, 36_500))
     """How far ahead a job may be registered."""
+
+    past_run_at_seconds: float | None = _setting(None, _or_none(_seconds()))
+    """How far in the past ``run_at`` may lie, by this machine's clock; None is as far as one likes, 0 not at all."""
+
+    backoff_base_ceiling_seconds: float = _setting(LONGEST_SECONDS, _seconds())
+    """The longest first delay that a ``Backoff`` may have."""
+
+    backoff_factor_bounds: tuple[float, float] = _setting((0.0, 1000.0), _bounds)
+    """The least and the largest factor that a ``Backoff`` may have."""
+
+    capacity: ByQueue[int] = _setting(ByQueue(), _capacity)  # noqa: RUF009 (ByQueue is frozen)
+    """How many unfinished jobs a queue holds at most, by queue; ``"*"`` is every queue that is not named.
+
+    Registering beyond it raises ``QueueFull``. None, or a queue of which nothing is said, is without limit.
+    """
+
+    registration_rate: ByQueue[Rate] = _setting(ByQueue(), _rate)  # noqa: RUF009 (ByQueue is frozen)
+    """How fast one process may register into a queue, by queue; ``"*"`` is every queue that is not named.
+
+    A dict of ``"tokens"`` (30), ``"seconds_per_token"`` (0.5) and the price of each action in tokens: ``"register"``
+    (3), ``"cancel"`` (3), ``"status"`` (1), ``"list"`` (1). Without tokens registering raises ``RateLimited``.
+    """
 
     default_max_attempts: int = _setting(5, _whole(1, 1_000_000))
     """Attempts of a job that does not say ``max_attempts``."""

@@ -4,6 +4,8 @@
 
     PgJobsError
     ├── InvalidJob            a bad definition, option or payload, raised where it was written
+    ├── QueueFull             the queue holds as many unfinished jobs as it may
+    ├── RateLimited           this process has registered too fast
     ├── UnknownJob            a row names a definition this process does not have
     ├── UnreadablePayload     a stored payload cannot be read or no longer fits the signature
     ├── JobDoesNotExist
@@ -37,6 +39,30 @@ class PgJobsError(Exception):
 
 class InvalidJob(PgJobsError):
     """The job's definition, options or payload are not valid."""
+
+
+class QueueFull(PgJobsError):
+    """The queue holds as many unfinished jobs as it may."""
+
+    def __init__(self, message: str | None = None, *, queue: str = "", capacity: int = 0) -> None:
+        self.queue = queue
+        self.capacity = capacity
+        super().__init__(message or self._words())
+
+    def _words(self) -> str:
+        return f"Queue {self.queue!r} holds {self.capacity} unfinished jobs at most: wait until some have ended."
+
+
+class RateLimited(PgJobsError):
+    """This process has registered into the queue faster than it may."""
+
+    def __init__(self, message: str | None = None, *, queue: str = "", retry_after: float = 0.0) -> None:
+        self.queue = queue
+        self.retry_after = retry_after
+        super().__init__(message or self._words())
+
+    def _words(self) -> str:
+        return f"Queue {self.queue!r}: too many actions of this process, try again in {self.retry_after:.3f} seconds."
 
 
 class UnknownJob(PgJobsError):

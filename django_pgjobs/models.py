@@ -138,6 +138,11 @@ class Job(Steerable, PostgresModel):
                 fields=["name", "limit_key", "queue"],
                 condition=Q(limit_key__isnull=False, hold__isnull=True, finished_at__isnull=True),
             ),
+            models.Index(
+                name="pgjobs_job_held_order",
+                fields=["queue", "hold", "run_at", "id"],
+                condition=Q(hold__isnull=False, finished_at__isnull=True),
+            ),
         )
         constraints = (
             models.UniqueConstraint(

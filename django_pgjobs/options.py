@@ -22,6 +22,7 @@ from django_pgjobs.conf import QUEUE_NAME, Conf
 
 NAME_LIMIT = 200
 PRIORITIES = range(-100, 101)
+LEAST_TIMEOUT_SECONDS = 0.001
 
 Duration = float | timedelta
 RetryRule = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
@@ -56,6 +57,11 @@ class RegisterOptions(TypedDict, total=False):
     database: str | None
 
 
+def wall_clock() -> datetime:
+    """Return what this machine's clock says, in UTC."""
+    return datetime.now(UTC)
+
+
 class InvalidOption(ValueError):
     """An option is wrong; the message is a sentence without the job's name."""
 
@@ -86,15 +92,32 @@ class Plan:
         self._check_start()
         return self
 
+    def check_backoff(self, backoff: BackoffRule) -> None:
+        """Refuse a ``Backoff`` that the settings do not allow. Raises ``InvalidOption``."""
+        if not isinstance(backoff, Backoff):
+            return
+        longest, (least, most) = self.conf.backoff_base_ceiling_seconds, self.conf.backoff_factor_bounds
+        if backoff.base > longest:
+            raise InvalidOption(f"backoff must begin with at most {longest:g} seconds, not {backoff.base:g}")
+        if not least <= backoff.factor <= most:
+            raise InvalidOption(f"backoff must have a factor from {least:g} to {most:g}, not {backoff.factor:g}")
+
     def _check_start(self) -> None:
         if self.run_at is not None and self.delay is not None:
             raise InvalidOption("give run_at or delay, not both")
         ceiling = timedelta(days=self.conf.run_at_ceiling_days)
-        # The one look at this machine's clock: it bounds nonsense, the database's decides when the job runs.
-        if self.run_at is not None and self.run_at - datetime.now(UTC) > ceiling:
-            raise InvalidOption(f"run_at must be at most {ceiling.days} days ahead, not {self.run_at}")
+        if self.run_at is not None:
+            # The one look at this machine's clock: it bounds nonsense, the database's decides when the job runs.
+            self._check_ahead(self.run_at, self.run_at - wall_clock(), ceiling)
         if self.delay is not None and self.delay > ceiling.total_seconds():
             raise InvalidOption(f"delay must be at most {ceiling.days} days, not {self.delay:g} seconds")
+
+    def _check_ahead(self, run_at: datetime, ahead: timedelta, ceiling: timedelta) -> None:
+        if ahead > ceiling:
+            raise InvalidOption(f"run_at must be at most {ceiling.days} days ahead, not {run_at}")
+        past = self.conf.past_run_at_seconds
+        if past is not None and -ahead.total_seconds() > past:
+            raise InvalidOption(f"run_at must be at most {past:g} seconds ago, not {run_at}")
 
     def changed(self, given: Mapping[str, Any]) -> Plan:
         """Return the plan with what ``.using`` was given, checked. Raises ``InvalidOption``."""
@@ -143,12 +166,12 @@ def seconds(option: str, value: object) -> float:
 
 
 def check_timeout(value: object) -> float | None:
-    """Return the timeout in seconds, > 0, or None for unlimited."""
+    """Return the timeout in seconds, a millisecond or more, or None for unlimited."""
     if value is None:
         return None
     timeout = seconds("timeout", value)
-    if timeout == 0:
-        raise InvalidOption("timeout must be > 0 seconds, or None for unlimited")
+    if timeout < LEAST_TIMEOUT_SECONDS:
+        raise InvalidOption(f"timeout must be at least {LEAST_TIMEOUT_SECONDS:g} seconds, or None for unlimited")
     return timeout
 
 

@@ -68,15 +68,17 @@ class JobPolicy:
 
     def _planned(self, conf: Conf) -> Plan:
         try:
-            return Plan(
+            plan = Plan(
                 conf=conf,
                 queue=self.queue,
                 priority=self.priority,
                 max_attempts=self._declared.get("max_attempts", conf.default_max_attempts),
                 timeout=self._declared.get("timeout", conf.default_timeout_seconds),
             ).check()
+            plan.check_backoff(self._declared.get("backoff", conf.default_backoff))
         except InvalidOption as error:
             raise InvalidJob(f"{self.location}: job {self.name!r}: {error}") from None
+        return plan
 
     @property
     def max_attempts(self) -> int:

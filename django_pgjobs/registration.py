@@ -22,7 +22,7 @@ from django.db import connections, router
 from django.db.models.base import ModelState
 from django.db.models.signals import post_init, pre_init
 
-from django_pgjobs import store
+from django_pgjobs import gates, store
 from django_pgjobs.clock import monotonic
 from django_pgjobs.exceptions import InvalidJob, UnstorableResult
 from django_pgjobs.middleware import capture_headers
@@ -58,13 +58,14 @@ class Row(NamedTuple):
 
 
 def register_one(row: Row) -> Job:
-    """Insert one job and return it. Raises ``InvalidJob``, and what the database raises."""
+    """Insert one job and return it. Raises ``InvalidJob``, what a gate raises, and what the database raises."""
     connection = _connection(row.plan.database)
     new = _new_job(row, _headers(row.plan.conf))
     _warn_of_foreign_transaction(connection, new.name)
     pairs = ((new.queue, new.priority),)
     notify = _shall_notify(connection, pairs, row.plan.conf)
-    stored = store.register_job(connection.alias, new, notify=notify)
+    with gates.passing(connection, row.plan.conf, (new.queue,)):
+        stored = store.register_job(connection.alias, new, notify=notify)
     if notify:
         _note_notified(connection, pairs)
     registered = _job(
@@ -88,7 +89,8 @@ def register_all(rows: Iterable[Row], database: str | None, conf: Conf) -> list[
     _warn_of_foreign_transaction(connection, new[0].name)
     pairs = {(job.queue, job.priority) for job in new}
     notify = _shall_notify(connection, pairs, conf)
-    ids = store.register_jobs(connection.alias, new, notify=notify)
+    with gates.passing(connection, conf, (job.queue for job in new)):
+        ids = store.register_jobs(connection.alias, new, notify=notify)
     if notify:
         _note_notified(connection, pairs)
     for definition, job, id_ in zip(batch.senders, new, ids, strict=False):

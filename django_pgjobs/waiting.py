@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import DatabaseError, connections
 
-from django_pgjobs import store
+from django_pgjobs import gates, store
+from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import JobDoesNotExist, JobNotCommitted, JobNotFinished
 from django_pgjobs.registry import registry
 
@@ -121,6 +122,7 @@ def register_again(job: Job) -> Job:
         headers=None if job.headers is None else json.dumps(job.headers),
         description=job.description,
     )
-    registered = store.register_job(alias, new, notify=True)
+    with gates.passing(connections[alias], get_conf(), (new.queue,)):
+        registered = store.register_job(alias, new, notify=True)
     again: Job = type(job)._base_manager.using(alias).get(pk=registered.id)
     return again

@@ -243,6 +243,14 @@ class Migration(migrations.Migration):
                 name="pgjobs_job_admitted",
             ),
         ),
+        migrations.AddIndex(
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("finished_at__isnull", True), ("hold__isnull", False)),
+                fields=["queue", "hold", "run_at", "id"],
+                name="pgjobs_job_held_order",
+            ),
+        ),
         migrations.AddConstraint(
             model_name="job",
             constraint=models.UniqueConstraint(

@@ -53,6 +53,7 @@ from django_pgjobs.store.ends import (
     release_jobs,
     write_progress,
 )
+from django_pgjobs.store.gating import count_unfinished, lock_queues
 from django_pgjobs.store.keeping import (
     Flag,
     Identity,
@@ -132,6 +133,7 @@ __all__ = [
     "configure",
     "configuring",
     "count_prunable",
+    "count_unfinished",
     "delete_claims",
     "finalise_delete",
     "finalise_end",
@@ -142,6 +144,7 @@ __all__ = [
     "list_claims",
     "list_pairs",
     "list_prunable",
+    "lock_queues",
     "mark_ending",
     "mark_waited",
     "next_claimable",

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
+from django_pgjobs import buckets
 from django_pgjobs.registry import registry
 from django_pgjobs.testing.moving import backdate
 from django_pgjobs.testing.registered import assert_not_registered, assert_registered
@@ -36,6 +37,7 @@ __all__ = [
     "assert_registered",
     "backdate",
     "isolated_registry",
+    "reset_rate_limits",
     "run_job",
     "run_jobs",
 ]
@@ -44,3 +46,8 @@ __all__ = [
 def isolated_registry() -> AbstractContextManager[None]:
     """Within this block no job is known but those declared in it; afterwards all is as before."""
     return registry.isolated()
+
+
+def reset_rate_limits() -> None:
+    """Fill the token buckets of this process: see the setting ``REGISTRATION_RATE``."""
+    buckets.of_this_process.reset()

@@ -17,6 +17,7 @@ from django.db.models.functions import Lower
 from django.test.utils import isolate_apps
 
 from django_pgjobs import checks, job
+from django_pgjobs.backoff import Backoff
 from django_pgjobs.models import Job
 from django_pgjobs.registry import registry
 
@@ -106,6 +107,9 @@ def test_settings_bound_each_other(settings: Any, given: Any, found: list[str]) 
         ({"DEFAULT_MAX_ATTEMPTS": 1001}, ["E008"]),
         ({"DEFAULT_TIMEOUT_SECONDS": 60, "TIMEOUT_CEILING_SECONDS": 59}, ["E008"]),
         ({"DEFAULT_TIMEOUT_SECONDS": None}, []),
+        ({"DEFAULT_BACKOFF": Backoff(61), "BACKOFF_BASE_CEILING_SECONDS": 60}, ["E008"]),
+        ({"DEFAULT_BACKOFF": Backoff(1, factor=6), "BACKOFF_FACTOR_BOUNDS": (1, 5)}, ["E008"]),
+        ({"DEFAULT_BACKOFF": Backoff(60, factor=5), "BACKOFF_BASE_CEILING_SECONDS": 60}, []),
     ],
 )
 def test_defaults_stay_below_their_ceilings(settings: Any, given: Any, found: list[str]) -> None:
@@ -118,7 +122,15 @@ def test_defaults_stay_below_their_ceilings(settings: Any, given: Any, found: li
 )
 def test_a_retention_is_of_queues_that_there_are(settings: Any, queues: list[str] | None, found: list[str]) -> None:
     settings.PGJOBS = {"QUEUES": queues, "RETENTION_HOURS": {"queues": {"mail": {"succeeded": 0}}}}
-    assert ids(checks.check_retention()) == found
+    assert ids(checks.check_named_queues()) == found
+
+
+def test_every_setting_by_queue_names_queues_that_there_are(settings: Any) -> None:
+    rate = {"tokens": 3}
+    settings.PGJOBS = {"QUEUES": ["mail"], "CAPACITY": {"mial": 10, "*": 5}, "REGISTRATION_RATE": {"mial": rate}}
+    found = list(checks.check_named_queues())
+    assert [message.id for message in found] == ["pgjobs.E016"] * 2
+    assert [message.msg.split()[1] for message in found] == ["CAPACITY", "REGISTRATION_RATE"]
 
 
 def test_a_middleware_path_must_lead_somewhere(settings: Any) -> None:

@@ -15,8 +15,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django_pgjobs import conf
 from django_pgjobs.backoff import Backoff
 from django_pgjobs.conf import RULES, Conf, Retention, get_conf, problems, usable_cores
+from django_pgjobs.quotas import ByQueue, Rate
 
-DEFAULTS = {
+DEFAULTS: dict[str, Any] = {
     "queues": None,
     "middleware": (),
     "release": "",
@@ -43,6 +44,11 @@ DEFAULTS = {
     "max_attempts_ceiling": 1000,
     "timeout_ceiling_seconds": 86400.0,
     "run_at_ceiling_days": 3650,
+    "past_run_at_seconds": None,
+    "backoff_base_ceiling_seconds": 315360000.0,
+    "backoff_factor_bounds": (0.0, 1000.0),
+    "capacity": {"said": {}},
+    "registration_rate": {"said": {}},
     "default_max_attempts": 5,
     "default_timeout_seconds": 1800.0,
     "default_backoff": Backoff(15, factor=4, limit=3600, jitter=0.1),
@@ -82,6 +88,14 @@ def test_usable_cores_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch)
         ("PROCESSES", 7, 7),
         ("DRAIN_SECONDS", 0, 0.0),
         ("DEFAULT_BACKOFF", Backoff(1), Backoff(1)),
+        ("CAPACITY", {"mail": 10, "*": None}, ByQueue({"mail": 10, "*": None})),
+        ("CAPACITY", None, ByQueue()),
+        (
+            "REGISTRATION_RATE",
+            {"*": {"tokens": 5, "seconds_per_token": timedelta(seconds=2)}},
+            ByQueue({"*": Rate(5, 2.0)}),
+        ),
+        ("BACKOFF_FACTOR_BOUNDS", [1, 5], (1.0, 5.0)),
         ("RETENTION_HOURS", None, Retention(None, None, None)),
         ("RETENTION_HOURS", {"succeeded": 0}, Retention(0.0)),
         ("RETENTION_HOURS", {"cancelled": timedelta(days=1), "abandoned": None}, Retention(24.0, 24.0, None)),
@@ -131,6 +145,25 @@ def test_a_value_is_kept_in_one_form(settings: Any, key: str, given: Any, kept: 
         ({"QUEUES": ["a b", "ok", "x" * 101]}, "range", "found 'a b', 'xxx"),
         ({"MIDDLEWARE": "a.b"}, "type", "must be a list of texts"),
         ({"DEFAULT_BACKOFF": 15}, "type", "must be a Backoff(…)"),
+        ({"CAPACITY": 1000}, "type", 'must be a dict by queue, such as {"mail": 1000, "*": 100000}, or None, not 1000'),
+        ({"CAPACITY": {"mail": 0}}, "range", "whole numbers from 1 to 1000000, or None (found 0)"),
+        ({"CAPACITY": {"mail": True}}, "range", "(found True)"),
+        ({"CAPACITY": {"mail": "10"}}, "range", "(found '10')"),
+        ({"CAPACITY": {"mail": 1_000_001}}, "range", "whole numbers from 1 to 1000000"),
+        ({"CAPACITY": {"a b": 5}}, "range", "names made of 1 to 100 letters"),
+        ({"CAPACITY": {7: 5}}, "range", "every key is the name of a queue (found 7)"),
+        ({"REGISTRATION_RATE": 3}, "type", "must be a dict by queue"),
+        ({"REGISTRATION_RATE": {"mail": 3}}, "range", "dicts with 'tokens', 'seconds_per_token'"),
+        ({"REGISTRATION_RATE": {"mail": {"token": 3}}}, "range", "(found {'token': 3})"),
+        ({"REGISTRATION_RATE": {"mail": {"tokens": 0}}}, "range", "'tokens' is a whole number from 1"),
+        ({"REGISTRATION_RATE": {"mail": {"register": -1}}}, "range", "'register' is a whole number from 0"),
+        ({"REGISTRATION_RATE": {"mail": {"register": 1.5}}}, "range", "(found 1.5)"),
+        ({"REGISTRATION_RATE": {"mail": {"seconds_per_token": 0}}}, "range", "'seconds_per_token' is from 0.001"),
+        ({"REGISTRATION_RATE": {"mail": {"seconds_per_token": "1"}}}, "range", "is seconds or a timedelta"),
+        ({"PAST_RUN_AT_SECONDS": -1}, "range", "must be from 0"),
+        ({"BACKOFF_FACTOR_BOUNDS": 5}, "type", "must be a pair of numbers"),
+        ({"BACKOFF_FACTOR_BOUNDS": ("1", 5)}, "type", "must be a pair of numbers"),
+        ({"BACKOFF_FACTOR_BOUNDS": (5, 1)}, "range", "the least first"),
         ({"RETENTION_HOURS": 24}, "type", "must be a dict of hours by outcome"),
         ({"RETENTION_HOURS": {"suceeded": 24}}, "range", 'made of "succeeded", "cancelled", "abandoned"'),
         ({"RETENTION_HOURS": {"succeeded": -1}}, "range", "hours from 0 to 87600, timedeltas or None (found -1)"),
@@ -208,3 +241,20 @@ def test_a_retention_says_what_holds_for_a_queue_and_is_shown_as_it_is_written()
     )
     assert RULES["RETENTION_HOURS"](ast.literal_eval(repr(retention))) == retention
     assert repr(Retention()) == "{'succeeded': 24.0, 'cancelled': 72.0, 'abandoned': 720.0}"
+
+
+def test_a_setting_by_queue_holds_for_the_queue_named_and_for_every_other() -> None:
+    said: ByQueue[int] = ByQueue({"mail": 10, "bulk": None, "*": 5})
+    assert [said.of(queue) for queue in ("mail", "bulk", "default")] == [10, None, 5]
+    assert said.names() == ["mail", "bulk"]
+    assert said
+    nothing: ByQueue[int] = ByQueue()
+    assert (nothing.of("mail"), bool(nothing)) == (None, False)
+
+
+def test_what_is_said_by_queue_is_shown_as_it_is_written(settings: Any) -> None:
+    settings.PGJOBS = {"CAPACITY": {"mail": 10}, "REGISTRATION_RATE": {"mail": Rate()}}
+    assert repr(get_conf().capacity) == "{'mail': 10}"
+    assert repr(get_conf().registration_rate) == (
+        "{'mail': {'tokens': 30, 'seconds_per_token': 0.5, 'register': 3, 'cancel': 3, 'status': 1, 'list': 1}}"
+    )

@@ -1,0 +1,30 @@
+"""A queue of bounded capacity: who may count it now, and how many unfinished jobs it has."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+
+from django_pgjobs.store.database import Database
+
+LOCK_CLASS = 0x706A71
+"""The first half of our advisory locks' numbers ("pjq"), so that they meet nobody else's."""
+
+
+def lock_queues(db: Database, queues: Iterable[str]) -> str:
+    """Hold the registration into these queues until the transaction ends; return its isolation level.
+
+    Blocks while another transaction holds one of them.
+    """
+    # Two queues may have one number; sorted by number, not by name, two transactions still lock in one order.
+    keys = sorted({_signed(zlib.crc32(queue.encode())) for queue in queues})
+    return str(db.fetch("lock_queues", {"class": LOCK_CLASS, "keys": keys})[0][1])
+
+
+def count_unfinished(db: Database, queues: Iterable[str], *, most: int) -> dict[str, int]:
+    """Return how many unfinished jobs each queue has; of more than ``most`` it says ``most`` or more."""
+    return dict(db.fetch("count_unfinished", {"queues": sorted(queues), "most": most}))
+
+
+def _signed(number: int) -> int:
+    return number - 2**32 if number >= 2**31 else number
