@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from django_pgjobs.backoff import Backoff
 from django_pgjobs.context import JobContext, current_context
+from django_pgjobs.cronentries import Cron
 from django_pgjobs.exceptions import Abandon, Cancel, JobInterrupted, Snooze
 from django_pgjobs.jobs import BoundJob, JobDefinition, job, register_many
 
@@ -19,6 +20,7 @@ __all__ = [
     "Backoff",
     "BoundJob",
     "Cancel",
+    "Cron",
     "JobContext",
     "JobDefinition",
     "JobInterrupted",

@@ -204,13 +204,14 @@ class BoundJob:
 
     def register(self) -> Job:
         """Store it; may be called again for another job. See ``JobDefinition.register``."""
-        return register_one(self._row())
+        return register_one(self.row())
 
     async def aregister(self) -> Job:
         """``register`` for async callers."""
         return await sync_to_async(self.register)()
 
-    def _row(self) -> Row:
+    def row(self) -> Row:
+        """Return what its registration is made of."""
         return Row(self.definition, _changed(self.definition, self.options), self.args, dict(self.kwargs))
 
 
@@ -220,7 +221,7 @@ def register_many(jobs: Iterable[BoundJob], database: str | None = None) -> list
     All go to ``database``, or to the one alias their options name, or where the router says. Raises
     ``InvalidJob``; nothing is stored then.
     """
-    return register_all((job._row() for job in jobs), database, get_conf())
+    return register_all((job.row() for job in jobs), database, get_conf())
 
 
 async def aregister_many(jobs: Iterable[BoundJob], database: str | None = None) -> list[int]:
@@ -255,7 +256,8 @@ def job(func: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     None for unlimited) are written at registering; ``backoff`` (a ``Backoff``, or a callable (exception, attempt)
     → seconds or None to give up), ``retry_on`` and ``give_up_on`` (exception types, or a callable (exception) →
     bool) come from the code that runs; ``takes_context`` passes the ``JobContext`` first; ``store_result=False``
-    drops the return value; ``sensitive`` names arguments that nobody shall see in admin and logs.
+    drops the return value; ``sensitive`` names arguments that nobody shall see in admin and logs; ``cron`` is a
+    ``Cron``, or a list of them, that calls the job without arguments.
 
     Raises ``InvalidJob`` naming file and line for everything that is wrong with it.
     """
@@ -266,6 +268,7 @@ def _define(func: Callable[..., Any], options: Mapping[str, Any]) -> JobDefiniti
     try:
         check_function(func)
         declared = checks.checked_job_options(options)
+        entries = declared.pop("cron", ())
         kind = ContextJobDefinition[..., Any] if declared.get("takes_context") else JobDefinition[..., Any]
         definition = kind(func, declared)
     except InvalidOption as error:
@@ -273,6 +276,8 @@ def _define(func: Callable[..., Any], options: Mapping[str, Any]) -> JobDefiniti
         raise InvalidJob(f"{location_of(func)}: job {str(label)!r}: {error}") from None
     _check_ceilings(definition)
     registry.add(definition)
+    for entry in entries:
+        entry.declare(definition)
     return definition
 
 

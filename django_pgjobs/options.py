@@ -12,13 +12,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from typing import Any, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from django.conf import settings
 from django.utils import timezone
 
 from django_pgjobs.backoff import Backoff
 from django_pgjobs.conf import QUEUE_NAME, Conf
+
+if TYPE_CHECKING:
+    from django_pgjobs.cronentries import Cron
 
 NAME_LIMIT = 200
 PRIORITIES = range(-100, 101)
@@ -43,6 +46,7 @@ class JobOptions(TypedDict, total=False):
     timeout: Duration | None
     store_result: bool
     sensitive: Iterable[str]
+    cron: Cron | Iterable[Cron]
 
 
 class RegisterOptions(TypedDict, total=False):
@@ -294,6 +298,12 @@ def check_sensitive(names: Iterable[str], signature: inspect.Signature) -> froze
     return frozenset(names)
 
 
+def _check_crons(value: object) -> object:
+    from django_pgjobs.cronentries import check_crons  # here, because it is built upon this
+
+    return check_crons(value)
+
+
 JOB_CHECKS: dict[str, Callable[[object], object]] = {
     "name": lambda value: check_name("name", value),
     "aliases": lambda value: check_names("aliases", value),
@@ -307,6 +317,7 @@ JOB_CHECKS: dict[str, Callable[[object], object]] = {
     "takes_context": lambda value: check_flag("takes_context", value),
     "store_result": lambda value: check_flag("store_result", value),
     "sensitive": lambda value: check_names("sensitive", value),
+    "cron": lambda value: _check_crons(value),
 }
 
 

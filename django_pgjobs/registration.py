@@ -60,7 +60,7 @@ class Row(NamedTuple):
 def register_one(row: Row) -> Job:
     """Insert one job and return it. Raises ``InvalidJob``, what a gate raises, and what the database raises."""
     connection = _connection(row.plan.database)
-    new = _new_job(row, _headers(row.plan.conf))
+    new = new_job(row, _headers(row.plan.conf))
     _warn_of_foreign_transaction(connection, new.name)
     pairs = ((new.queue, new.priority),)
     notify = _shall_notify(connection, pairs, row.plan.conf)
@@ -118,7 +118,7 @@ def _encode(rows: Iterable[Row], headers: str | None, databases: set[str | None]
     listened = bool(job_registered.receivers)
     for row in rows:
         try:
-            batch.new.append(_new_job(row, headers))
+            batch.new.append(new_job(row, headers))
         except InvalidJob as error:
             raise InvalidJob(f"row {len(batch.new)}: {error}") from None
         databases.add(row.plan.database)
@@ -127,7 +127,8 @@ def _encode(rows: Iterable[Row], headers: str | None, databases: set[str | None]
     return batch
 
 
-def _new_job(row: Row, headers: str | None) -> store.NewJob:
+def new_job(row: Row, headers: str | None) -> store.NewJob:
+    """Return what a registration writes. Raises ``InvalidJob``."""
     definition, plan, args, kwargs = row
     try:
         payload = encode_payload(args, kwargs, plan.conf.payload_limit_bytes, definition.signature)

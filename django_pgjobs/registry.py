@@ -1,4 +1,5 @@
-"""Which names this process can run: name or alias → job definition, filled by ``@job`` as modules are imported.
+"""Which names this process can run: name or alias → job definition, filled by ``@job`` as modules are imported;
+and the cron entries that its code declares.
 
 Process-wide. Adding is locked; reading is one dictionary look-up. Two jobs of one name are refused when the
 second is declared, for a worker could only guess which of them a row means.
@@ -15,15 +16,17 @@ from typing import TYPE_CHECKING, Any
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
 
 if TYPE_CHECKING:
+    from django_pgjobs.cronentries import Cron
     from django_pgjobs.jobs import JobDefinition
 
 
 class Registry:
-    """Names and aliases of job definitions."""
+    """Names and aliases of job definitions, and names of cron entries."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_name: dict[str, JobDefinition[..., Any]] = {}
+        self._crons: dict[str, Cron] = {}
 
     def add(self, definition: JobDefinition[..., Any]) -> None:
         """Make ``definition`` known by its name and aliases.
@@ -41,6 +44,26 @@ class Registry:
                     )
             kept = {n: d for n, d in self._by_name.items() if d.name != definition.name}
             self._by_name = kept | dict.fromkeys((definition.name, *definition.aliases), definition)
+            # Its module was reloaded and declares its entries again, maybe fewer of them.
+            self._crons = {n: entry for n, entry in self._crons.items() if entry.decorates != definition.name}
+
+    def add_cron(self, entry: Cron) -> None:
+        """Make a cron entry known by its name.
+
+        Raises ``InvalidJob`` naming both places when another has the name: several entries of one job need names.
+        """
+        with self._lock:
+            known = self._crons.get(entry.name)
+            if known is not None and known.location != entry.location:
+                raise InvalidJob(
+                    f"{entry.location}: the name {entry.name!r} is taken by the cron entry at {known.location}; "
+                    "give one of them another name="
+                )
+            self._crons = self._crons | {entry.name: entry}
+
+    def crons(self) -> list[Cron]:
+        """Return every cron entry that this process declares, sorted by name."""
+        return [entry for _, entry in sorted(self._crons.items())]
 
     def find(self, name: str) -> JobDefinition[..., Any] | None:
         """Return the definition of this name or alias, or None."""
@@ -71,12 +94,12 @@ class Registry:
     def isolated(self) -> Iterator[None]:
         """For tests: within the block nothing is known but what is declared in it; afterwards all is as before."""
         with self._lock:
-            before, self._by_name = self._by_name, {}
+            before, self._by_name, self._crons = (self._by_name, self._crons), {}, {}
         try:
             yield
         finally:
             with self._lock:
-                self._by_name = before
+                self._by_name, self._crons = before
 
 
 def _same_function(one: JobDefinition[..., Any], other: JobDefinition[..., Any]) -> bool:

@@ -53,6 +53,7 @@ from django_pgjobs.store.ends import (
     release_jobs,
     write_progress,
 )
+from django_pgjobs.store.firing import DeclaredCron
 from django_pgjobs.store.gating import count_unfinished, lock_queues
 from django_pgjobs.store.keeping import (
     Flag,
@@ -108,6 +109,7 @@ __all__ = [
     "ClaimedJob",
     "Database",
     "Dead",
+    "DeclaredCron",
     "DjangoDatabase",
     "End",
     "FenceReading",

@@ -548,6 +548,7 @@ OPTION_TEXTS = {
     "takes_context": "pass the `JobContext` first",
     "store_result": "False drops the return value",
     "sensitive": "arguments that nobody shall see in admin and logs",
+    "cron": "a `Cron`, or a list of them: when it runs by itself, without arguments",
     "run_at": "earliest start, an aware datetime",
     "delay": "the same as seconds or `timedelta`, counted by the database's clock",
     "database": "alias to register in",

@@ -5,7 +5,17 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import assert_type
 
-from django_pgjobs import Backoff, BoundJob, JobContext, JobDefinition, Snooze, current_context, job, register_many
+from django_pgjobs import (
+    Backoff,
+    BoundJob,
+    Cron,
+    JobContext,
+    JobDefinition,
+    Snooze,
+    current_context,
+    job,
+    register_many,
+)
 from django_pgjobs.models import Job
 
 
@@ -39,6 +49,14 @@ async def fetch(url: str) -> int:
 def with_context(context: JobContext, path: str) -> int:
     context.progress(1, 2, "half")
     return context.attempt
+
+
+@job(cron=Cron("*/10 * * * *", tz="Europe/Paris", misfire="all", misfire_limit=3))
+def swept() -> None: ...
+
+
+@job(cron=[Cron("@daily", name="daily"), Cron("@weekly", name="weekly", overlap="skip")])
+def swept_twice() -> None: ...
 
 
 @job(takes_context=False)
@@ -105,3 +123,6 @@ def steering(definition: JobDefinition[[int], str]) -> None:
     assert_type(definition.name, str)
     assert_type(definition.timeout, float | None)
     assert_type(definition.is_async, bool)
+
+
+Cron("0 3 * * *", fetch.bind("https://example.org"), name="fetch by night", tz="Europe/Paris")

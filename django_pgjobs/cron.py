@@ -1,0 +1,323 @@
+"""Cron arithmetic: when an expression fires in a time zone, which fires are due, and what becomes of missed ones.
+
+Pure, and bounded: the latest fire is searched backwards from now, never forwards from an old start, so that an entry
+of every second that nobody looked at for a year costs no more than any other. croniter reads the expression and walks
+the *calendar*; what a change of the clocks does to it is decided here, because croniter fires a repeated hour twice:
+
+- An entry whose hour field is ``*`` goes on with the hours that really pass: nothing in an hour that the clocks skip,
+  once in each pass of an hour that they repeat.
+- One that names its hours fires once for each: what falls into skipped time just after it, together; what falls into
+  repeated time in its first pass.
+
+Zones are IANA names, instants aware datetimes in UTC.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from croniter import croniter
+from croniter.croniter import CroniterBadDateError, CroniterError
+
+ONCE, SKIP, ALL = "once", "skip", "all"
+ALLOW, AFTER_COMPLETION = "allow", "after_completion"
+MISFIRES = (ONCE, SKIP, ALL)
+OVERLAPS = (ALLOW, SKIP, AFTER_COMPLETION)
+
+MISFIRE_LIMITS = range(1, 1001)
+GRACE = timedelta(seconds=60)
+"""How late a fire may be before the policy ``skip`` takes it for missed. A new leader needs up to 20 seconds."""
+
+EXPRESSION_LIMIT = 200
+
+_HOUR = 1
+_SECOND = timedelta(seconds=1)
+_STEPS = (60, 24, 31, 12, 7, 60)
+_FIELDS = ("minute", "hour", "day of month", "month", "day of week", "second")
+_RANDOM = re.compile(r"(?:^|,)[hr](?:\(|/|,|$)", re.IGNORECASE)
+_STEP = re.compile(r"/(\d+)", re.ASCII)
+_STORED_ALL = re.compile(r"all\((\d{1,4})\)", re.ASCII)
+
+
+class InvalidCron(ValueError):
+    """An expression, a zone or a policy is wrong; the message is a sentence without the entry's name."""
+
+
+# Policies
+
+
+@dataclass(frozen=True, slots=True)
+class Misfire:
+    """What becomes of fires that nobody made in time: ``once``, ``skip``, or ``all`` of the last ``limit``."""
+
+    policy: str = ONCE
+    limit: int | None = None
+
+    def __str__(self) -> str:
+        return self.policy if self.limit is None else f"{self.policy}({self.limit})"
+
+
+def check_misfire(policy: object, limit: object = None) -> Misfire:
+    """Return the misfire policy. Raises ``InvalidCron``."""
+    if policy not in MISFIRES:
+        raise InvalidCron(f"misfire must be one of {', '.join(map(repr, MISFIRES))}, not {policy!r}")
+    if policy != ALL:
+        if limit is not None:
+            raise InvalidCron(f"misfire_limit goes with misfire='all' only, not with {policy!r}")
+        return Misfire(str(policy))
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit not in MISFIRE_LIMITS:
+        low, high = MISFIRE_LIMITS[0], MISFIRE_LIMITS[-1]
+        raise InvalidCron(f"misfire='all' needs a misfire_limit, an integer from {low} to {high}, not {limit!r}")
+    return Misfire(ALL, int(limit))
+
+
+def check_overlap(overlap: object, misfire: Misfire) -> str:
+    """Return the overlap policy. Raises ``InvalidCron`` for one that contradicts ``misfire``."""
+    if overlap not in OVERLAPS:
+        raise InvalidCron(f"overlap must be one of {', '.join(map(repr, OVERLAPS))}, not {overlap!r}")
+    if overlap != ALLOW and misfire.policy == ALL:
+        raise InvalidCron(
+            f"misfire='all' and overlap={overlap!r} contradict each other: missed fires are made up for at once, "
+            "so their jobs overlap"
+        )
+    return str(overlap)
+
+
+def stored_policies(misfire: str, overlap: str) -> tuple[Misfire, str]:
+    """Return the policies of a row. Raises ``InvalidCron`` for what nobody could have declared."""
+    found = _STORED_ALL.fullmatch(misfire)
+    read = check_misfire(ALL, int(found[1])) if found else check_misfire(misfire)
+    return read, check_overlap(overlap, read)
+
+
+# Expressions and zones
+
+
+def check_zone(name: object) -> ZoneInfo:
+    """Return the IANA zone of this name. Raises ``InvalidCron``."""
+    if isinstance(name, ZoneInfo) and name.key:
+        return name
+    if not isinstance(name, str) or not name:
+        raise InvalidCron(f"the time zone must be an IANA name such as 'Europe/Paris', not {name!r}")
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise InvalidCron(f"there is no time zone {name!r} here; IANA names look like 'Europe/Paris'") from None
+
+
+def check_expression(expression: object) -> str:
+    """Return the expression with single spaces. Raises ``InvalidCron`` for one that is wrong, or that never fires."""
+    if not isinstance(expression, str) or not expression.strip():
+        raise InvalidCron(f"the expression must be text such as '*/10 * * * *', not {expression!r}")
+    text = " ".join(expression.split())
+    if len(text) > EXPRESSION_LIMIT:
+        raise InvalidCron(f"the expression must be at most {EXPRESSION_LIMIT} characters long, not {len(text)}")
+    _check_fields(text, text.split())
+    try:
+        croniter(text, datetime(2000, 1, 1)).get_next(datetime)
+    except CroniterBadDateError:
+        raise InvalidCron(f"the expression {text!r} never fires: no such date exists") from None
+    except (CroniterError, ValueError, TypeError, KeyError, IndexError) as error:
+        raise InvalidCron(f"the expression {text!r} is not valid: {error}") from None
+    return text
+
+
+def _check_fields(text: str, fields: list[str]) -> None:
+    if text.startswith("@"):
+        return
+    if len(fields) not in (5, 6):
+        raise InvalidCron(
+            f"the expression {text!r} must have 5 fields (minute, hour, day of month, month, day of week), "
+            f"or 6 with the second as the last, not {len(fields)}"
+        )
+    for name, field, most in zip(_FIELDS, fields, _STEPS, strict=False):
+        if _RANDOM.search(field):
+            raise InvalidCron(f"the expression {text!r} is random in its {name} ({field!r}): give the value itself")
+        if any(int(step) > most for step in _STEP.findall(field)):
+            raise InvalidCron(
+                f"the expression {text!r} steps further than its {name} goes ({field!r}): "
+                "a step begins anew in each hour, day, month or year"
+            )
+
+
+class Schedule:
+    """An expression in a time zone. Raises ``InvalidCron``."""
+
+    def __init__(self, expression: str, zone: str | ZoneInfo) -> None:
+        self.expression = check_expression(expression)
+        self.zone = check_zone(zone)
+        self.every_hour = croniter(self.expression).expanded[_HOUR] == ["*"]
+
+    def __repr__(self) -> str:
+        return f"<Schedule {self.expression} in {self.zone.key}>"
+
+    def after(self, instant: datetime) -> datetime | None:
+        """Return the first fire after ``instant``; None when there is none that can be reckoned."""
+        return _in_utc(self._after, instant)
+
+    def latest(self, instant: datetime) -> datetime | None:
+        """Return the last fire until ``instant``, which may be it; None when there is none that can be reckoned."""
+        return _in_utc(self._latest, instant)
+
+    def fires(self, after: datetime) -> Iterator[datetime]:
+        """Yield the fires after an instant, for ever."""
+        fire = self.after(after)
+        while fire is not None:
+            yield fire
+            fire = self.after(fire)
+
+    def next_fires(self, after: datetime, count: int) -> list[datetime]:
+        """Return the next ``count`` fires after an instant."""
+        return list(islice(self.fires(after), count))
+
+    def _after(self, instant: datetime) -> datetime:
+        local = instant.astimezone(self.zone)
+        wall = local.replace(tzinfo=None, fold=0)
+        overlap = self._overlap(wall)
+        if overlap is None:
+            return self._first_pass(self._forward(wall))
+        begins, ends = overlap
+        if not self.every_hour:
+            return self._first_pass(self._forward(ends - _SECOND if local.fold else wall))
+        found = self._forward(wall)
+        if found < ends:
+            return self._instant(found, local.fold)
+        if not local.fold:
+            again = self._forward(begins - _SECOND)
+            if again < ends:
+                return self._instant(again, 1)
+        return self._first_pass(found)
+
+    def _first_pass(self, found: datetime) -> datetime:
+        """Return when a local time comes first, of skipped ones what this schedule makes of them."""
+        gap = self._gap(found)
+        if gap is None:
+            return self._instant(found, 0)
+        if not self.every_hour:
+            return gap.instant
+        return self._first_pass(self._forward(gap.ends - _SECOND))
+
+    def _latest(self, instant: datetime) -> datetime:
+        local = instant.astimezone(self.zone)
+        wall = local.replace(tzinfo=None, fold=0)
+        if local.fold:
+            begins, ends = self._overlap(wall) or (wall, wall)
+            found = self._back(wall)
+            if self.every_hour and found >= begins:
+                return self._instant(found, 1)
+            return self._last_pass(self._back(ends - _SECOND), 0)
+        return self._last_pass(self._back(wall), int(self.every_hour and self._overlap(wall) is None))
+
+    def _last_pass(self, found: datetime, fold: int) -> datetime:
+        gap = self._gap(found)
+        if gap is None:
+            return self._instant(found, fold)
+        if not self.every_hour:
+            return gap.instant
+        return self._last_pass(self._back(gap.begins - _SECOND), fold)
+
+    # The calendar, which knows no zone
+
+    def _forward(self, wall: datetime) -> datetime:
+        """Return the first local time after ``wall``."""
+        found: datetime = croniter(self.expression, wall).get_next(datetime)
+        return found
+
+    def _back(self, wall: datetime) -> datetime:
+        """Return the last local time until ``wall``, in whole seconds."""
+        found: datetime = croniter(self.expression, wall.replace(microsecond=0) + _SECOND).get_prev(datetime)
+        return found
+
+    # The zone
+
+    def _instant(self, wall: datetime, fold: int) -> datetime:
+        return wall.replace(tzinfo=self.zone, fold=fold).astimezone(UTC)
+
+    def _overlap(self, wall: datetime) -> tuple[datetime, datetime] | None:
+        """Return the local times, first and end, that come twice around ``wall``; None if that comes once."""
+        first, second = self._instant(wall, 0), self._instant(wall, 1)
+        if first >= second:
+            return None
+        change = self._change(first, second)
+        return self._wall(change), self._wall(change - _SECOND) + _SECOND
+
+    def _gap(self, wall: datetime) -> _Gap | None:
+        """Return the local times around ``wall`` that never come; None if ``wall`` does."""
+        late, early = self._instant(wall, 0), self._instant(wall, 1)
+        if early >= late:
+            return None
+        change = self._change(early, late)
+        return _Gap(self._wall(change - _SECOND) + _SECOND, self._wall(change), change)
+
+    def _change(self, before: datetime, after: datetime) -> datetime:
+        """Return the first second between two instants at which the clocks are changed."""
+        offset = before.astimezone(self.zone).utcoffset()
+        while after - before > _SECOND:
+            middle = before + timedelta(seconds=(after - before) // _SECOND // 2)
+            if middle.astimezone(self.zone).utcoffset() == offset:
+                before = middle
+            else:
+                after = middle
+        return after
+
+    def _wall(self, instant: datetime) -> datetime:
+        return instant.astimezone(self.zone).replace(tzinfo=None, fold=0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """Local times that the clocks skip: the first of them, the first after them, and the instant of the change."""
+
+    begins: datetime
+    ends: datetime
+    instant: datetime
+
+
+def _in_utc(search: Any, instant: datetime) -> datetime | None:
+    try:
+        found: datetime = search(instant)
+    except (CroniterBadDateError, OverflowError):
+        return None
+    return found
+
+
+@lru_cache(maxsize=1024)
+def schedule_of(expression: str, zone: str) -> Schedule:
+    """Return the schedule of a row, read once. Raises ``InvalidCron``."""
+    return Schedule(expression, zone)
+
+
+# What is due
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What is to be done now: fires to make, in order; the last one to leave out; and the next one to come."""
+
+    fires: tuple[datetime, ...]
+    left_out: datetime | None
+    upcoming: datetime | None
+
+
+def due(schedule: Schedule, *, after: datetime, now: datetime, misfire: Misfire) -> Due:
+    """Return what is due ``now`` of the fires after ``after``, by the misfire policy."""
+    upcoming = schedule.after(now)
+    latest = schedule.latest(now)
+    if latest is None or latest <= after:
+        return Due((), None, upcoming)
+    if misfire.policy == SKIP and now - latest > GRACE:
+        return Due((), latest, upcoming)
+    fires = [latest]
+    while len(fires) < (misfire.limit or 1):
+        before = schedule.latest(fires[-1] - _SECOND)
+        if before is None or before <= after:
+            break
+        fires.append(before)
+    return Due(tuple(reversed(fires)), None, upcoming)

@@ -1,0 +1,164 @@
+"""``Cron``: how an entry is declared, and what is refused where it was written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, cast
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.test import override_settings
+
+from django_pgjobs import Cron, job
+from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.registry import registry
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """Nothing is declared but what the test declares."""
+    with registry.isolated():
+        yield
+
+
+def clean() -> None: ...
+
+
+def report(kind: str, days: int = 1) -> None: ...
+
+
+def test_a_job_has_an_entry_of_its_own_name() -> None:
+    """W36 W51: five options and the arguments are what the row keeps."""
+    declared = job(name="shop.clean", queue="night", priority=3, max_attempts=2, timeout=60, cron=Cron("@daily"))(clean)
+    [entry] = registry.crons()
+    row = entry.declared()
+    assert (row.name, row.job_name, row.expression, row.zone) == ("shop.clean", "shop.clean", "@daily", "UTC")
+    assert (row.misfire, row.overlap) == ("once", "allow")
+    assert json.loads(row.payload) == {"args": [], "kwargs": {}}
+    options = json.loads(row.options)
+    assert (options["queue"], options["priority"], options["max_attempts"], options["timeout_seconds"]) == (
+        "night", 3, 2, 60.0,
+    )  # fmt: skip
+    assert declared.func is clean
+
+
+def test_an_entry_stands_by_itself_with_arguments() -> None:
+    definition = job(name="shop.report")(report)
+    definition.describe(lambda kind, days=1: f"the {kind} report")
+    Cron("0 3 * * *", definition.using(queue="slow").bind("daily", days=2), name="daily report", tz="Europe/Paris")
+    Cron("0 4 * * 1", definition.bind("weekly"), name="weekly report", tz=ZoneInfo("Asia/Tokyo"), misfire="all",
+         misfire_limit=7)  # fmt: skip
+    daily, weekly = (entry.declared() for entry in registry.crons())
+    assert json.loads(daily.payload) == {"args": ["daily"], "kwargs": {"days": 2}}
+    assert (daily.name, daily.zone, json.loads(daily.options)["queue"]) == ("daily report", "Europe/Paris", "slow")
+    assert json.loads(daily.options)["description"] == "the daily report"
+    assert (weekly.zone, weekly.misfire) == ("Asia/Tokyo", "all(7)")
+
+
+@override_settings(TIME_ZONE="America/New_York")
+def test_the_projects_zone_is_the_default() -> None:
+    job(name="shop.clean", cron=Cron("@daily"))(clean)
+    assert registry.crons()[0].declared().zone == "America/New_York"
+
+
+def test_a_job_may_have_several_entries_with_names() -> None:
+    crons = [Cron("@daily", name="by night"), Cron("0 12 * * *", name="at noon", overlap="skip")]
+    job(name="shop.clean", cron=crons)(clean)
+    assert [entry.name for entry in registry.crons()] == ["at noon", "by night"]
+
+
+def test_two_entries_of_one_name_are_refused_and_both_places_named() -> None:
+    with pytest.raises(InvalidJob, match=r"test_cron_declared\.py:\d+: the name 'shop\.clean' is taken") as caught:
+        job(
+            name="shop.clean",
+            cron=[
+                Cron("@daily"),
+                Cron("@hourly"),
+            ],
+        )(clean)
+    assert str(caught.value).count("test_cron_declared.py:") == 2
+
+
+def test_a_function_that_is_declared_again_replaces_its_entries() -> None:
+    """Its module was reloaded: an entry that is not there any more is forgotten, one that stands alone is kept."""
+    definition = job(name="shop.clean", cron=[Cron("@daily", name="one"), Cron("@hourly", name="two")])(clean)
+    Cron("@monthly", definition.bind(), name="alone")
+    job(name="shop.clean", cron=[Cron("@yearly", name="one")])(clean)
+    assert [(entry.name, entry.expression) for entry in registry.crons()] == [("alone", "@monthly"), ("one", "@yearly")]
+
+
+def test_isolation_forgets_entries_and_gives_them_back() -> None:
+    job(name="shop.clean", cron=Cron("@daily"))(clean)
+    with registry.isolated():
+        assert registry.crons() == []
+    assert [entry.name for entry in registry.crons()] == ["shop.clean"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"expression": "0 0 31 4 *"}, "never fires"),
+        ({"expression": "61 * * * *"}, "not valid"),
+        ({"tz": "Europe/Atlantis"}, "no time zone 'Europe/Atlantis'"),
+        ({"misfire": "always"}, "misfire must be one of"),
+        ({"misfire": "all"}, "needs a misfire_limit"),
+        ({"misfire_limit": 3}, "goes with misfire='all' only"),
+        ({"overlap": "wait"}, "overlap must be one of"),
+        ({"misfire": "all", "misfire_limit": 3, "overlap": "skip"}, "contradict each other"),
+        ({"name": ""}, "name must be text"),
+        ({"name": "x" * 201}, "name must be text"),
+    ],
+)
+def test_a_bad_entry_is_refused_where_it_is_written(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidJob, match=says) as caught:
+        Cron(**{"expression": "@daily", **options})
+    assert "test_cron_declared.py:" in str(caught.value)
+
+
+def test_a_job_that_needs_arguments_is_refused() -> None:
+    with pytest.raises(InvalidJob, match="cannot be called without arguments") as caught:
+        job(name="shop.report", cron=Cron("@daily"))(report)
+    assert "bind(" in str(caught.value)
+
+
+def test_what_is_no_entry_is_refused() -> None:
+    with pytest.raises(InvalidJob, match="cron must be a Cron or a list of them, not '@daily'"):
+        job(name="shop.clean", cron=cast(Any, "@daily"))(clean)
+    definition = job(name="shop.clean")(clean)
+    with pytest.raises(InvalidJob, match="has a call of its own"):
+        job(name="shop.report", cron=Cron("@daily", definition.bind(), name="x"))(report)
+    with pytest.raises(InvalidJob, match="needs a call such as"):
+        Cron("@daily", cast(Any, definition))
+    with pytest.raises(InvalidJob, match="needs a call such as"):
+        Cron("@daily", cast(Any, clean))
+
+
+def test_an_entry_belongs_to_one_job() -> None:
+    entry = Cron("@daily", name="shared")
+    job(name="shop.clean", cron=entry)(clean)
+    with pytest.raises(InvalidJob, match="has a call of its own"):
+        job(name="shop.report", cron=entry)(report)
+
+
+def test_a_start_of_its_own_contradicts_a_schedule() -> None:
+    definition = job(name="shop.report")(report)
+    for delayed in (definition.using(delay=5), definition.using(run_at=datetime(2030, 1, 1, tzinfo=UTC))):
+        with pytest.raises(InvalidJob, match="the expression says when the job runs"):
+            Cron("@daily", delayed.bind("daily"))
+    assert registry.crons() == []
+
+
+def test_arguments_that_cannot_be_stored_are_refused_at_once() -> None:
+    definition = job(name="shop.report")(report)
+    with pytest.raises(InvalidJob, match=r"cron entry 'daily': job 'shop\.report': ") as caught:
+        Cron("@daily", definition.bind(cast(Any, object())), name="daily")
+    assert "test_cron_declared.py:" in str(caught.value)
+
+
+def test_an_entry_shows_what_it_is() -> None:
+    job(name="shop.clean", cron=Cron("*/5 * * * *"))(clean)
+    assert repr(registry.crons()[0]) == "<Cron shop.clean */5 * * * *>"
+    with pytest.raises(InvalidJob, match="it has no job"):
+        Cron("@daily").declared()
