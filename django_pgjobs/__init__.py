@@ -12,6 +12,7 @@ from django_pgjobs.context import JobContext, current_context
 from django_pgjobs.cronentries import Cron
 from django_pgjobs.exceptions import Abandon, Cancel, JobInterrupted, Snooze
 from django_pgjobs.jobs import BoundJob, JobDefinition, job, register_many
+from django_pgjobs.keys import Window
 
 __version__ = "0.1.0"
 
@@ -25,6 +26,7 @@ __all__ = [
     "JobDefinition",
     "JobInterrupted",
     "Snooze",
+    "Window",
     "current_context",
     "job",
     "register_many",

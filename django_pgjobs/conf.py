@@ -206,6 +206,25 @@ def _by_queue(value: ByQueue[Any]) -> ByQueue[Any]:
     return value
 
 
+def _some_hours(value: Any) -> float:
+    number = value.total_seconds() / 3600 if isinstance(value, timedelta) else value
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        raise TypeError("a number of hours or a timedelta")
+    if not 1 <= number <= MOST_HOURS:
+        raise ValueError(f"from 1 to {MOST_HOURS:.0f} hours")
+    return float(number)
+
+
+def _pattern(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a regular expression as text")
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"a regular expression that can be compiled ({error})") from None
+    return value
+
+
 def _backoff(value: Any) -> Backoff:
     if not isinstance(value, Backoff):
         raise TypeError("a Backoff(…)")
@@ -281,6 +300,18 @@ class Conf:
 
     vacuum: bool = _setting(True, _flag)
     """Let the leader VACUUM the tables of jobs and claims when much has died there; else only autovacuum does."""
+
+    key_pattern: str = _setting(".{1,200}", _pattern)
+    """A regular expression that the ``key`` of a job must match in full.
+
+    Whatever it says, a key is 1 to 200 printable characters; an ``idempotency_key`` is only bound to that.
+    """
+
+    stored_result_hours: float | None = _setting(720.0, _or_none(_some_hours))
+    """How long the results of jobs with an ``idempotency_key`` are kept, apart from the jobs; None keeps them for ever.
+
+    Hours or a ``timedelta``. As long a second job of that key returns the result without being run.
+    """
 
     callback_seconds: float = _setting(10.0, _seconds(0.01))
     """How long ``on_abandon`` and ``on_cancel`` may run."""

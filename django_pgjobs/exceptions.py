@@ -6,6 +6,7 @@
     ├── InvalidJob            a bad definition, option or payload, raised where it was written
     ├── QueueFull             the queue holds as many unfinished jobs as it may
     ├── RateLimited           this process has registered too fast
+    ├── DuplicateJob          the key of a registration is taken, and it asked to be told
     ├── UnknownJob            a row names a definition this process does not have
     ├── UnreadablePayload     a stored payload cannot be read or no longer fits the signature
     ├── JobDoesNotExist
@@ -63,6 +64,20 @@ class RateLimited(PgJobsError):
 
     def _words(self) -> str:
         return f"Queue {self.queue!r}: too many actions of this process, try again in {self.retry_after:.3f} seconds."
+
+
+class DuplicateJob(PgJobsError):
+    """The key of the job is taken; nothing was stored, and an open transaction can go on.
+
+    ``existing_id``: the job that has it, None where that is not known; ``key``, ``queue``: which key.
+    """
+
+    def __init__(self, existing_id: int | None = None, key: str = "", queue: str = "", message: str = "") -> None:
+        self.existing_id = existing_id
+        self.key = key
+        self.queue = queue
+        who = "Another job" if existing_id is None else f"Job {existing_id}"
+        super().__init__(message or f"{who} has the key {key!r} in queue {queue!r}.")
 
 
 class UnknownJob(PgJobsError):

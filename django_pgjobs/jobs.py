@@ -104,8 +104,9 @@ class JobDefinition(JobPolicy, Generic[P, R]):
     def register(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Store a job with these arguments, as part of the caller's transaction, and return it.
 
-        Raises ``TypeError`` for arguments the function would not take, ``InvalidJob`` for values that cannot be
-        stored; nothing is stored then and an open transaction stays usable.
+        Where its key is taken, return the job that has it. Raises ``TypeError`` for arguments the function would not
+        take, ``InvalidJob`` for values that cannot be stored, ``DuplicateJob`` where that was asked for; nothing is
+        stored then and an open transaction stays usable.
         """
         self.fits(*args, **kwargs)
         return register_one(Row(self, self.plan, args, kwargs))
@@ -123,7 +124,9 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         """Return this job with options for one or more registrations.
 
         ``run_at`` (aware datetime) or ``delay`` (seconds or ``timedelta``, on the database's clock), ``queue``,
-        ``priority``, ``timeout`` (None for unlimited), ``max_attempts``, ``database`` (alias). Raises ``InvalidJob``.
+        ``priority``, ``timeout`` (None for unlimited), ``max_attempts``, ``database`` (alias); ``key`` and
+        ``idempotency_key`` (a text, a callable of the arguments, or None for none), ``key_scope``, ``on_conflict``.
+        Raises ``InvalidJob``.
         """
         return BoundOptions(self, _checked(self, {}, options))
 
@@ -257,7 +260,10 @@ def job(func: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     → seconds or None to give up), ``retry_on`` and ``give_up_on`` (exception types, or a callable (exception) →
     bool) come from the code that runs; ``takes_context`` passes the ``JobContext`` first; ``store_result=False``
     drops the return value; ``sensitive`` names arguments that nobody shall see in admin and logs; ``cron`` is a
-    ``Cron``, or a list of them, that calls the job without arguments.
+    ``Cron``, or a list of them, that calls the job without arguments. ``key`` (a format
+    string of the arguments, or a callable) is unique in its queue, as long as ``key_scope`` says (``"until_finished"``,
+    ``"until_started"``, a ``Window``); ``on_conflict`` says what a second registration does (``"existing"``,
+    ``"replace"``, ``"raise"``). ``idempotency_key``, given likewise, lets a job return the result of an earlier one.
 
     Raises ``InvalidJob`` naming file and line for everything that is wrong with it.
     """

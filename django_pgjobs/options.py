@@ -17,8 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 from django.conf import settings
 from django.utils import timezone
 
+from django_pgjobs import keys
 from django_pgjobs.backoff import Backoff
 from django_pgjobs.conf import QUEUE_NAME, Conf
+from django_pgjobs.keys import ConflictOption, Key, OnConflict, Scope, ScopeOption, Window
+from django_pgjobs.refusals import InvalidOption as InvalidOption
+from django_pgjobs.states import KeyScope
 
 if TYPE_CHECKING:
     from django_pgjobs.cronentries import Cron
@@ -47,10 +51,14 @@ class JobOptions(TypedDict, total=False):
     store_result: bool
     sensitive: Iterable[str]
     cron: Cron | Iterable[Cron]
+    key: Key | None
+    key_scope: ScopeOption | Window | timedelta
+    on_conflict: ConflictOption
+    idempotency_key: Key | None
 
 
 class RegisterOptions(TypedDict, total=False):
-    """The options of ``.using``. None for ``run_at``, ``delay`` or ``database`` means not given."""
+    """The options of ``.using``. None for ``run_at``, ``delay`` or ``database`` means not given; for a key, none."""
 
     run_at: datetime | None
     delay: Duration | None
@@ -59,15 +67,15 @@ class RegisterOptions(TypedDict, total=False):
     timeout: Duration | None
     max_attempts: int
     database: str | None
+    key: Key | None
+    key_scope: ScopeOption | Window | timedelta
+    on_conflict: ConflictOption
+    idempotency_key: Key | None
 
 
 def wall_clock() -> datetime:
     """Return what this machine's clock says, in UTC."""
     return datetime.now(UTC)
-
-
-class InvalidOption(ValueError):
-    """An option is wrong; the message is a sentence without the job's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +90,15 @@ class Plan:
     run_at: datetime | None = None
     delay: float | None = None
     database: str | None = None
+    key: Key | None = None
+    key_scope: Scope = KeyScope.UNTIL_FINISHED
+    on_conflict: OnConflict = OnConflict.EXISTING
+    idempotency_key: Key | None = None
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether a registration may have a key or an idempotency key."""
+        return self.key is not None or self.idempotency_key is not None
 
     def check(self) -> Plan:
         """Return self if the settings allow it. Raises ``InvalidOption``."""
@@ -93,6 +110,8 @@ class Plan:
             raise InvalidOption(
                 f"timeout must be at most {self.conf.timeout_ceiling_seconds:g} seconds, not {self.timeout:g}"
             )
+        if isinstance(self.key, str):
+            keys.check_pattern(self.key, self.conf.key_pattern)
         self._check_start()
         return self
 
@@ -225,6 +244,10 @@ REGISTER_CHECKS: dict[str, Callable[[object], object]] = {
     "timeout": check_timeout,
     "max_attempts": check_attempts,
     "database": check_database,
+    "key": lambda value: keys.check_key("key", value),
+    "key_scope": keys.check_scope,
+    "on_conflict": keys.check_on_conflict,
+    "idempotency_key": lambda value: keys.check_key("idempotency_key", value),
 }
 _NONE_MEANS_NOT_GIVEN = frozenset({"run_at", "delay", "database"})
 
@@ -318,6 +341,10 @@ JOB_CHECKS: dict[str, Callable[[object], object]] = {
     "store_result": lambda value: check_flag("store_result", value),
     "sensitive": lambda value: check_names("sensitive", value),
     "cron": lambda value: _check_crons(value),
+    "key": lambda value: keys.declared_key("key", value),
+    "key_scope": keys.check_scope,
+    "on_conflict": keys.check_on_conflict,
+    "idempotency_key": lambda value: keys.declared_key("idempotency_key", value),
 }
 
 

@@ -21,9 +21,11 @@ from django_pgjobs import options as checks
 from django_pgjobs.backoff import Backoff
 from django_pgjobs.conf import Conf, get_conf
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
-from django_pgjobs.functions import fits, location_of, shape, signature_of
+from django_pgjobs.functions import check_callback, fits, location_of, shape, signature_of
+from django_pgjobs.keys import Key, OnConflict, Template
 from django_pgjobs.options import BackoffRule, InvalidOption, Plan, RetryRule
 from django_pgjobs.payload import CODEC_VERSION, decode_payload
+from django_pgjobs.states import KeyScope
 
 logger = logging.getLogger("django_pgjobs")
 
@@ -55,6 +57,8 @@ class JobPolicy:
         self.signature = signature_of(func, takes_context=self.takes_context)
         self.sensitive = checks.check_sensitive(declared.get("sensitive", ()), self.signature)
         self.fingerprint = _fingerprint(self.name, self.signature)
+        self.key = _key_rule("key", declared.get("key"), self.signature)
+        self.idempotency_key = _key_rule("idempotency_key", declared.get("idempotency_key"), self.signature)
         self.fits = fits(func, self.name, takes_context=self.takes_context)
 
     @property
@@ -74,6 +78,10 @@ class JobPolicy:
                 priority=self.priority,
                 max_attempts=self._declared.get("max_attempts", conf.default_max_attempts),
                 timeout=self._declared.get("timeout", conf.default_timeout_seconds),
+                key=self.key,
+                key_scope=self._declared.get("key_scope", KeyScope.UNTIL_FINISHED),
+                on_conflict=self._declared.get("on_conflict", OnConflict.EXISTING),
+                idempotency_key=self.idempotency_key,
             ).check()
             plan.check_backoff(self._declared.get("backoff", conf.default_backoff))
         except InvalidOption as error:
@@ -136,6 +144,14 @@ class JobPolicy:
         except TypeError as error:
             raise UnreadablePayload(f"The stored arguments do not fit: {error}") from None
         return args, kwargs
+
+
+def _key_rule(option: str, declared: Key | Template | None, signature: inspect.Signature) -> Key | None:
+    if isinstance(declared, Template):
+        return declared.bound(signature)
+    if callable(declared):
+        check_callback(option, declared, signature, takes_context=False)
+    return declared
 
 
 def _fingerprint(name: str, signature: inspect.Signature) -> str:

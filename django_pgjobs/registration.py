@@ -14,7 +14,8 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,13 +23,15 @@ from django.db import connections, router
 from django.db.models.base import ModelState
 from django.db.models.signals import post_init, pre_init
 
-from django_pgjobs import gates, store
+from django_pgjobs import gates, keys, store
 from django_pgjobs.clock import monotonic
+from django_pgjobs.conflicts import insert_all, insert_one
 from django_pgjobs.exceptions import InvalidJob, UnstorableResult
 from django_pgjobs.middleware import capture_headers
-from django_pgjobs.options import did_you_mean
+from django_pgjobs.options import InvalidOption, did_you_mean
 from django_pgjobs.payload import encode_payload, encode_result
 from django_pgjobs.signals import job_registered
+from django_pgjobs.states import KeyScope
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -58,14 +61,19 @@ class Row(NamedTuple):
 
 
 def register_one(row: Row) -> Job:
-    """Insert one job and return it. Raises ``InvalidJob``, what a gate raises, and what the database raises."""
+    """Insert one job and return it, or the one that has its key.
+
+    Raises ``InvalidJob``, ``DuplicateJob``, what a gate raises, and what the database raises.
+    """
     connection = _connection(row.plan.database)
     new = new_job(row, _headers(row.plan.conf))
     _warn_of_foreign_transaction(connection, new.name)
     pairs = ((new.queue, new.priority),)
     notify = _shall_notify(connection, pairs, row.plan.conf)
     with gates.passing(connection, row.plan.conf, (new.queue,)):
-        stored = store.register_job(connection.alias, new, notify=notify)
+        stored = _insert(connection.alias, new, notify=notify)
+    if isinstance(stored, int):
+        return _existing(connection.alias, new, stored)
     if notify:
         _note_notified(connection, pairs)
     registered = _job(
@@ -76,10 +84,23 @@ def register_one(row: Row) -> Job:
     return registered
 
 
+def _insert(alias: str, new: store.NewJob, *, notify: bool) -> store.Registered | int:
+    if new.key is None and new.idempotency_key is None:
+        return store.register_job(alias, new, notify=notify)
+    return insert_one(alias, new, notify=notify)
+
+
+def _existing(alias: str, new: store.NewJob, job_id: int) -> Job:
+    """The job that has the key; of one whose row is gone only what is known, the rest deferred."""
+    found = _model()._base_manager.using(alias).filter(pk=job_id).first()
+    return found or _model().from_db(alias, ["id", "queue", "key"], [job_id, new.queue, new.key])
+
+
 def register_all(rows: Iterable[Row], database: str | None, conf: Conf) -> list[int]:
     """Insert many jobs of any kind by one statement; return their ids in the order of ``rows``.
 
-    All go to ``database``, or to the one alias that their own options name. Raises ``InvalidJob`` naming the row.
+    Where a key is taken it is the id of the job that has it. All go to ``database``, or to the one alias that their own
+    options name. Raises ``InvalidJob`` naming the row, and ``DuplicateJob``; then nothing is stored.
     """
     batch = _encode(rows, _headers(conf), {database})
     new = batch.new
@@ -90,20 +111,36 @@ def register_all(rows: Iterable[Row], database: str | None, conf: Conf) -> list[
     pairs = {(job.queue, job.priority) for job in new}
     notify = _shall_notify(connection, pairs, conf)
     with gates.passing(connection, conf, (job.queue for job in new)):
-        ids = store.register_jobs(connection.alias, new, notify=notify)
+        ids, fresh = _insert_all(connection.alias, batch, notify=notify)
     if notify:
         _note_notified(connection, pairs)
-    for definition, job, id_ in zip(batch.senders, new, ids, strict=False):
-        job_registered.send_robust(sender=definition, job=_deferred_job(connection.alias, job, id_))
+    for at, definition in enumerate(batch.senders):
+        if fresh is None or at in fresh:
+            job_registered.send_robust(sender=definition, job=_deferred_job(connection.alias, new[at], ids[at]))
     return ids
 
 
-class Batch(NamedTuple):
-    """Many registrations, encoded; ``senders`` are their definitions if somebody listens, else empty."""
+def _insert_all(alias: str, batch: Batch, *, notify: bool) -> tuple[list[int], Collection[int] | None]:
+    """Insert a batch: the ids, and the places of those that are new, None for all."""
+    if not batch.special:
+        return store.register_jobs(alias, batch.new, notify=notify), None
+    ids, fresh = insert_all(alias, batch.new)
+    if notify and fresh:
+        store.notify_queues(store.on(alias), {(batch.new[at].queue, batch.new[at].priority) for at in fresh})
+    return ids, frozenset(fresh)
 
-    new: list[store.NewJob]
-    senders: list[JobDefinition[..., Any]]
+
+@dataclass(slots=True)
+class Batch:
+    """Many registrations, encoded; ``senders`` are their definitions if somebody listens, else empty.
+
+    ``special`` says that some may have what few jobs have.
+    """
+
     databases: set[str | None]
+    new: list[store.NewJob] = field(default_factory=list)
+    senders: list[JobDefinition[..., Any]] = field(default_factory=list)
+    special: bool = False
 
     def database(self) -> str | None:
         """Return the one alias that was named, None if none was."""
@@ -114,14 +151,18 @@ class Batch(NamedTuple):
 
 
 def _encode(rows: Iterable[Row], headers: str | None, databases: set[str | None]) -> Batch:
-    batch = Batch([], [], databases)
+    batch = Batch(databases)
     listened = bool(job_registered.receivers)
+    plan: Plan | None = None
     for row in rows:
         try:
             batch.new.append(new_job(row, headers))
         except InvalidJob as error:
             raise InvalidJob(f"row {len(batch.new)}: {error}") from None
-        databases.add(row.plan.database)
+        if row.plan is not plan:  # most batches have one
+            plan = row.plan
+            databases.add(plan.database)
+            batch.special = batch.special or plan.has_keys
         if listened:
             batch.senders.append(row.definition)
     return batch
@@ -134,7 +175,7 @@ def new_job(row: Row, headers: str | None) -> store.NewJob:
         payload = encode_payload(args, kwargs, plan.conf.payload_limit_bytes, definition.signature)
     except InvalidJob as error:
         raise InvalidJob(f"job {definition.name!r}: {error}") from None
-    return store.NewJob(
+    new = store.NewJob(
         name=definition.name,
         payload=payload,
         queue=plan.queue,
@@ -145,6 +186,28 @@ def new_job(row: Row, headers: str | None) -> store.NewJob:
         description="" if definition.describe_func is None else _description(definition, args, kwargs),
         run_at=plan.run_at,
         delay_seconds=plan.delay,
+    )
+    return new if plan.key is None and plan.idempotency_key is None else _with_keys(new, row)
+
+
+def _with_keys(new: store.NewJob, row: Row) -> store.NewJob:
+    plan = row.plan
+    try:
+        key = keys.made("key", plan.key, row.args, row.kwargs)
+        if key is not None:
+            keys.check_pattern(key, plan.conf.key_pattern)
+        idempotency_key = keys.made("idempotency_key", plan.idempotency_key, row.args, row.kwargs)
+    except InvalidOption as error:
+        raise InvalidJob(f"job {new.name!r}: {error}") from error.__cause__
+    if key is None:
+        return new._replace(idempotency_key=idempotency_key)
+    scope = plan.key_scope
+    return new._replace(
+        key=key,
+        key_scope=KeyScope.WINDOW if isinstance(scope, keys.Window) else scope,
+        window_seconds=scope.length if isinstance(scope, keys.Window) else None,
+        on_conflict=plan.on_conflict,
+        idempotency_key=idempotency_key,
     )
 
 
@@ -275,6 +338,8 @@ def _job(alias: str, new: store.NewJob, stored: dict[str, Any]) -> Job:
         "headers": None if new.headers is None else _parse(new.headers),
         **stored,
     }
+    if new.is_special:
+        values |= _special(new)
     model = _model()
     if pre_init.has_listeners(model) or post_init.has_listeners(model):
         return model.from_db(alias, list(values), list(values.values()))
@@ -284,6 +349,16 @@ def _job(alias: str, new: store.NewJob, stored: dict[str, Any]) -> Job:
     job._state.adding, job._state.db = False, alias
     job.__dict__.update(values)
     return job
+
+
+def _special(new: store.NewJob) -> dict[str, Any]:
+    unique = new.key_scope in (KeyScope.UNTIL_FINISHED, KeyScope.UNTIL_STARTED)
+    values: dict[str, Any] = {"unique_key": new.key} if unique else {}
+    values |= {"hold": "limited", "state": "limited"} if new.limit_key is not None else {}
+    return values | {
+        name: getattr(new, name)
+        for name in ("key", "key_scope", "idempotency_key", "limit_key", "cron_entry", "fire_at")
+    }
 
 
 def _deferred_job(alias: str, new: store.NewJob, id_: int) -> Job:

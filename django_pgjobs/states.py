@@ -28,6 +28,14 @@ class Hold(StrEnum):
     PAUSED = "paused"
 
 
+class KeyScope(StrEnum):
+    """How long a key is taken: by a job that has not ended, that has not started, or for a window of time."""
+
+    UNTIL_FINISHED = "until_finished"
+    UNTIL_STARTED = "until_started"
+    WINDOW = "window"
+
+
 class JobState(StrEnum):
     """The values of the generated column ``state``."""
 

@@ -9,7 +9,7 @@ this path is not hot; ``store`` writes them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -24,6 +24,7 @@ from django_pgjobs.conf import QUEUE_NAME, get_conf
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.registry import registry
 from django_pgjobs.states import CancelMode
+from django_pgjobs.takenkeys import LOCK_NOT_AVAILABLE, KeyedWrite
 
 if TYPE_CHECKING:
     from django_pgjobs.models import Job
@@ -32,7 +33,6 @@ log = logging.getLogger("django_pgjobs")
 
 BATCH = 1000
 LOCK_SECONDS = 5
-LOCK_NOT_AVAILABLE = "55P03"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,10 @@ def retry(jobs: type[Job], using: str, ids: Iterable[int], *, by: object, reason
     """Retry: see ``JobQuerySet.retry``."""
     attempts = {name: registry.get(name).max_attempts for name in registry.names()}
 
-    def write(db: store.Database, held: Sequence[int]) -> list[int]:
+    def write(db: store.Database, held: Sequence[int]) -> store.Moved:
         return store.retry_jobs(db, held, attempts=attempts, default_attempts=get_conf().default_max_attempts)
 
-    return _told("retry", by, reason, _steer(jobs, using, ids, write))
+    return _told("retry", by, reason, _steer(jobs, using, ids, KeyedWrite(using, write)))
 
 
 def release(jobs: type[Job], using: str, ids: Iterable[int], *, by: object, reason: str) -> Steered:
@@ -105,10 +105,10 @@ def reschedule(
     """Reschedule: see ``JobQuerySet.reschedule``."""
     seconds = _check_reschedule(run_at, delay, queue, priority)
 
-    def write(db: store.Database, held: Sequence[int]) -> list[int]:
+    def write(db: store.Database, held: Sequence[int]) -> store.Moved:
         return store.reschedule_jobs(db, held, run_at=run_at, delay_seconds=seconds, queue=queue, priority=priority)
 
-    return _told("reschedule", by, reason, _steer(jobs, using, ids, write))
+    return _told("reschedule", by, reason, _steer(jobs, using, ids, KeyedWrite(using, write)))
 
 
 def _check_reschedule(
@@ -180,10 +180,11 @@ def _steer_batch(jobs: type[Job], using: str, ids: list[int], write: Write) -> S
         else:
             changed, locked = changed + more, locked + held
             break
-    return Steered(len(changed), _skipped(using, set(ids) - set(changed), set(locked)))
+    refused = write.refused if isinstance(write, KeyedWrite) else {}
+    return Steered(len(changed), _skipped(using, set(ids) - set(changed), set(locked), refused))
 
 
-def _skipped(using: str, ids: set[int], locked: set[int]) -> dict[str, int]:
+def _skipped(using: str, ids: set[int], locked: set[int], refused: Mapping[int, str]) -> dict[str, int]:
     """Say why ``ids`` were not changed: reason → number."""
     with at_read_committed(using):
         states = store.read_states(store.on(using), sorted(ids))
@@ -194,6 +195,7 @@ def _skipped(using: str, ids: set[int], locked: set[int]) -> dict[str, int]:
             state = "busy"
         elif ending and state == "ready":
             state = "ending"
+        state = refused.get(job_id, state)
         skipped[state] = skipped.get(state, 0) + 1
     return skipped
 

@@ -29,6 +29,7 @@ REASONS: dict[str, Any] = {
     **STATE_LABELS,
     "busy": _("locked by somebody else"),
     "ending": _("ending already"),
+    "key taken": _("another job has their key"),
     "unknown": _("gone"),
 }
 """Why a job was skipped, in words."""

@@ -1,12 +1,32 @@
--- reschedule_jobs: move unclaimed jobs to another instant, queue or priority.
+-- reschedule_jobs: move unclaimed jobs to another instant, queue or priority, unless their key is taken in that queue.
 -- Fence: none (only jobs nobody has claimed; compared under the row lock).
--- Rows: one per job moved.
+-- Rows: one per job moved, and one per job that was not as its key is taken.
 -- Clock: statement_timestamp().
 WITH held AS MATERIALIZED (
-    SELECT id FROM pgjobs_job
+    SELECT id, unique_key, queue, coalesce(%(queue)s::text, queue) AS wanted
+    FROM pgjobs_job
     WHERE id = ANY (%(ids)s::bigint[]) AND finished_at IS NULL AND claim_id IS NULL
     ORDER BY id
     FOR NO KEY UPDATE
+),
+judged AS MATERIALIZED (
+    SELECT
+        held.id, held.wanted,
+        held.unique_key IS NULL
+        OR held.queue = held.wanted
+        OR (
+            row_number() OVER (PARTITION BY held.unique_key ORDER BY held.queue <> held.wanted, held.id) = 1
+            AND NOT EXISTS (
+                SELECT
+                FROM pgjobs_job AS rival
+                WHERE rival.queue = held.wanted
+                  AND rival.unique_key = held.unique_key
+                  AND rival.unique_key IS NOT NULL
+                  AND rival.finished_at IS NULL
+                  AND rival.id <> held.id
+            )
+        ) AS free
+    FROM held
 ),
 moved AS (
     UPDATE pgjobs_job AS j
@@ -15,10 +35,12 @@ moved AS (
             statement_timestamp() + make_interval(secs => %(delay)s::float8),
             j.run_at
         ),
-        queue = coalesce(%(queue)s::text, j.queue),
+        queue = judged.wanted,
         priority = coalesce(%(priority)s::smallint, j.priority)
-    FROM held
-    WHERE j.id = held.id AND j.finished_at IS NULL AND j.claim_id IS NULL
+    FROM judged
+    WHERE j.id = judged.id AND judged.free AND j.finished_at IS NULL AND j.claim_id IS NULL
     RETURNING j.id, j.queue, j.priority
 )
-SELECT id, queue, priority, pg_notify('pgjobs', priority::text || ':' || queue) FROM moved
+SELECT id, false AS taken, pg_notify('pgjobs', priority::text || ':' || queue) FROM moved
+UNION ALL
+SELECT id, true, NULL FROM judged WHERE NOT free

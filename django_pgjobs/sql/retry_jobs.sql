@@ -1,12 +1,34 @@
--- retry_jobs: make abandoned, cancelled and parked jobs ready again; numbers of attempts go on, so none repeats.
+-- retry_jobs: make abandoned, cancelled and parked jobs ready again, unless their key is taken; numbers of attempts go on, so none repeats.
 -- Fence: none (only jobs nobody has claimed; compared under the row lock).
--- Rows: one per job made ready.
+-- Rows: one per job made ready, and one per job that was not as its key is taken.
 -- Clock: statement_timestamp().
 WITH held AS MATERIALIZED (
-    SELECT id FROM pgjobs_job
+    SELECT
+        id, queue, outcome IS NOT NULL AS ended,
+        -- A job that started once has had its turn: with the scope until_started it does not take its key again.
+        CASE WHEN outcome IS NOT NULL AND key_scope = 'until_finished' THEN key ELSE unique_key END AS wanted
+    FROM pgjobs_job
     WHERE id = ANY (%(ids)s::bigint[]) AND (outcome IN ('abandoned', 'cancelled') OR hold = 'parked')
     ORDER BY id
     FOR NO KEY UPDATE
+),
+judged AS MATERIALIZED (
+    SELECT
+        held.id, held.wanted,
+        held.wanted IS NULL
+        OR (
+            row_number() OVER (PARTITION BY held.queue, held.wanted ORDER BY held.ended, held.id) = 1
+            AND NOT EXISTS (
+                SELECT
+                FROM pgjobs_job AS rival
+                WHERE rival.queue = held.queue
+                  AND rival.unique_key = held.wanted
+                  AND rival.unique_key IS NOT NULL
+                  AND rival.finished_at IS NULL
+                  AND rival.id <> held.id
+            )
+        ) AS free
+    FROM held
 ),
 retried AS (
     UPDATE pgjobs_job AS j
@@ -26,9 +48,12 @@ retried AS (
         ending_attempt = CASE WHEN j.outcome IS NULL THEN j.ending_attempt ELSE 0 END,
         outcome = NULL, finished_at = NULL, claim_id = NULL, deadline_at = NULL, result = NULL, progress = NULL,
         cancel_requested_at = NULL, release_requested_at = NULL, cancel_mode = '', cancel_by = '', cancel_reason = '',
-        hold = NULL, hold_reason = '', hold_fingerprint = '', run_at = statement_timestamp()
-    FROM held
-    WHERE j.id = held.id AND (j.outcome IN ('abandoned', 'cancelled') OR j.hold = 'parked')
+        hold = NULL, hold_reason = '', hold_fingerprint = '', run_at = statement_timestamp(),
+        unique_key = judged.wanted
+    FROM judged
+    WHERE j.id = judged.id AND judged.free AND (j.outcome IN ('abandoned', 'cancelled') OR j.hold = 'parked')
     RETURNING j.id, j.queue, j.priority
 )
-SELECT id, queue, priority, pg_notify('pgjobs', priority::text || ':' || queue) FROM retried
+SELECT id, false AS taken, pg_notify('pgjobs', priority::text || ':' || queue) FROM retried
+UNION ALL
+SELECT id, true, NULL FROM judged WHERE NOT free

@@ -16,12 +16,19 @@ COPY_FROM_JOBS = 1000
 """Rows from which a COPY is faster than one multi-row INSERT (benchmarks/lines/register_many.py)."""
 
 
+SPECIAL_AT_ONCE = 5000
+"""Rows of one statement that inserts what has keys or limits."""
+
 COPY_LINES = 500
 """Rows that are sent at once, so that a million of them are not one text in memory."""
 
 
 class NewJob(NamedTuple):
-    """What a registration writes. ``payload`` and ``headers`` are JSON text, durations seconds."""
+    """What a registration writes. ``payload`` and ``headers`` are JSON text, durations seconds.
+
+    ``window_seconds`` goes with the scope ``window``; ``on_conflict`` is not written: it says what the caller does when
+    the key is taken.
+    """
 
     name: str
     payload: str
@@ -35,6 +42,8 @@ class NewJob(NamedTuple):
     delay_seconds: float | None = None
     key: str | None = None
     key_scope: str = ""
+    window_seconds: float | None = None
+    on_conflict: str = "existing"
     idempotency_key: str | None = None
     limit_key: str | None = None
     cron_entry: str | None = None
@@ -67,8 +76,13 @@ def register_job(using: str, new: NewJob, *, notify: bool) -> Registered:
 def register_special(using: str, new: NewJob, *, notify: bool) -> Registered | None:
     """Insert one job that has what few have, as ``register_job``.
 
-    Return None, having changed nothing, when an unfinished job of its queue has its key.
+    Return None, having changed nothing, when its key is taken. An uncommitted job with that key is waited for.
     """
+    if new.window_seconds is not None:
+        [stored] = register_special_jobs(using, [new])
+        if stored is not None and notify:
+            notify_queues(on(using), {(new.queue, new.priority)})
+        return stored
     params = _params(new, notify) | {
         "key": new.key,
         "key_scope": new.key_scope,
@@ -98,13 +112,49 @@ def _params(new: NewJob, notify: bool) -> dict[str, object]:
 
 
 def register_jobs(using: str, new: Sequence[NewJob], *, notify: bool) -> list[int]:
-    """Insert many jobs in the caller's transaction, by COPY from ``COPY_FROM_JOBS`` on; ids in input order."""
+    """Insert many jobs in the caller's transaction, by COPY from ``COPY_FROM_JOBS`` on; ids in input order.
+
+    None of them may have what few jobs have: see ``register_special_jobs``.
+    """
     if not new:
         return []
     ids = _copy_jobs(using, new) if len(new) >= COPY_FROM_JOBS else _insert_jobs(using, new)
     if notify:
         notify_queues(on(using), {(job.queue, job.priority) for job in new})
     return ids
+
+
+def register_special_jobs(using: str, new: Sequence[NewJob]) -> list[Registered | None]:
+    """Insert many jobs of which some have what few jobs have; wake nobody.
+
+    Answers in input order, with None where a key is taken, by a job of the same call included. Keys are inserted in
+    sorted order, so that callers who do this at the same time wait for each other and never in a circle.
+    """
+    stored: list[Registered | None] = [None] * len(new)
+    order = list(range(len(new)))
+    if len(order) > SPECIAL_AT_ONCE:
+        order.sort(key=lambda at: (new[at].queue, new[at].key or ""))
+    for begin in range(0, len(order), SPECIAL_AT_ONCE):
+        some = order[begin : begin + SPECIAL_AT_ONCE]
+        jobs = ",".join([_special_as_json(new[at]) for at in some])
+        for position, *row in on(using).fetch("register_special_jobs", {"jobs": f"[{jobs}]"}):
+            stored[some[position - 1]] = Registered(*row)
+    return stored
+
+
+def _special_as_json(new: NewJob) -> str:
+    special = json.dumps(
+        {
+            "key": new.key,
+            "key_scope": new.key_scope,
+            "window": new.window_seconds,
+            "idempotency_key": new.idempotency_key,
+            "limit_key": new.limit_key,
+            "cron_entry": new.cron_entry,
+            "fire_at": new.fire_at.isoformat() if new.fire_at else None,
+        }
+    )
+    return f"{_job_as_json(new)[:-1]}, {special[1:]}"
 
 
 def _insert_jobs(using: str, new: Sequence[NewJob]) -> list[int]:

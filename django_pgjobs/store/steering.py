@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from django_pgjobs.states import CancelMode, Ending
-from django_pgjobs.store.database import Database
+from django_pgjobs.store.database import Database, Rows
 
 
 def cancel_jobs(
@@ -31,15 +32,25 @@ def abandon_jobs(db: Database, ids: Sequence[int], *, reason: str, with_callback
     return [row[0] for row in db.fetch("abandon_jobs", params)]
 
 
-def retry_jobs(db: Database, ids: Sequence[int], *, attempts: Mapping[str, int], default_attempts: int) -> list[int]:
-    """Make abandoned, cancelled and parked jobs ready; ``attempts`` says how many more each name gets."""
+class Moved(NamedTuple):
+    """The jobs that were written, and those that were not as another job has their key."""
+
+    changed: list[int]
+    taken: list[int]
+
+
+def retry_jobs(db: Database, ids: Sequence[int], *, attempts: Mapping[str, int], default_attempts: int) -> Moved:
+    """Make abandoned, cancelled and parked jobs ready; ``attempts`` says how many more each name gets.
+
+    Fails as a whole (23505) when a key is taken while it runs.
+    """
     params = {
         "ids": list(ids),
         "names": list(attempts),
         "attempts": list(attempts.values()),
         "default_attempts": default_attempts,
     }
-    return [row[0] for row in db.fetch("retry_jobs", params)]
+    return _moved(db.fetch("retry_jobs", params))
 
 
 def release_wish(db: Database, ids: Sequence[int]) -> list[int]:
@@ -55,10 +66,14 @@ def reschedule_jobs(
     delay_seconds: float | None,
     queue: str | None,
     priority: int | None,
-) -> list[int]:
-    """Move unclaimed jobs to another instant, queue or priority."""
+) -> Moved:
+    """Move unclaimed jobs to another instant, queue or priority; as ``retry_jobs``."""
     params = {"ids": list(ids), "run_at": run_at, "delay": delay_seconds, "queue": queue, "priority": priority}
-    return [row[0] for row in db.fetch("reschedule_jobs", params)]
+    return _moved(db.fetch("reschedule_jobs", params))
+
+
+def _moved(rows: Rows) -> Moved:
+    return Moved([row[0] for row in rows if not row[1]], [row[0] for row in rows if row[1]])
 
 
 def read_states(db: Database, ids: Sequence[int]) -> dict[int, tuple[str, bool]]:

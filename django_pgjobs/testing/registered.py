@@ -73,6 +73,8 @@ _COLUMNS = {
     "max_attempts": "max_attempts",
     "timeout": "timeout_seconds",
     "run_at": "run_at",
+    "key": "key",
+    "idempotency_key": "idempotency_key",
 }
 """Option of ``using`` → the column that shows it."""
 
@@ -94,7 +96,11 @@ class _Wanted:
             return cls(job, _bound(job, args, kwargs) if args or kwargs else None, columns)
         if args or kwargs:
             raise TypeError("a bound job has its arguments already")
-        options = {_COLUMNS[option]: _as_read(value) for option, value in job.options.items() if option in _COLUMNS}
+        options = {
+            _COLUMNS[option]: _as_read(value)
+            for option, value in job.options.items()
+            if option in _COLUMNS and not callable(value)
+        }
         return cls(job.definition, _bound(job.definition, job.args, job.kwargs), options | columns)
 
     def matches(self, row: Job) -> bool:

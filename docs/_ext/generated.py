@@ -552,6 +552,13 @@ OPTION_TEXTS = {
     "run_at": "earliest start, an aware datetime",
     "delay": "the same as seconds or `timedelta`, counted by the database's clock",
     "database": "alias to register in",
+    "key": "no second live job of this key in its queue: in `@job` a format string of the arguments"
+    ' (`"welcome:{user_id}"`) or a callable of them, in `using` a text or a callable; None is no key',
+    "key_scope": "how long the key is taken: `until_finished` (default), `until_started`, or a `Window` or `timedelta`",
+    "on_conflict": "when the key is taken: `existing` (default) returns that job, `replace` cancels it, `raise` raises"
+    " `DuplicateJob`",
+    "idempotency_key": "given like a key: of the jobs of one name and key only the first that succeeds runs, the others"
+    " return its result",
 }
 
 

@@ -140,3 +140,19 @@ def test_a_refused_write_writes_nothing(raw: RawDatabase) -> None:
     store.finalise_success(raw, claimed.ends(), AUTHOR)
     store.finalise_snooze(raw, claimed.ends())
     assert counters(raw) == before
+
+
+def test_claims_of_jobs_with_keys_are_hot(raw: RawDatabase) -> None:
+    """The claim leaves the key of such a job as it is; only one with the scope ``until_started`` gives it up."""
+    raw.query("TRUNCATE pgjobs_job")
+    payload = f'{{"args": ["{"x" * 120}"], "kwargs": {{}}}}'
+    new = [store.NewJob("test.job", payload, key=f"k{n}", key_scope="until_finished") for n in range(JOBS)]
+    store.register_special_jobs("default", new)
+    with hot_share(raw, 0.9):
+        claim_all(raw)
+    raw.query("TRUNCATE pgjobs_job")
+    store.register_special_jobs("default", [one._replace(key_scope="until_started") for one in new])
+    before = counters(raw)
+    claim_all(raw)
+    updates, hot = (after - then for after, then in zip(counters(raw), before, strict=True))
+    assert (updates, hot) == (JOBS, 0)

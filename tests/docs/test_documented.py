@@ -119,7 +119,8 @@ def test_checks_named_on_any_page_exist():
 
 
 @pytest.mark.parametrize(
-    "words", [states.JobState, states.Outcome, states.Hold, states.Ending, states.Cause, states.CancelMode]
+    "words",
+    [states.JobState, states.Outcome, states.Hold, states.Ending, states.Cause, states.CancelMode, states.KeyScope],
 )
 def test_every_state_and_every_other_word_on_a_row_is_explained(words):
     page = read("reference/states")

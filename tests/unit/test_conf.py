@@ -31,6 +31,8 @@ DEFAULTS: dict[str, Any] = {
     "rescue_grace_seconds": 30.0,
     "retention_hours": {"succeeded": 24.0, "cancelled": 72.0, "abandoned": 720.0, "queues": ()},
     "vacuum": True,
+    "key_pattern": ".{1,200}",
+    "stored_result_hours": 720.0,
     "callback_seconds": 10.0,
     "ready_seconds": 120.0,
     "executor_conn_max_age_seconds": 60.0,
@@ -96,6 +98,9 @@ def test_usable_cores_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch)
             ByQueue({"*": Rate(5, 2.0)}),
         ),
         ("BACKOFF_FACTOR_BOUNDS", [1, 5], (1.0, 5.0)),
+        ("KEY_PATTERN", "[a-z]+", "[a-z]+"),
+        ("STORED_RESULT_HOURS", timedelta(days=1), 24.0),
+        ("STORED_RESULT_HOURS", None, None),
         ("RETENTION_HOURS", None, Retention(None, None, None)),
         ("RETENTION_HOURS", {"succeeded": 0}, Retention(0.0)),
         ("RETENTION_HOURS", {"cancelled": timedelta(days=1), "abandoned": None}, Retention(24.0, 24.0, None)),
@@ -143,6 +148,10 @@ def test_a_value_is_kept_in_one_form(settings: Any, key: str, given: Any, kept: 
         ({"QUEUES": [1]}, "type", "must be a list of texts"),
         ({"QUEUES": []}, "range", "found none"),
         ({"QUEUES": ["a b", "ok", "x" * 101]}, "range", "found 'a b', 'xxx"),
+        ({"KEY_PATTERN": "("}, "range", "a regular expression that can be compiled (missing )"),
+        ({"KEY_PATTERN": None}, "type", "a regular expression as text"),
+        ({"STORED_RESULT_HOURS": 0}, "range", "from 1 to 87600 hours"),
+        ({"STORED_RESULT_HOURS": True}, "type", "a number of hours or a timedelta, or None"),
         ({"MIDDLEWARE": "a.b"}, "type", "must be a list of texts"),
         ({"DEFAULT_BACKOFF": 15}, "type", "must be a Backoff(…)"),
         ({"CAPACITY": 1000}, "type", 'must be a dict by queue, such as {"mail": 1000, "*": 100000}, or None, not 1000'),
@@ -223,7 +232,7 @@ def test_units_are_in_the_names() -> None:
     """Every duration says its unit."""
     for field in dataclasses.fields(Conf):
         if field.type in ("float", "float | None"):
-            assert field.name.endswith("_seconds"), field.name
+            assert field.name.endswith(("_seconds", "_hours")), field.name
 
 
 def test_the_module_imports_no_database() -> None:

@@ -1,0 +1,30 @@
+-- find_keys: tell which jobs have these keys now, or have taken them for the window of now.
+-- Fence: none (reads).
+-- Rows: one per key that is taken: its place in the input, the job's id, whether it has started; the job of a window may be gone.
+-- Clock: statement_timestamp().
+WITH wanted AS MATERIALIZED (
+    SELECT queue, key, seconds, position
+    FROM unnest(%(queues)s::text[], %(keys)s::text[], %(windows)s::float8[])
+        WITH ORDINALITY AS w (queue, key, seconds, position)
+),
+holders AS (
+    SELECT wanted.position, j.id
+    FROM wanted
+    JOIN pgjobs_job AS j ON j.queue = wanted.queue AND j.unique_key = wanted.key
+    WHERE wanted.seconds IS NULL AND j.unique_key IS NOT NULL AND j.finished_at IS NULL
+    UNION ALL
+    SELECT wanted.position, w.job_id
+    FROM wanted
+    JOIN pgjobs_key_window AS w
+        ON w.queue = wanted.queue
+        AND w.key = wanted.key
+        AND w.begins_at = date_bin(make_interval(secs => wanted.seconds), statement_timestamp(), 'epoch'::timestamptz)
+)
+SELECT
+    holders.position, holders.id,
+    NOT EXISTS (
+        SELECT
+        FROM pgjobs_job AS j
+        WHERE j.id = holders.id AND j.finished_at IS NULL AND j.claim_id IS NULL AND j.ending IS NULL
+    ) AS started
+FROM holders

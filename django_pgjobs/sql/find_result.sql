@@ -1,0 +1,9 @@
+-- find_result: read what is stored under an idempotency key.
+-- Fence: none (reads; a result is stored once and never changed).
+-- Rows: 1 = the job that ran, its result, when it was stored; 0 = none.
+-- Clock: none.
+SELECT job_id, result::text, stored_at
+FROM pgjobs_stored_result
+WHERE name = ANY (%(names)s::text[]) AND key = %(key)s::text
+ORDER BY stored_at
+LIMIT 1

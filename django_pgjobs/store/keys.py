@@ -1,0 +1,62 @@
+"""Keys that are taken: who has them, and taking them from jobs that are to be replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from django_pgjobs.store.database import Database, Params
+from django_pgjobs.store.registering import NewJob
+
+
+class KeyHolder(NamedTuple):
+    """The job that has a key, and whether it has started, has ended, or is gone: those of windows may be."""
+
+    id: int
+    started: bool
+
+
+def find_keys(db: Database, wanted: Sequence[NewJob]) -> list[KeyHolder | None]:
+    """Return who has the key of each, None where it is free by now. Locks nothing."""
+    found: list[KeyHolder | None] = [None] * len(wanted)
+    for position, *holder in db.fetch("find_keys", _keys_of(wanted)):
+        found[position - 1] = KeyHolder(*holder)
+    return found
+
+
+def give_up_keys(db: Database, wanted: Sequence[NewJob]) -> list[int]:
+    """Take these keys from jobs that nobody has claimed; return the jobs, which the caller cancels."""
+    return [row[0] for row in db.fetch("give_up_keys", _keys_of(wanted))]
+
+
+def _keys_of(wanted: Sequence[NewJob]) -> Params:
+    return {
+        "queues": [new.queue for new in wanted],
+        "keys": [new.key for new in wanted],
+        "windows": [new.window_seconds for new in wanted],
+    }
+
+
+class StoredResult(NamedTuple):
+    """What an earlier job of an idempotency key returned, as JSON text, or None; and when that was stored."""
+
+    job_id: int
+    result: str | None
+    stored_at: datetime
+
+
+def find_result(db: Database, names: Sequence[str], key: str) -> StoredResult | None:
+    """Return what is stored under an idempotency key of a job with one of these names."""
+    rows = db.fetch("find_result", {"names": list(names), "key": key})
+    return StoredResult._make(rows[0]) if rows else None
+
+
+def delete_windows(db: Database, *, limit: int) -> int:
+    """Delete windows of keys that are over, at most so many; return how many."""
+    return len(db.fetch("delete_windows", {"limit": limit}))
+
+
+def delete_results(db: Database, *, older_than_seconds: float, limit: int) -> int:
+    """Delete results stored longer ago, at most so many; return how many."""
+    return len(db.fetch("delete_results", {"seconds": older_than_seconds, "limit": limit}))
