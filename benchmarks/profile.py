@@ -226,8 +226,8 @@ def _travelling(number: int) -> tuple[Any, ...]:
     claim_id = "0b0d9a52-7c51-4a05-8a3e-6f1b2a1c9d10"
     payload = f'{{"args": [{number}], "kwargs": {{}}}}'
     return (
-        False, False, number, "body", number, claim_id, jobs.noop.name, 1, 25, None,
-        payload, None, "default", "", "", 0.0,
+        number, "body", number, claim_id, jobs.noop.name, 1, 25, None,
+        payload, None, "default", "", "", 0.0, False, False,
     )  # fmt: skip
 
 

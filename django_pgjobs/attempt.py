@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import traceback as tracebacks
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from asgiref.sync import async_to_sync, sync_to_async
 
@@ -48,6 +49,7 @@ MESSAGE_LIMIT = 2000
 OUR_FILES = {__file__, middleware.__file__}
 CHAIN_LIMIT = 20
 
+NOTHING = decide.Succeed()
 NO_ATTEMPTS, NOT_RETRIED, HANDED_BACK = "no attempts left", "not to be retried", "handed back"
 
 
@@ -62,9 +64,11 @@ class Numbered(Protocol):
     def max_attempts(self) -> int: ...
 
 
-@dataclass(slots=True)
-class Item:
-    """One run as its executor gets it: what to call (``kind``), and the facts of the claimed job."""
+class Item(NamedTuple):
+    """One run as its executor gets it: what to call (``kind``), and the facts of the claimed job.
+
+    What travels in a frame is this very tuple.
+    """
 
     run: int
     kind: str
@@ -80,46 +84,50 @@ class Item:
     description: str
     error: str
     run_at: float = 0.0
+    is_async: bool = False
+    cancelled: bool = False
 
 
-@dataclass(slots=True)
 class Told:
     """What this process has been told of a run that has started here: a wish to cancel it, an interrupt, its lease.
 
     ``interrupt`` is what to raise in it; ``struck`` says that it was let loose on its thread or task; ``started`` is
-    the instant on the board.
+    the instant on the board, 0.0 where there is none.
+    One is made per job, so what seldom differs is the class's until it does.
     """
 
     requested: bool = False
     by: str = ""
     reason: str = ""
-    trusted_until: float = float("inf")
-    slot: int = 0
     interrupt: type[JobInterrupted] | None = None
     struck: bool = False
-    started: float = 0.0
+
+    def __init__(self, slot: int = 0, trusted_until: float = math.inf, started: float = 0.0) -> None:
+        self.slot = slot
+        self.trusted_until = trusted_until
+        self.started = started
 
 
 class Guard(Protocol):
     """What stands around the job's own code, so that it can be interrupted there and nowhere else."""
 
-    def call(self, body: Callable[[JobContext], Any], context: JobContext) -> Any:
-        """Call ``body`` and return what it returns."""
+    def call(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call ``body`` with these arguments and return what it returns."""
 
-    async def acall(self, body: Callable[[JobContext], Awaitable[Any]], context: JobContext) -> Any:
-        """Await ``body`` and return what it returns."""
+    async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
+        """Await ``body`` with these arguments and return what it returns."""
 
 
 class Unguarded:
     """Nothing interrupts a job that runs without executors."""
 
-    def call(self, body: Callable[[JobContext], Any], context: JobContext) -> Any:
+    def call(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call ``body``."""
-        return body(context)
+        return body(*args, **kwargs)
 
-    async def acall(self, body: Callable[[JobContext], Awaitable[Any]], context: JobContext) -> Any:
+    async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
         """Await ``body``."""
-        return await body(context)
+        return await body(*args, **kwargs)
 
 
 UNGUARDED = Unguarded()
@@ -151,7 +159,9 @@ def prepare(item: Item, reporter: Reporter, told: Cancellation, guard: Guard = U
         headers = decode_result(item.headers) if item.headers else {}
     except UnreadablePayload as error:
         return _unreadable(item, definition, error)
-    return Prepared(definition, item, _context(item, headers, reporter, told), args, kwargs, told, guard)
+    before = Failure("", item.error) if item.kind != BODY and item.error else None
+    context = JobContext(item, headers, reporter, told, told.started or clock.monotonic(), before)
+    return Prepared(definition, item, context, args, kwargs, told, guard)
 
 
 def _unreadable(item: Item, definition: Definition, error: UnreadablePayload) -> Decision:
@@ -164,25 +174,6 @@ def _unreadable(item: Item, definition: Definition, error: UnreadablePayload) ->
     return decide.Succeed()
 
 
-def _context(item: Item, headers: dict[str, Any], reporter: Reporter, told: Cancellation) -> JobContext:
-    return JobContext(
-        id=item.id,
-        name=item.name,
-        queue=item.queue,
-        attempt=item.attempt,
-        max_attempts=item.max_attempts,
-        claim_id=item.claim_id,
-        timeout=item.timeout,
-        started=clock.monotonic(),
-        headers=headers,
-        description=item.description,
-        reporter=reporter,
-        cancellation=told,
-        run_at=item.run_at,
-        error=Failure("", item.error) if item.kind != BODY and item.error else None,
-    )
-
-
 def run(prepared: Prepared) -> Decision:
     """Run a synchronous job, or its callback, in this thread and return what it came to. Raises nothing."""
     if prepared.item.kind != BODY:
@@ -190,7 +181,7 @@ def run(prepared: Prepared) -> Decision:
     context, token = prepared.context, activate(prepared.context)
     try:
         events.started(prepared.definition, context)
-        decision: Decision = _success(prepared, prepared.guard.call(middleware.chain(_body(prepared)), context))
+        decision: Decision = _success(prepared, _call(prepared))
     except BaseException as error:
         decision = failed(prepared, error)
         events.ended(prepared.definition, context, decision, error)
@@ -225,6 +216,16 @@ def run_here(prepared: Prepared) -> Decision:
     if prepared.definition.is_async and prepared.item.kind == BODY:
         return async_to_sync(arun)(prepared)
     return run(prepared)
+
+
+def _call(prepared: Prepared) -> Any:
+    """Call the body inside the layers; without any, as most projects are, with nothing of ours in between."""
+    definition, context = prepared.definition, prepared.context
+    if get_conf().middleware:
+        return prepared.guard.call(middleware.chain(_body(prepared)), context)
+    if definition.takes_context:
+        return prepared.guard.call(definition.func, context, *prepared.args, **prepared.kwargs)
+    return prepared.guard.call(definition.func, *prepared.args, **prepared.kwargs)
 
 
 def _body(prepared: Prepared) -> Callable[[JobContext], Any]:
@@ -272,9 +273,9 @@ async def _awaited(answer: Awaitable[Any]) -> None:
     await answer
 
 
-def _success(prepared: Prepared, value: Any) -> Decision:
-    if not prepared.definition.store_result or value is None:
-        return decide.Succeed()
+def _success(prepared: Prepared, value: Any) -> decide.Succeed:
+    if value is None or not prepared.definition.store_result:
+        return NOTHING
     return decide.Succeed(encode_result(value, get_conf().result_limit_bytes))
 
 

@@ -121,6 +121,22 @@ def read(text: str) -> Any:
     return _load(text)
 
 
+def read_positional(text: str) -> list[Any] | None:
+    """Return the arguments of a payload without keyword arguments, as jsonb writes it, for half of what ``read`` costs.
+
+    None if it is another one, or ``read`` must look at it.
+    """
+    if text.endswith(_NO_KWARGS) and text.startswith(_ARGS) and "$" not in text and "\\u" not in text:
+        try:
+            args, end = _scan(text, len(_ARGS) - 1)
+        except (StopIteration, ValueError, RecursionError):
+            return None
+        # Where the array ends at the tail the whole is one object of these two keys, whatever is in the array.
+        if end == len(text) - len(_NO_KWARGS):
+            return args  # type: ignore[no-any-return]
+    return None
+
+
 def revive(stored: Any) -> Any:
     """Return the value of JSON that is parsed already. Raises one of UNREADABLE."""
     if isinstance(stored, list):
@@ -328,6 +344,7 @@ def _name(kind: type) -> str:
 # JSON → Python
 
 
+_ARGS, _NO_KWARGS = '{"args": [', ', "kwargs": {}}'
 _ZONED = re.compile(r"([^\[]*)(\[fold\])?(?:\[([^\[\]]+)\])?")
 
 

@@ -33,6 +33,7 @@ class Cancellation(Protocol):
     by: str
     reason: str
     trusted_until: float
+    started: float
     interrupt: type[JobInterrupted] | None
 
 
@@ -45,73 +46,103 @@ class JobLogger(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
 
+class Facts(Protocol):
+    """What an attempt knows of its job: ``attempt.Item``."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def queue(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def max_attempts(self) -> int: ...
+    @property
+    def claim_id(self) -> str: ...
+    @property
+    def timeout(self) -> float | None: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def run_at(self) -> float: ...
+
+
 class JobContext:
     """The first argument of callbacks, and of jobs declared with ``takes_context=True``.
 
-    ``attempt`` counts from 1; ``timeout`` is in seconds, None for unlimited; ``started`` is an instant of
-    ``django_pgjobs.clock.monotonic()``; ``error`` is, in ``on_abandon``, what ended the job as it is stored;
-    ``headers`` is what middleware captured at registering.
+    ``started`` is an instant of ``django_pgjobs.clock.monotonic()``; ``error`` is, in ``on_abandon``, what ended the
+    job as it is stored; ``headers`` is what middleware captured at registering.
     """
 
-    __slots__ = (
-        "_cancellation",
-        "_log",
-        "_reporter",
-        "_run_at",
-        "attempt",
-        "claim_id",
-        "description",
-        "error",
-        "headers",
-        "id",
-        "max_attempts",
-        "name",
-        "queue",
-        "started",
-        "timeout",
-    )
+    # One is made per job and most jobs look at none of it: so it refers to the facts and copies none.
+    __slots__ = ("_cancellation", "_facts", "_log", "_reporter", "error", "headers", "started")
 
     def __init__(
         self,
-        *,
-        id: int,
-        name: str,
-        queue: str,
-        attempt: int,
-        max_attempts: int,
-        claim_id: str,
-        timeout: float | None,
-        started: float,
+        facts: Facts,
         headers: dict[str, Any],
-        description: str,
         reporter: Reporter,
         cancellation: Cancellation,
-        run_at: float = 0.0,
+        started: float,
         error: Failure | None = None,
     ) -> None:
-        self.id = id
-        self.name = name
-        self.queue = queue
-        self.attempt = attempt
-        self.max_attempts = max_attempts
-        self.claim_id = claim_id
-        self.timeout = timeout
-        self.started = started
+        self._facts = facts
         self.headers = headers
-        self.description = description
-        self._run_at = run_at
-        self.error = error
         self._reporter = reporter
         self._cancellation = cancellation
+        self.started = started
+        self.error = error
         self._log: JobLogger | None = None
 
     def __repr__(self) -> str:
         return f"<JobContext {self.name} job={self.id} attempt={self.attempt}>"
 
     @property
+    def id(self) -> int:
+        """The job's primary key."""
+        return self._facts.id
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self._facts.name
+
+    @property
+    def queue(self) -> str:
+        """The queue it was claimed from."""
+        return self._facts.queue
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1 on."""
+        return self._facts.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        """How many attempts there are in all."""
+        return self._facts.max_attempts
+
+    @property
+    def claim_id(self) -> str:
+        """The claim under which this attempt runs; no other attempt has the same."""
+        return self._facts.claim_id
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds it may run, None for unlimited."""
+        return self._facts.timeout
+
+    @property
+    def description(self) -> str:
+        """What ``describe`` said of it at registering."""
+        return self._facts.description
+
+    @property
     def run_at(self) -> datetime:
         """The instant this attempt was due, in UTC."""
-        return datetime.fromtimestamp(self._run_at, tz=UTC)
+        return datetime.fromtimestamp(self._facts.run_at, tz=UTC)
 
     @property
     def remaining_attempts(self) -> int:
@@ -181,11 +212,8 @@ def current_context() -> JobContext:
         raise RuntimeError("No job is running here: current_context() works inside of a job only.") from None
 
 
-def activate(context: JobContext) -> Token[JobContext]:
-    """Make ``context`` the current one; give the returned token to ``deactivate``."""
-    return _current.set(context)
+activate: Callable[[JobContext], Token[JobContext]] = _current.set
+"""Makes a context the current one; the token that it returns is for ``deactivate``."""
 
-
-def deactivate(token: Token[JobContext]) -> None:
-    """Undo ``activate``."""
-    _current.reset(token)
+deactivate: Callable[[Token[JobContext]], None] = _current.reset
+"""Undoes ``activate``."""

@@ -52,6 +52,9 @@ def decode_payload(text: str) -> tuple[list[Any], dict[str, Any]]:
 
     Raises UnreadablePayload.
     """
+    positional = codec.read_positional(text)
+    if positional is not None:
+        return positional, {}
     payload = decode_result(text)
     if not isinstance(payload, dict) or not payload.keys() <= _PARTS:
         raise UnreadablePayload('A payload is a JSON object with "args" and "kwargs" and nothing else.')

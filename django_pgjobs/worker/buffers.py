@@ -21,8 +21,8 @@ from django_pgjobs.worker.outbox import Outbox
 
 SHORT_SECONDS = 0.001
 
-Entry = tuple[float, Item, bool]
-"""When it must have started, what to run, whether its cancel was asked for already."""
+Entry = tuple[float, Item]
+"""When it must have started, and what to run."""
 
 
 class Buffers:
@@ -49,23 +49,21 @@ class Buffers:
 
     def add(self, start_by: float, items: Sequence[Sequence[Any]]) -> bool:
         """Take jobs in and wake a thread for them; return whether some are for the loop."""
-        added = {"sync": 0, "async": 0}
+        made = list(map(Item._make, items))
+        on_loop = [(start_by, item) for item in made if item.is_async]
         with self.lock:
-            for values in items:
-                is_async, cancelled, *fields = values
-                name = "async" if is_async else "sync"
-                self.items[name].append((start_by, Item(*fields), cancelled))
-                added[name] += 1
-            if added["sync"]:
+            self.items["async"] += on_loop
+            if len(on_loop) < len(made):
+                self.items["sync"] += [(start_by, item) for item in made if not item.is_async]
                 self.ready.notify()
-        return added["async"] > 0
+        return bool(on_loop)
 
     def take_back(self, runs: set[int]) -> list[int]:
         """Remove and return those of ``runs`` that have not started."""
         given: list[int] = []
         with self.lock:
             for name, items in self.items.items():
-                given += [item.run for _, item, _ in items if item.run in runs]
+                given += [item.run for _, item in items if item.run in runs]
                 self.items[name] = deque(entry for entry in items if entry[1].run not in runs)
         return given
 
@@ -84,7 +82,7 @@ class Buffers:
         """The same, with all that is known of them."""
         with self.lock:
             self.draining = True
-            given = [item for items in self.items.values() for _, item, _ in items]
+            given = [item for items in self.items.values() for _, item in items]
             for items in self.items.values():
                 items.clear()
             return given, self.active
@@ -140,9 +138,11 @@ class Buffers:
             late.append(items.popleft()[1].run)
         if late:
             return None
-        _, item, cancelled = items.popleft()
+        item = items.popleft()[1]
         run = item.run
-        told = self.told[run] = Told(cancelled, "", "", self.trusted_until, slot, started=now)
+        told = self.told[run] = Told(slot, self.trusted_until, now)
+        if item.cancelled:
+            told.requested = True
         self.active += 1
         self.board.start(slot, run, now_ns, name)
         return item, told

@@ -205,7 +205,6 @@ def _item(run: Run) -> tuple[Any, ...]:
     job, kind = run.job, run.kind
     timeout, error = (job.timeout_seconds, "") if kind == BODY else (run.timeout, run.told_error)
     return (
-        run.is_async, run.cancelled, run.run, kind, job.id, run.claim.claim_id, job.name, job.attempt,
-        job.max_attempts, timeout, job.payload, job.headers, job.queue, job.description, error,
-        job.run_at.timestamp(),
+        run.run, kind, job.id, run.claim.claim_id, job.name, job.attempt, job.max_attempts, timeout, job.payload,
+        job.headers, job.queue, job.description, error, job.run_at.timestamp(), run.is_async, run.cancelled,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from django_pgjobs.exceptions import JobInterrupted
 from django_pgjobs.worker import hygiene
 from django_pgjobs.worker.buffers import Buffers
 from django_pgjobs.worker.interrupting import TaskDoor
-from django_pgjobs.worker.preparing import PAYLOAD_SECONDS, failed_outside, read_payload, reporter
+from django_pgjobs.worker.preparing import PAYLOAD_SECONDS, failed_outside, reporter, with_payload
 
 log = logging.getLogger("django_pgjobs")
 
@@ -120,10 +120,10 @@ class EventLoop:
             return failed_outside(item, error)
 
     async def _attempt(self, item: Item, told: Told) -> Decision:
-        without = await self._read_payload(item) if item.payload is None else None
-        if without is not None:
-            return without
-        prepared = attempt.prepare(item, reporter(self.buffers.end, item.run), told, self.doors[item.run])
+        whole = item if item.payload is not None else await self._with_payload(item)
+        if not isinstance(whole, Item):
+            return whole
+        prepared = attempt.prepare(whole, reporter(self.buffers.end, item.run), told, self.doors[item.run])
         if not isinstance(prepared, attempt.Prepared):
             return prepared
         try:
@@ -132,9 +132,9 @@ class EventLoop:
             if os.getpid() != self.pid:
                 os._exit(0)  # forked by the job: it shares the board and the loop's descriptors
 
-    async def _read_payload(self, item: Item) -> Decision | None:
+    async def _with_payload(self, item: Item) -> Item | Decision:
         try:
-            return await sync_to_async(read_payload)(item, self.database)
+            return await sync_to_async(with_payload)(item, self.database)
         except RuntimeError as error:
             # No thread can be started for the query. Nothing of the job has run, so its attempt is not charged.
             log.error("no thread to read a payload in, again in %g s job=%d: %s", PAYLOAD_SECONDS, item.id, error)

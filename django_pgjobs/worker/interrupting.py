@@ -24,7 +24,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from django_pgjobs.attempt import OUR_FILES, Told
-from django_pgjobs.context import JobContext
 from django_pgjobs.exceptions import CancelRequested, DeadlinePassed, JobInterrupted, WorkerStopping
 from django_pgjobs.worker import hygiene
 from django_pgjobs.worker.ladders import CANCELLED, LOST, RELEASED, TIMEOUT
@@ -72,7 +71,7 @@ class Door:
 
     # In the job's thread
 
-    def call(self, body: Callable[[JobContext], Any], context: JobContext) -> Any:
+    def call(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call the job's own code with the door open."""
         told = self.told
         value: Any = None
@@ -83,11 +82,13 @@ class Door:
                 self.open = told
                 if told.interrupt is not None:
                     self._meet(told)
-                value = body(context)
+                value = body(*args, **kwargs)
                 returned = True
             except BaseException as error:
                 raised = error
-            self._close(told)
+            self.open = None  # first, then look: as ``_shut`` does for those that are interrupted
+            if told.interrupt is not None:
+                self._close(told)
         except JobInterrupted as late:
             # It hit our own lines. Before anything was known of the job it is what the job came to.
             self._close(told)
@@ -102,9 +103,9 @@ class Door:
         finally:
             raised = None  # else it would hold this frame, and this frame it
 
-    async def acall(self, body: Callable[[JobContext], Awaitable[Any]], context: JobContext) -> Any:
+    async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
         """Await a coroutine on a loop of its own in this thread: no place for an exception out of nowhere."""
-        return await body(context)
+        return await body(*args, **kwargs)
 
     def _meet(self, told: Told) -> None:
         """Raise an interrupt that came before the door was open; one that came after is on its way by itself."""
@@ -149,17 +150,17 @@ class TaskDoor:
             self.task.cancel()
             cancel_queries(hygiene.active(self.connections))
 
-    def call(self, body: Callable[[JobContext], Any], context: JobContext) -> Any:
+    def call(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call what runs in a thread beside the loop; it cannot be interrupted there."""
-        return body(context)
+        return body(*args, **kwargs)
 
-    async def acall(self, body: Callable[[JobContext], Awaitable[Any]], context: JobContext) -> Any:
+    async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
         """Await the job's own code with the door open."""
         if self.told.interrupt is not None:
             raise self.told.interrupt
         self.is_open = True
         try:
-            return await body(context)
+            return await body(*args, **kwargs)
         except asyncio.CancelledError as error:
             if self.told.interrupt is None:
                 raise  # the job's own

@@ -15,7 +15,7 @@ from django_pgjobs.exceptions import JobInterrupted
 from django_pgjobs.worker import hygiene
 from django_pgjobs.worker.buffers import SHORT_SECONDS, Buffers
 from django_pgjobs.worker.interrupting import Door
-from django_pgjobs.worker.preparing import failed_outside, read_payload, reporter
+from django_pgjobs.worker.preparing import failed_outside, reporter, with_payload
 
 log = logging.getLogger("django_pgjobs")
 
@@ -77,10 +77,10 @@ class JobThreads:
         try:
             if door.connections:
                 hygiene.refresh()
-            without = read_payload(item, self.database) if item.payload is None else None
-            if without is not None:
-                return without
-            prepared = attempt.prepare(item, reporter(self.buffers.end, item.run), told, door)
+            whole = item if item.payload is not None else with_payload(item, self.database)
+            if not isinstance(whole, Item):
+                return whole
+            prepared = attempt.prepare(whole, reporter(self.buffers.end, item.run), told, door)
             if not isinstance(prepared, attempt.Prepared):
                 return prepared
             return attempt.run_here(prepared)

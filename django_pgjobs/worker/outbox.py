@@ -124,7 +124,7 @@ def _shorter(packed: list[Any], error: ValueError) -> Decision:
     """Return an outcome that is too long for a frame without what makes it so long."""
     decision = unpack_decision(packed)
     failure: decide.Failure | None = getattr(decision, "failure", None)
-    if failure is not None and failure.traceback:
+    if failure is not None and failure.traceback and not isinstance(decision, decide.Succeed):
         return replace(decision, failure=replace(failure, traceback=""))  # type: ignore[arg-type]
     unstorable = UnstorableResult(f"What the job came to does not reach the worker: {error}")
     return decide.Abandon("unstorable", attempt.failure_of(unstorable))

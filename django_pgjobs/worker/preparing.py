@@ -20,10 +20,10 @@ PROGRESS_SECONDS = 1.0
 PAYLOAD_SECONDS = 5.0
 
 
-def read_payload(item: Item, database: str) -> Decision | None:
+def with_payload(item: Item, database: str) -> Item | Decision:
     """Read what is too big for the channel; return what the attempt comes to where it cannot be had."""
     try:
-        item.payload = store.read_payload(store.on(database), item.id, item.claim_id)
+        payload = store.read_payload(store.on(database), item.id, item.claim_id)
     except (OperationalError, InterfaceError) as error:
         if item.kind != BODY:
             raise
@@ -33,7 +33,9 @@ def read_payload(item: Item, database: str) -> Decision | None:
             PAYLOAD_SECONDS, item.name, item.id, " ".join(str(error).split()),
         )  # fmt: skip
         return decide.Snooze(PAYLOAD_SECONDS)
-    return decide.Release("the claim was lost before the payload was read") if item.payload is None else None
+    if payload is None:
+        return decide.Release("the claim was lost before the payload was read")
+    return item._replace(payload=payload)
 
 
 def reporter(end: channel.ExecutorEnd, run: int) -> Callable[[float, float | None, str], None]:

@@ -19,7 +19,7 @@ from django_pgjobs import job as define
 from django_pgjobs.attempt import BODY, ON_ABANDON, ON_CANCEL, Item, Prepared, Told
 from django_pgjobs.backoff import LONGEST_SECONDS
 from django_pgjobs.decisions import Decision, Failure
-from django_pgjobs.exceptions import DeadlinePassed, PgJobsError, UnstorableResult, WorkerStopping
+from django_pgjobs.exceptions import DeadlinePassed, JobInterrupted, PgJobsError, UnstorableResult, WorkerStopping
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.payload import encode_payload, encode_result
 from tests.plugins.fix_db import patience
@@ -170,6 +170,18 @@ def item(definition: JobDefinition[..., Any], *args: Any, **facts: Any) -> Item:
         "error": "",
     }
     return Item(**{**known, **facts})
+
+
+def asked_to_stop(by: str, reason: str) -> Told:
+    told = Told()
+    told.requested, told.by, told.reason = True, by, reason
+    return told
+
+
+def interrupted(kind: type[JobInterrupted]) -> Told:
+    told = Told()
+    told.interrupt = kind
+    return told
 
 
 def prepare(run: Item, told: Told | None = None) -> Prepared | Decision:
@@ -378,7 +390,7 @@ def test_a_snooze_stays_on_the_calendar() -> None:
 
 @pytest.mark.parametrize("definition", [does, adoes], ids=["sync", "async"])
 def test_any_end_but_success_of_a_cancelled_job_is_a_cancel(definition: JobDefinition[..., Any]) -> None:
-    told = Told(True, "anna", "not needed")
+    told = asked_to_stop("anna", "not needed")
     assert perform(definition, "fine", told=told) == decide.Succeed('"fine"')
     assert perform(definition, "snooze", told=told) == decide.Cancel()
     assert perform(definition, "abandon", told=told) == decide.Cancel()
@@ -392,17 +404,17 @@ def test_any_end_but_success_of_a_cancelled_job_is_a_cancel(definition: JobDefin
 @pytest.mark.parametrize("definition", [does, adoes], ids=["sync", "async"])
 def test_a_failure_of_an_interrupted_job_is_laid_to_the_interrupt(definition: JobDefinition[..., Any]) -> None:
     """C26: whatever it raises in the end. What it says by its own word, or returns, stands."""
-    late = Told(interrupt=DeadlinePassed)
+    late = interrupted(DeadlinePassed)
     retried = perform(definition, "value", told=late, attempt=1)
     assert isinstance(retried, decide.Retry)
     assert retried.cause == "timeout"
     given_up = perform(definition, "value", told=late, attempt=5)
     assert isinstance(given_up, decide.Abandon)
     assert (given_up.reason, given_up.cause) == ("no attempts left", "timeout")
-    handed_back = perform(definition, "value", told=Told(interrupt=WorkerStopping), attempt=5)
+    handed_back = perform(definition, "value", told=interrupted(WorkerStopping), attempt=5)
     assert isinstance(handed_back, decide.Release)
     assert handed_back.failure is not None
-    for told in (late, Told(interrupt=WorkerStopping)):
+    for told in (late, interrupted(WorkerStopping)):
         assert perform(definition, "fine", told=told) == decide.Succeed('"fine"')
         assert isinstance(perform(definition, "snooze", told=told), decide.Snooze)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,7 +37,10 @@ def make_context(**changes: Any) -> JobContext:
         "reporter": lambda n, total, message: None,
         "cancellation": Wish(),
     }
-    return JobContext(**{**facts, **changes})
+    facts |= changes
+    rest = {name: facts.pop(name) for name in ("headers", "reporter", "cancellation", "started")}
+    error = facts.pop("error", None)
+    return JobContext(SimpleNamespace(**facts), **rest, error=error)
 
 
 def test_remaining_attempts_count_down_to_one() -> None:

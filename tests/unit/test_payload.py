@@ -56,6 +56,37 @@ def test_every_payload_comes_back_as_it_was(args: list[Any], kwargs: dict[str, A
     assert exactly_equal(decode_payload(encode_payload(tuple(args), kwargs, 10 * MIB)), (args, kwargs))
 
 
+@given(st.lists(values, max_size=3))
+def test_positional_arguments_are_read_alike_by_the_short_way(args: list[Any]) -> None:
+    """jsonb writes the same payload with spaces; without keyword arguments only the array is read."""
+    stored = json.dumps(json.loads(encode_payload(tuple(args), {}, 10 * MIB)), ensure_ascii=False)
+    assert stored.endswith(', "kwargs": {}}')
+    assert exactly_equal(decode_payload(stored), (args, {}))
+
+
+@pytest.mark.parametrize(
+    ("text", "args", "kwargs"),
+    [
+        ('{"args": [], "kwargs": {}}', [], {}),
+        ('{"args": ["], \\"kwargs\\": {}}"], "kwargs": {}}', ['], "kwargs": {}}'], {}),
+        ('{"args": [1], "kwargs": {"args": [2], "kwargs": {}}}', [1], {"args": [2], "kwargs": {}}),
+        ('{"args": [{"kwargs": [1], "kwargs": {}}], "kwargs": {}}', [{"kwargs": {}}], {}),
+    ],
+)
+def test_what_looks_like_the_end_of_a_payload_is_not_taken_for_it(
+    text: str, args: list[Any], kwargs: dict[str, Any]
+) -> None:
+    assert decode_payload(text) == (args, kwargs)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"args": [1], "more": 2, "kwargs": {}}', '{"args": [1, "kwargs": {}}', '{"args": [NaN], "kwargs": {}}']
+)
+def test_the_short_way_takes_no_more_than_the_long(text: str) -> None:
+    with pytest.raises(UnreadablePayload):
+        decode_payload(text)
+
+
 @given(st.text())
 def test_every_text_comes_back_or_is_refused(text: str) -> None:
     if "\0" not in text and text.encode(errors="ignore").decode() == text:

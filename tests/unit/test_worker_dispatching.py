@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_pgjobs import job as define
-from django_pgjobs.attempt import ON_ABANDON
+from django_pgjobs.attempt import ON_ABANDON, Item
 from django_pgjobs.worker import channel
 from django_pgjobs.worker.children import PAYLOAD_BYTES, STARTING, Child
 from django_pgjobs.worker.dispatching import LOOK_PAST, START_WITHIN_SECONDS, Dispatcher
@@ -37,7 +37,7 @@ def asynchronous(id: int) -> Run:
 
 def sent(child: Child) -> list[int]:
     """The ids of the jobs that were sent to an executor, in order."""
-    return [item[4] for kind, *rest in end_of(child).sent if kind == channel.RUN for item in rest[1]]
+    return [item[2] for kind, *rest in end_of(child).sent if kind == channel.RUN for item in rest[1]]
 
 
 def dispatcher_of(*runs: Run) -> Dispatcher:
@@ -52,8 +52,8 @@ def test_a_job_goes_to_an_executor_with_everything_it_needs() -> None:
     [[kind, start_by, [item]]] = end_of(child).sent
     assert (kind, start_by) == (channel.RUN, NOW + START_WITHIN_SECONDS)
     assert item == (
-        False, False, 1, "body", 7, "claim-7", "dispatching.plain", 1, 3, 30.0, '{"args":[1]}', '{"a":1}', "default",
-        "seven", "", DUE.timestamp(),
+        1, "body", 7, "claim-7", "dispatching.plain", 1, 3, 30.0, '{"args":[1]}', '{"a":1}', "default", "seven", "",
+        DUE.timestamp(), False, False,
     )  # fmt: skip
     assert (run.state, run.child, run.run, run.since) == (SENT, child, 1, NOW)
     assert child.runs == {1: run}
@@ -62,7 +62,7 @@ def test_a_job_goes_to_an_executor_with_everything_it_needs() -> None:
 def test_only_a_callback_is_told_what_went_wrong() -> None:
     child, run = child_of(), plain(7, kind=ON_ABANDON, error="as stored")
     dispatcher_of(run).dispatch([child], NOW)
-    assert end_of(child).sent[0][2][0][14] == "as stored"
+    assert Item._make(end_of(child).sent[0][2][0]).error == "as stored"
 
 
 def test_each_dispatch_has_a_number_of_its_own() -> None:

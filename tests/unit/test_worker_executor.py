@@ -22,6 +22,7 @@ from django_pgjobs.worker.decided import pack_decision, unpack_decision
 from django_pgjobs.worker.executor import Executor
 from django_pgjobs.worker.interrupting import Door
 from django_pgjobs.worker.outbox import FRAME_CHARS
+from django_pgjobs.worker.preparing import with_payload
 from tests.plugins.fix_db import patience
 
 PAST, FUTURE = -1.0, 1e12
@@ -63,7 +64,7 @@ def item(run: int, kind: str = BODY, payload: str | None = "{}") -> Item:
 
 
 def buffer(working: Executor, *entries: tuple[float, int], name: str = "sync") -> None:
-    working.buffers.items[name].extend((start_by, item(run), False) for start_by, run in entries)
+    working.buffers.items[name].extend((start_by, item(run)) for start_by, run in entries)
 
 
 def perform(working: Executor, item: Item) -> decide.Decision:
@@ -168,10 +169,10 @@ def test_a_payload_that_cannot_be_read_now_costs_no_attempt(
 def test_a_payload_is_read_under_the_fence(working: Executor, tidy: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "read_payload", lambda db, job_id, claim_id: None)
     assert isinstance(perform(working, item(1, payload=None)), decide.Release)
-    big = item(2, payload=None)
     monkeypatch.setattr(store, "read_payload", lambda db, job_id, claim_id: f'"{job_id} {claim_id}"')
-    assert isinstance(perform(working, big), decide.Park)  # a name nobody knows
-    assert big.payload == '"20 claim-2"'
+    whole = with_payload(item(2, payload=None), "default")
+    assert whole == item(2, payload='"20 claim-2"')
+    assert isinstance(perform(working, item(2, payload=None)), decide.Park)  # a name nobody knows
 
 
 # Neighbours on the loop

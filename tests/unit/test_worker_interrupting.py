@@ -49,7 +49,7 @@ class Room:
     def _one(self, door: Door, told: Told, body: Callable[[Any], Any]) -> tuple[str, Any]:
         door.told = told
         try:
-            return "returned", door.call(body, None)  # type: ignore[arg-type]
+            return "returned", door.call(body, None)
         except BaseException as error:
             outcome = ("raised", error)
         # What the executor does of its own before the next job: no place for an exception from outside.
@@ -137,7 +137,8 @@ def test_an_interrupt_of_a_job_that_has_ended_meets_nobody(room: Room) -> None:
 
 
 def test_an_interrupt_that_comes_before_the_start_is_kept(room: Room) -> None:
-    told = Told(interrupt=DeadlinePassed)
+    told = Told()
+    told.interrupt = DeadlinePassed
     ran: list[int] = []
     room.work.put((told, ran.append))
     how, error = room.outcome()
@@ -256,7 +257,7 @@ def test_hundreds_of_interrupts_around_a_tasks_end_lose_no_outcome() -> None:
         doors.append(door)
         await asyncio.sleep(0)
         try:
-            outcome: tuple[str, Any] = ("returned", await door.acall(body, None))  # type: ignore[arg-type]
+            outcome: tuple[str, Any] = ("returned", await door.acall(body, None))
         except BaseException as error:
             outcome = ("raised", error)
         for _ in range(3):
@@ -288,7 +289,7 @@ def test_a_jobs_own_cancelled_error_is_its_own() -> None:
         raise asyncio.CancelledError("mine")
 
     async def job() -> None:
-        await TaskDoor(Told()).acall(leaves, None)  # type: ignore[arg-type]
+        await TaskDoor(Told()).acall(leaves, None)
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(job())

@@ -95,7 +95,7 @@ def test_jobs_of_a_loop_that_cannot_be_started_are_handed_back(refusal: Refusal,
         [
             channel.RUN,
             FUTURE,
-            [[True, False, 1, "body", 10, "claim-1", "executor.unknown", 1, 3, 30.0, "{}", None, "", "", ""]],
+            [(1, "body", 10, "claim-1", "executor.unknown", 1, 3, 30.0, "{}", None, "", "", "", 0.0, True, False)],
         ]
     )
     assert executor.loop.loop is None
@@ -110,7 +110,7 @@ def test_a_payload_that_no_thread_can_read_costs_no_attempt(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(eventloop, "sync_to_async", lambda function: refused)
-    assert isinstance(asyncio.run(executor.loop._read_payload(item(1, payload=None))), decide.Snooze)
+    assert isinstance(asyncio.run(executor.loop._with_payload(item(1, payload=None))), decide.Snooze)
 
 
 def test_signals_wait_for_a_thread(refusal: Refusal, monkeypatch: pytest.MonkeyPatch) -> None:
