@@ -88,10 +88,10 @@ def write_flat(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     None if ``write`` must look at it: something in it is not plain, or not ASCII, or looks like a tag, or is long
     enough to hide an integer that is too long.
     """
-    if not (_FLAT.issuperset(map(type, args)) and _FLAT.issuperset(map(type, kwargs.values()))):
+    if not _FLAT.issuperset(map(type, args)) or (kwargs and not _FLAT.issuperset(map(type, kwargs.values()))):
         return None
     try:
-        text = _dump({"args": args, "kwargs": kwargs})
+        text = _dump({"args": args, "kwargs": kwargs}) if kwargs else f'{{"args":{_dump(args)},"kwargs":{{}}}}'
     except ValueError:
         return None
     plain = len(text) < INT_DIGITS and text.isascii() and "$" not in text and "\\u0000" not in text
@@ -169,7 +169,26 @@ def _step(key: Any) -> str:
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _PLAIN = frozenset({str, bool, type(None)})
 _FLAT = _PLAIN | {int}
-_dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")).encode
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
+
+
+def _made_once() -> Callable[[Any], str]:
+    """Return ``_encoder.encode``, which makes an encoder in C for each value, with one that is made now.
+
+    Where this Python has none, or makes it otherwise, what it has will do.
+    """
+    try:
+        chunks = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
+            None, _encoder.default, json.encoder.encode_basestring, None, ":", ",", False, False, False
+        )
+        if "".join(chunks([1, {"a": None}], 0)) == '[1,{"a":null}]':
+            return lambda value: "".join(chunks(value, 0))
+    except (AttributeError, TypeError):
+        pass
+    return _encoder.encode
+
+
+_dump = _made_once()
 
 
 def _size(text: str) -> int:

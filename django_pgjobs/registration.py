@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections, router
 from django.db.models.base import ModelState
-from django.db.models.signals import post_init, pre_init
+from django.db.models.signals import ModelSignal, post_init, pre_init
 
 from django_pgjobs import gates, keys, store
 from django_pgjobs.clock import monotonic
@@ -48,7 +48,12 @@ NOTIFY_INTERVAL_SECONDS = 0.005
 
 logger = logging.getLogger("django_pgjobs")
 
-_parse = json.JSONDecoder().decode
+_scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+
+
+def _parse(text: str) -> Any:
+    """Return the value of JSON that ``codec`` has just written."""
+    return _scan(text, 0)[0]
 
 
 class Row(NamedTuple):
@@ -175,18 +180,12 @@ def new_job(row: Row, headers: str | None) -> store.NewJob:
         payload = encode_payload(args, kwargs, plan.conf.payload_limit_bytes, definition.signature)
     except InvalidJob as error:
         raise InvalidJob(f"job {definition.name!r}: {error}") from None
+    description = "" if definition.describe_func is None else _description(definition, args, kwargs)
+    # By position: one is made for each of a million rows.
     new = store.NewJob(
-        name=definition.name,
-        payload=payload,
-        queue=plan.queue,
-        priority=plan.priority,
-        max_attempts=plan.max_attempts,
-        timeout_seconds=plan.timeout,
-        headers=headers,
-        description="" if definition.describe_func is None else _description(definition, args, kwargs),
-        run_at=plan.run_at,
-        delay_seconds=plan.delay,
-    )
+        definition.name, payload, plan.queue, plan.priority, plan.max_attempts, plan.timeout, headers, description,
+        plan.run_at, plan.delay,
+    )  # fmt: skip
     return new if plan.key is None and plan.idempotency_key is None else _with_keys(new, row)
 
 
@@ -252,7 +251,8 @@ def _warn_of_foreign_transaction(connection: BaseDatabaseWrapper, name: str) -> 
     """Say once per call site that the open transaction of *another* alias is not joined."""
     if connection.in_atomic_block or len(connections.settings) == 1:
         return
-    others = [alias for alias in connections.settings if connections[alias].in_atomic_block]
+    own = connection.alias
+    others = [alias for alias in connections.settings if alias != own and connections[alias].in_atomic_block]
     if not others:
         return
     site = _call_site()
@@ -341,13 +341,13 @@ def _job(alias: str, new: store.NewJob, stored: dict[str, Any]) -> Job:
     if new.is_special:
         values |= _special(new)
     model = _model()
-    if pre_init.has_listeners(model) or post_init.has_listeners(model):
+    if _is_listened_to(pre_init, model) or _is_listened_to(post_init, model):
         return model.from_db(alias, list(values), list(values.values()))
     # What from_db comes to for a model whose fields take what they are given, at a tenth of the cost.
+    values["_state"] = state = ModelState()
+    state.adding, state.db = False, alias
     job = model.__new__(model)
-    job._state = ModelState()
-    job._state.adding, job._state.db = False, alias
-    job.__dict__.update(values)
+    job.__dict__ = values
     return job
 
 
@@ -359,6 +359,10 @@ def _special(new: store.NewJob) -> dict[str, Any]:
         name: getattr(new, name)
         for name in ("key", "key_scope", "idempotency_key", "limit_key", "cron_entry", "fire_at")
     }
+
+
+def _is_listened_to(signal: ModelSignal, model: type[Job]) -> bool:
+    return bool(signal.receivers) and signal.has_listeners(model)
 
 
 def _deferred_job(alias: str, new: store.NewJob, id_: int) -> Job:

@@ -36,7 +36,8 @@ class DjangoDatabase:
         """Run the statement and return its rows."""
         with connections[self.alias].cursor() as cursor:
             cursor.execute(sql.statement(name), params)
-            return list(cursor.fetchall()) if cursor.description else []
+            # Not ``description``, which makes an object for each column: a sixth of the time of a registration.
+            return list(cursor.fetchall()) if cursor.pgresult.nfields else []
 
 
 def on(alias: str) -> DjangoDatabase:

@@ -592,11 +592,13 @@ def test_the_two_ways_of_registering_many_store_the_same() -> None:
     when = datetime(2031, 2, 3, 4, 5, 6, 789, tzinfo=UTC)
     new = [
         store.NewJob(
-            "test.job", json.dumps({"args": [text], "kwargs": {text: [1.5, None]}}), queue="q", priority=-number,
+            f"test.job{number // 4}", json.dumps({"args": [text, twin], "kwargs": {text: [1.5, None]}}), queue="q",
+            priority=-number,
             timeout_seconds=None if number % 2 else 1.25, headers=json.dumps({"h": text}) if number % 3 else None,
             description=text, run_at=when if number % 2 else None, delay_seconds=2.5 if number % 3 else None,
         )
         for number, text in enumerate(NASTY)
+        for twin in "ab"
     ]  # fmt: skip
     columns = "name, payload::text, queue, priority, max_attempts, timeout_seconds, headers::text, description"
     stored = []
