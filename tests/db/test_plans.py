@@ -227,8 +227,8 @@ def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:
     """Those that only an operator or a registration runs go over Django's connection, without pins."""
     elsewhere = {
         "abandon_jobs", "cancel_jobs", "release_wish", "reschedule_jobs", "retry_jobs", "read_states", "mark_waited",
-        "register_job", "register_plain", "register_jobs", "register_special", "copy_jobs", "reserve_ids",
-        "count_prunable",
+        "register_job", "register_plain", "register_jobs", "register_special", "register_special_jobs", "copy_jobs",
+        "reserve_ids", "find_keys", "give_up_keys", "count_unfinished", "count_prunable",
     }  # fmt: skip
     touching = {name for name in sql.names() if "pgjobs_job " in sql.statement(name)}
     assert touching - elsewhere <= set(STATEMENTS)
