@@ -10,6 +10,7 @@ that its own index gives:
   (``pgjobs_job_claim_order``)
 * waiting, parked, limited: by name (``pgjobs_job_held``), and by nothing else: sorting within a name reads them all
 * running: newest id first, by the ids in the ledger of claims
+* older than an age, in whatever state: oldest id first, as the newest ones are not
 
 A name, a queue or a text is in none of those indexes (but for a queue's unfinished and a name's held jobs). They
 are looked for among the first ``NEAR`` rows of the order (a text: ``NEAR_TEXT``), or ``FAR`` when the operator
@@ -21,6 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from django.db.models import F, Q, QuerySet, Value
@@ -82,6 +84,11 @@ class Asked:
     text: str = ""
     job_id: int | None = None
     reach: int = NEAR
+    description: str = ""
+    key: str = ""
+    since: float | None = None
+    """Seconds: younger ones, and with ``older`` older ones; of an ended state since the end, else since registering."""
+    older: float | None = None
     problem: bool = field(default=False, compare=False)
 
     @classmethod
@@ -91,17 +98,19 @@ class Asked:
         text, job_id = parse_search(search)
         problem = "\0" in queue + name or bool(state and state not in STATES)
         reach = reach_of(state, text, far=params.get("reach") == "far")
-        return cls("" if problem else state, queue, name, text, job_id, reach, problem)
+        return cls("" if problem else state, queue, name, text, job_id, reach, problem=problem)
 
     @property
     def bounded(self) -> bool:
         """Whether only a part of the jobs is looked at."""
         if self.job_id is not None or self.state == JobState.RUNNING:
             return False
+        rest = bool(self.text or self.description or self.key)
+        aged = self.state not in _ENDED and (self.since is not None or self.older is not None)
         if self.state in _HELD:
-            return bool(self.queue or self.text)
+            return bool(self.queue) or rest or aged
         by_queue = bool(self.queue) and self.state not in _DUE
-        return by_queue or bool(self.name or self.text or self.state == "retrying")
+        return by_queue or rest or aged or bool(self.name) or self.state == "retrying"
 
     def where(self) -> Q:
         """The condition of the filters, without search and bound."""
@@ -109,6 +118,18 @@ class Asked:
         for column in ("queue", "name"):
             if value := getattr(self, column):
                 found &= Q(**{column: value})
+        found &= Q(key=self.key) if self.key else Q()
+        found &= Q(description__icontains=self.description) if self.description else Q()
+        return found & self.age()
+
+    def age(self) -> Q:
+        """The condition of ``since`` and ``older``."""
+        column = "finished_at" if self.state in _ENDED else "created_at"
+        found = Q()
+        if self.since is not None:
+            found &= Q(**{f"{column}__gte": Now() - timedelta(seconds=self.since)})
+        if self.older is not None:
+            found &= Q(**{f"{column}__lte": Now() - timedelta(seconds=self.older)})
         return found
 
     def arms(self, pairs: Pairs) -> list[Arm]:
@@ -121,6 +142,8 @@ class Asked:
             return [Arm(Q(), ("-finished_at", "-pk"), "finished_at__gte")]
         if self.state in _HELD:
             return [Arm(Q(), ("name",))]
+        if self.older is not None and self.since is None:
+            return [Arm(Q(), ("pk",), "pk__lte")]
         return [Arm(Q(), ("-pk",), "pk__gte")]
 
     def _due_arms(self, pairs: Pairs) -> list[Arm]:
@@ -171,6 +194,8 @@ def bounded(asked: Asked, jobs: QuerySet[Job], arms: Sequence[Arm]) -> list[Arm]
     share = max(asked.reach // len(arms), 1000)
     # A retrying job is searched among all that are to run later: no index knows the attempt.
     state = state_condition(asked.state) if asked.state != "retrying" else _LATER
+    # What ended too lately is not counted: the walk along the ends begins behind it.
+    state &= asked.age() if asked.state in _ENDED else Q()
     ends = [_row_at(share, jobs.filter(state), number, arm) for number, arm in enumerate(arms)]
     found = {number: edge for number, *edge in _union(ends)}
     cut = [_cut(arm, *found[number]) if number in found else [arm] for number, arm in enumerate(arms)]
@@ -200,12 +225,12 @@ def _row_at(offset: int, jobs: QuerySet[Job], number: int, arm: Arm) -> Any:
     return ordered.values_list("arm", "edge", "last_id")[offset : offset + 1]
 
 
-def find_ids(jobs: QuerySet[Job], arms: Sequence[Arm]) -> list[int]:
-    """Return the ids of ``jobs`` in the arms' order, at most ``MOST + 1``."""
+def find_ids(jobs: QuerySet[Job], arms: Sequence[Arm], most: int | None = MOST + 1) -> list[int]:
+    """Return the ids of ``jobs`` in the arms' order, at most ``most``; with None all."""
     if len(arms) == 1:
-        return list(jobs.filter(arms[0].where).order_by(*arms[0].order).values_list("pk", flat=True)[: MOST + 1])
-    parts = [jobs.filter(arm.where).order_by(*arm.order).values_list("pk", "run_at")[: MOST + 1] for arm in arms]
-    return [row[0] for row in _union(parts).order_by("run_at", "pk")[: MOST + 1]]
+        return list(jobs.filter(arms[0].where).order_by(*arms[0].order).values_list("pk", flat=True)[:most])
+    parts = [jobs.filter(arm.where).order_by(*arm.order).values_list("pk", "run_at")[:most] for arm in arms]
+    return [row[0] for row in _union(parts).order_by("run_at", "pk")[:most]]
 
 
 def _union(parts: Sequence[Any]) -> Any:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from asgiref.sync import sync_to_async
 from django.db import models, router
 
-from django_pgjobs import steering, waiting
+from django_pgjobs import steering, waiting, why
 from django_pgjobs.steering import Steered
+from django_pgjobs.why import Reason
 
 if TYPE_CHECKING:
     from django_pgjobs.models import Job
@@ -122,6 +123,19 @@ class Steerable(models.Model):
     def _itself(self) -> JobQuerySet:
         manager = cast(Any, type(self))._base_manager
         return JobQuerySet(type(self), using=self._state.db or manager.db).filter(pk=self.pk)
+
+    def why(self) -> Reason:
+        """Return why this job does not run, or what becomes of it, and what to do; reads the database, takes no lock.
+
+        ``str()`` of it is what ``manage.py pgjobs why`` prints.
+        """
+        using = self._itself()._alias()
+        with steering.at_read_committed(using):
+            return why.of(self.pk, using)
+
+    async def awhy(self) -> Reason:
+        """Say why, from asynchronous code."""
+        return await sync_to_async(self.why)()
 
     @_alters
     def cancel(self, *, mode: str = "ask", by: object = None, reason: str = "") -> Steered:

@@ -24,6 +24,9 @@ from django_pgjobs.registry import registry
 STATE_LABELS: dict[str, Any] = {"scheduled": _("scheduled"), "retrying": _("retrying"), **dict(Job.State.choices)}
 """State or label → the word people are shown."""
 
+SHOWN_CHARS = 10_000
+"""How much of one value is shown."""
+
 REVIVED_CHARS = 65_536
 """Up to this size stored values are shown as they were given (a date, not its tag)."""
 

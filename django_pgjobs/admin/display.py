@@ -15,10 +15,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.exceptions import UnreadablePayload
-from django_pgjobs.wording import STATE_LABELS, grouped, json_text, parsed
-
-SHOWN_CHARS = 10_000
-"""How much of one value is shown."""
+from django_pgjobs.wording import SHOWN_CHARS, STATE_LABELS, grouped, json_text, parsed
 
 
 def badge(state: str) -> SafeString:

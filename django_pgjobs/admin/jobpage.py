@@ -18,12 +18,13 @@ from django.utils.html import format_html, format_html_join
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
+from django_pgjobs import why
 from django_pgjobs.admin.actions import ACTIONS
 from django_pgjobs.admin.display import badge, block, json_block, progress_bar, table_of, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.models import Attempt, Heartbeat, Job
 from django_pgjobs.registry import registry
-from django_pgjobs.wording import Hidden, arguments, label_of, links_of, seconds, until
+from django_pgjobs.wording import Hidden, arguments, label_of, links_of, seconds
 
 JSON_COLUMNS = ("payload", "headers", "result", "progress")
 ATTEMPTS = 25
@@ -139,8 +140,7 @@ def _facts_table(facts: list[tuple[Any, Any]]) -> str:
 
 def _state_of(job: Any) -> list[tuple[Any, Any]]:
     found: list[tuple[Any, Any]] = [(_("state"), badge(label_of(job)))]
-    if reasons := _reasons_of(job):
-        found.append((_("why"), format_html_join("", "<div>{}</div>", ((reason,) for reason in reasons))))
+    found.append((_("why"), format_html_join("", "<div>{}</div>", ((reason,) for reason in _reasons_of(job)))))
     if job.error:
         found.append((_("last error"), block(job.error)))
     if job.progress_text is not None and not job.outcome:
@@ -165,19 +165,14 @@ def _arguments_of(job: Any) -> str:
 
 
 def _reasons_of(job: Any) -> list[Any]:
-    """Sentences that say why the job stands as it does."""
-    found: list[Any] = []
-    if job.hold and job.hold_reason:
-        found.append(job.hold_reason)
-    if job.ending and not job.outcome:
-        callback = "on_cancel" if job.ending == "cancelled" else "on_abandon"
-        found.append(_("Only its callback %(callback)s is left.") % {"callback": callback})
+    """Sentences that say why the job stands as it does, and what to do."""
+    reason = why.of(job.pk, job._state.db)
+    found: list[Any] = [reason.text]
+    found += [reason.advice] if reason.advice else []
     if job.cancel_requested_at:
         found.append(_cancel_of(job))
     if job.release_requested_at and not job.outcome:
         found.append(_("Its worker was asked to give it back."))
-    if not job.outcome and (rest := until(job.run_at, job.now)):
-        found.append(_("Due %(time)s.") % {"time": rest})
     if registry.find(job.name) is None:
         found.append(_("This process knows no job of this name."))
     return found

@@ -1,4 +1,4 @@
-"""``manage.py pgjobs cancel``, ``retry``, ``abandon``, ``release``: what an operator does to jobs, from the shell."""
+"""``manage.py pgjobs cancel``, ``retry``, ``abandon``, ``release``, ``reschedule``: what an operator does to jobs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DEFAULT_DB_ALIAS
 from django.db.models import Q
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
 
+from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.management import choosing, telling
 from django_pgjobs.models import Job
 from django_pgjobs.querysets import JobQuerySet
 from django_pgjobs.states import CancelMode, JobState
@@ -34,6 +38,15 @@ class Action:
 
 def _words(options: dict[str, Any]) -> dict[str, str]:
     return {"by": options["by"], "reason": options["reason"]}
+
+
+def _reschedule(jobs: JobQuerySet, options: dict[str, Any]) -> Steered:
+    to = {"run_at": "run_at", "delay": "delay", "queue": "to_queue", "priority": "priority"}
+    wanted: dict[str, Any] = {key: options[option] for key, option in to.items()}
+    try:
+        return jobs.reschedule(**{**wanted, **_words(options)})
+    except InvalidJob as error:
+        raise CommandError(str(error), returncode=telling.WRONG) from None
 
 
 ACTIONS: dict[str, Action] = {
@@ -57,6 +70,11 @@ ACTIONS: dict[str, Action] = {
         Q(state=JobState.RUNNING),
         lambda jobs, options: jobs.release(**_words(options)),
     ),
+    "reschedule": Action(
+        "Move jobs that nobody runs to another time, queue or priority.",
+        UNFINISHED & ~Q(state=JobState.RUNNING),
+        _reschedule,
+    ),
 }
 
 
@@ -70,10 +88,9 @@ def add_subcommands(subcommands: Any) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     """Declare which jobs are meant, and who does it why."""
-    parser.add_argument("ids", metavar="ID", nargs="*", type=int, help="Jobs by their ids.")
-    parser.add_argument("--queue", metavar="NAME", help="Jobs of this queue.")
-    parser.add_argument("--name", metavar="NAME", help="Jobs of this definition.")
-    parser.add_argument("--state", metavar="STATE", choices=list(JobState), help=f"Jobs that are {_or(JobState)}.")
+    choosing.add_filters(parser)
+    parser.add_argument("--limit", metavar="N", type=choosing.number, help="At most N jobs, those registered first.")
+    parser.add_argument("--all", action="store_true", help="Without a filter: all jobs that can take it.")
     if verb == "cancel":
         parser.add_argument(
             "--mode",
@@ -82,17 +99,41 @@ def add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
             help="What a running job meets: it is asked, an exception is raised in it, or its process is killed "
             "(default: %(default)s).",
         )
+    if verb == "reschedule":
+        _add_destination(parser)
     parser.add_argument("--reason", metavar="TEXT", default="", help="Why; kept with the job or in the log.")
     parser.add_argument("--by", metavar="TEXT", default=_user(), help="Who (default: the user of the shell).")
-    parser.add_argument("--database", metavar="ALIAS", default=DEFAULT_DB_ALIAS, help="Database alias of the jobs.")
+    telling.add_format(parser)
+    choosing.add_database(parser)
     parser.add_argument(
         "--yes", "--no-input", "--noinput", action="store_true", dest="yes", help="Ask nothing, also for many jobs."
     )
 
 
-def _or(words: Any) -> str:
-    *most, last = map(str, words)
-    return f"{', '.join(most)} or {last}"
+def _add_destination(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--run-at",
+        metavar="INSTANT",
+        type=_instant,
+        help="Run them then: 2030-01-31T03:00, in the project's time zone.",
+    )
+    parser.add_argument(
+        "--delay", metavar="AGE", type=choosing.age, help="Run them after this time: 90s, 30m; 0 is now."
+    )
+    parser.add_argument("--to-queue", metavar="NAME", type=choosing.words, help="Put them into this queue.")
+    parser.add_argument("--priority", metavar="N", type=int, help="Give them this priority, from -100 to 100.")
+
+
+def _instant(text: str) -> datetime:
+    try:
+        found = parse_datetime(text)
+    except ValueError:
+        found = None
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no instant such as 2030-01-31T03:00 or 2030-01-31T03:00+01:00")
+    if settings.USE_TZ:
+        return found if timezone.is_aware(found) else timezone.make_aware(found)
+    return timezone.make_naive(found) if timezone.is_aware(found) else found
 
 
 def _user() -> str:
@@ -102,37 +143,55 @@ def _user() -> str:
         return f"uid {os.getuid()}"
 
 
+@telling.facing_the_database
 def operate(command: BaseCommand, options: dict[str, Any]) -> None:
     """Do it, say to how many and why not to the others; exit with 1 if any was skipped."""
     verb: str = options["subcommand"]
     jobs, unknown = _chosen(verb, options)
     count = jobs.count()
     if count > 1 and not options["yes"]:
+        if options["format"] == "json":
+            raise CommandError(
+                f"With --format json nothing is asked; for {count} jobs say --yes.", returncode=telling.WRONG
+            )
         confirm(command, f"{verb.capitalize()} {count} jobs?")
     done = ACTIONS[verb].perform(jobs, options)
     if unknown:
         done += Steered(0, {"unknown": unknown})
-    command.stdout.write(f"{verb}: {done.changed} changed, {sum(done.skipped.values())} skipped")
-    for reason, number in sorted(done.skipped.items()):
-        command.stdout.write(f"  {number} skipped: {reason}")
+    if options["format"] == "json":
+        telling.say(command, telling.json_of({"action": verb, "changed": done.changed, "skipped": done.skipped}))
+    else:
+        _tell(command, verb, done)
     if done.skipped:
-        sys.exit(1)
+        sys.exit(telling.SKIPPED)
+
+
+def _tell(command: BaseCommand, verb: str, done: Steered) -> None:
+    telling.say(command, f"{verb}: {done.changed} changed, {sum(done.skipped.values())} skipped")
+    for reason, number in sorted(done.skipped.items()):
+        telling.say(command, f"  {number} skipped: {telling.plain(reason)}")
 
 
 def _chosen(verb: str, options: dict[str, Any]) -> tuple[JobQuerySet, int]:
     """Return the jobs that are meant, and how many ids name none."""
-    if options["database"] not in settings.DATABASES:
-        raise CommandError(f"There is no database alias {options['database']!r}.")
-    asked = {key: options[key] for key in ("queue", "name", "state") if options[key] is not None}
-    ids = set(options["ids"])
-    if not asked and not ids:
-        raise CommandError("Say which jobs: by their ids, or by --queue, --name or --state.")
-    jobs = JobQuerySet(Job, using=options["database"]).filter(**asked)
-    if not ids:
-        # A filter means those that can take it: the ended ones would only be counted as skipped, by the million.
-        return (jobs if "state" in asked else jobs.filter(ACTIONS[verb].takes)), 0
-    jobs = jobs.filter(pk__in=ids)
-    return jobs, len(ids) - jobs.count()
+    jobs = JobQuerySet(Job, using=choosing.database_of(options))
+    filtered, ids = choosing.is_filtered(options), set(options["ids"])
+    if not filtered and not ids and not options["all"]:
+        raise CommandError(
+            "Say which jobs: by their ids, by a filter such as --queue, --name or --state, or --all.",
+            returncode=telling.WRONG,
+        )
+    jobs = jobs.filter(choosing.asked_of(options).where())
+    # A filter means those that can take it: the ended ones would only be counted as skipped, by the million.
+    jobs = jobs if ids or options["state"] is not None else jobs.filter(ACTIONS[verb].takes)
+    jobs = jobs.filter(pk__in=ids) if ids else jobs
+    unknown = len(ids) - jobs.count() if ids else 0
+    return (jobs if options["limit"] is None else _first(jobs, options["limit"])), unknown
+
+
+def _first(jobs: JobQuerySet, most: int) -> JobQuerySet:
+    first = list(jobs.order_by("pk").values_list("pk", flat=True)[:most])
+    return JobQuerySet(Job, using=jobs.db).filter(pk__in=first)
 
 
 def confirm(command: BaseCommand, question: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -14,12 +13,11 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, transaction
 
 from django_pgjobs import store
-from django_pgjobs.conf import MOST_SECONDS, QUEUE_NAME, get_conf
+from django_pgjobs.conf import QUEUE_NAME, get_conf
 from django_pgjobs.maintenance.pruning import LEAST_SECONDS, Pruner, Rule, rules_of
+from django_pgjobs.management.choosing import age
 from django_pgjobs.management.operating import confirm
 from django_pgjobs.states import Outcome
-
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def add_subcommands(subcommands: Any) -> None:
@@ -51,15 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--yes", "--no-input", "--noinput", action="store_true", dest="yes", help="With --older-than, ask nothing."
     )
-
-
-def age(text: str) -> float:
-    """Read an age as seconds; without a unit it is one of seconds."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw]?)", text)
-    seconds = float(found[1]) * UNITS[found[2] or "s"] if found else -1.0
-    if not 0 <= seconds <= MOST_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no age such as 90s, 30m, 36h, 7d or 2w, of ten years at most")
-    return seconds
 
 
 def prune(command: BaseCommand, options: dict[str, Any]) -> None:

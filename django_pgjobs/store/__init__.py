@@ -53,6 +53,7 @@ from django_pgjobs.store.ends import (
     release_jobs,
     write_progress,
 )
+from django_pgjobs.store.explaining import MOST_AHEAD, Facts, read_why
 from django_pgjobs.store.firing import DeclaredCron
 from django_pgjobs.store.gating import count_unfinished, lock_queues
 from django_pgjobs.store.keeping import (
@@ -112,6 +113,7 @@ __all__ = [
     "BEGINNING",
     "COPY_FROM_JOBS",
     "INLINE_PAYLOAD_BYTES",
+    "MOST_AHEAD",
     "MOST_CHARS",
     "OLDEST",
     "VACUUMS",
@@ -123,6 +125,7 @@ __all__ = [
     "DeclaredCron",
     "DjangoDatabase",
     "End",
+    "Facts",
     "FenceReading",
     "Flag",
     "Identity",
@@ -183,6 +186,7 @@ __all__ = [
     "read_identity",
     "read_payload",
     "read_states",
+    "read_why",
     "register_job",
     "register_jobs",
     "register_special",

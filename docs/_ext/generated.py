@@ -176,6 +176,27 @@ def prune_options() -> str:
     return _table(("option", "meaning"), [(_code(option), text) for option, text in subcommand_options("prune")])
 
 
+def _options_of(name: str, *, but: str = "") -> str:
+    known = subcommand_options(but) if but else []
+    options = [option for option in subcommand_options(name) if option not in known]
+    return _table(("option", "meaning"), [(_code(option), text) for option, text in options])
+
+
+def list_options() -> str:
+    """What ``pgjobs list`` takes."""
+    return _options_of("list")
+
+
+def show_options() -> str:
+    """What ``pgjobs show`` takes."""
+    return _options_of("show")
+
+
+def reschedule_options() -> str:
+    """What ``pgjobs reschedule`` takes beyond what ``pgjobs cancel`` does."""
+    return _options_of("reschedule", but="cancel")
+
+
 def subcommands() -> list[str]:
     """Return the subcommands of ``pgjobs`` that have a help text; the others are hidden."""
     action = next(a for a in _parser("pgjobs")._actions if hasattr(a, "_choices_actions"))

@@ -487,7 +487,7 @@ def test_a_job_with_only_its_callback_left_offers_nothing(root: Client) -> None:
     row = make(ending="cancelled")
     text = html(root.get(f"{LIST}{row.pk}/change/"))
     assert "/steer/" not in text
-    assert "Only its callback on_cancel is left." in text
+    assert "Only its callback on_cancel is left, then it is cancelled." in text
 
 
 @pytest.mark.parametrize(
@@ -707,12 +707,21 @@ def test_a_list_takes_at_most_six_queries_and_no_payload(root: Client, query: st
     assert not any("payload" in q["sql"] or "COUNT(" in q["sql"] for q in queries)
 
 
-def test_a_jobs_page_takes_at_most_six_queries(root: Client) -> None:
+def test_a_jobs_page_says_why_it_does_not_run(root: Client) -> None:
+    """The sentence of ``pgjobs why``, escaped."""
+    rows = make_one_of_each()
+    Job.objects.filter(pk=rows["parked"].pk).update(hold_reason="no <b>such</b> job")
+    assert "but no worker lives." in html(root.get(f"{LIST}{rows['ready'].pk}/change/"))
+    assert "it runs at" in html(root.get(f"{LIST}{rows['scheduled'].pk}/change/"))
+    assert "cannot run it: no &lt;b&gt;such&lt;/b&gt; job." in html(root.get(f"{LIST}{rows['parked'].pk}/change/"))
+
+
+def test_a_jobs_page_takes_at_most_seven_queries(root: Client) -> None:
     row = make_one_of_each()["running"]
     Attempt.objects.bulk_create(Attempt(job=row, claim_id=UUID(int=n), number=n, cause="failed") for n in range(1, 21))
     with CaptureQueriesContext(connection) as queries:
         assert root.get(f"{LIST}{row.pk}/change/").status_code == 200
-    assert len(queries) <= 6, [q["sql"][:100] for q in queries]
+    assert len(queries) <= 7, [q["sql"][:100] for q in queries]
 
 
 INDEXES = {

@@ -143,7 +143,7 @@ def test_many_are_asked_for_first(raw: RawDatabase, answers: Callable[[str | Non
         (["cancel", "--database", "nowhere", "1"], "no database alias 'nowhere'"),
         (["cancel", "1", "--mode", "gently"], "invalid choice: 'gently'"),
         (["cancel", "--state", "asleep"], "invalid choice: 'asleep'"),
-        (["cancel", "seven"], "invalid int value: 'seven'"),
+        (["cancel", "seven"], "'seven' is no id of a job"),
         (["retry", "1", "--mode", "ask"], "unrecognized arguments"),
     ],
 )

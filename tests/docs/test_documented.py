@@ -30,6 +30,15 @@ PARTS = sorted(
 """What can be generated into a page."""
 
 
+SUBCOMMAND_PARTS = {
+    "list": ["list_options"],
+    "show": ["show_options"],
+    "why": ["show_options"],
+    "reschedule": ["operator_options", "reschedule_options"],
+}
+"""Subcommand → what is generated of its options."""
+
+
 def read(name: str) -> str:
     return (DOCS / f"{name}.md").read_text(encoding="utf-8")
 
@@ -75,12 +84,21 @@ def test_every_option_of_prune_is_documented():
     assert [option for option, _ in options if f"`{option}`" not in made.prune_options()] == []
 
 
+@pytest.mark.parametrize(("subcommand", "parts"), SUBCOMMAND_PARTS.items())
+def test_every_option_of_a_subcommand_is_documented(subcommand, parts):
+    options = made.subcommand_options(subcommand)
+    text = "".join(getattr(made, part)() for part in parts)
+    assert all(text for _, text in options)
+    assert [option for option, _ in options if f"`{option}`" not in text] == []
+
+
 def test_every_subcommand_has_a_heading():
     assert [name for name in made.subcommands() if f"## pgjobs {name}\n" not in read("reference/commands")] == []
 
 
 def test_options_named_on_any_page_exist():
-    options = [*made.command_options("runjobs"), *made.subcommand_options("cancel"), *made.subcommand_options("prune")]
+    options = [*made.command_options("runjobs")]
+    options += [option for name in made.subcommands() for option in made.subcommand_options(name)]
     known = {word for option, _ in options for word in re.findall(r"--[\w-]+", option)}
     foreign = {"--init", "--stop-timeout", "--settings", "--noinput", "--username", "--email", "--help"}
     foreign |= {"--only", "--no-peers"}  # make bench

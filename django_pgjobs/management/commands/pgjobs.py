@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_pgjobs.management import operating, pruning, running
+from django_pgjobs.management import listed, operating, pruning, running, showing, telling
 
-GROUPS = (running, operating, pruning)
+GROUPS = (running, listed, showing, operating, pruning)
 """Modules of subcommands, in the order of the help. Each has ``add_subcommands(subcommands)``, which sets a parser's
 default ``perform``: what is called with the command and its options."""
 
@@ -28,5 +27,5 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the subcommand."""
-        options["perform"](self, options)
-        sys.stdout.flush()
+        with telling.quietly(self):
+            options["perform"](self, options)

@@ -1,0 +1,134 @@
+"""``manage.py pgjobs list``: jobs, read along an index and never more than asked for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from django.core.management.base import BaseCommand
+from django.db.models.functions import Left, Now
+
+from django_pgjobs import listing, store
+from django_pgjobs.management import choosing, telling
+from django_pgjobs.models import Job
+from django_pgjobs.querysets import JobQuerySet
+from django_pgjobs.wording import grouped, label_of
+
+LIMIT = 50
+PAGE = 1000
+"""Rows read at once."""
+
+COLUMNS = (
+    "id", "name", "queue", "state", "outcome", "priority", "attempt", "max_attempts", "created_at", "run_at",
+    "claimed_at", "finished_at", "duration_seconds", "description", "key", "hold", "ending", "cancel_requested_at",
+)  # fmt: skip
+"""What is read of a job: nothing that may be a megabyte. In this order they are the fields of its JSON."""
+
+HEADERS = ("ID", "STATE", "NAME", "QUEUE", "PRIO", "ATTEMPT", "RUN AT", "FINISHED", "DESCRIPTION")
+
+
+def add_subcommands(subcommands: Any) -> None:
+    """Declare ``list``."""
+    text = "List jobs: those of a filter, or the newest."
+    parser = subcommands.add_parser("list", help=text, description=text)
+    add_arguments(parser)
+    parser.set_defaults(perform=show_list)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare which jobs, how many, and how it is told."""
+    choosing.add_filters(parser)
+    parser.add_argument(
+        "--limit", metavar="N", type=choosing.number, default=LIMIT, help="At most N jobs (default: %(default)s)."
+    )
+    parser.add_argument("--all", action="store_true", help="All of them, however many, and however long it takes.")
+    parser.add_argument(
+        "--far", action="store_true", help="Look for what no index knows among 1,000,000 jobs instead of 20,000."
+    )
+    telling.add_format(parser)
+    choosing.add_database(parser)
+
+
+@telling.facing_the_database
+def show_list(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Tell of the jobs; exit with 1 when an id is of none."""
+    jobs = JobQuerySet(Job, using=choosing.database_of(options))
+    ids, remark = _found(jobs, options)
+    rows = _rows(jobs, ids)
+    if options["format"] == "json":
+        _tell_json(command, rows)
+    else:
+        for line in telling.table(HEADERS, map(_cells, rows)):
+            telling.say(command, line)
+    if remark:
+        telling.say(command, remark, aside=True)
+    missing = set(options["ids"]) - set(ids) if options["ids"] else set()
+    if missing:
+        gone = ", ".join(f"#{job_id}" for job_id in sorted(missing))
+        telling.say(command, f"Not among them: {gone}.", aside=True)
+        sys.exit(telling.SKIPPED)
+
+
+def _found(jobs: JobQuerySet, options: dict[str, Any]) -> tuple[list[int], str]:
+    """Return the ids in order, and a remark if there may be more."""
+    asked = choosing.asked_of(options, far=options["far"])
+    if options["ids"]:
+        return _named(jobs, asked, options["ids"]), ""
+    arms = asked.arms(store.list_pairs(store.on(jobs.db)))
+    cut = listing.bounded(asked, jobs, arms) if asked.bounded and not options["all"] else []
+    most = None if options["all"] else options["limit"] + 1
+    ids = listing.find_ids(jobs.filter(asked.where()), cut or arms, most)
+    if most is not None and len(ids) == most:
+        return ids[:-1], f"There are more than {most - 1}: see --limit and --all."
+    wider = "--all looks at all" if options["far"] else "--far and --all look further"
+    return ids, f"Only the first {grouped(asked.reach)} jobs were searched; {wider}." if cut else ""
+
+
+def _named(jobs: JobQuerySet, asked: listing.Asked, ids: Iterable[int]) -> list[int]:
+    wanted = list(dict.fromkeys(ids))
+    there = set(jobs.filter(asked.where(), pk__in=wanted).values_list("pk", flat=True))
+    return [job_id for job_id in wanted if job_id in there]
+
+
+def _rows(jobs: JobQuerySet, ids: list[int]) -> Iterator[Any]:
+    texts: Any = {"now": Now(), "error_start": Left("error", 500), "reason_start": Left("hold_reason", 500)}
+    rows: Any = jobs.annotate(**texts).only(*COLUMNS)
+    for start in range(0, len(ids), PAGE):
+        yield from listing.in_order(rows, ids[start : start + PAGE])
+
+
+def fields_of(job: Any) -> dict[str, Any]:
+    """Return the fields of a job's JSON, as they are documented."""
+    found = {column: getattr(job, column) for column in COLUMNS}
+    label = {"label": label_of(job), "hold_reason": job.reason_start, "error": job.error_start}
+    return {**found, **label}
+
+
+def _tell_json(command: BaseCommand, rows: Iterable[Any]) -> None:
+    """Write one list, an object a line; a row is forgotten when it is written."""
+    before = "["
+    for row in rows:
+        telling.say(command, f"{before}{telling.json_of(fields_of(row))}".removesuffix("\n"))
+        before = ","
+    telling.say(command, "[]" if before == "[" else "]")
+
+
+def _cells(job: Any) -> tuple[str, ...]:
+    state = label_of(job)
+    if job.ending and not job.outcome:
+        state = f"{state} > {job.ending}"
+    reason = job.reason_start if job.hold else "" if job.outcome == "succeeded" else job.error_start
+    told = " - ".join(telling.short(text, 60) for text in (job.description, reason) if text)
+    return (
+        str(job.pk),
+        telling.plain(state),
+        telling.short(job.name, 60),
+        telling.plain(job.queue),
+        str(job.priority),
+        f"{job.attempt}/{job.max_attempts}",
+        telling.instant(job.run_at),
+        telling.instant(job.finished_at),
+        told,
+    )

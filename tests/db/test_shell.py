@@ -1,0 +1,503 @@
+"""``manage.py pgjobs list``, ``show``, ``why``, ``reschedule``: filters, formats, exit statuses, hostile texts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
+from django.db.models.functions import Now
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from django_pgjobs import job as declare
+from django_pgjobs import listing, payload, store
+from django_pgjobs.decisions import Failure
+from django_pgjobs.management import listed, showing, telling
+from django_pgjobs.models import Heartbeat, Job
+from django_pgjobs.registry import registry
+from django_pgjobs.testing import backdate
+from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, RawDatabase, claim, job, register
+
+pytestmark = pytest.mark.usefixtures("committed")
+
+EVIL = "\x1b]0;owned\x07\x1b[31mred\u202etxt.exe\x9b2J\r\nnext line"
+"""A terminal's title and colours, text that runs backwards, a C1 control, and a line of its own."""
+
+
+def charge(card: str, amount: int, note: str = "") -> None:
+    """A job with a secret."""
+
+
+@pytest.fixture(autouse=True)
+def jobs_known() -> Iterator[None]:
+    with registry.isolated():
+        declare(name="shop.charge", queue="payments", sensitive=("card",))(charge)
+        yield
+
+
+def pgjobs(*arguments: object) -> tuple[int, str, str]:
+    """Run a subcommand: (exit status, stdout, stderr)."""
+    out, err = StringIO(), StringIO()
+    try:
+        call_command("pgjobs", *map(str, arguments), stdout=out, stderr=err)
+    except SystemExit as end:
+        return int(end.code or 0), out.getvalue(), err.getvalue()
+    return 0, out.getvalue(), err.getvalue()
+
+
+def ids(*arguments: object) -> list[int]:
+    """The ids that ``list`` tells of, in its order."""
+    status, out, _ = pgjobs("list", *arguments, "--format", "json")
+    assert status == 0
+    return [row["id"] for row in json.loads(out)]
+
+
+def one_of_each(raw: RawDatabase) -> dict[str, int]:
+    """A job of every state and label."""
+    made = {hold: register()[0] for hold in ("waiting", "parked", "limited", "paused")}
+    for hold, job_id in made.items():
+        Job.objects.filter(pk=job_id).update(hold=hold)
+    for state in ("succeeded", "cancelled", "abandoned", "running"):
+        [made[state]] = register()
+        taken = claim(raw)
+        assert taken.ids == [made[state]]
+        if state == "succeeded":
+            store.finalise_success(raw, taken.ends(), AUTHOR)
+        elif state != "running":
+            store.finalise_end(raw, taken.ends(cause="failed", seconds=1.0, outcome=state, failure=FAILURE), AUTHOR)
+    made |= {
+        "ready": register()[0],
+        "scheduled": register(delay_seconds=60)[0],
+        "retrying": register(delay_seconds=60)[0],
+    }
+    Job.objects.filter(pk=made["retrying"]).update(attempt=1)
+    return made
+
+
+# list
+
+
+def test_newest_jobs_come_first_and_fifty_at_most(raw: RawDatabase) -> None:
+    made = register(60)
+    status, out, err = pgjobs("list")
+    lines = out.splitlines()
+    assert (status, len(lines)) == (0, 51)
+    assert lines[0].split() == [
+        "ID",
+        "STATE",
+        "NAME",
+        "QUEUE",
+        "PRIO",
+        "ATTEMPT",
+        "RUN",
+        "AT",
+        "FINISHED",
+        "DESCRIPTION",
+    ]
+    assert [int(line.split()[0]) for line in lines[1:]] == made[:9:-1]
+    assert err == "There are more than 50: see --limit and --all.\n"
+    assert ids("--limit", 2) == made[:-3:-1]
+    assert ids("--all") == made[::-1]
+
+
+def test_each_state_and_label_is_a_filter(raw: RawDatabase) -> None:
+    made = one_of_each(raw)
+    assert set(made) == set(listing.STATES)
+    assert {state: ids("--state", state) for state in made} == {state: [job_id] for state, job_id in made.items()}
+    told = json.loads(pgjobs("list", "--format", "json")[1])
+    assert {row["id"]: row["label"] for row in told} == {job_id: state for state, job_id in made.items()}
+
+
+def test_filters_narrow_each_other(raw: RawDatabase) -> None:
+    [plain], [mail], [other] = register(), register(queue="mail", description="Letter to ACME"), register(name="x.y")
+    Job.objects.filter(pk=mail).update(key="order-7")
+    assert ids("--queue", "mail") == [mail]
+    assert ids("--name", "x.y") == [other]
+    assert ids("--description", "acme") == [mail]
+    assert ids("--key", "order-7") == [mail]
+    assert ids("--queue", "mail", "--name", "x.y") == []
+    assert ids(mail, "--queue", "mail") == [mail]
+    assert pgjobs("list", plain, "--queue", "mail")[0] == 1
+
+
+def test_ages_count_from_the_end_or_from_registering(raw: RawDatabase) -> None:
+    old, new = register(2)
+    backdate(job(old), created_at=7200)
+    assert ids("--older-than", "1h") == [old]
+    assert ids("--since", "1h") == [new]
+    assert ids("--since", "3h", "--older-than", "1h") == [old]
+    taken = claim(raw, 2)
+    store.finalise_success(raw, taken.ends(), AUTHOR)
+    backdate(job(new), finished_at=7200)
+    assert ids("--state", "succeeded", "--older-than", "1h") == [new]
+    assert ids("--state", "succeeded", "--since", "1h") == [old]
+
+
+def test_older_jobs_are_found_below_any_number_of_newer_ones(raw: RawDatabase, monkeypatch: Any) -> None:
+    """The newest are not asked for, so the search does not begin with them."""
+    monkeypatch.setattr(listing, "NEAR", 1000)
+    old = register(2)
+    Job.objects.filter(pk__in=old).update(created_at=Now() - timedelta(days=8))
+    taken = claim(raw, 1)
+    store.finalise_success(raw, taken.ends(), AUTHOR)
+    Job.objects.filter(pk__in=taken.ids).update(finished_at=Now() - timedelta(days=8))
+    register(3000)
+    store.finalise_success(raw, claim(raw, 2500).ends(), AUTHOR)
+    assert ids("--older-than", "7d") == old
+    assert ids("--state", "succeeded", "--older-than", "7d", "--name", "test.job") == [taken.ids[0]]
+
+
+def test_a_search_is_bounded_says_so_and_goes_further(raw: RawDatabase, monkeypatch: Any) -> None:
+    monkeypatch.setattr(listing, "NEAR", 1000)
+    [deep] = register(name="x.y")
+    register(1500)
+    status, out, err = pgjobs("list", "--name", "x.y")
+    assert (status, len(out.splitlines())) == (0, 1)
+    assert err == "Only the first 1,000 jobs were searched; --far and --all look further.\n"
+    assert ids("--name", "x.y", "--far") == [deep]
+    assert ids("--name", "x.y", "--all") == [deep]
+
+
+def test_named_jobs_come_in_the_order_of_their_names(raw: RawDatabase) -> None:
+    one, two = register(2)
+    assert ids(two, one, f"#{two}") == [two, one]
+    status, out, err = pgjobs("list", one, 999_999_999)
+    assert (status, len(out.splitlines())) == (1, 2)
+    assert err == "Not among them: #999999999.\n"
+
+
+def test_the_fields_of_a_list(raw: RawDatabase) -> None:
+    """They are documented, and a program may rely on them."""
+    register()
+    (row,) = json.loads(pgjobs("list", "--format", "json")[1])
+    assert list(row) == [*listed.COLUMNS, "label", "hold_reason", "error"]
+    assert row["run_at"].endswith("+00:00")
+
+
+def test_an_empty_list(raw: RawDatabase) -> None:
+    assert pgjobs("list", "--format", "json") == (0, "[]\n", "")
+    assert len(pgjobs("list")[1].splitlines()) == 1
+
+
+@pytest.mark.parametrize("state", listing.STATES)
+def test_a_list_reads_no_more_than_it_tells(raw: RawDatabase, state: str) -> None:
+    """50 of 30,000 ended and 5,000 others: each state along its index, and the payload of none."""
+    one_of_each(raw)
+    raw.query(
+        "INSERT INTO pgjobs_job (name, payload, outcome, finished_at) SELECT 'test.job', '{}', 'succeeded',"
+        " statement_timestamp() - n * interval '1 second' FROM generate_series(1, 30000) AS n"
+    )
+    register(5000)
+    raw.query("ANALYZE pgjobs_job")
+    with CaptureQueriesContext(connection) as queries:
+        pgjobs("list", "--state", state)
+    read = []
+    for query in queries:
+        if query["sql"].startswith("SELECT"):
+            [(plan,)] = raw.query("EXPLAIN (ANALYZE, FORMAT JSON) " + query["sql"].replace("%", "%%"))
+            read += [_rows_read(node) for node in _nodes(plan[0]["Plan"])]
+    assert max(read) <= 100, read
+    assert not any('"payload"' in query["sql"] for query in queries)
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from _nodes(child)
+
+
+def _rows_read(node: dict[str, Any]) -> int:
+    return int((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
+
+
+# show
+
+
+def shown(job_id: int) -> dict[str, Any]:
+    status, out, _ = pgjobs("show", job_id, "--format", "json")
+    assert status == 0
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_a_job_is_shown_with_worker_lease_and_attempts(raw: RawDatabase) -> None:
+    [one] = register(description="Letter to ACME")
+    store.beat(raw, {**dict.fromkeys(("queues", "excluded_queues")), **BEAT})
+    failed = claim(raw)
+    store.finalise_retry(
+        raw, failed.ends(delay=0.0, cause="failed", seconds=1.5, outcome="abandoned", failure=FAILURE), AUTHOR
+    )
+    held = claim(raw)
+    found = shown(one)
+    assert (found["label"], found["attempt"], found["claim_id"]) == ("running", 2, str(held.claim_id))
+    assert (found["worker_name"], found["worker"]) == ("web-1", str(WORKER))
+    assert found["lease_expires_at"] > found["claimed_at"]
+    assert found["why"]["code"] == "running"
+    (attempt,) = found["attempts"]
+    assert (attempt["number"], attempt["cause"], attempt["duration_seconds"]) == (1, "failed", 1.5)
+    assert attempt["chain"][1] == {"exception": "builtins.OSError", "message": "line is down"}
+    assert attempt["traceback"] == FAILURE.traceback
+    status, out, _ = pgjobs("show", one)
+    assert status == 0
+    assert out.startswith(f"#{one} test.job\nstate:         running\nwhy:           Worker web-1 has claimed it ")
+    for line in ("description:   Letter to ACME", "worker:        web-1", "  shop.errors.Declined: card refused"):
+        assert f"\n{line}\n" in out
+    assert "\nattempt 1 failed at 20" in out
+    assert "\n  | Traceback (most recent call last): …\n" in out
+
+
+BEAT = {
+    "id": WORKER, "name": "web-1", "host": "h", "pid": 1, "processes": 1, "threads": 2, "async_slots": 1,
+    "version": "1", "release": "", "state": "running", "running": 0, "finished": 0,
+}  # fmt: skip
+
+
+def test_the_fields_of_a_job(raw: RawDatabase) -> None:
+    found = shown(register()[0])
+    said = ["label", "arguments", "arguments_hidden", "headers", "result", "progress"]
+    execution = ["lease_expires_at", "worker", "worker_name", "worker_state", "worker_last_beat_at"]
+    assert list(found) == [*showing.FIELDS, *said, *execution, "why", "attempts"]
+
+
+def test_sensitive_arguments_are_never_shown(raw: RawDatabase) -> None:
+    [one] = register(name="shop.charge", payload='{"args": ["4111-1111", 7], "kwargs": {"note": "x"}}')
+    found = shown(one)
+    assert found["arguments"] == {"card": payload.HIDDEN, "amount": 7, "note": "x"}
+    out = pgjobs("show", one)[1]
+    assert "4111" not in out
+    assert "  amount:        7\n" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "stored"),
+    [
+        ("nobody.knows", '{"args": ["4111-1111"], "kwargs": {}}'),
+        ("shop.charge", '["4111-1111"]'),
+        ("shop.charge", '"4111"'),
+    ],
+)
+def test_arguments_of_which_nobody_can_tell_are_hidden(raw: RawDatabase, name: str, stored: str) -> None:
+    [one] = register(name=name, payload=stored)
+    found = shown(one)
+    assert found["arguments"] is None
+    assert found["arguments_hidden"].startswith("Hidden: ")
+    assert "4111" not in pgjobs("show", one)[1]
+
+
+def test_no_such_job(raw: RawDatabase) -> None:
+    status, out, err = pgjobs("show", 999_999_999)
+    assert (status, out) == (1, "")
+    assert err.startswith("There is no job 999999999: ")
+    status, out, err = pgjobs("why", 999_999_999, "--format", "json")
+    assert (status, json.loads(out)["code"]) == (1, "unknown")
+
+
+def test_forged_rows_spoil_nothing(raw: RawDatabase) -> None:
+    """Bad input: what no code of ours writes is told as it is, and the rest beside it."""
+    [one] = register(name="shop.charge")
+    deep = '{"args":' + "[" * 3000 + "]" * 3000 + "}"
+    raw.query(
+        "UPDATE pgjobs_job SET payload = %s, headers = %s, progress = %s WHERE id = %s", [deep, deep, "9" * 5000, one]
+    )
+    assert pgjobs("show", one)[0] == 0
+    assert shown(one)["id"] == one
+
+
+# why
+
+
+def test_why_says_it_in_a_line(raw: RawDatabase) -> None:
+    [one] = register(delay_seconds=180)
+    status, out, _ = pgjobs("why", f"#{one}")
+    assert status == 0
+    assert out.startswith("It is not due: it runs at ")
+    assert out.count("\n") == 1
+    found = json.loads(pgjobs("why", one, "--format", "json")[1])
+    assert (found["id"], found["code"], found["advice"]) == (
+        one, "scheduled", f"To run it now: manage.py pgjobs reschedule {one} --delay 0",
+    )  # fmt: skip
+
+
+# Hostile texts
+
+
+@pytest.mark.parametrize("command", ["list", "show", "why"])
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_no_text_of_a_job_reaches_the_terminal_as_a_control(raw: RawDatabase, command: str, form: str) -> None:
+    """Whoever may register a job shall neither paint nor forge a line of what an operator reads."""
+    [one] = register(name=EVIL, description=EVIL, payload=json.dumps({"args": [EVIL], "kwargs": {}}))
+    Heartbeat.objects.create(name=EVIL, host="h", pid=1, processes=1, threads=1, async_slots=1, version="1", id=WORKER)
+    taken = claim(raw)
+    failure = Failure(EVIL, EVIL, ((EVIL, EVIL),), EVIL)
+    store.finalise_end(raw, taken.ends(cause="failed", seconds=1.0, outcome="abandoned", failure=failure), AUTHOR)
+    Job.objects.filter(pk=one).update(
+        error=EVIL, hold_reason=EVIL, key=EVIL, limit_key=EVIL, headers={EVIL: EVIL}, result=EVIL, cancel_by=EVIL,
+        outcome="cancelled", cancel_reason=EVIL,
+    )  # fmt: skip
+    arguments = [command] if command == "list" else [command, one]
+    status, out, err = pgjobs(*arguments, "--format", form)
+    assert status == 0
+    assert all(char.isprintable() or char == "\n" for char in out + err)
+    assert not [line for line in out.splitlines() if line.startswith("next line")]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("Grüße, 東京", "Grüße, 東京"),
+        ("a\x1b[2Jb", "a\\x1b[2Jb"),
+        ("a\nb\tc", "a\\nb\\tc"),
+        ("\u202e\u2066", "\\u202e\\u2066"),
+        ("\x7f\x9b", "\\x7f\\x9b"),
+    ],
+)
+def test_what_is_not_printable_is_written_as_its_number(text: str, told: str) -> None:
+    assert telling.plain(text) == told
+
+
+# reschedule
+
+
+def test_jobs_are_rescheduled(raw: RawDatabase) -> None:
+    [one] = register(delay_seconds=3600)
+    assert pgjobs("reschedule", one, "--delay", "0") == (0, "reschedule: 1 changed, 0 skipped\n", "")
+    assert ids("--state", "ready") == [one]
+    pgjobs("reschedule", one, "--delay", "2h", "--to-queue", "mail", "--priority", 7)
+    row = job(one)
+    assert (row.queue, row.priority) == ("mail", 7)
+    assert timedelta(minutes=119) < row.run_at - timezone.now() < timedelta(minutes=121)
+    pgjobs("reschedule", "--queue", "mail", "--run-at", "2030-01-31T03:00+01:00")
+    assert job(one).run_at.isoformat() == "2030-01-31T02:00:00+00:00"
+
+
+def test_an_instant_without_a_zone_is_in_the_projects(raw: RawDatabase) -> None:
+    [one] = register()
+    with timezone.override("Asia/Kathmandu"):
+        pgjobs("reschedule", one, "--run-at", "2030-01-31T05:45")
+    assert job(one).run_at.isoformat() == "2030-01-31T00:00:00+00:00"
+
+
+def test_running_jobs_are_not_rescheduled(raw: RawDatabase) -> None:
+    register(2)
+    held = claim(raw)
+    assert pgjobs("reschedule", *held.ids, "--delay", "1h") == (
+        1, "reschedule: 0 changed, 1 skipped\n  1 skipped: running\n", "",
+    )  # fmt: skip
+    assert pgjobs("reschedule", "--queue", "default", "--delay", "1h")[:2] == (0, "reschedule: 1 changed, 0 skipped\n")
+
+
+def test_actions_tell_json_and_ask_nothing_then(raw: RawDatabase) -> None:
+    made = register(3)
+    status, out, _ = pgjobs("cancel", made[0], 999_999_999, "--format", "json")
+    assert (status, json.loads(out)) == (1, {"action": "cancel", "changed": 1, "skipped": {"unknown": 1}})
+    with pytest.raises(CommandError, match="nothing is asked; for 2 jobs say --yes"):
+        pgjobs("cancel", "--all", "--format", "json")
+    status, out, _ = pgjobs("cancel", "--all", "--yes", "--format", "json")
+    assert (status, json.loads(out)["changed"]) == (0, 2)
+
+
+def test_actions_take_the_filters_of_a_list(raw: RawDatabase) -> None:
+    made = register(4)
+    Job.objects.filter(pk=made[0]).update(description="Letter", key="k")
+    backdate(job(made[1]), created_at=7200)
+    assert pgjobs("cancel", "--key", "k")[1] == "cancel: 1 changed, 0 skipped\n"
+    assert pgjobs("cancel", "--older-than", "1h")[1] == "cancel: 1 changed, 0 skipped\n"
+    assert pgjobs("cancel", "--all", "--limit", "1")[1] == "cancel: 1 changed, 0 skipped\n"
+    assert [job(one).state for one in made] == ["cancelled", "cancelled", "cancelled", "ready"]
+    Job.objects.filter(pk=made[3]).update(run_at=Now() + timedelta(hours=1))
+    assert pgjobs("abandon", "--state", "ready")[1] == "abandon: 0 changed, 0 skipped\n"
+    assert pgjobs("abandon", "--state", "scheduled")[1] == "abandon: 1 changed, 0 skipped\n"
+
+
+# Wrong usage, and trouble
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["list", "--state", "asleep"], "invalid choice: 'asleep'"),
+        (["list", "--limit", "0"], "must be a number from 1 on, not '0'"),
+        (["list", "--since", "soon"], "'soon' is no age"),
+        (["list", "--name", "a\0b"], "a text has no NUL"),
+        (["list", "--database", "nowhere"], "no database alias 'nowhere'"),
+        (["show"], "required"),
+        (["show", "1", "2"], "unrecognized"),
+        (["show", str(2**63)], "is no id of a job"),
+        (["why", "-5"], "is no id of a job"),
+        (["why", "٣"], "is no id of a job"),
+        (["reschedule", "1"], "needs run_at, delay, queue or priority"),
+        (["reschedule", "1", "--delay", "1h", "--run-at", "tomorrow"], "is no instant"),
+        (["reschedule", "1", "--delay", "1h", "--run-at", "2030-02-31T00:00"], "is no instant"),
+        (["reschedule", "1", "--delay", "1h", "--run-at", "2030-01-31T00:00"], "run_at or delay, not both"),
+        (["reschedule", "1", "--priority", "101"], "priority must be from -100 to 100"),
+        (["reschedule", "1", "--to-queue", "no such"], "There is no queue 'no such'"),
+    ],
+)
+def test_wrong_usage_is_refused(raw: RawDatabase, arguments: list[str], complaint: str) -> None:
+    with pytest.raises(CommandError, match=complaint) as refusal:
+        call_command("pgjobs", *arguments)
+    assert refusal.value.returncode == telling.WRONG or "Error:" in str(refusal.value)
+
+
+def run(*arguments: str, env: dict[str, str] | None = None, shell: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run ``pgjobs``, or with ``shell`` a line of it, as somebody at a terminal, on the test database."""
+    base, _, _ = os.environ["DATABASE_URL"].rpartition("/")
+    ours = {
+        "DATABASE_URL": f"{base}/{connection.settings_dict['NAME']}",
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "PYTHONWARNINGS": "ignore",
+    }
+    program: Any = arguments[0] if shell else [sys.executable, "-m", "django", "pgjobs", *arguments]
+    environment = {**os.environ, **ours, **(env or {})}
+    return subprocess.run(
+        program, env=environment, shell=shell, text=True, timeout=120, check=False, capture_output=True
+    )
+
+
+def test_a_reader_that_leaves_is_no_error(raw: RawDatabase) -> None:
+    """``pgjobs list --all | head -1``: no traceback, and the status of a program that SIGPIPE ended."""
+    register(3000, description="x" * 200)
+    line = f"({sys.executable} -m django pgjobs list --all; echo $? >&2) | head -1"
+    piped = run(line, shell=True)
+    assert piped.stdout.split()[:2] == ["ID", "STATE"]
+    assert piped.stderr == "141\n"
+
+
+def test_a_terminal_without_unicode_is_no_error(raw: RawDatabase) -> None:
+    [one] = register(description="Grüße, 東京")
+    found = run("show", str(one), env={"PYTHONIOENCODING": "ascii"})
+    assert (found.returncode, found.stderr) == (0, "")
+    assert "Gr\\xfc\\xdfe, \\u6771\\u4eac" in found.stdout
+
+
+def test_exit_statuses_as_a_shell_sees_them(raw: RawDatabase) -> None:
+    """0, 1 for what is not there, 2 for wrong usage: also where a refusal comes from our own code."""
+    [one] = register()
+    statuses = [run(*words).returncode for words in (
+        ["why", str(one)], ["why", "999999999"], ["why", "x"], ["reschedule", str(one)], ["list", "--database", "no"],
+    )]  # fmt: skip
+    assert statuses == [0, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("postgres://postgres@127.0.0.1:1/none", "The database does not answer: "),
+        (None, "The tables of django-pgjobs are not there, or older than this code: run manage.py migrate"),
+    ],
+)
+def test_a_database_that_is_not_there_or_not_migrated(raw: RawDatabase, url: str | None, words: str) -> None:
+    base, _, _ = os.environ["DATABASE_URL"].rpartition("/")
+    found = run("list", env={"DATABASE_URL": url or f"{base}/postgres"})
+    assert (found.returncode, found.stdout) == (1, "")
+    assert found.stderr.splitlines()[-1].startswith(f"CommandError: {words}")
+    assert "Traceback" not in found.stderr
