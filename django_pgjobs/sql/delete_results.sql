@@ -12,5 +12,5 @@ WITH over AS MATERIALIZED (
 )
 DELETE FROM pgjobs_stored_result AS r
 USING over
-WHERE r.name = over.name AND r.key = over.key
+WHERE r.name = ANY (ARRAY[over.name]) AND r.key = ANY (ARRAY[over.key])
 RETURNING r.job_id

@@ -12,5 +12,5 @@ WITH over AS MATERIALIZED (
 )
 DELETE FROM pgjobs_key_window AS w
 USING over
-WHERE w.queue = over.queue AND w.key = over.key AND w.begins_at = over.begins_at
+WHERE w.queue = ANY (ARRAY[over.queue]) AND w.key = ANY (ARRAY[over.key]) AND w.begins_at = ANY (ARRAY[over.begins_at])
 RETURNING w.job_id

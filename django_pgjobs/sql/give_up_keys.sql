@@ -3,21 +3,21 @@
 -- Rows: one per job that has given its key up, by its id.
 -- Clock: statement_timestamp().
 WITH wanted AS MATERIALIZED (
-    SELECT queue, key, seconds
+    SELECT queue, key, seconds, date_bin(make_interval(secs => seconds), statement_timestamp(), 'epoch'::timestamptz) AS begins_at
     FROM unnest(%(queues)s::text[], %(keys)s::text[], %(windows)s::float8[]) AS w (queue, key, seconds)
 ),
 holders AS MATERIALIZED (
-    SELECT j.id
+    SELECT j.id, NULL::text AS queue, NULL::text AS key, NULL::timestamptz AS begins_at
     FROM wanted
-    JOIN pgjobs_job AS j ON j.queue = wanted.queue AND j.unique_key = wanted.key
+    JOIN pgjobs_job AS j ON j.queue = ANY (ARRAY[wanted.queue]) AND j.unique_key = ANY (ARRAY[wanted.key])
     WHERE wanted.seconds IS NULL AND j.unique_key IS NOT NULL AND j.finished_at IS NULL
     UNION ALL
-    SELECT w.job_id
+    SELECT w.job_id, w.queue, w.key, w.begins_at
     FROM wanted
     JOIN pgjobs_key_window AS w
-        ON w.queue = wanted.queue
-        AND w.key = wanted.key
-        AND w.begins_at = date_bin(make_interval(secs => wanted.seconds), statement_timestamp(), 'epoch'::timestamptz)
+        ON w.queue = ANY (ARRAY[wanted.queue])
+        AND w.key = ANY (ARRAY[wanted.key])
+        AND w.begins_at = ANY (ARRAY[wanted.begins_at])
 ),
 held AS MATERIALIZED (
     SELECT j.id
@@ -29,11 +29,11 @@ held AS MATERIALIZED (
 ),
 freed AS (
     DELETE FROM pgjobs_key_window AS w
-    USING wanted, held
-    WHERE w.queue = wanted.queue
-      AND w.key = wanted.key
-      AND w.begins_at = date_bin(make_interval(secs => wanted.seconds), statement_timestamp(), 'epoch'::timestamptz)
-      AND w.job_id = held.id
+    USING holders
+    WHERE w.queue = ANY (ARRAY[holders.queue])
+      AND w.key = ANY (ARRAY[holders.key])
+      AND w.begins_at = ANY (ARRAY[holders.begins_at])
+      AND holders.id IN (SELECT id FROM held)
 )
 UPDATE pgjobs_job AS j
 SET unique_key = NULL

@@ -20,6 +20,7 @@ from django_pgjobs.exceptions import DuplicateJob, InvalidJob
 from django_pgjobs.models import Job, KeyWindow
 from django_pgjobs.signals import job_registered
 from django_pgjobs.testing import backdate
+from tests.db.test_plans import Explaining, nodes
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, wait_until
 from tests.plugins.sabotage import lines_of, sabotage
 
@@ -590,3 +591,46 @@ def test_without_a_look_at_rivals_whole_batches_would_fail(
     sabotage(monkeypatch, "retry_jobs", found, "AND false" if "rival" in line else "true")
     with pytest.raises(psycopg.errors.UniqueViolation):
         store.retry_jobs(raw, ids, attempts={}, default_attempts=1)
+
+
+# Plans
+
+
+def many_keys(raw: RawDatabase) -> None:
+    raw.query("TRUNCATE pgjobs_job, pgjobs_key_window")
+    raw.query(
+        "INSERT INTO pgjobs_job (name, payload, key, key_scope, unique_key, outcome, finished_at)"
+        " SELECT 'keys.plain', '{}', 'k' || n, 'until_finished', 'k' || n,"
+        " CASE WHEN n > 20000 THEN 'abandoned' END, CASE WHEN n > 20000 THEN now() END"
+        " FROM generate_series(1, 40000) AS n"
+    )
+    raw.query(
+        "INSERT INTO pgjobs_key_window (queue, key, begins_at, ends_at, job_id)"
+        " SELECT 'default', 'w' || n, now() - interval '1 day', now() - interval '1 hour', n"
+        " FROM generate_series(1, 20000) AS n"
+    )
+    raw.query("ANALYZE pgjobs_job, pgjobs_key_window")
+
+
+@pytest.mark.parametrize("name", ["find_keys", "give_up_keys", "retry_jobs", "reschedule_jobs", "delete_windows"])
+def test_keys_are_found_by_their_index(db_connection: Callable[..., RawDatabase], name: str) -> None:
+    """A batch among 40,000 jobs with keys reads no table."""
+    db = db_connection(autocommit=False, pins=False)
+    many_keys(db)
+    explaining = Explaining(db, set())
+    wanted = [store.NewJob("keys.plain", "{}", key=f"k{n}", key_scope="until_finished") for n in range(1, 1000, 10)]
+    wanted += [one._replace(window_seconds=60.0) for one in wanted]
+    ids = [n for (n,) in db.query("SELECT id FROM pgjobs_job WHERE outcome IS NOT NULL ORDER BY id LIMIT 100")]
+    runs: dict[str, Callable[[], object]] = {
+        "find_keys": lambda: store.find_keys(explaining, wanted),
+        "give_up_keys": lambda: store.give_up_keys(explaining, wanted),
+        "retry_jobs": lambda: store.retry_jobs(explaining, ids, attempts={}, default_attempts=1),
+        "reschedule_jobs": lambda: store.reschedule_jobs(
+            explaining, range(1, 100), run_at=None, delay_seconds=None, queue="mail", priority=None
+        ),
+        "delete_windows": lambda: store.delete_windows(explaining, limit=100),
+    }
+    runs[name]()
+    scanned = [n["Relation Name"] for n in nodes(explaining.plan) if n["Node Type"] == "Seq Scan"]
+    assert not {"pgjobs_job", "pgjobs_key_window"} & set(scanned)
+    db.rollback()
