@@ -85,6 +85,13 @@ class Park:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """The job's name is paused: it is held until that is over, the attempt uncharged."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """The job never started, or not by its own fault: it goes back as it was, the attempt uncharged."""
 
@@ -92,4 +99,4 @@ class Release:
     failure: Failure | None = field(default=None)
 
 
-Decision = Succeed | Retry | Snooze | Abandon | Cancel | Park | Release
+Decision = Succeed | Retry | Snooze | Abandon | Cancel | Park | Hold | Release

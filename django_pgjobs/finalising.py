@@ -19,7 +19,7 @@ from django_pgjobs.states import Outcome
 from django_pgjobs.store import Author, Database, End, FenceReading
 
 SUCCESS, RETRY, SNOOZE, END, MARK, PARK, RELEASE = "success", "retry", "snooze", "end", "mark", "park", "release"
-DELETE = "delete"
+HOLD, DELETE = "hold", "delete"
 """A success or an end that keeps no row."""
 
 ACTIONS = {
@@ -27,6 +27,7 @@ ACTIONS = {
     RETRY: "schedule a retry",
     SNOOZE: "snooze the job",
     PARK: "park the job",
+    HOLD: "hold the job",
     RELEASE: "give the job back",
     MARK: "begin its callback",
     END: "end the job",
@@ -34,8 +35,11 @@ ACTIONS = {
 }
 """What each kind of end was to do, in the words of a log line."""
 
-KINDS = (SUCCESS, RETRY, SNOOZE, PARK, RELEASE, MARK, END, DELETE)
+KINDS = (SUCCESS, RETRY, SNOOZE, PARK, HOLD, RELEASE, MARK, END, DELETE)
 """The order in which a flush writes them."""
+
+REQUEUES = (RETRY, SNOOZE, PARK, HOLD, RELEASE)
+"""What lets a job start again, which a job that is to be cancelled must not."""
 
 CALLBACK_STARTS = 3
 CALLBACK_OF: dict[str, str] = {Outcome.ABANDONED: ON_ABANDON, Outcome.CANCELLED: ON_CANCEL}
@@ -58,6 +62,8 @@ def end_of(decision: Decision, job_id: int, claim_id: str, name: str, seconds: f
             return SNOOZE, End(job_id, claim_id, seconds, delay=delay)
         case decide.Park(reason=reason, fingerprint=fingerprint):
             return PARK, End(job_id, claim_id, reason=reason, fingerprint=fingerprint)
+        case decide.Hold(reason=reason):
+            return HOLD, End(job_id, claim_id, reason=reason)
         case decide.Release(failure=failure):
             return RELEASE, End(job_id, claim_id, seconds, cause="released" if failure else None, failure=failure)
         case decide.Abandon(reason=reason, failure=failure, cause=cause):
@@ -91,6 +97,7 @@ def write(db: Database, kind: str, ends: Sequence[End], author: Author) -> dict[
         RETRY: lambda: store.finalise_retry(db, ends, author),
         SNOOZE: lambda: store.finalise_snooze(db, ends),
         PARK: lambda: store.park_jobs(db, ends),
+        HOLD: lambda: store.hold_jobs(db, ends),
         RELEASE: lambda: store.release_jobs(db, ends, author),
         MARK: lambda: store.mark_ending(db, ends, author, allowance_seconds=callback_allowance()),
         END: lambda: store.finalise_end(db, ends, author),

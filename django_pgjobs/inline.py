@@ -103,6 +103,8 @@ class InlineWorker:
         return True
 
     def _one(self, db: WorkerConnection) -> bool:
+        pauses = store.read_pauses(db)
+        self.frontier.pause(pauses.queues)
         self.frontier.replace(store.list_pairs(db))
         self.frontier.sweep_all()
         plan = self.frontier.plan(clock.monotonic())
@@ -120,7 +122,11 @@ class InlineWorker:
             grace_seconds=options.grace_seconds,
         )
         for job in jobs:
-            self._perform(db, job, str(claim_id))
+            if job.name in pauses.names and not job.cancelled:
+                Performer(db, self.worker.author).hold(job, str(claim_id), pauses.names[job.name])
+                store.delete_claims(db, [str(claim_id)])
+            else:
+                self._perform(db, job, str(claim_id))
         return bool(jobs)
 
     def _perform(self, db: WorkerConnection, job: ClaimedJob, claim_id: str) -> None:

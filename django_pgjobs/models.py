@@ -291,6 +291,12 @@ class LeaderTerm(PostgresModel):
     def __str__(self) -> str:
         return f"term {self.term} of {self.worker_name or self.worker}"
 
+    @classmethod
+    def current(cls, using: str | None = None) -> LeaderTerm | None:
+        """Return the term that runs now, by the database's clock; None while nobody leads. ``worker`` is who leads."""
+        terms = cls._default_manager.using(using) if using else cls._default_manager
+        return terms.filter(expires_at__gt=Now()).first()
+
 
 class CronEntry(PostgresModel):
     """A schedule: what the code declares and, in columns of their own, what an operator has put in its place.

@@ -20,7 +20,7 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.attempt import BODY, Item, Prepared, Told
 from django_pgjobs.context import Cancellation, Reporter
 from django_pgjobs.decisions import Decision
-from django_pgjobs.finalising import CALLBACK_OF, CALLBACK_STARTS, END, MARK, PARK, RELEASE, RETRY, SNOOZE, SUCCESS
+from django_pgjobs.finalising import CALLBACK_OF, CALLBACK_STARTS, END, MARK, REQUEUES, RETRY, SUCCESS
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import Author, ClaimedJob, Database, End
 
@@ -98,6 +98,10 @@ class Performer:
         """Give a claimed job back as it was, uncharged; one that was cancelled meanwhile ends."""
         return self._record(job, *finalising.end_of(decide.Release(), job.id, claim_id, job.name, None))
 
+    def hold(self, job: ClaimedJob, claim_id: str, reason: str) -> Ended:
+        """Hold a claimed job whose name is paused, uncharged; one that was cancelled meanwhile ends."""
+        return self._record(job, *finalising.end_of(decide.Hold(reason), job.id, claim_id, job.name, None))
+
     def _attempt(self, job: ClaimedJob, claim_id: str, kind: str) -> Decision:
         payload = job.payload if job.payload is not None else store.read_payload(self.db, job.id, claim_id)
         if payload is None:
@@ -133,7 +137,7 @@ class Performer:
                 )  # fmt: skip
                 _tell(events.LOST, job, claim_id=end.claim_id, action=action, reason=reason)
                 return Ended(kind, end, recorded=False)
-            if now.cancelled and not now.ending and kind in (RETRY, SNOOZE, PARK, RELEASE):
+            if now.cancelled and not now.ending and kind in REQUEUES:
                 cancel = decide.Cancel("", end.failure)
                 kind, end = finalising.end_of(cancel, end.id, end.claim_id, job.name, end.seconds)
             else:

@@ -231,7 +231,7 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
     upkeeper = Upkeeper(lambda: worker.connect("upkeep"), inbox, kept_up, lambda: leader.leads)
     loops: list[Any] = [acker, claimer, keeper, maintainer, upkeeper]
     if worker.conf.notify:
-        loops.append(Listener(lambda: worker.connect("listen"), inbox, claimer))
+        loops.append(Listener(lambda: worker.connect("listen"), inbox, claimer, keeper.look))
     supervisor.loops = loops
     for loop in loops:
         loop.start()

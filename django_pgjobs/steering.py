@@ -59,7 +59,7 @@ def cancel(jobs: type[Job], using: str, ids: Iterable[int], *, mode: str, by: ob
     callbacks = _names_with("on_cancel_func")
 
     def write(db: store.Database, held: Sequence[int]) -> list[int]:
-        return store.cancel_jobs(db, held, mode=mode, by=_who(by), reason=reason, with_callback=callbacks)
+        return store.cancel_jobs(db, held, mode=mode, by=who(by), reason=reason, with_callback=callbacks)
 
     return _told("cancel", by, reason, _steer(jobs, using, ids, write))
 
@@ -67,7 +67,7 @@ def cancel(jobs: type[Job], using: str, ids: Iterable[int], *, mode: str, by: ob
 def abandon(jobs: type[Job], using: str, ids: Iterable[int], *, by: object, reason: str) -> Steered:
     """Abandon: see ``JobQuerySet.abandon``."""
     callbacks = _names_with("on_abandon_func")
-    text = f"Abandoned by {_who(by)}" if by else "Abandoned by an operator"
+    text = f"Abandoned by {who(by)}" if by else "Abandoned by an operator"
 
     def write(db: store.Database, held: Sequence[int]) -> list[int]:
         return store.abandon_jobs(db, held, reason=f"{text}: {reason}" if reason else text, with_callback=callbacks)
@@ -132,8 +132,8 @@ def _check_reschedule(
     return seconds
 
 
-def _who(by: object) -> str:
-    """Text for a user: ``accounts.User:42 anna``; text stays text."""
+def who(by: object) -> str:
+    """Return text for a user: ``accounts.User:42 anna``; text stays text."""
     if by is None or isinstance(by, str):
         return by or ""
     meta = getattr(by, "_meta", None)
@@ -143,7 +143,7 @@ def _who(by: object) -> str:
 
 def _told(verb: str, by: object, reason: str, steered: Steered) -> Steered:
     """Log who did what, and why: not every action leaves that on the row."""
-    words = " ".join(f"by={_who(by)}: {reason}".split())  # in one line: whoever may cancel must not write the log
+    words = " ".join(f"by={who(by)}: {reason}".split())  # in one line: whoever may cancel must not write the log
     log.info("operator's %s changed=%d skipped=%s %s", verb, steered.changed, steered.skipped, words)
     return steered
 

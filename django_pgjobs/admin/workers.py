@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
+from django.db.models import BooleanField, Exists, ExpressionWrapper, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.html import format_html
@@ -15,19 +15,19 @@ from django.utils.translation import gettext_lazy as _
 from django_pgjobs.admin.display import when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.conf import get_conf
-from django_pgjobs.models import Heartbeat
+from django_pgjobs.models import Heartbeat, LeaderTerm
 
 
 class HeartbeatAdmin(ReadOnlyAdmin):
     """Workers; one whose heartbeat is old, by the database's clock, is shown as stale."""
 
     list_display = (
-        "name", "shown_state", "host", "pid", "shown_queues", "capacity", "running", "finished",
+        "name", "shown_state", "leads", "host", "pid", "shown_queues", "capacity", "running", "finished",
         "release", "shown_beat",
     )  # fmt: skip
     ordering = ("-last_beat_at",)
     fieldsets = (
-        (None, {"fields": ("name", "shown_state", "host", "pid", "id", "version", "release")}),
+        (None, {"fields": ("name", "shown_state", "leads", "host", "pid", "id", "version", "release")}),
         (_("Work"), {"fields": ("shown_queues", "capacity", "running", "finished")}),
         (_("Timing"), {"fields": ("shown_start", "shown_beat")}),
     )
@@ -36,7 +36,8 @@ class HeartbeatAdmin(ReadOnlyAdmin):
         """Let the database say who is stale."""
         late = Q(last_beat_at__lt=Now() - timedelta(seconds=get_conf().stale_seconds)) & ~Q(state="stopped")
         stale = ExpressionWrapper(late, output_field=BooleanField())
-        workers: QuerySet[Any] = super().get_queryset(request).annotate(stale=stale)
+        leads = Exists(LeaderTerm.objects.filter(worker=OuterRef("pk"), expires_at__gt=Now()))
+        workers: QuerySet[Any] = super().get_queryset(request).annotate(stale=stale, is_leader=leads)
         return workers
 
     @admin.display(description=_("state"))
@@ -44,6 +45,11 @@ class HeartbeatAdmin(ReadOnlyAdmin):
         """Its own word, unless it has not been heard of for too long."""
         word, kind = (_("stale"), "stale") if beat.stale else (beat.get_state_display(), beat.state)
         return format_html('<span class="pgjobs-state pgjobs-{}">{}</span>', kind, word)
+
+    @admin.display(description=_("leads"), boolean=True)
+    def leads(self, beat: Any) -> bool:
+        """Whether its term runs: it does what only one should do."""
+        return bool(beat.is_leader)
 
     @admin.display(description=_("queues"))
     def shown_queues(self, beat: Heartbeat) -> str:

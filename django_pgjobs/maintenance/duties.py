@@ -13,10 +13,12 @@ from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.parking import unpark
 from django_pgjobs.maintenance.pruning import Pruner
 from django_pgjobs.maintenance.rescue import Rescuer
+from django_pgjobs.maintenance.resuming import sweep, unpause
 
 log = logging.getLogger("django_pgjobs")
 
 UNPARK_SECONDS = 30.0
+UNPAUSE_SECONDS = 1.0
 RESCUE_SECONDS = 1.0
 AUDIT_SECONDS = 1.0
 PRUNE_SECONDS = 1.0
@@ -64,13 +66,16 @@ class Duty:
 
 def duties(leader: Leader, tell: Callable[[list[store.Rescued]], object]) -> list[Duty | Leader]:
     """Return the duties of a worker; ``tell`` hears of what its rescues took back."""
-    return [
+    found = [
         Duty("rescue", Rescuer(tell), RESCUE_SECONDS),
         Duty("unpark", unpark, UNPARK_SECONDS),
-        leader,
+        Duty("unpause", unpause, UNPAUSE_SECONDS),
         Duty("audit", Audit(), AUDIT_SECONDS, leader=leader),
         Duty("sweep", _sweep, SWEEP_SECONDS, leader=leader, first=SWEEP_SECONDS),
+        Duty("pauses", sweep, SWEEP_SECONDS, leader=leader),
     ]
+    # The term before each: one that waits for a locked table as long as a statement may must not cost it.
+    return [each for duty in found for each in (leader, duty)]
 
 
 def pruning(leader: Leader) -> Duty:

@@ -17,9 +17,10 @@ from django_pgjobs import clock, store
 
 log = logging.getLogger("django_pgjobs")
 
-TERM_SECONDS = 15.0
-ASK_SECONDS = 5.0
-"""How often a leader renews and the others try. So a leader that dies is replaced within TERM + ASK seconds."""
+TERM_SECONDS = 6.0
+ASK_SECONDS = 2.0
+"""How often a leader renews and the others try. Two renewals may be missed; a leader that dies is replaced within
+TERM + ASK seconds and a tick of the loop, which is less than ten seconds."""
 
 
 class Leader:

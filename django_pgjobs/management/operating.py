@@ -102,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     if verb == "reschedule":
         _add_destination(parser)
     parser.add_argument("--reason", metavar="TEXT", default="", help="Why; kept with the job or in the log.")
-    parser.add_argument("--by", metavar="TEXT", default=_user(), help="Who (default: the user of the shell).")
+    parser.add_argument("--by", metavar="TEXT", default=shell_user(), help="Who (default: the user of the shell).")
     telling.add_format(parser)
     choosing.add_database(parser)
     parser.add_argument(
@@ -114,7 +114,7 @@ def _add_destination(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run-at",
         metavar="INSTANT",
-        type=_instant,
+        type=instant,
         help="Run them then: 2030-01-31T03:00, in the project's time zone.",
     )
     parser.add_argument(
@@ -124,7 +124,8 @@ def _add_destination(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--priority", metavar="N", type=int, help="Give them this priority, from -100 to 100.")
 
 
-def _instant(text: str) -> datetime:
+def instant(text: str) -> datetime:
+    """Read an instant; one without a zone is the project's local time."""
     try:
         found = parse_datetime(text)
     except ValueError:
@@ -136,7 +137,8 @@ def _instant(text: str) -> datetime:
     return timezone.make_naive(found) if timezone.is_aware(found) else found
 
 
-def _user() -> str:
+def shell_user() -> str:
+    """Return who types: a name, or a number where there is no name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # no name in a container: OSError from Python 3.13 on

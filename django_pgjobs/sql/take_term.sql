@@ -3,9 +3,12 @@
 -- Rows: 1 = the number of the new term; 0 = somebody leads.
 -- Clock: statement_timestamp().
 INSERT INTO pgjobs_leader_term AS t (id, term, worker, worker_name, taken_at, expires_at)
-VALUES (
-    1, 1, %(worker)s::uuid, %(worker_name)s, statement_timestamp(),
+SELECT
+    1, 1, %(worker)s::uuid, %(worker_name)s::text, statement_timestamp(),
     statement_timestamp() + make_interval(secs => %(seconds)s::float8)
+WHERE NOT EXISTS (
+    -- Whoever stands by asks every other second: it only reads, and neither locks nor writes the row.
+    SELECT FROM pgjobs_leader_term AS l WHERE l.id = 1 AND l.expires_at > statement_timestamp()
 )
 ON CONFLICT (id) DO UPDATE
 SET term = t.term + 1,

@@ -133,6 +133,12 @@ def park_jobs(db: Database, ends: Sequence[End]) -> list[int]:
     return [row[0] for row in db.fetch("park_jobs", {"items": items})]
 
 
+def hold_jobs(db: Database, ends: Sequence[End]) -> list[int]:
+    """Hold jobs whose name is paused, uncharged, with ``reason``."""
+    items = _array(end.as_json("reason") for end in ends)
+    return [row[0] for row in db.fetch("hold_jobs", {"items": items})]
+
+
 class Released(NamedTuple):
     """A job that went back as it was; ``times`` counts the attempts it has lost so while it ran, this one included."""
 

@@ -139,12 +139,16 @@ class _Runner:
 
     def due(self, queues: Collection[str] | None) -> list[int]:
         """Return the ids of what can be run now, the first to be run first."""
-        jobs = self._ready()
+        jobs = self._unpaused()
         if not self.early:
             jobs = jobs.filter(run_at__lte=Now())
         if queues is not None:
             jobs = jobs.filter(queue__in=queues)
         return list(jobs.order_by("-priority", "run_at", "id").values_list("pk", flat=True))
+
+    def _unpaused(self) -> QuerySet[Job]:
+        pauses = store.read_pauses(self.db)
+        return self._ready().exclude(queue__in=pauses.queues).exclude(name__in=pauses.names)
 
     def _ready(self) -> QuerySet[Job]:
         jobs = Job.objects.using(self.alias)

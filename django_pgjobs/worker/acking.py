@@ -27,7 +27,7 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.attempt import BODY
 from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Failure
-from django_pgjobs.finalising import ACTIONS, DELETE, END, KINDS, PARK, RELEASE, RETRY, SNOOZE, SUCCESS
+from django_pgjobs.finalising import ACTIONS, DELETE, END, KINDS, RELEASE, REQUEUES, SUCCESS
 from django_pgjobs.states import Cause, Outcome
 from django_pgjobs.store import Author, End
 from django_pgjobs.worker.claiming import is_data_trouble
@@ -337,7 +337,7 @@ class Acker(Loop):
                 lost.append((run, ACTIONS[kind], finalising.refusal(now)))
             elif now.ended:
                 done.append((run, end, None))
-            elif now.cancelled and not now.ending and kind in (RETRY, SNOOZE, PARK, RELEASE):
+            elif now.cancelled and not now.ending and kind in REQUEUES:
                 busy += self._cancel_instead(db, run, end)
             elif kind == DELETE:
                 left.append((run, end))

@@ -80,6 +80,7 @@ class Claimer(Loop):
         self.wanted = 0
         self.unadopted = 0
         self.halted = False
+        self.paused: frozenset[str] = frozenset()
         self.hears = threading.Event()
         self.heard: set[tuple[str, int]] = set()
         self.notified = 0
@@ -120,6 +121,15 @@ class Claimer(Loop):
             self.next_pairs = 0.0
             self._stir()
 
+    def pause(self, queues: frozenset[str]) -> None:
+        """Claim nothing from these queues from the next claim on; where one goes on, look from the beginning."""
+        with self.wake:
+            resumed = self.paused - queues
+            self.paused = queues
+            if resumed:
+                self.next_pairs = 0.0
+                self._stir()
+
     def _stir(self) -> None:
         self.notified += 1
         self.settles_at = clock.monotonic() + LOOK_AGAIN_SECONDS
@@ -159,6 +169,7 @@ class Claimer(Loop):
 
     def _claim(self, db: WorkerConnection, limit: int) -> bool:
         self.looked_at = asked_at = clock.monotonic()
+        self.frontier.pause(self.paused)
         self._refresh_pairs(db)
         plan = self.frontier.plan(asked_at)
         claim_id = uuid4()

@@ -23,6 +23,8 @@ def pack_decision(decision: Decision) -> list[Any]:
             return ["cancel", reason, _pack_failure(failure)]
         case decide.Park(reason=reason, fingerprint=fingerprint):
             return ["park", reason, fingerprint]
+        case decide.Hold(reason=reason):
+            return ["hold", reason]
         case decide.Release(why=why, failure=failure):
             return ["release", why, _pack_failure(failure)]
         case _:
@@ -44,6 +46,8 @@ def unpack_decision(values: list[Any]) -> Decision:
             return decide.Cancel(reason, _unpack_failure(failure))
         case ["park", reason, fingerprint]:
             return decide.Park(reason, fingerprint)
+        case ["hold", reason]:
+            return decide.Hold(reason)
         case ["release", why, failure]:
             return decide.Release(why, _unpack_failure(failure))
     raise ValueError(f"not a decision: {values[:1]!r}")

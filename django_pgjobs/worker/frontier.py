@@ -152,6 +152,7 @@ class Frontier:
 
     queues: frozenset[str] | None = None
     excluded: frozenset[str] = frozenset()
+    paused: frozenset[str] = frozenset()
     reaches: dict[Key, Reach] = field(default_factory=dict)
     rotation: int = 0
     highest_id: int = 0
@@ -159,8 +160,16 @@ class Frontier:
     order: list[list[Key]] = field(default_factory=list)
 
     def serves(self, queue: str) -> bool:
-        """Whether this worker takes jobs of ``queue``."""
-        return queue not in self.excluded and (self.queues is None or queue in self.queues)
+        """Whether this worker takes jobs of ``queue`` now."""
+        if queue in self.excluded or queue in self.paused:
+            return False
+        return self.queues is None or queue in self.queues
+
+    def pause(self, queues: frozenset[str]) -> None:
+        """Claim nothing from these queues, and forget their pairs: when one goes on they are learnt anew."""
+        if queues != self.paused:
+            self.paused = queues
+            self.replace(list(self.reaches))
 
     def learn(self, pairs: Iterable[Key]) -> None:
         """Add pairs; a new one is claimed from its beginning."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from django_pgjobs import clock, events, finalising
@@ -19,7 +19,7 @@ from django_pgjobs.decisions import Decision
 from django_pgjobs.finalising import CALLBACK_OF, CALLBACK_STARTS, END, MARK, RETRY, SUCCESS
 from django_pgjobs.registry import registry
 from django_pgjobs.states import CancelMode, Outcome
-from django_pgjobs.store import MOST_CHARS, ClaimedJob, End, Flag, Released, Rescheduled, Rescued
+from django_pgjobs.store import MOST_CHARS, ClaimedJob, End, Flag, Pauses, Released, Rescheduled, Rescued
 from django_pgjobs.worker import channel
 from django_pgjobs.worker.acking import Acker, Refused
 from django_pgjobs.worker.children import Child
@@ -60,6 +60,7 @@ class Holding:
         self.hear = hear
         self.tell = tell
         self.draining = False
+        self.pauses = Pauses()
         self.ended = 0
         self.last_struck = 0.0
 
@@ -76,9 +77,11 @@ class Holding:
         if self.draining:
             self.give_back(runs)
             return
-        if [job for job in jobs if job.ending is not None or job.cancelled] or max(
-            run.chars for run in runs
-        ) > MOST_CHARS:
+        if (
+            self.pauses
+            or [job for job in jobs if job.ending is not None or job.cancelled]
+            or max(run.chars for run in runs) > MOST_CHARS
+        ):
             runs = [run for run in runs if self._begin(run)]
         self.dispatcher.add(runs, clock.monotonic())
 
@@ -92,13 +95,16 @@ class Holding:
                 run, decide.Park("Its headers are too long, or its ending is not known.", _fingerprint(job)), None
             )
             return False
-        if job.ending is None:
-            run.cancelled = job.cancelled
-            if job.cancelled:
-                self._decided(run, decide.Cancel(), None)
-            return not job.cancelled
-        run.kind, run.outcome = CALLBACK_OF[job.ending], job.ending
-        if job.ending_attempt == 1:
+        if job.ending is not None:
+            run.kind, run.outcome = CALLBACK_OF[job.ending], job.ending
+        elif job.cancelled:
+            run.cancelled = True
+            self._decided(run, decide.Cancel(), None)
+            return False
+        if self._is_paused(run):
+            self._put_aside(run)
+            return False
+        if job.ending is None or job.ending_attempt == 1:
             return True
         if job.ending_attempt <= CALLBACK_STARTS:
             # It has ended its process before, or its neighbour has: alone it is hit by nobody else's end.
@@ -174,7 +180,7 @@ class Holding:
         for run in death.suspects:
             if run.kind != BODY and LOST not in run.stops:
                 self._callback_died(run, death.failure())
-            elif self.draining or run.released or run.cancelled or LOST in run.stops:
+            elif self.draining or self._is_paused(run) or run.released or run.cancelled or LOST in run.stops:
                 self._returned(run)
             else:
                 suspects.append(run)
@@ -237,6 +243,8 @@ class Holding:
             self.give_back([run])
         elif run.cancelled and run.kind == BODY:
             self._decided(run, decide.Cancel(run.cancel_reason), None)
+        elif self._is_paused(run):
+            self._put_aside(run)
         elif run.alone:
             self.dispatcher.suspect([run], clock.monotonic())
         else:
@@ -252,6 +260,27 @@ class Holding:
         if stale:
             self.give_back(stale)
             self.dispatcher.handed_back(now)
+
+    # From an operator
+
+    def pause(self, pauses: Pauses, crew: Iterable[Child]) -> None:
+        """Start nothing more of what is paused: take it back where it has been sent, put aside what waits here."""
+        self.pauses = pauses
+        if pauses:
+            self.dispatcher.take_back(crew, self._is_paused)
+            for run in self.dispatcher.withdraw(self._is_paused):
+                self._returned(run)
+
+    def _is_paused(self, run: Run) -> bool:
+        return self.pauses.cover(run.job.queue, run.job.name)
+
+    def _put_aside(self, run: Run) -> None:
+        """Give a run back whose queue is paused, which nobody claims from then; else hold it, or it would be again."""
+        job = run.job
+        if job.queue in self.pauses.queues:
+            self.give_back([run])
+        else:
+            self._decided(run, decide.Hold(self.pauses.names[job.name]), None)
 
     # From the ack thread
 
@@ -282,8 +311,11 @@ class Holding:
             run.fresh_until = now + FRESH_SECONDS
         if self.draining:
             self.give_back(runs)
-        else:
-            self.dispatcher.add(runs, now)
+            return
+        paused = [run for run in runs if self._is_paused(run)] if self.pauses else []
+        for run in paused:
+            self._put_aside(run)
+        self.dispatcher.add([run for run in runs if run not in paused] if paused else runs, now)
 
     def lost(self, refused: list[Refused]) -> None:
         """Jobs whose claim is no longer ours: nothing of them was changed."""

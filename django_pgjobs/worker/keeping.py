@@ -2,7 +2,8 @@
 
 One UPDATE renews all leases and touches no job row; one plain read finds the flags. Three answers: renewed, lost,
 unreachable; only *lost* is final. On trouble the next try comes sooner, after a quarter of the period. Posts
-``renewed``: these claims, as asked at that instant; and ``fresh``: everything held then was read, these were flagged.
+``renewed``: these claims, as asked at that instant; ``fresh``: everything held then was read, these were flagged; and
+``paused``: what is paused, at the beginning and whenever that has changed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import logging
 from collections.abc import Callable
 from uuid import UUID
 
+import psycopg
+
 from django_pgjobs import clock, store
 from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.loop import Connect, Loop, Posts
@@ -18,6 +21,9 @@ from django_pgjobs.worker.loop import Connect, Loop, Posts
 log = logging.getLogger("django_pgjobs")
 
 FLAGS_SECONDS = 0.75
+PAUSES_SECONDS = 0.5
+"""How often flags and pauses are read: whoever pauses or cancels is obeyed within a second, notified of it or not."""
+
 LEAST_RETRY_SECONDS = 0.25
 
 
@@ -51,24 +57,39 @@ class Keeper(Loop):
         self.beat_seconds = beat_seconds
         self.next_renewal = 0.0
         self.next_beat = 0.0
+        self.next_flags = 0.0
+        self.next_pauses = 0.0
+        self.pauses: store.Pauses | None = None
+
+    def look(self) -> None:
+        """Read the pauses now: one was written or ended; called by the listen thread."""
+        with self.wake:
+            self.next_pauses = 0.0
+            self.wake.notify_all()
 
     def serve(self, db: WorkerConnection) -> None:
         """Renew first, so that after an outage nothing else is done before our leases are extended."""
-        self.next_renewal = 0.0
+        self.next_renewal = self.next_flags = 0.0
         while not self.stopping.is_set():
             now = clock.monotonic()
             if now >= self.next_renewal:
                 self._renew(db, now)
-            self._read_flags(db)
+            if now >= self.next_flags:
+                self.next_flags = now + FLAGS_SECONDS
+                self._read_flags(db)
+            if now >= self.next_pauses:
+                self._read_pauses(db, now)
             if now >= self.next_beat:
                 self.next_beat = now + self.beat_seconds  # first: a row that somebody holds must not be asked for again
                 store.beat(db, self.facts())
             with self.wake:
-                self.wake.wait_for(self.stopping.is_set, timeout=self._pause_seconds())
+                self.wake.wait_for(
+                    lambda: self.stopping.is_set() or not self.next_pauses, timeout=self._pause_seconds()
+                )
 
     def _pause_seconds(self) -> float:
-        until = min(self.next_renewal, self.next_beat) - clock.monotonic()
-        return max(0.0, min(until, FLAGS_SECONDS))
+        due = min(self.next_renewal, self.next_beat, self.next_flags, self.next_pauses)
+        return max(0.0, due - clock.monotonic())
 
     def _renew(self, db: WorkerConnection, asked_at: float) -> None:
         self.next_renewal = asked_at + max(self.renew_seconds / 4, min(LEAST_RETRY_SECONDS, self.renew_seconds))
@@ -91,6 +112,21 @@ class Keeper(Loop):
         asked_at = clock.monotonic()
         flags = store.read_flags(db, fences)
         self.inbox.post("fresh", asked_at, {fence[0] for fence in fences}, flags)
+
+    def _read_pauses(self, db: WorkerConnection, now: float) -> None:
+        self.next_pauses = now + PAUSES_SECONDS
+        try:
+            pauses = store.read_pauses(db)
+        except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable) as error:
+            # Somebody has locked the table: the leases must not wait for it each time. What was paused stays so.
+            self.next_pauses = clock.monotonic() + self.renew_seconds
+            log.error("pauses cannot be read, those known before hold on: %s", " ".join(str(error).split()))
+            return
+        if pauses != self.pauses:
+            if pauses or self.pauses:
+                log.info("pauses have changed queues=%s jobs=%s", sorted(pauses.queues), sorted(pauses.names))
+            self.pauses = pauses
+            self.inbox.post("paused", pauses)
 
     def _trouble(self, error: BaseException, failures: int, *, gone: bool) -> None:
         self.next_renewal = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import psycopg
 
@@ -14,6 +15,7 @@ from django_pgjobs.worker.loop import Connect, Loop, Posts
 
 LOOK_SECONDS = 1.0
 ASK_SECONDS = 30.0
+PAUSES = "pauses"
 PRIORITY = re.compile(r"-?[0-9]{1,3}")
 
 
@@ -22,9 +24,10 @@ class Listener(Loop):
 
     role = "listen"
 
-    def __init__(self, connect: Connect, inbox: Posts, claimer: Claimer) -> None:
+    def __init__(self, connect: Connect, inbox: Posts, claimer: Claimer, look_at_pauses: Callable[[], None]) -> None:
         super().__init__(connect, inbox)
         self.claimer = claimer
+        self.look_at_pauses = look_at_pauses
 
     def serve(self, db: WorkerConnection) -> None:
         """Hand notifications on until stopped."""
@@ -51,6 +54,9 @@ class Listener(Loop):
 
     def _hand_on(self, notification: psycopg.Notify) -> None:
         """What no registration sends is not believed: every role of the database may notify."""
+        if notification.payload == PAUSES:
+            self.look_at_pauses()
+            return
         priority, _, queue = notification.payload.partition(":")
         if not PRIORITY.fullmatch(priority) or not QUEUE_NAME.fullmatch(queue):
             return

@@ -21,7 +21,7 @@ from typing import Any
 
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
-from django_pgjobs.store import ClaimedJob, Rescued
+from django_pgjobs.store import ClaimedJob, Pauses, Rescued
 from django_pgjobs.worker.acking import Acker
 from django_pgjobs.worker.children import READY, Recipe
 from django_pgjobs.worker.claiming import Claimer
@@ -92,6 +92,7 @@ class Supervisor:
         self.killed = False
         self.exit_status = 0
         self.idle_at = 0.0
+        self.knows_pauses = False
         self.asked_at = 0.0
         self.last_tick = 0.0
         self.loops: Sequence[Loop] = ()
@@ -104,6 +105,7 @@ class Supervisor:
             "fresh": self.holding.fresh,
             "renewed": self.crew.guard.renewed,
             "idle": self._on_idle,
+            "paused": self._on_paused,
         }
 
     @property
@@ -164,7 +166,7 @@ class Supervisor:
     def _want(self, now: float) -> None:
         """Ask for jobs when there is room: at once for idle threads, else when half the room is free."""
         crew = self.crew.children
-        room = 0 if self.acker.full else self.dispatcher.room(crew, now)
+        room = self.dispatcher.room(crew, now) if self.knows_pauses and not self.acker.full else 0
         if self.limits.max_jobs is not None:
             room = min(room, self.limits.max_jobs - self.ended - len(self.table.held))
         capacity = sum(child.threads + child.prefetch() for child in crew if child.state == READY)
@@ -178,6 +180,11 @@ class Supervisor:
 
     def _on_idle(self, at: float) -> None:
         self.idle_at = at
+
+    def _on_paused(self, pauses: Pauses) -> None:
+        self.claimer.pause(pauses.queues)
+        self.holding.pause(pauses, self.crew.children)
+        self.knows_pauses = True
 
     def _on_rescued(self, rescued: list[Rescued]) -> None:
         self.crew.tell(lambda: [event for job in rescued for event in events_of_rescue(job)])

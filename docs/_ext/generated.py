@@ -197,6 +197,11 @@ def reschedule_options() -> str:
     return _options_of("reschedule", but="cancel")
 
 
+def pause_options() -> str:
+    """What ``pgjobs pause`` takes."""
+    return _options_of("pause")
+
+
 def subcommands() -> list[str]:
     """Return the subcommands of ``pgjobs`` that have a help text; the others are hidden."""
     action = next(a for a in _parser("pgjobs")._actions if hasattr(a, "_choices_actions"))

@@ -36,13 +36,14 @@ WRITES: dict[str, Callable[[store.Database, store.End], object]] = {
     "finalise_delete": lambda db, end: store.finalise_delete(db, [end]),
     "mark_ending": lambda db, end: store.mark_ending(db, [end], AUTHOR, allowance_seconds=1.0),
     "park_jobs": lambda db, end: store.park_jobs(db, [end]),
+    "hold_jobs": lambda db, end: store.hold_jobs(db, [end]),
     "release_jobs": lambda db, end: store.release_jobs(db, [end], AUTHOR),
     "write_progress": lambda db, end: store.write_progress(db, [(end.id, end.claim_id, '{"n": 99}')]),
     "read_payload": lambda db, end: store.read_payload(db, end.id, end.claim_id),
 }
 """Every fenced statement, written by an attempt that failed."""
 
-REQUEUE = ("finalise_retry", "finalise_snooze", "park_jobs", "release_jobs")
+REQUEUE = ("finalise_retry", "finalise_snooze", "park_jobs", "hold_jobs", "release_jobs")
 
 
 def stale(job_id: int, claim_id: object) -> store.End:

@@ -69,7 +69,7 @@ def test_who_does_it_is_by_default_the_user_of_the_shell(raw: RawDatabase, monke
         raise KeyError("uid not found")
 
     monkeypatch.setattr(getpass, "getuser", nameless)
-    assert operating._user().startswith("uid ")
+    assert operating.shell_user().startswith("uid ")
 
 
 def test_skipped_jobs_are_counted_with_the_reason(raw: RawDatabase, other: RawDatabase, monkeypatch: Any) -> None:

@@ -41,6 +41,8 @@ STATEMENTS: dict[str, Callable[[store.Database, Claimed], object]] = {
     "finalise_end": lambda db, held: store.finalise_end(db, _failed(held), AUTHOR),
     "mark_ending": lambda db, held: store.mark_ending(db, _failed(held), AUTHOR, allowance_seconds=1.0),
     "park_jobs": lambda db, held: store.park_jobs(db, held.ends(reason="x")),
+    "hold_jobs": lambda db, held: store.hold_jobs(db, held.ends(reason="x")),
+    "unpause_jobs": lambda db, _: store.unpause_jobs(db, limit=BATCH),
     "release_jobs": lambda db, held: store.release_jobs(db, _failed(held), AUTHOR),
     "write_progress": lambda db, held: store.write_progress(db, [(job, fence, "1") for job, fence in held.fences()]),
     "read_fences": lambda db, held: store.read_fences(db, held.fences()),
@@ -228,7 +230,7 @@ def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:
     elsewhere = {
         "abandon_jobs", "cancel_jobs", "release_wish", "reschedule_jobs", "retry_jobs", "read_states", "mark_waited",
         "register_job", "register_plain", "register_jobs", "register_special", "register_special_jobs", "copy_jobs",
-        "reserve_ids", "find_keys", "give_up_keys", "count_unfinished", "count_prunable",
+        "reserve_ids", "find_keys", "give_up_keys", "count_unfinished", "count_prunable", "pause", "read_why",
     }  # fmt: skip
     touching = {name for name in sql.names() if "pgjobs_job " in sql.statement(name)}
     assert touching - elsewhere <= set(STATEMENTS)

@@ -35,6 +35,8 @@ SUBCOMMAND_PARTS = {
     "show": ["show_options"],
     "why": ["show_options"],
     "reschedule": ["operator_options", "reschedule_options"],
+    "pause": ["pause_options"],
+    "resume": ["pause_options"],
 }
 """Subcommand → what is generated of its options."""
 

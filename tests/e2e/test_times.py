@@ -98,7 +98,7 @@ def test_retries_wait_by_the_backoff_on_the_databases_clock(shared_worker: Worke
 
 
 def test_a_retry_in_two_seconds_starts_then_and_not_at_the_poll(shared_worker: WorkerProcess) -> None:
-    """A34 P24: the worker that stored the retry knows when to look again."""
+    """A34 P24 W28: the worker that stored the retry knows when to look again."""
     failing = jobs.fails_thrice.register()
     wait_until(lambda: shared_worker.stage.count("try", failing.pk) == 2, 30, "it was tried twice")
     first, second = shared_worker.stage.traces("try", failing.pk)

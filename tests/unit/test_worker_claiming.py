@@ -408,7 +408,7 @@ class Notice:
 def test_what_no_registration_sends_is_not_believed(claimer: Claimer, payload: str) -> None:
     """Every role of the database may notify; a priority that no column holds would make every claim fail."""
     claimer.frontier.excluded = frozenset({"excluded"})
-    Listener(lambda: DB, Heard(), claimer)._hand_on(Notice(payload))  # type: ignore[arg-type]
+    Listener(lambda: DB, Heard(), claimer, lambda: None)._hand_on(Notice(payload))  # type: ignore[arg-type]
     assert (claimer.heard, claimer.notified) == (set(), 0)
 
 
@@ -416,7 +416,7 @@ def test_what_no_registration_sends_is_not_believed(claimer: Claimer, payload: s
     ("payload", "pair"), [("0:a", ("a", 0)), ("-100:a.b:c", ("a.b:c", -100)), ("100:x", ("x", 100))]
 )
 def test_a_registration_is_heard(claimer: Claimer, payload: str, pair: tuple[str, int]) -> None:
-    Listener(lambda: DB, Heard(), claimer)._hand_on(Notice(payload))  # type: ignore[arg-type]
+    Listener(lambda: DB, Heard(), claimer, lambda: None)._hand_on(Notice(payload))  # type: ignore[arg-type]
     assert (claimer.heard, claimer.notified) == ({pair}, 1)
 
 
@@ -453,7 +453,7 @@ def test_a_listener_asks_now_and_then_whether_it_would_still_hear(
 ) -> None:
     """A way that has vanished is as silent as a quiet queue: without an answer it would be believed in for hours."""
     monkeypatch.setattr(clock, "monotonic", itertools.count(0.0, 20.0).__next__)
-    listener = Listener(lambda: DB, Heard(), claimer)
+    listener = Listener(lambda: DB, Heard(), claimer, lambda: None)
     way: Any = Way([[], [Notice("0:a")], [], []], listener.stopping.set)
     listener.serve(way)
     assert 2 <= way.asked <= 4
@@ -462,7 +462,7 @@ def test_a_listener_asks_now_and_then_whether_it_would_still_hear(
 
 
 def test_behind_a_transaction_pooler_nothing_can_be_heard(claimer: Claimer) -> None:
-    listener = Listener(lambda: DB, Heard(), claimer)
+    listener = Listener(lambda: DB, Heard(), claimer, lambda: None)
     way: Any = Way([], listener.stopping.set)
     way.pooled = True
     listener.serve(way)
@@ -495,3 +495,19 @@ def test_a_claim_that_only_we_cannot_read_is_given_back_before_fewer_are_claimed
     assert taken == [4, 2, 1, 1]
     assert parked == [[]], "all were free again when the one was parked"
     assert not claimer.busy
+
+
+def test_a_pause_is_heard_of(claimer: Claimer) -> None:
+    looked: list[bool] = []
+    listener = Listener(lambda: DB, Heard(), claimer, lambda: looked.append(True))
+    listener._hand_on(Notice("pauses"))  # type: ignore[arg-type]
+    assert looked == [True]
+    assert (claimer.heard, claimer.notified) == (set(), 0)
+
+
+def test_a_queue_that_goes_on_is_looked_at_at_once_and_one_that_is_paused_wakes_nobody(claimer: Claimer) -> None:
+    claimer.next_pairs = 99.0
+    claimer.pause(frozenset({"a", "b"}))
+    assert (claimer.notified, claimer.next_pairs) == (0, 99.0)
+    claimer.pause(frozenset({"b"}))
+    assert (claimer.notified, claimer.next_pairs) == (1, 0.0)

@@ -421,3 +421,17 @@ def test_under_a_pinned_snapshot_what_comes_in_behind_is_found_within_seconds() 
         waits[behind] = world.waits.pop()
     assert max(waits[0.5], waits[5.0]) < 1.0 + room.SWEEP_FACTOR * 0.1
     assert max(waits.values()) < 10.0
+
+
+def test_a_paused_queue_is_not_claimed_from_and_learnt_anew_when_it_goes_on() -> None:
+    frontier = frontier_of(A, B)
+    frontier.saw(frontier.plan(0.0), [], 1, 0.0, 0.001)
+    frontier.pause(frozenset({"a"}))
+    assert [visit.pair.queue for visit in frontier.plan(1.0)] == ["b"]
+    frontier.learn([A])
+    assert list(frontier.reaches) == [B]
+    assert not frontier.serves("a")
+    frontier.pause(frozenset())
+    frontier.learn([A])
+    assert kinds(frontier, 1.0)[A] == [REST]
+    assert frontier.swept() == float("-inf"), "nobody knows what has come meanwhile"

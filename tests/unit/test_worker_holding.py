@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from django_pgjobs import job as define
-from django_pgjobs.finalising import END, PARK, RELEASE, RETRY, SUCCESS
+from django_pgjobs.finalising import END, MARK, PARK, RELEASE, RETRY, SUCCESS
 from django_pgjobs.registry import registry
-from django_pgjobs.store import MOST_CHARS, End, Released
+from django_pgjobs.store import MOST_CHARS, End, Pauses, Released
 from django_pgjobs.worker.channel import STOP, TAKE_BACK
 from django_pgjobs.worker.deaths import Death
 from django_pgjobs.worker.dispatching import Dispatcher
@@ -150,3 +150,89 @@ def test_what_the_loop_took_says_nothing_about_how_long_jobs_hold_a_thread(holdi
     holding.done(child, [[3, 60.0, "snooze", 1.0]])
     assert child.done == 3
     assert child.mean_seconds == pytest.approx(0.001)
+
+
+PAUSED = Pauses(frozenset({"mail"}), {"holding.known": "as anna says"})
+
+
+def paused(holding: Holding, *crew: Any) -> None:
+    holding.pause(PAUSED, crew)
+
+
+def ends(acker: Acker) -> list[tuple[str, int, str]]:
+    return [(kind, end.id, end.reason) for kind, end in acker.puts]
+
+
+BACK = [("release", 1, ""), ("hold", 2, "as anna says")]
+"""A job of a paused queue goes back; one of a paused name is held, for it would be claimed again."""
+
+
+def test_what_is_claimed_of_a_paused_queue_or_name_does_not_start(holding: Holding, acker: Acker) -> None:
+    paused(holding)
+    holding.adopt("a", 0.0, [claimed(1, queue="mail"), claimed(2, name="holding.known"), claimed(3)])
+    assert ends(acker) == BACK
+    assert [run.job.id for run in holding.dispatcher.waiting[False]] == [3]
+
+
+def test_what_waits_when_the_pause_comes_does_not_start(holding: Holding, acker: Acker) -> None:
+    holding.adopt("a", 0.0, [claimed(1, queue="mail"), claimed(2, name="holding.known"), claimed(3)])
+    paused(holding)
+    assert ends(acker) == BACK
+    assert [run.job.id for run in holding.dispatcher.waiting[False]] == [3]
+
+
+def test_what_was_sent_is_taken_back_and_what_has_started_goes_on(holding: Holding, acker: Acker) -> None:
+    """Only its executor knows which has started: what it gives back had not."""
+    child = child_of()
+    runs = [
+        run_of(n, number=n, queue=queue, state=SENT, child=child) for n, queue in ((1, "mail"), (2, "mail"), (3, "b"))
+    ]
+    child.add(*runs)
+    paused(holding, child)
+    assert end_of(child).sent == [[TAKE_BACK, [1, 2]]]
+    assert not acker.puts
+    holding.back(child, [1])
+    assert ends(acker) == BACK[:1]
+    holding.succeeded(child, [2], [1000], [None])
+    assert [kind for kind, _ in acker.puts] == [RELEASE, SUCCESS]
+
+
+def test_a_callback_does_not_start_either(holding: Holding, acker: Acker) -> None:
+    """Claimed for it, the first time or after a crash, or come so far in this very claim: no code of the job starts."""
+    paused(holding)
+    holding.adopt("a", 0.0, [claimed(1, queue="mail", ending="abandoned", ending_attempt=1)])
+    holding.adopt("b", 0.0, [claimed(2, name="holding.known", ending="abandoned", ending_attempt=2)])
+    assert ends(acker) == BACK
+    [run] = holding.table.adopt("c", 0.0, [claimed(3, queue="mail")])
+    holding.stored(MARK, [(run, End(3, "c", outcome="abandoned"), None)])
+    assert ends(acker)[2:] == [("release", 3, "")]
+    assert not holding.dispatcher
+
+
+def test_a_cancelled_job_of_a_paused_queue_ends(holding: Holding, acker: Acker) -> None:
+    paused(holding)
+    holding.adopt("a", 0.0, [claimed(1, queue="mail", cancelled=True)])
+    assert [(kind, end.outcome) for kind, end in acker.puts] == [(END, "cancelled")]
+
+
+def test_jobs_that_died_in_company_do_not_run_again_while_they_are_paused(holding: Holding, acker: Acker) -> None:
+    paused(holding)
+    holding.settle(Death(-9, {}, suspects=[run_of(1, queue="mail"), run_of(2, name="holding.known")]))
+    assert ends(acker) == BACK
+    assert not holding.dispatcher.suspects
+
+
+def test_suspects_that_wait_are_put_aside_and_others_start_again(holding: Holding, acker: Acker) -> None:
+    holding.settle(Death(-9, {}, suspects=[run_of(1, queue="mail")]))
+    paused(holding)
+    assert ends(acker) == BACK[:1]
+    holding.dispatcher.dispatch([], 1.0)
+    assert holding.dispatcher.paused_at is None
+
+
+def test_after_the_pause_everything_starts_as_before(holding: Holding, acker: Acker) -> None:
+    paused(holding)
+    holding.pause(Pauses(), [])
+    holding.adopt("a", 0.0, [claimed(1, queue="mail"), claimed(2, name="holding.known")])
+    assert not acker.puts
+    assert len(holding.dispatcher) == 2

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from django_pgjobs import clock, store
-from django_pgjobs.worker.keeping import Keeper
+from django_pgjobs.worker.keeping import PAUSES_SECONDS, Keeper
 from tests.unit.test_worker_acking import Heard
 
 AWAY = psycopg.OperationalError("canceling statement due to lock timeout")
@@ -69,6 +69,7 @@ class Stage:
         monkeypatch.setattr(clock, "monotonic", self.time)
         monkeypatch.setattr(store, "renew_claims", self.server.does("renew", {"a"}))
         monkeypatch.setattr(store, "read_flags", self.server.does("flags", []))
+        monkeypatch.setattr(store, "read_pauses", self.server.does("pauses", store.Pauses()))
         monkeypatch.setattr(store, "beat", self.server.does("beat", None))
         monkeypatch.setattr(store, "list_claims", self.server.does("list", ["b", "c"]))
         monkeypatch.setattr(store, "delete_claims", self.server.does("delete", 1))
@@ -148,10 +149,10 @@ def test_a_beat_that_fails_is_a_warning_and_the_next_one_comes(keeping: Stage) -
 
 
 def test_what_is_not_held_is_not_asked_for(keeping: Stage) -> None:
-    """C13 P18: no renewal, no reading; a worker that has ended all its jobs only beats."""
+    """C13 P18: no renewal, no flags; a worker that has ended all its jobs only beats, and reads what is paused."""
     keeping.claims = {}
     keeping.run(30)
-    assert {name for name, _ in keeping.server.asked} == {"beat"}
+    assert {name for name, _ in keeping.server.asked} == {"beat", "pauses"}
 
 
 def test_what_was_read_counts_from_before_it_was_asked(keeping: Stage) -> None:
@@ -172,3 +173,44 @@ def test_the_farewell_takes_what_is_left_of_the_ledger_along(monkeypatch: pytest
     stage.server.asked.clear()
     keeper.farewell({}, UUID(int=1))
     assert [what for what, _ in stage.server.asked] == ["beat", "list", "delete"]
+
+
+def test_pauses_are_read_twice_a_second_and_told_when_they_have_changed(
+    keeping: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pausing is obeyed within a second with NOTIFY off; what has not changed is told to nobody."""
+    mail = store.Pauses(frozenset({"mail"}))
+    answers = iter([store.Pauses(), store.Pauses(), mail, mail, store.Pauses()])
+    ask = keeping.server.does("pauses", None)
+    monkeypatch.setattr(store, "read_pauses", lambda db: (ask(), next(answers, store.Pauses()))[1])
+    with caplog.at_level(logging.INFO):
+        keeping.run(5)
+    assert set(gaps(keeping.server.when("pauses"))) == {PAUSES_SECONDS}
+    assert [post[1] for post in keeping.heard.posts if post[0] == "paused"] == [store.Pauses(), mail, store.Pauses()]
+    assert caplog.text.count("pauses have changed") == 2
+
+
+def test_a_locked_table_of_pauses_keeps_no_lease_waiting_for_long(
+    keeping: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """W10: it is not asked for again before the next renewal; what is known holds on."""
+    ask = keeping.server.does("pauses", None)
+
+    def locked(db: object) -> store.Pauses:
+        ask()
+        keeping.time.now += 3.0
+        raise psycopg.errors.QueryCanceled("canceling statement due to statement timeout")
+
+    monkeypatch.setattr(store, "read_pauses", locked)
+    keeping.run(60)
+    assert len(keeping.server.when("pauses")) <= 6
+    assert max(gaps(keeping.server.when("renew"))) <= 13.0
+    assert not [post for post in keeping.heard.posts if post[0] == "paused"]
+    assert "pauses cannot be read" in caplog.text
+
+
+def test_whoever_hears_of_a_pause_has_it_read_at_once(keeping: Stage) -> None:
+    keeper = keeping.run(1)
+    keeper.next_pauses = 99.0
+    keeper.look()
+    assert keeper.next_pauses == 0.0

@@ -1,0 +1,41 @@
+"""Resuming: jobs that were held because their name was paused go on when that is over, by an operator or by the clock.
+
+Every worker does it, always: nobody needs the leader for progress. A job that a worker holds a moment after the pause
+has ended, because it had not heard of that yet, is found here a second later.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from django_pgjobs import clock, store
+
+log = logging.getLogger("django_pgjobs")
+
+BATCH = 1000
+AGAIN_SECONDS = 0.5
+"""For how long batches follow each other at once; the rest waits for the next turn, so that no rescue waits for it."""
+
+
+def unpause(db: store.Database) -> int:
+    """Let held jobs go on whose name is paused no more; return how many. May be repeated, and by any number of workers.
+
+    Each batch is a transaction of its own, however many were held.
+    """
+    total, began = 0, clock.monotonic()
+    while clock.monotonic() <= began + AGAIN_SECONDS:
+        resumed = store.unpause_jobs(db, limit=BATCH)
+        total += len(resumed)
+        if resumed:
+            store.notify_queues(db, {(job.queue, job.priority) for job in resumed})
+        if len(resumed) < BATCH:
+            break
+    if total:
+        log.info("paused jobs go on jobs=%d", total)
+    return total
+
+
+def sweep(db: store.Database) -> None:
+    """Forget the pauses that are over by the clock. A duty of the leader; they have no effect any more."""
+    for kind, name in store.sweep_pauses(db):
+        log.info("pause is over kind=%s name=%s", kind, name)

@@ -1,0 +1,195 @@
+"""Pausing a queue, or a job by its name: nothing of it starts until somebody resumes it, or its time has come.
+
+A pause is a row: persistent, honoured by every worker within a second, seen in the admin, with who, why and until
+when. What runs goes on; what has been claimed and not started goes back, uncharged. Callbacks wait as well: no code
+of a paused job starts. Each function joins the caller's transaction and may be repeated.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Protocol
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.db import router
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from django_pgjobs import store
+from django_pgjobs.conf import MOST_SECONDS, QUEUE_NAME, get_conf
+from django_pgjobs.exceptions import InvalidJob, UnknownJob
+from django_pgjobs.registry import registry
+from django_pgjobs.steering import at_read_committed, who
+
+if TYPE_CHECKING:
+    from django_pgjobs.models import QueueState
+
+log = logging.getLogger("django_pgjobs")
+
+REASON_CHARS = 500
+
+
+class Named(Protocol):
+    """A job definition."""
+
+    @property
+    def name(self) -> str:
+        """The name its rows carry."""
+        ...
+
+
+Until = datetime | timedelta | float | None
+"""When a pause ends by itself: an aware instant; seconds or a timedelta from the database's now; None never."""
+
+
+def pause_queue(
+    queue: str, *, by: object = None, reason: str = "", until: Until = None, database: str | None = None
+) -> QueueState:
+    """Let nothing of this queue start any more; return the pause.
+
+    ``by``: a user or a text. ``until``: an aware instant, or seconds or a ``timedelta`` from now, by the database's
+    clock; without it the queue is paused until it is resumed. Pausing again replaces who, why and until when.
+    Raises ``InvalidJob`` for a queue there cannot be, and for a pause that would be over already.
+    """
+    allowed = get_conf().queues
+    if not QUEUE_NAME.fullmatch(queue) or (allowed is not None and queue not in allowed):
+        raise InvalidJob(f"There is no queue {queue!r}.")
+    return _pause("queue", [queue], by=by, reason=reason, until=until, database=database)
+
+
+def resume_queue(queue: str, *, by: object = None, database: str | None = None) -> bool:
+    """Let the queue go on; return whether it was paused."""
+    return _resume("queue", [queue], by=by, database=database)
+
+
+def pause_job(
+    job: Named | str, *, by: object = None, reason: str = "", until: Until = None, database: str | None = None
+) -> QueueState:
+    """Let no job of this definition, or name, start any more, in whatever queue; return the pause.
+
+    Former names of the definition (its aliases) are paused with it. Arguments as of ``pause_queue``. Raises
+    ``InvalidJob`` for a name that this process does not know.
+    """
+    return _pause("job", _names_of(job), by=by, reason=reason, until=until, database=database)
+
+
+def resume_job(job: Named | str, *, by: object = None, database: str | None = None) -> bool:
+    """Let the jobs of this definition, or name, go on; return whether they were paused."""
+    name = job if isinstance(job, str) else job.name
+    names = _names_of(job) if registry.find(name) is not None else [name]
+    return _resume("job", names, by=by, database=database)
+
+
+def paused(database: str | None = None) -> list[QueueState]:
+    """Return what is paused now, by the database's clock: queues first, by name."""
+    states = _model()._default_manager.using(database or router.db_for_read(_model()))
+    return list(states.filter(_running()).order_by("-kind", "name"))
+
+
+def pauses_of(queue: str, name: str, database: str | None = None) -> list[QueueState]:
+    """Return why a job of this queue and name may not start now: the pause of its queue, of its name, or both."""
+    states = _model()._default_manager.using(database or router.db_for_read(_model()))
+    asked = Q(kind="queue", name=queue) | Q(kind="job", name=name)
+    return list(states.filter(_running(), asked).order_by("-kind"))
+
+
+async def apause_queue(
+    queue: str, *, by: object = None, reason: str = "", until: Until = None, database: str | None = None
+) -> QueueState:
+    """Pause a queue, from asynchronous code."""
+    return await sync_to_async(pause_queue)(queue, by=by, reason=reason, until=until, database=database)
+
+
+async def aresume_queue(queue: str, *, by: object = None, database: str | None = None) -> bool:
+    """Resume a queue, from asynchronous code."""
+    return await sync_to_async(resume_queue)(queue, by=by, database=database)
+
+
+async def apause_job(
+    job: Named | str, *, by: object = None, reason: str = "", until: Until = None, database: str | None = None
+) -> QueueState:
+    """Pause a job, from asynchronous code."""
+    return await sync_to_async(pause_job)(job, by=by, reason=reason, until=until, database=database)
+
+
+async def aresume_job(job: Named | str, *, by: object = None, database: str | None = None) -> bool:
+    """Resume a job, from asynchronous code."""
+    return await sync_to_async(resume_job)(job, by=by, database=database)
+
+
+async def apaused(database: str | None = None) -> list[QueueState]:
+    """Return what is paused now, from asynchronous code."""
+    return await sync_to_async(paused)(database)
+
+
+async def apauses_of(queue: str, name: str, database: str | None = None) -> list[QueueState]:
+    """Return why a job may not start now, from asynchronous code."""
+    return await sync_to_async(pauses_of)(queue, name, database)
+
+
+def _model() -> type[QueueState]:
+    from django_pgjobs.models import QueueState
+
+    return QueueState
+
+
+def _running() -> Q:
+    return Q(until__isnull=True) | Q(until__gt=Now())
+
+
+def _names_of(job: Named | str) -> list[str]:
+    name = job if isinstance(job, str) else job.name
+    try:
+        definition = registry.get(name)
+    except UnknownJob as error:
+        raise InvalidJob(str(error)) from None
+    return [definition.name, *definition.aliases]
+
+
+def _pause(kind: str, names: list[str], *, by: object, reason: str, until: Until, database: str | None) -> QueueState:
+    instant, seconds = _end_of(until)
+    if "\0" in reason + who(by):
+        raise InvalidJob("The words of a pause must not contain the character NUL.")
+    if len(reason) > REASON_CHARS:
+        raise InvalidJob(f"The reason of a pause may have {REASON_CHARS} characters, not {len(reason)}.")
+    alias = database or router.db_for_write(_model())
+    with at_read_committed(alias):
+        written = store.pause(store.on(alias), kind, names, by=who(by), reason=reason, until=instant, seconds=seconds)
+        if not written:
+            raise InvalidJob(f"until={until!r} has passed already, by the database's clock.")
+    first = next(pause for pause in written if pause.name == names[0])
+    _told("pause", kind, names, by, reason)
+    state = _model().from_db(alias, list(first._fields), list(first))
+    return state
+
+
+def _resume(kind: str, names: list[str], *, by: object, database: str | None) -> bool:
+    alias = database or router.db_for_write(_model())
+    with at_read_committed(alias):
+        resumed = store.resume(store.on(alias), kind, names)
+    if resumed:
+        _told("resume", kind, resumed, by, "")
+    return bool(resumed)
+
+
+def _end_of(until: Until) -> tuple[datetime | None, float | None]:
+    """Return the end as an instant or as seconds from now."""
+    if until is None:
+        return None, None
+    if isinstance(until, datetime):
+        if settings.USE_TZ and timezone.is_naive(until):
+            raise InvalidJob("until must be an aware datetime, because USE_TZ is on.")
+        return (until if timezone.is_aware(until) else timezone.make_aware(until)), None
+    seconds = until.total_seconds() if isinstance(until, timedelta) else until
+    if not 0 < seconds <= MOST_SECONDS:
+        raise InvalidJob(f"until must be an instant or a time from now, up to ten years, not {until!r}.")
+    return None, float(seconds)
+
+
+def _told(verb: str, kind: str, names: Iterable[str], by: object, reason: str) -> None:
+    words = " ".join(f"by={who(by)}: {reason}".split())  # in one line: whoever may pause must not write the log
+    log.info("operator's %s %s=%s %s", verb, kind, ",".join(names), words)

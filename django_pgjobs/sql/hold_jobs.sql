@@ -1,0 +1,30 @@
+-- hold_jobs: hold jobs that were claimed and whose name is paused; the attempt is given back.
+-- Fence: required.
+-- Rows: one per job held; a missing one was locked, lost, cancelled meanwhile, or held before.
+-- Clock: none.
+WITH paused AS MATERIALIZED (
+    SELECT id, claim_id, reason
+    FROM json_to_recordset(%(items)s::json) AS p (id bigint, claim_id uuid, reason text)
+),
+held AS MATERIALIZED (
+    SELECT j.id, paused.reason
+    FROM paused
+    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[paused.id])
+    WHERE true
+      AND j.claim_id = paused.claim_id -- fence
+      AND j.outcome IS NULL -- fence
+      AND (j.cancel_requested_at IS NULL OR j.ending IS NOT NULL)
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+)
+UPDATE pgjobs_job AS j
+SET claim_id = NULL,
+    deadline_at = NULL,
+    attempt = j.attempt - (j.ending IS NULL AND j.attempt > 0)::integer,
+    ending_attempt = j.ending_attempt - (j.ending IS NOT NULL AND j.ending_attempt > 0)::integer,
+    hold = 'paused',
+    hold_reason = held.reason,
+    progress = NULL,
+    release_requested_at = NULL
+FROM held
+WHERE j.id = ANY (ARRAY[held.id])
+RETURNING j.id

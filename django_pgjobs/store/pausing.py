@@ -1,0 +1,84 @@
+"""Pauses of queues and of jobs by name: written for an operator, read by every worker, forgotten when over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.ends import Released
+
+
+class Pause(NamedTuple):
+    """One pause as it is written: ``kind`` is *queue* or *job*, ``until`` None for until somebody resumes it."""
+
+    kind: str
+    name: str
+    paused_at: datetime
+    paused_by: str
+    reason: str
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """What is paused now: queues, and names of jobs with the words that a held job gets."""
+
+    queues: frozenset[str] = frozenset()
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.queues or self.names)
+
+    def cover(self, queue: str, name: str) -> bool:
+        """Whether a job of this queue and name may not start."""
+        return queue in self.queues or name in self.names
+
+
+def pause(
+    db: Database,
+    kind: str,
+    names: Sequence[str],
+    *,
+    by: str,
+    reason: str,
+    until: datetime | None = None,
+    seconds: float | None = None,
+) -> list[Pause]:
+    """Pause, until an instant or for ``seconds`` from now; no row for one that would be over already.
+
+    Who, why and until when replace those of a pause that runs. Workers are notified at the commit.
+    """
+    params = {"kind": kind, "names": list(names), "by": by, "reason": reason, "until": until, "seconds": seconds}
+    return [Pause._make(row[:6]) for row in db.fetch("pause", params)]
+
+
+def resume(db: Database, kind: str, names: Sequence[str]) -> list[str]:
+    """End pauses; return the names that were paused."""
+    return [row[0] for row in db.fetch("resume", {"kind": kind, "names": list(names)})]
+
+
+def read_pauses(db: Database) -> Pauses:
+    """Return what is paused now, by the database's clock."""
+    rows = db.fetch("read_pauses", {})
+    return Pauses(
+        frozenset(name for kind, name, *_ in rows if kind == "queue"),
+        {name: _words(by, reason) for kind, name, by, reason in rows if kind == "job"},
+    )
+
+
+def _words(by: str, reason: str) -> str:
+    head = f"Jobs of this name are paused by {by}" if by else "Jobs of this name are paused"
+    return f"{head}: {reason}" if reason else f"{head}."
+
+
+def unpause_jobs(db: Database, *, limit: int) -> list[Released]:
+    """Let up to ``limit`` held jobs go on whose name is paused no more. May be repeated, and by several at once."""
+    return [Released(*row) for row in db.fetch("unpause_jobs", {"limit": limit})]
+
+
+def sweep_pauses(db: Database) -> list[tuple[str, str]]:
+    """Forget pauses that are over; return (kind, name) of each."""
+    return [(row[0], row[1]) for row in db.fetch("sweep_pauses", {})]

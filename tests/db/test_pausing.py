@@ -1,0 +1,336 @@
+"""Pausing queues and jobs by their names: what is written, what is claimed, held and let go, and who may be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import transaction
+from django.utils import timezone
+
+from django_pgjobs import job as define
+from django_pgjobs import pausing, store
+from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.maintenance import resuming
+from django_pgjobs.maintenance.resuming import sweep, unpause
+from django_pgjobs.models import Job, QueueState
+from django_pgjobs.registry import registry
+from django_pgjobs.testing import run_jobs
+from tests.plugins.fix_db import Background, RawDatabase, claim, job, patience, register, wait_until
+
+
+def named(*values: object) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def known() -> Iterator[Any]:
+    """The job that ``register`` registers, under a former name too."""
+    with registry.isolated():
+        yield define(name="test.job", aliases=("test.former",))(named)
+
+
+def over(raw: RawDatabase) -> None:
+    """Let the time of every pause pass."""
+    raw.query("UPDATE pgjobs_queue_state SET until = statement_timestamp() - interval '1 ms'")
+
+
+def hold(raw: RawDatabase, limit: int = 1000) -> list[int]:
+    """Claim, and hold what was claimed, as a worker does that knows of the pause."""
+    return store.hold_jobs(raw, claim(raw, limit).ends(reason="mail is down"))
+
+
+# What is written
+
+
+def test_a_pause_says_who_why_and_until_when(raw: RawDatabase) -> None:
+    before = timezone.now()
+    state = pausing.pause_queue("mail", by="anna", reason="server moves", until=timedelta(hours=1))
+    assert (state.kind, state.name, state.paused_by, state.reason) == ("queue", "mail", "anna", "server moves")
+    assert state.until is not None
+    assert abs(state.until - before - timedelta(hours=1)) < timedelta(seconds=patience(20))
+    assert pausing.paused() == [state]
+    assert store.read_pauses(raw) == store.Pauses(frozenset({"mail"}))
+
+
+def test_until_is_an_instant_or_a_time_from_the_databases_now(raw: RawDatabase) -> None:
+    """X9: the database's clock."""
+    instant = datetime(2070, 1, 1, tzinfo=UTC)
+    assert pausing.pause_queue("a", until=instant).until == instant
+    pausing.pause_queue("b", until=90)
+    left = "SELECT extract(epoch FROM until - statement_timestamp())::float8 FROM pgjobs_queue_state WHERE name = 'b'"
+    assert 90 - patience(20) < raw.value(left) <= 90
+    assert pausing.pause_queue("c").until is None
+
+
+def test_pausing_again_replaces_the_words_and_not_the_beginning(raw: RawDatabase) -> None:
+    first = pausing.pause_queue("mail", by="anna", reason="one", until=60)
+    again = pausing.pause_queue("mail", by="bob", reason="two")
+    assert (again.paused_at, again.paused_by, again.reason, again.until) == (first.paused_at, "bob", "two", None)
+    over(raw)
+    assert pausing.pause_queue("mail").paused_at > first.paused_at, "the one before was over"
+
+
+def test_a_pause_ends_by_resume_or_by_its_time(raw: RawDatabase) -> None:
+    pausing.pause_queue("mail")
+    assert (pausing.resume_queue("mail"), pausing.resume_queue("mail")) == (True, False)
+    pausing.pause_queue("mail", until=60)
+    over(raw)
+    assert pausing.paused() == []
+    assert not store.read_pauses(raw)
+    assert not pausing.resume_queue("mail"), "it was over"
+    pausing.pause_queue("mail", until=60)
+    pausing.pause_queue("other")
+    over(raw)
+    raw.query("UPDATE pgjobs_queue_state SET until = NULL WHERE name = 'other'")
+    sweep(raw)
+    assert [state.name for state in QueueState.objects.all()] == ["other"]
+
+
+def test_former_names_of_a_job_are_paused_and_resumed_with_it(raw: RawDatabase, known: Any) -> None:
+    assert pausing.pause_job(known, reason="no").name == "test.job"
+    assert set(store.read_pauses(raw).names) == {"test.job", "test.former"}
+    assert pausing.resume_job("test.former")
+    assert not store.read_pauses(raw)
+
+
+def test_a_pause_belongs_to_the_callers_transaction(raw: RawDatabase) -> None:
+    with transaction.atomic():
+        pausing.pause_queue("mail")
+        transaction.set_rollback(True)
+    assert pausing.paused() == []
+
+
+def test_asynchronous_twins(raw: RawDatabase) -> None:
+    async def both() -> list[Any]:
+        await pausing.apause_queue("mail")
+        await pausing.apause_job("test.job")
+        found = await pausing.apaused()
+        await pausing.aresume_job("test.job")
+        return [*found, await pausing.aresume_queue("mail")]
+
+    queue, former, now, resumed = async_to_sync(both)()
+    assert [(s.kind, s.name) for s in (queue, former, now)] == [
+        ("queue", "mail"), ("job", "test.former"), ("job", "test.job"),
+    ]  # fmt: skip
+    assert resumed
+    assert pausing.paused() == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda: pausing.pause_queue("no good"), "no queue 'no good'"),
+        (lambda: pausing.pause_queue(""), "no queue ''"),
+        (lambda: pausing.pause_job("test.jop"), "did you mean 'test.job'"),
+        (lambda: pausing.pause_queue("mail", until=0), "a time from now"),
+        (lambda: pausing.pause_queue("mail", until=float("nan")), "a time from now"),
+        (lambda: pausing.pause_queue("mail", until=-timedelta(1)), "a time from now"),
+        (lambda: pausing.pause_queue("mail", until=1e12), "up to ten years"),
+        (lambda: pausing.pause_queue("mail", until=datetime(2070, 1, 1)), "aware"),
+        (lambda: pausing.pause_queue("mail", until=datetime(2001, 1, 1, tzinfo=UTC)), "passed already"),
+        (lambda: pausing.pause_queue("mail", reason="x" * 501), "500 characters"),
+        (lambda: pausing.pause_queue("mail", by="a\0b"), "NUL"),
+    ],
+)
+def test_what_is_wrong_is_told_and_pauses_nothing(raw: RawDatabase, settings: Any, wrong: Any, words: str) -> None:
+    settings.USE_TZ = True
+    with pytest.raises(InvalidJob, match=words):
+        wrong()
+    assert not QueueState.objects.exists()
+
+
+def test_a_queue_that_the_settings_do_not_list_is_refused(raw: RawDatabase, settings: Any) -> None:
+    settings.PGJOBS = {**getattr(settings, "PGJOBS", {}), "QUEUES": ["default", "mail"]}
+    with pytest.raises(InvalidJob, match="no queue 'mial'"):
+        pausing.pause_queue("mial")
+
+
+def test_why_a_job_may_not_start(raw: RawDatabase) -> None:
+    pausing.pause_queue("default", reason="one")
+    pausing.pause_job("test.job", reason="two")
+    pausing.pause_queue("other")
+    assert [state.reason for state in pausing.pauses_of("default", "test.job")] == ["one", "two"]
+    assert pausing.pauses_of("elsewhere", "test.unknown") == []
+
+
+# What waits for a limit
+
+
+def test_jobs_that_a_limit_has_let_in_give_their_places_back(raw: RawDatabase) -> None:
+    """What waits in a paused queue must not keep others out of the limit; what runs, or only ends, keeps its place."""
+    ids = register(5)
+    elsewhere = register(queue="mail")
+    raw.query("UPDATE pgjobs_job SET limit_key = 'k' WHERE id <> %s", [ids[1]])
+    running = claim(raw).ids[0]
+    raw.query("UPDATE pgjobs_job SET ending = 'cancelled' WHERE id = %s", [ids[4]])
+    pausing.pause_queue("default")
+    assert running == ids[0]
+    assert [job(i).hold for i in (*ids, *elsewhere)] == [None, None, "limited", "limited", None, None]
+
+
+def test_the_pausing_statement_does_not_read_the_queue(raw: RawDatabase) -> None:
+    """However many are ready: those that a limit has let in have an index of their own."""
+    register(3000)
+    raw.query("ANALYZE pgjobs_job")
+    raw.query("SET plan_cache_mode = force_custom_plan")
+    found = raw.query(
+        "EXPLAIN SELECT id FROM pgjobs_job WHERE queue = ANY (ARRAY['default']) AND limit_key IS NOT NULL "
+        "AND hold IS NULL AND finished_at IS NULL AND claim_id IS NULL AND ending IS NULL"
+    )
+    assert "pgjobs_job_admitted" in str(found)
+
+
+# Held by name
+
+
+def test_a_held_job_waits_uncharged_and_goes_on(raw: RawDatabase) -> None:
+    ids = register(3)
+    pausing.pause_job("test.job")
+    assert sorted(hold(raw)) == ids
+    row = job(ids[0])
+    assert (row.state, row.hold_reason, row.attempt, row.claim_id, row.deadline_at) == (
+        "paused", "mail is down", 0, None, None,
+    )  # fmt: skip
+    assert claim(raw, 10).ids == [], "each is claimed once at most"
+    assert unpause(raw) == 0
+    pausing.resume_job("test.job")
+    assert unpause(raw) == 3
+    assert (job(ids[0]).state, job(ids[0]).hold_reason) == ("ready", "")
+    assert sorted(claim(raw, 10).ids) == ids
+
+
+def test_held_jobs_go_on_when_the_time_of_the_pause_has_come(raw: RawDatabase) -> None:
+    register(2)
+    pausing.pause_job("test.job", until=60)
+    hold(raw)
+    assert unpause(raw) == 0
+    over(raw)
+    assert unpause(raw) == 2
+
+
+def test_what_was_held_a_moment_too_late_goes_on_all_the_same(raw: RawDatabase) -> None:
+    """A worker that had not heard of the resume: nothing is stranded."""
+    ids = register()
+    assert hold(raw) == ids
+    assert unpause(raw) == 1
+
+
+def test_a_limited_job_asks_to_be_let_in_again(raw: RawDatabase) -> None:
+    ids = register(2)
+    hold(raw)
+    raw.query("UPDATE pgjobs_job SET limit_key = 'k' WHERE id = %s", [ids[0]])
+    unpause(raw)
+    assert [job(i).hold for i in ids] == ["limited", None]
+
+
+def test_names_that_are_still_paused_cost_no_look_at_their_jobs(raw: RawDatabase) -> None:
+    """Each second, whatever is held: one index probe a name."""
+    register(2000)
+    register(3, name="other.job")
+    hold(raw, 3000)
+    pausing.pause_job("test.job")
+    raw.query("ANALYZE pgjobs_job")
+    assert unpause(raw) == 3
+    raw.query("SELECT pg_stat_force_next_flush()")
+    fetched = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'pgjobs_job_held'"
+    before = raw.value(fetched)
+    assert unpause(raw) == 0
+    raw.query("SELECT pg_stat_force_next_flush()")
+    assert raw.value(fetched) - before < 100
+
+
+def test_many_go_on_in_batches_and_no_rescue_waits_for_all_of_them(
+    raw: RawDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W31: no giant transaction; and several workers share them."""
+    monkeypatch.setattr(resuming, "BATCH", 10)
+    register(35)
+    hold(raw, 100)
+    seen: list[int] = []
+    whole = store.unpause_jobs
+
+    def counted(db: store.Database, *, limit: int) -> list[store.Released]:
+        seen.append(limit)
+        return whole(db, limit=limit)
+
+    monkeypatch.setattr(store, "unpause_jobs", counted)
+    assert unpause(raw) == 35
+    assert seen == [10] * 4
+    monkeypatch.setattr(resuming, "AGAIN_SECONDS", -1.0)
+    assert unpause(raw) == 0, "out of time"
+
+
+def test_several_let_them_go_at_once(raw: RawDatabase, db_connection: Any, background: Background) -> None:
+    ids = register(500)
+    hold(raw, 500)
+    done = [asked.result(patience(20)) for asked in [background(unpause, db_connection()) for _ in range(4)]]
+    assert sum(done) == 500
+    assert sorted(claim(raw, 1000).ids) == ids
+
+
+@pytest.mark.parametrize("kind", ["cancel", "abandon", "retry", "release", "reschedule"])
+def test_steering_of_a_paused_job(raw: RawDatabase, kind: str) -> None:
+    """A held job is unclaimed: it can be cancelled, given up and moved; there is nothing to retry or release."""
+    ids = register()
+    pausing.pause_job("test.job")
+    hold(raw)
+    options: dict[str, Any] = {"delay": 60} if kind == "reschedule" else {}
+    steered = getattr(Job.objects.filter(pk__in=ids), kind)(**options)
+    left = {"cancel": "cancelled", "abandon": "abandoned"}.get(kind, "paused")
+    assert job(ids[0]).state == left
+    if kind in ("retry", "release"):
+        assert (steered.changed, steered.skipped) == (0, {"paused": 1})
+    else:
+        assert (steered.changed, steered.skipped) == (1, {})
+
+
+def test_a_callback_of_a_paused_job_waits_as_well(raw: RawDatabase) -> None:
+    """No code of it starts; its start is not counted either."""
+    ids = register()
+    raw.query("UPDATE pgjobs_job SET ending = 'abandoned', attempt = 2 WHERE id = ANY (%s)", [ids])
+    hold(raw)
+    row = job(ids[0])
+    assert (row.state, row.ending, row.attempt, row.ending_attempt) == ("paused", "abandoned", 2, 0)
+    unpause(raw)
+    assert claim(raw).jobs[0].ending == "abandoned"
+
+
+def test_a_job_that_was_cancelled_after_its_claim_is_not_held(raw: RawDatabase) -> None:
+    """A54: it must not go back into the queue; its worker ends it instead."""
+    register()
+    claimed = claim(raw)
+    Job.objects.filter(pk__in=claimed.ids).cancel()
+    assert store.hold_jobs(raw, claimed.ends(reason="x")) == []
+    assert job(claimed.ids[0]).state == "running"
+
+
+def test_run_jobs_leaves_alone_what_is_paused(raw: RawDatabase) -> None:
+    """As a worker would."""
+    ids = register(2) + register(queue="mail")
+    pausing.pause_queue("default")
+    assert run_jobs().ran == ids[2:]
+    pausing.resume_queue("default")
+    pausing.pause_job("test.job")
+    assert run_jobs().ran == []
+    pausing.resume_job("test.job")
+    assert run_jobs().ran == ids[:2]
+
+
+def test_a_pause_and_its_end_are_heard_of_at_the_commit(raw: RawDatabase, other: RawDatabase) -> None:
+    raw.query("LISTEN pgjobs")
+    pausing.pause_queue("mail")
+    pausing.resume_queue("mail")
+    pausing.resume_queue("mail")
+    wait_until(lambda: raw.query("SELECT 1"), 5, "an answer")
+    heard = [notice.payload for notice in raw.raw.notifies(timeout=1.0)]
+    assert heard == ["pauses", "pauses"], "nothing is told of what was not paused"
+
+
+def test_the_words_of_a_held_job(raw: RawDatabase) -> None:
+    pausing.pause_job("test.job", by="anna", reason="no")
+    assert store.read_pauses(raw).names["test.job"] == "Jobs of this name are paused by anna: no"
+    pausing.pause_job("test.job")
+    assert store.read_pauses(raw).names["test.job"] == "Jobs of this name are paused."

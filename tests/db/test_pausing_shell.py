@@ -1,0 +1,106 @@
+"""``manage.py pgjobs pause`` and ``resume``: what is paused, what is said, and the exit status."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_pgjobs import job as define
+from django_pgjobs import pausing
+from django_pgjobs.registry import registry
+from tests.plugins.fix_db import RawDatabase
+
+
+def send() -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def known() -> Iterator[None]:
+    with registry.isolated():
+        define(name="mail.send")(send)
+        yield
+
+
+def pgjobs(*arguments: object) -> tuple[int, str]:
+    """Run a subcommand: (exit status, what it printed)."""
+    out = StringIO()
+    try:
+        call_command("pgjobs", *map(str, arguments), stdout=out)
+    except SystemExit as end:
+        return int(end.code or 0), out.getvalue()
+    return 0, out.getvalue()
+
+
+def test_queues_and_jobs_are_paused_and_resumed(raw: RawDatabase) -> None:
+    status, told = pgjobs("pause", "mail", "bulk", "--job", "mail.send", "--by", "anna", "--reason", "server\nmoves")
+    assert (status, told) == (
+        0,
+        "paused queue mail until it is resumed by anna: server moves\n"
+        "paused queue bulk until it is resumed by anna: server moves\n"
+        "paused job mail.send until it is resumed by anna: server moves\n",
+    )
+    assert [(state.kind, state.name, state.reason) for state in pausing.paused()] == [
+        ("queue", "bulk", "server\nmoves"), ("queue", "mail", "server\nmoves"), ("job", "mail.send", "server\nmoves"),
+    ]  # fmt: skip
+    assert pgjobs("resume", "mail", "--job", "mail.send") == (0, "resumed queue mail\nresumed job mail.send\n")
+    assert pgjobs("resume", "mail", "bulk") == (1, "queue mail was not paused\nresumed queue bulk\n")
+    assert pausing.paused() == []
+
+
+def test_until_when(raw: RawDatabase) -> None:
+    pgjobs("pause", "a", "--until", "2070-01-31T08:00+01:00")
+    pgjobs("pause", "b", "--for", "2h")
+    a, b = pausing.paused()
+    assert a.until == datetime(2070, 1, 31, 7, tzinfo=UTC)
+    assert b.until is not None
+    assert 7100 < (b.until - b.paused_at).total_seconds() <= 7200
+
+
+def test_who_is_the_user_of_the_shell(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(getpass, "getuser", lambda: "carol")
+    pgjobs("pause", "mail")
+    assert pausing.paused()[0].paused_by == "carol"
+
+
+def test_the_list_and_its_json(raw: RawDatabase) -> None:
+    assert pgjobs("pause", "--list") == (0, "Nothing is paused.\n")
+    status, told = pgjobs("pause", "mail", "--by", "anna", "--for", "60", "--format", "json")
+    state = pausing.paused()[0]
+    assert state.until is not None
+    expected = {
+        "kind": "queue", "name": "mail", "by": "anna", "reason": "", "paused_at": state.paused_at.isoformat(),
+        "until": state.until.isoformat(),
+    }  # fmt: skip
+    assert (status, json.loads(told)) == (0, {"paused": [expected]})
+    assert json.loads(pgjobs("pause", "--list", "--format", "json")[1]) == {"paused": [expected]}
+    status, told = pgjobs("resume", "mail", "other", "--format", "json")
+    resumed = [{"kind": "queue", "name": name, "was_paused": name == "mail"} for name in ("mail", "other")]
+    assert (status, json.loads(told)) == (1, {"resumed": resumed})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["pause"], "Say what"),
+        (["resume"], "Say what"),
+        (["pause", "no good"], "no queue 'no good'"),
+        (["pause", "mail", "--job", "mail.sent"], "did you mean 'mail.send'"),
+        (["pause", "mail", "--until", "2001-01-01T00:00Z"], "passed already"),
+        (["pause", "mail", "--until", "tomorrow"], "no instant"),
+        (["pause", "mail", "--until", "2070-02-30"], "no instant"),
+        (["pause", "mail", "--for", "x"], "no age"),
+        (["pause", "mail", "--for", "0"], "a time from now"),
+        (["pause", "mail", "--for", "1h", "--until", "2070-01-01T00:00Z"], "not allowed with"),
+        (["pause", "mail", "--database", "elsewhere"], "no database alias"),
+    ],
+)
+def test_what_is_wrong_is_told_and_pauses_nothing(raw: RawDatabase, arguments: list[str], words: str) -> None:
+    with pytest.raises(CommandError, match=words):
+        pgjobs(*arguments)
+    assert pausing.paused() == []
