@@ -16,6 +16,7 @@ class SetStorageParameters(Operation):
     """Set storage parameters of a model's table, and of one of its indexes.
 
     ``parameters``: name → value, as in ``ALTER TABLE … SET`` (PostgreSQL manual, CREATE TABLE, Storage Parameters).
+    ``former``: what an earlier migration has set them to; backwards they are that again, the others are reset.
     """
 
     reduces_to_sql = True
@@ -27,11 +28,13 @@ class SetStorageParameters(Operation):
         parameters: Mapping[str, Any],
         index: str = "",
         index_parameters: Mapping[str, Any] | None = None,
+        former: Mapping[str, Any] | None = None,
     ) -> None:
         self.model_name = model_name
         self.parameters = dict(parameters)
         self.index = index
         self.index_parameters = dict(index_parameters or {})
+        self.former = dict(former or {})
 
     def state_forwards(self, app_label: str, state: Any) -> None:
         """Storage parameters are no part of the models' state."""
@@ -41,8 +44,11 @@ class SetStorageParameters(Operation):
         self._alter(app_label, schema_editor, to_state, "SET", lambda item: f"{item[0]} = {item[1]}")
 
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
-        """Reset the parameters."""
+        """Reset the parameters, and set those again that have a former value."""
         self._alter(app_label, schema_editor, from_state, "RESET", lambda item: str(item[0]))
+        if self.former:
+            before = SetStorageParameters(self.model_name, self.former)
+            before.database_forwards(app_label, schema_editor, from_state, from_state)
 
     def describe(self) -> str:
         """Say what it does."""

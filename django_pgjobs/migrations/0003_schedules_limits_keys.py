@@ -5,6 +5,7 @@ import django.db.models.functions.datetime
 from django.db import migrations, models
 
 import django_pgjobs.fields
+from django_pgjobs.operations import SetStorageParameters
 
 
 class Migration(migrations.Migration):
@@ -271,4 +272,6 @@ class Migration(migrations.Migration):
             model_name="storedresult",
             index=models.Index(fields=["stored_at"], name="pgjobs_stored_result_age"),
         ),
+        # With 50 one claim in ten found no room on its page: docs/adr/0019.
+        SetStorageParameters("Job", {"fillfactor": 45}, former={"fillfactor": 50}),
     ]

@@ -130,10 +130,18 @@ def test_the_generated_column_is_as_it_was_frozen(committed: None) -> None:
 def test_the_storage_parameters_are_set(committed: None) -> None:
     """A page needs room for the second version of each row, or no claim is heap-only."""
     job = options_of("pgjobs_job")
-    assert job["fillfactor"] == "50"
+    assert job["fillfactor"] == "45"
     assert job["autovacuum_vacuum_cost_delay"] == "0"
     assert options_of("pgjobs_job_claim_order") == {"deduplicate_items": "off"}
     assert options_of("pgjobs_claim")["autovacuum_vacuum_threshold"] == "1000"
+
+
+def test_backwards_a_page_has_as_much_room_as_before(migrated: None) -> None:
+    """Not the default of 100, which no claim would survive heap-only."""
+    migrate("pgjobs", "0002")
+    assert options_of("pgjobs_job")["fillfactor"] == "50"
+    migrate("pgjobs")
+    assert options_of("pgjobs_job")["fillfactor"] == "45"
 
 
 def test_another_kind_of_database_migrates_and_has_no_table_of_ours(committed: None) -> None:
