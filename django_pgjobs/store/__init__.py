@@ -56,7 +56,7 @@ from django_pgjobs.store.ends import (
 )
 from django_pgjobs.store.explaining import MOST_AHEAD, Facts, read_why
 from django_pgjobs.store.firing import DeclaredCron
-from django_pgjobs.store.gating import count_unfinished, lock_queues
+from django_pgjobs.store.gating import BEFORE_ALL, ListedJob, count_unfinished, list_queue, lock_queues
 from django_pgjobs.store.keeping import (
     Flag,
     Identity,
@@ -112,6 +112,7 @@ from django_pgjobs.store.steering import (
 from django_pgjobs.store.vacuuming import VACUUMS, Dead, is_waited_for, read_dead
 
 __all__ = [
+    "BEFORE_ALL",
     "BEGINNING",
     "COPY_FROM_JOBS",
     "INLINE_PAYLOAD_BYTES",
@@ -132,6 +133,7 @@ __all__ = [
     "Flag",
     "Identity",
     "KeyHolder",
+    "ListedJob",
     "Moved",
     "NewJob",
     "Pair",
@@ -173,6 +175,7 @@ __all__ = [
     "list_claims",
     "list_pairs",
     "list_prunable",
+    "list_queue",
     "lock_queues",
     "mark_ending",
     "mark_waited",

@@ -1,14 +1,28 @@
-"""A queue of bounded capacity: who may count it now, and how many unfinished jobs it has."""
+"""A queue seen from its producers: who may count it now, how many unfinished jobs it has, and which."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
+from datetime import datetime
+from typing import NamedTuple
 
 from django_pgjobs.store.database import Database
 
 LOCK_CLASS = 0x706A71
 """The first half of our advisory locks' numbers ("pjq"), so that they meet nobody else's."""
+
+
+class ListedJob(NamedTuple):
+    """An unfinished job of a queue: its start, its id, and whether it is waiting, runnable or running."""
+
+    run_at: datetime
+    id: int
+    label: str
+
+
+BEFORE_ALL = "-infinity", 0
+"""The place before the first job of a queue."""
 
 
 def lock_queues(db: Database, queues: Iterable[str]) -> str:
@@ -24,6 +38,12 @@ def lock_queues(db: Database, queues: Iterable[str]) -> str:
 def count_unfinished(db: Database, queues: Iterable[str], *, most: int) -> dict[str, int]:
     """Return how many unfinished jobs each queue has; of more than ``most`` it says ``most`` or more."""
     return dict(db.fetch("count_unfinished", {"queues": sorted(queues), "most": most}))
+
+
+def list_queue(db: Database, queue: str, *, after: tuple[datetime | str, int], limit: int) -> list[ListedJob]:
+    """Return the next unfinished jobs of a queue after (run_at, id), in that order."""
+    params = {"queue": queue, "run_at": after[0], "id": after[1], "limit": limit}
+    return [ListedJob(*row) for row in db.fetch("list_queue", params)]
 
 
 def _signed(number: int) -> int:

@@ -1,0 +1,196 @@
+"""A queue as its producers see it: what is in it, what one of its jobs is, and cancelling one.
+
+::
+
+    mail = Queue("mail")
+    mail.status("welcome:7").state   # "waiting"
+    mail.cancel("welcome:7")
+    for run_at, id, label in mail.list(): ...
+
+It knows unfinished jobs only: one that has ended has left the queue. Where the setting ``REGISTRATION_RATE`` names the
+queue, each of these takes tokens out of the same bucket as registering does. Who wants more, or other queues' jobs,
+reads ``Job.objects``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from django.apps import apps
+from django.db import connections, router
+from django.db.models import BooleanField, ExpressionWrapper, Q
+from django.db.models.functions import Now
+
+from django_pgjobs import options, payload, store
+from django_pgjobs.buckets import of_this_process
+from django_pgjobs.conf import get_conf
+from django_pgjobs.context import JobContext
+from django_pgjobs.exceptions import InvalidJob, JobDoesNotExist, UnreadablePayload
+from django_pgjobs.jobs import JobDefinition
+from django_pgjobs.models import Job
+from django_pgjobs.options import BackoffRule, InvalidOption
+from django_pgjobs.quotas import Rate
+from django_pgjobs.registry import registry
+from django_pgjobs.states import JobState
+from django_pgjobs.steering import Steered
+from django_pgjobs.store import ListedJob
+
+WAITING: Final = "waiting"
+RUNNABLE: Final = "runnable"
+RUNNING: Final = "running"
+
+PAGE = 1000
+"""Jobs that ``list`` reads at once."""
+
+_DUE = ExpressionWrapper(Q(run_at__lte=Now()), output_field=BooleanField())
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """An unfinished job of a queue, as it was when it was read.
+
+    ``state``: *waiting* until it is due and while it is held, *runnable* when a worker may take it, *running*.
+    ``arguments``: name → value as registered, sensitive ones hidden; None where this process cannot read them.
+    ``app``: label of the app that declares the job, empty if there is none. ``timeout``: seconds, None for unlimited.
+    ``attempt``: charged starts so far. ``remaining_attempts``: starts that are left, one that runs included.
+    ``backoff``: of this process's code; None where it does not know the job.
+    """
+
+    id: int
+    key: str | None
+    name: str
+    app: str
+    queue: str
+    arguments: Mapping[str, Any] | None
+    description: str
+    registered_at: datetime
+    run_at: datetime
+    state: Literal["waiting", "runnable", "running"]
+    timeout: float | None
+    attempt: int
+    max_attempts: int
+    remaining_attempts: int
+    backoff: BackoffRule | None
+
+
+class Queue:
+    """One queue, by its name or by the context of a job that runs in it; ``database`` is an alias.
+
+    Raises ``InvalidJob`` for a queue that cannot be, or that ``QUEUES`` does not allow, and for an unknown alias.
+    """
+
+    def __init__(self, queue: str | JobContext, database: str | None = None) -> None:
+        try:
+            self.name = options.check_queue(queue.queue if isinstance(queue, JobContext) else queue)
+            options.check_allowed_queue(self.name, get_conf().queues)
+        except InvalidOption as error:
+            raise InvalidJob(str(error)) from None
+        self.database = database or router.db_for_write(Job)
+        if self.database not in connections.settings:
+            raise InvalidJob(f"there is no database {self.database!r}")
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name}>"
+
+    def status(self, job: int | str) -> QueuedJob:
+        """Return an unfinished job of this queue, by its id or by the key it holds.
+
+        Waits for tokens, several times. Raises ``JobDoesNotExist``, also for a job that has ended, and ``RateLimited``.
+        """
+        if rate := self._rate():
+            of_this_process.take_patiently(self.name, rate, rate.status)
+        return _queued(self._find(job))
+
+    def list(self) -> Iterator[ListedJob]:
+        """Return this queue's unfinished jobs as (run_at, id, label), by time, then id.
+
+        Waits for tokens, several times, and raises ``RateLimited``. The jobs are read a page at a time while one
+        iterates: what changes meanwhile may be missed, or be seen at its new time.
+        """
+        if rate := self._rate():
+            of_this_process.take_patiently(self.name, rate, rate.list)
+        return self._pages()
+
+    def cancel(self, job: int | str, *, by: object = None, reason: str = "") -> Steered:
+        """Cancel an unfinished job of this queue, by its id or by the key it holds; see ``Job.cancel``.
+
+        One that nobody has claimed never runs. One that runs goes on and is told; a failure is not retried then.
+        Raises ``JobDoesNotExist``, also for a job that has ended, and ``RateLimited`` at once. May be repeated. What it
+        returns says *busy* when somebody else kept the job's row locked: it is not cancelled then.
+        """
+        if rate := self._rate():
+            of_this_process.take({self.name: (rate, rate.cancel)})
+        found = self._find(job)
+        steered: Steered = found.cancel(mode="ask", by=by, reason=reason)
+        if steered.skipped.keys() & _GONE:
+            raise JobDoesNotExist(self._missing(job))
+        return steered
+
+    def _rate(self) -> Rate | None:
+        return get_conf().registration_rate.of(self.name)
+
+    def _find(self, job: int | str) -> Any:
+        if isinstance(job, bool) or not isinstance(job, int | str):
+            raise TypeError(f"a job is named by its id or its key, not by {job!r}")
+        which = {"pk": job} if isinstance(job, int) else {"unique_key": job}
+        jobs = Job._base_manager.using(self.database)
+        found = jobs.filter(queue=self.name, finished_at=None, **which).annotate(due=_DUE).first()
+        if found is None:
+            raise JobDoesNotExist(self._missing(job))
+        return found
+
+    def _missing(self, job: int | str) -> str:
+        return f"Queue {self.name!r} has no unfinished job {job!r}."
+
+    def _pages(self) -> Iterator[ListedJob]:
+        db = store.on(self.database)
+        after: tuple[datetime | str, int] = store.BEFORE_ALL
+        while page := store.list_queue(db, self.name, after=after, limit=PAGE):
+            yield from page
+            if len(page) < PAGE:
+                return
+            after = page[-1].run_at, page[-1].id
+
+
+_GONE = {JobState.SUCCEEDED, JobState.CANCELLED, JobState.ABANDONED, "unknown"}
+
+
+def _queued(job: Any) -> QueuedJob:
+    definition = registry.find(job.name)
+    running = job.state == JobState.RUNNING
+    return QueuedJob(
+        id=job.pk,
+        key=job.key,
+        name=job.name,
+        app=_app(definition),
+        queue=job.queue,
+        arguments=_arguments(definition, job.payload),
+        description=job.description,
+        registered_at=job.created_at,
+        run_at=job.run_at,
+        state=RUNNING if running else RUNNABLE if job.state == JobState.READY and job.due else WAITING,
+        timeout=job.timeout_seconds,
+        attempt=job.attempt,
+        max_attempts=job.max_attempts,
+        remaining_attempts=max(job.max_attempts - job.attempt + running, 0),
+        backoff=definition.backoff if definition else None,
+    )
+
+
+def _app(definition: JobDefinition[..., Any] | None) -> str:
+    app = apps.get_containing_app_config(definition.func.__module__) if definition else None
+    return app.label if app else ""
+
+
+def _arguments(definition: JobDefinition[..., Any] | None, stored: Any) -> Mapping[str, Any] | None:
+    if definition is None:
+        return None
+    try:
+        args, kwargs = definition.load(json.dumps(stored))
+    except UnreadablePayload:
+        return None
+    return payload.redact(definition.signature, args, kwargs, definition.sensitive)
