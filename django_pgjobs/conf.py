@@ -377,6 +377,12 @@ class Conf:
     (3), ``"cancel"`` (3), ``"status"`` (1), ``"list"`` (1). Without tokens registering raises ``RateLimited``.
     """
 
+    bypass_workers: int = _setting(4, _whole(1, 1000))
+    """Jobs that one process runs at once in its own threads, where they are registered with ``bypass=True``."""
+
+    bypass_exit_seconds: float = _setting(10.0, _seconds())
+    """How long a process that exits waits for such jobs; what runs then is lost."""
+
     default_max_attempts: int = _setting(5, _whole(1, 1_000_000))
     """Attempts of a job that does not say ``max_attempts``."""
 

@@ -7,6 +7,7 @@
     ├── QueueFull             the queue holds as many unfinished jobs as it may
     ├── RateLimited           this process has registered too fast
     ├── DuplicateJob          the key of a registration is taken, and it asked to be told
+    ├── NoWorkerAvailable     all local workers are busy with jobs that bypass the queue
     ├── UnknownJob            a row names a definition this process does not have
     ├── UnreadablePayload     a stored payload cannot be read or no longer fits the signature
     ├── JobDoesNotExist
@@ -78,6 +79,10 @@ class DuplicateJob(PgJobsError):
         self.queue = queue
         who = "Another job" if existing_id is None else f"Job {existing_id}"
         super().__init__(message or f"{who} has the key {key!r} in queue {queue!r}.")
+
+
+class NoWorkerAvailable(PgJobsError):
+    """All local workers of this process are busy, so the job was not run, and it was not queued."""
 
 
 class UnknownJob(PgJobsError):

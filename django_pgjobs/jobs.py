@@ -126,7 +126,8 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         ``run_at`` (aware datetime) or ``delay`` (seconds or ``timedelta``, on the database's clock), ``queue``,
         ``priority``, ``timeout`` (None for unlimited), ``max_attempts``, ``database`` (alias); ``key`` and
         ``idempotency_key`` (a text, a callable of the arguments, or None for none), ``key_scope``, ``on_conflict``.
-        Raises ``InvalidJob``.
+        ``bypass=True`` runs the job at once in a thread of this process, once, and stores nothing. Raises
+        ``InvalidJob``.
         """
         return BoundOptions(self, _checked(self, {}, options))
 
@@ -304,6 +305,7 @@ def _checked(
 ) -> dict[str, Any]:
     """Return the options of ``before`` and ``given`` together. Raises ``InvalidJob``, ceilings included."""
     try:
+        checks.check_bypass({**before, **given})
         merged = {**before, **checks.checked_register_options(given)}
     except InvalidOption as error:
         raise InvalidJob(f"job {definition.name!r}: {error}") from None

@@ -31,6 +31,8 @@ NAME_LIMIT = 200
 PRIORITIES = range(-100, 101)
 LEAST_TIMEOUT_SECONDS = 0.001
 
+BYPASSED = "what bypasses the queue runs at once, once, and is not stored"
+
 Duration = float | timedelta
 RetryRule = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 BackoffRule = Backoff | Callable[[BaseException, int], Duration | None]
@@ -71,6 +73,7 @@ class RegisterOptions(TypedDict, total=False):
     key_scope: ScopeOption | Window | timedelta
     on_conflict: ConflictOption
     idempotency_key: Key | None
+    bypass: bool
 
 
 def wall_clock() -> datetime:
@@ -94,6 +97,7 @@ class Plan:
     key_scope: Scope = KeyScope.UNTIL_FINISHED
     on_conflict: OnConflict = OnConflict.EXISTING
     idempotency_key: Key | None = None
+    bypass: bool = False
 
     @property
     def has_keys(self) -> bool:
@@ -113,6 +117,9 @@ class Plan:
         if isinstance(self.key, str):
             keys.check_pattern(self.key, self.conf.key_pattern)
         self._check_start()
+        if self.bypass and self.has_keys:
+            key = "idempotency_key" if self.key is None else "key"
+            raise InvalidOption(f"{key} and bypass exclude each other: {BYPASSED}; say {key}=None")
         return self
 
     def check_backoff(self, backoff: BackoffRule) -> None:
@@ -248,8 +255,20 @@ REGISTER_CHECKS: dict[str, Callable[[object], object]] = {
     "key_scope": keys.check_scope,
     "on_conflict": keys.check_on_conflict,
     "idempotency_key": lambda value: keys.check_key("idempotency_key", value),
+    "bypass": lambda value: check_flag("bypass", value),
 }
 _NONE_MEANS_NOT_GIVEN = frozenset({"run_at", "delay", "database"})
+
+
+WITH_BYPASS = frozenset({"bypass", "queue", "timeout"})
+"""What a job that bypasses the queue can still be told."""
+
+
+def check_bypass(given: Mapping[str, Any]) -> None:
+    """Refuse what has no meaning for a job that runs at once, once, and is not stored."""
+    for option, value in given.items() if given.get("bypass") is True else ():
+        if option not in WITH_BYPASS and value is not None:
+            raise InvalidOption(f"{option} and bypass exclude each other: {BYPASSED}")
 
 
 def checked_register_options(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,19 +14,20 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections, router
 from django.db.models.base import ModelState
 from django.db.models.signals import ModelSignal, post_init, pre_init
+from django.utils import timezone
 
-from django_pgjobs import gates, keys, store
+from django_pgjobs import gates, keys, localpool, store
 from django_pgjobs.clock import monotonic
 from django_pgjobs.conflicts import insert_all, insert_one
-from django_pgjobs.exceptions import InvalidJob, UnstorableResult
+from django_pgjobs.exceptions import InvalidJob, NoWorkerAvailable, UnstorableResult
 from django_pgjobs.middleware import capture_headers
 from django_pgjobs.options import InvalidOption, did_you_mean
 from django_pgjobs.payload import encode_payload, encode_result
@@ -70,6 +71,8 @@ def register_one(row: Row) -> Job:
 
     Raises ``InvalidJob``, ``DuplicateJob``, what a gate raises, and what the database raises.
     """
+    if row.plan.bypass:
+        return _bypass(row)
     connection = _connection(row.plan.database)
     new = new_job(row, _headers(row.plan.conf))
     _warn_of_foreign_transaction(connection, new.name)
@@ -135,6 +138,28 @@ def _insert_all(alias: str, batch: Batch, *, notify: bool) -> tuple[list[int], C
     return ids, frozenset(fresh)
 
 
+def _not_ready(new: store.NewJob) -> None:
+    raise RuntimeError("jobs run when Django's apps are ready")
+
+
+run_bypassed: Callable[[store.NewJob], None] = _not_ready
+"""Runs a job that is not stored, in the calling thread. The app's ``ready`` puts it here: it is a room above."""
+
+
+def _bypass(row: Row) -> Job:
+    """Start a job in a local worker and return it, unsaved. Raises ``InvalidJob`` and ``NoWorkerAvailable``."""
+    conf = row.plan.conf
+    new = new_job(row, _headers(conf))
+    call = partial(run_bypassed, new)
+    if not localpool.of_this_process.submit(call, limit=conf.bypass_workers, exit_seconds=conf.bypass_exit_seconds):
+        raise NoWorkerAvailable
+    now = timezone.now()
+    job = _job(None, new, {"id": None, "run_at": now, "created_at": now, "attempt": 1, "max_attempts": 1})
+    job.__dict__["state"] = "running"
+    job._state.adding = True
+    return job
+
+
 @dataclass(slots=True)
 class Batch:
     """Many registrations, encoded; ``senders`` are their definitions if somebody listens, else empty.
@@ -160,6 +185,8 @@ def _encode(rows: Iterable[Row], headers: str | None, databases: set[str | None]
     listened = bool(job_registered.receivers)
     plan: Plan | None = None
     for row in rows:
+        if row.plan.bypass:
+            raise InvalidJob(f"row {len(batch.new)}: register_many stores jobs, and bypass=True would store nothing")
         try:
             batch.new.append(new_job(row, headers))
         except InvalidJob as error:
@@ -325,7 +352,7 @@ def _blank() -> dict[str, Any]:
     return {field.attname: None if field.null else field.db_default for field in fields} | {"state": "ready"}
 
 
-def _job(alias: str, new: store.NewJob, stored: dict[str, Any]) -> Job:
+def _job(alias: str | None, new: store.NewJob, stored: dict[str, Any]) -> Job:
     values = {
         **_blank(),
         "name": new.name,

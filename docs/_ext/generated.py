@@ -585,6 +585,7 @@ OPTION_TEXTS = {
     " `DuplicateJob`",
     "idempotency_key": "given like a key: of the jobs of one name and key only the first that succeeds runs, the others"
     " return its result",
+    "bypass": "True runs the job at once in a thread of this process, once, and stores nothing",
 }
 
 

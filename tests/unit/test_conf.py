@@ -51,6 +51,8 @@ DEFAULTS: dict[str, Any] = {
     "backoff_factor_bounds": (0.0, 1000.0),
     "capacity": {"said": {}},
     "registration_rate": {"said": {}},
+    "bypass_workers": 4,
+    "bypass_exit_seconds": 10.0,
     "default_max_attempts": 5,
     "default_timeout_seconds": 1800.0,
     "default_backoff": Backoff(15, factor=4, limit=3600, jitter=0.1),

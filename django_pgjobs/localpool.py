@@ -1,0 +1,88 @@
+"""The local workers of this process: threads for calls that bypass the queue, so many at once and no more.
+
+Layer 0: knows no job. A call has a thread of its own, started when it comes and gone when it ends, so there is nothing
+to inherit: a forked process begins with all its places free. Nothing waits for a place. Threads are daemons: at the
+interpreter's exit what still runs gets a limited time, and is lost after it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Callable
+
+log = logging.getLogger("django_pgjobs")
+
+
+class LocalPool:
+    """At most ``limit`` calls at once; the limit is said with each call, since settings may change."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every call: it was another process's."""
+        self._idle = threading.Condition()
+        self._running = 0
+        self._exit_seconds = 0.0
+        self._waits_at_exit = False
+
+    @property
+    def running(self) -> int:
+        """How many calls run now."""
+        return self._running
+
+    def submit(self, call: Callable[[], None], *, limit: int, exit_seconds: float) -> bool:
+        """Run ``call`` in a thread at once; return False, doing nothing, where ``limit`` calls run already.
+
+        ``exit_seconds``: how long the interpreter's exit waits for it.
+        """
+        with self._idle:
+            if self._running >= limit:
+                return False
+            self._running += 1
+            self._exit_seconds = exit_seconds
+        try:
+            threading.Thread(target=self._run, args=(call,), name="pgjobs-bypass", daemon=True).start()
+        except RuntimeError as error:
+            self._leave()
+            log.error("local worker cannot be started: %s", error)
+            return False
+        self._wait_at_exit()
+        return True
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until nothing runs, at most so many seconds; return whether nothing runs."""
+        with self._idle:
+            return self._idle.wait_for(lambda: not self._running, timeout)
+
+    def _run(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException:
+            log.exception("local worker failed")
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        with self._idle:
+            self._running -= 1
+            self._idle.notify_all()
+
+    def _wait_at_exit(self) -> None:
+        if not self._waits_at_exit:
+            self._waits_at_exit = True
+            atexit.register(self._leave_process, os.getpid())
+
+    def _leave_process(self, pid: int) -> None:
+        # A forked child inherits the registration, not the threads.
+        if os.getpid() == pid and not self.wait(self._exit_seconds):
+            log.error("process exits, jobs that bypassed the queue are lost running=%d", self._running)
+
+
+of_this_process = LocalPool()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=of_this_process.reset)
