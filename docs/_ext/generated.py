@@ -601,6 +601,62 @@ def job_options() -> str:
     )
 
 
+OPTION_BOUNDS = {
+    "name": ("1 to 200 printable characters, no spaces around; not in `__main__`", "`module.qualname`", ""),
+    "aliases": ("as `name`, each", "none", ""),
+    "queue": ("1 to 100 of A-Z a-z 0-9 _ . : -", "`default`", "QUEUES"),
+    "priority": ("whole number from −100 to 100", "0", ""),
+    "max_attempts": ("whole number from 1 to the setting", "DEFAULT_MAX_ATTEMPTS", "MAX_ATTEMPTS_CEILING"),
+    "backoff": (
+        "a `Backoff`: base from 0 to the setting, factor above 0 and within the setting, limit from 0, jitter from 0 to 1;"
+        " or a callable that takes two",
+        "DEFAULT_BACKOFF",
+        "BACKOFF_BASE_CEILING_SECONDS, BACKOFF_FACTOR_BOUNDS",
+    ),
+    "retry_on": ("exception types, or a callable that takes one", "every exception", ""),
+    "give_up_on": ("exception types, or a callable that takes one", "none", ""),
+    "timeout": ("from 0.001 seconds to the setting, or None", "DEFAULT_TIMEOUT_SECONDS", "TIMEOUT_CEILING_SECONDS"),
+    "takes_context": ("True or False", "False", ""),
+    "store_result": ("True or False", "True", "RESULT_LIMIT_BYTES"),
+    "sensitive": ("names of arguments that there are", "none", ""),
+    "cron": ("a `Cron`, or several", "none", ""),
+    "run_at": (
+        "aware instant, not later than so many days and, if set, not earlier than so many seconds ago; not with `delay`",
+        "now",
+        "RUN_AT_CEILING_DAYS, PAST_RUN_AT_SECONDS",
+    ),
+    "delay": ("from 0 seconds to so many days; not with `run_at`", "0", "RUN_AT_CEILING_DAYS"),
+    "database": ("an alias of `DATABASES` that is PostgreSQL", "the router's", ""),
+    "key": ("1 to 200 printable characters that match the setting, or a callable that makes them", "none", "KEY_PATTERN"),
+    "key_scope": (
+        "`until_finished`, `until_started`, a `Window` or `timedelta` of a second or more",
+        "`until_finished`",
+        "",
+    ),
+    "on_conflict": ("`existing`, `replace` or `raise`", "`existing`", ""),
+    "idempotency_key": ("1 to 200 printable characters, or a callable that makes them", "none", ""),
+    "bypass": ("True or False; True goes with `queue` and `timeout` only", "False", "BYPASS_WORKERS"),
+}
+"""Option → what it takes, its default, and the settings that bound it."""
+
+
+def option_bounds() -> str:
+    """Every option of ``@job`` and ``using``: range, default, setting."""
+
+    def linked(words: str) -> str:
+        return re.sub(r"[A-Z][A-Z]+(?:_[A-Z]+)*\b", _setting_link, words)
+
+    return _table(
+        ("option", "range", "default", "setting"),
+        [(f"`{name}`", takes, linked(default), linked(setting)) for name, (takes, default, setting) in OPTION_BOUNDS.items()],
+    )
+
+
+def _setting_link(match: re.Match[str]) -> str:
+    name = match[0]
+    return f"{{ref}}`{name} <setting-{name.lower().replace('_', '-')}>`" if name in conf_module.RULES else name
+
+
 # Speed
 
 

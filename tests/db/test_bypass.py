@@ -155,7 +155,9 @@ def test_it_runs_at_once_in_a_local_worker_and_is_stored_nowhere() -> None:
     assert (context.id, context.attempt, context.max_attempts, context.queue) == (0, 1, 1, "mail")
     assert context.timeout == 1800
     assert nothing_stored()
-    assert (registered.pk, registered._state.adding) == (None, True)
+    key: int | None = registered.pk
+    assert key is None
+    assert registered._state.adding
     assert (registered.name, registered.queue, registered.state, registered.label) == (
         send.name,
         "mail",
@@ -366,7 +368,7 @@ def test_an_option_that_means_nothing_to_it_is_refused_by_both_names(options: di
 
 def test_a_job_declared_with_a_key_bypasses_when_told_to_do_without() -> None:
     """A40: a key that is not stored would hold nobody off."""
-    with pytest.raises(InvalidJob, match="key and bypass exclude each other: .*; say key=None"):
+    with pytest.raises(InvalidJob, match=r"key and bypass exclude each other: .*; say key=None"):
         keyed.using(bypass=True).register(1)
     keyed.using(bypass=True, key=None).register(2)
     assert done() == [2]

@@ -113,6 +113,12 @@ def test_every_option_of_job_and_using_is_documented():
     assert set(JOB_CHECKS) | set(REGISTER_CHECKS) == set(made.OPTION_TEXTS)
 
 
+def test_every_option_has_its_bounds_in_the_table_and_their_settings_exist():
+    assert set(JOB_CHECKS) | set(REGISTER_CHECKS) == set(made.OPTION_BOUNDS)
+    for _takes, _default, settings in made.OPTION_BOUNDS.values():
+        assert {name for name in settings.split(", ") if name} <= set(RULES)
+
+
 def test_every_signal_is_documented_with_where_it_is_sent():
     tree = ast.parse((PACKAGE / "signals.py").read_text(encoding="utf-8"))
     names = [node.targets[0].id for node in tree.body if isinstance(node, ast.Assign)]  # type: ignore[attr-defined]
