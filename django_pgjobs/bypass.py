@@ -31,7 +31,6 @@ from django_pgjobs import attempt
 from django_pgjobs import decisions as decide
 from django_pgjobs.attempt import BODY, Item, Prepared, Told
 from django_pgjobs.conf import get_conf
-from django_pgjobs.context import JobContext
 from django_pgjobs.decisions import Decision
 from django_pgjobs.exceptions import DeadlinePassed
 from django_pgjobs.finalising import CALLBACK_OF, has_callback
@@ -67,13 +66,14 @@ class LocalDoor(Door):
     def __init__(self) -> None:
         super().__init__()
         self.connections = _mine.wrappers = []
+        self.seconds: float | None = None
 
-    async def acall(self, body: Callable[[JobContext], Awaitable[Any]], context: JobContext) -> Any:
-        """Await the job's own code until its deadline."""
-        limit = asyncio.timeout(context.remaining())
+    async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
+        """Await the job's own code for ``seconds``."""
+        limit = asyncio.timeout(self.seconds)
         try:
             async with limit:
-                return await body(context)
+                return await body(*args, **kwargs)
         except TimeoutError:
             if not limit.expired():
                 raise  # the job's own
@@ -121,8 +121,7 @@ def _call_back(new: NewJob, claim_id: str, outcome: str, decision: Decision, doo
         return
     failure = getattr(decision, "failure", None)
     item = _item(new, claim_id, CALLBACK_OF[outcome], get_conf().callback_seconds)
-    item.error = failure.summary if failure else ""
-    _attempt(item, door)
+    _attempt(item._replace(error=failure.summary if failure else ""), door)
 
 
 def _item(new: NewJob, claim_id: str, kind: str, timeout: float | None) -> Item:
@@ -146,6 +145,7 @@ def _item(new: NewJob, claim_id: str, kind: str, timeout: float | None) -> Item:
 
 def _attempt(item: Item, door: LocalDoor) -> Decision:
     told = door.told = Told()
+    door.seconds = item.timeout
     prepared = attempt.prepare(item, _ignore_progress, told, door)
     if not isinstance(prepared, Prepared):
         return prepared

@@ -135,6 +135,8 @@ class Cron:
         for option in NOT_OPTIONS:
             if call.options.get(option) is not None:
                 raise self._wrong(f"{option} makes no sense: the expression says when the job runs")
+        if call.options.get("bypass"):
+            raise self._wrong("bypass makes no sense: a schedule puts its jobs into the queue")
         self.call = call
         try:
             self._check()

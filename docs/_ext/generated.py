@@ -608,8 +608,8 @@ OPTION_BOUNDS = {
     "priority": ("whole number from −100 to 100", "0", ""),
     "max_attempts": ("whole number from 1 to the setting", "DEFAULT_MAX_ATTEMPTS", "MAX_ATTEMPTS_CEILING"),
     "backoff": (
-        "a `Backoff`: base from 0 to the setting, factor above 0 and within the setting, limit from 0, jitter from 0 to 1;"
-        " or a callable that takes two",
+        "a `Backoff`: base from 0 to the setting, factor above 0 and within the setting, limit from 0, jitter from 0"
+        " to 1; or a callable that takes two",
         "DEFAULT_BACKOFF",
         "BACKOFF_BASE_CEILING_SECONDS, BACKOFF_FACTOR_BOUNDS",
     ),
@@ -621,13 +621,18 @@ OPTION_BOUNDS = {
     "sensitive": ("names of arguments that there are", "none", ""),
     "cron": ("a `Cron`, or several", "none", ""),
     "run_at": (
-        "aware instant, not later than so many days and, if set, not earlier than so many seconds ago; not with `delay`",
+        "aware instant, not later than so many days and, if set, not earlier than so many seconds ago;"
+        " not with `delay`",
         "now",
         "RUN_AT_CEILING_DAYS, PAST_RUN_AT_SECONDS",
     ),
     "delay": ("from 0 seconds to so many days; not with `run_at`", "0", "RUN_AT_CEILING_DAYS"),
     "database": ("an alias of `DATABASES` that is PostgreSQL", "the router's", ""),
-    "key": ("1 to 200 printable characters that match the setting, or a callable that makes them", "none", "KEY_PATTERN"),
+    "key": (
+        "1 to 200 printable characters that match the setting, or a callable that makes them",
+        "none",
+        "KEY_PATTERN",
+    ),
     "key_scope": (
         "`until_finished`, `until_started`, a `Window` or `timedelta` of a second or more",
         "`until_finished`",
@@ -648,7 +653,10 @@ def option_bounds() -> str:
 
     return _table(
         ("option", "range", "default", "setting"),
-        [(f"`{name}`", takes, linked(default), linked(setting)) for name, (takes, default, setting) in OPTION_BOUNDS.items()],
+        [
+            (f"`{name}`", takes, linked(default), linked(setting))
+            for name, (takes, default, setting) in OPTION_BOUNDS.items()
+        ],
     )
 
 

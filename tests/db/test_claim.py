@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Future
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import psycopg
@@ -348,6 +348,19 @@ def test_the_next_due_instant_is_of_an_unclaimed_job_of_the_pairs(raw: RawDataba
     register(delay_seconds=100)
     register(queue="mail", delay_seconds=50)
     assert store.next_due(raw, pairs) == pytest.approx(50, abs=5)
+
+
+def test_what_is_due_already_is_claimed_and_is_nothing_to_wait_for(raw: RawDatabase) -> None:
+    """P9: a start in the past or now: no negative wait, and none of zero either while somebody else has the job."""
+    now = raw.value("SELECT statement_timestamp()")
+    ids = [*register(run_at=now - timedelta(days=400)), *register(run_at=now), *register(delay_seconds=0.0)]
+    assert store.next_due(raw, [("default", 0)]) is None
+    held = claim(raw, 10)
+    assert sorted(held.ids) == ids
+    assert store.next_due(raw, [("default", 0)]) is None
+    assert len(store.finalise_snooze(raw, held.ends(delay=0.0))) == 3
+    assert store.next_due(raw, [("default", 0)]) is None
+    assert sorted(claim(raw, 10).ids) == ids
 
 
 def test_the_row_that_makes_a_claim_fail_is_parked_alone(raw: RawDatabase) -> None:

@@ -37,9 +37,10 @@ def _profile(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def declare(**given: Any) -> JobDefinition[..., Any]:
-    def pay(user_id: int) -> None: ...
+def pay(user_id: int) -> None: ...
 
+
+def declare(**given: Any) -> JobDefinition[..., Any]:
     definition: JobDefinition[..., Any] = job(name="shop.pay", **given)(pay)
     return definition
 
@@ -141,10 +142,11 @@ def test_a_backoff_out_of_bounds_is_refused() -> None:
     assert "backoff must begin with at most 300 seconds, not 300.001" in refusal(backoff=Backoff(300.001))
     for factor in (0.999, 5.001):
         assert f"backoff must have a factor from 1 to 5, not {factor}" in refusal(backoff=Backoff(1, factor=factor))
-    for base, factor in ((-0.001, 1), (1, 0), ("5", 1), (1, "2")):
+    wrong: list[tuple[Any, Any]] = [(-0.001, 1), (1, 0), ("5", 1), (1, "2")]
+    for base, factor in wrong:
         with pytest.raises(ValueError, match="Backoff: "):
-            Backoff(base, factor)  # type: ignore[arg-type]
-    assert declare(backoff=lambda error, attempt: 10_000).backoff
+            Backoff(base, factor)
+    assert callable(declare(backoff=lambda error, attempt: 10_000).backoff)
 
 
 def test_a_declaration_that_new_settings_forbid_is_found_by_the_check(settings: Any) -> None:

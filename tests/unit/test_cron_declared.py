@@ -150,6 +150,13 @@ def test_a_start_of_its_own_contradicts_a_schedule() -> None:
     assert registry.crons() == []
 
 
+def test_a_schedule_has_jobs_that_are_stored() -> None:
+    definition = job(name="shop.report")(report)
+    with pytest.raises(InvalidJob, match="bypass makes no sense: a schedule puts its jobs into the queue"):
+        Cron("@daily", definition.using(bypass=True).bind("daily"))
+    assert registry.crons() == []
+
+
 def test_arguments_that_cannot_be_stored_are_refused_at_once() -> None:
     definition = job(name="shop.report")(report)
     with pytest.raises(InvalidJob, match=r"cron entry 'daily': job 'shop\.report': ") as caught:
