@@ -86,6 +86,7 @@ class Item(NamedTuple):
     run_at: float = 0.0
     is_async: bool = False
     cancelled: bool = False
+    extras: str | None = None
 
 
 class Told:

@@ -6,6 +6,7 @@ Made by ``attempt`` for every start of a body or callback; holds no connection a
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Callable, MutableMapping
@@ -67,6 +68,8 @@ class Facts(Protocol):
     def description(self) -> str: ...
     @property
     def run_at(self) -> float: ...
+    @property
+    def extras(self) -> str | None: ...
 
 
 class JobContext:
@@ -143,6 +146,22 @@ class JobContext:
     def run_at(self) -> datetime:
         """The instant this attempt was due, in UTC."""
         return datetime.fromtimestamp(self._facts.run_at, tz=UTC)
+
+    @property
+    def cron_entry(self) -> str | None:
+        """The name of the cron entry that registered this job, None if none did."""
+        name: str | None = self._extra("cron_entry")
+        return name
+
+    @property
+    def fire_at(self) -> datetime | None:
+        """The instant that the cron entry meant, in UTC: the same in every attempt, however late the job starts."""
+        fire = self._extra("fire_at")
+        return None if fire is None else datetime.fromisoformat(fire).astimezone(UTC)
+
+    def _extra(self, name: str) -> Any:
+        extras = self._facts.extras
+        return None if extras is None else json.loads(extras).get(name)
 
     @property
     def remaining_attempts(self) -> int:

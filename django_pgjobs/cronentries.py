@@ -102,6 +102,8 @@ class Cron:
             new = new_job(self.call.row(), None)
         except InvalidJob as error:
             raise self._wrong(error) from None
+        if new.window_seconds is not None:
+            raise self._wrong("its key has a window, but the expression says how often the job runs; use another scope")
         return store.DeclaredCron(
             name=self.name,
             job_name=new.name,

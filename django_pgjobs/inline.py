@@ -41,7 +41,7 @@ class InlineWorker:
         self.told = Told()
         self.frontier = worker.frontier()
         leader = Leader(worker.author)
-        self.duties = [*duties(leader, lambda rescued: None), pruning(leader)]
+        self.duties = [*duties(leader, lambda rescued: None, worker.options.database), pruning(leader)]
         self.keeper = Keeper(
             lambda: worker.connect("keep"),
             self,

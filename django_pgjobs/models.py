@@ -139,6 +139,11 @@ class Job(Steerable, PostgresModel):
                 condition=Q(limit_key__isnull=False, hold__isnull=True, finished_at__isnull=True),
             ),
             models.Index(
+                name="pgjobs_job_cron",
+                fields=["cron_entry"],
+                condition=Q(cron_entry__isnull=False, finished_at__isnull=True),
+            ),
+            models.Index(
                 name="pgjobs_job_held_order",
                 fields=["queue", "hold", "run_at", "id"],
                 condition=Q(hold__isnull=False, finished_at__isnull=True),
@@ -317,6 +322,7 @@ class CronEntry(PostgresModel):
     misfire = models.TextField(_("misfire policy"), db_default="once")
     overlap = models.TextField(_("overlap policy"), db_default="allow")
     created_at = models.DateTimeField(_("created at"), db_default=Now())
+    in_force_since = models.DateTimeField(_("in force since"), null=True)
     declared_at = models.DateTimeField(_("declared last at"), db_default=Now())
     missing_since = models.DateTimeField(_("not declared since"), null=True)
     last_fire_at = models.DateTimeField(_("last fire"), null=True)

@@ -58,6 +58,7 @@ def item_of(job: ClaimedJob, claim_id: str, kind: str, payload: str | None) -> I
         description=job.description,
         error=job.error,
         run_at=job.run_at.timestamp(),
+        extras=job.extras,
     )
 
 

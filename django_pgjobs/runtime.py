@@ -223,7 +223,7 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
     keeper = _keeper(worker, inbox, table, supervisor)
     leader = Leader(worker.author)
     maintained = [
-        *duties(leader, lambda rescued: inbox.post("rescued", rescued)),
+        *duties(leader, lambda rescued: inbox.post("rescued", rescued), worker.options.database),
         Duty("claims in doubt", claimer.look_up, DOUBT_SECONDS, last=True),
     ]
     maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, maintained)

@@ -9,6 +9,7 @@ from typing import Any
 
 from django_pgjobs import clock, store
 from django_pgjobs.maintenance.audit import Audit
+from django_pgjobs.maintenance.crons import CronSync, Firer, MarkMissing
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.parking import unpark
 from django_pgjobs.maintenance.pruning import Pruner
@@ -23,6 +24,8 @@ RESCUE_SECONDS = 1.0
 AUDIT_SECONDS = 1.0
 PRUNE_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
+CRON_SECONDS = 0.5
+MISSING_SECONDS = 60.0
 KEPT_SECONDS = 86_400.0
 """How long a worker that is not heard of any more is shown."""
 
@@ -64,12 +67,17 @@ class Duty:
             self.perform(db)
 
 
-def duties(leader: Leader, tell: Callable[[list[store.Rescued]], object]) -> list[Duty | Leader]:
-    """Return the duties of a worker; ``tell`` hears of what its rescues took back."""
-    found = [
+def duties(
+    leader: Leader, tell: Callable[[list[store.Rescued]], object], database: str
+) -> list[Duty | Leader | CronSync]:
+    """Return the duties of a worker of ``database``; ``tell`` hears of what its rescues took back."""
+    found: list[Duty | CronSync] = [
         Duty("rescue", Rescuer(tell), RESCUE_SECONDS),
         Duty("unpark", unpark, UNPARK_SECONDS),
         Duty("unpause", unpause, UNPAUSE_SECONDS),
+        CronSync(database, leader),
+        Duty("cron_eval", Firer(), CRON_SECONDS, leader=leader),
+        Duty("cron_missing", MarkMissing(), MISSING_SECONDS, leader=leader),
         Duty("audit", Audit(), AUDIT_SECONDS, leader=leader),
         Duty("sweep", _sweep, SWEEP_SECONDS, leader=leader, first=SWEEP_SECONDS),
         Duty("pauses", sweep, SWEEP_SECONDS, leader=leader),

@@ -56,6 +56,7 @@ class Migration(migrations.Migration):
                         db_default=django.db.models.functions.datetime.Now(), verbose_name="created at"
                     ),
                 ),
+                ("in_force_since", models.DateTimeField(null=True, verbose_name="in force since")),
                 (
                     "declared_at",
                     models.DateTimeField(
@@ -242,6 +243,14 @@ class Migration(migrations.Migration):
                 condition=models.Q(("finished_at__isnull", True), ("hold__isnull", True), ("limit_key__isnull", False)),
                 fields=["name", "limit_key", "queue"],
                 name="pgjobs_job_admitted",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("cron_entry__isnull", False), ("finished_at__isnull", True)),
+                fields=["cron_entry"],
+                name="pgjobs_job_cron",
             ),
         ),
         migrations.AddIndex(

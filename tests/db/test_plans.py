@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -32,6 +33,27 @@ def _failed(claimed: Claimed) -> list[store.End]:
 def _first(claimed: Claimed) -> int:
     return (claimed.ids or [0])[0]
 
+
+LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
+ENTRY = store.ListedCron(
+    "clean",
+    "test.job",
+    "@daily",
+    "UTC",
+    "once",
+    "skip",
+    "",
+    LONG_AGO,
+    None,
+    None,
+    None,
+    None,
+    None,
+    LONG_AGO,
+    False,
+    None,
+)
+"""As ``fill`` leaves it: with a thousand jobs behind it."""
 
 STATEMENTS: dict[str, Callable[[store.Database, Claimed], object]] = {
     "claim_jobs": lambda db, _: claim(db, BATCH, from_the_beginning(("none", 3), ("default", 1), ("default", 0))),
@@ -68,6 +90,8 @@ STATEMENTS: dict[str, Callable[[store.Database, Claimed], object]] = {
     "claim_one": lambda db, held: store.claim_one(
         db, _first(held), claim_id=uuid4(), worker=WORKER, lease_seconds=30, allowance_seconds=5, grace_seconds=10
     ),
+    "list_crons": lambda db, _: store.list_crons(db, everything=True),
+    "fire_cron": lambda db, _: store.fire_cron(db, ENTRY, LONG_AGO, None, notify=False),
 }
 """What a worker runs on its own connections and what touches jobs; each for a batch of jobs."""
 
@@ -152,6 +176,12 @@ def fill(raw: RawDatabase) -> Claimed:
         "UPDATE pgjobs_job SET hold = 'parked', hold_fingerprint = 'old' WHERE id IN "
         "(SELECT id FROM pgjobs_job WHERE outcome IS NULL ORDER BY id DESC OFFSET 5000 LIMIT 1000)"
     )
+    raw.query(
+        "INSERT INTO pgjobs_cron_entry (name, job_name, declared_expression, declared_zone, declared_payload, "
+        "declared_options, overlap) VALUES ('clean', 'test.job', '@daily', 'UTC', '{}', %s, 'skip')",
+        ['{"queue": "default", "priority": 0, "max_attempts": 5, "description": "", "key_scope": ""}'],
+    )
+    raw.query("UPDATE pgjobs_job SET cron_entry = 'clean' WHERE outcome IS NOT NULL AND mod(id, 10) = 0")
     for _ in range(3):
         claim(raw, BATCH)
     held = claim(raw, BATCH)
@@ -231,6 +261,7 @@ def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:
         "abandon_jobs", "cancel_jobs", "release_wish", "reschedule_jobs", "retry_jobs", "read_states", "mark_waited",
         "register_job", "register_plain", "register_jobs", "register_special", "register_special_jobs", "copy_jobs",
         "reserve_ids", "find_keys", "give_up_keys", "count_unfinished", "count_prunable", "pause", "read_why",
+        "run_cron",
     }  # fmt: skip
     touching = {name for name in sql.names() if "pgjobs_job " in sql.statement(name)}
     assert touching - elsewhere <= set(STATEMENTS)

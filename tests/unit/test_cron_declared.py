@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from zoneinfo import ZoneInfo
 
@@ -155,6 +155,19 @@ def test_a_schedule_has_jobs_that_are_stored() -> None:
     with pytest.raises(InvalidJob, match="bypass makes no sense: a schedule puts its jobs into the queue"):
         Cron("@daily", definition.using(bypass=True).bind("daily"))
     assert registry.crons() == []
+
+
+def test_a_window_of_a_key_contradicts_a_schedule() -> None:
+    definition = job(name="shop.report", key="report", key_scope=timedelta(hours=1))(report)
+    with pytest.raises(InvalidJob, match="its key has a window"):
+        Cron("@daily", definition.bind("daily"))
+
+
+def test_a_key_of_the_job_is_kept_with_the_entry() -> None:
+    definition = job(name="shop.report", key="report:{kind}", key_scope="until_started")(report)
+    Cron("@daily", definition.bind("daily"))
+    options = json.loads(registry.crons()[0].declared().options)
+    assert (options["key"], options["key_scope"]) == ("report:daily", "until_started")
 
 
 def test_arguments_that_cannot_be_stored_are_refused_at_once() -> None:

@@ -1,0 +1,243 @@
+"""Cron: what code declares is brought into the database by every worker; the leader makes the fires.
+
+The two know of each other by the rows only, so the leader may run other code than the workers whose entries it fires.
+
+``cron_sync``: at its start a worker writes its entries over what is there, for its code is the newest; the leader does
+so each minute and at once when it is elected; the others only say that their code still has theirs. What another
+deployment declares is never touched. An entry that nobody has declared for some minutes is marked and does not fire.
+
+``cron_eval``: each half second the leader looks at the entries that are due by the database's clock. A fire is one
+statement: the mark and the job, by a comparison with the fire before. So two leaders, or ten, make one; and one that
+dies has made it wholly or not at all. One entry that is wrong is marked *broken* with the reason and keeps no other
+from its turn.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+from django.core.exceptions import ImproperlyConfigured
+from django.db import router
+
+from django_pgjobs import clock, cron, store
+from django_pgjobs.conf import get_conf
+from django_pgjobs.cron import AFTER_COMPLETION, Due, InvalidCron, Schedule
+from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.maintenance.leader import Leader
+from django_pgjobs.models import Job
+from django_pgjobs.registry import registry
+
+log = logging.getLogger("django_pgjobs")
+
+SYNC_SECONDS = 60.0
+RETRY_SECONDS = 5.0
+"""After trouble with the server."""
+FRESH_SECONDS = 30.0
+"""A declaration seen so lately is not written again."""
+
+MISSING_SECONDS = 300.0
+EVERYTHING_SECONDS = 5.0
+"""How often entries are looked at that are not due: somebody may have changed one by hand."""
+
+BROKEN_SECONDS = 60.0
+"""How often one is tried again whose job could not be inserted."""
+
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+UNFIT = (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
+"""What the row of an entry is to blame for, and not the server."""
+
+
+class CronSync:
+    """Brings the entries that this worker's code declares for ``database`` into their rows. A duty of every worker."""
+
+    name = "cron_sync"
+
+    def __init__(self, database: str, leader: Leader) -> None:
+        self.database = database
+        self.leader = leader
+        self.due = 0.0
+        self.term: int | None = None
+        self.started = False
+
+    def tick(self, db: store.Database) -> None:
+        """Declare or refresh them if that is due; without any declared nothing is asked."""
+        now, term = clock.monotonic(), self.leader.term if self.leader.leads else None
+        elected = term is not None and term != self.term
+        if now < self.due and not elected:
+            return
+        self.due = now + RETRY_SECONDS
+        entries = self._declared()
+        if entries:
+            self._bring(db, entries, leads=term is not None)
+        self.due, self.term = now + SYNC_SECONDS, term
+
+    def _bring(self, db: store.Database, entries: dict[str, store.DeclaredCron], *, leads: bool) -> None:
+        if self.started and not leads:
+            known = store.refresh_crons(db, list(entries), fresh_seconds=FRESH_SECONDS)
+            entries = {name: declared for name, declared in entries.items() if name not in known}
+        written = sum(_declare(db, declared) for declared in entries.values())
+        self.started = True
+        log.debug("cron entries synchronised entries=%d written=%d", len(entries), written)
+
+    def leave(self, db: store.Database) -> None:
+        """Nothing: a worker that leaves takes no entry with it."""
+
+    def _declared(self) -> dict[str, store.DeclaredCron]:
+        found: dict[str, store.DeclaredCron] = {}
+        for entry in registry.crons():
+            if (entry.database or router.db_for_write(Job)) == self.database:
+                try:
+                    found[entry.name] = entry.declared()
+                except (InvalidJob, ImproperlyConfigured) as error:
+                    log.error("cron entry cannot be declared cron=%s: %s", entry.name, error)
+        return found
+
+
+def _declare(db: store.Database, declared: store.DeclaredCron) -> bool:
+    try:
+        return store.declare_cron(db, declared, overwrite=True, fresh_seconds=FRESH_SECONDS)
+    except UNFIT as error:
+        log.error("cron entry cannot be declared, the others are cron=%s: %s", declared.name, _line(error))
+        return False
+
+
+class MarkMissing:
+    """Marks entries whose code is gone."""
+
+    def __call__(self, db: store.Database) -> None:
+        """Mark them. May be repeated, and by several at once."""
+        for name, job_name in store.mark_missing_crons(db, missing_seconds=MISSING_SECONDS):
+            log.warning(
+                "cron entry is declared by no worker's code any more, it does not fire until one does cron=%s name=%s",
+                name, job_name,
+            )  # fmt: skip
+
+
+class Firer:
+    """Makes the fires that are due. May be called by several at once: each fire is made once."""
+
+    def __init__(self) -> None:
+        self.everything_at = 0.0
+        self.seen: dict[str, tuple[tuple[object, ...], float]] = {}
+
+    def __call__(self, db: store.Database) -> None:
+        """Look at each entry that is due, or may have been changed by hand."""
+        now = clock.monotonic()
+        everything = now >= self.everything_at
+        if everything:
+            self.everything_at = now + EVERYTHING_SECONDS
+        for entry in store.list_crons(db, everything=everything):
+            if self._is_to_be_looked_at(entry, now):
+                self._look(db, entry)
+
+    def _is_to_be_looked_at(self, entry: store.ListedCron, now: float) -> bool:
+        facts = (entry.expression, entry.zone, entry.misfire, entry.overlap)
+        before, since = self.seen.get(entry.name, (None, 0.0))
+        if before != facts:
+            self.seen[entry.name] = facts, now
+            return True
+        if entry.broken:
+            self.seen[entry.name] = facts, now if (again := now >= since + BROKEN_SECONDS) else since
+            return again
+        return entry.next_fire_at is None or entry.next_fire_at <= entry.now
+
+    def _look(self, db: store.Database, entry: store.ListedCron) -> None:
+        try:
+            schedule = cron.schedule_of(entry.expression, entry.zone)
+            misfire, _ = cron.stored_policies(entry.misfire, entry.overlap)
+        except InvalidCron as error:
+            _break(db, entry, str(error))
+            return
+        if entry.broken:
+            # It is due at once, and then it is seen whether its job can be inserted.
+            if store.break_cron(db, entry, ""):
+                log.info("cron entry is whole again cron=%s", entry.name)
+            return
+        try:
+            _evaluate(db, entry, schedule, misfire)
+        except UNFIT as error:
+            _break(db, entry, f"its job cannot be inserted: {_line(error)}")
+
+
+def _break(db: store.Database, entry: store.ListedCron, reason: str) -> None:
+    if reason != entry.broken and store.break_cron(db, entry, reason):
+        log.error("cron entry is broken, it does not fire until it is mended cron=%s: %s", entry.name, reason)
+
+
+def _evaluate(db: store.Database, entry: store.ListedCron, schedule: Schedule, misfire: cron.Misfire) -> None:
+    if entry.overlap == AFTER_COMPLETION:
+        if entry.busy:
+            # Computed when its job has ended, from then on.
+            if entry.next_fire_at is not None:
+                store.plan_cron(db, entry, None)
+            return
+        found = cron.due(schedule, after=_after_completion(entry), now=entry.now, misfire=misfire)
+        _make(db, entry, found, then=None)
+        return
+    found = cron.due(schedule, after=_floor(entry), now=entry.now, misfire=misfire)
+    if found.fires and entry.busy:
+        log.info("fire left out, the last job is not finished cron=%s fire=%s", entry.name, _text(found.fires[-1]))
+        store.plan_cron(db, entry, found.upcoming, found.fires[-1])
+        return
+    _make(db, entry, found, then=found.upcoming)
+
+
+def _floor(entry: store.ListedCron) -> datetime:
+    """Return the instant up to which fires are dealt with, or were never to be made."""
+    return max(entry.last_fire_at or entry.created_at, *_not_before(entry))
+
+
+def _not_before(entry: store.ListedCron) -> list[datetime]:
+    """Return instants before which nothing is missed: a change of the schedule, the end of a pause."""
+    ends = (entry.in_force_since, entry.paused_until)
+    return [LONG_AGO, *(end for end in ends if end is not None and end <= entry.now)]
+
+
+def _after_completion(entry: store.ListedCron) -> datetime:
+    """Return the instant after which the next fire comes: the end of the last job, or that it is seen to be gone."""
+    if entry.next_fire_at is not None:
+        return max(entry.next_fire_at - timedelta(microseconds=1), *_not_before(entry))
+    if entry.last_job_id is None:
+        return _floor(entry)
+    return max(_floor(entry), entry.last_end or entry.now)
+
+
+def _make(db: store.Database, entry: store.ListedCron, found: Due, *, then: datetime | None) -> None:
+    """Make the fires that are due, in order; ``then`` is when the next comes after the last of them."""
+    if found.left_out is not None:
+        log.warning("missed fire left out, as its policy says cron=%s fire=%s", entry.name, _text(found.left_out))
+    if not found.fires:
+        if found.left_out is not None or found.upcoming != entry.next_fire_at:
+            store.plan_cron(db, entry, found.upcoming, found.left_out)
+        return
+    following = [*found.fires[1:], then]
+    for fire_at, upcoming in zip(found.fires, following, strict=True):
+        fired = store.fire_cron(db, entry, fire_at, upcoming, notify=get_conf().notify)
+        if fired is None:
+            log.debug("fire already claimed cron=%s fire=%s", entry.name, _text(fire_at))
+            return
+        _tell(entry, fire_at, fired)
+        entry = entry._replace(last_fire_at=fire_at, last_job_id=fired.job_id or entry.last_job_id)
+
+
+def _tell(entry: store.ListedCron, fire_at: datetime, fired: store.Fired) -> None:
+    if fired.job_id is None:
+        log.info(
+            "fire made without a job, an unfinished one has its key cron=%s name=%s fire=%s",
+            entry.name, entry.job_name, _text(fire_at),
+        )  # fmt: skip
+    else:
+        log.info(
+            "cron entry fired cron=%s name=%s job=%d fire=%s", entry.name, entry.job_name, fired.job_id, _text(fire_at)
+        )
+
+
+def _text(instant: datetime) -> str:
+    return instant.isoformat(timespec="seconds")
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())

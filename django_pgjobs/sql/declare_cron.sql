@@ -1,0 +1,44 @@
+-- declare_cron: bring a cron entry as this code has it into its row; what operators, the leader and time have put there stays.
+-- Fence: none (an upsert by name, of declared columns only).
+-- Rows: 1 = created or changed; 0 = it is as declared, or another's and not to be overwritten.
+-- Clock: statement_timestamp().
+INSERT INTO pgjobs_cron_entry AS e (
+    name, job_name, declared_expression, declared_zone, declared_payload, declared_options, misfire, overlap
+)
+VALUES (
+    %(name)s, %(job_name)s, %(expression)s, %(zone)s, %(payload)s::jsonb, %(options)s::jsonb, %(misfire)s, %(overlap)s
+)
+ON CONFLICT (name) DO UPDATE
+SET job_name = excluded.job_name,
+    declared_expression = excluded.declared_expression,
+    declared_zone = excluded.declared_zone,
+    declared_payload = excluded.declared_payload,
+    declared_options = excluded.declared_options,
+    misfire = excluded.misfire,
+    overlap = excluded.overlap,
+    declared_at = statement_timestamp(),
+    missing_since = NULL,
+    -- A new expression has no fires before it was declared, so none of them was missed.
+    in_force_since = CASE
+        WHEN coalesce(e.expression, excluded.declared_expression) <> coalesce(e.expression, e.declared_expression)
+          OR coalesce(e.zone, excluded.declared_zone) <> coalesce(e.zone, e.declared_zone)
+        THEN statement_timestamp()
+        ELSE e.in_force_since
+    END,
+    next_fire_at = CASE
+        WHEN (e.declared_expression, e.declared_zone, e.misfire, e.overlap)
+            = (excluded.declared_expression, excluded.declared_zone, excluded.misfire, excluded.overlap)
+        THEN e.next_fire_at
+    END
+WHERE %(overwrite)s::boolean
+  AND (
+      e.missing_since IS NOT NULL
+      OR e.declared_at < statement_timestamp() - make_interval(secs => %(fresh)s::float8)
+      OR (
+          e.job_name, e.declared_expression, e.declared_zone, e.declared_payload, e.declared_options, e.misfire, e.overlap
+      ) <> (
+          excluded.job_name, excluded.declared_expression, excluded.declared_zone, excluded.declared_payload,
+          excluded.declared_options, excluded.misfire, excluded.overlap
+      )
+  )
+RETURNING name

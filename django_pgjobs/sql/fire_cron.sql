@@ -1,0 +1,51 @@
+-- fire_cron: mark one fire of a cron entry as made and insert its job, both or neither.
+-- Fence: none (compare-and-set on the last fire and the last job: whoever comes second finds another).
+-- Rows: 1 = marked, with the job's id, or null when an unfinished job has its key; 0 = another was first, or it may not fire.
+-- Clock: statement_timestamp().
+WITH picked AS MATERIALIZED (
+    SELECT e.name, e.job_name, coalesce(e.payload, e.declared_payload) AS payload, e.payload IS NULL AS as_declared,
+        e.declared_options AS options
+    FROM pgjobs_cron_entry AS e
+    WHERE e.name = %(name)s::text
+      AND e.last_fire_at IS NOT DISTINCT FROM %(last_fire_at)s::timestamptz
+      AND e.last_job_id IS NOT DISTINCT FROM %(last_job_id)s::bigint
+      AND coalesce(e.expression, e.declared_expression) = %(expression)s::text
+      AND coalesce(e.zone, e.declared_zone) = %(zone)s::text
+      -- Whatever clock the leader goes by: nothing fires early.
+      AND %(fire_at)s::timestamptz <= statement_timestamp()
+      AND e.missing_since IS NULL
+      AND e.broken = ''
+      AND (e.paused_at IS NULL OR e.paused_until <= statement_timestamp())
+      AND (
+          e.overlap = 'allow'
+          OR NOT EXISTS (SELECT 1 FROM pgjobs_job AS j WHERE j.cron_entry = e.name AND j.finished_at IS NULL)
+      )
+    FOR NO KEY UPDATE OF e SKIP LOCKED
+),
+registered AS (
+    INSERT INTO pgjobs_job (
+        name, queue, priority, max_attempts, timeout_seconds, payload, description, run_at,
+        key, key_scope, unique_key, idempotency_key, limit_key, hold, cron_entry, fire_at
+    )
+    SELECT
+        p.job_name, o.queue, o.priority, o.max_attempts, o.timeout_seconds, p.payload,
+        CASE WHEN p.as_declared THEN o.description ELSE '' END, statement_timestamp(),
+        o.key, o.key_scope, CASE WHEN o.key_scope IN ('until_started', 'until_finished') THEN o.key END,
+        o.idempotency_key, o.limit_key, CASE WHEN o.limit_key IS NOT NULL THEN 'limited' END, p.name, %(fire_at)s::timestamptz
+    FROM picked AS p,
+    LATERAL jsonb_to_record(p.options) AS o (
+        queue text, priority smallint, max_attempts integer, timeout_seconds float8, description text, key text, key_scope text,
+        idempotency_key text, limit_key text
+    )
+    ON CONFLICT (queue, unique_key) WHERE unique_key IS NOT NULL AND finished_at IS NULL DO NOTHING
+    RETURNING id, CASE WHEN %(notify)s::boolean THEN pg_notify('pgjobs', priority::text || ':' || queue) END AS notified
+),
+marked AS (
+    UPDATE pgjobs_cron_entry AS e
+    SET last_fire_at = %(fire_at)s::timestamptz,
+        last_job_id = coalesce((SELECT id FROM registered), e.last_job_id),
+        next_fire_at = %(upcoming)s::timestamptz
+    WHERE e.name = (SELECT name FROM picked)
+    RETURNING e.name
+)
+SELECT r.id, r.notified FROM marked AS m LEFT JOIN registered AS r ON true
