@@ -1,31 +1,44 @@
-"""What the server does for a claim and for its ends: ``python -m benchmarks.explain [--scale 1]``.
+"""What the server does for a claim and for its ends: ``python -m benchmarks.explain [--scale 1] [--publish]``.
 
 EXPLAIN (ANALYZE, BUFFERS) of both statements, for a batch of 500, with the plans that a worker pins: on a table that
 has nothing but what is claimed, beside two million rows each that are ready, future and finished, and after 240,000
-jobs were done while somebody held a snapshot, from the frontier and from the beginning. Nothing of it is kept.
+jobs were done while somebody held a snapshot, from the frontier and from the beginning. The plans are kept in
+``benchmarks/results``; no row is. ``--scale 1`` takes some minutes, most of them to make six million rows.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from benchmarks.plan import Plan
-from benchmarks.run import SCALE, drop_databases, make_databases, migrate
+from benchmarks.run import RESULTS, SCALE, drop_databases, make_databases, migrate
 from benchmarks.server import Server
+from benchmarks.workers import ROOT
 
 BATCH = 500
+PUBLISHED = ROOT / "docs" / "_data" / "plans.json"
+Explained = dict[str, str]
+"""``title`` and ``plan``."""
+
 EXPLAIN = "EXPLAIN (ANALYZE, BUFFERS, COSTS OFF) "
 
 
 def main() -> None:
-    """Explain and print."""
+    """Explain, print, and keep."""
     parser = argparse.ArgumentParser("benchmarks.explain", description=__doc__)
     parser.add_argument("--scale", type=float, default=SCALE, help=f"multiplies the rows (default {SCALE:g})")
+    today = datetime.now(UTC).strftime("%Y-%m-%d")
+    parser.add_argument("--name", default=f"{today}-plans", help="of the file in benchmarks/results")
+    parser.add_argument("--publish", action="store_true", help="let the documentation show these plans")
     options = parser.parse_args()
     server = Server(os.environ["DATABASE_URL"])
     if not server.take_the_turn():
@@ -33,31 +46,48 @@ def main() -> None:
     try:
         make_databases(server)
         migrate()
-        _explain(Plan(server, options.scale))
+        found: dict[str, Any] = {
+            "date": today,
+            "scale": options.scale,
+            "machine": server.describe(),
+            "plans": _explain(Plan(server, options.scale)),
+        }
     finally:
         drop_databases(server)
         server.close()
+    _keep(found, options)
 
 
-def _explain(plan: Plan) -> None:
+def _keep(found: dict[str, Any], options: argparse.Namespace) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{Path(options.name).name}.json"
+    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"kept in {path.relative_to(ROOT)}")
+    if options.publish:
+        shutil.copy(path, PUBLISHED)
+        print(f"shown by {PUBLISHED.relative_to(ROOT)}")
+
+
+def _explain(plan: Plan) -> list[Explained]:
     from benchmarks import tables
 
+    found: list[Explained] = []
     tables.empty()
     tables.seed(2 * BATCH)
     tables.vacuum()
-    _both("nothing but what is claimed")
+    found += _both("nothing but what is claimed")
 
     rows = plan.count(2_000_000)
     tables.empty()
     for kind in ("finished", "ready", "future"):
         tables.seed(rows, kind=kind)
     tables.vacuum()
-    _both(f"{rows:,} ready, {rows:,} future and {rows:,} finished rows")
+    found += _both(f"{rows:,} ready, {rows:,} future and {rows:,} finished rows")
 
-    _both_pinned(plan)
+    return found + _both_pinned(plan)
 
 
-def _both_pinned(plan: Plan) -> None:
+def _both_pinned(plan: Plan) -> list[Explained]:
     from benchmarks import tables
     from benchmarks.lines import big_tables, pinned
 
@@ -69,15 +99,16 @@ def _both_pinned(plan: Plan) -> None:
     with pinned.pin(plan.server.url("pgjobs_bench")):
         for _ in range(done // big_tables.BATCH):
             claimer.turn()
-        _both(
+        found = _both(
             f"{done:,} jobs done under a pinned snapshot, from the frontier", claimer.frontier.reaches["default", 0].at
         )
-        _both(f"{done:,} jobs done under a pinned snapshot, from the beginning")
+        found += _both(f"{done:,} jobs done under a pinned snapshot, from the beginning")
     claimer.close()
+    return found
 
 
-def _both(where: str, frontier: tuple[Any, int] | None = None) -> None:
-    """Print both plans for one batch, which is given back by a rollback."""
+def _both(where: str, frontier: tuple[Any, int] | None = None) -> list[Explained]:
+    """Print and return both plans for one batch, which is given back by a rollback."""
     from django_pgjobs import store
     from django_pgjobs.worker.connection import WorkerConnection
     from django_pgjobs.worker.frontier import BEGINNING
@@ -88,13 +119,14 @@ def _both(where: str, frontier: tuple[Any, int] | None = None) -> None:
     with db.connection.transaction(force_rollback=True):
         with _explaining(db) as plans:
             store.claim_jobs(db, [pair], claim_id=claim_id, worker=author.worker, limit=BATCH, **options)
-        _say(f"claim of {BATCH}: {where}", plans)
+        claim = _said(f"claim of {BATCH}: {where}", plans)
     with db.connection.transaction(force_rollback=True):
         jobs = store.claim_jobs(db, [pair], claim_id=claim_id, worker=author.worker, limit=BATCH, **options)
         with _explaining(db) as plans:
             store.finalise_success(db, [store.End(job.id, str(claim_id), 0.001, result="7") for job in jobs], author)
-        _say(f"success of {len(jobs)}: {where}", plans)
+        success = _said(f"success of {len(jobs)}: {where}", plans)
     db.close()
+    return [claim, success]
 
 
 @contextmanager
@@ -116,8 +148,10 @@ def _explaining(db: Any) -> Iterator[list[str]]:
         del db.fetch
 
 
-def _say(title: str, plans: list[str]) -> None:
-    print(f"\n== {title}\n" + "\n".join(plans), flush=True)
+def _said(title: str, plans: list[str]) -> Explained:
+    plan = "\n".join(plans)
+    print(f"\n== {title}\n{plan}", flush=True)
+    return {"title": title, "plan": plan}
 
 
 if __name__ == "__main__":

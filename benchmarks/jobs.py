@@ -15,6 +15,12 @@ def noop(number: int) -> int:
     return number
 
 
+@job(key=lambda number: f"key {number}")
+def keyed(number: int) -> int:
+    """Have a key of its own."""
+    return number
+
+
 @job
 def note(number: int) -> None:
     """Say first of all when it started."""

@@ -37,6 +37,13 @@ class Worker:
     ready: int = 0
     log: list[str] = field(default_factory=list)
     memory: list[tuple[float, float]] = field(default_factory=list)
+    asked: bool = False
+
+    def stop(self) -> None:
+        """Ask it once to end; repeatable. A second signal would hurry it."""
+        if not self.asked:
+            self.asked = True
+            self.process.send_signal(signal.SIGTERM)
 
     @property
     def costs(self) -> dict[str, float]:
@@ -60,13 +67,22 @@ class Worker:
 
 @contextmanager
 def working(
-    *, processes: int, threads: int = 4, async_slots: int = 50, weigh: float = 0.0, stamps: str = "", keep: str = ""
+    *,
+    processes: int,
+    threads: int = 4,
+    async_slots: int = 50,
+    weigh: float = 0.0,
+    stamps: str = "",
+    keep: str = "",
+    empty: bool = True,
 ) -> Iterator[Worker]:
     """Run a worker whose executors are all ready; it drains at the end of the block.
 
-    ``keep="nothing"`` sets the retention of jobs that succeed to 0.
+    ``keep="nothing"`` sets the retention of jobs that succeed to 0. The tables are emptied first, unless not
+    ``empty``: beside another worker.
     """
-    tables.empty()
+    if empty:
+        tables.empty()
     command = [sys.executable, "-m", "django", "runjobs", f"--processes={processes}", f"--threads={threads}"]
     process = subprocess.Popen(
         [*command, f"--async-slots={async_slots}", "--no-reload"],
@@ -84,7 +100,7 @@ def working(
         if weigh:
             threading.Thread(target=worker.weigh, args=(weigh,), daemon=True).start()
         yield worker
-        process.send_signal(signal.SIGTERM)
+        worker.stop()
         process.wait(60)
         listener.join(10)
     finally:

@@ -18,7 +18,9 @@ NAMES = (
     "memory",
     "payloads",
     "queues",
+    "keys",
     "mixed",
+    "starvation",
 )
 """In the order in which they run."""
 

@@ -12,7 +12,7 @@ PROCESSES = (1, 2)
 
 def measure(plan: Plan) -> Result:
     """Measure in turns: the worker with one and two processes, then the ceiling."""
-    count = plan.count(400_000, least=2000)
+    count = plan.count(200_000, least=2000)
     rates: dict[int, list[float]] = {number: [] for number in PROCESSES}
     ceilings: list[float] = []
     costs: list[dict[str, float]] = []

@@ -42,7 +42,7 @@ PROCRASTINATE = Peer(
         {"processes": 4, "concurrency": 10},
     ),
     idle={"concurrency": 10},
-    jobs=20_000,
+    jobs=5_000,
     span=(
         "SELECT extract(epoch FROM min(at) FILTER (WHERE type = 'started'))::float8,"
         " extract(epoch FROM max(at) FILTER (WHERE type = 'succeeded'))::float8 FROM procrastinate_events"
@@ -66,7 +66,7 @@ PGQUEUER = Peer(
         {"processes": 2, "batch": 500, "driver": "psycopg"},
     ),
     idle={"batch": 10, "driver": "asyncpg"},
-    jobs=400_000,
+    jobs=150_000,
     span=(
         "SELECT extract(epoch FROM min(created) FILTER (WHERE status = 'picked'))::float8,"
         " extract(epoch FROM max(created) FILTER (WHERE status = 'successful'))::float8 FROM pgqueuer_log"
@@ -86,7 +86,7 @@ DJANGO_TASKS_DB = Peer(
     requirements=("django-tasks-db", "psycopg[binary]"),
     settings=({"processes": 1}, {"processes": 2}, {"processes": 4}),
     idle={"interval": 0.01},
-    jobs=20_000,
+    jobs=5_000,
     span=(
         "SELECT extract(epoch FROM min(started_at))::float8, extract(epoch FROM max(finished_at))::float8"
         " FROM django_tasks_database_dbtaskresult"
@@ -110,7 +110,7 @@ OBAN = Peer(
         {"processes": 2, "limit": 1000},
     ),
     idle={"limit": 10},
-    jobs=160_000,
+    jobs=60_000,
     span=(
         "SELECT extract(epoch FROM min(attempted_at))::float8, extract(epoch FROM max(completed_at))::float8"
         " FROM oban_jobs"

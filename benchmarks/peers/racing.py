@@ -34,7 +34,7 @@ def race(peer: Peer, plan: Plan) -> dict[str, Any]:
         "notes": list(peer.notes),
         "settings": [],
     }
-    count = plan.count(peer.jobs, least=300)
+    count = plan.count(peer.jobs, least=300 if plan.quick else 2000)
     for setting in peer.settings:
         rates = []
         for _ in range(1 if plan.quick else 2):

@@ -741,6 +741,20 @@ def speed_peer_notes() -> str:
     return "\n".join(f"* **{peer.name}**: {' '.join(peer.notes)}" for peer in PEERS.values()) + "\n"
 
 
+def speed_plans() -> str:
+    """What the server does for a claim and for its ends, where somebody has let it be explained."""
+    path = DATA / "plans.json"
+    if not path.exists():
+        return "No plans have been published here yet; the command prints them and keeps them in a file.\n"
+    found = json.loads(path.read_text(encoding="utf-8"))
+    version = found["machine"]["server"]["server_version"].split()[0]
+    parts = [f"Explained on {found['date']} at scale {found['scale']:g} by PostgreSQL {version}."]
+    for explained in found["plans"]:
+        title, plan = explained["title"], explained["plan"]
+        parts.append(f"**{title[0].upper()}{title[1:]}**\n\n```text\n{plan}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
 def speed_plots() -> str:
     """The figures that a line of a table does not show."""
     found = _speed()
