@@ -432,3 +432,21 @@ class Admission(PostgresModel):
 
     def __str__(self) -> str:
         return f"{self.starts} of {self.limit}"
+
+
+class Statistic(PostgresModel):
+    """The figures of the queues as a leader measured them last: one row."""
+
+    id = models.SmallIntegerField(primary_key=True, default=1)
+    measured_at = models.DateTimeField(_("measured at"))
+    worker_name = models.TextField(_("worker name"), db_default="")
+    figures = models.JSONField(_("figures"))
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_statistic"
+        verbose_name = _("statistic")
+        verbose_name_plural = _("statistics")
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"statistic of {self.measured_at}"

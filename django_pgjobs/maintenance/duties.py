@@ -11,6 +11,7 @@ from django_pgjobs import clock, store
 from django_pgjobs.maintenance.audit import Audit
 from django_pgjobs.maintenance.crons import CronSync, Firer, MarkMissing
 from django_pgjobs.maintenance.leader import Leader
+from django_pgjobs.maintenance.measuring import Measurer
 from django_pgjobs.maintenance.parking import unpark
 from django_pgjobs.maintenance.pruning import Pruner
 from django_pgjobs.maintenance.rescue import Rescuer
@@ -26,6 +27,7 @@ PRUNE_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
 CRON_SECONDS = 0.5
 MISSING_SECONDS = 60.0
+MEASURE_SECONDS = 15.0
 KEPT_SECONDS = 86_400.0
 """How long a worker that is not heard of any more is shown."""
 
@@ -89,6 +91,11 @@ def duties(
 def pruning(leader: Leader) -> Duty:
     """Return the leader's pruning, which takes its time: nothing urgent should wait for it."""
     return Duty("prune", Pruner(lambda: leader.leads), PRUNE_SECONDS, leader=leader)
+
+
+def measuring(leader: Leader) -> Duty:
+    """Return the leader's keeping of statistics, for the same thread: a slow count delays no rescue."""
+    return Duty("statistics", Measurer(leader.author), MEASURE_SECONDS, leader=leader)
 
 
 def _sweep(db: Any) -> None:

@@ -139,6 +139,23 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Statistic",
+            fields=[
+                ("id", models.SmallIntegerField(default=1, primary_key=True, serialize=False)),
+                ("measured_at", models.DateTimeField(verbose_name="measured at")),
+                ("worker_name", models.TextField(db_default="", verbose_name="worker name")),
+                ("figures", models.JSONField(verbose_name="figures")),
+            ],
+            options={
+                "verbose_name": "statistic",
+                "verbose_name_plural": "statistics",
+                "db_table": "pgjobs_statistic",
+                "abstract": False,
+                "default_permissions": ("view",),
+                "required_db_vendor": "postgresql",
+            },
+        ),
+        migrations.CreateModel(
             name="StoredResult",
             fields=[
                 (

@@ -41,6 +41,7 @@ TABLES = (
     "pgjobs_stored_result",
     "pgjobs_key_window",
     "pgjobs_admission",
+    "pgjobs_statistic",
 )
 
 WORKER = UUID("00000000-0000-4000-8000-000000000001")

@@ -95,7 +95,27 @@ def test_jobs_of_a_loop_that_cannot_be_started_are_handed_back(refusal: Refusal,
         [
             channel.RUN,
             FUTURE,
-            [(1, "body", 10, "claim-1", "executor.unknown", 1, 3, 30.0, "{}", None, "", "", "", 0.0, True, False, None)],
+            [
+                (
+                    1,
+                    "body",
+                    10,
+                    "claim-1",
+                    "executor.unknown",
+                    1,
+                    3,
+                    30.0,
+                    "{}",
+                    None,
+                    "",
+                    "",
+                    "",
+                    0.0,
+                    True,
+                    False,
+                    None,
+                )
+            ],
         ]
     )
     assert executor.loop.loop is None

@@ -6,9 +6,19 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_pgjobs.management import listed, operating, pausing, pruning, running, showing, telling
+from django_pgjobs.management import (
+    checking,
+    counted,
+    listed,
+    operating,
+    pausing,
+    pruning,
+    running,
+    showing,
+    telling,
+)
 
-GROUPS = (running, listed, showing, operating, pausing, pruning)
+GROUPS = (running, listed, showing, counted, checking, operating, pausing, pruning)
 """Modules of subcommands, in the order of the help. Each has ``add_subcommands(subcommands)``, which sets a parser's
 default ``perform``: what is called with the command and its options."""
 

@@ -1,0 +1,75 @@
+"""The figures of the queues: how many jobs wait, run and end, how late they are, and who serves them.
+
+Each is counted along an index and up to a bound, so that they cost the same with a million jobs; beyond it a figure is
+named in ``at_least``. A leader measures them now and then and keeps them, so that nobody else needs to count.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django_pgjobs import store
+from django_pgjobs.states import Hold, Outcome
+
+MOST = 10_000
+"""How far a figure is counted."""
+
+SHARED = 10
+"""All queues together are counted to so many times that, of due jobs as of those to come."""
+
+ENDED_SECONDS = 3600.0
+"""Jobs that ended within this time are counted by their outcome."""
+
+
+def measure(db: store.Database, *, stale_seconds: float, most: int = MOST) -> dict[str, Any]:
+    """Count; return JSON values. Reads only, five statements; each sees what is committed by then."""
+    workers = store.list_workers(db, stale_seconds=stale_seconds)
+    queues: dict[str, dict[str, Any]] = {}
+    for due in store.count_due(db, most=most, budget=most * SHARED):
+        found = _of(queues, due.queue)
+        found |= {"ready": due.ready, "scheduled": due.scheduled, "oldest_ready_seconds": due.oldest_seconds}
+        found["at_least"] += ["ready"] * due.more_ready + ["scheduled"] * due.more_scheduled
+    for running in store.count_running(db, most=most):
+        found = _of(queues, running.queue)
+        found["running"] = running.jobs
+        found["at_least"] += ["running"] * running.more
+    _add(queues, "held", store.count_held(db, list(Hold), most=most))
+    _add(queues, "ended", store.count_ended(db, list(Outcome), seconds=ENDED_SECONDS, most=most))
+    for worker in workers:
+        for queue in worker.queues or ():
+            _of(queues, queue)
+    for queue, found in queues.items():
+        found["workers"] = sum(worker.state == "running" and worker.serves(queue) for worker in workers)
+    return {
+        "ended_within_seconds": ENDED_SECONDS,
+        "workers": {
+            "live": len(workers),
+            "draining": sum(worker.state == "draining" for worker in workers),
+            "places": sum(worker.places for worker in workers),
+            "held": sum(worker.held for worker in workers),
+        },
+        "queues": [queues[queue] for queue in sorted(queues)],
+    }
+
+
+def _of(queues: dict[str, dict[str, Any]], queue: str) -> dict[str, Any]:
+    if queue not in queues:
+        queues[queue] = {
+            "queue": queue,
+            "ready": 0,
+            "scheduled": 0,
+            "running": 0,
+            "held": dict.fromkeys(map(str, Hold), 0),
+            "ended": dict.fromkeys(map(str, Outcome), 0),
+            "oldest_ready_seconds": None,
+            "workers": 0,
+            "at_least": [],
+        }
+    return queues[queue]
+
+
+def _add(queues: dict[str, dict[str, Any]], name: str, counted: list[store.Counted]) -> None:
+    for part in counted:
+        found = _of(queues, part.queue)
+        found[name][part.kind] = part.jobs
+        found["at_least"] += [f"{name}.{part.kind}"] * part.more

@@ -1,0 +1,11 @@
+-- write_statistic: keep the figures that were measured now; those before go.
+-- Fence: none (the leader's row; two leaders at once write it one after the other).
+-- Rows: 1.
+-- Clock: statement_timestamp().
+INSERT INTO pgjobs_statistic (id, measured_at, worker_name, figures)
+VALUES (1, statement_timestamp(), %(worker_name)s::text, %(figures)s::jsonb)
+ON CONFLICT (id) DO UPDATE
+SET measured_at = excluded.measured_at,
+    worker_name = excluded.worker_name,
+    figures = excluded.figures
+RETURNING id

@@ -1,0 +1,116 @@
+"""Counting jobs for people and probes: along an index and up to a bound, however many there are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django_pgjobs.store.database import Database
+
+
+class Due(NamedTuple):
+    """The ready jobs of a queue; ``more_ready`` and ``more_scheduled`` say that there are at least so many."""
+
+    queue: str
+    ready: int
+    scheduled: int
+    oldest_seconds: float | None
+    more_ready: bool
+    more_scheduled: bool
+
+
+class Counted(NamedTuple):
+    """How many jobs of a queue are of a ``kind`` (a hold, an outcome); with ``more`` at least so many."""
+
+    queue: str
+    kind: str
+    jobs: int
+    more: bool
+
+
+class LivingWorker(NamedTuple):
+    """A worker that lives, by its heartbeat; ``queues`` None are all."""
+
+    name: str
+    state: str
+    queues: list[str] | None
+    excluded: list[str]
+    places: int
+    held: int
+
+    def serves(self, queue: str) -> bool:
+        """Whether it claims jobs of this queue, or would if it were not draining."""
+        return (self.queues is None or queue in self.queues) and queue not in self.excluded
+
+
+def count_due(db: Database, *, most: int, budget: int) -> list[Due]:
+    """Count due and future jobs of each queue: ``most`` of each priority, ``budget`` of all together."""
+    return [Due._make(row) for row in db.fetch("count_due", {"most": most, "budget": budget})]
+
+
+def count_held(db: Database, holds: Sequence[str], *, most: int) -> list[Counted]:
+    """Count the jobs that are kept out of the claim, ``most`` of each hold."""
+    return [Counted._make(row) for row in db.fetch("count_held", {"holds": list(holds), "most": most})]
+
+
+def count_running(db: Database, *, most: int) -> list[Counted]:
+    """Count the claimed jobs of each queue, ``most`` of all together."""
+    rows = db.fetch("count_running", {"most": most})
+    return [Counted(queue, "running", jobs, more) for queue, jobs, more in rows]
+
+
+def count_ended(db: Database, outcomes: Sequence[str], *, seconds: float, most: int) -> list[Counted]:
+    """Count what ended within the last ``seconds``, ``most`` of each outcome."""
+    params = {"outcomes": list(outcomes), "seconds": seconds, "most": most}
+    return [Counted._make(row) for row in db.fetch("count_ended", params)]
+
+
+def count_overdue(db: Database, *, seconds: float, most: int) -> int:
+    """Count ledger rows that rescue should have looked at more than ``seconds`` ago, up to ``most``."""
+    return int(db.fetch("count_overdue", {"seconds": seconds, "most": most})[0][0])
+
+
+def list_workers(db: Database, *, stale_seconds: float) -> list[LivingWorker]:
+    """Return the workers that were heard of within ``stale_seconds`` and have not stopped."""
+    rows = db.fetch("list_workers", {"stale": stale_seconds})
+    return [
+        LivingWorker(name, state, _names(queues), _names(excluded) or [], places, held)
+        for name, state, queues, excluded, places, held in rows
+    ]
+
+
+def _names(text: str | None) -> list[str] | None:
+    """Read a list of names; None is none at all, and what is no such list serves nothing."""
+    found = json.loads(text or "null")
+    if found is None:
+        return None
+    return [str(name) for name in found] if isinstance(found, list) else []
+
+
+def read_leader(db: Database) -> tuple[str, float] | None:
+    """Return who leads, or led last, and for how many seconds still; None when nobody ever did."""
+    rows = db.fetch("read_leader", {})
+    return (rows[0][0], rows[0][1]) if rows else None
+
+
+class Statistic(NamedTuple):
+    """What a leader has measured: the figures, when, how many seconds ago and who; None when nobody did. And now."""
+
+    figures: Any
+    measured_at: datetime | None
+    age_seconds: float | None
+    worker_name: str | None
+    now: datetime
+
+
+def write_statistic(db: Database, figures: object, *, worker_name: str) -> None:
+    """Keep these figures, measured now, instead of the last ones."""
+    db.fetch("write_statistic", {"figures": json.dumps(figures), "worker_name": worker_name})
+
+
+def read_statistic(db: Database) -> Statistic:
+    """Return the figures that were measured last."""
+    figures, *rest = db.fetch("read_statistic", {})[0]
+    return Statistic(json.loads(figures or "null"), *rest)

@@ -1,0 +1,260 @@
+"""The figures of the queues: what is counted, how far, at what cost; who keeps them; and ``pgjobs stats``."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import connection
+from django.db.models.functions import Now
+from django.test.utils import CaptureQueriesContext
+
+from django_pgjobs import figures, store
+from django_pgjobs.maintenance import measuring
+from django_pgjobs.maintenance.duties import measuring as measuring_duty
+from django_pgjobs.maintenance.leader import Leader
+from django_pgjobs.maintenance.measuring import Measurer
+from django_pgjobs.models import Claim, Heartbeat, Job, QueueState, Statistic
+from tests.db.test_plans import Explaining, analysed_while_empty, nodes
+from tests.db.test_shell import pgjobs
+from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, register
+
+pytestmark = pytest.mark.usefixtures("committed")
+
+
+def beat(**facts: Any) -> None:
+    """Store the heartbeat of a worker with two threads that holds one job."""
+    given = {"id": uuid4(), "name": "w", "host": "h", "pid": 1, "processes": 1, "threads": 2, "async_slots": 1}
+    Heartbeat.objects.create(**{**given, "version": "1", "running": 1, **facts})
+
+
+def fill(raw: RawDatabase) -> None:
+    """Of the queue default one job of each kind, two due ones of two priorities; of mail a single one to come."""
+    for hold in ("waiting", "parked", "limited", "paused"):
+        Job.objects.filter(pk=register()[0]).update(hold=hold)
+    register(3)
+    good, bad, _ = claim(raw), claim(raw), claim(raw)
+    store.finalise_success(raw, good.ends(), AUTHOR)
+    store.finalise_end(raw, bad.ends(cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE), AUTHOR)
+    register(delay_seconds=-90)
+    register(priority=7)
+    register(delay_seconds=60)
+    register(delay_seconds=60, queue="mail")
+
+
+def measured(db: store.Database, **how: Any) -> dict[str, dict[str, Any]]:
+    found = figures.measure(db, stale_seconds=60, **how)
+    return {each["queue"]: each for each in found["queues"]}
+
+
+def test_each_kind_of_job_is_counted_where_it_belongs(raw: RawDatabase) -> None:
+    fill(raw)
+    beat()
+    beat(name="mailer", queues=["mail", "idle"])
+    beat(name="drains", state="draining")
+    beat(name="gone", state="stopped")
+    found = measured(raw)
+    assert list(found) == ["default", "idle", "mail"]
+    ours = found["default"]
+    assert 90 <= ours.pop("oldest_ready_seconds") < 120
+    assert ours == {
+        "queue": "default",
+        "ready": 2,
+        "scheduled": 1,
+        "running": 1,
+        "held": {"waiting": 1, "parked": 1, "limited": 1, "paused": 1},
+        "ended": {"succeeded": 1, "cancelled": 0, "abandoned": 1},
+        "workers": 1,
+        "at_least": [],
+    }
+    assert (found["mail"]["scheduled"], found["mail"]["workers"], found["mail"]["oldest_ready_seconds"]) == (1, 2, None)
+    told = figures.measure(raw, stale_seconds=60)["workers"]
+    assert told == {"live": 3, "draining": 1, "places": 6, "held": 3}
+
+
+def test_what_ended_long_ago_is_not_counted(raw: RawDatabase) -> None:
+    fill(raw)
+    Job.objects.filter(finished_at__isnull=False).update(finished_at=Now() - timedelta(seconds=3601))
+    assert measured(raw)["default"]["ended"] == {"succeeded": 0, "cancelled": 0, "abandoned": 0}
+
+
+def test_beyond_the_bound_a_figure_says_at_least(raw: RawDatabase) -> None:
+    register(5)
+    register(5, delay_seconds=60)
+    Job.objects.filter(pk__in=register(5)).update(hold="parked")
+    register(5)
+    store.finalise_success(raw, claim(raw, 5).ends(), AUTHOR)
+    claim(raw, 4)
+    found = measured(raw, most=3)["default"]
+    assert sorted(found["at_least"]) == ["ended.succeeded", "held.parked", "running", "scheduled"]
+    assert (found["ready"], found["running"], found["held"]["parked"], found["ended"]["succeeded"]) == (1, 3, 3, 3)
+    assert measured(raw, most=6)["default"]["at_least"] == []
+
+
+def test_many_queues_share_what_is_read(raw: RawDatabase) -> None:
+    """With 50 pairs and a bound of 10 no more than 100 due jobs are read: two of each."""
+    for number in range(50):
+        register(4, queue=f"q{number}")
+    found = measured(raw, most=10)
+    assert len(found) == 50
+    assert {each["ready"] for each in found.values()} == {2}
+    assert all(each["at_least"] == ["ready"] for each in found.values())
+
+
+def test_a_ledger_row_of_others_counts_nothing(raw: RawDatabase) -> None:
+    """Bad input: ids that are of none, or that another claim has."""
+    register()
+    held = claim(raw)
+    ids = [*held.ids, 999_999_999]
+    Claim.objects.create(claim_id=uuid4(), part=0, worker=uuid4(), lease_expires_at=Now(), check_at=Now(), job_ids=ids)
+    assert measured(raw)["default"]["running"] == 1
+
+
+def test_figures_cost_the_same_however_many_jobs_there_are(db_connection: Any) -> None:
+    """40,000 jobs of each kind, the tables analysed while empty: each statement reads up to its bound, by an index."""
+    raw = db_connection(pins=True)
+    many = 40_000
+    with analysed_while_empty(raw):
+        register(many)
+        register(many, delay_seconds=3600, queue="mail")
+        raw.query(
+            "INSERT INTO pgjobs_job (name, payload, outcome, finished_at, hold) SELECT 'test.job', '{}', kind.outcome,"
+            " CASE WHEN kind.outcome IS NOT NULL THEN statement_timestamp() - n * interval '0.01 s' END, kind.hold"
+            " FROM generate_series(1, %s) AS n,"
+            " (VALUES ('succeeded', NULL), ('abandoned', NULL), (NULL, 'limited'), (NULL, 'parked'))"
+            " AS kind (outcome, hold)",
+            [many],
+        )
+        claim(raw, 500)
+        most = 1000
+        runs = {
+            "count_due": lambda db: store.count_due(db, most=most, budget=10 * most),
+            "count_held": lambda db: store.count_held(db, ["waiting", "parked", "limited", "paused"], most=most),
+            "count_running": lambda db: store.count_running(db, most=most),
+            "count_ended": lambda db: store.count_ended(db, ["succeeded", "abandoned"], seconds=3600, most=most),
+        }
+        explaining = Explaining(raw, set())
+        for name, run in runs.items():
+            run(explaining)
+            read = [
+                (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+                for node in nodes(explaining.plan)
+            ]
+            assert max(read) <= 4 * most, (name, explaining.plan)
+            kinds = [node["Node Type"] for node in nodes(explaining.plan) if node.get("Relation Name") == "pgjobs_job"]
+            assert all(kind.startswith("Index") for kind in kinds), (name, kinds)
+
+
+# The leader keeps them
+
+
+def test_the_leader_keeps_one_row_of_figures(raw: RawDatabase) -> None:
+    fill(raw)
+    measurer = Measurer(AUTHOR)
+    measurer(raw)
+    first = Statistic.objects.get()
+    assert first.worker_name == "test worker"
+    register(queue="new")
+    measurer(raw)
+    second = Statistic.objects.get()
+    assert second.measured_at > first.measured_at
+    assert "new" in {found["queue"] for found in second.figures["queues"]}
+
+
+def test_only_the_leader_measures_and_now_and_then(raw: RawDatabase) -> None:
+    """W1: a worker that does not lead writes nothing."""
+    leader = Leader(AUTHOR)
+    duty = measuring_duty(leader)
+    duty.tick(raw)
+    assert not Statistic.objects.exists()
+    leader.tick(raw)
+    duty.tick(raw)
+    before = Statistic.objects.get().measured_at
+    duty.tick(raw)
+    assert Statistic.objects.get().measured_at == before
+    assert duty.seconds == 15
+
+
+def test_a_server_that_cannot_count_in_time_is_asked_for_less(raw: RawDatabase, monkeypatch: Any) -> None:
+    asked: list[int] = []
+    whole = figures.measure
+
+    def slow(db: RawDatabase, *, stale_seconds: float, most: int) -> dict[str, Any]:
+        asked.append(most)
+        if most > 100:
+            db.query("SET statement_timeout = '5ms'")
+            try:
+                db.query("SELECT pg_sleep(10)")
+            finally:
+                db.query("RESET statement_timeout")
+        return whole(db, stale_seconds=stale_seconds, most=most)
+
+    monkeypatch.setattr(figures, "measure", slow)
+    Measurer(AUTHOR)(raw)
+    assert asked == list(measuring.BOUNDS)
+    assert Statistic.objects.count() == 1
+
+
+# pgjobs stats
+
+
+def stats(*arguments: object) -> dict[str, Any]:
+    status, out, err = pgjobs("stats", *arguments, "--format", "json")
+    assert (status, err) == (0, "")
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_stats_show_what_the_leader_counted(raw: RawDatabase) -> None:
+    fill(raw)
+    beat()
+    Measurer(AUTHOR)(raw)
+    Job.objects.all().delete()
+    found = stats()
+    assert (found["measured_by"], found["queues"][0]["ready"]) == ("test worker", 2)
+    assert 0 < found["age_seconds"] < 60
+    assert set(found) == {"measured_at", "age_seconds", "measured_by", "ended_within_seconds", "workers", "queues"}
+    now = stats("--now")
+    assert (now["measured_by"], now["age_seconds"], now["queues"]) == (None, 0.0, [])
+
+
+def test_stats_count_where_nobody_did_or_long_ago(raw: RawDatabase) -> None:
+    fill(raw)
+    assert stats()["measured_by"] is None
+    Measurer(AUTHOR)(raw)
+    Statistic.objects.update(measured_at=Now() - timedelta(seconds=61))
+    assert stats()["measured_by"] is None
+    assert [found["queue"] for found in stats("--queue", "mail")["queues"]] == ["mail"]
+
+
+def test_counting_from_the_shell_is_pinned_to_the_indexes(raw: RawDatabase) -> None:
+    """An operator's connection has no pins of its own, and the tables may have been analysed while they were empty."""
+    register()
+    for command in (["stats", "--now"], ["check"]):
+        with CaptureQueriesContext(connection) as queries:
+            pgjobs(*command)
+        pins = [n for n, query in enumerate(queries) if "enable_sort" in query["sql"]]
+        counts = [n for n, query in enumerate(queries) if "count(*)" in query["sql"]]
+        assert len(pins) == 1
+        assert pins[0] < counts[0]
+
+
+def test_stats_as_a_table(raw: RawDatabase, monkeypatch: Any) -> None:
+    monkeypatch.setattr("django_pgjobs.management.counted.MOST_NOW", 1)
+    fill(raw)
+    beat(queues=["\x1b[31mred"])
+    QueueState.objects.create(kind="queue", name="mail")
+    status, out, _ = pgjobs("stats")
+    first, second, head, *rows = out.splitlines()
+    assert (status, first) == (0, "Counted now.")
+    assert second == "1 workers live, 0 of them draining; they hold 1 jobs in 2 threads."
+    assert head.split()[:5] == ["QUEUE", "READY", "OLDEST", "SCHEDULED", "RUNNING"]
+    assert rows[0].split()[0] == "\\x1b[31mred"
+    assert rows[1].split() == ["default", "≥2", "90", "s", "≥1", "≥1", *["≥1"] * 4, "≥1", "0", "≥1", "0"]
+    assert rows[2].startswith("mail (paused)  ")
+    Measurer(AUTHOR)(raw)
+    assert pgjobs("stats")[1].startswith("Counted ")
+    assert " ago by test worker.\n" in pgjobs("stats")[1]

@@ -1,0 +1,160 @@
+"""``manage.py pgjobs check``: what is unhealthy is named, with exit status 1; what is meant to be so is not."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.core.management import CommandError
+from django.db.models.functions import Now
+
+from django_pgjobs import store
+from django_pgjobs.models import Heartbeat, Job, LeaderTerm, QueueState
+from django_pgjobs.testing import backdate
+from tests.db.test_shell import pgjobs, run
+from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, job, register
+
+pytestmark = pytest.mark.usefixtures("committed")
+
+
+@pytest.fixture
+def led(raw: RawDatabase) -> RawDatabase:
+    """A worker leads."""
+    assert store.take_term(raw, AUTHOR, seconds=60)
+    return raw
+
+
+def beat(**facts: Any) -> None:
+    given = {"id": uuid4(), "name": "w", "host": "h", "pid": 1, "processes": 1, "threads": 2, "async_slots": 1}
+    Heartbeat.objects.create(**{**given, "version": "1", **facts})
+
+
+def problems(*options: object) -> list[tuple[str, str | None]]:
+    """The codes of what is wrong, and the queues."""
+    status, out, err = pgjobs("check", *options, "--format", "json")
+    found = json.loads(out)
+    assert err == ""
+    assert (status, found["healthy"]) == ((1, False) if found["problems"] else (0, True))
+    return [(problem["code"], problem["queue"]) for problem in found["problems"]]
+
+
+def test_all_is_well(led: RawDatabase) -> None:
+    beat()
+    register()
+    register(delay_seconds=3600, queue="mail")
+    claim(led)
+    assert problems() == []
+    assert pgjobs("check") == (0, "healthy\n", "")
+
+
+def test_due_jobs_without_a_worker_of_their_queue(led: RawDatabase) -> None:
+    register()
+    register(queue="mail")
+    beat(queues=["mail"])
+    assert problems() == [("no_worker", "default")]
+    assert problems("--queue", "mail") == []
+    beat(state="draining")
+    beat(excluded_queues=["default"])
+    assert problems() == [("no_worker", "default")]
+    beat(queues=["default"], last_beat_at=Now())
+    assert problems() == []
+    Heartbeat.objects.update(last_beat_at=Now() - timedelta(seconds=61))
+    assert problems() == [("no_worker", "default"), ("no_worker", "mail")]
+
+
+def test_a_job_that_has_been_due_for_too_long(led: RawDatabase) -> None:
+    beat()
+    register(delay_seconds=-240)
+    assert problems() == []
+    assert problems("--max-latency", "2m") == [("latency", "default")]
+    register(delay_seconds=-400, queue="mail", priority=-3)
+    assert problems() == [("latency", "mail")]
+    status, out, _ = pgjobs("check")
+    assert (status, out) == (1, "latency: The oldest due job of queue mail has waited for 7 min, more than 5 min.\n")
+
+
+def test_a_paused_queue_is_meant_to_wait(led: RawDatabase) -> None:
+    register(delay_seconds=-400)
+    QueueState.objects.create(kind="queue", name="default")
+    assert problems() == []
+    QueueState.objects.update(until=Now() - timedelta(seconds=1))
+    assert problems() == [("no_worker", "default"), ("latency", "default")]
+
+
+def test_leases_that_nobody_takes_back(led: RawDatabase) -> None:
+    register()
+    held = claim(led)
+    backdate(job(held.ids[0]), lease=45)
+    assert problems() == []
+    backdate(job(held.ids[0]), lease=45)
+    assert problems() == [("overdue", None)]
+
+
+def test_somebody_leads_or_did_a_moment_ago(raw: RawDatabase) -> None:
+    assert problems() == [("leader", None)]
+    store.take_term(raw, AUTHOR, seconds=1)
+    LeaderTerm.objects.update(expires_at=Now() - timedelta(seconds=20))
+    assert problems() == []
+    LeaderTerm.objects.update(expires_at=Now() - timedelta(seconds=40))
+    assert problems() == [("leader", None)]
+    assert "the last was test worker" in pgjobs("check")[1]
+
+
+def test_thresholds_of_parked_and_abandoned_jobs(led: RawDatabase) -> None:
+    beat()
+    Job.objects.filter(pk__in=register(3)).update(hold="parked")
+    register(2)
+    failed = claim(led, 2)
+    store.finalise_end(led, failed.ends(cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE), AUTHOR)
+    assert problems() == []
+    assert problems("--max-parked", 3, "--max-abandoned", 2) == []
+    assert problems("--max-parked", 2, "--max-abandoned", 1) == [("parked", None), ("abandoned", None)]
+    Job.objects.filter(outcome="abandoned").update(finished_at=Now() - timedelta(minutes=61))
+    assert problems("--max-abandoned", 0) == []
+    assert problems("--max-abandoned", 0, "--since", "2h") == [("abandoned", None)]
+
+
+def test_a_migration_that_is_missing(led: RawDatabase) -> None:
+    led.query("UPDATE django_migrations SET name = '000x' WHERE app = 'pgjobs' AND name LIKE '0003%%'", ())
+    try:
+        assert problems() == [("migrations", None)]
+        assert "Not applied: 0003_" in pgjobs("check")[1]
+    finally:
+        led.query("UPDATE django_migrations SET name = '0003_schedules_limits_keys' WHERE name = '000x'", ())
+
+
+def test_a_project_without_migrations_has_none_missing(led: RawDatabase, settings: Any) -> None:
+    settings.MIGRATION_MODULES = {"pgjobs": None}
+    assert problems() == []
+
+
+def test_a_database_that_does_not_answer_is_told_as_a_problem() -> None:
+    """A probe gets JSON whatever happens, and never waits for a lock."""
+    found = run("check", "--format", "json", env={"DATABASE_URL": "postgres://postgres@127.0.0.1:1/none"})
+    told = json.loads(found.stdout)
+    assert (found.returncode, told["healthy"], told["problems"][0]["code"]) == (1, False, "database")
+
+
+def test_a_statement_that_takes_too_long_is_told_as_a_problem(
+    led: RawDatabase, other: RawDatabase, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("django_pgjobs.management.checking.STATEMENT_TIMEOUT", "50ms")
+    other.query("LOCK TABLE pgjobs_heartbeat IN ACCESS EXCLUSIVE MODE")
+    assert problems() == [("database", None)]
+
+
+@pytest.mark.parametrize("options", [["--max-parked", "-1"], ["--max-latency", "soon"], ["--max-abandoned", "x"]])
+def test_wrong_limits_are_refused(led: RawDatabase, options: list[str]) -> None:
+    with pytest.raises(CommandError):
+        pgjobs("check", *options)
+
+
+def test_a_hostile_queue_name_paints_nothing(led: RawDatabase) -> None:
+    register()
+    Job.objects.update(queue="\x1b[31mred\nhealthy")
+    status, out, _ = pgjobs("check")
+    assert (status, len(out.splitlines())) == (1, 1)
+    assert "\\x1b[31mred\\nhealthy" in out
