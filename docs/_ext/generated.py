@@ -192,6 +192,16 @@ def show_options() -> str:
     return _options_of("show")
 
 
+def stats_options() -> str:
+    """What ``pgjobs stats`` takes."""
+    return _options_of("stats")
+
+
+def check_options() -> str:
+    """What ``pgjobs check`` takes."""
+    return _options_of("check")
+
+
 def reschedule_options() -> str:
     """What ``pgjobs reschedule`` takes beyond what ``pgjobs cancel`` does."""
     return _options_of("reschedule", but="cancel")

@@ -34,6 +34,8 @@ SUBCOMMAND_PARTS = {
     "list": ["list_options"],
     "show": ["show_options"],
     "why": ["show_options"],
+    "stats": ["stats_options"],
+    "check": ["check_options"],
     "reschedule": ["operator_options", "reschedule_options"],
     "pause": ["pause_options"],
     "resume": ["pause_options"],
