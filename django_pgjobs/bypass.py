@@ -161,7 +161,10 @@ def _deadline(timeout: float | None, told: Told, door: LocalDoor) -> Iterator[No
         return
     timer = threading.Timer(timeout, door.interrupt, (told, DeadlinePassed))
     timer.daemon = True
-    timer.start()
+    try:
+        timer.start()
+    except RuntimeError as error:
+        log.error("timeout of a job that bypassed the queue cannot be kept: %s", error)
     try:
         yield
     finally:

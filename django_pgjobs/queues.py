@@ -15,11 +15,13 @@ reads ``Job.objects``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Any, Final, Literal
 
+from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.db import connections, router
 from django.db.models import BooleanField, ExpressionWrapper, Q
@@ -129,6 +131,21 @@ class Queue:
         if steered.skipped.keys() & _GONE:
             raise JobDoesNotExist(self._missing(job))
         return steered
+
+    async def astatus(self, job: int | str) -> QueuedJob:
+        """``status`` for async callers."""
+        return await sync_to_async(self.status)(job)
+
+    async def alist(self) -> AsyncIterator[ListedJob]:
+        """``list`` for async callers."""
+        listed = await sync_to_async(self.list)()
+        while page := await sync_to_async(tuple)(islice(listed, PAGE)):
+            for job in page:
+                yield job
+
+    async def acancel(self, job: int | str, *, by: object = None, reason: str = "") -> Steered:
+        """``cancel`` for async callers."""
+        return await sync_to_async(self.cancel)(job, by=by, reason=reason)
 
     def _rate(self) -> Rate | None:
         return get_conf().registration_rate.of(self.name)

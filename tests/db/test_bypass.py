@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -332,6 +333,16 @@ def test_a_callback_has_its_time_too(settings: Any, caplog: pytest.LogCaptureFix
     stuck_callback.using(bypass=True).register()
     assert done() == ["stuck"]
     assert any("callback failed on_abandon=" in record.message for record in caplog.records)
+
+
+def test_a_job_whose_timeout_cannot_be_kept_runs_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(timer: threading.Timer) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with patch.object(threading.Timer, "start", refuse):
+        send.using(bypass=True).register(1)
+        assert len(done()) == 1
+    assert [record.levelname for record in caplog.records if "cannot be kept" in record.message] == ["ERROR"]
 
 
 # What does not go with it

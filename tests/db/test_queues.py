@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import psycopg
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import transaction
 from django.utils import timezone
 
@@ -265,6 +266,17 @@ def test_in_a_transaction_an_unknown_job_leaves_it_usable(mail: Queue) -> None:
             mail.cancel(1)
         send.register(1)
     assert len(list(mail.list())) == 1
+
+
+def test_asynchronous_callers_have_the_same(mail: Queue) -> None:
+    ids = [send.register(number).pk for number in range(5)]
+
+    async def look() -> tuple[str, list[int], int]:
+        listed = [entry.id async for entry in mail.alist()]
+        return (await mail.astatus(ids[0])).state, listed, (await mail.acancel(ids[0])).changed
+
+    with patch.object(queues, "PAGE", 2):
+        assert async_to_sync(look)() == ("runnable", ids, 1)
 
 
 # Tokens
