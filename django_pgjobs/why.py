@@ -6,6 +6,7 @@ Whatever comes from the row is text of strangers, and the reader escapes it.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -293,7 +294,9 @@ def _pause(facts: Facts) -> Reason:
         "why": _told(facts.pause_reason),
     }
     text = _("%(what)s was paused %(ago)s ago%(by)s%(until)s%(why)s.") % words
-    return Reason("paused", text, _("Resume it when that is over: manage.py pgjobs resume."))
+    # A name may be anything, and people paste what they read into a shell.
+    option = shlex.quote(name) if facts.pause_kind == "queue" else f"--job {shlex.quote(name)}"
+    return Reason("paused", text, _("When that is over: ") + f"manage.py pgjobs resume {option}")
 
 
 def _unserved(facts: Facts) -> Reason:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, transaction
+from django.db import DatabaseError, transaction
 
 from django_pgjobs import store
 from django_pgjobs.conf import QUEUE_NAME, get_conf
 from django_pgjobs.maintenance.pruning import LEAST_SECONDS, Pruner, Rule, rules_of
-from django_pgjobs.management.choosing import age
+from django_pgjobs.management import choosing, telling
 from django_pgjobs.management.operating import confirm
 from django_pgjobs.states import Outcome
 
@@ -34,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--older-than",
         metavar="AGE",
-        type=age,
+        type=choosing.age,
         help="Jobs that ended longer ago, as 90s, 30m, 36h, 7d or 2w, instead of what RETENTION_HOURS says.",
     )
     parser.add_argument(
@@ -44,18 +42,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Only these; may be repeated (default: all).",
     )
     parser.add_argument("--queue", metavar="NAME", action="append", help="Only this queue; may be repeated.")
-    parser.add_argument("--format", choices=["text", "json"], default="text", help="How to tell (default: text).")
-    parser.add_argument("--database", metavar="ALIAS", default=DEFAULT_DB_ALIAS, help="Database alias of the jobs.")
+    telling.add_format(parser)
+    choosing.add_database(parser)
     parser.add_argument(
         "--yes", "--no-input", "--noinput", action="store_true", dest="yes", help="With --older-than, ask nothing."
     )
 
 
+@telling.facing_the_database
 def prune(command: BaseCommand, options: dict[str, Any]) -> None:
     """Delete to the end, and say how many; exit with 1 if some could not be deleted."""
-    if options["database"] not in settings.DATABASES:
-        raise CommandError(f"There is no database alias {options['database']!r}.")
-    rules, db = _rules(options), _Committing(options["database"])
+    rules, db = _rules(options), _Committing(choosing.database_of(options))
     if options["dry_run"]:
         _tell(command, options, _each(rules, lambda rule: (_count(db, rule), 0)))
         return
@@ -71,7 +68,7 @@ def _rules(options: dict[str, Any]) -> list[Rule]:
     outcomes, queues = options["outcome"] or list(Outcome), tuple(options["queue"] or ())
     for queue in queues:
         if not QUEUE_NAME.fullmatch(queue):
-            raise CommandError(f"There is no queue {queue!r}.")
+            raise CommandError(f"There is no queue {queue!r}.", returncode=telling.WRONG)
     if options["older_than"] is not None:
         seconds = max(options["older_than"], LEAST_SECONDS)
         return [Rule(str(outcome), seconds, queues, only=bool(queues)) for outcome in outcomes]
@@ -136,9 +133,9 @@ def _tell(command: BaseCommand, options: dict[str, Any], counts: dict[str, tuple
             "left": left,
             "by_outcome": {outcome: done for outcome, (done, _) in counts.items()},
         }
-        command.stdout.write(json.dumps(told))
+        telling.say(command, telling.json_of(told))
         return
     would = "would be pruned" if options["dry_run"] else "pruned"
-    command.stdout.write(f"prune: {total} {would}, {left} left")
+    telling.say(command, f"prune: {total} {would}, {left} left")
     for outcome, (done, _) in counts.items():
-        command.stdout.write(f"  {done} {outcome}")
+        telling.say(command, f"  {done} {outcome}")

@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from datetime import date, datetime
 from typing import Any, TypeVar
 
+import psycopg
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError
+from django.db import DatabaseError, OperationalError
 from django.utils import timezone
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -113,7 +114,7 @@ def facing_the_database(perform: F) -> F:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
             return perform(*args, **kwargs)
-        except DatabaseError as error:
+        except (DatabaseError, psycopg.Error) as error:
             raise CommandError(words_of(error)) from error
 
     return wrapped  # type: ignore[return-value]
@@ -121,11 +122,13 @@ def facing_the_database(perform: F) -> F:
 
 def words_of(error: BaseException) -> str:
     """Return what a database error means, in one line."""
-    state = getattr(error.__cause__, "sqlstate", "") or ""
+    state = getattr(error.__cause__ or error, "sqlstate", "") or ""
     words = plain(" ".join(str(error).split()))
     if state in NOT_THERE:
         return f"The tables of django-pgjobs are not there, or older than this code: run manage.py migrate ({words})."
-    return f"The database does not answer: {words}"
+    if isinstance(error, OperationalError | psycopg.OperationalError):
+        return f"The database does not answer: {words}"
+    return f"The database refuses it: {words}"
 
 
 @contextmanager

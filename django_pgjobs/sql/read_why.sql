@@ -7,7 +7,8 @@ WITH RECURSIVE wanted AS MATERIALIZED (
         j.id, j.state, j.name, j.queue, j.priority, j.run_at, j.attempt, j.max_attempts, left(j.error, 500) AS error,
         left(j.hold_reason, 500) AS hold_reason, j.ending, j.ending_attempt, j.claimed_at, j.deadline_at, j.finished_at,
         j.duration_seconds, j.cancel_requested_at, j.cancel_mode, left(j.cancel_by, 200) AS cancel_by,
-        left(j.cancel_reason, 500) AS cancel_reason, j.release_requested_at, coalesce(j.unique_key, j.key) AS unique_key, j.idempotency_key,
+        left(j.cancel_reason, 500) AS cancel_reason, j.release_requested_at, j.idempotency_key,
+        CASE WHEN j.outcome IS NOT NULL AND j.key_scope = 'until_finished' THEN j.key ELSE j.unique_key END AS unique_key,
         left(j.limit_key, 200) AS limit_key, j.limit_key AS whole_limit_key, j.claim_id, j.worker
     FROM pgjobs_job AS j
     WHERE j.id = %(id)s::bigint

@@ -120,11 +120,18 @@ def test_paused_by_whom_until_when_and_why(raw: RawDatabase, kind: str, name: st
     code, words = said(one)
     assert code == "paused"
     assert f"Its {what} was paused " in words
-    assert " ago by anna: printer is on fire. Resume" in words
+    assert " ago by anna: printer is on fire. When that is over: manage.py pgjobs resume " in words
     QueueState.objects.update(until=Now() + timedelta(hours=1))
     assert " by anna until 20" in said(one)[1]
     QueueState.objects.update(until=Now() - timedelta(seconds=1))
     assert said(one)[0] == "next"
+
+
+def test_a_name_is_quoted_where_it_is_to_be_pasted(raw: RawDatabase) -> None:
+    """Whoever may register a job chooses its name, and an operator pastes the advice into a shell."""
+    [one] = register(name="x; rm -rf ~")
+    QueueState.objects.create(kind="job", name="x; rm -rf ~")
+    assert job(one).why().advice.endswith("pgjobs resume --job 'x; rm -rf ~'")
 
 
 def test_other_pauses_are_none_of_it(raw: RawDatabase) -> None:
@@ -238,7 +245,10 @@ def test_ended_how_and_when(raw: RawDatabase) -> None:
 def test_a_key_that_another_has_now_and_a_result_of_another(raw: RawDatabase) -> None:
     [one], [two] = register(), register()
     job(one).cancel()
-    Job.objects.filter(pk__in=[one, two]).update(key="k", unique_key="k")
+    Job.objects.filter(pk__in=[one, two]).update(key="k", key_scope="until_started")
+    Job.objects.filter(pk=two).update(unique_key="k")
+    assert "cannot be retried" not in said(one)[1]
+    Job.objects.filter(pk=one).update(key_scope="until_finished")
     assert said(one)[1].endswith(f"It cannot be retried while job {two} has its key.")
     held = claim(raw)
     Job.objects.filter(pk=two).update(idempotency_key="order-1")
