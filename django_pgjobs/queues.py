@@ -35,6 +35,7 @@ from django_pgjobs.exceptions import InvalidJob, JobDoesNotExist, UnreadablePayl
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.models import Job
 from django_pgjobs.options import BackoffRule, InvalidOption
+from django_pgjobs.pausing import pauses_of
 from django_pgjobs.quotas import Rate
 from django_pgjobs.registry import registry
 from django_pgjobs.states import JobState
@@ -55,7 +56,7 @@ _DUE = ExpressionWrapper(Q(run_at__lte=Now()), output_field=BooleanField())
 class QueuedJob:
     """An unfinished job of a queue, as it was when it was read.
 
-    ``state``: *waiting* until it is due and while it is held, *runnable* when a worker may take it, *running*.
+    ``state``: *waiting* until it is due, and while it is held or paused; *runnable* as a worker may take it; *running*.
     ``arguments``: name → value as registered, sensitive ones hidden; None where this process cannot read them.
     ``app``: label of the app that declares the job, empty if there is none. ``timeout``: seconds, None for unlimited.
     ``attempt``: charged starts so far. ``remaining_attempts``: starts that are left, one that runs included.
@@ -189,13 +190,17 @@ def _queued(job: Any) -> QueuedJob:
         description=job.description,
         registered_at=job.created_at,
         run_at=job.run_at,
-        state=RUNNING if running else RUNNABLE if job.state == JobState.READY and job.due else WAITING,
+        state=RUNNING if running else RUNNABLE if _may_start(job) else WAITING,
         timeout=job.timeout_seconds,
         attempt=job.attempt,
         max_attempts=job.max_attempts,
         remaining_attempts=max(job.max_attempts - job.attempt + running, 0),
         backoff=definition.backoff if definition else None,
     )
+
+
+def _may_start(job: Any) -> bool:
+    return job.state == JobState.READY and job.due and not pauses_of(job.queue, job.name, job._state.db)
 
 
 def _app(definition: JobDefinition[..., Any] | None) -> str:

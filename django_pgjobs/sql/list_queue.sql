@@ -39,6 +39,11 @@ holds AS (
         ORDER BY j.hold
         LIMIT 1
     ) AS following
+),
+paused AS MATERIALIZED (
+    SELECT kind, name
+    FROM pgjobs_queue_state
+    WHERE (until IS NULL OR until > statement_timestamp()) AND (kind = 'job' OR name = %(queue)s)
 )
 SELECT run_at, id, label
 FROM (
@@ -49,6 +54,7 @@ FROM (
             j.run_at, j.id,
             CASE
                 WHEN j.claim_id IS NOT NULL THEN 'running'
+                WHEN EXISTS (SELECT FROM paused WHERE paused.kind = 'queue' OR paused.name = j.name) THEN 'waiting'
                 WHEN j.run_at <= statement_timestamp() THEN 'runnable'
                 ELSE 'waiting'
             END AS label
