@@ -222,13 +222,12 @@ def _read_all(sock: socket.socket) -> None:
 def _travelling(number: int) -> tuple[Any, ...]:
     """A no-op job as the supervisor sends it."""
     from benchmarks import jobs
+    from django_pgjobs.attempt import Item
 
     claim_id = "0b0d9a52-7c51-4a05-8a3e-6f1b2a1c9d10"
     payload = f'{{"args": [{number}], "kwargs": {{}}}}'
-    return (
-        number, "body", number, claim_id, jobs.noop.name, 1, 25, None,
-        payload, None, "default", "", "", 0.0, False, False,
-    )  # fmt: skip
+    item = Item(number, "body", number, claim_id, jobs.noop.name, 1, 25, None, payload, None, "default", "", "")
+    return tuple(item)
 
 
 def _print(text: str) -> None:
