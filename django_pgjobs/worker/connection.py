@@ -105,7 +105,8 @@ class WorkerConnection:
                 # Only now, after the pipeline, does the cursor know what came of it.
             else:
                 cursor = self._execute(name, params)
-            rows = cursor.fetchall() if cursor.description else []
+            # Not ``description``, which makes an object for each column.
+            rows = cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else []
         finally:
             self.asked_at = None
         self.statements += 1

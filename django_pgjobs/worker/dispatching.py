@@ -145,8 +145,11 @@ class Dispatcher:
         for child in sorted(ready, key=lambda child: child.outstanding[is_async]):
             room, left = min(share, child.room(is_async=is_async)), PAYLOAD_BYTES - child.payload_bytes
             runs: list[Run] = []
-            while self._fresh(queue, now) and len(runs) < room and left >= 0:
-                run = queue.popleft()
+            while queue and len(runs) < room and left >= 0:
+                run = queue[0]
+                if run.fresh_until < now or run.claim.trusted_until <= now:  # as _is_fresh, without a call for each
+                    break
+                queue.popleft()
                 left -= run.size
                 runs.append(run)
             self._send(child, runs, now)

@@ -220,9 +220,13 @@ class Frontier:
     def saw(self, plan: Sequence[Visit], jobs: Sequence[ClaimedJob], limit: int, now: float, took: float) -> None:
         """Learn from a claim of ``plan`` that returned ``jobs`` (in order) at ``now`` after ``took`` seconds."""
         found: dict[Key, list[ClaimedJob]] = {}
+        before, some = None, []
         for job in jobs:
-            found.setdefault((job.queue, job.priority), []).append(job)
-            self.highest_id = max(self.highest_id, job.id)
+            if (key := (job.queue, job.priority)) != before:
+                before, some = key, found.setdefault(key, [])
+            some.append(job)
+        if jobs:
+            self.highest_id = max(self.highest_id, max([job.id for job in jobs]))
         # What a claim takes anyhow, on a long way to the server most of it, is not what its sweeps take.
         took, quickest = max(0.0, took - self.quickest), min(took, self.quickest)
         self.quickest = quickest + DRIFT * took
