@@ -37,6 +37,7 @@ from django_pgjobs.exceptions import (
     UnstorableResult,
     WorkerStopping,
 )
+from django_pgjobs.idempotency import Recall, arecalled, recalled
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.payload import decode_result, encode_result
 from django_pgjobs.registry import registry
@@ -145,9 +146,12 @@ class Prepared:
     kwargs: dict[str, Any]
     told: Cancellation
     guard: Guard
+    recall: Recall | None = None
 
 
-def prepare(item: Item, reporter: Reporter, told: Cancellation, guard: Guard = UNGUARDED) -> Prepared | Decision:
+def prepare(
+    item: Item, reporter: Reporter, told: Cancellation, guard: Guard = UNGUARDED, recall: Recall | None = None
+) -> Prepared | Decision:
     """Find the definition and load the payload; a job this code cannot run is parked, never failed."""
     try:
         definition = registry.get(item.name)
@@ -162,7 +166,7 @@ def prepare(item: Item, reporter: Reporter, told: Cancellation, guard: Guard = U
         return _unreadable(item, definition, error)
     before = Failure("", item.error) if item.kind != BODY and item.error else None
     context = JobContext(item, headers, reporter, told, told.started or clock.monotonic(), before)
-    return Prepared(definition, item, context, args, kwargs, told, guard)
+    return Prepared(definition, item, context, args, kwargs, told, guard, recall)
 
 
 def _unreadable(item: Item, definition: Definition, error: UnreadablePayload) -> Decision:
@@ -182,7 +186,8 @@ def run(prepared: Prepared) -> Decision:
     context, token = prepared.context, activate(prepared.context)
     try:
         events.started(prepared.definition, context)
-        decision: Decision = _success(prepared, _call(prepared))
+        found = None if prepared.item.extras is None else recalled(prepared)
+        decision: Decision = _success(prepared, _call(prepared)) if found is None else found
     except BaseException as error:
         decision = failed(prepared, error)
         events.ended(prepared.definition, context, decision, error)
@@ -200,8 +205,8 @@ async def arun(prepared: Prepared) -> Decision:
     context, token = prepared.context, activate(prepared.context)
     try:
         events.started(prepared.definition, context)
-        value = await prepared.guard.acall(middleware.async_chain(_abody(prepared)), context)
-        decision: Decision = _success(prepared, value)
+        found = None if prepared.item.extras is None else await arecalled(prepared)
+        decision: Decision = _success(prepared, await _acall(prepared)) if found is None else found
     except BaseException as error:
         decision = failed(prepared, error)
         events.ended(prepared.definition, context, decision, error)
@@ -234,6 +239,10 @@ def _body(prepared: Prepared) -> Callable[[JobContext], Any]:
     if definition.takes_context:
         return lambda context: definition.func(context, *args, **kwargs)
     return lambda _context: definition.func(*args, **kwargs)
+
+
+async def _acall(prepared: Prepared) -> Any:
+    return await prepared.guard.acall(middleware.async_chain(_abody(prepared)), prepared.context)
 
 
 def _abody(prepared: Prepared) -> Callable[[JobContext], Awaitable[Any]]:

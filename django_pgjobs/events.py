@@ -1,8 +1,8 @@
 """The one place where things that happened are named, for logs and signals.
 
-Two sides: ``started`` and ``ended`` are told in the executor while the job's thread still runs; ``finished``,
-``retried``, ``lost`` and ``rescued`` after the durable write, so never for a write that was rolled back. A log line
-is a fixed phrase, then ``job=… attempt=… claim=… queue=…`` in this order. A line per job goes to
+Two sides: ``started``, ``idempotency_hit`` and ``ended`` are told in the executor while the job's thread still runs;
+``finished``, ``retried``, ``lost`` and ``rescued`` after the durable write, so never for a write that was rolled
+back. A log line is a fixed phrase, then ``job=… attempt=… claim=… queue=…`` in this order. A line per job goes to
 ``django_pgjobs.jobs``, which ``runjobs`` keeps quiet unless asked, so that it costs nothing at full speed.
 """
 
@@ -51,6 +51,14 @@ def started(definition: Any, context: JobContext) -> None:
         jobs_log.info("START %srun %s", again, facts(context))
     if signals.job_started.receivers:
         signals.job_started.send_robust(definition, context=context)
+
+
+def idempotency_hit(definition: Any, context: JobContext, key: str, first_id: int) -> None:
+    """An attempt that has begun returns the result of an earlier job, and is not called; in its own thread."""
+    if jobs_log.isEnabledFor(logging.INFO):
+        jobs_log.info("HIT result of job %d key=%r %s", first_id, key, facts(context))
+    if signals.idempotency_hit.receivers:
+        signals.idempotency_hit.send_robust(definition, context=context, idempotency_key=key, first_job_id=first_id)
 
 
 def ended(definition: Any, context: JobContext, decision: Decision, error: BaseException | None) -> None:

@@ -90,10 +90,13 @@ def kept_as(end: End) -> str:
     return END if end.outcome else SUCCESS
 
 
-def write(db: Database, kind: str, ends: Sequence[End], author: Author) -> dict[int, Any]:
-    """Write ends of one kind by one fenced statement; return id → row of those recorded."""
+def write(db: Database, kind: str, ends: Sequence[End], author: Author, *, remember: bool = False) -> dict[int, Any]:
+    """Write ends of one kind by one fenced statement; return id → row of those recorded.
+
+    ``remember``: some have an idempotency key, under which the statement stores the results of successes.
+    """
     writers: dict[str, Callable[[], Sequence[Any]]] = {
-        SUCCESS: lambda: store.finalise_success(db, ends, author),
+        SUCCESS: lambda: store.finalise_success(db, ends, author, remember=remember),
         RETRY: lambda: store.finalise_retry(db, ends, author),
         SNOOZE: lambda: store.finalise_snooze(db, ends),
         PARK: lambda: store.park_jobs(db, ends),
@@ -101,7 +104,7 @@ def write(db: Database, kind: str, ends: Sequence[End], author: Author) -> dict[
         RELEASE: lambda: store.release_jobs(db, ends, author),
         MARK: lambda: store.mark_ending(db, ends, author, allowance_seconds=callback_allowance()),
         END: lambda: store.finalise_end(db, ends, author),
-        DELETE: lambda: store.finalise_delete(db, ends),
+        DELETE: lambda: store.finalise_delete(db, ends, remember=remember),
     }
     return {(row if isinstance(row, int) else row.id): row for row in writers[kind]()}
 

@@ -17,7 +17,7 @@ from uuid import uuid4
 from django_pgjobs import clock, store
 from django_pgjobs.attempt import Told
 from django_pgjobs.finalising import RELEASE
-from django_pgjobs.maintenance.duties import duties, pruning
+from django_pgjobs.maintenance.duties import duties, forgetting, pruning
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.performing import Performer
 from django_pgjobs.runtime import Worker, WorkerOptions, wait_for_database
@@ -41,7 +41,11 @@ class InlineWorker:
         self.told = Told()
         self.frontier = worker.frontier()
         leader = Leader(worker.author)
-        self.duties = [*duties(leader, lambda rescued: None, worker.options.database), pruning(leader)]
+        self.duties = [
+            *duties(leader, lambda rescued: None, worker.options.database),
+            pruning(leader),
+            forgetting(leader),
+        ]
         self.keeper = Keeper(
             lambda: worker.connect("keep"),
             self,

@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from django_pgjobs import attempt, clock, events, finalising, store
@@ -21,6 +22,7 @@ from django_pgjobs.attempt import BODY, Item, Prepared, Told
 from django_pgjobs.context import Cancellation, Reporter
 from django_pgjobs.decisions import Decision
 from django_pgjobs.finalising import CALLBACK_OF, CALLBACK_STARTS, END, MARK, REQUEUES, RETRY, SUCCESS
+from django_pgjobs.idempotency import key_of
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import Author, ClaimedJob, Database, End
 
@@ -108,7 +110,8 @@ class Performer:
         if payload is None:
             return decide.Release("the claim was lost before the payload was read")
         reporter = self.reporter_of(self.db, job.id, claim_id)
-        prepared = attempt.prepare(item_of(job, claim_id, kind, payload), reporter, self.told)
+        item, recall = item_of(job, claim_id, kind, payload), partial(store.find_result, self.db)
+        prepared = attempt.prepare(item, reporter, self.told, recall=recall)
         if not isinstance(prepared, Prepared):
             return prepared
         return contextvars.Context().run(self.run, prepared)
@@ -127,7 +130,8 @@ class Performer:
 
     def _record(self, job: ClaimedJob, kind: str, end: End) -> Ended:
         """Write an end; wait while somebody holds the row, and end as cancelled what was cancelled meanwhile."""
-        while not finalising.write(self.db, kind, [end], self.author):
+        remember = key_of(job.extras) is not None
+        while not finalising.write(self.db, kind, [end], self.author, remember=remember):
             now = store.read_fences(self.db, [(end.id, end.claim_id)]).get(end.id)
             if now is None or not now.ours or now.ended:
                 action, reason = finalising.ACTIONS[kind], finalising.refusal(now)

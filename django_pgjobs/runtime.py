@@ -20,7 +20,7 @@ from django.db import connections
 
 from django_pgjobs import __version__, clock, store
 from django_pgjobs.conf import Conf, get_conf
-from django_pgjobs.maintenance.duties import Duty, duties, measuring, pruning
+from django_pgjobs.maintenance.duties import Duty, duties, forgetting, measuring, pruning
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.vacuuming import Vacuumer
 from django_pgjobs.registry import registry
@@ -227,7 +227,9 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
         Duty("claims in doubt", claimer.look_up, DOUBT_SECONDS, last=True),
     ]
     maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, maintained)
-    kept_up: list[Any] = [pruning(leader), measuring(leader), Vacuumer(lambda: worker.connect_alone("vacuum"))]
+    kept_up: list[Any] = [
+        pruning(leader), forgetting(leader), measuring(leader), Vacuumer(lambda: worker.connect_alone("vacuum")),
+    ]  # fmt: skip
     upkeeper = Upkeeper(lambda: worker.connect("upkeep"), inbox, kept_up, lambda: leader.leads)
     loops: list[Any] = [acker, claimer, keeper, maintainer, upkeeper]
     if worker.conf.notify:

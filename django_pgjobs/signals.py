@@ -17,6 +17,13 @@ job_registered = Signal()
 job_started = Signal()
 """An attempt begins; sent in the job's own thread, before middleware and body. ``context``: the ``JobContext``."""
 
+idempotency_hit = Signal()
+"""An attempt returns the result stored under its idempotency key; its body and middleware are not called.
+
+Sent in the job's own thread, between ``job_started`` and ``attempt_ended``. ``context``: the ``JobContext``;
+``idempotency_key``: str; ``first_job_id``: the job that ran, whose row may be gone.
+"""
+
 attempt_ended = Signal()
 """An attempt ended; sent in the job's own thread, before the outcome is stored.
 

@@ -10,6 +10,7 @@ from typing import Any
 from django_pgjobs import clock, store
 from django_pgjobs.maintenance.audit import Audit
 from django_pgjobs.maintenance.crons import CronSync, Firer, MarkMissing
+from django_pgjobs.maintenance.forgetting import Forgetter
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.measuring import Measurer
 from django_pgjobs.maintenance.parking import unpark
@@ -28,6 +29,7 @@ SWEEP_SECONDS = 60.0
 CRON_SECONDS = 0.5
 MISSING_SECONDS = 60.0
 MEASURE_SECONDS = 15.0
+FORGET_SECONDS = 10.0
 KEPT_SECONDS = 86_400.0
 """How long a worker that is not heard of any more is shown."""
 
@@ -96,6 +98,11 @@ def pruning(leader: Leader) -> Duty:
 def measuring(leader: Leader) -> Duty:
     """Return the leader's keeping of statistics, for the same thread: a slow count delays no rescue."""
     return Duty("statistics", Measurer(leader.author), MEASURE_SECONDS, leader=leader)
+
+
+def forgetting(leader: Leader) -> Duty:
+    """Return the leader's forgetting of keys and results, which takes its time too."""
+    return Duty("forget", Forgetter(lambda: leader.leads), FORGET_SECONDS, leader=leader)
 
 
 def _sweep(db: Any) -> None:

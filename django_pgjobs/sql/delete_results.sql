@@ -1,16 +1,19 @@
--- delete_results: delete stored results whose time is over.
+-- delete_results: delete stored results whose time is over, from the place on where the walk has come to.
 -- Fence: none (a result belongs to no attempt; whoever misses it runs the body).
--- Rows: one per result deleted; one that somebody holds is left for the next time.
+-- Rows: 1 = how many were deleted, and when the last of them was stored; one that somebody holds is left for the next walk.
 -- Clock: statement_timestamp().
 WITH over AS MATERIALIZED (
     SELECT name, key
     FROM pgjobs_stored_result
-    WHERE stored_at <= statement_timestamp() - make_interval(secs => %(seconds)s::float8)
+    WHERE stored_at <= statement_timestamp() - make_interval(secs => %(seconds)s::float8) AND stored_at >= %(after)s::timestamptz
     ORDER BY stored_at
     LIMIT %(limit)s::integer
     FOR UPDATE SKIP LOCKED
+),
+gone AS (
+    DELETE FROM pgjobs_stored_result AS r
+    USING over
+    WHERE r.name = ANY (ARRAY[over.name]) AND r.key = ANY (ARRAY[over.key])
+    RETURNING r.stored_at
 )
-DELETE FROM pgjobs_stored_result AS r
-USING over
-WHERE r.name = ANY (ARRAY[over.name]) AND r.key = ANY (ARRAY[over.key])
-RETURNING r.job_id
+SELECT count(*)::integer, max(stored_at)::text FROM gone

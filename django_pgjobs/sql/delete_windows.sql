@@ -1,16 +1,19 @@
--- delete_windows: delete windows of keys that are over.
+-- delete_windows: delete windows of keys that are over, from the place on where the walk has come to.
 -- Fence: none (a window that is over is read by nobody).
--- Rows: one per window deleted; one that somebody holds is left for the next time.
+-- Rows: 1 = how many were deleted, and the last end among them; one that somebody holds is left for the next walk.
 -- Clock: statement_timestamp().
 WITH over AS MATERIALIZED (
     SELECT queue, key, begins_at
     FROM pgjobs_key_window
-    WHERE ends_at <= statement_timestamp()
+    WHERE ends_at <= statement_timestamp() AND ends_at >= %(after)s::timestamptz
     ORDER BY ends_at
     LIMIT %(limit)s::integer
     FOR UPDATE SKIP LOCKED
+),
+gone AS (
+    DELETE FROM pgjobs_key_window AS w
+    USING over
+    WHERE w.queue = ANY (ARRAY[over.queue]) AND w.key = ANY (ARRAY[over.key]) AND w.begins_at = ANY (ARRAY[over.begins_at])
+    RETURNING w.ends_at
 )
-DELETE FROM pgjobs_key_window AS w
-USING over
-WHERE w.queue = ANY (ARRAY[over.queue]) AND w.key = ANY (ARRAY[over.key]) AND w.begins_at = ANY (ARRAY[over.begins_at])
-RETURNING w.job_id
+SELECT count(*)::integer, max(ends_at)::text FROM gone

@@ -99,6 +99,7 @@ from django_pgjobs.store.keeping import (
     unpark_jobs,
 )
 from django_pgjobs.store.keys import (
+    Forgotten,
     KeyHolder,
     StoredResult,
     delete_results,
@@ -162,6 +163,7 @@ __all__ = [
     "FenceReading",
     "Fired",
     "Flag",
+    "Forgotten",
     "Identity",
     "KeyHolder",
     "ListedCron",

@@ -74,8 +74,11 @@ def _author(author: Author) -> dict[str, object]:
     return {"worker": author.worker, "worker_name": author.name, "release": author.release}
 
 
-def finalise_success(db: Database, ends: Sequence[End], author: Author) -> list[int]:
-    """Record that these bodies returned; ``result`` is JSON text taken as it is."""
+def finalise_success(db: Database, ends: Sequence[End], author: Author, *, remember: bool = False) -> list[int]:
+    """Record that these bodies returned; ``result`` is JSON text taken as it is.
+
+    With ``remember`` the results of jobs that have an idempotency key are stored under it too.
+    """
     items = _array(
         [
             f'{{"id":{end.id},"claim_id":"{end.claim_id}",'
@@ -83,7 +86,9 @@ def finalise_success(db: Database, ends: Sequence[End], author: Author) -> list[
             for end in ends
         ]
     )
-    return [row[0] for row in db.fetch("finalise_success", {"items": items, "worker": author.worker})]
+    params = {"items": items, "worker": author.worker}
+    rows = db.fetch("finalise_success_keyed", params) if remember else db.fetch("finalise_success", params)
+    return [row[0] for row in rows]
 
 
 class Rescheduled(NamedTuple):
@@ -114,8 +119,18 @@ def finalise_end(db: Database, ends: Sequence[End], author: Author) -> list[int]
     return [row[0] for row in db.fetch("finalise_end", {"items": items, **_author(author)})]
 
 
-def finalise_delete(db: Database, ends: Sequence[End]) -> list[int]:
-    """End jobs of which nothing is kept by deleting them; one that somebody waits for is left as it is."""
+def finalise_delete(db: Database, ends: Sequence[End], *, remember: bool = False) -> list[int]:
+    """End jobs of which nothing is kept by deleting them; one that somebody waits for is left as it is.
+
+    ``remember`` as in ``finalise_success``.
+    """
+    if remember:
+        items = _array(
+            f'{{"id":{end.id},"claim_id":"{end.claim_id}","result":{end.result or "null"},'
+            f'"succeeded":{"false" if end.outcome else "true"}}}'
+            for end in ends
+        )
+        return [row[0] for row in db.fetch("finalise_delete_keyed", {"items": items})]
     params = {"ids": [end.id for end in ends], "claim_ids": [end.claim_id for end in ends]}
     return [row[0] for row in db.fetch("finalise_delete", params)]
 

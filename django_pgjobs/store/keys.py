@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from django_pgjobs.store.database import Database, Params
+from django_pgjobs.store.database import Database, Params, Rows
 from django_pgjobs.store.registering import NewJob
 
 
@@ -52,11 +52,24 @@ def find_result(db: Database, names: Sequence[str], key: str) -> StoredResult | 
     return StoredResult._make(rows[0]) if rows else None
 
 
-def delete_windows(db: Database, *, limit: int) -> int:
-    """Delete windows of keys that are over, at most so many; return how many."""
-    return len(db.fetch("delete_windows", {"limit": limit}))
+class Forgotten(NamedTuple):
+    """How many rows went, and the instant up to which the walk has come."""
+
+    rows: int
+    until: str
 
 
-def delete_results(db: Database, *, older_than_seconds: float, limit: int) -> int:
-    """Delete results stored longer ago, at most so many; return how many."""
-    return len(db.fetch("delete_results", {"seconds": older_than_seconds, "limit": limit}))
+def delete_windows(db: Database, *, after: str, limit: int) -> Forgotten:
+    """Delete windows of keys that are over, at most so many, oldest first from ``after`` on."""
+    return _forgotten(db.fetch("delete_windows", {"after": after, "limit": limit}), after)
+
+
+def delete_results(db: Database, *, older_than_seconds: float, after: str, limit: int) -> Forgotten:
+    """Delete results stored longer ago, at most so many, oldest first from ``after`` on."""
+    params = {"seconds": older_than_seconds, "after": after, "limit": limit}
+    return _forgotten(db.fetch("delete_results", params), after)
+
+
+def _forgotten(rows: Rows, after: str) -> Forgotten:
+    count, until = rows[0]
+    return Forgotten(count, until or after)

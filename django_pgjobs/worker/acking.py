@@ -78,6 +78,7 @@ class Acker(Loop):
         self.notifies = get_conf().notify
         self.retention = get_conf().retention_hours
         self.keeps_all = self.retention.keeps_all()
+        self.remembers = False
         self.refused: Counter[str] = Counter()
 
     # Asked by main
@@ -275,7 +276,9 @@ class Acker(Loop):
     def _write(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[Busy]:
         """Write entries of one kind, bisecting out one that cannot be stored; return those that were busy."""
         try:
-            recorded = finalising.write(db, kind, [end for _, end in entries], self.author)
+            # Asked of each job only since this worker has seen one that has an idempotency key.
+            remember = self.remembers and any(run.remembers for run, _ in entries)
+            recorded = finalising.write(db, kind, [end for _, end in entries], self.author, remember=remember)
         except (psycopg.Error, UnicodeError) as error:
             if kind == DELETE and _is_objection(error):
                 log.debug("ended jobs cannot be deleted and are kept: %s", " ".join(str(error).split()))

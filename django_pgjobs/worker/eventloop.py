@@ -11,7 +11,7 @@ from functools import partial
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
-from django_pgjobs import attempt, clock
+from django_pgjobs import attempt, clock, store
 from django_pgjobs import decisions as decide
 from django_pgjobs.attempt import Item, Told
 from django_pgjobs.decisions import Decision
@@ -31,6 +31,7 @@ class EventLoop:
         self.buffers = buffers
         self.free_slots = list(slots)
         self.database = database
+        self.recall = partial(store.find_result, store.on(database))
         self.pid = os.getpid()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.tasks: set[asyncio.Task[None]] = set()
@@ -123,7 +124,7 @@ class EventLoop:
         whole = item if item.payload is not None else await self._with_payload(item)
         if not isinstance(whole, Item):
             return whole
-        prepared = attempt.prepare(whole, reporter(self.buffers.end, item.run), told, self.doors[item.run])
+        prepared = attempt.prepare(whole, reporter(self.buffers.end, item.run), told, self.doors[item.run], self.recall)
         if not isinstance(prepared, attempt.Prepared):
             return prepared
         try:

@@ -17,6 +17,7 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.attempt import BODY
 from django_pgjobs.decisions import Decision
 from django_pgjobs.finalising import CALLBACK_OF, CALLBACK_STARTS, END, MARK, RETRY, SUCCESS
+from django_pgjobs.idempotency import key_of
 from django_pgjobs.registry import registry
 from django_pgjobs.states import CancelMode, Outcome
 from django_pgjobs.store import MOST_CHARS, ClaimedJob, End, Flag, Pauses, Released, Rescheduled, Rescued
@@ -79,7 +80,7 @@ class Holding:
             return
         if (
             self.pauses
-            or [job for job in jobs if job.ending is not None or job.cancelled]
+            or [job for job in jobs if job.ending is not None or job.cancelled or job.extras is not None]
             or max(run.chars for run in runs) > MOST_CHARS
         ):
             runs = [run for run in runs if self._begin(run)]
@@ -88,6 +89,8 @@ class Holding:
     def _begin(self, run: Run) -> bool:
         """Say what a claimed job is claimed for; return whether an executor is needed."""
         job = run.job
+        if key_of(job.extras) is not None:
+            run.remembers = self.acker.remembers = True
         if run.size > MOST_CHARS or (job.ending is not None and job.ending not in CALLBACK_OF):
             # No registration and no statement of ours writes such a row.
             log.error("job cannot be run as it is and is parked %s", facts(run))

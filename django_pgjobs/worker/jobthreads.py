@@ -7,8 +7,9 @@ import logging
 import os
 import threading
 import time
+from functools import partial
 
-from django_pgjobs import attempt
+from django_pgjobs import attempt, store
 from django_pgjobs.attempt import Item, Told
 from django_pgjobs.decisions import Decision
 from django_pgjobs.exceptions import JobInterrupted
@@ -30,6 +31,7 @@ class JobThreads:
         self.buffers = buffers
         self.count = count
         self.database = database
+        self.recall = partial(store.find_result, store.on(database))
         self.pid = os.getpid()
         self.doors: list[Door | None] = [None] * count
 
@@ -80,7 +82,7 @@ class JobThreads:
             whole = item if item.payload is not None else with_payload(item, self.database)
             if not isinstance(whole, Item):
                 return whole
-            prepared = attempt.prepare(whole, reporter(self.buffers.end, item.run), told, door)
+            prepared = attempt.prepare(whole, reporter(self.buffers.end, item.run), told, door, self.recall)
             if not isinstance(prepared, attempt.Prepared):
                 return prepared
             return attempt.run_here(prepared)

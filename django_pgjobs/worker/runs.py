@@ -54,7 +54,7 @@ class Run:
 
     ``outcome`` is the end that is written after a callback; ``stops`` why it is being stopped, by cause;
     ``collateral`` that its executor was terminated for another; ``alone`` that it may have killed one by itself,
-    ``after`` which one: its connections have not been seen to end.
+    ``after`` which one: its connections have not been seen to end; ``remembers`` that it has an idempotency key.
     One is made per job, so what seldom differs is the class's until it does.
     """
 
@@ -71,6 +71,7 @@ class Run:
     cancel_by: str = ""
     cancel_reason: str = ""
     released: bool = False
+    remembers: bool = False
     stops: Mapping[str, Stop] = UNSTOPPED
     collateral: bool = False
     alone: bool = False

@@ -8,6 +8,7 @@ is none; with one ``-- fence`` line taken out (the sabotaged twin) there must be
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -34,6 +35,8 @@ WRITES: dict[str, Callable[[store.Database, store.End], object]] = {
     "finalise_snooze": lambda db, end: store.finalise_snooze(db, [end]),
     "finalise_end": lambda db, end: store.finalise_end(db, [end], AUTHOR),
     "finalise_delete": lambda db, end: store.finalise_delete(db, [end]),
+    "finalise_success_keyed": lambda db, end: store.finalise_success(db, [end], AUTHOR, remember=True),
+    "finalise_delete_keyed": lambda db, end: store.finalise_delete(db, [replace(end, outcome="")], remember=True),
     "mark_ending": lambda db, end: store.mark_ending(db, [end], AUTHOR, allowance_seconds=1.0),
     "park_jobs": lambda db, end: store.park_jobs(db, [end]),
     "hold_jobs": lambda db, end: store.hold_jobs(db, [end]),

@@ -628,7 +628,7 @@ def test_keys_are_found_by_their_index(db_connection: Callable[..., RawDatabase]
         "reschedule_jobs": lambda: store.reschedule_jobs(
             explaining, range(1, 100), run_at=None, delay_seconds=None, queue="mail", priority=None
         ),
-        "delete_windows": lambda: store.delete_windows(explaining, limit=100),
+        "delete_windows": lambda: explaining.fetch("delete_windows", {"after": store.OLDEST, "limit": 100}),
     }
     runs[name]()
     scanned = [n["Relation Name"] for n in nodes(explaining.plan) if n["Node Type"] == "Seq Scan"]

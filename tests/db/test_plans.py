@@ -81,6 +81,8 @@ STATEMENTS: dict[str, Callable[[store.Database, Claimed], object]] = {
     ),
     "prune_jobs": lambda db, held: store.prune_jobs(db, [job - ENDED for job in held.ids], until="infinity"),
     "finalise_delete": lambda db, held: store.finalise_delete(db, held.ends()),
+    "finalise_success_keyed": lambda db, held: store.finalise_success(db, held.ends(result="1"), AUTHOR, remember=True),
+    "finalise_delete_keyed": lambda db, held: store.finalise_delete(db, held.ends(), remember=True),
     "rescue_jobs": lambda db, _: store.rescue_jobs(
         db, limit=5, quiet_seconds=0, grace_seconds=10, stale_seconds=60, without_on_cancel=[], without_on_abandon=[]
     ),

@@ -740,10 +740,10 @@ def test_a_committed_claim_is_given_back_if_we_fail() -> None:
     job = says.register(1)
     real, calls = finalising.write, iter([True, False, False])
 
-    def fails_once(*args: Any) -> Any:
+    def fails_once(*args: Any, **options: Any) -> Any:
         if next(calls):
             raise RuntimeError("ours")
-        return real(*args)
+        return real(*args, **options)
 
     with mock.patch.object(finalising, "write", fails_once), pytest.raises(RuntimeError, match="ours"):
         run_jobs()

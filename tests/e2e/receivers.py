@@ -12,6 +12,7 @@ from tests.e2e import stage
 
 def connect() -> None:
     signals.job_started.connect(on_started)
+    signals.idempotency_hit.connect(on_hit)
     signals.attempt_ended.connect(on_ended)
     signals.job_finished.connect(on_finished)
     signals.job_retried.connect(on_retried)
@@ -21,6 +22,10 @@ def connect() -> None:
 
 def on_started(context: Any, **_: Any) -> None:
     stage.here().note("signal", context.id, "started", context.attempt)
+
+
+def on_hit(context: Any, idempotency_key: str, first_job_id: int, **_: Any) -> None:
+    stage.here().note("signal", context.id, "hit", idempotency_key, first_job_id)
 
 
 def on_ended(context: Any, decision: Any, exception: BaseException | None, **_: Any) -> None:

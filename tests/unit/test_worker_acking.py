@@ -49,9 +49,13 @@ class Server:
         self.fails: Callable[[str, Sequence[End]], None] = lambda kind, ends: None
         self.away = False
         self.gone: set[int] = set()
+        self.remembered: list[bool] = []
 
-    def write(self, db: Any, kind: str, ends: Sequence[End], author: Author) -> dict[int, Any]:
+    def write(
+        self, db: Any, kind: str, ends: Sequence[End], author: Author, *, remember: bool = False
+    ) -> dict[int, Any]:
         self.writes.append((kind, [end.id for end in ends]))
+        self.remembered.append(remember)
         self.fails(kind, ends)
         not_now = self.locked | set(self.readings) | self.gone
         row = store.Released(0, "a", 0) if kind == RELEASE else None
@@ -491,9 +495,11 @@ def test_what_is_handed_back_is_told_to_other_workers_once(
             raise psycopg.OperationalError("server closed the connection")
 
     monkeypatch.setattr(store, "notify_queues", notify)
-    monkeypatch.setattr(
-        finalising, "write", lambda db, kind, ends, author: {end.id: store.Released(end.id, "a", 0) for end in ends}
-    )
+
+    def write(db: Any, kind: str, ends: Sequence[End], author: Author, *, remember: bool) -> dict[int, Any]:
+        return {end.id: store.Released(end.id, "a", 0) for end in ends}
+
+    monkeypatch.setattr(finalising, "write", write)
     acker = Acker(lambda: pytest.fail("connected"), heard, Author(UUID(int=1)))
     acker.put_many(RELEASE, [(run_of(1), End(1, "c")), (run_of(2), End(2, "c"))])
     link: Any = object()
@@ -503,3 +509,29 @@ def test_what_is_handed_back_is_told_to_other_workers_once(
     assert told == [{("a", 0)}]
     assert heard.told("stored") == [1, 2]
     assert acker.count == 0
+
+
+def test_results_are_remembered_by_the_batches_that_have_some(server: Server, heard: Heard, acker: Acker) -> None:
+    """The others go by the statement that knows nothing of keys, and nobody looks, until the first key is met."""
+    put(acker, SUCCESS, 1, 2)
+    flush(acker)
+    acker.remembers = True
+    put(acker, SUCCESS, 3, 4)
+    flush(acker)
+    runs = put(acker, SUCCESS, 5, 6)
+    runs[1].remembers = True
+    flush(acker)
+    assert server.remembered == [False, False, True]
+
+
+def test_a_batch_that_is_cut_in_two_is_remembered_by_the_half_that_has_the_key(server: Server, acker: Acker) -> None:
+    def fails(kind: str, ends: Sequence[End]) -> None:
+        if len(ends) > 1:
+            raise psycopg.errors.NumericValueOutOfRange("22003")
+
+    server.fails, acker.remembers = fails, True
+    put(acker, SUCCESS, 1, 2)[1].remembers = True
+    flush(acker)
+    assert list(zip(server.writes, server.remembered, strict=True)) == [
+        ((SUCCESS, [1, 2]), True), ((SUCCESS, [1]), False), ((SUCCESS, [2]), True),
+    ]  # fmt: skip

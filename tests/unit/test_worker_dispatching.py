@@ -48,12 +48,13 @@ def dispatcher_of(*runs: Run) -> Dispatcher:
 
 def test_a_job_goes_to_an_executor_with_everything_it_needs() -> None:
     child, run = child_of(), plain(7, payload='{"args":[1]}', headers='{"a":1}', description="seven", error="before")
+    run.job = run.job._replace(extras='{"idempotency_key":"k"}')
     dispatcher_of(run).dispatch([child], NOW)
     [[kind, start_by, [item]]] = end_of(child).sent
     assert (kind, start_by) == (channel.RUN, NOW + START_WITHIN_SECONDS)
     assert item == (
         1, "body", 7, "claim-7", "dispatching.plain", 1, 3, 30.0, '{"args":[1]}', '{"a":1}', "default", "seven", "",
-        DUE.timestamp(), False, False, None,
+        DUE.timestamp(), False, False, '{"idempotency_key":"k"}',
     )  # fmt: skip
     assert (run.state, run.child, run.run, run.since) == (SENT, child, 1, NOW)
     assert child.runs == {1: run}

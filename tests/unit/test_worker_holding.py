@@ -236,3 +236,13 @@ def test_after_the_pause_everything_starts_as_before(holding: Holding, acker: Ac
     holding.adopt("a", 0.0, [claimed(1, queue="mail"), claimed(2, name="holding.known")])
     assert not acker.puts
     assert len(holding.dispatcher) == 2
+
+
+def test_a_job_with_an_idempotency_key_is_noted_with_its_claim(holding: Holding) -> None:
+    """Its end is written by a statement of its own; other things that few jobs have change nothing."""
+    without, key = '{"limit_key": "x", "idempotency_key": null}', '{"limit_key": null, "idempotency_key": "k"}'
+    for extras, remembers in ((without, False), (key, True)):
+        holding.acker.remembers = False
+        holding.adopt("a", 0.0, [claimed(1), claimed(2, extras=extras)])
+        assert holding.acker.remembers is remembers
+        assert [run.job.id for run in holding.table.held.values() if run.remembers] == ([2] if remembers else [])

@@ -1,0 +1,70 @@
+"""Forgetting: the leader deletes windows of keys that are over, and stored results whose time is over.
+
+Oldest first, in batches, each a short transaction that waits for no lock; a turn is bounded in time. A walk remembers
+how far it has come, since what it has deleted stays in the index until a VACUUM; now and then it begins anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from django_pgjobs import clock, store
+from django_pgjobs.conf import get_conf
+
+log = logging.getLogger("django_pgjobs")
+
+BATCH = 1000
+TURN_SECONDS = 1.0
+ANEW_SECONDS = 600.0
+
+Delete = Callable[[store.Database, str], store.Forgotten]
+
+
+@dataclass(slots=True)
+class Walk:
+    """How far the deleting of one kind of rows has come."""
+
+    delete: Delete
+    after: str = store.OLDEST
+    anew_at: float = 0.0
+
+    def go(self, db: store.Database, until: float, may: Callable[[], bool]) -> int:
+        """Delete until nothing is left or time is up; return how many rows went."""
+        if clock.monotonic() >= self.anew_at:
+            self.after, self.anew_at = store.OLDEST, clock.monotonic() + ANEW_SECONDS
+        total = 0
+        while may():
+            gone = self.delete(db, self.after)
+            self.after, total = gone.until, total + gone.rows
+            if gone.rows < BATCH or clock.monotonic() >= until:
+                break
+        return total
+
+
+class Forgetter:
+    """Takes turns at forgetting; ``may`` says whether to go on, and is asked before every statement."""
+
+    def __init__(self, may: Callable[[], bool] = lambda: True) -> None:
+        self.may = may
+        self.windows = Walk(_delete_windows)
+        self.results = Walk(_delete_results)
+
+    def __call__(self, db: store.Database) -> int:
+        """Take a turn; return how many rows went. May be repeated, and by several at once."""
+        until = clock.monotonic() + TURN_SECONDS
+        windows = self.windows.go(db, until, self.may)
+        results = 0 if get_conf().stored_result_hours is None else self.results.go(db, until, self.may)
+        if windows or results:
+            log.info("keys and results are forgotten windows=%d results=%d", windows, results)
+        return windows + results
+
+
+def _delete_windows(db: store.Database, after: str) -> store.Forgotten:
+    return store.delete_windows(db, after=after, limit=BATCH)
+
+
+def _delete_results(db: store.Database, after: str) -> store.Forgotten:
+    seconds = (get_conf().stored_result_hours or 0.0) * 3600
+    return store.delete_results(db, older_than_seconds=seconds, after=after, limit=BATCH)

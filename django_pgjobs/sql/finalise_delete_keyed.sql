@@ -1,0 +1,37 @@
+-- finalise_delete_keyed: finalise_delete, and what jobs with an idempotency key returned is stored, the first time, with it.
+-- Fence: required.
+-- Rows: one per job deleted; a missing one was locked, lost, is waited for, or was deleted before.
+-- Clock: statement_timestamp().
+WITH ended AS MATERIALIZED (
+    SELECT id, claim_id, result, succeeded
+    FROM json_to_recordset(%(items)s::json) AS e (id bigint, claim_id uuid, result jsonb, succeeded boolean)
+),
+held AS MATERIALIZED (
+    SELECT j.id, ended.result, ended.succeeded
+    FROM ended
+    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[ended.id])
+    WHERE NOT j.waited
+      AND j.claim_id = ended.claim_id -- fence
+      AND j.outcome IS NULL -- fence
+    FOR UPDATE OF j SKIP LOCKED
+),
+gone AS (
+    DELETE FROM pgjobs_job AS j
+    USING held
+    WHERE j.id = ANY (ARRAY[held.id])
+    RETURNING j.id, j.name, j.idempotency_key, held.result, held.succeeded
+),
+stored AS (
+    INSERT INTO pgjobs_stored_result (name, key, job_id, result, stored_at)
+    SELECT name, idempotency_key, id, result, statement_timestamp()
+    FROM gone
+    WHERE succeeded AND idempotency_key IS NOT NULL
+    ORDER BY name, idempotency_key, id
+    ON CONFLICT DO NOTHING
+),
+history AS (
+    DELETE FROM pgjobs_attempt AS a
+    USING gone
+    WHERE a.job_id = ANY (ARRAY[gone.id])
+)
+SELECT id FROM gone

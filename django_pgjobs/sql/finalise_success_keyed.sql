@@ -1,0 +1,37 @@
+-- finalise_success_keyed: finalise_success, and what jobs with an idempotency key returned is stored, the first time, with it.
+-- Fence: required.
+-- Rows: one per job recorded; a missing one was locked, lost, or recorded before.
+-- Clock: statement_timestamp().
+WITH done AS MATERIALIZED (
+    SELECT id, claim_id, result, seconds
+    FROM json_to_recordset(%(items)s::json) AS d (id bigint, claim_id uuid, result jsonb, seconds float8)
+),
+held AS MATERIALIZED (
+    SELECT j.id, done.result, done.seconds
+    FROM done
+    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[done.id])
+    WHERE true
+      AND j.claim_id = done.claim_id -- fence
+      AND j.outcome IS NULL -- fence
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+),
+recorded AS (
+    UPDATE pgjobs_job AS j
+    SET outcome = 'succeeded',
+        finished_at = statement_timestamp(),
+        result = held.result,
+        duration_seconds = held.seconds,
+        worker = %(worker)s::uuid
+    FROM held
+    WHERE j.id = ANY (ARRAY[held.id])
+    RETURNING j.id, j.waited, j.name, j.idempotency_key, j.result
+),
+stored AS (
+    INSERT INTO pgjobs_stored_result (name, key, job_id, result, stored_at)
+    SELECT name, idempotency_key, id, result, statement_timestamp()
+    FROM recorded
+    WHERE idempotency_key IS NOT NULL
+    ORDER BY name, idempotency_key, id
+    ON CONFLICT DO NOTHING
+)
+SELECT id, CASE WHEN waited THEN pg_notify('pgjobs_ended', id::text) END FROM recorded
