@@ -17,6 +17,7 @@ from django.db.models.functions import Coalesce, Now
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from django_pgjobs.cronsteering import CronEntryQuerySet, SteerableCron
 from django_pgjobs.fields import BigIntArrayField, StateField
 from django_pgjobs.querysets import JobQuerySet, Steerable
 from django_pgjobs.states import Cause, Ending, JobState, Outcome, label
@@ -303,7 +304,7 @@ class LeaderTerm(PostgresModel):
         return terms.filter(expires_at__gt=Now()).first()
 
 
-class CronEntry(PostgresModel):
+class CronEntry(SteerableCron, PostgresModel):
     """A schedule: what the code declares and, in columns of their own, what an operator has put in its place.
 
     Its identity is its name. ``last_fire_at`` is compared and set by the statement that fires it, so that each due
@@ -334,6 +335,8 @@ class CronEntry(PostgresModel):
     paused_until = models.DateTimeField(_("paused until"), null=True)
     broken = models.TextField(_("why it cannot fire"), db_default="")
 
+    objects: ClassVar[models.Manager[CronEntry]] = CronEntryQuerySet.as_manager()
+
     class Meta(PostgresModel.Meta):
         db_table = "pgjobs_cron_entry"
         verbose_name = _("cron entry")
@@ -343,6 +346,45 @@ class CronEntry(PostgresModel):
 
     def __str__(self) -> str:
         return self.name
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse: an old last fire, written back, would be made a second time."""
+        raise TypeError(
+            "A cron entry is not saved: code declares it by Cron(…), and pause(), resume(), stop(), run_now() and "
+            "override() steer it."
+        )
+
+    @property
+    def effective_expression(self) -> str:
+        """The expression that counts."""
+        return self.declared_expression if self.expression is None else self.expression
+
+    @property
+    def effective_zone(self) -> str:
+        """The time zone that counts."""
+        return self.declared_zone if self.zone is None else self.zone
+
+    @property
+    def effective_payload(self) -> Any:
+        """The arguments that count."""
+        return self.declared_payload if self.payload is None else self.payload
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether somebody has paused it, and that is not over."""
+        until = self.paused_until
+        if until is not None and timezone.is_naive(until):
+            until = timezone.make_aware(until)
+        return self.paused_at is not None and (until is None or until > timezone.now())
+
+    @property
+    def status(self) -> str:
+        """*broken*, *missing*, *paused* or *on*: the first that is true."""
+        if self.broken:
+            return "broken"
+        if self.missing_since is not None:
+            return "missing"
+        return "paused" if self.is_paused else "on"
 
 
 class QueueState(PostgresModel):

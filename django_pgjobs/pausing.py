@@ -151,7 +151,7 @@ def _names_of(job: Named | str) -> list[str]:
 
 
 def _pause(kind: str, names: list[str], *, by: object, reason: str, until: Until, database: str | None) -> QueueState:
-    instant, seconds = _end_of(until)
+    instant, seconds = end_of(until)
     if "\0" in reason + who(by):
         raise InvalidJob("The words of a pause must not contain the character NUL.")
     if len(reason) > REASON_CHARS:
@@ -176,7 +176,7 @@ def _resume(kind: str, names: list[str], *, by: object, database: str | None) ->
     return bool(resumed)
 
 
-def _end_of(until: Until) -> tuple[datetime | None, float | None]:
+def end_of(until: Until) -> tuple[datetime | None, float | None]:
     """Return the end as an instant or as seconds from now."""
     if until is None:
         return None, None

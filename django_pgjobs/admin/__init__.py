@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from django.contrib import admin
 
+from django_pgjobs.admin.crons import CronEntryAdmin
 from django_pgjobs.admin.jobs import JobAdmin
 from django_pgjobs.admin.workers import HeartbeatAdmin
-from django_pgjobs.models import Heartbeat, Job
+from django_pgjobs.models import CronEntry, Heartbeat, Job
 
 admin.site.register(Job, JobAdmin)
+admin.site.register(CronEntry, CronEntryAdmin)
 admin.site.register(Heartbeat, HeartbeatAdmin)
 
-__all__ = ["HeartbeatAdmin", "JobAdmin"]
+__all__ = ["CronEntryAdmin", "HeartbeatAdmin", "JobAdmin"]

@@ -212,6 +212,19 @@ def pause_options() -> str:
     return _options_of("pause")
 
 
+def crons_options() -> str:
+    """What the verbs of ``pgjobs crons`` take."""
+    verbs = next(a for a in _subparser("crons")._actions if hasattr(a, "_choices_actions")).choices
+    found: dict[tuple[str, str], list[str]] = {}
+    for verb, parser in verbs.items():
+        for action in parser._actions:
+            if "--help" not in action.option_strings:
+                option = ", ".join(action.option_strings) or str(action.metavar)
+                found.setdefault((option, (action.help or "") % vars(action)), []).append(verb)
+    rows = [(_code(option), ", ".join(takers), text) for (option, text), takers in found.items()]
+    return _table(("option", "of", "meaning"), rows)
+
+
 def subcommands() -> list[str]:
     """Return the subcommands of ``pgjobs`` that have a help text; the others are hidden."""
     action = next(a for a in _parser("pgjobs")._actions if hasattr(a, "_choices_actions"))

@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django_pgjobs.management import (
     checking,
     counted,
+    crons,
     listed,
     operating,
     pausing,
@@ -18,7 +19,7 @@ from django_pgjobs.management import (
     telling,
 )
 
-GROUPS = (running, listed, showing, counted, checking, operating, pausing, pruning)
+GROUPS = (running, listed, showing, counted, checking, operating, pausing, crons, pruning)
 """Modules of subcommands, in the order of the help. Each has ``add_subcommands(subcommands)``, which sets a parser's
 default ``perform``: what is called with the command and its options."""
 

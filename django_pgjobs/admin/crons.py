@@ -1,0 +1,279 @@
+"""The cron entries: how they stand, when they fire, what an operator has put in the place of what code declares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.utils import quote
+from django.contrib.admin.utils import unquote as unquoted
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db.models import QuerySet, TextField
+from django.db.models.functions import Cast
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.urls import path, reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.text import capfirst
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from django_pgjobs.admin.display import badge, below, short, table_of, when
+from django_pgjobs.admin.readonly import ReadOnlyAdmin
+from django_pgjobs.cronsteering import OVERRIDES, check_overrides
+from django_pgjobs.exceptions import PgJobsError
+from django_pgjobs.models import CronEntry, Job
+from django_pgjobs.registry import registry
+from django_pgjobs.wording import Hidden, arguments
+
+PREVIEWED = 10
+
+STATUS_WORDS = {"on": _("on"), "paused": _("paused"), "missing": _("missing"), "broken": _("broken")}
+STATUS_COLOURS = {"on": "succeeded", "paused": "parked", "missing": "parked", "broken": "abandoned"}
+
+BUTTONS = {"pause": _("pause"), "resume": _("resume"), "run_now": _("run now"), "stop": _("stop and cancel its jobs")}
+
+
+class OverrideForm(forms.ModelForm):  # type: ignore[type-arg]
+    """What is put in the place of what code declares; empty is as declared."""
+
+    class Meta:
+        model = CronEntry
+        fields = OVERRIDES
+        widgets = {
+            "expression": forms.TextInput(attrs={"size": 40}),
+            "zone": forms.TextInput(attrs={"size": 40}),
+            "payload": forms.Textarea(attrs={"rows": 4, "cols": 80}),
+        }
+        help_texts = {
+            "expression": _("Five fields, or six with the second as the last; empty: as declared."),
+            "zone": _("An IANA name such as Europe/Paris; empty: as declared."),
+            "payload": _('As {"args": [...], "kwargs": {...}}; empty: as declared.'),
+        }
+
+    def clean(self) -> dict[str, Any]:
+        """Check against what this process knows of the job."""
+        values: dict[str, Any] = super().clean() or {}
+        asked = {name: values[name] or None for name in OVERRIDES if name in values}
+        try:
+            return {**values, **check_overrides(self.instance.job_name, asked)}
+        except ValidationError as error:
+            self.add_error(None, error)
+            return values
+
+
+class CronEntryAdmin(ReadOnlyAdmin):
+    """Cron entries: added by code alone; an operator may override, pause, resume and run them."""
+
+    form = OverrideForm
+    change_form_template = "admin/pgjobs/cronentry/change_form.html"
+    list_display = (
+        "name", "shown_status", "shown_expression", "job_name", "shown_last_fire", "shown_last_job", "shown_next_fire",
+    )  # fmt: skip
+    ordering = ("name",)
+    search_fields = ("name", "job_name")
+    actions: Any = ("pause", "resume", "run_now")
+    fieldsets = (
+        (None, {"fields": ("name", "shown_status", "shown_note", "job_name", "shown_arguments")}),
+        (_("Schedule"), {"fields": ("shown_expression", "misfire", "overlap", "shown_fires")}),
+        (_("History"), {"fields": ("shown_last_fire", "shown_last_job", "shown_created", "shown_declared")}),
+        (_("Instead of what code declares"), {"fields": OVERRIDES}),
+    )
+    readonly_fields = (
+        "name", "shown_status", "shown_note", "job_name", "shown_arguments", "shown_expression", "misfire", "overlap",
+        "shown_fires", "shown_last_fire", "shown_last_job", "shown_created", "shown_declared",
+    )  # fmt: skip
+
+    # Permissions
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """For overrides."""
+        return request.user.has_perm("pgjobs.change_cronentry")
+
+    def has_run_permission(self, request: HttpRequest) -> bool:
+        """For pausing, resuming and running."""
+        return request.user.has_perm("pgjobs.run_cronentry")
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Without the arguments for those who may not see all of them."""
+        fields = OVERRIDES if _may_see_arguments(request, obj) else ("expression", "zone")
+        return (*self.fieldsets[:-1], (self.fieldsets[-1][0], {"fields": fields}))
+
+    # Reading
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Read the arguments as text: what is malformed spoils its own place only."""
+        entries: QuerySet[Any] = super().get_queryset(request)
+        texts = {"declared_text": Cast("declared_payload", TextField()), "own_text": Cast("payload", TextField())}
+        annotated: QuerySet[Any] = entries.annotate(**texts)
+        return annotated
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Note whether whoever asks may see sensitive arguments."""
+        entry = super().get_object(request, object_id, from_field)
+        if entry is not None:
+            entry.reveal = request.user.has_perm("pgjobs.view_payload")
+        return entry
+
+    @admin.display(description=_("status"))
+    def shown_status(self, entry: CronEntry) -> Any:
+        """One word, and of a pause by whom and until when."""
+        word = format_html(
+            '<span class="pgjobs-state pgjobs-{}">{}</span>', STATUS_COLOURS[entry.status], STATUS_WORDS[entry.status]
+        )
+        if entry.status != "paused":
+            return word
+        until = format_html("{} {}", _("until"), when(entry.paused_until)) if entry.paused_until else ""
+        return below(word, format_html("{} {}", entry.paused_by[:60], until) if entry.paused_by or until else "")
+
+    @admin.display(description=_("why"))
+    def shown_note(self, entry: CronEntry) -> Any:
+        """Why it does not fire, and what to do."""
+        if entry.broken:
+            return _("It does not fire: %(reason)s. Mend the row or the override.") % {"reason": entry.broken}
+        if entry.missing_since is not None:
+            text = _("No worker's code declares it since {}. It fires again when one does.")
+            return format_html(str(text), when(entry.missing_since))
+        return entry.paused_reason if entry.is_paused and entry.paused_reason else "–"
+
+    @admin.display(description=_("expression"))
+    def shown_expression(self, entry: CronEntry) -> Any:
+        """What counts, with its zone; and what code declares where that differs."""
+        own = entry.expression is not None or entry.zone is not None
+        counts = format_html("<code>{}</code> {}", entry.effective_expression, entry.effective_zone)
+        declared = _("declared: %(expression)s %(zone)s")
+        words = declared % {"expression": entry.declared_expression, "zone": entry.declared_zone}
+        return below(counts, words if own else "")
+
+    @admin.display(description=_("last fire"))
+    def shown_last_fire(self, entry: CronEntry) -> Any:
+        """To the second."""
+        return when(entry.last_fire_at)
+
+    @admin.display(description=_("last job"))
+    def shown_last_job(self, entry: CronEntry) -> Any:
+        """The job and how it stands, if it is still there."""
+        if entry.last_job_id is None:
+            return "–"
+        job = Job.objects.using(entry._state.db).filter(pk=entry.last_job_id).only("state").first()
+        if job is None:
+            return _("%(id)d (deleted)") % {"id": entry.last_job_id}
+        url = reverse("admin:pgjobs_job_change", args=[job.pk], current_app=self.admin_site.name)
+        return format_html('<a href="{}">{}</a> {}', url, job.pk, badge(job.state))
+
+    @admin.display(description=_("next fire"))
+    def shown_next_fire(self, entry: CronEntry) -> Any:
+        """The next instant of its schedule, if it is on."""
+        fires = entry.next_fires(1) if entry.status == "on" else []
+        return when(fires[0] if fires else None)
+
+    @admin.display(description=_("next fires"))
+    def shown_fires(self, entry: CronEntry) -> Any:
+        """The next fires of its schedule, as if it were on."""
+        fires = entry.next_fires(PREVIEWED)
+        return format_html("<ol>{}</ol>", format_html_join("", "<li>{}</li>", ((when(fire),) for fire in fires)))
+
+    @admin.display(description=_("arguments"))
+    def shown_arguments(self, entry: Any) -> Any:
+        """What its jobs are given; what is sensitive hidden from those who may not see it."""
+        shown = arguments(entry.job_name, entry.own_text or entry.declared_text, reveal=getattr(entry, "reveal", False))
+        return str(shown) if isinstance(shown, Hidden) else table_of((key, short(value, 500)) for key, value in shown)
+
+    @admin.display(description=_("created"))
+    def shown_created(self, entry: CronEntry) -> Any:
+        """To the second."""
+        return when(entry.created_at)
+
+    @admin.display(description=_("declared last"))
+    def shown_declared(self, entry: CronEntry) -> Any:
+        """To the second."""
+        return when(entry.declared_at)
+
+    # Changing
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        """Override what has been changed, and nothing else of the row."""
+        if form.changed_data:
+            obj.override(by=request.user, **{name: form.cleaned_data[name] for name in form.changed_data})
+
+    @admin.action(description=_("Pause"), permissions=["run"])
+    def pause(self, request: HttpRequest, entries: Any) -> None:
+        """Pause those that are chosen."""
+        self._steer(request, entries, "pause")
+
+    @admin.action(description=_("Resume"), permissions=["run"])
+    def resume(self, request: HttpRequest, entries: Any) -> None:
+        """Resume those that are chosen."""
+        self._steer(request, entries, "resume")
+
+    @admin.action(description=_("Run now"), permissions=["run"])
+    def run_now(self, request: HttpRequest, entries: Any) -> None:
+        """Run those that are chosen."""
+        self._steer(request, entries, "run_now")
+
+    def _steer(self, request: HttpRequest, entries: Any, verb: str, **words: Any) -> None:
+        done = 0
+        for entry in entries:
+            try:
+                getattr(entry, verb)(by=request.user, **words)
+            except PgJobsError as error:
+                self.message_user(request, str(error), messages.ERROR)
+            else:
+                done += 1
+                self.log_change(request, entry, str(capfirst(str(BUTTONS[verb]))))
+        if done:
+            said = ngettext("%(verb)s: %(count)d entry.", "%(verb)s: %(count)d entries.", done)
+            self.message_user(request, said % {"verb": capfirst(str(BUTTONS[verb])), "count": done}, messages.SUCCESS)
+
+    def get_urls(self) -> list[Any]:
+        """Add the address that the buttons of an entry's page post to."""
+        steer = self.admin_site.admin_view(self.steer_view)
+        own = path("<path:object_id>/steer/<slug:verb>/", steer, name="pgjobs_cronentry_steer")
+        return [own, *super().get_urls()]
+
+    def steer_view(self, request: HttpRequest, object_id: str, verb: str) -> HttpResponse:
+        """Do one thing to one entry, and go back to its page."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if verb not in BUTTONS or not self.has_view_permission(request) or not self.has_run_permission(request):
+            raise PermissionDenied
+        if verb == "stop" and not request.user.has_perm("pgjobs.cancel_job"):
+            raise PermissionDenied
+        entries = self.get_queryset(request).filter(pk=unquoted(object_id))
+        words = {"reason": request.POST.get("reason", "")[:500]} if verb in ("pause", "stop") else {}
+        if not entries:
+            self.message_user(request, _("There is no such cron entry."), messages.WARNING)
+            return HttpResponseRedirect(reverse("admin:pgjobs_cronentry_changelist", current_app=self.admin_site.name))
+        self._steer(request, entries, verb, **words)
+        return HttpResponseRedirect(
+            reverse("admin:pgjobs_cronentry_change", args=[object_id], current_app=self.admin_site.name)
+        )
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Add the buttons that the entry's status and the user's permissions allow."""
+        entry = context["original"]
+        verbs = (
+            ("resume" if entry.is_paused else "pause", "run_now", "stop") if self.has_run_permission(request) else ()
+        )
+        context["pgjobs_buttons"] = [
+            {
+                "verb": verb,
+                "word": capfirst(str(BUTTONS[verb])),
+                "asks": verb in ("pause", "stop"),
+                "destructive": verb == "stop",
+                "url": reverse(
+                    "admin:pgjobs_cronentry_steer", args=[quote(entry.pk), verb], current_app=self.admin_site.name
+                ),
+            }
+            for verb in verbs
+            if verb != "stop" or request.user.has_perm("pgjobs.cancel_job")
+        ]
+        page: HttpResponse = super().render_change_form(request, context, *args, **kwargs)
+        return page
+
+
+def _may_see_arguments(request: HttpRequest, entry: Any) -> bool:
+    if request.user.has_perm("pgjobs.view_payload"):
+        return True
+    definition = registry.find(entry.job_name) if entry is not None else None
+    return definition is not None and not definition.sensitive

@@ -1,0 +1,208 @@
+"""``manage.py pgjobs crons``: the cron entries from the shell: list, next, run-now, pause, resume, stop."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import timedelta
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from django_pgjobs.cronsteering import MOST_PREVIEWED, CronEntryQuerySet
+from django_pgjobs.exceptions import PgJobsError
+from django_pgjobs.management import choosing, telling
+from django_pgjobs.management.operating import instant, shell_user
+from django_pgjobs.models import CronEntry
+
+HELP = {
+    "list": "Show the cron entries, how they stand, and when they fire next.",
+    "next": "Show when cron entries fire next.",
+    "run-now": "Register the job of cron entries at once; their fires stay as they are.",
+    "pause": "Let cron entries fire no more until they are resumed; their jobs go on.",
+    "resume": "Let paused cron entries fire again.",
+    "stop": "Pause cron entries, and cancel their jobs that are not finished.",
+}
+
+TEXT = "Cron entries: show them, run one now, pause, resume and stop them."
+
+
+def add_subcommands(subcommands: Any) -> None:
+    """Declare ``crons`` and what it can do."""
+    verbs = subcommands.add_parser("crons", help=TEXT, description=TEXT).add_subparsers(
+        dest="verb", required=True, metavar="VERB"
+    )
+    performs = (show, preview, run_now, pause, resume, stop)
+    for (verb, text), perform in zip(HELP.items(), performs, strict=True):
+        parser = verbs.add_parser(verb, help=text, description=text)
+        _add_arguments(parser, verb)
+        parser.set_defaults(perform=perform)
+
+
+def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
+    many = "*" if verb in ("list", "next") else "+"
+    parser.add_argument("names", metavar="ENTRY", nargs=many, type=choosing.words, help="Cron entries by their names.")
+    if verb == "next":
+        parser.add_argument(
+            "--count", metavar="N", type=choosing.number, default=5, help="How many fires of each (default: 5)."
+        )
+    if verb in ("pause", "stop"):
+        parser.add_argument("--reason", metavar="TEXT", type=choosing.words, default="", help="Why.")
+    if verb == "pause":
+        ends = parser.add_mutually_exclusive_group()
+        ends.add_argument("--until", metavar="INSTANT", type=instant, help="When they go on by themselves.")
+        ends.add_argument(
+            "--for", metavar="AGE", type=choosing.age, dest="seconds", help="How long from now: 90s, 30m, 36h, 7d."
+        )
+    if many == "+":
+        parser.add_argument("--by", metavar="TEXT", default=shell_user(), help="Who (default: the user of the shell).")
+    telling.add_format(parser)
+    choosing.add_database(parser)
+
+
+def _chosen(options: dict[str, Any]) -> CronEntryQuerySet:
+    """Return the entries that are named, or all. A name that there is not is told, before anything is done."""
+    entries = CronEntryQuerySet(CronEntry, using=choosing.database_of(options)).order_by("pk")
+    names = set(options["names"])
+    if not names:
+        return entries
+    found = entries.filter(pk__in=names)
+    if missing := names - set(found.values_list("pk", flat=True)):
+        words = ", ".join(telling.plain(name) for name in sorted(missing))
+        raise CommandError(f"There is no cron entry {words}.", returncode=telling.SKIPPED)
+    return found
+
+
+@telling.facing_the_database
+def show(command: BaseCommand, options: dict[str, Any]) -> None:
+    """List them; exit with 1 if one is broken or missing, so that it serves as a probe."""
+    entries = list(_chosen(options))
+    if options["format"] == "json":
+        telling.say(command, telling.json_of({"crons": [_as_json(entry) for entry in entries]}))
+    else:
+        headers = ("entry", "status", "expression", "zone", "job", "last fire", "next fire", "note")
+        for line in telling.table(headers, map(_cells, entries)):
+            telling.say(command, line)
+    if any(entry.status in ("broken", "missing") for entry in entries):
+        sys.exit(telling.SKIPPED)
+
+
+def _cells(entry: CronEntry) -> tuple[str, ...]:
+    upcoming = entry.next_fires(1)
+    return (
+        telling.short(entry.pk, 60), entry.status, telling.short(entry.effective_expression, 40),
+        telling.short(entry.effective_zone, 40), telling.short(entry.job_name, 60), telling.instant(entry.last_fire_at),
+        telling.instant(upcoming[0] if upcoming and entry.status == "on" else None), telling.short(_note(entry), 120),
+    )  # fmt: skip
+
+
+def _note(entry: CronEntry) -> str:
+    if entry.broken:
+        return entry.broken
+    if entry.missing_since is not None:
+        return f"no code declares it since {telling.instant(entry.missing_since)}"
+    if not entry.is_paused:
+        return ""
+    until = f" until {telling.instant(entry.paused_until)}" if entry.paused_until else ""
+    by = f" by {entry.paused_by}" if entry.paused_by else ""
+    return f"paused{by}{until}" + (f": {entry.paused_reason}" if entry.paused_reason else "")
+
+
+def _as_json(entry: CronEntry) -> dict[str, Any]:
+    upcoming = entry.next_fires(1)
+    return {
+        "name": entry.pk,
+        "status": entry.status,
+        "job": entry.job_name,
+        "expression": entry.effective_expression,
+        "zone": entry.effective_zone,
+        "misfire": entry.misfire,
+        "overlap": entry.overlap,
+        "last_fire_at": entry.last_fire_at,
+        "last_job": entry.last_job_id,
+        "next_fire_at": upcoming[0] if upcoming and entry.status == "on" else None,
+        "paused_by": entry.paused_by,
+        "paused_reason": entry.paused_reason,
+        "paused_until": entry.paused_until,
+        "missing_since": entry.missing_since,
+        "broken": entry.broken,
+    }
+
+
+@telling.facing_the_database
+def preview(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Show their next fires; exit with 1 if one has none."""
+    if options["count"] > MOST_PREVIEWED:
+        raise CommandError(f"--count takes at most {MOST_PREVIEWED}.", returncode=telling.WRONG)
+    found = {entry.pk: entry.next_fires(options["count"]) for entry in _chosen(options)}
+    if options["format"] == "json":
+        telling.say(command, telling.json_of({"next": found}))
+    else:
+        for line in telling.table(("entry", "fire"), _fires(found)):
+            telling.say(command, line)
+    if not all(found.values()):
+        sys.exit(telling.SKIPPED)
+
+
+def _fires(found: dict[str, list[Any]]) -> list[tuple[str, str]]:
+    return [
+        (telling.short(name, 60), telling.instant(fire)) for name, fires in found.items() for fire in fires or [None]
+    ]
+
+
+@telling.facing_the_database
+def run_now(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Register a job of each; exit with 1 if one of them could not be."""
+    jobs: dict[str, int | None] = {}
+    for entry in _chosen(options):
+        try:
+            jobs[entry.pk] = entry.run_now(by=options["by"]).pk
+        except PgJobsError as error:
+            jobs[entry.pk] = None
+            telling.say(command, telling.plain(error), aside=True)
+    if options["format"] == "json":
+        telling.say(command, telling.json_of({"jobs": jobs}))
+    else:
+        for name, job in jobs.items():
+            telling.say(command, telling.plain(f"{name}: " + ("not run" if job is None else f"job {job}")))
+    if None in jobs.values():
+        sys.exit(telling.SKIPPED)
+
+
+@telling.facing_the_database
+def pause(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Pause them, and say how many."""
+    until = options["until"] if options["seconds"] is None else timedelta(seconds=options["seconds"])
+    try:
+        changed = _chosen(options).pause(by=options["by"], reason=options["reason"], until=until)
+    except PgJobsError as error:
+        raise CommandError(str(error), returncode=telling.WRONG) from None
+    _say_changed(command, options, "paused", changed)
+
+
+@telling.facing_the_database
+def resume(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Resume them, and say how many were paused; exit with 1 if one was not."""
+    chosen = _chosen(options)
+    asked = chosen.count()
+    changed = chosen.resume(by=options["by"])
+    _say_changed(command, options, "resumed", changed)
+    if changed < asked:
+        sys.exit(telling.SKIPPED)
+
+
+@telling.facing_the_database
+def stop(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Pause them and cancel their jobs; say how many of each."""
+    chosen = _chosen(options)
+    asked = chosen.count()
+    steered = chosen.stop(by=options["by"], reason=options["reason"])
+    _say_changed(command, options, "stopped", asked, cancelled=steered.changed)
+
+
+def _say_changed(command: BaseCommand, options: dict[str, Any], what: str, changed: int, **more: int) -> None:
+    if options["format"] == "json":
+        telling.say(command, telling.json_of({what: changed, **more}))
+        return
+    also = "".join(f", {count} jobs {word}" for word, count in more.items())
+    telling.say(command, f"{changed} cron entries {what}{also}")

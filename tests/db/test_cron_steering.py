@@ -1,0 +1,453 @@
+"""What operators do with cron entries: by methods, from the shell, in the admin."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+from django.contrib.messages import get_messages
+from django.core.exceptions import ValidationError
+from django.core.management import CommandError, call_command
+from django.test import Client
+from django.utils import timezone
+
+from django_pgjobs import Cron, job, store
+from django_pgjobs.exceptions import DuplicateJob, InvalidJob, JobDoesNotExist
+from django_pgjobs.models import CronEntry, Job
+from django_pgjobs.registry import registry
+
+pytestmark = pytest.mark.django_db
+
+LIST = "/admin/pgjobs/cronentry/"
+NAME = "nightly/report #1"
+PAGE = f"{LIST}nightly_2Freport%20_231/change/"
+
+
+def report(kind: str, token: str = "") -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def known() -> Iterator[None]:
+    """One entry, in its row."""
+    with registry.isolated():
+        definition = job(name="shop.report", queue="slow", sensitive=["token"])(report)
+        Cron("0 3 * * *", definition.bind("daily", token="hunter2"), name=NAME, tz="Europe/Paris")
+        declare()
+        yield
+
+
+def declare(**changes: Any) -> None:
+    [entry] = registry.crons()
+    declared = entry.declared()._replace(**changes)
+    store.declare_cron(store.on("default"), declared, overwrite=True, fresh_seconds=0)
+
+
+def entry() -> CronEntry:
+    return CronEntry.objects.get(pk=NAME)
+
+
+def put(**columns: Any) -> None:
+    CronEntry.objects.filter(pk=NAME).update(**columns)
+
+
+# By methods
+
+
+def test_a_pause_says_who_why_and_until_when() -> None:
+    put(next_fire_at=timezone.now())
+    assert entry().status == "on"
+    assert entry().pause(by="ann", reason="the printer burns") == 1
+    row = entry()
+    assert (row.status, row.paused_by, row.paused_reason, row.paused_until) == (
+        "paused",
+        "ann",
+        "the printer burns",
+        None,
+    )
+    assert list(CronEntry.objects.paused()) == [row]  # type: ignore[attr-defined]
+    assert row.resume(by="ann") == 1
+    row = entry()
+    assert (row.status, row.paused_at, row.paused_by, row.next_fire_at) == ("on", None, "", None)
+    assert row.in_force_since is not None
+    assert row.resume() == 0
+
+
+@pytest.mark.parametrize("until", [timedelta(hours=1), 3600, datetime(2100, 1, 1, tzinfo=UTC)])
+def test_a_pause_may_end_by_itself(until: Any) -> None:
+    entry().pause(until=until)
+    assert entry().status == "paused"
+    put(paused_until=timezone.now() - timedelta(seconds=1))
+    assert (entry().status, CronEntry.objects.paused().count()) == ("on", 0)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({"until": -1}, "until must be an instant or a time from now"),
+        ({"until": datetime(2100, 1, 1)}, "must be an aware datetime"),
+        ({"reason": "x" * 501}, "500 characters"),
+        ({"reason": "\0"}, "none of them NUL"),
+    ],
+)
+def test_a_pause_that_makes_no_sense_is_refused(words: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidJob, match=says):
+        entry().pause(**words)
+    assert entry().paused_at is None
+
+
+def test_stopping_pauses_and_cancels_what_is_not_finished() -> None:
+    """A55: no next fire, and the job that waits or runs is cancelled."""
+    first, second = entry().run_now(), entry().run_now()
+    other = Job.objects.get(pk=store.register_job("default", store.NewJob("x", "{}"), notify=False).id)
+    Job.objects.filter(pk=second.pk).update(claim_id="00000000-0000-4000-8000-00000000000c")
+    steered = entry().stop(by="ann", reason="for good")
+    assert steered.changed == 2
+    assert entry().status == "paused"
+    first.refresh_from_db()
+    second.refresh_from_db()
+    other.refresh_from_db()
+    assert (first.outcome, second.cancel_by, other.outcome) == ("cancelled", "ann", None)
+    with pytest.raises(ValueError, match="takes"):
+        entry().stop(mode="gently")
+
+
+def test_running_now_leaves_the_fires_as_they_are() -> None:
+    put(last_fire_at=datetime(2026, 1, 1, tzinfo=UTC), next_fire_at=datetime(2100, 1, 1, tzinfo=UTC))
+    entry().pause()
+    made = entry().run_now(by="ann")
+    assert (made.name, made.queue, made.cron_entry) == ("shop.report", "slow", NAME)
+    assert made.payload == {"args": ["daily"], "kwargs": {"token": "hunter2"}}
+    assert made.fire_at is not None
+    row = entry()
+    assert (row.last_job_id, row.last_fire_at, row.next_fire_at) == (
+        made.pk, datetime(2026, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("overlap", "upcoming"), [("skip", 2100), ("after_completion", None)])
+def test_running_now_never_makes_jobs_overlap_that_must_not(overlap: str, upcoming: int | None) -> None:
+    """A25: and the next fire is computed from the end of this one."""
+    declare(overlap=overlap)
+    put(next_fire_at=datetime(2100, 1, 1, tzinfo=UTC))
+    entry().run_now()
+    row = entry()
+    assert (row.next_fire_at and row.next_fire_at.year) == upcoming
+    with pytest.raises(InvalidJob, match="its overlap policy forbids two"):
+        entry().run_now()
+    assert Job.objects.count() == 1
+
+
+def test_running_now_says_when_it_cannot() -> None:
+    declare(options=json.dumps({**entry().declared_options, "key": "k", "key_scope": "until_finished"}))
+    gone = entry()
+    gone.run_now()
+    with pytest.raises(DuplicateJob, match="has the key"):
+        entry().run_now()
+    CronEntry.objects.all().delete()
+    with pytest.raises(JobDoesNotExist, match="no cron entry"):
+        gone.run_now()
+
+
+def test_an_entry_is_not_saved() -> None:
+    """An old last fire, written back, would be made a second time."""
+    with pytest.raises(TypeError, match="override"):
+        entry().save()
+
+
+def test_the_next_fires_are_those_of_its_zone() -> None:
+    after = datetime(2026, 3, 28, 12, tzinfo=UTC)
+    assert entry().next_fires(2, after=after) == [
+        datetime(2026, 3, 29, 1, tzinfo=UTC),
+        datetime(2026, 3, 30, 1, tzinfo=UTC),
+    ]
+    assert len(entry().next_fires()) == 5
+    put(expression="61 * * * *")
+    assert entry().next_fires() == []
+    with pytest.raises(ValueError, match="from 0 to 1000"):
+        entry().next_fires(1001)
+
+
+def test_overrides_count_and_survive_a_deploy() -> None:
+    put(broken="bad", next_fire_at=timezone.now())
+    entry().override(expression="*/5  * * * *", zone="Asia/Tokyo", payload={"args": ["weekly"], "kwargs": {}}, by="ann")
+    row = entry()
+    assert (row.effective_expression, row.effective_zone) == ("*/5 * * * *", "Asia/Tokyo")
+    assert (row.broken, row.next_fire_at) == ("", None)
+    assert row.in_force_since is not None
+    declare(expression="0 5 * * *")
+    assert (entry().effective_expression, entry().declared_expression) == ("*/5 * * * *", "0 5 * * *")
+    made = entry().run_now()
+    assert made.payload == {"args": ["weekly"], "kwargs": {}}
+    entry().override(expression=None, zone=None, payload=None)
+    assert (entry().effective_expression, entry().effective_zone) == ("0 5 * * *", "Europe/Paris")
+    assert entry().effective_payload == entry().declared_payload
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"expression": "61 * * * *"}, "not valid"),
+        ({"expression": "0 0 31 4 *"}, "never fires"),
+        ({"zone": "Mars/Olympus"}, "no time zone"),
+        ({"payload": {"args": [], "kwargs": {"colour": "red"}}}, "do not fit"),
+        ({"payload": {"args": ["a", "b", "c"], "kwargs": {}}}, "do not fit"),
+        ({"payload": ["daily"]}, "payload"),
+        ({"payload": {"args": ["x" * 2_000_000], "kwargs": {}}}, "more than"),
+    ],
+)
+def test_an_override_that_would_not_do_is_refused(values: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError, match=says) as caught:
+        entry().override(**values)
+    assert list(caught.value.message_dict) == list(values)
+    assert (entry().expression, entry().zone, entry().payload) == (None, None, None)
+    with pytest.raises(TypeError, match="not queue"):
+        entry().override(queue="fast")
+
+
+def test_arguments_of_a_job_that_nobody_knows_are_not_overridden() -> None:
+    declare(job_name="their.job")
+    with pytest.raises(ValidationError, match=r"knows no job their\.job"):
+        entry().override(payload={"args": [], "kwargs": {}})
+    entry().override(expression="@hourly")
+    assert entry().effective_expression == "@hourly"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_all_of_it_from_asynchronous_code() -> None:
+    async def steer() -> list[Any]:
+        row = await CronEntry.objects.aget(pk=NAME)
+        await row.aoverride(expression="@hourly")
+        made = await row.arun_now(by="ann")
+        done = [await row.apause(by="ann"), await row.aresume(), (await row.astop()).changed, made.cron_entry]
+        everyone: Any = CronEntry.objects.all()
+        return [*done, await everyone.apause(), await everyone.aresume(), (await everyone.astop()).changed]
+
+    assert async_to_sync(steer)() == [1, 1, 1, NAME, 1, 1, 0]
+
+
+# From the shell
+
+
+def pgjobs(*arguments: object) -> tuple[int, str]:
+    """Run ``crons``: (exit status, what it printed)."""
+    out = StringIO()
+    try:
+        call_command("pgjobs", "crons", *map(str, arguments), stdout=out, stderr=out)
+    except SystemExit as end:
+        return int(end.code or 0), out.getvalue()
+    return 0, out.getvalue()
+
+
+def test_the_shell_lists_entries_and_serves_as_a_probe() -> None:
+    status, text = pgjobs("list")
+    assert (status, "0 3 * * *" in text, "Europe/Paris" in text, NAME in text) == (0, True, True, True)
+    assert "on" in text.splitlines()[1].split()
+    entry().pause(by="ann", reason="why not", until=3600)
+    status, text = pgjobs("list")
+    assert (status, "paused by ann until" in text, ": why not" in text) == (0, True, True)
+    put(missing_since=timezone.now())
+    assert pgjobs("list")[0] == 1
+    put(broken="the expression is wrong\x1b[31m")
+    status, text = pgjobs("list", NAME)
+    assert (status, "broken" in text, "\x1b" in text) == (1, True, False)
+    status, text = pgjobs("list", "--format", "json")
+    [told] = json.loads(text)["crons"]
+    assert (status, told["name"], told["status"], told["next_fire_at"]) == (1, NAME, "broken", None)
+    assert told["expression"] == "0 3 * * *"
+
+
+def test_the_shell_previews_fires() -> None:
+    status, text = pgjobs("next", "--count", 3)
+    assert (status, len(text.splitlines())) == (0, 4)
+    told = json.loads(pgjobs("next", NAME, "--format", "json")[1])["next"]
+    assert [datetime.fromisoformat(fire) for fire in told[NAME]] == entry().next_fires(5)
+    put(expression="61 * * * *")
+    assert pgjobs("next")[0] == 1
+    with pytest.raises(CommandError, match="at most 1000"):
+        pgjobs("next", "--count", 1001)
+
+
+def test_the_shell_runs_an_entry_now() -> None:
+    declare(overlap="skip")
+    status, text = pgjobs("run-now", NAME, "--by", "ann")
+    made = Job.objects.get()
+    assert (status, text) == (0, f"{NAME}: job {made.pk}\n")
+    status, text = pgjobs("run-now", NAME, "--format", "json")
+    assert (status, json.loads(text.splitlines()[-1])) == (1, {"jobs": {NAME: None}})
+    assert "its overlap policy forbids two" in text
+
+
+def test_the_shell_pauses_resumes_and_stops() -> None:
+    assert pgjobs("pause", NAME, "--for", "1h", "--reason", "night", "--by", "ann") == (0, "1 cron entries paused\n")
+    row = entry()
+    assert (row.paused_by, row.paused_reason) == ("ann", "night")
+    assert row.paused_until is not None
+    assert pgjobs("resume", NAME) == (0, "1 cron entries resumed\n")
+    assert pgjobs("resume", NAME) == (1, "0 cron entries resumed\n")
+    entry().run_now()
+    assert pgjobs("stop", NAME) == (0, "1 cron entries stopped, 1 jobs cancelled\n")
+    assert json.loads(pgjobs("pause", NAME, "--format", "json")[1]) == {"paused": 1}
+    assert entry().status == "paused"
+
+
+@pytest.mark.parametrize("verb", ["list", "next", "run-now", "pause", "resume", "stop"])
+def test_a_name_that_there_is_not_is_told_before_anything_is_done(verb: str) -> None:
+    with pytest.raises(CommandError, match="There is no cron entry nobody") as caught:
+        pgjobs(verb, NAME, "nobody")
+    assert caught.value.returncode == 1
+    assert (entry().paused_at, Job.objects.count()) == (None, 0)
+
+
+def test_a_pause_that_is_over_already_is_wrong_usage() -> None:
+    with pytest.raises(CommandError) as caught:
+        pgjobs("pause", NAME, "--for", "0s")
+    assert caught.value.returncode == 2
+
+
+# In the admin
+
+
+def client_with(*permissions: str, name: str = "anna") -> Client:
+    user = User.objects.create_user(name, password="secret", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(content_type__app_label="pgjobs", codename__in=permissions))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def root() -> Client:
+    client = Client()
+    client.force_login(User.objects.create_superuser("root"))
+    return client
+
+
+def html(page: Any) -> str:
+    text: str = page.content.decode()
+    return text
+
+
+def steer(verb: str) -> str:
+    return PAGE.replace("change/", f"steer/{verb}/")
+
+
+def test_the_list_shows_how_entries_stand(root: Client) -> None:
+    made = entry().run_now()
+    put(last_fire_at=timezone.now())
+    text = html(root.get(LIST))
+    assert (NAME in text, "0 3 * * *" in text, "Europe/Paris" in text, ">on<" in text) == (True,) * 4
+    assert f"/admin/pgjobs/job/{made.pk}/change/" in text
+    Job.objects.all().delete()
+    entry().pause(by="<b>ann</b>", until=3600)
+    text = html(root.get(LIST))
+    assert ("&lt;b&gt;ann&lt;/b&gt;" in text, "until" in text, f"{made.pk} (deleted)" in text) == (True, True, True)
+
+
+def test_the_page_previews_the_next_fires_and_says_why_it_does_not_fire(root: Client) -> None:
+    text = html(root.get(PAGE))
+    assert text.count("<li><time datetime=") == 10
+    put(missing_since=timezone.now())
+    assert "No worker&#x27;s code declares it since" in html(root.get(PAGE)) or "declares it since" in html(
+        root.get(PAGE)
+    )
+    put(broken="<i>bad</i>", expression="61 * * * *")
+    text = html(root.get(PAGE))
+    assert ("&lt;i&gt;bad&lt;/i&gt;" in text, "declared: 0 3 * * * Europe/Paris" in text) == (True, True)
+
+
+def test_an_operator_overrides_in_the_admin(root: Client) -> None:
+    answer = root.post(PAGE, {"expression": "*/5 * * * *", "zone": "Asia/Tokyo", "payload": '{"args": ["weekly"]}'})
+    assert answer.status_code == 302
+    row = entry()
+    assert (row.expression, row.zone, row.payload) == ("*/5 * * * *", "Asia/Tokyo", {"args": ["weekly"]})
+    assert LogEntry.objects.count() == 1
+    root.post(PAGE, {"expression": "", "zone": "", "payload": ""})
+    row = entry()
+    assert (row.expression, row.zone, row.payload) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"expression": "0 0 31 4 *"}, "never fires"),
+        ({"zone": "Mars/Olympus"}, "there is no time zone"),
+        ({"payload": '{"args": ["a", "b", "c"]}'}, "do not fit"),
+        ({"payload": "{"}, "valid JSON"),
+    ],
+)
+def test_a_bad_override_is_refused_in_the_admin(root: Client, values: dict[str, str], says: str) -> None:
+    answer = root.post(PAGE, {"expression": "", "zone": "", "payload": "", **values})
+    assert (answer.status_code, says in html(answer)) == (200, True)
+    assert (entry().expression, entry().zone, entry().payload) == (None, None, None)
+
+
+def test_nothing_is_added_or_deleted_not_even_by_superusers(root: Client) -> None:
+    assert root.get(f"{LIST}add/").status_code == 403
+    assert root.post(PAGE.replace("change/", "delete/"), {"post": "yes"}).status_code == 403
+
+
+def test_who_may_only_look_changes_nothing() -> None:
+    client = client_with("view_cronentry")
+    text = html(client.get(PAGE))
+    assert ("hunter2" in text, 'name="expression"' in text, "/steer/" in text) == (False, False, False)
+    assert client.post(PAGE, {"expression": "@hourly", "zone": "", "payload": ""}).status_code == 403
+    for verb in ("pause", "resume", "run_now", "stop"):
+        assert client.post(steer(verb)).status_code == 403
+    assert (entry().expression, entry().status, Job.objects.count()) == (None, "on", 0)
+    assert client_with(name="bert").get(PAGE).status_code == 403
+
+
+def test_sensitive_arguments_are_shown_to_those_who_may_see_them() -> None:
+    put(payload={"args": ["daily"], "kwargs": {"token": "hunter3"}})
+    without = html(client_with("view_cronentry", "change_cronentry").get(PAGE))
+    assert ("hunter3" in without, 'name="payload"' in without, 'name="expression"' in without) == (False, False, True)
+    shown = html(client_with("view_cronentry", "change_cronentry", "view_payload", name="bert").get(PAGE))
+    assert ("hunter3" in shown, 'name="payload"' in shown) == (True, True)
+
+
+def test_buttons_of_the_page(root: Client) -> None:
+    client = client_with("view_cronentry", "run_cronentry")
+    text = html(client.get(PAGE))
+    assert ("/steer/pause/" in text, "/steer/run_now/" in text, "/steer/stop/" in text) == (True, True, False)
+    assert client.get(steer("pause")).status_code == 405
+    answer = client.post(steer("pause"), {"reason": "night"})
+    assert (answer.status_code, entry().paused_reason) == (302, "night")
+    assert "anna" in entry().paused_by
+    assert "/steer/resume/" in html(client.get(PAGE))
+    client.post(steer("resume"))
+    client.post(steer("run_now"))
+    assert (entry().status, Job.objects.count()) == ("on", 1)
+    assert client.post(steer("stop")).status_code == 403, "that cancels jobs"
+    assert client.post(steer("explode")).status_code == 403
+    root.post(steer("stop"), {"reason": "for good"})
+    assert Job.objects.get().outcome == "cancelled"
+    declare(overlap="skip")
+    client.post(steer("run_now"))
+    answer = client.post(steer("run_now"), follow=True)
+    assert "its overlap policy forbids two" in " ".join(map(str, get_messages(answer.wsgi_request))) or (
+        "its overlap policy forbids two" in html(answer)
+    )
+    missing = f"{LIST}nobody/steer/pause/"
+    assert client.post(missing).headers["location"] == LIST
+
+
+@pytest.mark.parametrize(
+    ("action", "status", "jobs"), [("pause", "paused", 0), ("resume", "on", 0), ("run_now", "on", 1)]
+)
+def test_actions_of_the_list(root: Client, action: str, status: str, jobs: int) -> None:
+    if action == "resume":
+        entry().pause()
+    root.post(LIST, {"action": action, "_selected_action": [NAME]})
+    assert (entry().status, Job.objects.count()) == (status, jobs)
+
+
+def test_actions_of_the_list_are_for_those_who_may() -> None:
+    text = html(client_with("view_cronentry").get(LIST))
+    assert 'value="pause"' not in text
