@@ -71,7 +71,7 @@ def test_a_pause_says_who_why_and_until_when() -> None:
         "the printer burns",
         None,
     )
-    assert list(CronEntry.objects.paused()) == [row]  # type: ignore[attr-defined]
+    assert list(CronEntry.objects.paused()) == [row]
     assert row.resume(by="ann") == 1
     row = entry()
     assert (row.status, row.paused_at, row.paused_by, row.next_fire_at) == ("on", None, "", None)
@@ -84,7 +84,7 @@ def test_a_pause_may_end_by_itself(until: Any) -> None:
     entry().pause(until=until)
     assert entry().status == "paused"
     put(paused_until=timezone.now() - timedelta(seconds=1))
-    assert (entry().status, CronEntry.objects.paused().count()) == ("on", 0)  # type: ignore[attr-defined]
+    assert (entry().status, CronEntry.objects.paused().count()) == ("on", 0)
 
 
 @pytest.mark.parametrize(
