@@ -66,11 +66,11 @@ def reason(facts: Facts) -> Reason:
 def span(seconds: float) -> str:
     """Return a duration in one unit, as people say it: 40 s, 5 min, 3 h, 4 days."""
     seconds = max(seconds, 0.0)
-    if seconds < 120:
+    if seconds < 119.5:
         return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
-    if seconds < 7200:
+    if seconds < 7170:
         return f"{seconds / 60:.0f} min"
-    if seconds < 172_800:
+    if seconds < 171_000:
         return f"{seconds / 3600:.0f} h"
     days = round(seconds / 86_400)
     return ngettext("%(days)d day", "%(days)d days", days) % {"days": days}
@@ -155,7 +155,7 @@ def _running(facts: Facts) -> Reason:
         )
         return Reason("silent", f"{text} {silent % heard}", _help(facts))
     if facts.deadline_at is not None and facts.deadline_at <= facts.now:
-        late = _("Its time is over since %(late)s, and it is being stopped.")
+        late = _("Its time was over %(late)s ago, and it is being stopped.")
         return Reason("overdue", f"{text} " + late % {"late": _since(facts, facts.deadline_at)})
     return Reason("running", f"{text} " + _("Its lease is renewed, and runs till %(lease)s.") % {"lease": lease})
 
@@ -261,13 +261,15 @@ def _ready(facts: Facts) -> Reason:
     words["queue"] = facts.queue
     if facts.held >= facts.places:
         text = _(
-            "It is due since %(ago)s, but the workers of queue %(queue)s are busy: they hold %(held)d jobs in "
+            "It has been due for %(ago)s, but the workers of queue %(queue)s are busy: they hold %(held)d jobs in "
             "%(places)d threads, and %(ahead)s due jobs go first."
         )
         return Reason("busy", text % words, _("It runs when its turn comes; more workers make that sooner."))
     if facts.ahead:
-        return Reason("behind", _("It is due since %(ago)s; %(ahead)s due jobs of its queue go first.") % words)
-    text = _("It is due since %(ago)s and the next to be claimed; %(serving)d workers serve queue %(queue)s.") % words
+        return Reason("behind", _("It has been due for %(ago)s; %(ahead)s due jobs of its queue go first.") % words)
+    text = (
+        _("It has been due for %(ago)s and the next to be claimed; %(serving)d workers serve queue %(queue)s.") % words
+    )
     late = (facts.now - facts.run_at).total_seconds() > SOON_SECONDS
     return Reason(
         "next", text, _("If it stays, look who holds its row's lock, and at the workers' logs.") if late else ""
@@ -302,14 +304,16 @@ def _pause(facts: Facts) -> Reason:
 def _unserved(facts: Facts) -> Reason:
     words = {"ago": _since(facts, facts.run_at), "queue": facts.queue, "live": facts.live}
     if facts.draining:
-        text = _("It is due since %(ago)s, but every worker of queue %(queue)s is draining.") % words
+        text = _("It has been due for %(ago)s, but every worker of queue %(queue)s is draining.") % words
         return Reason("draining", text, _("Start another: manage.py runjobs"))
     if facts.live:
-        text = _("It is due since %(ago)s, but none of the %(live)d workers that live serves queue %(queue)s.") % words
+        text = (
+            _("It has been due for %(ago)s, but none of the %(live)d workers that live serves queue %(queue)s.") % words
+        )
         advice = _("Start one that does, or move the job: ")
         return Reason("not_served", text, f"{advice}manage.py pgjobs reschedule {facts.id} --to-queue NAME")
     heard = ""
     if facts.last_beat_at is not None:
         heard = " " + _("(the last was heard of %(ago)s ago)") % {"ago": _since(facts, facts.last_beat_at)}
-    text = _("It is due since %(ago)s, but no worker lives") % words
+    text = _("It has been due for %(ago)s, but no worker lives") % words
     return Reason("no_worker", f"{text}{heard}.", _("Start one: manage.py runjobs"))

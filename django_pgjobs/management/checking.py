@@ -128,9 +128,7 @@ def _of_queues(db: store.Database, using: str, options: dict[str, Any]) -> Itera
         if due.oldest_seconds is None or due.queue in paused or due.queue not in (options["queue"] or [due.queue]):
             continue
         if not any(worker.state == "running" and worker.serves(due.queue) for worker in workers):
-            yield Problem(
-                "no_worker", f"Queue {due.queue} has due jobs, and no worker that lives serves it.", due.queue
-            )
+            yield Problem("no_worker", f"Queue {due.queue} has due jobs, and no live worker serves it.", due.queue)
         if due.oldest_seconds > options["max_latency"]:
             words = f"The oldest due job of queue {due.queue} has waited for {span(due.oldest_seconds)}"
             yield Problem("latency", f"{words}, more than {span(options['max_latency'])}.", due.queue)

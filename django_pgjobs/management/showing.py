@@ -197,7 +197,7 @@ def _facts(job: Any, reason: why.Reason, execution: dict[str, Any]) -> Iterator[
     yield "queue", f"{job.queue}, priority {job.priority}"
     yield "attempt", f"{job.attempt} of {job.max_attempts}"
     for column in ("created_at", "run_at", "claimed_at", "deadline_at", "finished_at", "fire_at"):
-        yield column.removesuffix("_at").replace("_", " "), _instant(getattr(job, column))
+        yield column.replace("_", " "), _instant(getattr(job, column))
     yield "took", "" if job.duration_seconds is None else seconds(job.duration_seconds)
     yield "timeout", "unlimited" if job.timeout_seconds is None else seconds(job.timeout_seconds)
     for column in ("key", "idempotency_key", "limit_key", "cron_entry", "claim_id"):

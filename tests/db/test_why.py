@@ -220,7 +220,7 @@ def test_only_its_callback_is_left(raw: RawDatabase) -> None:
     Job.objects.filter(pk=one).update(ending="abandoned")
     code, words = said(one)
     assert code == "callback"
-    assert words.startswith("Only its callback on_abandon is left, then it is abandoned. It is due")
+    assert words.startswith("Only its callback on_abandon is left, then it is abandoned. It has been due for ")
     Job.objects.filter(pk=one).update(ending="cancelled")
     assert "on_cancel" in said(one)[1]
 
@@ -289,7 +289,7 @@ def test_why_from_asynchronous_code() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(-1, "0 ms"), (0.25, "250 ms"), (1, "1 s"), (119, "119 s"), (300, "5 min"), (7200, "2 h"), (172_800, "2 days")],
+    [(-1, "0 ms"), (0.25, "250 ms"), (1, "1 s"), (119, "119 s"), (300, "5 min"), (7199.9, "2 h"), (172_799, "2 days")],
 )
 def test_spans(seconds: float, words: str) -> None:
     assert why.span(seconds) == words
