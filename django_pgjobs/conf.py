@@ -12,7 +12,7 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import cache
 from typing import Any, Literal
@@ -24,7 +24,7 @@ from django.core.signals import setting_changed
 from django_pgjobs import quotas
 from django_pgjobs.backoff import LONGEST_SECONDS, Backoff
 from django_pgjobs.quotas import ByQueue, Rate
-from django_pgjobs.states import Outcome
+from django_pgjobs.retentions import MOST_HOURS, Retention, read_retention
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 """What a queue may be called; to be matched in full."""
@@ -42,8 +42,6 @@ DEFAULT_BACKOFF = Backoff(15, factor=4, limit=3600, jitter=0.1)
 
 MOST_FACTOR = 1_000_000.0
 
-MOST_HOURS = MOST_SECONDS / 3600
-
 Rule = Callable[[Any], Any]
 """Returns the value as ``Conf`` keeps it. Raises TypeError or ValueError saying what it must be."""
 
@@ -56,34 +54,6 @@ class Problem:
     key: str
     message: str
     hint: str
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """For how many hours an ended job is kept, by its outcome: None for ever, 0 not at all; and queues that differ."""
-
-    succeeded: float | None = 24.0
-    cancelled: float | None = 72.0
-    abandoned: float | None = 720.0
-    queues: tuple[tuple[str, Retention], ...] = ()
-
-    def hours(self, outcome: str) -> float | None:
-        """Return the hours for an outcome, where the queue does not say otherwise."""
-        hours: float | None = getattr(self, outcome)
-        return hours
-
-    def of(self, queue: str) -> Retention:
-        """Return what holds for the jobs of a queue."""
-        return dict(self.queues).get(queue, self)
-
-    def keeps_all(self) -> bool:
-        """Whether every job is kept for a while, whatever its outcome and its queue."""
-        return all(each.hours(o) != 0 for each in (self, *dict(self.queues).values()) for o in Outcome)
-
-    def __repr__(self) -> str:
-        """As it is written in the settings."""
-        said: dict[str, Any] = {str(outcome): self.hours(outcome) for outcome in Outcome}
-        return repr(said | ({"queues": dict(self.queues)} if self.queues else {}))
 
 
 def usable_cores() -> int:
@@ -157,39 +127,11 @@ def _queues(value: Any) -> tuple[str, ...]:
     return names
 
 
-def _hours(value: Any) -> float | None:
-    if value is None:
-        return None
-    number = value.total_seconds() / 3600 if isinstance(value, timedelta) else value
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number <= MOST_HOURS:
-        raise ValueError(f"made of hours from 0 to {MOST_HOURS:.0f}, timedeltas or None (found {value!r})")
-    return float(number)
-
-
 def _retention(value: Any) -> Retention:
-    if isinstance(value, Retention):
-        return value
-    if value is None:
-        return Retention(None, None, None)
-    if not isinstance(value, Mapping):
-        raise TypeError('a dict of hours by outcome, such as {"succeeded": 24, "queues": {"mail": {…}}}, or None')
-    queues = value.get("queues", {})
-    if not isinstance(queues, Mapping) or not all(isinstance(name, str) for name in queues):
-        raise ValueError('made so that "queues" is a dict of such dicts by queue')
-    if queues:
-        _queues(list(queues))
-    own = _retained(Retention(), {key: hours for key, hours in value.items() if key != "queues"})
-    return replace(own, queues=tuple((name, _retained(own, queues[name])) for name in sorted(queues)))
-
-
-def _retained(otherwise: Retention, value: Any) -> Retention:
-    if value is None:
-        return Retention(None, None, None)
-    if not isinstance(value, Mapping) or not all(key in list(Outcome) for key in value):
-        raise ValueError(f'made of "succeeded", "cancelled", "abandoned" and, outside, "queues" (found {value!r})')
-    hours = {str(outcome): otherwise.hours(outcome) for outcome in Outcome}
-    hours |= {str(key): _hours(given) for key, given in value.items()}
-    return Retention(hours["succeeded"], hours["cancelled"], hours["abandoned"])
+    retention = read_retention(value)
+    if retention.queues:
+        _queues([name for name, _ in retention.queues])
+    return retention
 
 
 def _capacity(value: Any) -> ByQueue[int]:

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 import psycopg
 
 from django_pgjobs import clock, store
-from django_pgjobs.conf import Retention, get_conf
+from django_pgjobs.conf import get_conf
+from django_pgjobs.retentions import Retention
 from django_pgjobs.states import Outcome
 
 log = logging.getLogger("django_pgjobs")

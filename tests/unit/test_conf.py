@@ -14,8 +14,9 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_pgjobs import conf
 from django_pgjobs.backoff import Backoff
-from django_pgjobs.conf import RULES, Conf, Retention, get_conf, problems, usable_cores
+from django_pgjobs.conf import RULES, Conf, get_conf, problems, usable_cores
 from django_pgjobs.quotas import ByQueue, Rate
+from django_pgjobs.retentions import Retention
 
 DEFAULTS: dict[str, Any] = {
     "queues": None,

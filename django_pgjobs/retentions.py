@@ -1,0 +1,78 @@
+"""How long ended jobs are kept, as the setting ``RETENTION_HOURS`` says it: by outcome, and by queue where it differs.
+
+Layer 0. ``conf`` reads the setting by the rule here, ``maintenance.pruning`` acts on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from django_pgjobs.states import Outcome
+
+MOST_HOURS = 3650 * 24.0
+"""The longest that a setting may keep something, other than for ever: ten years."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """For how many hours an ended job is kept, by its outcome: None for ever, 0 not at all; and queues that differ."""
+
+    succeeded: float | None = 24.0
+    cancelled: float | None = 72.0
+    abandoned: float | None = 720.0
+    queues: tuple[tuple[str, Retention], ...] = ()
+
+    def hours(self, outcome: str) -> float | None:
+        """Return the hours for an outcome, where the queue does not say otherwise."""
+        hours: float | None = getattr(self, outcome)
+        return hours
+
+    def of(self, queue: str) -> Retention:
+        """Return what holds for the jobs of a queue."""
+        return dict(self.queues).get(queue, self)
+
+    def keeps_all(self) -> bool:
+        """Whether every job is kept for a while, whatever its outcome and its queue."""
+        return all(each.hours(o) != 0 for each in (self, *dict(self.queues).values()) for o in Outcome)
+
+    def __repr__(self) -> str:
+        """As it is written in the settings."""
+        said: dict[str, Any] = {str(outcome): self.hours(outcome) for outcome in Outcome}
+        return repr(said | ({"queues": dict(self.queues)} if self.queues else {}))
+
+
+def read_retention(value: Any) -> Retention:
+    """Return the setting as ``Conf`` keeps it. Raises TypeError or ValueError, as a rule does."""
+    if isinstance(value, Retention):
+        return value
+    if value is None:
+        return Retention(None, None, None)
+    if not isinstance(value, Mapping):
+        raise TypeError('a dict of hours by outcome, such as {"succeeded": 24, "queues": {"mail": {…}}}, or None')
+    queues = value.get("queues", {})
+    if not isinstance(queues, Mapping) or not all(isinstance(name, str) for name in queues):
+        raise ValueError('made so that "queues" is a dict of such dicts by queue')
+    own = _retained(Retention(), {key: hours for key, hours in value.items() if key != "queues"})
+    return replace(own, queues=tuple((name, _retained(own, queues[name])) for name in sorted(queues)))
+
+
+def _retained(otherwise: Retention, value: Any) -> Retention:
+    if value is None:
+        return Retention(None, None, None)
+    if not isinstance(value, Mapping) or not all(key in list(Outcome) for key in value):
+        raise ValueError(f'made of "succeeded", "cancelled", "abandoned" and, outside, "queues" (found {value!r})')
+    hours = {str(outcome): otherwise.hours(outcome) for outcome in Outcome}
+    hours |= {str(key): _hours(given) for key, given in value.items()}
+    return Retention(hours["succeeded"], hours["cancelled"], hours["abandoned"])
+
+
+def _hours(value: Any) -> float | None:
+    if value is None:
+        return None
+    number = value.total_seconds() / 3600 if isinstance(value, timedelta) else value
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number <= MOST_HOURS:
+        raise ValueError(f"made of hours from 0 to {MOST_HOURS:.0f}, timedeltas or None (found {value!r})")
+    return float(number)
