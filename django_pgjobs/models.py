@@ -396,7 +396,8 @@ class QueueState(PostgresModel):
         QUEUE = "queue", _("queue")
         JOB = "job", _("job")
 
-    pk = models.CompositePrimaryKey("kind", "name")
+    # Not (kind, name): Django's admin takes no model with a composite primary key.
+    id = models.BigAutoField(primary_key=True)
     kind = models.TextField(_("kind"), choices=Kind.choices)
     name = models.TextField(_("name"))
     paused_at = models.DateTimeField(_("paused at"), db_default=Now())
@@ -410,9 +411,13 @@ class QueueState(PostgresModel):
         verbose_name_plural = _("paused queues and jobs")
         default_permissions = ("view",)
         permissions = (("pause_queue", _("Can pause and resume queues and jobs")),)
+        constraints = (models.UniqueConstraint(name="pgjobs_queue_state_name", fields=["kind", "name"]),)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
+
+    def validate_constraints(self, exclude: Any = None) -> None:
+        """Take a name that is paused already: pausing again replaces who, why and until when."""
 
 
 class StoredResult(PostgresModel):

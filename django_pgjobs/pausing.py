@@ -55,10 +55,7 @@ def pause_queue(
     clock; without it the queue is paused until it is resumed. Pausing again replaces who, why and until when.
     Raises ``InvalidJob`` for a queue there cannot be, and for a pause that would be over already.
     """
-    allowed = get_conf().queues
-    if not QUEUE_NAME.fullmatch(queue) or (allowed is not None and queue not in allowed):
-        raise InvalidJob(f"There is no queue {queue!r}.")
-    return _pause("queue", [queue], by=by, reason=reason, until=until, database=database)
+    return _pause("queue", names_of("queue", queue), by=by, reason=reason, until=until, database=database)
 
 
 def resume_queue(queue: str, *, by: object = None, database: str | None = None) -> bool:
@@ -74,13 +71,13 @@ def pause_job(
     Former names of the definition (its aliases) are paused with it. Arguments as of ``pause_queue``. Raises
     ``InvalidJob`` for a name that this process does not know.
     """
-    return _pause("job", _names_of(job), by=by, reason=reason, until=until, database=database)
+    return _pause("job", names_of("job", job), by=by, reason=reason, until=until, database=database)
 
 
 def resume_job(job: Named | str, *, by: object = None, database: str | None = None) -> bool:
     """Let the jobs of this definition, or name, go on; return whether they were paused."""
     name = job if isinstance(job, str) else job.name
-    names = _names_of(job) if registry.find(name) is not None else [name]
+    names = names_of("job", name) if registry.find(name) is not None else [name]
     return _resume("job", names, by=by, database=database)
 
 
@@ -141,8 +138,14 @@ def _running() -> Q:
     return Q(until__isnull=True) | Q(until__gt=Now())
 
 
-def _names_of(job: Named | str) -> list[str]:
-    name = job if isinstance(job, str) else job.name
+def names_of(kind: str, wanted: Named | str) -> list[str]:
+    """Return the names to pause, a job's former ones included. Raises ``InvalidJob`` for what cannot be."""
+    name = wanted if isinstance(wanted, str) else wanted.name
+    if kind == "queue":
+        allowed = get_conf().queues
+        if not QUEUE_NAME.fullmatch(name) or (allowed is not None and name not in allowed):
+            raise InvalidJob(f"There is no queue {name!r}.")
+        return [name]
     try:
         definition = registry.get(name)
     except UnknownJob as error:

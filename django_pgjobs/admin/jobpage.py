@@ -21,6 +21,7 @@ from django.utils.translation import gettext_lazy as _
 from django_pgjobs import why
 from django_pgjobs.admin.actions import ACTIONS
 from django_pgjobs.admin.display import badge, block, json_block, progress_bar, table_of, when
+from django_pgjobs.admin.pauses import notices_for_job
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.models import Attempt, Heartbeat, Job
 from django_pgjobs.registry import registry
@@ -61,12 +62,20 @@ class JobPage(ReadOnlyAdmin):
         """Add the actions that the job's state and the user's permissions allow, and its attempts."""
         job = context["original"]
         attempts = self._attempts(job)
+        context["pgjobs_pauses"] = [] if job.outcome else notices_for_job(job)
+        context["pgjobs_pauses_url"] = self.pauses_url(request)
         context["pgjobs_sections"] = self._sections(request, job)
         context["pgjobs_actions"] = self._offered(request, job)
         context["pgjobs_attempts"] = attempts[:ATTEMPTS]
         context["pgjobs_more_attempts"] = len(attempts) > ATTEMPTS
         page: HttpResponse = super().render_change_form(request, context, *args, **kwargs)
         return page
+
+    def pauses_url(self, request: HttpRequest) -> str:
+        """Where pauses are resumed, for those who may see them."""
+        if not request.user.has_perm("pgjobs.view_queuestate"):
+            return ""
+        return reverse("admin:pgjobs_queuestate_changelist", current_app=self.admin_site.name)
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """No form: the page is made of sections."""

@@ -31,6 +31,7 @@ from django_pgjobs.admin.changelist import (
 )
 from django_pgjobs.admin.display import badge, below, briefly, short
 from django_pgjobs.admin.jobpage import JobPage
+from django_pgjobs.admin.pauses import notices_for_list
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.models import Job
 from django_pgjobs.states import Outcome
@@ -85,7 +86,9 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
         if not all(text.isascii() and text.isdigit() and int(text[:20]) <= listing.BIGGEST_ID for text in chosen):
             self.message_user(request, _("These are no jobs."), messages.ERROR)
             return HttpResponseRedirect(request.get_full_path())
-        page: HttpResponse = super().changelist_view(request, extra_context)
+        queue, name = request.GET.get("queue", ""), request.GET.get("name", "")
+        notes = {"pgjobs_pauses": notices_for_list(queue, name), "pgjobs_pauses_url": self.pauses_url(request)}
+        page: HttpResponse = super().changelist_view(request, {**notes, **(extra_context or {})})
         return page
 
     @admin.display(description=_("name"))

@@ -110,12 +110,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="QueueState",
             fields=[
-                (
-                    "pk",
-                    models.CompositePrimaryKey(
-                        "kind", "name", blank=True, editable=False, primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("kind", models.TextField(choices=[("queue", "queue"), ("job", "job")], verbose_name="kind")),
                 ("name", models.TextField(verbose_name="name")),
                 (
@@ -129,6 +124,7 @@ class Migration(migrations.Migration):
                 ("until", models.DateTimeField(null=True, verbose_name="until")),
             ],
             options={
+                "constraints": [models.UniqueConstraint(fields=("kind", "name"), name="pgjobs_queue_state_name")],
                 "verbose_name": "paused queue or job",
                 "verbose_name_plural": "paused queues and jobs",
                 "db_table": "pgjobs_queue_state",

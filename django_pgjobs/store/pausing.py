@@ -14,6 +14,7 @@ from django_pgjobs.store.ends import Released
 class Pause(NamedTuple):
     """One pause as it is written: ``kind`` is *queue* or *job*, ``until`` None for until somebody resumes it."""
 
+    id: int
     kind: str
     name: str
     paused_at: datetime
@@ -52,7 +53,7 @@ def pause(
     Who, why and until when replace those of a pause that runs. Workers are notified at the commit.
     """
     params = {"kind": kind, "names": list(names), "by": by, "reason": reason, "until": until, "seconds": seconds}
-    return [Pause._make(row[:6]) for row in db.fetch("pause", params)]
+    return [Pause._make(row[:7]) for row in db.fetch("pause", params)]
 
 
 def resume(db: Database, kind: str, names: Sequence[str]) -> list[str]:

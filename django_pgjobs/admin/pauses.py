@@ -1,0 +1,166 @@
+"""What is paused: who, why, until when; pausing and resuming; and what the pages of jobs say about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.widgets import AdminSplitDateTime, AdminTextInputWidget
+from django.db import router
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Now
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.text import capfirst
+from django.utils.translation import gettext as now_translated
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from django_pgjobs import pausing
+from django_pgjobs.admin.display import when
+from django_pgjobs.admin.readonly import ReadOnlyAdmin
+from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.models import QueueState
+
+MOST_NOTICES = 5
+
+
+def notices_for_list(queue: str, name: str) -> list[SafeString]:
+    """Sentences above a list of jobs: what is paused, of the queue and the name that the list is filtered by."""
+    found = [
+        state
+        for state in pausing.paused()
+        if state.name == {"queue": queue, "job": name}.get(state.kind) or not (queue or name)
+    ]
+    told = [_sentence(state) for state in found[:MOST_NOTICES]]
+    if left := len(found) - MOST_NOTICES:
+        text = ngettext("%(count)d more is paused.", "%(count)d more are paused.", left)
+        told += [format_html("{}", text % {"count": left})] if left > 0 else []
+    return told
+
+
+def notices_for_job(job: Any) -> list[SafeString]:
+    """Sentences above a job's page: the pause of its queue, of its name, or both."""
+    return [_sentence(state) for state in pausing.pauses_of(job.queue, job.name, job._state.db)]
+
+
+def _sentence(state: QueueState) -> SafeString:
+    what = _("Queue {} is paused") if state.kind == QueueState.Kind.QUEUE else _("Job {} is paused")
+    head = format_html(str(what), format_html("<strong>{}</strong>", state.name))
+    by = format_html(" {} {}", _("by"), state.paused_by) if state.paused_by else ""
+    until = format_html(" {} {}", _("until"), when(state.until)) if state.until else ""
+    return format_html("{}{}{}{}.", head, by, until, f": {state.reason.rstrip('.')}" if state.reason else "")
+
+
+class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
+    """What to pause, why, and until when. Pausing again replaces the words of the pause before."""
+
+    reason = forms.CharField(
+        label=_("reason"), required=False, max_length=pausing.REASON_CHARS, widget=AdminTextInputWidget
+    )
+    name = forms.CharField(
+        label=_("name"), help_text=_("Of the queue, or of the job's definition."), widget=AdminTextInputWidget
+    )
+    until = forms.SplitDateTimeField(
+        label=_("until"),
+        required=False,
+        widget=AdminSplitDateTime,
+        help_text=_("When it goes on by itself; empty: when somebody resumes it."),
+    )
+
+    class Meta:
+        model = QueueState
+        fields = ("kind", "name", "reason", "until")
+
+    def clean_until(self) -> Any:
+        """Refuse what has passed; the database's clock has the last word."""
+        until = self.cleaned_data["until"]
+        if until is not None and until <= timezone.now():
+            raise forms.ValidationError(_("This has passed already."))
+        return until
+
+    def clean(self) -> Any:
+        """Refuse a queue or a job that there cannot be."""
+        given: Any = super().clean() or self.cleaned_data
+        if "kind" in given and "name" in given:
+            try:
+                pausing.names_of(given["kind"], given["name"])
+            except InvalidJob as error:
+                self.add_error("name", str(error))
+        return given
+
+
+class QueueStateAdmin(ReadOnlyAdmin):
+    """What is paused now. Who may pause adds rows, and resumes by an action; nobody edits or deletes one."""
+
+    form = PauseForm
+    list_display = ("name", "shown_kind", "paused_by", "reason", "shown_since", "shown_until")
+    fieldsets = ((None, {"fields": ("kind", "name", "reason", "until")}),)
+    search_fields = ("name", "reason")
+    ordering = ("-kind", "name")
+    actions: Any = ("resume",)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Who may pause."""
+        return self.has_pause_permission(request)
+
+    def has_pause_permission(self, request: HttpRequest) -> bool:
+        """May pause and resume."""
+        return request.user.has_perm("pgjobs.pause_queue")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Leave out pauses that are over, by the database's clock: they have no effect."""
+        states: QuerySet[Any] = super().get_queryset(request)
+        return states.filter(Q(until__isnull=True) | Q(until__gt=Now()))
+
+    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
+        """Pause; what the database's clock refuses is said."""
+        try:
+            page: HttpResponse = super().add_view(request, form_url, extra_context)
+        except InvalidJob as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return HttpResponseRedirect(request.get_full_path())
+        return page
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        """Pause, in the name of the user."""
+        words = {"by": request.user, "reason": obj.reason, "until": obj.until}
+        pause: Any = pausing.pause_queue if obj.kind == QueueState.Kind.QUEUE else pausing.pause_job
+        obj.pk = pause(obj.name, **words, database=router.db_for_write(QueueState)).pk
+
+    def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
+        """Go to the list: there is nothing to edit."""
+        told = now_translated("%(kind)s %(name)s is paused.")
+        self.message_user(request, told % {"kind": capfirst(obj.get_kind_display()), "name": obj.name})
+        return HttpResponseRedirect(reverse("admin:pgjobs_queuestate_changelist", current_app=self.admin_site.name))
+
+    @admin.action(description=_("Resume selected %(verbose_name_plural)s"), permissions=["pause"])
+    def resume(self, request: HttpRequest, queryset: Any) -> None:
+        """Let them go on."""
+        done = 0
+        for state in queryset:
+            go_on: Any = pausing.resume_queue if state.kind == QueueState.Kind.QUEUE else pausing.resume_job
+            if go_on(state.name, by=request.user, database=state._state.db):
+                self.log_change(request, state, now_translated("Resumed."))
+                done += 1
+        text = ngettext("%(count)d goes on.", "%(count)d go on.", done) % {"count": done}
+        self.message_user(request, text, messages.SUCCESS if done else messages.WARNING)
+
+    @admin.display(description=_("kind"))
+    def shown_kind(self, state: Any) -> str:
+        """Queue or job."""
+        return str(state.get_kind_display())
+
+    @admin.display(description=_("paused at"))
+    def shown_since(self, state: Any) -> str:
+        """To the second."""
+        return when(state.paused_at)
+
+    @admin.display(description=_("until"))
+    def shown_until(self, state: Any) -> str:
+        """To the second, or that somebody must resume it."""
+        return when(state.until) if state.until else str(_("resumed"))

@@ -1,0 +1,183 @@
+"""The admin's page of what is paused, what the pages of jobs say about it, and who leads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+from django.utils import timezone
+
+from django_pgjobs import job, pausing
+from django_pgjobs.models import Heartbeat, Job, LeaderTerm, QueueState
+from django_pgjobs.registry import registry
+from tests.db.test_admin import client_with, html, make, said
+
+pytestmark = pytest.mark.django_db
+
+PAUSES = "/admin/pgjobs/queuestate/"
+ADD = f"{PAUSES}add/"
+
+
+def charge(*given: object) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def jobs_known() -> Iterator[None]:
+    with registry.isolated():
+        job(name="shop.charge", aliases=("shop.pay",))(charge)
+        yield
+
+
+@pytest.fixture
+def operator() -> Client:
+    return client_with("view_queuestate", "pause_queue", "view_job")
+
+
+def asked(**changes: str) -> dict[str, str]:
+    return {"kind": "queue", "name": "mail", "reason": "", "until_0": "", "until_1": "", **changes}
+
+
+def test_the_list_says_what_who_why_and_until_when(operator: Client) -> None:
+    pausing.pause_queue("mail", by="anna", reason="server <moves>", until=timedelta(hours=1))
+    pausing.pause_job("shop.charge")
+    text = html(operator.get(PAUSES))
+    for words in ("mail", "anna", "server &lt;moves&gt;", "shop.charge", "shop.pay", "resumed"):
+        assert words in text
+
+
+def test_a_pause_that_is_over_is_not_listed(operator: Client) -> None:
+    pausing.pause_queue("mail", until=60)
+    QueueState.objects.update(until=timezone.now() - timedelta(hours=1))
+    assert "0 paused queues and jobs" in html(operator.get(PAUSES))
+
+
+def test_a_queue_is_paused_in_the_name_of_the_user(operator: Client) -> None:
+    page = operator.post(ADD, asked(reason="server moves"), follow=True)
+    assert said(page) == ["Queue mail is paused."]
+    [state] = pausing.paused()
+    assert (state.kind, state.name, state.reason, state.until) == ("queue", "mail", "server moves", None)
+    assert "anna" in state.paused_by
+    assert LogEntry.objects.get().object_id == str(state.pk)
+
+
+def test_a_job_is_paused_with_its_former_names_until_an_instant(operator: Client) -> None:
+    operator.post(ADD, asked(kind="job", name="shop.charge", until_0="2070-01-31", until_1="08:00"))
+    found = pausing.paused()
+    assert [state.name for state in found] == ["shop.charge", "shop.pay"]
+    assert all(state.until and timezone.localtime(state.until).hour == 8 for state in found)
+
+
+def test_pausing_again_replaces_the_words(operator: Client) -> None:
+    pausing.pause_queue("mail", by="bob", reason="before")
+    operator.post(ADD, asked(reason="after"))
+    assert [state.reason for state in pausing.paused()] == ["after"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"name": "no good"}, "There is no queue"),
+        ({"kind": "job", "name": "shop.charg"}, "did you mean"),
+        ({"kind": "else"}, "Select a valid choice"),
+        ({"name": ""}, "This field is required"),
+        ({"reason": "x" * 501}, "at most 500"),
+        ({"until_0": "2001-01-01", "until_1": "00:00"}, "This has passed already"),
+        ({"until_0": "tomorrow", "until_1": "00:00"}, "valid date"),
+    ],
+)
+def test_what_is_wrong_is_told_and_pauses_nothing(operator: Client, wrong: dict[str, str], words: str) -> None:
+    page = operator.post(ADD, asked(**wrong))
+    assert words in html(page)
+    assert not QueueState.objects.exists()
+
+
+def test_what_only_the_databases_clock_refuses_is_told(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A web server whose clock is slow."""
+    monkeypatch.setattr("django_pgjobs.admin.pauses.PauseForm.clean_until", lambda form: form.cleaned_data["until"])
+    page = operator.post(ADD, asked(until_0="2001-01-01", until_1="00:00"), follow=True)
+    assert "has passed already, by the database" in said(page)[0]
+    assert not QueueState.objects.exists()
+
+
+def test_chosen_ones_are_resumed(operator: Client) -> None:
+    states = [pausing.pause_queue("mail"), pausing.pause_job("shop.charge")]
+    chosen = {"action": "resume", "_selected_action": [str(state.pk) for state in states]}
+    page = operator.post(PAUSES, chosen, follow=True)
+    assert said(page) == ["2 go on."]
+    assert pausing.paused() == []
+    assert LogEntry.objects.count() == 2
+
+
+def test_who_may_only_look_pauses_and_resumes_nothing() -> None:
+    state = pausing.pause_queue("mail")
+    client = client_with("view_queuestate")
+    assert client.get(PAUSES).status_code == 200
+    assert client.get(ADD).status_code == 403
+    assert client.post(ADD, asked(name="other")).status_code == 403
+    client.post(PAUSES, {"action": "resume", "_selected_action": str(state.pk)})
+    assert client.post(f"{PAUSES}{state.pk}/change/", asked(reason="x")).status_code == 403
+    assert client.post(f"{PAUSES}{state.pk}/delete/", {"post": "yes"}).status_code == 403
+    assert [(found.name, found.reason) for found in pausing.paused()] == [("mail", "")]
+    assert client.get(f"{PAUSES}{state.pk}/change/").status_code == 200
+
+
+def test_who_may_not_look_sees_nothing() -> None:
+    assert client_with("view_job").get(PAUSES).status_code == 403
+
+
+def test_lists_of_jobs_say_what_is_paused(operator: Client) -> None:
+    pausing.pause_queue("mail", by="anna", reason="server moves.")
+    pausing.pause_job("shop.charge")
+    everything = html(operator.get("/admin/pgjobs/job/"))
+    assert "Queue <strong>mail</strong> is paused by anna: server moves." in everything
+    assert "Job <strong>shop.charge</strong> is paused." in everything
+    assert PAUSES in everything
+    assert "is paused" not in html(operator.get("/admin/pgjobs/job/?queue=other"))
+    named = html(operator.get("/admin/pgjobs/job/?name=shop.charge"))
+    assert "Job <strong>shop.charge</strong> is paused" in named
+    assert "<strong>mail</strong>" not in named
+
+
+def test_many_pauses_do_not_fill_the_page(operator: Client) -> None:
+    for n in range(8):
+        pausing.pause_queue(f"q{n}")
+    text = html(operator.get("/admin/pgjobs/job/"))
+    assert text.count("is paused") == 5
+    assert "3 more are paused." in text
+
+
+def test_the_page_of_a_job_says_that_its_queue_or_name_is_paused() -> None:
+    row = make(queue="mail", payload={"args": [], "kwargs": {}})
+    ended = make(queue="mail", outcome="succeeded", finished_at=timezone.now(), payload={"args": [], "kwargs": {}})
+    pausing.pause_queue("mail", reason="<b>moves</b>")
+    pausing.pause_job("shop.charge")
+    client = client_with("view_job")
+    text = html(client.get(f"/admin/pgjobs/job/{row.pk}/change/"))
+    assert "Queue <strong>mail</strong> is paused: &lt;b&gt;moves&lt;/b&gt;." in text
+    assert "Job <strong>shop.charge</strong> is paused." in text
+    assert "All pauses" not in text, "who may not look is not sent there"
+    assert "pgjobs-pause" not in html(client.get(f"/admin/pgjobs/job/{ended.pk}/change/"))
+    assert Job.objects.count() == 2
+
+
+def test_the_leader_is_marked_among_the_workers() -> None:
+    """W3: by its term, and only while that runs."""
+    facts: dict[str, Any] = {"host": "h", "pid": 1, "processes": 1, "threads": 1, "async_slots": 1, "version": "1"}
+    leader = Heartbeat.objects.create(id=UUID(int=1), name="one", **facts)
+    Heartbeat.objects.create(id=UUID(int=2), name="two", **facts)
+    now = timezone.now()
+    LeaderTerm.objects.create(term=7, worker=leader.pk, worker_name="one", taken_at=now, expires_at=now + timedelta(1))
+    client = client_with("view_heartbeat")
+    marks = html(client.get("/admin/pgjobs/heartbeat/"))
+    assert (marks.count("icon-yes"), marks.count("icon-no")) == (1, 1)
+    term = LeaderTerm.current()
+    assert term is not None
+    assert (term.worker, term.term, LeaderTerm.current("default")) == (leader.pk, 7, term)
+    LeaderTerm.objects.update(expires_at=now - timedelta(1))
+    assert LeaderTerm.current() is None
+    assert "icon-yes" not in html(client.get("/admin/pgjobs/heartbeat/"))
