@@ -13,9 +13,10 @@ from django_pgjobs import clock, store
 from django_pgjobs.maintenance import audit as audit_room
 from django_pgjobs.maintenance import leader as leader_room
 from django_pgjobs.maintenance.audit import Audit
-from django_pgjobs.maintenance.duties import KEPT_SECONDS, Duty
+from django_pgjobs.maintenance.duties import KEPT_SECONDS, Duty, duties
 from django_pgjobs.maintenance.leader import ASK_SECONDS, TERM_SECONDS, Leader
 from django_pgjobs.models import Claim, Heartbeat, LeaderTerm
+from django_pgjobs.worker.maintaining import TICK_SECONDS
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, claim, job, patience, register
 
 RIVAL = store.Author(UUID(int=2), "rival")
@@ -42,7 +43,7 @@ def expire(raw: RawDatabase) -> None:
 
 
 def test_one_of_many_leads(raw: RawDatabase, db_connection: Callable[..., RawDatabase], background: Background) -> None:
-    """W1 W11: eight ask at once."""
+    """W1 W2 W11: eight ask at once."""
     leaders = [Leader(store.Author(uuid4(), f"w{n}")) for n in range(8)]
     for asked in [background(leader.tick, db_connection()) for leader in leaders]:
         asked.result(patience(10))
@@ -281,3 +282,29 @@ def test_workers_of_long_ago_are_forgotten(raw: RawDatabase) -> None:
     )
     assert store.sweep_heartbeats(raw, kept_seconds=KEPT_SECONDS) == 1
     assert Heartbeat.objects.count() == 2
+
+
+def test_a_worker_that_stands_by_neither_locks_nor_writes_the_term(raw: RawDatabase, other: RawDatabase) -> None:
+    """Every worker asks every other second: a hundred of them must not queue up at one row."""
+    assert store.take_term(raw, AUTHOR, seconds=60) == 1
+    before = raw.value("SELECT xmin::text || ' ' || xmax::text FROM pgjobs_leader_term")
+    other.query("SELECT id FROM pgjobs_leader_term FOR UPDATE")
+    assert store.take_term(raw, RIVAL, seconds=60) is None, "it does not wait for the lock"
+    other.rollback()
+    assert store.take_term(raw, RIVAL, seconds=60) is None
+    after = raw.value("SELECT xmin::text FROM pgjobs_leader_term")
+    assert after == before.split()[0]
+
+
+def test_a_leader_is_replaced_within_ten_seconds_by_its_numbers() -> None:
+    """W4: a term, the next question and a tick of the loop; two renewals may be missed."""
+    assert TERM_SECONDS + ASK_SECONDS + TICK_SECONDS < 10
+    assert TERM_SECONDS >= 3 * ASK_SECONDS
+
+
+def test_the_term_is_renewed_between_any_two_duties() -> None:
+    """W10: one that waits for a lock as long as a statement may costs no term."""
+    leader = Leader(AUTHOR)
+    found = duties(leader, lambda rescued: None, "default")
+    assert [duty is leader for duty in found] == [True, False] * (len(found) // 2)
+    assert {duty.name for duty in found} >= {"lead", "rescue", "unpark", "unpause", "audit", "sweep", "pauses"}

@@ -147,6 +147,19 @@ def test_in_an_outage_nothing_starts_whose_claim_cannot_be_confirmed(
     assert not process.said("lease lost")
 
 
+def test_who_leads_is_asked_again_after_an_outage(worker: Workers, server: EmbeddedServer) -> None:
+    """W5 W7: that the server is away is a warning; once it is back somebody leads, as before."""
+    process = worker(env={"DATABASE_URL": server.url})
+    leads = "SELECT 1 FROM pgjobs_leader_term WHERE worker_name = %s AND expires_at > statement_timestamp()"
+    wait_until(lambda: ask(server.url, leads, process.name), 15, "it leads")
+    server.halt()
+    process.hear(r"WARNING.* database trouble, will try again loop=maintenance")
+    server.start()
+    began = ask(server.url, "SELECT statement_timestamp()")[0][0]
+    renewed = "SELECT 1 FROM pgjobs_leader_term WHERE worker_name = %s AND expires_at > %s + interval '6 s'"
+    wait_until(lambda: ask(server.url, renewed, process.name, began), 30, "it leads again")
+
+
 @pytest.mark.slow
 def test_executors_that_die_in_an_outage_are_replaced_after_it(
     worker: Workers, server: EmbeddedServer, stage: Stage
