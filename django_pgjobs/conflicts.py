@@ -10,26 +10,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from django.db import transaction
+from django.db import OperationalError
 
 from django_pgjobs import store
 from django_pgjobs.exceptions import DuplicateJob
 from django_pgjobs.keys import OnConflict
 from django_pgjobs.registry import registry
 from django_pgjobs.states import CancelMode
+from django_pgjobs.steering import at_read_committed, opens_transaction
 from django_pgjobs.store import KeyHolder, NewJob, Registered
 
 TRIES = 20
+SERIALIZATION_FAILURE = "40001"
 REPLACED = "replaced"
 """The reason on a job that was cancelled since a newer one took its key."""
 
 
 def insert_one(alias: str, new: NewJob, *, notify: bool) -> Registered | int:
     """Insert a job that has a key, or return the id of the one that has it. Raises ``DuplicateJob``."""
-    if new.on_conflict != OnConflict.REPLACE:
+    if new.on_conflict == OnConflict.REPLACE:
+        with at_read_committed(alias):  # who is replaced is cancelled only if the new one is stored
+            return _insert_or_replace(alias, new, notify=notify)
+    try:
         return _insert_or_find(alias, new, notify=notify)
-    with transaction.atomic(using=alias):  # who is replaced is cancelled only if the new one is stored
-        return _insert_or_replace(alias, new, notify=notify)
+    except OperationalError as error:
+        if getattr(error.__cause__, "sqlstate", "") != SERIALIZATION_FAILURE or not opens_transaction(alias):
+            raise
+    # By default the level of this connection is a higher one, and the job that has the key came while we waited.
+    with at_read_committed(alias):
+        return _insert_or_find(alias, new, notify=notify)
 
 
 def _insert_or_find(alias: str, new: NewJob, *, notify: bool) -> Registered | int:
@@ -83,7 +92,7 @@ def insert_all(alias: str, given: Sequence[NewJob]) -> Stored:
     ids: dict[int, int] = {}
     fresh: list[int] = []
     left = sorted(set(chosen))
-    with transaction.atomic(using=alias):
+    with at_read_committed(alias):
         for _ in range(TRIES):
             stored = store.register_special_jobs(alias, [new[at] for at in left])
             done = {at: row.id for at, row in zip(left, stored, strict=True) if row is not None}

@@ -76,10 +76,15 @@ class LocalPool:
             self._waits_at_exit = True
             atexit.register(self._leave_process, os.getpid())
 
+    def leave(self) -> None:
+        """Wait as long as the process's exit may, and say what is lost; for a process that ends without ``atexit``."""
+        if not self.wait(self._exit_seconds):
+            log.error("process exits, jobs that bypassed the queue are lost running=%d", self._running)
+
     def _leave_process(self, pid: int) -> None:
         # A forked child inherits the registration, not the threads.
-        if os.getpid() == pid and not self.wait(self._exit_seconds):
-            log.error("process exits, jobs that bypassed the queue are lost running=%d", self._running)
+        if os.getpid() == pid:
+            self.leave()
 
 
 of_this_process = LocalPool()

@@ -218,14 +218,14 @@ def at_read_committed(using: str) -> Iterator[None]:
     At a higher level one row that a worker has changed meanwhile would fail the whole batch, and at serializable even
     a query that only reads may fail (40001).
     """
-    ours = _opens_transaction(using)
+    ours = opens_transaction(using)
     with transaction.atomic(using=using):
         if ours:
             store.read_committed(store.on(using))
         yield
 
 
-def _opens_transaction(using: str) -> bool:
+def opens_transaction(using: str) -> bool:
     """Whether ``atomic`` opens a transaction here; the level of one that is the caller's is the caller's."""
     connection = transaction.get_connection(using)
     return connection.get_autocommit() and not connection.in_atomic_block

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import psycopg
 from django.db import OperationalError
 
-from django_pgjobs import events
+from django_pgjobs import events, localpool
 from django_pgjobs.attempt import Told
 from django_pgjobs.conf import get_conf
 from django_pgjobs.registry import registry
@@ -143,10 +143,17 @@ class Executor:
         self.leaving.acquire()
         self.outbox.flush()
         self.teller.close(TELL_SECONDS)
+        self._wait_for_bypassed()
         with suppress(OSError):  # nobody is left to be told
             self.end.send([channel.BYE, rss_bytes()])
         logging.shutdown()
         os._exit(0)
+
+    def _wait_for_bypassed(self) -> None:
+        """Wait for what jobs have started here past the queue, which no ``atexit`` does: the process ends without."""
+        if running := localpool.of_this_process.running:
+            log.info("executor waits for jobs that bypassed the queue pid=%d running=%d", self.pid, running)
+            localpool.of_this_process.leave()
 
     def _orphaned(self) -> NoReturn:
         self.leaving.acquire()  # by whoever notices first; the others must not end the process before it is done

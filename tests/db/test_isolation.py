@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
+from django_pgjobs import job as define
+from django_pgjobs import register_many
+from django_pgjobs.keys import ConflictOption
 from django_pgjobs.models import Job
+from django_pgjobs.registry import registry
 from django_pgjobs.steering import Steered
 from tests.plugins.fix_db import RawDatabase, blocked_by, claim, job, register, wait_until
 
@@ -47,6 +51,33 @@ def test_a_stricter_default_refuses_no_operator(raw: RawDatabase, other: RawData
         assert getattr(Job.objects.filter(pk=one), action)(**ARGUMENTS[action]) == Steered(1)
         committing.result()
     assert job(one).description == "seen"
+
+
+def numbered(number: int) -> None: ...
+
+
+ANOTHER = """
+    INSERT INTO pgjobs_job (name, queue, priority, max_attempts, payload, run_at, key, key_scope, unique_key)
+    VALUES ('test.job', 'default', 0, 5, '{}', statement_timestamp(), 'k', 'until_finished', 'k')
+    RETURNING id
+"""
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
+@pytest.mark.parametrize("policy", ["existing", "replace"])
+def test_a_stricter_default_refuses_no_key(
+    raw: RawDatabase, other: RawDatabase, level: str, policy: ConflictOption, *, many: bool
+) -> None:
+    """The job that has the key is committed while one waits for it: later than a snapshot of that level."""
+    holder = other.value(ANOTHER)
+    with registry.isolated(), ThreadPoolExecutor(1) as pool:
+        call = define(name="test.job")(numbered).using(key="k", on_conflict=policy).bind(1)
+        committing = pool.submit(_commit_when_waited_for, raw, other)
+        found = register_many([call])[0] if many else call.register().pk
+        committing.result()
+    assert (found == holder) == (policy == "existing")
+    assert job(holder).state == ("ready" if policy == "existing" else "cancelled")
+    assert Job.objects.filter(unique_key="k", finished_at=None).count() == 1
 
 
 def _commit_when_waited_for(raw: RawDatabase, other: RawDatabase) -> None:

@@ -67,6 +67,18 @@ def waits(key: object) -> object:
     return key
 
 
+@job
+def bypassed(key: str) -> None:
+    stage.here().note("bypassed", key)
+    stage.here().wait(key)
+    stage.here().note("bypassed-end", key)
+
+
+@job
+def bypasses(key: str) -> None:
+    bypassed.using(bypass=True).register(key)
+
+
 @job(max_attempts=3, backoff=NOW)
 async def awaits(key: object) -> object:
     here = stage.here()
