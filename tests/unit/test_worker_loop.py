@@ -161,7 +161,7 @@ class Cursor:
     answers: Iterator[Any]
 
     def __init__(self, connection: object) -> None:
-        self.description: object = None
+        self.pgresult: object = None
 
     def execute(self, *_: object, **__: object) -> None:
         answer = next(Cursor.answers)
