@@ -161,7 +161,9 @@ def _facts_of(job: Any) -> list[tuple[Any, Any]]:
     found: list[tuple[Any, Any]] = [(_("name"), job.name)]
     found += [(_("description"), job.description)] if job.description else []
     tries = _("%(attempt)d of %(most)d") % {"attempt": job.attempt, "most": job.max_attempts}
-    return [*found, (_("queue"), job.queue), (_("priority"), job.priority), (_("attempt"), tries)]
+    found += [(_("queue"), job.queue), (_("priority"), job.priority), (_("attempt"), tries)]
+    keys = ((_("key"), job.key), (_("idempotency key"), job.idempotency_key))
+    return [*found, *((word, key) for word, key in keys if key is not None)]
 
 
 def _arguments_of(job: Any) -> str:

@@ -184,6 +184,14 @@ def test_text_finds_parts_of_name_and_description(root: Client, search: str) -> 
     assert ids_on(root.get(LIST, {"q": search})) == [wanted.pk]
 
 
+def test_the_page_of_a_job_shows_its_keys(root: Client) -> None:
+    """Row A18: who looks for the job that has a key finds it there."""
+    with_keys, without = make(key="welcome:7", idempotency_key="order:8"), make()
+    page = html(root.get(f"{LIST}{with_keys.pk}/change/"))
+    assert "welcome:7" in page and "Idempotency key" in page and "order:8" in page
+    assert "Idempotency key" not in html(root.get(f"{LIST}{without.pk}/change/"))
+
+
 def test_count_stops_and_says_so(root: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "MOST", 60)
     Job.objects.bulk_create([Job(name="many", payload={}) for _ in range(61)])

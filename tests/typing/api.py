@@ -12,6 +12,7 @@ from django_pgjobs import (
     JobContext,
     JobDefinition,
     Snooze,
+    Window,
     current_context,
     job,
     register_many,
@@ -43,6 +44,10 @@ def send(address: str) -> None: ...
 @job(backoff=lambda error, attempt: None if attempt > 3 else timedelta(seconds=attempt), retry_on=OSError, timeout=None)
 async def fetch(url: str) -> int:
     raise Snooze(5)
+
+
+@job(key="sync:{user_id}", key_scope="until_started", on_conflict="replace", idempotency_key=lambda user_id: None)
+def keyed(user_id: int) -> None: ...
 
 
 @job(takes_context=True, queue="mail")
@@ -92,6 +97,8 @@ def registering(when: datetime) -> None:
     assert_type(plain.register(7), Job)
     assert_type(plain.register(user_id=7, greeting="hi"), Job)
     assert_type(with_context.register("x"), Job)
+    assert_type(keyed.using(key="k", key_scope=Window(60), on_conflict="raise", idempotency_key=None).register(7), Job)
+    assert_type(keyed.using(key=lambda user_id: f"u{user_id}", key_scope=timedelta(hours=1)).bind(7), BoundJob)
     assert_type(plain.using(delay=60, queue="bulk").register(7, greeting="hi"), Job)
     assert_type(plain.using(run_at=when, timeout=None).using(database="default", priority=-5).register(7), Job)
     assert_type(plain.register_many([(7,), {"user_id": 8}]), list[int])
