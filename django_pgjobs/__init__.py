@@ -13,6 +13,7 @@ from django_pgjobs.cronentries import Cron
 from django_pgjobs.exceptions import Abandon, Cancel, JobInterrupted, Snooze
 from django_pgjobs.jobs import BoundJob, JobDefinition, job, register_many
 from django_pgjobs.keys import Window
+from django_pgjobs.limits import Limit
 
 __version__ = "0.1.0"
 
@@ -25,6 +26,7 @@ __all__ = [
     "JobContext",
     "JobDefinition",
     "JobInterrupted",
+    "Limit",
     "Snooze",
     "Window",
     "current_context",

@@ -17,6 +17,7 @@ pgjobs.E013    an index on Job holds or names a column that the claim changes
 pgjobs.E014    a job is declared with a queue that ``QUEUES`` does not allow
 pgjobs.E015    a job is declared with options above the ceilings of the settings
 pgjobs.E016    a setting by queue names a queue that ``QUEUES`` does not allow
+pgjobs.E017    a job's limit of each key can never be reached, as the limit of the job is lower
 pgjobs.W001    another app's ``runjobs`` command shadows ours
 pgjobs.W002    a job declares retry options and ``max_attempts=1``
 pgjobs.W003    every exception of a job's ``retry_on`` is one of its ``give_up_on``
@@ -157,6 +158,7 @@ def check_named_queues(app_configs: Sequence[AppConfig] | None = None, **_: Any)
         "RETENTION_HOURS": [queue for queue, _retention in conf.retention_hours.queues],
         "CAPACITY": conf.capacity.names(),
         "REGISTRATION_RATE": conf.registration_rate.names(),
+        "QUEUE_LIMITS": conf.queue_limits.names(),
     }
     for setting, queues in named.items():
         for queue in queues:
@@ -355,6 +357,29 @@ def _check_definition(definition: JobDefinition[..., Any], conf: Conf) -> Messag
         yield Error(str(error), hint=hint, obj=definition, id="pgjobs.E015")
         return
     yield from _check_retries(definition, attempts)
+    yield from _check_limits(definition)
+
+
+def _check_limits(definition: JobDefinition[..., Any]) -> Messages:
+    own, keyed = definition.limits.own, definition.limits.keyed
+    if own is None or keyed is None:
+        return
+    if own.concurrency is not None and keyed.concurrency is not None and keyed.concurrency > own.concurrency:
+        yield Error(
+            f"The job {definition.name} runs at most {own.concurrency} times at once, so its limit of "
+            f"{keyed.concurrency} for each key can never be reached.",
+            hint="Lower the limit that has a key, or raise the other.",
+            obj=definition,
+            id="pgjobs.E017",
+        )
+    if own.rate is not None and keyed.rate is not None and keyed.rate / keyed.per > own.rate / own.per:
+        yield Error(
+            f"The job {definition.name} starts at most {own.rate} times in {own.per:g} seconds, so its limit of "
+            f"{keyed.rate} in {keyed.per:g} seconds for each key says nothing.",
+            hint="Lower the rate that has a key, or raise the other.",
+            obj=definition,
+            id="pgjobs.E017",
+        )
 
 
 def _check_retries(definition: JobDefinition[..., Any], attempts: int) -> Messages:

@@ -23,6 +23,7 @@ from django.core.signals import setting_changed
 
 from django_pgjobs import quotas
 from django_pgjobs.backoff import LONGEST_SECONDS, Backoff
+from django_pgjobs.limits import Limit, read_limit
 from django_pgjobs.quotas import ByQueue, Rate
 from django_pgjobs.retentions import MOST_HOURS, Retention, read_retention
 
@@ -167,6 +168,10 @@ def _pattern(value: Any) -> str:
     return value
 
 
+def _queue_limits(value: Any) -> ByQueue[Limit]:
+    return _by_queue(quotas.read_by_queue(value, '{"mail": {"concurrency": 10, "rate": 100, "per": 60}}', read_limit))
+
+
 def _backoff(value: Any) -> Backoff:
     if not isinstance(value, Backoff):
         raise TypeError("a Backoff(…)")
@@ -201,6 +206,14 @@ class Conf:
 
     queues: tuple[str, ...] | None = _setting(None, _or_none(_queues))
     """The queues that jobs may be registered in; None allows any valid name."""
+
+    queue_limits: ByQueue[Limit] = _setting(ByQueue(), _queue_limits)  # noqa: RUF009 (ByQueue is frozen)
+    """How many jobs of a queue run at once and how many start in a time, in all workers together, by queue.
+
+    A dict of ``"concurrency"`` (jobs), ``"rate"`` (starts) and ``"per"`` (seconds or a ``timedelta``, 60 if left out);
+    ``"*"`` is every queue that is not named, each by itself. It holds for jobs that are registered from then on. See
+    {doc}`../how-to/limits`.
+    """
 
     middleware: tuple[str, ...] = _setting((), _texts)
     """Dotted paths of the factories that are wrapped around every job in the executor, outermost first."""

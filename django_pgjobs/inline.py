@@ -15,6 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 from django_pgjobs import clock, store
+from django_pgjobs.admitting import Turn
 from django_pgjobs.attempt import Told
 from django_pgjobs.finalising import RELEASE
 from django_pgjobs.maintenance.duties import duties, forgetting, pruning
@@ -23,6 +24,7 @@ from django_pgjobs.performing import Performer
 from django_pgjobs.runtime import Worker, WorkerOptions, wait_for_database
 from django_pgjobs.store import ClaimedJob
 from django_pgjobs.worker import hygiene
+from django_pgjobs.worker.admitting import HELD_SECONDS
 from django_pgjobs.worker.claiming import DEAF_POLL_SECONDS
 from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.keeping import Keeper
@@ -40,6 +42,9 @@ class InlineWorker:
         self.ended = 0
         self.told = Told()
         self.frontier = worker.frontier()
+        self.admission = worker.admission()
+        self.limited = self.admission.declares()
+        self.looked_at = 0.0
         leader = Leader(worker.author)
         self.duties = [
             *duties(leader, lambda rescued: None, worker.options.database),
@@ -95,16 +100,28 @@ class InlineWorker:
             duty.tick(db)
         if options.max_jobs is not None and self.ended >= options.max_jobs:
             return False
+        turn = self._admit(db)
         if self._one(db):
             return True
-        if options.until_idle:
+        if options.until_idle and not turn.due:
             return False
         pairs = list(self.frontier.reaches)
         due = store.next_due(db, pairs) if pairs else None
-        self.stopped.wait(
-            min(DEAF_POLL_SECONDS, self.worker.conf.poll_seconds, DEAF_POLL_SECONDS if due is None else due)
-        )
+        waits = [DEAF_POLL_SECONDS, self.worker.conf.poll_seconds, *([] if due is None else [due])]
+        if turn.due:
+            waits.append(HELD_SECONDS)
+        elif turn.seconds is not None:
+            waits.append(turn.seconds)
+        self.stopped.wait(max(min(waits), 0.0))
         return True
+
+    def _admit(self, db: WorkerConnection) -> Turn:
+        """Let in what limits hold back: before each job where the code has limits, else now and then."""
+        now = clock.monotonic()
+        if not self.limited and now < self.looked_at + DEAF_POLL_SECONDS:
+            return Turn()
+        self.looked_at = now
+        return self.admission.turn(db)
 
     def _one(self, db: WorkerConnection) -> bool:
         pauses = store.read_pauses(db)

@@ -265,6 +265,8 @@ def job(func: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     string of the arguments, or a callable) is unique in its queue, as long as ``key_scope`` says (``"until_finished"``,
     ``"until_started"``, a ``Window``); ``on_conflict`` says what a second registration does (``"existing"``,
     ``"replace"``, ``"raise"``). ``idempotency_key``, given likewise, lets a job return the result of an earlier one.
+    ``limits`` (a ``Limit``, or one with a key and one without) says how many run at once and how many start in a time,
+    in all workers.
 
     Raises ``InvalidJob`` naming file and line for everything that is wrong with it.
     """

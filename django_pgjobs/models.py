@@ -463,11 +463,15 @@ class KeyWindow(PostgresModel):
 
 
 class Admission(PostgresModel):
-    """Starts that a rate limit has let in: how many, of which limit, when. Kept for the limit's window."""
+    """Starts that a rate limit has let in: of what, how many, when. Kept for the limit's window.
 
-    id = models.BigAutoField(primary_key=True)
-    limit = models.TextField(_("limit"))
-    admitted_at = models.DateTimeField(_("admitted at"), db_default=Now())
+    A row has the starts of a thousandth of the window, dated at its end: a window is a thousand rows at most.
+    """
+
+    pk = models.CompositePrimaryKey("subject", "admitted_at")
+    subject = models.TextField(_("limited"))
+    admitted_at = models.DateTimeField(_("admitted at"))
+    expires_at = models.DateTimeField(_("expires at"))
     starts = models.IntegerField(_("starts"))
 
     class Meta(PostgresModel.Meta):
@@ -475,10 +479,10 @@ class Admission(PostgresModel):
         verbose_name = _("admission")
         verbose_name_plural = _("admissions")
         default_permissions = ("view",)
-        indexes = (models.Index(name="pgjobs_admission_window", fields=["limit", "admitted_at"]),)
+        indexes = (models.Index(name="pgjobs_admission_end", fields=["expires_at"]),)
 
     def __str__(self) -> str:
-        return f"{self.starts} of {self.limit}"
+        return f"{self.starts} of {self.subject}"
 
 
 class Statistic(PostgresModel):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
@@ -21,6 +21,7 @@ from django_pgjobs import keys
 from django_pgjobs.backoff import Backoff
 from django_pgjobs.conf import QUEUE_NAME, Conf
 from django_pgjobs.keys import ConflictOption, Key, OnConflict, Scope, ScopeOption, Window
+from django_pgjobs.limits import JobLimits, Limit, read_job_limits
 from django_pgjobs.refusals import InvalidOption as InvalidOption
 from django_pgjobs.states import KeyScope
 
@@ -57,6 +58,7 @@ class JobOptions(TypedDict, total=False):
     key_scope: ScopeOption | Window | timedelta
     on_conflict: ConflictOption
     idempotency_key: Key | None
+    limits: Limit | Sequence[Limit]
 
 
 class RegisterOptions(TypedDict, total=False):
@@ -346,6 +348,14 @@ def _check_crons(value: object) -> object:
     return check_crons(value)
 
 
+def check_limits(value: object) -> JobLimits:
+    """Return the limit of the job's name and the one of its keys."""
+    try:
+        return read_job_limits(value)
+    except ValueError as error:
+        raise InvalidOption(str(error)) from None
+
+
 JOB_CHECKS: dict[str, Callable[[object], object]] = {
     "name": lambda value: check_name("name", value),
     "aliases": lambda value: check_names("aliases", value),
@@ -364,6 +374,7 @@ JOB_CHECKS: dict[str, Callable[[object], object]] = {
     "key_scope": keys.check_scope,
     "on_conflict": keys.check_on_conflict,
     "idempotency_key": lambda value: keys.declared_key("idempotency_key", value),
+    "limits": check_limits,
 }
 
 

@@ -23,6 +23,7 @@ from django_pgjobs.conf import Conf, get_conf
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
 from django_pgjobs.functions import check_callback, fits, location_of, shape, signature_of
 from django_pgjobs.keys import Key, OnConflict, Template
+from django_pgjobs.limits import JobLimits, check_key, key_of
 from django_pgjobs.options import BackoffRule, InvalidOption, Plan, RetryRule
 from django_pgjobs.payload import CODEC_VERSION, decode_payload
 from django_pgjobs.states import KeyScope
@@ -56,10 +57,40 @@ class JobPolicy:
         self.is_async: bool = iscoroutinefunction(func)
         self.signature = signature_of(func, takes_context=self.takes_context)
         self.sensitive = checks.check_sensitive(declared.get("sensitive", ()), self.signature)
+        self.limits: JobLimits = declared.get("limits") or JobLimits()
+        self.is_limited = bool(self.limits)
+        self._check_key()
         self.fingerprint = _fingerprint(self.name, self.signature)
         self.key = _key_rule("key", declared.get("key"), self.signature)
         self.idempotency_key = _key_rule("idempotency_key", declared.get("idempotency_key"), self.signature)
         self.fits = fits(func, self.name, takes_context=self.takes_context)
+
+    def _check_key(self) -> None:
+        key = self.limits.key
+        if key is None:
+            return
+        try:
+            check_key(key, self.signature)
+        except ValueError as error:
+            raise InvalidOption(str(error)) from None
+        if not isinstance(key, str):
+            check_callback("the key of a limit", key, self.signature, takes_context=False)
+            if iscoroutinefunction(key):
+                raise InvalidOption("the key of a limit must not be an async function: it is called at registering")
+
+    def limit_key(self, plan: Plan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        """Return the key of the limits of a job: None if no limit holds for it, empty if none has a key.
+
+        Raises ``InvalidJob`` where the key cannot be made.
+        """
+        key = self.limits.key
+        try:
+            found = None if key is None else key_of(key, self.signature, args, kwargs)
+        except ValueError as error:
+            raise InvalidJob(f"job {self.name!r}: {error}") from error.__cause__
+        if found is not None:
+            return found
+        return "" if self.limits.own is not None or plan.conf.queue_limits.of(plan.queue) is not None else None
 
     @property
     def plan(self) -> Plan:

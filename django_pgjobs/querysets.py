@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from asgiref.sync import sync_to_async
 from django.db import models, router
 
-from django_pgjobs import steering, waiting, why
+from django_pgjobs import blocking, steering, waiting, why
+from django_pgjobs.blocking import Blocker
 from django_pgjobs.steering import Steered
 from django_pgjobs.why import Reason
 
@@ -197,6 +198,13 @@ class Steerable(models.Model):
     async def areschedule(self, **to: Any) -> Steered:
         """Reschedule, from asynchronous code; arguments as ``reschedule``."""
         return await self._itself().areschedule(**to)
+
+    def blocked_by(self) -> list[Blocker]:
+        """Return the limits without room that hold this job back, and some of the jobs that take it up.
+
+        Empty for a job that is not ``limited``, that is not due or that will be let in at the next turn.
+        """
+        return blocking.blocked_by(cast("Job", self))
 
     @_alters
     def register_again(self) -> Job:

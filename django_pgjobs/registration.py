@@ -76,7 +76,7 @@ def register_one(row: Row) -> Job:
     connection = _connection(row.plan.database)
     new = new_job(row, _headers(row.plan.conf))
     _warn_of_foreign_transaction(connection, new.name)
-    pairs = ((new.queue, new.priority),)
+    pairs = (new.wakes,)
     notify = _shall_notify(connection, pairs, row.plan.conf)
     with gates.passing(connection, row.plan.conf, (new.queue,)):
         stored = _insert(connection.alias, new, notify=notify)
@@ -93,7 +93,7 @@ def register_one(row: Row) -> Job:
 
 
 def _insert(alias: str, new: store.NewJob, *, notify: bool) -> store.Registered | int:
-    if new.key is None and new.idempotency_key is None:
+    if new.key is None and new.idempotency_key is None and new.limit_key is None:
         return store.register_job(alias, new, notify=notify)
     return insert_one(alias, new, notify=notify)
 
@@ -116,7 +116,7 @@ def register_all(rows: Iterable[Row], database: str | None, conf: Conf) -> list[
         return []
     connection = _connection(batch.database())
     _warn_of_foreign_transaction(connection, new[0].name)
-    pairs = {(job.queue, job.priority) for job in new}
+    pairs = store.wakes(new, limited=batch.limited)
     notify = _shall_notify(connection, pairs, conf)
     with gates.passing(connection, conf, (job.queue for job in new)):
         ids, fresh = _insert_all(connection.alias, batch, notify=notify)
@@ -131,10 +131,10 @@ def register_all(rows: Iterable[Row], database: str | None, conf: Conf) -> list[
 def _insert_all(alias: str, batch: Batch, *, notify: bool) -> tuple[list[int], Collection[int] | None]:
     """Insert a batch: the ids, and the places of those that are new, None for all."""
     if not batch.special:
-        return store.register_jobs(alias, batch.new, notify=notify), None
+        return store.register_jobs(alias, batch.new, notify=notify, limited=batch.limited), None
     ids, fresh = insert_all(alias, batch.new)
     if notify and fresh:
-        store.notify_queues(store.on(alias), {(batch.new[at].queue, batch.new[at].priority) for at in fresh})
+        store.notify_queues(store.on(alias), {batch.new[at].wakes for at in fresh})
     return ids, frozenset(fresh)
 
 
@@ -164,13 +164,14 @@ def _bypass(row: Row) -> Job:
 class Batch:
     """Many registrations, encoded; ``senders`` are their definitions if somebody listens, else empty.
 
-    ``special`` says that some may have what few jobs have.
+    ``special`` says that some may have what few jobs have, ``limited`` that a limit may hold for some.
     """
 
     databases: set[str | None]
     new: list[store.NewJob] = field(default_factory=list)
     senders: list[JobDefinition[..., Any]] = field(default_factory=list)
     special: bool = False
+    limited: bool = False
 
     def database(self) -> str | None:
         """Return the one alias that was named, None if none was."""
@@ -195,6 +196,7 @@ def _encode(rows: Iterable[Row], headers: str | None, databases: set[str | None]
             plan = row.plan
             databases.add(plan.database)
             batch.special = batch.special or plan.has_keys
+            batch.limited = batch.limited or row.definition.is_limited or bool(plan.conf.queue_limits)
         if listened:
             batch.senders.append(row.definition)
     return batch
@@ -213,6 +215,8 @@ def new_job(row: Row, headers: str | None) -> store.NewJob:
         definition.name, payload, plan.queue, plan.priority, plan.max_attempts, plan.timeout, headers, description,
         plan.run_at, plan.delay,
     )  # fmt: skip
+    if definition.is_limited or plan.conf.queue_limits.said:
+        new = new._replace(limit_key=definition.limit_key(plan, args, kwargs))
     return new if plan.key is None and plan.idempotency_key is None else _with_keys(new, row)
 
 
@@ -304,10 +308,10 @@ def _call_site() -> tuple[str, int]:
     return frame.f_code.co_filename, frame.f_lineno
 
 
-Pair = tuple[str, int]
-"""Queue and priority: what one notification names."""
+Pair = tuple[str, int | None]
+"""Queue and priority: what one notification names. None for a priority: a limit holds the job, so admitters hear it."""
 
-_notified: dict[tuple[str, str, int], float] = {}
+_notified: dict[tuple[str, str, int | None], float] = {}
 """(alias, queue, priority) → when the last NOTIFY outside of a transaction was *committed*.
 
 A fork inherits it and may keep silent for 5 ms after its parent notified, which is what the interval means.

@@ -19,6 +19,7 @@ from uuid import uuid4
 from django.db import connections
 
 from django_pgjobs import __version__, clock, store
+from django_pgjobs.admitting import Admission
 from django_pgjobs.conf import Conf, get_conf
 from django_pgjobs.maintenance.duties import Duty, duties, forgetting, measuring, pruning
 from django_pgjobs.maintenance.leader import Leader
@@ -26,6 +27,7 @@ from django_pgjobs.maintenance.vacuuming import Vacuumer
 from django_pgjobs.registry import registry
 from django_pgjobs.worker import identity
 from django_pgjobs.worker.acking import Acker
+from django_pgjobs.worker.admitting import Admitter
 from django_pgjobs.worker.children import Recipe
 from django_pgjobs.worker.claiming import Claimer, ClaimOptions
 from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
@@ -42,7 +44,10 @@ from django_pgjobs.worker.supervisor import Limits, Supervisor
 log = logging.getLogger("django_pgjobs")
 
 SUPERVISOR_CONNECTIONS = 7
-"""Claim, ack, keep, listen, maintenance; and of the leader upkeep and VACUUM."""
+"""Claim, ack, keep, listen, maintenance; and of the leader upkeep and VACUUM. Where there are limits, admit too."""
+
+LOOK_FOR_LIMITED_SECONDS = 5.0
+"""How often a worker whose code has no limits looks for jobs that one held back once."""
 
 NOT_MIGRATED = "the tables of django-pgjobs are not there, or older than this code"
 LONGEST_WAIT_SECONDS = 10.0
@@ -144,6 +149,10 @@ class Worker:
         queues = self.options.queues
         return Frontier(None if queues is None else frozenset(queues), frozenset(self.options.excluded))
 
+    def admission(self) -> Admission:
+        """Return what lets jobs of this worker's queues in that limits hold back."""
+        return Admission(self.frontier().serves, self.conf)
+
 
 def wait_for_database(worker: Worker, stopped: threading.Event) -> store.Identity | None:
     """Wait until the server is there and migrated, saying what is missing; None when ``stopped`` comes first."""
@@ -192,7 +201,7 @@ def _stop_signals() -> Any:
 def _say_budget(worker: Worker, found: store.Identity) -> None:
     asynchronous = any(definition.is_async for definition in registry.definitions())
     per_executor = (worker.threads + worker.async_slots * asynchronous) * len(connections.settings)
-    total = worker.processes * per_executor + SUPERVISOR_CONNECTIONS
+    total = worker.processes * per_executor + SUPERVISOR_CONNECTIONS + worker.admission().declares()
     log.info(
         "worker starts name=%s queues=%s processes=%d threads=%d async_slots=%d connections≤%d of %d",
         worker.author.name, ",".join(worker.options.queues or ("all",)), worker.processes, worker.threads,
@@ -219,21 +228,27 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
         worker.frontier(),
         worker.claim_options(),
     )
-    supervisor = Supervisor(_recipe(worker), _limits(worker), inbox, table, claimer, acker, list(identity.of(found)))
+    admitter = Admitter(lambda: worker.connect("admit"), inbox, worker.admission(), claimer.hear)
+    if admitter.declares:
+        acker.freed = admitter.stir
+    supervisor = Supervisor(
+        _recipe(worker), _limits(worker), inbox, table, claimer, acker, list(identity.of(found)), admitter
+    )
     keeper = _keeper(worker, inbox, table, supervisor)
     leader = Leader(worker.author)
     maintained = [
         *duties(leader, lambda rescued: inbox.post("rescued", rescued), worker.options.database),
         Duty("claims in doubt", claimer.look_up, DOUBT_SECONDS, last=True),
+        Duty("limited", admitter.look, LOOK_FOR_LIMITED_SECONDS),
     ]
     maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, maintained)
     kept_up: list[Any] = [
         pruning(leader), forgetting(leader), measuring(leader), Vacuumer(lambda: worker.connect_alone("vacuum")),
     ]  # fmt: skip
     upkeeper = Upkeeper(lambda: worker.connect("upkeep"), inbox, kept_up, lambda: leader.leads)
-    loops: list[Any] = [acker, claimer, keeper, maintainer, upkeeper]
+    loops: list[Any] = [acker, claimer, keeper, maintainer, upkeeper, admitter]
     if worker.conf.notify:
-        loops.append(Listener(lambda: worker.connect("listen"), inbox, claimer, keeper.look))
+        loops.append(Listener(lambda: worker.connect("listen"), inbox, claimer, keeper.look, admitter.stir))
     supervisor.loops = loops
     for loop in loops:
         loop.start()

@@ -82,7 +82,7 @@ TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {
     JobState.WAITING: (JobState.READY, JobState.CANCELLED),
     JobState.LIMITED: (JobState.READY, JobState.CANCELLED, JobState.ABANDONED),
     JobState.PAUSED: (JobState.READY, JobState.LIMITED, JobState.CANCELLED, JobState.ABANDONED),
-    JobState.PARKED: (JobState.READY, JobState.CANCELLED, JobState.ABANDONED),
+    JobState.PARKED: (JobState.READY, JobState.LIMITED, JobState.CANCELLED, JobState.ABANDONED),
     JobState.READY: (JobState.RUNNING, JobState.LIMITED, JobState.CANCELLED, JobState.ABANDONED),
     JobState.RUNNING: (
         JobState.READY,
@@ -94,8 +94,8 @@ TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {
         JobState.ABANDONED,
     ),
     JobState.SUCCEEDED: (),
-    JobState.CANCELLED: (JobState.READY,),
-    JobState.ABANDONED: (JobState.READY,),
+    JobState.CANCELLED: (JobState.READY, JobState.LIMITED),
+    JobState.ABANDONED: (JobState.READY, JobState.LIMITED),
 }
 """State → states that may follow it; an operator's retry leads from an end back to ready."""
 

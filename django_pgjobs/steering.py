@@ -104,9 +104,12 @@ def reschedule(
 ) -> Steered:
     """Reschedule: see ``JobQuerySet.reschedule``."""
     seconds = _check_reschedule(run_at, delay, queue, priority)
+    limited = queue is not None and get_conf().queue_limits.of(queue) is not None
 
     def write(db: store.Database, held: Sequence[int]) -> store.Moved:
-        return store.reschedule_jobs(db, held, run_at=run_at, delay_seconds=seconds, queue=queue, priority=priority)
+        return store.reschedule_jobs(
+            db, held, run_at=run_at, delay_seconds=seconds, queue=queue, priority=priority, limited=limited
+        )
 
     return _told("reschedule", by, reason, _steer(jobs, using, ids, KeyedWrite(using, write)))
 

@@ -15,7 +15,7 @@ from django.db import DatabaseError, connections
 
 from django_pgjobs import gates, store
 from django_pgjobs.conf import get_conf
-from django_pgjobs.exceptions import JobDoesNotExist, JobNotCommitted, JobNotFinished
+from django_pgjobs.exceptions import InvalidJob, JobDoesNotExist, JobNotCommitted, JobNotFinished
 from django_pgjobs.registry import registry
 
 if TYPE_CHECKING:
@@ -121,8 +121,12 @@ def register_again(job: Job) -> Job:
         timeout_seconds=job.timeout_seconds,
         headers=None if job.headers is None else json.dumps(job.headers),
         description=job.description,
+        limit_key=job.limit_key,
     )
+    register = store.register_job if new.limit_key is None else store.register_special
     with gates.passing(connections[alias], get_conf(), (new.queue,)):
-        registered = store.register_job(alias, new, notify=True)
+        registered = register(alias, new, notify=True)
+    if registered is None:
+        raise InvalidJob(f"job {new.name!r}: its key is taken")
     again: Job = type(job)._base_manager.using(alias).get(pk=registered.id)
     return again

@@ -25,6 +25,7 @@ from django_pgjobs.admin.pauses import notices_for_job
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.models import Attempt, Heartbeat, Job
 from django_pgjobs.registry import registry
+from django_pgjobs.states import Hold
 from django_pgjobs.wording import Hidden, arguments, label_of, links_of, seconds
 
 JSON_COLUMNS = ("payload", "headers", "result", "progress")
@@ -150,6 +151,8 @@ def _facts_table(facts: list[tuple[Any, Any]]) -> str:
 def _state_of(job: Any) -> list[tuple[Any, Any]]:
     found: list[tuple[Any, Any]] = [(_("state"), badge(label_of(job)))]
     found.append((_("why"), format_html_join("", "<div>{}</div>", ((reason,) for reason in _reasons_of(job)))))
+    if blockers := _blockers_of(job):
+        found.append((_("blocked by"), format_html_join("", "<div>{}</div>", ((each,) for each in blockers))))
     if job.error:
         found.append((_("last error"), block(job.error)))
     if job.progress_text is not None and not job.outcome:
@@ -186,6 +189,18 @@ def _reasons_of(job: Any) -> list[Any]:
         found.append(_("Its worker was asked to give it back."))
     if registry.find(job.name) is None:
         found.append(_("This process knows no job of this name."))
+    return found
+
+
+def _blockers_of(job: Any) -> list[str]:
+    """The limits that hold it back, with links to some of the jobs that take up their places."""
+    if job.hold != Hold.LIMITED:
+        return []
+    found = []
+    for blocker in job.blocked_by():
+        urls = ((reverse("admin:pgjobs_job_change", args=[each]), each) for each in blocker.job_ids)
+        links = format_html_join(", ", '<a href="{}">#{}</a>', urls)
+        found.append(format_html("{}: {}", blocker.words, links) if blocker.job_ids else blocker.words)
     return found
 
 

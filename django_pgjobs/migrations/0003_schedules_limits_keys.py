@@ -17,14 +17,15 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Admission",
             fields=[
-                ("id", models.BigAutoField(primary_key=True, serialize=False)),
-                ("limit", models.TextField(verbose_name="limit")),
                 (
-                    "admitted_at",
-                    models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), verbose_name="admitted at"
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "subject", "admitted_at", blank=True, editable=False, primary_key=True, serialize=False
                     ),
                 ),
+                ("subject", models.TextField(verbose_name="limited")),
+                ("admitted_at", models.DateTimeField(verbose_name="admitted at")),
+                ("expires_at", models.DateTimeField(verbose_name="expires at")),
                 ("starts", models.IntegerField(verbose_name="starts")),
             ],
             options={
@@ -284,7 +285,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="admission",
-            index=models.Index(fields=["limit", "admitted_at"], name="pgjobs_admission_window"),
+            index=models.Index(fields=["expires_at"], name="pgjobs_admission_end"),
         ),
         migrations.AddIndex(
             model_name="keywindow",

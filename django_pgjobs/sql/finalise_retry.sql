@@ -22,6 +22,7 @@ held AS MATERIALIZED (
 recorded AS (
     UPDATE pgjobs_job AS j
     SET claim_id = NULL,
+        hold = CASE WHEN j.limit_key IS NOT NULL AND j.ending IS NULL THEN 'limited' END,
         deadline_at = NULL,
         run_at = statement_timestamp() + make_interval(secs => held.delay),
         error = CASE WHEN j.ending IS NULL THEN coalesce(held.error, j.error) ELSE j.error END,

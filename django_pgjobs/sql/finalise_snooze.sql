@@ -18,6 +18,7 @@ held AS MATERIALIZED (
 )
 UPDATE pgjobs_job AS j
 SET claim_id = NULL,
+    hold = CASE WHEN j.limit_key IS NOT NULL THEN 'limited' END,
     deadline_at = NULL,
     attempt = greatest(j.attempt - 1, 0),
     run_at = statement_timestamp() + make_interval(secs => held.delay),

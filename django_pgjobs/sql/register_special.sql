@@ -16,4 +16,4 @@ VALUES (
 ON CONFLICT (queue, unique_key) WHERE unique_key IS NOT NULL AND finished_at IS NULL DO NOTHING
 RETURNING
     id, run_at, created_at,
-    CASE WHEN %(notify)s::boolean THEN pg_notify('pgjobs', priority::text || ':' || queue) END
+    CASE WHEN %(notify)s::boolean THEN pg_notify('pgjobs', CASE WHEN hold IS NULL THEN priority::text ELSE 'limited' END || ':' || queue) END

@@ -21,6 +21,7 @@ held AS MATERIALIZED (
 recorded AS (
     UPDATE pgjobs_job AS j
     SET claim_id = NULL,
+        hold = CASE WHEN j.limit_key IS NOT NULL AND j.ending IS NULL THEN 'limited' END,
         deadline_at = NULL,
         attempt = j.attempt - (j.ending IS NULL AND j.attempt > 0)::integer,
         ending_attempt = j.ending_attempt - (j.ending IS NOT NULL AND j.ending_attempt > 0)::integer,

@@ -36,11 +36,17 @@ moved AS (
             j.run_at
         ),
         queue = judged.wanted,
-        priority = coalesce(%(priority)s::smallint, j.priority)
+        priority = coalesce(%(priority)s::smallint, j.priority),
+        limit_key = CASE WHEN %(limited)s::boolean THEN coalesce(j.limit_key, '') ELSE j.limit_key END,
+        -- Let in it would keep its place while it waits for its instant, and was never let into another queue.
+        hold = CASE
+            WHEN j.hold IS NULL AND j.ending IS NULL AND (j.limit_key IS NOT NULL OR %(limited)s::boolean) THEN 'limited'
+            ELSE j.hold
+        END
     FROM judged
     WHERE j.id = judged.id AND judged.free AND j.finished_at IS NULL AND j.claim_id IS NULL
-    RETURNING j.id, j.queue, j.priority
+    RETURNING j.id, j.queue, CASE WHEN j.hold = 'limited' THEN 'limited' ELSE j.priority::text END AS word
 )
-SELECT id, false AS taken, pg_notify('pgjobs', priority::text || ':' || queue) FROM moved
+SELECT id, false AS taken, pg_notify('pgjobs', word || ':' || queue) FROM moved
 UNION ALL
 SELECT id, true, NULL FROM judged WHERE NOT free

@@ -61,6 +61,9 @@ judged AS MATERIALIZED (
 rescued AS (
     UPDATE pgjobs_job AS j
     SET claim_id = CASE WHEN judged.outcome IS NOT NULL THEN j.claim_id END,
+        hold = CASE
+            WHEN j.limit_key IS NOT NULL AND judged.outcome IS NULL AND j.ending IS NULL AND judged.ends IS NULL THEN 'limited'
+        END,
         outcome = judged.outcome,
         finished_at = CASE WHEN judged.outcome IS NOT NULL THEN statement_timestamp() END,
         ending = CASE WHEN judged.outcome IS NULL THEN coalesce(j.ending, judged.ends) ELSE j.ending END,

@@ -48,12 +48,15 @@ retried AS (
         ending_attempt = CASE WHEN j.outcome IS NULL THEN j.ending_attempt ELSE 0 END,
         outcome = NULL, finished_at = NULL, claim_id = NULL, deadline_at = NULL, result = NULL, progress = NULL,
         cancel_requested_at = NULL, release_requested_at = NULL, cancel_mode = '', cancel_by = '', cancel_reason = '',
-        hold = NULL, hold_reason = '', hold_fingerprint = '', run_at = statement_timestamp(),
+        hold = CASE
+            WHEN j.limit_key IS NOT NULL AND (j.outcome IS NOT NULL OR j.ending IS NULL) THEN 'limited'
+        END,
+        hold_reason = '', hold_fingerprint = '', run_at = statement_timestamp(),
         unique_key = judged.wanted
     FROM judged
     WHERE j.id = judged.id AND judged.free AND (j.outcome IN ('abandoned', 'cancelled') OR j.hold = 'parked')
-    RETURNING j.id, j.queue, j.priority
+    RETURNING j.id, j.queue, CASE WHEN j.hold IS NULL THEN j.priority::text ELSE 'limited' END AS word
 )
-SELECT id, false AS taken, pg_notify('pgjobs', priority::text || ':' || queue) FROM retried
+SELECT id, false AS taken, pg_notify('pgjobs', word || ':' || queue) FROM retried
 UNION ALL
 SELECT id, true, NULL FROM judged WHERE NOT free

@@ -16,7 +16,7 @@ held AS MATERIALIZED (
     FOR NO KEY UPDATE OF j SKIP LOCKED
 )
 UPDATE pgjobs_job AS j
-SET hold = NULL,
+SET hold = CASE WHEN j.limit_key IS NOT NULL AND j.ending IS NULL THEN 'limited' END,
     hold_reason = '',
     hold_fingerprint = ''
 FROM held

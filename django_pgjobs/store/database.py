@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from django.db import connections
@@ -23,6 +23,17 @@ class Database(Protocol):
 
     def fetch(self, name: str, params: Params) -> Rows:
         """Run the statement and return its rows."""
+        ...
+
+
+class Transacting(Database, Protocol):
+    """A connection that also runs several statements as one transaction."""
+
+    def fetch_together(self, statements: Sequence[tuple[str, Params]]) -> list[Rows]:
+        """Run the statements in one READ COMMITTED transaction, each with a snapshot of its own; return their rows.
+
+        They are sent as one message, so that no trouble on the way leaves the transaction open half-way.
+        """
         ...
 
 

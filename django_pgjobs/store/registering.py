@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import NamedTuple
@@ -41,14 +41,19 @@ class NewJob(NamedTuple):
     description: str = ""
     run_at: datetime | None = None
     delay_seconds: float | None = None
+    limit_key: str | None = None
     key: str | None = None
     key_scope: str = ""
     window_seconds: float | None = None
     on_conflict: str = "existing"
     idempotency_key: str | None = None
-    limit_key: str | None = None
     cron_entry: str | None = None
     fire_at: datetime | None = None
+
+    @property
+    def wakes(self) -> tuple[str, int | None]:
+        """Who is to hear of it: those who claim from its queue at its priority, or let jobs into that queue."""
+        return self.queue, self.priority if self.limit_key is None else None
 
     @property
     def is_special(self) -> bool:
@@ -61,7 +66,7 @@ class NewJob(NamedTuple):
         )
 
 
-_around_payload = itemgetter(slice(NewJob._fields.index("queue"), NewJob._fields.index("delay_seconds") + 1))
+_around_payload = itemgetter(slice(NewJob._fields.index("queue"), NewJob._fields.index("limit_key") + 1))
 """Returns the fields that a COPY writes, but name and payload."""
 
 
@@ -93,7 +98,7 @@ def register_special(using: str, new: NewJob, *, notify: bool) -> Registered | N
     if new.window_seconds is not None:
         [stored] = register_special_jobs(using, [new])
         if stored is not None and notify:
-            notify_queues(on(using), {(new.queue, new.priority)})
+            notify_queues(on(using), {new.wakes})
         return stored
     params = _params(new, notify) | {
         "key": new.key,
@@ -128,17 +133,28 @@ def _params(new: NewJob, notify: bool) -> dict[str, object]:
     }
 
 
-def register_jobs(using: str, new: Sequence[NewJob], *, notify: bool) -> list[int]:
+def register_jobs(using: str, new: Sequence[NewJob], *, notify: bool, limited: bool = False) -> list[int]:
     """Insert many jobs in the caller's transaction, by COPY from ``COPY_FROM_JOBS`` on; ids in input order.
 
-    None of them may have what few jobs have: see ``register_special_jobs``.
+    None of them may have what few jobs have: see ``register_special_jobs``. ``limited`` says that some may have the key
+    of a limit, and nothing else of that kind.
     """
     if not new:
         return []
-    ids = _copy_jobs(using, new) if len(new) >= COPY_FROM_JOBS else _insert_jobs(using, new)
+    if limited:
+        ids = _copy_limited_jobs(using, new)
+    elif len(new) >= COPY_FROM_JOBS:
+        ids = _copy_jobs(using, new)
+    else:
+        ids = _insert_jobs(using, new)
     if notify:
-        notify_queues(on(using), {(job.queue, job.priority) for job in new})
+        notify_queues(on(using), wakes(new, limited=limited))
     return ids
+
+
+def wakes(new: Iterable[NewJob], *, limited: bool) -> set[tuple[str, int | None]]:
+    """Return who is to hear of these jobs."""
+    return {job.wakes for job in new} if limited else {(job.queue, job.priority) for job in new}
 
 
 def register_special_jobs(using: str, new: Sequence[NewJob]) -> list[Registered | None]:
@@ -196,10 +212,19 @@ def _job_as_json(new: NewJob) -> str:
 
 
 def _copy_jobs(using: str, new: Sequence[NewJob]) -> list[int]:
+    return _copy(using, new, database.statement("copy_jobs"), lambda _: "")
+
+
+def _copy_limited_jobs(using: str, new: Sequence[NewJob]) -> list[int]:
+    return _copy(using, new, database.statement("copy_limited_jobs"), _limits_copied)
+
+
+def _copy(using: str, new: Sequence[NewJob], statement: str, more: Callable[[NewJob], str]) -> list[int]:
+    """COPY them; ``more`` returns the columns that the statement has beyond those of all jobs."""
     ids, now = on(using).fetch("reserve_ids", {"count": len(new)})[0]
     name, head, tail = "", "", ""
     before: tuple[object, ...] = ()
-    with connections[using].cursor() as cursor, cursor.copy(database.statement("copy_jobs")) as copy:
+    with connections[using].cursor() as cursor, cursor.copy(statement) as copy:
         for begin in range(0, len(new), COPY_LINES):
             lines = []
             for job_id, job in zip(ids[begin : begin + COPY_LINES], new[begin : begin + COPY_LINES], strict=True):
@@ -207,7 +232,8 @@ def _copy_jobs(using: str, new: Sequence[NewJob]) -> list[int]:
                 if job.name is not name or _around_payload(job) != before:
                     name, before = job.name, _around_payload(job)
                     head, tail = _around(job, now)
-                lines.append(f"{job_id}{head}{_copied(job.payload)}{tail}")
+                    tail += more(job)
+                lines.append(f"{job_id}{head}{_copied(job.payload)}{tail}\n")
             copy.write("".join(lines))
     return list(ids)
 
@@ -218,7 +244,11 @@ def _around(job: NewJob, now: datetime) -> tuple[str, str]:
     timeout = r"\N" if job.timeout_seconds is None else repr(job.timeout_seconds)
     headers = r"\N" if job.headers is None else _copied(job.headers)
     head = f"\t{_copied(job.name)}\t{_copied(job.queue)}\t{job.priority}\t{job.max_attempts}\t{timeout}\t"
-    return head, f"\t{headers}\t{_copied(job.description)}\t{run_at.isoformat()}\n"
+    return head, f"\t{headers}\t{_copied(job.description)}\t{run_at.isoformat()}"
+
+
+def _limits_copied(new: NewJob) -> str:
+    return "\t\\N\t\\N" if new.limit_key is None else f"\t{_copied(new.limit_key)}\tlimited"
 
 
 def _copied(text: str) -> str:
@@ -228,8 +258,11 @@ def _copied(text: str) -> str:
     return text if text.isprintable() else text.replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
 
 
-def notify_queues(db: Database, pairs: Iterable[tuple[str, int]]) -> None:
-    """Wake workers that serve these (queue, priority) pairs, at the commit of the open transaction if there is one."""
-    known = sorted(pairs)
-    if known:
-        db.fetch("notify_queues", {"queues": [q for q, _ in known], "priorities": [p for _, p in known]})
+def notify_queues(db: Database, pairs: Iterable[tuple[str, int | None]]) -> None:
+    """Wake workers that serve these (queue, priority) pairs, at the commit of the open transaction if there is one.
+
+    None for a priority wakes those who let jobs into the queue.
+    """
+    words = sorted((queue, "limited" if priority is None else str(priority)) for queue, priority in pairs)
+    if words:
+        db.fetch("notify_queues", {"queues": [q for q, _ in words], "words": [w for _, w in words]})

@@ -66,9 +66,20 @@ def reschedule_jobs(
     delay_seconds: float | None,
     queue: str | None,
     priority: int | None,
+    limited: bool = False,
 ) -> Moved:
-    """Move unclaimed jobs to another instant, queue or priority; as ``retry_jobs``."""
-    params = {"ids": list(ids), "run_at": run_at, "delay": delay_seconds, "queue": queue, "priority": priority}
+    """Move unclaimed jobs to another instant, queue or priority; as ``retry_jobs``.
+
+    ``limited`` says that there is a limit of the queue they go to.
+    """
+    params = {
+        "ids": list(ids),
+        "run_at": run_at,
+        "delay": delay_seconds,
+        "queue": queue,
+        "priority": priority,
+        "limited": limited,
+    }
     return _moved(db.fetch("reschedule_jobs", params))
 
 

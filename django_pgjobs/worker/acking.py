@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -80,6 +80,7 @@ class Acker(Loop):
         self.keeps_all = self.retention.keeps_all()
         self.remembers = False
         self.refused: Counter[str] = Counter()
+        self.freed: Callable[[], None] | None = None
 
     # Asked by main
 
@@ -260,6 +261,8 @@ class Acker(Loop):
             self.busy_until = clock.monotonic() + BUSY_SECONDS
 
     def _tell_stored(self, kind: str, stored: Sequence[tuple[Run, End, Any]]) -> None:
+        if self.freed is not None and any(run.job.extras for run, _, _ in stored):
+            self.freed()  # of its limit's place, if it has a limit; looking in vain costs little
         self.told.update([run for run, _, _ in stored])
         if kind != DELETE:
             self.inbox.post("stored", kind, stored)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -111,6 +112,25 @@ class WorkerConnection:
             self.asked_at = None
         self.statements += 1
         return rows
+
+    def fetch_together(self, statements: Sequence[tuple[str, store.Params]]) -> list[store.Rows]:
+        """Run statements as one transaction, sent as one message; return the rows of each."""
+        if self.pooled:
+            settings = ("configure", store.configuring(self._settings, local=True))
+            statements = [("read_committed", {}), settings, *statements]
+        cursor = psycopg.ClientCursor(self.connection)
+        # Where the message ends the server ends the transaction: whoever has sent it is not needed any more.
+        text = "\n;\n".join(cursor.mogrify(store.statement(name), params) for name, params in statements)
+        self.asked_at = clock.monotonic()
+        try:
+            cursor.execute(text.encode())
+            found = [cursor.fetchall() if cursor.description else []]
+            while cursor.nextset():
+                found.append(cursor.fetchall() if cursor.description else [])
+        finally:
+            self.asked_at = None
+        self.statements += 1
+        return found
 
     def _execute(self, name: str, params: store.Params) -> psycopg.Cursor[Any]:
         cursor = psycopg.Cursor(self.connection)

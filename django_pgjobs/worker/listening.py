@@ -1,4 +1,4 @@
-"""The listen thread: hears of registrations and wakes the claim thread. Nothing depends on it but latency."""
+"""The listen thread: hears of registrations and wakes the claim thread, or the admitter. It serves latency only."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ LOOK_SECONDS = 1.0
 ASK_SECONDS = 30.0
 PAUSES = "pauses"
 PRIORITY = re.compile(r"-?[0-9]{1,3}")
+LIMITED = "limited"
 
 
 class Listener(Loop):
@@ -24,10 +25,18 @@ class Listener(Loop):
 
     role = "listen"
 
-    def __init__(self, connect: Connect, inbox: Posts, claimer: Claimer, look_at_pauses: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        inbox: Posts,
+        claimer: Claimer,
+        look_at_pauses: Callable[[], None],
+        stir: Callable[[], None],
+    ) -> None:
         super().__init__(connect, inbox)
         self.claimer = claimer
         self.look_at_pauses = look_at_pauses
+        self.stir = stir
 
     def serve(self, db: WorkerConnection) -> None:
         """Hand notifications on until stopped."""
@@ -57,8 +66,10 @@ class Listener(Loop):
         if notification.payload == PAUSES:
             self.look_at_pauses()
             return
-        priority, _, queue = notification.payload.partition(":")
-        if not PRIORITY.fullmatch(priority) or not QUEUE_NAME.fullmatch(queue):
+        word, _, queue = notification.payload.partition(":")
+        if not QUEUE_NAME.fullmatch(queue) or not self.claimer.frontier.serves(queue):
             return
-        if self.claimer.frontier.serves(queue):
-            self.claimer.hear((queue, int(priority)))
+        if PRIORITY.fullmatch(word):
+            self.claimer.hear((queue, int(word)))
+        elif word == LIMITED:
+            self.stir()

@@ -23,6 +23,7 @@ from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.store import ClaimedJob, Pauses, Rescued
 from django_pgjobs.worker.acking import Acker
+from django_pgjobs.worker.admitting import Admitter
 from django_pgjobs.worker.children import READY, Recipe
 from django_pgjobs.worker.claiming import Claimer
 from django_pgjobs.worker.crew import Crew
@@ -64,12 +65,14 @@ class Supervisor:
         claimer: Claimer,
         acker: Acker,
         identity: list[Any],
+        admitter: Admitter,
     ) -> None:
         self.limits = limits
         self.inbox = inbox
         self.table = table
         self.claimer = claimer
         self.acker = acker
+        self.admitter = admitter
         self.selector = selectors.DefaultSelector()
         self.signals, self._signalled = socket.socketpair()
         self.dispatcher = Dispatcher()
@@ -106,6 +109,7 @@ class Supervisor:
             "renewed": self.crew.guard.renewed,
             "idle": self._on_idle,
             "paused": self._on_paused,
+            "unblocked": lambda: None,  # waking main is all it is for
         }
 
     @property
@@ -187,17 +191,20 @@ class Supervisor:
         self.knows_pauses = True
 
     def _on_rescued(self, rescued: list[Rescued]) -> None:
+        self.admitter.stir()
         self.crew.tell(lambda: [event for job in rescued for event in events_of_rescue(job)])
 
     def _maybe_leave(self) -> None:
         if self.limits.max_jobs is not None and self.ended >= self.limits.max_jobs:
             self.drain("the number of jobs asked for has ended")
         elif self.limits.until_idle and self.crew.booted and not self.table.held:
-            if self.idle_at > self.holding.last_struck:
+            changed = max(self.holding.last_struck, self.admitter.admitted_at)
+            if self.idle_at > changed and self.admitter.idle_since(changed):
                 self.drain("nothing is due")
-            elif self.asked_at <= self.holding.last_struck:
+            elif self.asked_at <= changed:
                 # Whether anything has become due since the last job left is not to be known by sleeping on.
                 self.asked_at = clock.monotonic()
+                self.admitter.stir()
                 self.claimer.look()
 
     def _on_inbox(self) -> None:

@@ -597,6 +597,7 @@ OPTION_TEXTS = {
     "takes_context": "pass the `JobContext` first",
     "store_result": "False drops the return value",
     "sensitive": "arguments that nobody shall see in admin and logs",
+    "limits": "a `Limit`, or one with a key and one without: how many run at once, how many start in a time",
     "cron": "a `Cron`, or a list of them: when it runs by itself, without arguments",
     "run_at": "earliest start, an aware datetime",
     "delay": "the same as seconds or `timedelta`, counted by the database's clock",
@@ -642,6 +643,12 @@ OPTION_BOUNDS = {
     "takes_context": ("True or False", "False", ""),
     "store_result": ("True or False", "True", "RESULT_LIMIT_BYTES"),
     "sensitive": ("names of arguments that there are", "none", ""),
+    "limits": (
+        "a `Limit`, or one with a key and one without: concurrency and rate from 1 to 1,000,000, window from a tenth of"
+        " a second to 31 days, key of 1 to 200 characters",
+        "none",
+        "",
+    ),
     "cron": ("a `Cron`, or several", "none", ""),
     "run_at": (
         "aware instant, not later than so many days and, if set, not earlier than so many seconds ago;"

@@ -6,7 +6,7 @@ the indexes then, whether a statement was prepared before the jobs came or after
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -55,7 +55,11 @@ ENTRY = store.ListedCron(
 )
 """As ``fill`` leaves it: with a thousand jobs behind it."""
 
-STATEMENTS: dict[str, Callable[[store.Database, Claimed], object]] = {
+LIMITED = store.Terms(
+    "limited", "test.job", "test.job", ("test.job",), of_key=store.Bounds(1, 1, 60.0), after=("k500", 0)
+)
+
+STATEMENTS: dict[str, Callable[[store.Transacting, Claimed], object]] = {
     "claim_jobs": lambda db, _: claim(db, BATCH, from_the_beginning(("none", 3), ("default", 1), ("default", 0))),
     "finalise_success": lambda db, held: store.finalise_success(db, held.ends(result="1"), AUTHOR),
     "finalise_retry": lambda db, held: store.finalise_retry(db, _failed(held), AUTHOR),
@@ -89,6 +93,8 @@ STATEMENTS: dict[str, Callable[[store.Database, Claimed], object]] = {
     "audit_claims": lambda db, _: store.audit_claims(db, store.BEGINNING, limit=BATCH, lease_seconds=30),
     "park_unclaimable": lambda db, held: store.park_unclaimable(db, _first(held), "x", {}),
     "next_claimable": lambda db, _: store.next_claimable(db, from_the_beginning(("none", 3), ("default", 0))),
+    "list_limited": lambda db, _: store.list_limited(db, limit=BATCH),
+    "admit_jobs": lambda db, _: store.admit_jobs(db, [LIMITED], groups=BATCH, limit=BATCH, ahead=1000, notify=False),
     "claim_one": lambda db, held: store.claim_one(
         db, _first(held), claim_id=uuid4(), worker=WORKER, lease_seconds=30, allowance_seconds=5, grace_seconds=10
     ),
@@ -122,6 +128,11 @@ class Explaining:
         ).fetchall()
         self.plan = explained[0]["Plan"]
         return [(None,) * 20] if name == "next_due" else []
+
+    def fetch_together(self, statements: Sequence[tuple[str, store.Params]]) -> list[store.Rows]:
+        """Run those before the last, which is explained."""
+        *before, (name, params) = statements
+        return [*([[("true",)] for name, params in before if self.db.fetch(name, params)]), self.fetch(name, params)]
 
 
 def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -174,6 +185,8 @@ def fill(raw: RawDatabase) -> Claimed:
     )
     register(READY)
     register(1000, delay_seconds=3600, priority=1)
+    limited = [store.NewJob("test.job", "{}", "limited", limit_key=f"k{n % 1000}") for n in range(10_000)]
+    store.register_jobs("default", limited, notify=False, limited=True)
     raw.query(
         "UPDATE pgjobs_job SET hold = 'parked', hold_fingerprint = 'old' WHERE id IN "
         "(SELECT id FROM pgjobs_job WHERE outcome IS NULL ORDER BY id DESC OFFSET 5000 LIMIT 1000)"
@@ -264,6 +277,7 @@ def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:
         "register_job", "register_plain", "register_jobs", "register_special", "register_special_jobs", "copy_jobs",
         "reserve_ids", "find_keys", "give_up_keys", "count_unfinished", "count_prunable", "pause", "read_why",
         "run_cron", "list_queue",
+        "read_blockers", "let_in", "copy_limited_jobs",
     }  # fmt: skip
     elsewhere |= {"count_due", "count_held", "count_running", "count_ended"}  # in test_figures.py
     elsewhere |= {"read_why"}  # in test_why.py

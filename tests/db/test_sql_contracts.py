@@ -140,7 +140,7 @@ def test_a_fence_names_no_predicate_of_a_partial_index(name: str) -> None:
 
 
 def uses() -> Counter[str]:
-    """Names of statements in calls of ``fetch`` and ``statement``, over the whole package."""
+    """Names of statements in calls of ``fetch``, ``fetch_together`` and ``statement``, over the whole package."""
     found: Counter[str] = Counter()
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -148,6 +148,10 @@ def uses() -> Counter[str]:
                 argument = node.args[0]
                 if node.func.attr in {"fetch", "statement"} and isinstance(argument, ast.Constant):
                     found[str(argument.value)] += 1
+                if node.func.attr == "fetch_together" and isinstance(argument, ast.List):
+                    found.update(
+                        str(ast.literal_eval(each.elts[0])) for each in argument.elts if isinstance(each, ast.Tuple)
+                    )
     return found
 
 

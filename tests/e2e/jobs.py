@@ -38,6 +38,8 @@ if os.environ.get("PGJOBS_TEST_BOOT") == "breaks" and "executor" in sys.argv and
     raise RuntimeError("the new code of this project cannot be imported")
 if os.environ.get("PGJOBS_TEST_NEWER"):
     from tests.e2e import newer  # noqa: F401
+if os.environ.get("PGJOBS_TEST_LIMITED"):
+    from tests.e2e import limited  # noqa: F401
 
 
 @job

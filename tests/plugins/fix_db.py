@@ -79,6 +79,10 @@ class RawDatabase:
         cursor.execute(store.statement(name), params, binary=True)
         return cursor.fetchall() if cursor.description else []
 
+    def fetch_together(self, statements: Sequence[tuple[str, store.Params]]) -> list[store.Rows]:
+        with self.raw.transaction():
+            return [self.fetch(name, params) for name, params in statements]
+
     def query(self, text: str, params: Any = None) -> list[tuple[Any, ...]]:
         cursor = self.raw.execute(text, params)
         return cursor.fetchall() if cursor.description else []
@@ -161,7 +165,7 @@ def claim(
 def register(count: int = 1, **fields: Any) -> list[int]:
     """Insert jobs named ``test.job``; ``fields`` as of ``store.NewJob``. Returns the ids in order."""
     new = store.NewJob(**{"name": "test.job", "payload": '{"args": [1], "kwargs": {}}', **fields})
-    return store.register_jobs("default", [new] * count, notify=False)
+    return store.register_jobs("default", [new] * count, notify=False, limited=new.limit_key is not None)
 
 
 def job(job_id: int) -> Job:

@@ -51,6 +51,7 @@ DEFAULTS: dict[str, Any] = {
     "backoff_base_ceiling_seconds": 315360000.0,
     "backoff_factor_bounds": (0.0, 1000.0),
     "capacity": {"said": {}},
+    "queue_limits": {"said": {}},
     "registration_rate": {"said": {}},
     "bypass_workers": 4,
     "bypass_exit_seconds": 10.0,

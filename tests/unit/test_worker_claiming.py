@@ -393,6 +393,10 @@ def test_a_claim_that_never_was_is_looked_for_until_its_lease_is_over(
 # What is heard
 
 
+def stir() -> None:
+    raise AssertionError("nothing here is held by a limit")
+
+
 class Notice:
     def __init__(self, payload: str) -> None:
         self.payload = payload
@@ -408,15 +412,24 @@ class Notice:
 def test_what_no_registration_sends_is_not_believed(claimer: Claimer, payload: str) -> None:
     """Every role of the database may notify; a priority that no column holds would make every claim fail."""
     claimer.frontier.excluded = frozenset({"excluded"})
-    Listener(lambda: DB, Heard(), claimer, lambda: None)._hand_on(Notice(payload))  # type: ignore[arg-type]
+    Listener(lambda: DB, Heard(), claimer, lambda: None, stir)._hand_on(Notice(payload))  # type: ignore[arg-type]
     assert (claimer.heard, claimer.notified) == (set(), 0)
+
+
+def test_an_admitter_hears_of_what_a_limit_holds_and_the_claim_thread_does_not(claimer: Claimer) -> None:
+    stirred: list[int] = []
+    claimer.frontier.excluded = frozenset({"excluded"})
+    listener = Listener(lambda: DB, Heard(), claimer, lambda: None, lambda: stirred.append(1))
+    for payload in ("limited:a", "limited:", "limited:excluded", "limited:a b", "Limited:a"):
+        listener._hand_on(Notice(payload))  # type: ignore[arg-type]
+    assert (stirred, claimer.heard) == ([1], set())
 
 
 @pytest.mark.parametrize(
     ("payload", "pair"), [("0:a", ("a", 0)), ("-100:a.b:c", ("a.b:c", -100)), ("100:x", ("x", 100))]
 )
 def test_a_registration_is_heard(claimer: Claimer, payload: str, pair: tuple[str, int]) -> None:
-    Listener(lambda: DB, Heard(), claimer, lambda: None)._hand_on(Notice(payload))  # type: ignore[arg-type]
+    Listener(lambda: DB, Heard(), claimer, lambda: None, stir)._hand_on(Notice(payload))  # type: ignore[arg-type]
     assert (claimer.heard, claimer.notified) == ({pair}, 1)
 
 
@@ -453,7 +466,7 @@ def test_a_listener_asks_now_and_then_whether_it_would_still_hear(
 ) -> None:
     """A way that has vanished is as silent as a quiet queue: without an answer it would be believed in for hours."""
     monkeypatch.setattr(clock, "monotonic", itertools.count(0.0, 20.0).__next__)
-    listener = Listener(lambda: DB, Heard(), claimer, lambda: None)
+    listener = Listener(lambda: DB, Heard(), claimer, lambda: None, stir)
     way: Any = Way([[], [Notice("0:a")], [], []], listener.stopping.set)
     listener.serve(way)
     assert 2 <= way.asked <= 4
@@ -462,7 +475,7 @@ def test_a_listener_asks_now_and_then_whether_it_would_still_hear(
 
 
 def test_behind_a_transaction_pooler_nothing_can_be_heard(claimer: Claimer) -> None:
-    listener = Listener(lambda: DB, Heard(), claimer, lambda: None)
+    listener = Listener(lambda: DB, Heard(), claimer, lambda: None, stir)
     way: Any = Way([], listener.stopping.set)
     way.pooled = True
     listener.serve(way)
@@ -499,7 +512,7 @@ def test_a_claim_that_only_we_cannot_read_is_given_back_before_fewer_are_claimed
 
 def test_a_pause_is_heard_of(claimer: Claimer) -> None:
     looked: list[bool] = []
-    listener = Listener(lambda: DB, Heard(), claimer, lambda: looked.append(True))
+    listener = Listener(lambda: DB, Heard(), claimer, lambda: looked.append(True), stir)
     listener._hand_on(Notice("pauses"))  # type: ignore[arg-type]
     assert looked == [True]
     assert (claimer.heard, claimer.notified) == (set(), 0)

@@ -1,0 +1,24 @@
+-- list_limited: every (queue, name) that has a job held back by a limit, by one index probe each.
+-- Fence: none (reads).
+-- Rows: one per queue and name, up to a bound.
+-- Clock: none.
+WITH RECURSIVE blocked AS (
+    (
+        SELECT queue, name
+        FROM pgjobs_job
+        WHERE hold = 'limited'
+        ORDER BY queue, name
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT following.queue, following.name
+    FROM blocked,
+    LATERAL (
+        SELECT j.queue, j.name
+        FROM pgjobs_job AS j
+        WHERE j.hold = 'limited' AND (j.queue, j.name) > (blocked.queue, blocked.name)
+        ORDER BY j.queue, j.name
+        LIMIT 1
+    ) AS following
+)
+SELECT queue, name FROM blocked LIMIT %(limit)s::integer

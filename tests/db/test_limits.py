@@ -1,0 +1,605 @@
+"""Limits in the database: what is let in, in which order, what frees a place, and that two admitters never exceed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from django_pgjobs import Limit, register_many, store
+from django_pgjobs.limits import read_job_limits
+from django_pgjobs.models import Admission, Job, QueueState
+from django_pgjobs.registry import registry
+from django_pgjobs.store import Admitted, Bounds, Terms
+from django_pgjobs.testing import run_job, run_jobs
+from tests import jobs
+from tests.db.test_plans import Explaining, analysed_while_empty, faults, nodes
+from tests.plugins.fix_db import (
+    AUTHOR,
+    FAILURE,
+    Background,
+    Claimed,
+    RawDatabase,
+    claim,
+    job,
+    register,
+)
+from tests.plugins.sabotage import sabotage
+
+Connect = Callable[..., RawDatabase]
+
+
+def blocked(count: int = 1, key: str = "", **fields: Any) -> list[int]:
+    """Register jobs that limits hold back."""
+    return register(count, limit_key=key, **fields)
+
+
+def terms(**fields: Any) -> Terms:
+    return Terms(**{"queue": "default", "name": "test.job", "job": "test.job", "names": ("test.job",), **fields})
+
+
+PER_KEY = terms(of_key=Bounds(1))
+
+
+def admit(db: store.Transacting, *given: Terms, **options: Any) -> list[Admitted]:
+    """Take one turn; fail if somebody else is at it."""
+    sizes = {"groups": 500, "limit": 500, "ahead": 1000, "notify": False, **options}
+    found = store.admit_jobs(db, given or [terms()], **sizes)
+    assert found is not None
+    return found
+
+
+def entered(db: store.Transacting, *given: Terms, **options: Any) -> int:
+    return sum(each.jobs for each in admit(db, *given, **options))
+
+
+def let_in() -> list[int]:
+    return list(Job.objects.filter(hold=None, finished_at=None).order_by("id").values_list("id", flat=True))
+
+
+def keys_let_in() -> Counter[str | None]:
+    return Counter(Job.objects.filter(hold=None, finished_at=None).values_list("limit_key", flat=True))
+
+
+def end(db: RawDatabase, *ids: int) -> None:
+    """End jobs as a worker does, whichever they are."""
+    for each in ids:
+        claimed = claim(db, 1, [store.Pair(job(each).queue, job(each).priority, *_before(each))])
+        assert claimed.ids == [each]
+        store.finalise_success(db, claimed.ends(), AUTHOR)
+
+
+def _before(job_id: int) -> tuple[Any, int]:
+    found = job(job_id)
+    return found.run_at, found.id - 1
+
+
+# What is held, and what the claim sees of it
+
+
+def test_a_job_with_a_limit_is_registered_held_by_every_way(raw: RawDatabase) -> None:
+    """A limit holds its jobs back from the moment of their registration: one, many, and by COPY."""
+    one = store.register_special("default", store.NewJob("test.job", "{}", limit_key="a"), notify=False)
+    assert one is not None
+    mixed = store.register_jobs(
+        "default",
+        [store.NewJob("test.job", "{}", limit_key=key) for key in ("a", None, "b\tc\\d\n", "")],
+        notify=False,
+        limited=True,
+    )
+    found = {each.id: (each.hold, each.limit_key, each.state) for each in Job.objects.all()}
+    assert found == {
+        one.id: ("limited", "a", "limited"),
+        mixed[0]: ("limited", "a", "limited"),
+        mixed[1]: (None, None, "ready"),
+        mixed[2]: ("limited", "b\tc\\d\n", "limited"),
+        mixed[3]: ("limited", "", "limited"),
+    }
+    assert claim(raw, 10).ids == [mixed[1]]
+
+
+def test_without_numbers_everything_due_is_let_in(raw: RawDatabase) -> None:
+    """The limit is gone from the code: what it held back goes on."""
+    due = blocked(3, "a") + blocked(2)
+    later = blocked(1, "a", delay_seconds=60)
+    [found] = admit(raw)
+    assert (found.jobs, found.priorities, found.closed, found.due) == (5, [0], False, True)
+    assert let_in() == due
+    [found] = admit(raw)
+    assert (found.jobs, found.due) == (0, False)
+    assert 50 < (found.seconds or 0) <= 60
+    assert job(later[0]).state == "limited"
+    assert sorted(claim(raw, 10).ids) == due
+
+
+def test_a_job_is_let_in_at_its_instant(raw: RawDatabase) -> None:
+    [later] = blocked(1, "a", delay_seconds=60)
+    assert entered(raw) == 0
+    raw.query("UPDATE pgjobs_job SET run_at = run_at - interval '61 s'")
+    assert entered(raw) == 1
+    assert let_in() == [later]
+
+
+# How many
+
+
+@pytest.mark.parametrize(
+    ("bounds", "at_once"),
+    [
+        ({"of_job": Bounds(3)}, 3),
+        ({"of_queue": Bounds(2)}, 2),
+        ({"of_key": Bounds(1)}, 2),
+        ({"of_job": Bounds(3), "of_key": Bounds(2)}, 3),
+        ({"of_job": Bounds(1), "of_queue": Bounds(5)}, 1),
+        ({"of_job": Bounds(None, 4, 60.0)}, 4),
+        ({"of_queue": Bounds(6, 4, 60.0)}, 4),
+        ({"of_key": Bounds(None, 3, 60.0)}, 6),
+        ({"of_key": Bounds(3, 1, 60.0)}, 2),
+    ],
+)
+def test_no_more_are_let_in_than_each_limit_allows(raw: RawDatabase, bounds: dict[str, Bounds], at_once: int) -> None:
+    blocked(10, "a")
+    blocked(10, "b")
+    assert entered(raw, terms(**bounds)) == at_once
+    assert entered(raw, terms(**bounds)) == 0
+    assert len(let_in()) == at_once
+
+
+def test_a_keyed_limit_does_not_concern_a_job_without_a_key(raw: RawDatabase) -> None:
+    blocked(4)
+    assert entered(raw, PER_KEY) == 4
+
+
+def test_jobs_of_one_key_go_by_priority_then_by_age(raw: RawDatabase) -> None:
+    first = blocked(1, "a")[0]
+    second = blocked(1, "a")[0]
+    urgent = blocked(1, "a", priority=5)[0]
+    for expected in (urgent, first, second):
+        assert entered(raw, PER_KEY) == 1
+        assert let_in() == [expected]
+        end(raw, expected)
+
+
+def test_a_limit_of_a_name_counts_aliases_and_other_queues(raw: RawDatabase) -> None:
+    blocked(3, name="old.name", queue="mail")
+    blocked(3)
+    both = {"job": "test.job", "names": ("test.job", "old.name"), "of_job": Bounds(4)}
+    assert entered(raw, terms(**both), terms(**both, name="old.name", queue="mail")) == 4
+    assert entered(raw, terms(**both), terms(**both, name="old.name", queue="mail")) == 0
+
+
+def test_a_limit_of_a_queue_counts_every_name_in_it(raw: RawDatabase) -> None:
+    blocked(3, name="a")
+    blocked(3, name="b")
+    names = [terms(name=name, job=name, names=(name,), of_queue=Bounds(4)) for name in ("a", "b")]
+    assert entered(raw, *names) == 4
+    assert Counter(Job.objects.filter(hold=None).values_list("name", flat=True)) == {"a": 2, "b": 2}
+
+
+# Fair between keys
+
+
+def test_a_key_registered_last_is_not_behind_the_five_thousand_of_another(raw: RawDatabase) -> None:
+    blocked(5000, "many")
+    [last] = blocked(1, "one")
+    assert entered(raw, terms(of_job=Bounds(2))) == 2
+    assert last in let_in()
+
+
+def test_places_are_dealt_out_between_keys_by_turns(raw: RawDatabase) -> None:
+    """Four places, ten keys: each is given as much as any other, whatever it has blocked."""
+    for number in range(10):
+        blocked(50 if number else 500, f"k{number}")
+    after = None
+    given: Counter[str | None] = Counter()
+    for _ in range(20):
+        [found] = admit(raw, terms(of_job=Bounds(4), after=after))
+        assert found.jobs == 4
+        given += keys_let_in()
+        after = (found.last_key or "", found.last_priority or 0)
+        end(raw, *let_in())
+    assert set(given.values()) == {8}
+
+
+def test_a_walk_that_is_cut_says_where_it_ended_and_goes_round(raw: RawDatabase) -> None:
+    for number in range(25):
+        blocked(1, f"k{number:02}")
+    seen: Counter[str | None] = Counter()
+    after = None
+    for _ in range(5):
+        [found] = admit(raw, terms(of_key=Bounds(1), after=after), groups=10, limit=4)
+        seen.update(keys_let_in())
+        after = (found.last_key or "", found.last_priority or 0)
+        end(raw, *let_in())
+    assert seen == {f"k{number:02}": 1 for number in range(20)}
+    assert after == ("k19", 0)
+
+
+def test_priority_goes_before_fairness(raw: RawDatabase) -> None:
+    blocked(5, "a", priority=5)
+    blocked(5, "b")
+    assert entered(raw, terms(of_job=Bounds(3))) == 3
+    assert keys_let_in() == {"a": 3}
+
+
+def test_of_one_pair_no_more_than_a_bound_wait_for_a_worker(raw: RawDatabase) -> None:
+    blocked(30)
+    assert entered(raw, ahead=10) == 10
+    assert entered(raw, ahead=10) == 0
+    claim(raw, 4)
+    assert entered(raw, ahead=10) == 4
+
+
+# What frees a place
+
+
+def _again(job_id: int) -> bool:
+    return job(job_id).hold == "limited"
+
+
+FREES: dict[str, Callable[[RawDatabase, Claimed], object]] = {
+    "success": lambda db, held: store.finalise_success(db, held.ends(), AUTHOR),
+    "abandoned": lambda db, held: store.finalise_end(db, held.ends(outcome="abandoned", failure=FAILURE), AUTHOR),
+    "deleted": lambda db, held: store.finalise_delete(db, held.ends()),
+    "retry": lambda db, held: store.finalise_retry(db, held.ends(delay=60.0, cause="failed", failure=FAILURE), AUTHOR),
+    "snooze": lambda db, held: store.finalise_snooze(db, held.ends(delay=60.0)),
+    "release": lambda db, held: store.release_jobs(db, held.ends(), AUTHOR),
+    "park": lambda db, held: store.park_jobs(db, held.ends(reason="x")),
+}
+
+
+@pytest.mark.parametrize("way", FREES)
+def test_whatever_ends_an_attempt_frees_its_place(raw: RawDatabase, way: str) -> None:
+    first, second = blocked(2, "a")
+    assert entered(raw, PER_KEY) == 1
+    held = claim(raw)
+    assert held.ids == [first]
+    FREES[way](raw, held)
+    kept = {"retry": "limited", "snooze": "limited", "release": "limited", "park": "parked"}.get(way)
+    assert Job.objects.filter(id=first).values_list("hold", flat=True).first() == kept
+    assert entered(raw, PER_KEY) == 1
+    assert let_in() == [first if way == "release" else second]
+
+
+def test_a_rescue_frees_the_place_of_a_worker_that_is_gone(raw: RawDatabase) -> None:
+    [first, _] = blocked(2, "a")
+    assert entered(raw, PER_KEY) == 1
+    held = claim(raw)
+    raw.query("UPDATE pgjobs_claim SET lease_expires_at = '2001-01-01', check_at = '2001-01-01'")
+    taken = store.rescue_jobs(
+        raw,
+        limit=5,
+        quiet_seconds=0,
+        grace_seconds=10,
+        stale_seconds=60,
+        without_on_cancel=[],
+        without_on_abandon=[],
+    )
+    assert len(taken) == 1
+    assert held.ids == [first]
+    assert (_again(first), let_in()) == (True, [])
+    assert entered(raw, PER_KEY) == 1
+
+
+def test_a_callback_needs_no_place_of_its_own(raw: RawDatabase) -> None:
+    """Only the callback is left: it is claimed at once, whatever its limits say."""
+    [first] = blocked(1, "a")
+    store.cancel_jobs(raw, [first], mode="ask", by="", reason="", with_callback=["test.job"])
+    assert (job(first).hold, job(first).ending) == (None, "cancelled")
+    held = claim(raw)
+    store.finalise_retry(raw, held.ends(delay=0.0, cause="crashed", failure=FAILURE), AUTHOR)
+    assert job(first).hold is None
+
+
+def test_steering_gives_a_place_back(raw: RawDatabase) -> None:
+    """An operator who cancels, retries, unparks or reschedules leaves no place taken and exceeds no limit."""
+    [first, second] = blocked(2, "a")
+    assert entered(raw, PER_KEY) == 1
+    assert Job.objects.filter(id=first).reschedule(delay=60).changed == 1
+    assert (_again(first), entered(raw, PER_KEY), let_in()) == (True, 1, [second])
+    assert Job.objects.filter(id=second).cancel().changed == 1
+    assert Job.objects.filter(id=first).cancel().changed == 1
+    assert Job.objects.filter(id__in=[first, second]).retry().changed == 2
+    assert (_again(first), _again(second), entered(raw, PER_KEY)) == (True, True, 1)
+    [running] = claim(raw).ids
+    store.park_jobs(raw, [store.End(running, str(job(running).claim_id), reason="x", fingerprint="old")])
+    assert entered(raw, PER_KEY) == 1
+    assert len(store.unpark_jobs(raw, {"test.job": "new"}, limit=10)) == 1
+    assert (_again(running), entered(raw, PER_KEY)) == (True, 0)
+
+
+def test_a_job_moved_into_a_limited_queue_is_limited_there(raw: RawDatabase, settings: Any) -> None:
+    settings.PGJOBS = {"QUEUE_LIMITS": {"mail": {"concurrency": 1}}}
+    [moved] = register()
+    assert Job.objects.filter(id=moved).reschedule(queue="mail").changed == 1
+    assert (job(moved).hold, job(moved).limit_key) == ("limited", "")
+    [stays] = register()
+    assert Job.objects.filter(id=stays).reschedule(queue="other").changed == 1
+    assert (job(stays).hold, job(stays).limit_key) == (None, None)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("queue", "default"), ("job", "test.job")])
+def test_what_is_paused_is_not_let_in(raw: RawDatabase, kind: str, name: str) -> None:
+    blocked(1, "a")
+    paused = QueueState.objects.create(kind=kind, name=name)
+    assert admit(raw) == []
+    raw.query("UPDATE pgjobs_queue_state SET until = statement_timestamp() - interval '1 s'")
+    assert entered(raw) == 1
+    paused.delete()
+
+
+def test_what_somebody_holds_is_left_and_the_others_go(raw: RawDatabase, other: RawDatabase) -> None:
+    """A long transaction of an operator stops no admission."""
+    [locked] = blocked(1, "a")
+    [free] = blocked(1, "b")
+    other.lock(locked)
+    assert entered(raw, PER_KEY) == 1
+    assert let_in() == [free]
+    other.rollback()
+    assert entered(raw, PER_KEY) == 1
+
+
+# Starts in a time
+
+
+def _move(raw: RawDatabase, seconds: float) -> None:
+    """Let time pass for what was let in; by way of the far future, where no row is in the way of another."""
+    for moved in (100 * 366 * 86400.0, -100 * 366 * 86400.0 - seconds):
+        raw.query(
+            "UPDATE pgjobs_admission SET admitted_at = admitted_at + make_interval(secs => %s), "
+            "expires_at = expires_at + make_interval(secs => %s)",
+            [moved, moved],
+        )
+
+
+def test_a_rate_holds_in_every_window_not_only_in_those_of_a_clock(raw: RawDatabase) -> None:
+    rated = terms(of_job=Bounds(None, 10, 60.0))
+    blocked(30)
+    assert entered(raw, rated, limit=4) == 4
+    claim(raw, 10)
+    _move(raw, 40)
+    assert entered(raw, rated) == 6
+    claim(raw, 10)
+    assert entered(raw, rated) == 0
+    _move(raw, 19)
+    assert entered(raw, rated) == 0
+    _move(raw, 2)
+    assert entered(raw, rated) == 4
+    assert Admission.objects.filter(subject="job:test.job").count() == 3
+
+
+def test_what_waits_for_a_worker_is_counted_when_it_can_start(raw: RawDatabase) -> None:
+    """All workers were busy for longer than the window: what was let in before starts now, and counts now."""
+    rated = terms(of_job=Bounds(None, 5, 60.0))
+    blocked(30)
+    assert entered(raw, rated) == 5
+    for _ in range(4):
+        _move(raw, 25)
+        assert entered(raw, rated) == 0
+    assert len(claim(raw, 3).ids) == 3
+    _move(raw, 59)
+    assert entered(raw, rated) == 0
+    _move(raw, 1.2)
+    assert entered(raw, rated) == 3
+    assert len(let_in()) == 8
+
+
+def test_a_job_that_ends_gives_its_place_back_and_its_start_not(raw: RawDatabase) -> None:
+    both = terms(of_job=Bounds(1, 2, 60.0))
+    blocked(5)
+    for _ in range(2):
+        assert entered(raw, both) == 1
+        end(raw, *let_in())
+    assert entered(raw, both) == 0
+
+
+def test_starts_are_forgotten_when_their_window_is_over(raw: RawDatabase) -> None:
+    blocked(3)
+    assert entered(raw, terms(of_job=Bounds(None, 3, 60.0), of_queue=Bounds(None, 3, 3600.0))) == 3
+    _move(raw, 61)
+    assert store.sweep_admissions(raw, limit=10) == 1
+    assert [each.subject for each in Admission.objects.all()] == ["queue:default"]
+
+
+# Two at once
+
+
+def _two_at_once(first: RawDatabase, second: RawDatabase) -> list[Admitted] | None:
+    """One admitter has counted and not committed; a more urgent job comes, which the other would take."""
+    blocked(1, "a")
+    assert entered(first, PER_KEY) == 1
+    blocked(1, "a", priority=1)
+    found = store.admit_jobs(second, [PER_KEY], groups=10, limit=10, ahead=10, notify=False)
+    first.commit()
+    second.commit()
+    return found
+
+
+def test_one_admitter_at_a_time(raw: RawDatabase, db_connection: Connect) -> None:
+    """While one has counted and not committed, another's count would not see what it lets in."""
+    first, second = db_connection(autocommit=False), db_connection(autocommit=False)
+    for each in (first, second):
+        each.query("SELECT 1")  # opens the transaction
+    assert _two_at_once(first, second) is None
+    assert (len(let_in()), entered(raw, PER_KEY)) == (1, 0)
+
+
+def test_without_the_lock_two_exceed_the_limit(db_connection: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sabotaged twin."""
+    line = next(line for line in store.statement("lock_admission").splitlines() if "pg_try_advisory_xact_lock" in line)
+    sabotage(monkeypatch, "lock_admission", line, "    (%(class)s::integer > 0)::text,")
+    first, second = db_connection(autocommit=False), db_connection(autocommit=False)
+    for each in (first, second):
+        each.query("SELECT 1")
+    assert [each.jobs for each in _two_at_once(first, second) or ()] == [1]
+    assert len(let_in()) == 2
+
+
+def _race(raw: RawDatabase, db_connection: Connect, background: Background) -> int:
+    """Let four admitters take turns at once; return how many they let in."""
+    blocked(400, "a")
+    connections = [db_connection() for _ in range(4)]
+
+    def turns(db: RawDatabase) -> int:
+        found = 0
+        for _ in range(25):
+            given = store.admit_jobs(db, [PER_KEY], groups=10, limit=10, ahead=1000, notify=False)
+            found += sum(each.jobs for each in given or ())
+        return found
+
+    running: Sequence[Any] = [background(turns, db) for db in connections]
+    return sum(future.result() for future in running)
+
+
+def test_admitters_that_race_let_in_no_more_than_one_for_a_key(
+    raw: RawDatabase, db_connection: Connect, background: Background
+) -> None:
+    assert _race(raw, db_connection, background) == 1
+    assert len(let_in()) == 1
+
+
+def test_a_turn_that_follows_another_counts_what_it_let_in(raw: RawDatabase, other: RawDatabase) -> None:
+    """The count has a snapshot taken after the lock: what was committed while it was waited for is seen."""
+    blocked(2, "a")
+    other.query("SELECT 1")
+    assert entered(raw, PER_KEY) == 1
+    assert entered(other, PER_KEY) == 0
+    other.commit()
+
+
+def test_waking_names_each_pair_once(raw: RawDatabase) -> None:
+    blocked(3, "a", priority=2)
+    blocked(3, "b")
+    raw.query("LISTEN pgjobs")
+    assert entered(raw, terms(), notify=True) == 6
+    heard = sorted(each.payload for each in raw.raw.notifies(timeout=0.5))
+    assert heard == ["0:default", "2:default"]
+
+
+def test_a_registration_that_a_limit_holds_wakes_those_who_let_in(raw: RawDatabase) -> None:
+    raw.query("LISTEN pgjobs")
+    store.register_special("default", store.NewJob("test.job", "{}", limit_key=""), notify=True)
+    new = [store.NewJob("test.job", "{}", limit_key=key, priority=3) for key in ("a", None)]
+    store.register_jobs("default", new, notify=True, limited=True)
+    heard = [each.payload for each in raw.raw.notifies(timeout=0.5)]
+    assert sorted(heard) == ["3:default", "limited:default", "limited:default"]
+
+
+# What a job waits for
+
+
+def _declared(monkeypatch: pytest.MonkeyPatch, *limits: Limit) -> None:
+    definition = registry.get("tests.jobs.succeeds")
+    monkeypatch.setattr(definition, "limits", read_job_limits(list(limits)))
+    monkeypatch.setattr(definition, "is_limited", True)
+
+
+NAMED = {"name": "tests.jobs.succeeds"}
+
+
+def test_a_blocked_job_says_by_which_limit_and_by_whom(
+    raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    _declared(monkeypatch, Limit(8), Limit(1, rate=3, key=lambda value=None: str(value)))
+    settings.PGJOBS = {"QUEUE_LIMITS": {"default": {"concurrency": 9}}}
+    running = blocked(7, "others", **NAMED)
+    of_key = blocked(1, "a", **NAMED)
+    waits = job(blocked(1, "a", **NAMED)[0])
+    assert waits.blocked_by() == []
+    assert entered(raw, terms(**_names())) == 9
+    raw.query("UPDATE pgjobs_job SET hold = 'limited' WHERE id = %s", [waits.id])
+    found = {blocker.kind: blocker for blocker in waits.blocked_by()}
+    assert found["job"].words == "job tests.jobs.succeeds: 8 of 8 places are taken"
+    assert found["job"].job_ids == tuple(running[:5])
+    assert found["key"].words == "key a: 1 of 1 places are taken"
+    assert found["key"].job_ids == tuple(of_key)
+    assert set(found) == {"job", "key"}
+    assert job(of_key[0]).blocked_by() == []
+
+
+def _names() -> dict[str, Any]:
+    return {"name": "tests.jobs.succeeds", "job": "tests.jobs.succeeds", "names": ("tests.jobs.succeeds",)}
+
+
+def test_a_job_that_waits_for_a_window_says_so(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    _declared(monkeypatch, Limit(rate=2, per=30))
+    first = blocked(3, **NAMED)
+    assert entered(raw, terms(**_names(), of_job=Bounds(None, 2, 30.0))) == 2
+    [blocker] = job(first[2]).blocked_by()
+    assert blocker.words == "job tests.jobs.succeeds: 2 of 2 starts in 30 seconds are used up"
+    assert blocker.job_ids == ()
+
+
+def test_jobs_with_keys_and_limits_are_registered_together(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key of its own changes nothing about a limit, for one job and for many."""
+    _declared(monkeypatch, Limit(1, key=lambda value=None: f"v{value}"))
+    definition = jobs.succeeds
+    one = definition.using(key="one").register(1)
+    assert (one.state, one.limit_key, one.hold) == ("limited", "v1", "limited")
+    many = register_many([definition.bind(2).using(key="two"), definition.bind(3), jobs.sleeps.bind(0)])
+    again = definition.register(4).register_again()
+    found = [
+        (each.state, each.limit_key) for each in Job.objects.filter(id__in=[one.pk, *many, again.pk]).order_by("id")
+    ]
+    assert found == [("limited", "v1"), ("limited", "v2"), ("limited", "v3"), ("ready", None), ("limited", "v4")]
+
+
+def test_run_jobs_is_held_up_by_no_limit(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    _declared(monkeypatch, Limit(1, rate=1))
+    ids = jobs.succeeds.register_many([(n,) for n in range(150)])
+    later = jobs.succeeds.using(delay=60).register("later")
+    assert run_jobs().succeeded == ids
+    assert run_job(later).outcome == "succeeded"
+    again = jobs.succeeds.using(delay=60).register("later")
+    assert run_jobs(include_scheduled=True).succeeded == [again.pk]
+
+
+# What it costs
+
+BLOCKED = store.NewJob("test.job", "{}", limit_key="a", run_at=datetime(2020, 1, 1, tzinfo=UTC))
+
+
+def test_ten_thousand_blocked_jobs_cost_the_claim_nothing(db_connection: Connect, raw: RawDatabase) -> None:
+    """They stand before all others in their queue: a claim touches as many pages as without them, by the same plan."""
+    worker = db_connection(autocommit=False)
+    explaining = Explaining(worker, set())
+    found = []
+    for held in (0, 10_000):
+        with analysed_while_empty(raw):
+            store.register_jobs("default", [BLOCKED] * held, notify=False, limited=True)
+            register(500)
+            claim(explaining, 100)
+            worker.rollback()
+            assert faults(explaining.plan, jobs=100) == []
+            kinds = [(node["Node Type"], node.get("Index Name")) for node in nodes(explaining.plan)]
+            found.append((kinds, explaining.plan["Shared Hit Blocks"] + explaining.plan["Shared Read Blocks"]))
+    assert found[0][0] == found[1][0]
+    assert abs(found[0][1] - found[1][1]) < 20
+
+
+@pytest.mark.parametrize("keys", [1, 100_000])
+def test_a_turn_costs_its_bounds_and_not_what_is_blocked(db_connection: Connect, raw: RawDatabase, keys: int) -> None:
+    """100,000 jobs of one key, or of as many: pages of a turn that lets in one, and of one that lets in nothing."""
+    worker = db_connection(autocommit=False)
+    explaining = Explaining(worker, set())
+    with analysed_while_empty(raw):
+        raw.query(
+            "INSERT INTO pgjobs_job (name, payload, queue, limit_key, hold) "
+            "SELECT 'test.job', '{}', 'default', 'k' || n %% %s, 'limited' FROM generate_series(1, 100000) AS n",
+            [keys],
+        )
+        bounds = {"of_key": Bounds(1), "of_job": Bounds(1)}
+        for after in (None, ("k5", 0)):
+            admit_explained(explaining, terms(**bounds, after=after))
+            worker.rollback()
+            assert faults(explaining.plan, jobs=500, vain=12) == []
+        assert entered(raw, terms(**bounds)) == 1
+        admit_explained(explaining, terms(**bounds))
+        assert explaining.plan["Shared Hit Blocks"] + explaining.plan["Shared Read Blocks"] < 100
+
+
+def admit_explained(explaining: Explaining, *given: Terms) -> None:
+    assert store.admit_jobs(explaining, given, groups=500, limit=500, ahead=1000, notify=False) == []
