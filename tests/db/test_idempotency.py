@@ -329,7 +329,8 @@ def test_the_claim_says_nothing_of_others(raw: RawDatabase) -> None:
 
 
 @pytest.fixture
-def many(raw: RawDatabase) -> None:
+def many(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forgetting, "TURN_SECONDS", 60.0)  # a slow machine ends no turn early
     raw.query(
         "INSERT INTO pgjobs_stored_result (name, key, job_id, stored_at)"
         " SELECT 'x', n::text, n, now() - interval '10 days' FROM generate_series(1, 2500) AS n"
