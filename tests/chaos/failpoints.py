@@ -92,6 +92,8 @@ PLACES: dict[str, Place] = {
     "renewed": Place(SUPERVISOR, "django_pgjobs.store", "renew_claims", AFTER),
     "rescuing": Place(SUPERVISOR, "django_pgjobs.store", "rescue_jobs", BEFORE),
     "rescued": Place(SUPERVISOR, "django_pgjobs.store", "rescue_jobs", AFTER, lambda args, jobs: bool(jobs)),
+    "firing": Place(SUPERVISOR, "django_pgjobs.store", "fire_cron", BEFORE),
+    "fired": Place(SUPERVISOR, "django_pgjobs.store", "fire_cron", AFTER, lambda args, fired: fired is not None),
     "settling": Place(SUPERVISOR, _worker("holding"), "Holding.settle", BEFORE),
     "spawned": Place(SUPERVISOR, _worker("crew"), "Crew.spawn", AFTER),
     "releasing": Place(SUPERVISOR, "django_pgjobs.store", "release_jobs", BEFORE),

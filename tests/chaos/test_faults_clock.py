@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from django_pgjobs import store
+from django_pgjobs.models import CronEntry, Job
 from tests.chaos.ground import Ground
 from tests.chaos.jobs import aact, act, patient
 from tests.chaos.load import needs, recovered, unless
@@ -96,3 +100,38 @@ def test_among_two_workers_one_clock_is_an_hour_off(ground: Ground, clock: dict[
     assert rescuer.said("job rescued")
     report = ground.check(recovery_seconds=4)
     assert report.counts["attempts_lost"] >= 1, report
+
+
+def test_the_clock_of_the_leader_is_an_hour_off(ground: Ground, clock: dict[str, str]) -> None:
+    """W52 C35: what is due within that hour does not fire early, what was due in the last one fires once."""
+    worker = ground.workers(env=clock)
+    off = int(clock["FAKETIME"])
+    wait_until(lambda: abs(_wall_clock(worker.log) - time.time() - off) < 120, 10, "its clock is wrong")
+    [(now,)] = ground.server.ask("SELECT statement_timestamp()")
+    past, future = (now + timedelta(minutes=minutes) for minutes in (-20, 20))
+    for name, due in (("past", past), ("future", future)):
+        _declare_at(name, due)
+    ground.server.ask(
+        "UPDATE pgjobs_cron_entry SET created_at = created_at - interval '40 minutes', next_fire_at = NULL"
+    )
+    wait_until(lambda: Job.objects.filter(cron_entry="past").exists(), 20, "what was due is fired")
+    wait_until(lambda: CronEntry.objects.filter(pk="future", next_fire_at__isnull=False).exists(), 20, "both are seen")
+    later = ground.register(act.using(delay=3))
+    ended(later)
+    made = Job.objects.get(cron_entry__isnull=False)
+    assert (made.cron_entry, made.fire_at) == ("past", past.replace(second=0, microsecond=0))
+    assert CronEntry.objects.get(pk="future").next_fire_at == future.replace(second=0, microsecond=0)
+
+
+def _declare_at(name: str, due: datetime) -> None:
+    declared = store.DeclaredCron(
+        name=name,
+        job_name="tests.e2e.jobs.effect",
+        expression=f"{due:%M %H} * * *",
+        zone="UTC",
+        payload='{"args": ["fired"], "kwargs": {}}',
+        options=json.dumps({"queue": "default", "priority": 0, "max_attempts": 3, "description": "", "key_scope": ""}),
+        misfire="once",
+        overlap="allow",
+    )
+    store.declare_cron(store.on("default"), declared, overwrite=True, fresh_seconds=0)

@@ -36,6 +36,8 @@ if os.environ.get("PGJOBS_TEST_BOOT") == "deployed" and "executor" in sys.argv a
     django_pgjobs.__version__ = "99.0"
 if os.environ.get("PGJOBS_TEST_BOOT") == "breaks" and "executor" in sys.argv and stage.here().is_open("broken"):
     raise RuntimeError("the new code of this project cannot be imported")
+if os.environ.get("PGJOBS_TEST_CRON"):
+    from tests.e2e import scheduled  # noqa: F401
 if os.environ.get("PGJOBS_TEST_NEWER"):
     from tests.e2e import newer  # noqa: F401
 if os.environ.get("PGJOBS_TEST_LIMITED"):

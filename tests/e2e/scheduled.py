@@ -1,0 +1,21 @@
+"""Jobs on a schedule: imported where ``PGJOBS_TEST_CRON`` is set."""
+
+from __future__ import annotations
+
+from django_pgjobs import Backoff, Cron, JobContext, job
+from tests.e2e import stage
+
+
+@job(name="e2e.tick", takes_context=True, cron=Cron("* * * * * *", name="every second", tz="Europe/Berlin"))
+def tick(context: JobContext) -> None:
+    assert context.fire_at is not None
+    stage.here().note("tick", context.cron_entry, context.fire_at.timestamp(), context.id)
+
+
+@job(name="e2e.fails", takes_context=True, max_attempts=2, backoff=Backoff(0))
+def fails(context: JobContext, key: str) -> None:
+    stage.here().note("fails", key, context.attempt, context.fire_at and context.fire_at.timestamp())
+    raise RuntimeError("as it should")
+
+
+Cron("* * * * * *", fails.bind("f"), name="failing", overlap="after_completion")

@@ -1,0 +1,65 @@
+"""Real workers: declared entries are fired by the leader, second by second, and by nobody else."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from django_pgjobs.models import CronEntry, Job
+from tests.e2e import jobs
+from tests.e2e.stage import Stage
+from tests.plugins.fix_db import wait_until
+from tests.plugins.fix_worker import Workers, ended
+
+CRON = {"PGJOBS_TEST_CRON": "1"}
+
+
+def seconds(stage: Stage) -> list[float]:
+    return [float(trace.words[2]) for trace in stage.traces("tick")]
+
+
+def test_an_entry_of_every_second_fires_each_second_once(worker: Workers, stage: Stage) -> None:
+    """W36 W41 W51 A26: declared, synchronised, fired, run; the running job knows its entry and its instant."""
+    process = worker(env=CRON)
+    wait_until(lambda: stage.count("tick") >= 5, 40, "it has ticked five times")
+    made = Job.objects.filter(cron_entry="every second", finished_at__isnull=False)
+    told = {int(trace.words[3]): (trace.words[1], float(trace.words[2])) for trace in stage.traces("tick")}
+    for job in made:
+        assert job.fire_at is not None
+        assert told[job.pk] == ("every_second", job.fire_at.timestamp())
+        assert job.fire_at <= job.created_at
+        assert job.fire_at.microsecond == 0
+    found = seconds(stage)
+    assert len(found) == len(set(found))
+    assert process.said("cron entry fired cron=every second name=e2e.tick job="), process.log
+
+    CronEntry.objects.get(pk="every second").stop(by="test")
+    count = Job.objects.filter(cron_entry="every second").count()
+    ended(jobs.effect.using(delay=3).register("later"))
+    assert Job.objects.filter(cron_entry="every second").count() == count, "A55: stopped is stopped"
+
+
+def test_a_failing_entry_goes_on_with_all_its_attempts(worker: Workers, stage: Stage) -> None:
+    """A24 A25 A27: after it was given up; no two at once, each fire with two attempts of its own."""
+    worker(env=CRON)
+    wait_until(lambda: Job.objects.filter(cron_entry="failing", outcome="abandoned").count() >= 3, 60, "it went on")
+    fires: dict[str, list[str]] = {}
+    for trace in stage.traces("fails", "f"):
+        fires.setdefault(trace.words[3], []).append(trace.words[2])
+    assert list(fires.values())[:3] == [["1", "2"]] * 3
+    jobs_of = list(Job.objects.filter(cron_entry="failing").order_by("fire_at"))
+    for earlier, later in pairwise(jobs_of):
+        assert earlier.finished_at is not None
+        assert later.fire_at is not None
+        assert later.fire_at > earlier.finished_at
+
+
+def test_another_worker_fires_when_the_leader_is_killed(worker: Workers, stage: Stage) -> None:
+    """W46 W11: no fire is made twice by the two."""
+    leader = worker(env=CRON)
+    wait_until(lambda: stage.count("tick") >= 2, 40, "the first one leads")
+    worker(env=CRON)
+    leader.kill()
+    last = max(seconds(stage))
+    wait_until(lambda: any(second > last + 2 for second in seconds(stage)), 60, "the second one leads")
+    fires = list(Job.objects.filter(cron_entry="every second").values_list("fire_at", flat=True))
+    assert len(fires) == len(set(fires))
