@@ -18,6 +18,7 @@ pgjobs.E014    a job is declared with a queue that ``QUEUES`` does not allow
 pgjobs.E015    a job is declared with options above the ceilings of the settings
 pgjobs.E016    a setting by queue names a queue that ``QUEUES`` does not allow
 pgjobs.E017    a job's limit of each key can never be reached, as the limit of the job is lower
+pgjobs.E018    a cron entry is declared with what the settings do not allow
 pgjobs.W001    another app's ``runjobs`` command shadows ours
 pgjobs.W002    a job declares retry options and ``max_attempts=1``
 pgjobs.W003    every exception of a job's ``retry_on`` is one of its ``give_up_on``
@@ -339,6 +340,11 @@ def check_definitions(app_configs: Sequence[AppConfig] | None = None, **_: Any) 
         return
     for definition in registry.definitions():
         yield from _check_definition(definition, conf)
+    for entry in registry.crons():
+        try:
+            entry.declared()
+        except InvalidJob as error:
+            yield Error(str(error), hint="Mend the entry, or the setting.", obj=entry, id="pgjobs.E018")
 
 
 def _check_definition(definition: JobDefinition[..., Any], conf: Conf) -> Messages:
@@ -408,14 +414,6 @@ def _gives_up_all(retry_on: Any, give_up_on: Any) -> bool:
 
 
 CHECKS: tuple[Callable[..., Iterable[CheckMessage]], ...] = (
-    check_settings,
-    check_relations,
-    check_defaults,
-    check_named_queues,
-    check_middleware,
-    check_database,
-    check_foreign_keys,
-    check_indexes,
-    check_commands,
-    check_definitions,
-)
+    check_settings, check_relations, check_defaults, check_named_queues, check_middleware, check_database,
+    check_foreign_keys, check_indexes, check_commands, check_definitions,
+)  # fmt: skip

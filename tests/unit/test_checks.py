@@ -14,9 +14,10 @@ from django.core.checks import CheckMessage
 from django.db import connections, models
 from django.db.models import F, Q
 from django.db.models.functions import Lower
+from django.test import override_settings
 from django.test.utils import isolate_apps
 
-from django_pgjobs import checks, job
+from django_pgjobs import Cron, checks, job
 from django_pgjobs.backoff import Backoff
 from django_pgjobs.models import Job
 from django_pgjobs.registry import registry
@@ -294,6 +295,17 @@ def test_options_above_the_ceilings(settings: Any, options: Any) -> None:
     job(name="a", **options)(work)
     settings.PGJOBS = {"MAX_ATTEMPTS_CEILING": 10, "TIMEOUT_CEILING_SECONDS": 60, "DEFAULT_TIMEOUT_SECONDS": 60}
     assert ids(checks.check_definitions()) == ["E015"]
+
+
+def test_a_cron_entry_may_be_fine_where_it_is_written_and_not_with_these_settings() -> None:
+    definition = job(name="checked.cron")(cronned)
+    Cron("@daily", definition.bind(), name="daily")
+    assert ids(checks.check_definitions()) == []
+    with override_settings(PGJOBS={"QUEUES": ["mail"]}):
+        assert sorted(ids(checks.check_definitions())) == ["E014", "E018"]
+
+
+def cronned() -> None: ...
 
 
 def rule(error: BaseException) -> bool:
