@@ -38,7 +38,12 @@ registered AS (
         idempotency_key text, limit_key text
     )
     ON CONFLICT (queue, unique_key) WHERE unique_key IS NOT NULL AND finished_at IS NULL DO NOTHING
-    RETURNING id, CASE WHEN %(notify)s::boolean THEN pg_notify('pgjobs', priority::text || ':' || queue) END AS notified
+    RETURNING
+        id,
+        CASE
+            WHEN %(notify)s::boolean
+            THEN pg_notify('pgjobs', CASE WHEN hold IS NULL THEN priority::text ELSE 'limited' END || ':' || queue)
+        END AS notified
 ),
 marked AS (
     UPDATE pgjobs_cron_entry AS e

@@ -275,14 +275,18 @@ def test_nothing_fires_before_its_time_whatever_the_leader_thinks(
     assert entry().last_fire_at is None
 
 
-def test_a_fire_asks_for_a_worker(raw: RawDatabase, other: RawDatabase) -> None:
+@pytest.mark.parametrize(("limit_key", "payload", "hold"), [(None, "3:night", None), ("7", "limited:night", "limited")])
+def test_a_fire_asks_for_a_worker_or_to_be_let_in(
+    raw: RawDatabase, other: RawDatabase, limit_key: str | None, payload: str, hold: str | None
+) -> None:
+    """A job of an entry that a limit holds for waits to be let in as any other."""
     other.query("LISTEN pgjobs")
     other.commit()
-    declare(raw)
+    declare(raw, options={"limit_key": limit_key})
     put(raw, created_at=ago(raw, hours=1))
     tick(raw)
     told = next(other.raw.notifies(timeout=patience(5), stop_after=1))
-    assert told.payload == "3:night"
+    assert (told.payload, Job.objects.get().hold, Job.objects.get().limit_key) == (payload, hold, limit_key)
 
 
 # What keeps an entry from firing
