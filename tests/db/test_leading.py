@@ -13,7 +13,7 @@ from django_pgjobs import clock, store
 from django_pgjobs.maintenance import audit as audit_room
 from django_pgjobs.maintenance import leader as leader_room
 from django_pgjobs.maintenance.audit import Audit
-from django_pgjobs.maintenance.duties import KEPT_SECONDS, Duty, duties
+from django_pgjobs.maintenance.duties import KEPT_SECONDS, Duty, duties, forgetting, measuring, pruning
 from django_pgjobs.maintenance.leader import ASK_SECONDS, TERM_SECONDS, Leader
 from django_pgjobs.models import Claim, Heartbeat, LeaderTerm
 from django_pgjobs.worker.maintaining import TICK_SECONDS
@@ -300,6 +300,17 @@ def test_a_leader_is_replaced_within_ten_seconds_by_its_numbers() -> None:
     """W4: a term, the next question and a tick of the loop; two renewals may be missed."""
     assert TERM_SECONDS + ASK_SECONDS + TICK_SECONDS < 10
     assert TERM_SECONDS >= 3 * ASK_SECONDS
+
+
+def test_each_duty_has_a_name_of_its_own_for_the_log() -> None:
+    """W54."""
+    leader = Leader(AUTHOR)
+    names = [duty.name for duty in duties(leader, lambda rescued: None, "default") if duty is not leader]
+    names += [duty.name for duty in (pruning(leader), measuring(leader), forgetting(leader))]
+    assert sorted(names) == [
+        "audit", "cron_eval", "cron_missing", "cron_sync", "forget", "pauses", "prune", "rescue", "statistics", "sweep",
+        "unpark", "unpause",
+    ]  # fmt: skip
 
 
 def test_the_term_is_renewed_between_any_two_duties() -> None:
