@@ -115,6 +115,7 @@ class WorkerConnection:
 
     def fetch_together(self, statements: Sequence[tuple[str, store.Params]]) -> list[store.Rows]:
         """Run statements as one transaction, sent as one message; return the rows of each."""
+        asked = len(statements)
         if self.pooled:
             settings = ("configure", store.configuring(self._settings, local=True))
             statements = [("read_committed", {}), settings, *statements]
@@ -130,7 +131,7 @@ class WorkerConnection:
         finally:
             self.asked_at = None
         self.statements += 1
-        return found
+        return found[-asked:]
 
     def _execute(self, name: str, params: store.Params) -> psycopg.Cursor[Any]:
         cursor = psycopg.Cursor(self.connection)

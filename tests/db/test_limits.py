@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pytest
+from django.contrib.auth import get_user_model
+from django.test import Client
+from django.urls import reverse
 
 from django_pgjobs import Limit, register_many, store
 from django_pgjobs.limits import read_job_limits
 from django_pgjobs.models import Admission, Job, QueueState
 from django_pgjobs.registry import registry
 from django_pgjobs.store import Admitted, Bounds, Terms
+from django_pgjobs.store.admitting import LOCK_CLASS
 from django_pgjobs.testing import run_job, run_jobs
+from django_pgjobs.worker.connection import WorkerConnection
 from tests import jobs
 from tests.db.test_plans import Explaining, analysed_while_empty, faults, nodes
 from tests.plugins.fix_db import (
@@ -26,6 +33,7 @@ from tests.plugins.fix_db import (
     claim,
     job,
     register,
+    wait_until,
 )
 from tests.plugins.sabotage import sabotage
 
@@ -603,3 +611,86 @@ def test_a_turn_costs_its_bounds_and_not_what_is_blocked(db_connection: Connect,
 
 def admit_explained(explaining: Explaining, *given: Terms) -> None:
     assert store.admit_jobs(explaining, given, groups=500, limit=500, ahead=1000, notify=False) == []
+
+
+# A worker's own connection
+
+
+@pytest.fixture(params=[False, True], ids=["direct", "pooled"])
+def worker_connection(request: pytest.FixtureRequest, raw: RawDatabase) -> Iterator[WorkerConnection]:
+    db = WorkerConnection("default", "pgjobs test admit", statement_seconds=1)
+    db.pooled = request.param
+    yield db
+    db.close()
+
+
+LOCKS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = %s"
+
+
+def test_a_turn_is_one_message_and_leaves_nothing_behind(worker_connection: WorkerConnection, raw: RawDatabase) -> None:
+    """No transaction is open afterwards and no lock is held, whatever came of it."""
+    blocked(2, "a")
+    assert [each.jobs for each in admit(worker_connection, PER_KEY)] == [1]
+    assert worker_connection.connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+    assert raw.value(LOCKS, [LOCK_CLASS]) == 0
+    raw.query("BEGIN")
+    raw.query("LOCK TABLE pgjobs_job")
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        admit(worker_connection, PER_KEY)
+    assert raw.value(LOCKS, [LOCK_CLASS]) == 0
+    raw.query("ROLLBACK")
+    assert worker_connection.connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+    assert [each.jobs for each in admit(worker_connection, PER_KEY)] == [0]
+
+
+def test_a_turn_is_read_committed_whatever_the_role_says(worker_connection: WorkerConnection) -> None:
+    """At a higher level the count would have the snapshot of the lock, and be late."""
+    if worker_connection.pooled:
+        worker_connection.connection.execute("SET default_transaction_isolation = 'serializable'")
+    *_, [(count, isolation)] = worker_connection.fetch_together([("lock_queues", {"class": LOCK_CLASS, "keys": [1]})])
+    assert (count, isolation) == (1, "read committed")
+
+
+def test_a_worker_that_freezes_at_its_turn_holds_nobody_up(
+    worker_connection: WorkerConnection, raw: RawDatabase
+) -> None:
+    """All is sent before any answer is read: who never reads it has let in, and holds nothing."""
+    blocked(2, "a")
+    sent: list[bytes] = []
+
+    class Frozen(Exception):
+        """It stands still from here on."""
+
+    def freeze(statements: Sequence[tuple[str, store.Params]]) -> list[store.Rows]:
+        cursor = psycopg.ClientCursor(worker_connection.connection)
+        text = ";".join(f"{cursor.mogrify(store.statement(name), params)}\n" for name, params in statements)
+        sent.append(text.encode())
+        raise Frozen
+
+    db = SimpleNamespace(fetch_together=freeze)
+    with pytest.raises(Frozen):
+        admit(db, PER_KEY)
+    worker_connection.connection.pgconn.send_query(sent[0])
+    worker_connection.connection.pgconn.flush()
+    wait_until(lambda: len(let_in()) == 1, 10, "it has let in, though nobody read the answer")
+    wait_until(lambda: raw.value(LOCKS, [LOCK_CLASS]) == 0, 10, "the lock is free")
+    assert entered(raw, PER_KEY) == 0
+
+
+def test_the_page_of_a_blocked_job_says_by_whom(
+    raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, client: Client
+) -> None:
+    _declared(monkeypatch, Limit(1))
+    running, waits = blocked(2, **NAMED)
+    assert entered(raw, terms(**_names(), of_job=Bounds(1))) == 1
+    user = get_user_model().objects.create_superuser("limits", "", "x")
+    try:
+        client.force_login(user)
+        page = client.get(reverse("admin:pgjobs_job_change", args=[waits])).content.decode()
+        assert "Blocked by" in page
+        assert "1 of 1 places are taken" in page
+        assert f'href="/admin/pgjobs/job/{running}/change/"' in page
+        other = client.get(reverse("admin:pgjobs_job_change", args=[running])).content.decode()
+        assert "places are taken" not in other
+    finally:
+        user.delete()

@@ -14,6 +14,8 @@ import pytest
 
 from django_pgjobs import register_many
 from django_pgjobs.models import Job
+from tests.chaos.history import Checker
+from tests.chaos.witnesses import Execution, History, Violation
 from tests.e2e import jobs, limited
 from tests.e2e.stage import Stage, Trace
 from tests.plugins.fix_db import RawDatabase, patience, register, wait_until
@@ -49,8 +51,25 @@ def by_key(stage: Stage) -> dict[str, list[Trace]]:
     return found
 
 
-def all_ended(ids: list[int]) -> None:
-    wait_until(lambda: not Job.objects.filter(id__in=ids, finished_at=None).exists(), 60, f"{len(ids)} jobs have ended")
+def all_ended(ids: list[int], timeout: float = 60) -> None:
+    still_open = Job.objects.filter(id__gte=min(ids), id__lte=max(ids), finished_at=None)
+    wait_until(lambda: not still_open.exists(), timeout, f"{len(ids)} jobs have ended")
+
+
+def overlaps(stage: Stage) -> list[Violation]:
+    """What the history checker says, each limit's key taken for one that must not run twice at once."""
+    runs = []
+    for key, traces in by_key(stage).items():
+        started: dict[str, Trace] = {}
+        for trace in traces:
+            number = trace.words[2]
+            if trace.words[0] == "start":
+                started[number] = trace
+            else:
+                first = started.pop(number)
+                runs.append(Execution(key, int(number), number, 1, trace.pid, first.at, trace.at, how="end"))
+        assert not started
+    return list(Checker(History(executions=runs)).overlaps())
 
 
 def test_jobs_of_one_key_never_overlap_and_keys_run_beside_each_other(worker: Workers, limited_worker: Start) -> None:
@@ -62,6 +81,31 @@ def test_jobs_of_one_key_never_overlap_and_keys_run_beside_each_other(worker: Wo
     assert at_once(worker.stage.traces()) > 1
     assert worker.stage.count("start") == 300
     assert Job.objects.filter(outcome="succeeded").count() == 300
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_ten_thousand_jobs_of_two_hundred_keys_on_four_workers_never_overlap(
+    worker: Workers, limited_worker: Start
+) -> None:
+    """One at a time of each key: by the jobs' own journal and the history checker."""
+    for _ in range(4):
+        limited_worker(processes=1, threads=4)
+    ids = limited.per_key.register_many([(f"k{n % 200}", n, 0.002) for n in range(10_000)])
+    all_ended(ids, timeout=300)
+    assert worker.stage.count("start") == 10_000
+    assert overlaps(worker.stage) == []
+    assert at_once(worker.stage.traces()) > 4
+    pids = {trace.pid for trace in worker.stage.traces("start")}
+    assert len(pids) == 4
+
+
+def test_without_the_limit_the_checker_finds_overlaps(worker: Workers, limited_worker: Start) -> None:
+    """The sabotaged twin of the test above, on a small scale: the same jobs, not held back."""
+    limited_worker(processes=1, threads=4)
+    ids = limited.plain.register_many([(f"k{n % 2}", n, 0.05) for n in range(20)])
+    all_ended(ids)
+    assert {violation.kind for violation in overlaps(worker.stage)} == {"overlap"}
 
 
 def test_a_name_has_so_many_places_and_they_are_dealt_out_fairly(worker: Workers, limited_worker: Start) -> None:
