@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from django_pgjobs import store
 from django_pgjobs.conf import Conf
@@ -25,7 +25,9 @@ AHEAD = 1000
 """Jobs of one queue and priority that are let in and not claimed yet, at most: more would be of no use to anybody."""
 
 PLACES = 1000
-"""Queues and names that are looked at, at most."""
+"""Queues and names that one turn looks at, at most; the next turn looks at those behind them."""
+
+FIRST = "", ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,13 @@ class Turn:
 
 @dataclass(slots=True)
 class Admission:
-    """Lets jobs of the queues that ``serves`` names in; remembers only behind which key it looks next."""
+    """Lets jobs of the queues that ``serves`` names in; remembers only behind which place and key it looks next."""
 
     serves: Callable[[str], bool]
     conf: Conf
     after: dict[tuple[str, str], Group] = field(default_factory=dict)
+    behind: tuple[str, str] = FIRST
+    due: bool = False
 
     def declares(self) -> bool:
         """Whether this code has any limit."""
@@ -67,12 +71,23 @@ class Admission:
 
     def look(self, db: store.Database) -> list[tuple[str, str]]:
         """Return the queues and names with jobs that are held back and that this worker could let in."""
-        places = store.list_limited(db, limit=PLACES)
+        places = store.list_limited(db, after=self.behind, limit=PLACES)
+        self.behind = FIRST if len(places) < PLACES else places[-1]
         return [(queue, name) for queue, name in places if self.serves(queue) and registry.find(name) is not None]
 
     def turn(self, db: store.Transacting) -> Turn:
-        """Let in what there is room for now. May be repeated, and by any number of workers; never blocks on another."""
-        places = self.look(db)
+        """Let in what there is room for now. May be repeated, and by any number of workers; never blocks on another.
+
+        Of very many places a turn looks at some; whether none has a job that is due is known when all were looked at.
+        """
+        turn = self._turn(db, self.look(db))
+        self.due = self.due or turn.due
+        if self.behind != FIRST:
+            return replace(turn, again=True, due=True, blocked=True)
+        turn, self.due = replace(turn, due=self.due), False
+        return turn
+
+    def _turn(self, db: store.Transacting, places: list[tuple[str, str]]) -> Turn:
         if not places:
             return Turn()
         random.shuffle(places)  # so that no name is always the first to be given what its queue has left

@@ -44,6 +44,9 @@ EVERYTHING_SECONDS = 5.0
 BROKEN_SECONDS = 60.0
 """How often one is tried again whose job could not be inserted."""
 
+LOCKED_SECONDS = 10.0
+"""How long one is left alone whose job's key is that of a job which is not committed yet."""
+
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 UNFIT = (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
@@ -122,6 +125,7 @@ class Firer:
     def __init__(self) -> None:
         self.everything_at = 0.0
         self.seen: dict[str, tuple[tuple[object, ...], float]] = {}
+        self.locked_until: dict[str, float] = {}
 
     def __call__(self, db: store.Database) -> None:
         """Look at each entry that is due, or may have been changed by hand."""
@@ -134,6 +138,8 @@ class Firer:
                 self._look(db, entry)
 
     def _is_to_be_looked_at(self, entry: store.ListedCron, now: float) -> bool:
+        if now < self.locked_until.get(entry.name, 0.0):
+            return False
         facts = (entry.expression, entry.zone, entry.misfire, entry.overlap)
         before, since = self.seen.get(entry.name, (None, 0.0))
         if before != facts:
@@ -160,6 +166,12 @@ class Firer:
             _evaluate(db, entry, schedule, misfire)
         except UNFIT as error:
             _break(db, entry, f"its job cannot be inserted: {_line(error)}")
+        except psycopg.errors.LockNotAvailable:
+            self.locked_until[entry.name] = clock.monotonic() + LOCKED_SECONDS
+            log.warning(
+                "fire waits, a job that has its job's key is not committed yet, or a row or table is locked cron=%s",
+                entry.name,
+            )
 
 
 def _break(db: store.Database, entry: store.ListedCron, reason: str) -> None:

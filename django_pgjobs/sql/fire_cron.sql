@@ -4,7 +4,9 @@
 -- Clock: statement_timestamp().
 WITH picked AS MATERIALIZED (
     SELECT e.name, e.job_name, coalesce(e.payload, e.declared_payload) AS payload, e.payload IS NULL AS as_declared,
-        e.declared_options AS options
+        e.declared_options AS options,
+        -- A job of its key that is not committed is waited for, and rescue is behind this in its thread.
+        set_config('lock_timeout', '250ms', true)
     FROM pgjobs_cron_entry AS e
     WHERE e.name = %(name)s::text
       AND e.last_fire_at IS NOT DISTINCT FROM %(last_fire_at)s::timestamptz

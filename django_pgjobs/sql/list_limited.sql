@@ -1,12 +1,12 @@
 -- list_limited: every (queue, name) that has a job held back by a limit, by one index probe each.
 -- Fence: none (reads).
--- Rows: one per queue and name, up to a bound.
+-- Rows: one per queue and name after (%(after_queue)s, %(after_name)s), in that order, up to a bound.
 -- Clock: none.
 WITH RECURSIVE blocked AS (
     (
         SELECT queue, name
         FROM pgjobs_job
-        WHERE hold = 'limited'
+        WHERE hold = 'limited' AND (queue, name) > (%(after_queue)s::text, %(after_name)s::text)
         ORDER BY queue, name
         LIMIT 1
     )

@@ -78,9 +78,10 @@ class Admitted(NamedTuple):
     seconds: float | None
 
 
-def list_limited(db: Database, *, limit: int) -> list[Place]:
-    """Return the queues and names that have jobs held back by a limit."""
-    return [(row[0], row[1]) for row in db.fetch("list_limited", {"limit": limit})]
+def list_limited(db: Database, *, after: Place, limit: int) -> list[Place]:
+    """Return the queues and names that have jobs held back by a limit, in order, those after ``after``."""
+    params = {"after_queue": after[0], "after_name": after[1], "limit": limit}
+    return [(row[0], row[1]) for row in db.fetch("list_limited", params)]
 
 
 def admit_jobs(

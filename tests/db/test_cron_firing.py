@@ -434,6 +434,33 @@ def test_a_fire_whose_key_is_taken_is_dealt_with(raw: RawDatabase, caplog: pytes
     assert Job.objects.count() == 2
 
 
+def test_a_key_that_is_not_committed_keeps_no_other_entry_from_its_turn(
+    raw: RawDatabase, other: RawDatabase, time: Callable[[float], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever registers a job of that key in a long transaction would stop all schedules, and rescue with them."""
+    raw.query("SET statement_timeout = '20s'")
+    declare(raw, options={"key": "k", "key_scope": "until_finished"})
+    declare(raw, "second")
+    for name in ("clean", "second"):
+        put(raw, name, created_at=ago(raw, minutes=11))
+    other.query("BEGIN")
+    other.query(
+        "INSERT INTO pgjobs_job (name, queue, priority, max_attempts, payload, run_at, key, key_scope, unique_key)"
+        " VALUES ('test.clean', 'night', 0, 1, '{}', statement_timestamp(), 'k', 'until_finished', 'k')"
+    )
+    firer = Firer()
+    firer(raw)
+    assert [job.cron_entry for job in Job.objects.all()] == ["second"]
+    assert "fire waits, a job that has its job's key is not committed yet" in caplog.text
+    with statements(raw) as asked:
+        firer(raw)
+    assert "fire_cron" not in asked, "for some seconds nobody waits for it"
+    other.rollback()
+    time(10)
+    firer(raw)
+    assert {job.cron_entry for job in Job.objects.all()} == {"clean", "second"}
+
+
 def test_jobs_overlap_where_they_may(raw: RawDatabase) -> None:
     """X6: ``allow``."""
     declare(raw)

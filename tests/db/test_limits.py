@@ -14,7 +14,10 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 from django.urls import reverse
 
-from django_pgjobs import Limit, register_many, store
+from django_pgjobs import Limit, admitting, register_many, store
+from django_pgjobs import job as define
+from django_pgjobs.admitting import Admission as Admission_
+from django_pgjobs.conf import get_conf
 from django_pgjobs.limits import read_job_limits
 from django_pgjobs.models import Admission, Job, QueueState
 from django_pgjobs.registry import registry
@@ -553,6 +556,24 @@ def test_jobs_with_keys_and_limits_are_registered_together(raw: RawDatabase, mon
         (each.state, each.limit_key) for each in Job.objects.filter(id__in=[one.pk, *many, again.pk]).order_by("id")
     ]
     assert found == [("limited", "v1"), ("limited", "v2"), ("limited", "v3"), ("ready", None), ("limited", "v4")]
+
+
+def test_places_behind_those_that_one_turn_looks_at_have_their_turn(
+    raw: RawDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue for each customer: jobs of the first ones that cannot be let in keep nobody from those of the last."""
+    monkeypatch.setattr(admitting, "PLACES", 2)
+    for queue in ("a", "b", "c"):
+        blocked(1, queue=queue)
+    QueueState.objects.bulk_create([QueueState(kind="queue", name=queue) for queue in ("a", "b")])
+    with registry.isolated():
+        define(name="test.job")(jobs.succeeds.func)
+        admission = Admission_(lambda queue: True, get_conf())
+        turns = [admission.turn(raw) for _ in range(4)]
+    assert [(turn.jobs, turn.due, turn.again) for turn in turns] == [
+        (0, True, True), (1, True, True), (0, True, True), (0, False, False),
+    ]  # fmt: skip
+    assert [job(each).queue for each in let_in()] == ["c"]
 
 
 def test_run_jobs_is_held_up_by_no_limit(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:

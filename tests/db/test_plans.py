@@ -93,7 +93,7 @@ STATEMENTS: dict[str, Callable[[store.Transacting, Claimed], object]] = {
     "audit_claims": lambda db, _: store.audit_claims(db, store.BEGINNING, limit=BATCH, lease_seconds=30),
     "park_unclaimable": lambda db, held: store.park_unclaimable(db, _first(held), "x", {}),
     "next_claimable": lambda db, _: store.next_claimable(db, from_the_beginning(("none", 3), ("default", 0))),
-    "list_limited": lambda db, _: store.list_limited(db, limit=BATCH),
+    "list_limited": lambda db, _: store.list_limited(db, after=("", ""), limit=BATCH),
     "admit_jobs": lambda db, _: store.admit_jobs(db, [LIMITED], groups=BATCH, limit=BATCH, ahead=1000, notify=False),
     "claim_one": lambda db, held: store.claim_one(
         db, _first(held), claim_id=uuid4(), worker=WORKER, lease_seconds=30, allowance_seconds=5, grace_seconds=10
