@@ -1,0 +1,169 @@
+"""When an admitter looks again, and behind which key; without a database."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from django_pgjobs import store
+from django_pgjobs.admitting import Admission, Turn
+from django_pgjobs.conf import get_conf
+from django_pgjobs.registry import registry
+from django_pgjobs.store import Admitted
+from django_pgjobs.worker import admitting
+from django_pgjobs.worker.admitting import Admitter
+from tests import jobs
+
+DB: Any = object()
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.posted: list[tuple[Any, ...]] = []
+
+    def post(self, *message: Any) -> None:
+        self.posted.append(message)
+
+
+class Turns:
+    """An admission whose turns a test says."""
+
+    def __init__(self, *turns: Turn, declared: bool = True) -> None:
+        self.turns = list(turns)
+        self.declared = declared
+        self.held: list[tuple[str, str]] = []
+
+    def declares(self) -> bool:
+        return self.declared
+
+    def rates(self) -> bool:
+        return False
+
+    def look(self, db: object) -> list[tuple[str, str]]:
+        return self.held
+
+    def turn(self, db: object) -> Turn:
+        return self.turns.pop(0)
+
+
+def admitter(*turns: Turn, declared: bool = True) -> Admitter:
+    heard: list[tuple[str, int]] = []
+    made = Admitter(lambda: DB, Heard(), Turns(*turns, declared=declared), heard.append)  # type: ignore[arg-type]
+    return made
+
+
+HELD = Turn(due=True, blocked=True)
+
+
+def test_while_due_jobs_are_held_back_it_looks_less_and_less_often() -> None:
+    made = admitter()
+    assert [made._pause_after(HELD) for _ in range(6)] == [0.05, 0.1, 0.2, 0.4, 0.5, 0.5]
+    assert made._pause_after(Turn(jobs=1, again=True)) == 0.0
+    assert made._pause_after(HELD) == 0.05
+
+
+@pytest.mark.parametrize(
+    ("turn", "seconds"),
+    [
+        (Turn(), 1.0),
+        (Turn(blocked=True, seconds=0.3), 0.3),
+        (Turn(blocked=True, seconds=3600.0), 1.0),
+        (Turn(blocked=True, seconds=-0.1), 0.0),
+        (Turn(busy=True, due=True), admitting.BUSY_SECONDS),
+        (Turn(again=True, due=True), 0.05),
+    ],
+)
+def test_else_it_sleeps_until_the_next_is_due_or_for_a_second(turn: Turn, seconds: float) -> None:
+    assert admitter()._pause_after(turn) == seconds
+
+
+def test_after_a_stir_it_looks_once_more_soon() -> None:
+    """Who registers within a few milliseconds of another does not notify."""
+    made = admitter()
+    made.stir()
+    made._sleep(60, made.stirs - 1)
+    assert made._pause_after(HELD) == admitting.SETTLE_SECONDS
+    made._sleep(0, made.stirs)
+    assert made._pause_after(HELD) == 0.05
+
+
+def test_only_a_turn_that_finds_nothing_due_says_that_nothing_is_held_back() -> None:
+    made = admitter(HELD, Turn(jobs=1, due=True), Turn())
+    for expected in (False, False, True):
+        made._turn(DB)
+        assert made.idle_since(0.5) is expected
+    assert not made.idle_since(made.clear_at)
+    assert made.inbox.posted == [("unblocked",)]  # type: ignore[attr-defined]
+
+
+def test_what_was_let_in_is_told_to_the_claim_thread() -> None:
+    heard: list[tuple[str, int]] = []
+    made = Admitter(lambda: DB, Heard(), Turns(Turn(jobs=2, pairs=frozenset({("a", 0)}))), heard.append)  # type: ignore[arg-type]
+    made._turn(DB)
+    assert heard == [("a", 0)]
+    assert made.admitted_at > 0
+
+
+def test_without_limits_it_is_called_only_by_what_is_held_back() -> None:
+    made = admitter(declared=False)
+    assert not made.goes_on()
+    assert made.idle_since(1e9)
+    made.look(DB)
+    assert not made.goes_on()
+    made.admission.held = [("default", "gone")]  # type: ignore[attr-defined]
+    made.look(DB)
+    assert made.goes_on()
+
+
+def admitted(**facts: Any) -> Admitted:
+    return Admitted(
+        **{
+            "queue": "q", "name": jobs.succeeds.name, "jobs": 0, "priorities": None, "last_key": None,
+            "last_priority": None, "closed": False, "cut": False, "due": False, "looked_key": "z", "looked_priority": 0,
+            "seconds": None, **facts,
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("facts", "after"),
+    [
+        ({}, None),
+        ({"cut": True}, ("z", 0)),
+        ({"cut": True, "jobs": 1, "last_key": "b", "last_priority": 3}, ("b", 3)),
+        ({"jobs": 1, "last_key": "", "last_priority": 0}, ("", 0)),
+        ({"closed": True, "cut": None, "looked_key": None, "looked_priority": None}, None),
+    ],
+)
+def test_the_next_turn_begins_behind_whom_was_given_something(
+    monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], after: Any
+) -> None:
+    """Behind the last one looked at, the keys between would never have their turn."""
+    asked: list[Any] = []
+
+    def admit(db: object, terms: Any, **options: Any) -> list[Admitted]:
+        asked.extend(terms)
+        return [admitted(**facts)]
+
+    places = [("q", jobs.succeeds.name), ("q", "unknown"), ("excluded", jobs.succeeds.name)]
+    monkeypatch.setattr(store, "list_limited", lambda db, *, limit: list(places))
+    monkeypatch.setattr(store, "admit_jobs", admit)
+    admission = Admission(lambda queue: queue == "q", get_conf())
+    admission.turn(DB)
+    admission.turn(DB)
+    assert [(each.queue, each.name) for each in asked] == [("q", jobs.succeeds.name)] * 2
+    assert [each.after for each in asked] == [None, after]
+
+
+def test_jobs_of_unknown_names_are_left_and_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "list_limited", lambda db, *, limit: [("q", "unknown")])
+    assert Admission(lambda queue: True, get_conf()).turn(DB) == Turn()
+
+
+def test_an_alias_counts_under_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    definition = SimpleNamespace(name="new", aliases=("old",), limits=jobs.succeeds.limits)
+    monkeypatch.setattr(registry, "get", lambda name: definition)
+    terms = Admission(lambda queue: True, get_conf())._terms("q", "old")
+    assert (terms.name, terms.job, terms.names) == ("old", "new", ("new", "old"))
