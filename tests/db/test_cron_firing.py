@@ -7,18 +7,22 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import UUID
 
+import psycopg
 import pytest
 from django.test import override_settings
 
 from django_pgjobs import Cron, clock, cron, job, store
 from django_pgjobs.maintenance import crons
 from django_pgjobs.maintenance.crons import CronSync, Firer, MarkMissing
+from django_pgjobs.maintenance.duties import Duty, duties
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.registry import registry
+from django_pgjobs.worker.maintaining import Maintainer
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, claim, patience
 
 OTHER = store.Author(UUID(int=9), "other")
@@ -222,6 +226,34 @@ def test_ten_evaluators_at_once_make_one_job(
     for one in firers:
         one.result(patience(10))
     assert Job.objects.count() == len({*fires()})
+
+
+def test_a_look_that_fails_is_logged_by_its_duty_and_repeated(
+    raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """W41 W54: the others have their turn all the same; the next look makes the fire."""
+    declare(raw)
+    put(raw, created_at=ago(raw, hours=1))
+    leader = Leader(AUTHOR)
+    known = {duty.name: duty for duty in duties(leader, lambda rescued: None, "default")}
+    assert {"cron_sync", "cron_eval", "cron_missing", "rescue", "audit", "lead"} <= known.keys()
+    leader.tick(raw)
+    whole, failures = store.list_crons, [psycopg.OperationalError("the statement took too long")]
+
+    def failing(db: store.Database, *, everything: bool) -> list[store.ListedCron]:
+        if failures:
+            raise failures.pop()
+        return whole(db, everything=everything)
+
+    monkeypatch.setattr(store, "list_crons", failing)
+    maintainer = Maintainer(cast(Any, None), cast(Any, None), [])
+    evaluation = cast(Duty, known["cron_eval"])
+    connection = cast(Any, SimpleNamespace(fetch=raw.fetch, gone=False))
+    for _ in range(2):
+        evaluation.due = 0.0
+        maintainer._do(evaluation.name, evaluation.tick, connection)
+    assert "duty failed, tried again at its next turn duty=cron_eval: the statement took too long" in caplog.text
+    assert Job.objects.count() == 1
 
 
 def test_a_fire_that_another_has_claimed_is_no_error(
