@@ -166,7 +166,11 @@ def _facts_of(job: Any) -> list[tuple[Any, Any]]:
     tries = _("%(attempt)d of %(most)d") % {"attempt": job.attempt, "most": job.max_attempts}
     found += [(_("queue"), job.queue), (_("priority"), job.priority), (_("attempt"), tries)]
     keys = ((_("key"), job.key), (_("idempotency key"), job.idempotency_key))
-    return [*found, *((word, key) for word, key in keys if key is not None)]
+    found += [(word, key) for word, key in keys if key is not None]
+    if job.cron_entry is None:
+        return found
+    fire = format_html("{} {}", job.cron_entry, when(job.fire_at)) if job.fire_at else job.cron_entry
+    return [*found, (_("cron entry and its fire"), fire)]
 
 
 def _arguments_of(job: Any) -> str:

@@ -350,6 +350,12 @@ def test_the_list_shows_how_entries_stand(root: Client) -> None:
     assert ("&lt;b&gt;ann&lt;/b&gt;" in text, "until" in text, f"{made.pk} (deleted)" in text) == (True, True, True)
 
 
+def test_the_page_of_a_job_names_its_entry(root: Client) -> None:
+    made = entry().run_now()
+    text = html(root.get(f"/admin/pgjobs/job/{made.pk}/change/"))
+    assert ("Cron entry and its fire" in text, f"{NAME} <time datetime=" in text) == (True, True)
+
+
 def test_the_page_previews_the_next_fires_and_says_why_it_does_not_fire(root: Client) -> None:
     text = html(root.get(PAGE))
     assert text.count("<li><time datetime=") == 10
