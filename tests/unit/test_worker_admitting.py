@@ -148,7 +148,7 @@ def test_the_next_turn_begins_behind_whom_was_given_something(
         return [admitted(**facts)]
 
     places = [("q", jobs.succeeds.name), ("q", "unknown"), ("excluded", jobs.succeeds.name)]
-    monkeypatch.setattr(store, "list_limited", lambda db, *, limit: list(places))
+    monkeypatch.setattr(store, "list_limited", lambda db, *, after, limit: list(places))
     monkeypatch.setattr(store, "admit_jobs", admit)
     admission = Admission(lambda queue: queue == "q", get_conf())
     admission.turn(DB)
@@ -158,7 +158,7 @@ def test_the_next_turn_begins_behind_whom_was_given_something(
 
 
 def test_jobs_of_unknown_names_are_left_and_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "list_limited", lambda db, *, limit: [("q", "unknown")])
+    monkeypatch.setattr(store, "list_limited", lambda db, *, after, limit: [("q", "unknown")])
     assert Admission(lambda queue: True, get_conf()).turn(DB) == Turn()
 
 
