@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.db import connections, router
+from django.db import DatabaseError, connections, router
 from django.db.models.base import ModelState
 from django.db.models.signals import ModelSignal, post_init, pre_init
 from django.utils import timezone
@@ -46,6 +46,10 @@ DESCRIPTION_LIMIT = 200
 """Characters kept of a description."""
 
 NOTIFY_INTERVAL_SECONDS = 0.005
+
+SILENT_SECONDS = 0.008
+"""How long after a notification began others may be committed without one: as long as a worker waits to look again."""
+
 
 logger = logging.getLogger("django_pgjobs")
 
@@ -76,14 +80,13 @@ def register_one(row: Row) -> Job:
     connection = _connection(row.plan.database)
     new = new_job(row, _headers(row.plan.conf))
     _warn_of_foreign_transaction(connection, new.name)
-    pairs = (new.wakes,)
-    notify = _shall_notify(connection, pairs, row.plan.conf)
+    pairs, begun = (new.wakes,), monotonic()
+    notify = _shall_notify(connection, pairs, row.plan.conf, begun)
     with gates.passing(connection, row.plan.conf, (new.queue,)):
         stored = _insert(connection.alias, new, notify=notify)
     if isinstance(stored, int):
         return _existing(connection.alias, new, stored)
-    if notify:
-        _note_notified(connection, pairs)
+    _after_notifying(connection, pairs, row.plan.conf, begun, notified=notify)
     registered = _job(
         connection.alias, new, {"id": stored.id, "run_at": stored.run_at, "created_at": stored.created_at}
     )
@@ -116,12 +119,13 @@ def register_all(rows: Iterable[Row], database: str | None, conf: Conf) -> list[
         return []
     connection = _connection(batch.database())
     _warn_of_foreign_transaction(connection, new[0].name)
-    pairs = store.wakes(new, limited=batch.limited)
-    notify = _shall_notify(connection, pairs, conf)
+    pairs, begun = store.wakes(new, limited=batch.limited), monotonic()
+    notify = _shall_notify(connection, pairs, conf, begun)
     with gates.passing(connection, conf, (job.queue for job in new)):
         ids, fresh = _insert_all(connection.alias, batch, notify=notify)
-    if notify:
-        _note_notified(connection, pairs)
+    if fresh is not None:
+        pairs = {new[at].wakes for at in fresh}
+    _after_notifying(connection, pairs, conf, begun, notified=notify)
     for at, definition in enumerate(batch.senders):
         if fresh is None or at in fresh:
             job_registered.send_robust(sender=definition, job=_deferred_job(connection.alias, new[at], ids[at]))
@@ -312,26 +316,44 @@ Pair = tuple[str, int | None]
 """Queue and priority: what one notification names. None for a priority: a limit holds the job, so admitters hear it."""
 
 _notified: dict[tuple[str, str, int | None], float] = {}
-"""(alias, queue, priority) → when the last NOTIFY outside of a transaction was *committed*.
+"""(alias, queue, priority) → when the last statement that notified outside of a transaction and was committed *began*.
 
 A fork inherits it and may keep silent for 5 ms after its parent notified, which is what the interval means.
 """
 
 
-def _shall_notify(connection: BaseDatabaseWrapper, pairs: Iterable[Pair], conf: Conf) -> bool:
+def _shall_notify(connection: BaseDatabaseWrapper, pairs: Iterable[Pair], conf: Conf, now: float) -> bool:
     if not conf.notify:
         return False
     if _in_transaction(connection):
         return True
-    earliest = monotonic() - NOTIFY_INTERVAL_SECONDS
-    return any(_notified.get((connection.alias, *pair), -math.inf) < earliest for pair in pairs)
+    return bool(_notified_before(connection, pairs, now - NOTIFY_INTERVAL_SECONDS))
 
 
-def _note_notified(connection: BaseDatabaseWrapper, pairs: Iterable[Pair]) -> None:
-    if not _in_transaction(connection):
-        now = monotonic()
-        for pair in pairs:
-            _notified[connection.alias, *pair] = now
+def _notified_before(connection: BaseDatabaseWrapper, pairs: Iterable[Pair], instant: float) -> list[Pair]:
+    alias = connection.alias
+    return [pair for pair in pairs if _notified.get((alias, *pair), -math.inf) < instant]
+
+
+def _after_notifying(
+    connection: BaseDatabaseWrapper, pairs: Iterable[Pair], conf: Conf, begun: float, *, notified: bool
+) -> None:
+    """Note what was notified of by a statement that began at ``begun``, or make up for a silence that was too long.
+
+    A worker may hear of the last notification before its producer knows that it is committed, and looks again
+    ``SILENT_SECONDS`` later. Who was held up meanwhile has committed behind that look, and is told of now.
+    """
+    if _in_transaction(connection):
+        return
+    if notified:
+        _notified.update(dict.fromkeys([(connection.alias, *pair) for pair in pairs], begun))
+    elif conf.notify and (late := _notified_before(connection, pairs, (now := monotonic()) - SILENT_SECONDS)):
+        try:
+            store.notify_queues(store.on(connection.alias), late)
+        except DatabaseError as error:
+            logger.warning("registered, and workers will see it when they look: %s", " ".join(str(error).split()))
+        else:
+            _notified.update(dict.fromkeys([(connection.alias, *pair) for pair in late], now))
 
 
 def _in_transaction(connection: BaseDatabaseWrapper) -> bool:

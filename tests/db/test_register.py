@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from asgiref.sync import async_to_sync
 from django.conf import settings
-from django.db import connection, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 from django.db.models.signals import post_init
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
@@ -30,6 +30,7 @@ from django_pgjobs.models import Job
 from django_pgjobs.registry import registry
 from django_pgjobs.signals import job_registered
 from django_pgjobs.store import registering
+from django_pgjobs.worker import claiming
 
 pytestmark = pytest.mark.django_db
 on_disk = pytest.mark.django_db(transaction=True)
@@ -522,10 +523,39 @@ def test_every_transaction_notifies_once_per_queue_and_priority() -> None:
 
 @on_disk
 def test_outside_of_transactions_a_burst_notifies_at_most_once_in_five_milliseconds() -> None:
-    with patch("django_pgjobs.registration.monotonic", side_effect=[*[100.0] * 12, 100.006]), notifications() as sent:
+    with patch("django_pgjobs.registration.monotonic", side_effect=[100.0] * 19), notifications() as sent:
         for n in range(10):
             pay.register(n)
     assert sent == ["0:default"]
+
+
+@on_disk
+@pytest.mark.parametrize("register", [pay.register, lambda n: pay.register_many([(n,)])], ids=["one", "many"])
+@pytest.mark.parametrize(("committed", "times"), [(100.0079, 1), (100.0081, 2)])
+def test_who_is_held_up_behind_the_workers_second_look_notifies_after_all(
+    register: Any, committed: float, times: int
+) -> None:
+    """The interval counts from the beginning of the notifying statement: a worker may hear before its producer goes on.
+
+    Else what is registered right after, and committed late, would lie there until the next poll.
+    """
+    instants = [100.0, 100.004, committed]
+    with patch("django_pgjobs.registration.monotonic", side_effect=instants), notifications() as sent:
+        pay.register(1)
+        register(2)
+    assert sent == ["0:default"] * times
+    assert registration.SILENT_SECONDS <= claiming.LOOK_AGAIN_SECONDS
+
+
+@on_disk
+def test_a_late_notification_that_fails_costs_no_job(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        patch("django_pgjobs.registration.monotonic", side_effect=[100.0, 100.004, 100.009]),
+        patch("django_pgjobs.store.notify_queues", side_effect=OperationalError("the line\nis dead")),
+    ):
+        pay.register(1)
+        assert pay.register(2).pk
+    assert "workers will see it when they look: the line is dead" in caplog.text
 
 
 @on_disk
