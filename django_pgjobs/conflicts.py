@@ -7,8 +7,8 @@ look at who has the key, that one may end: then it is tried again, a bounded num
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 from django.db import OperationalError
 
@@ -19,8 +19,14 @@ from django_pgjobs.registry import registry
 from django_pgjobs.states import CancelMode
 from django_pgjobs.steering import at_read_committed, opens_transaction
 from django_pgjobs.store import KeyHolder, NewJob, Registered
+from django_pgjobs.takenkeys import DEADLOCK
+
+T = TypeVar("T")
 
 TRIES = 20
+DEADLOCKS = 5
+"""How often a registration that may hold one key while it waits for another is tried again as it met its like."""
+
 SERIALIZATION_FAILURE = "40001"
 REPLACED = "replaced"
 """The reason on a job that was cancelled since a newer one took its key."""
@@ -29,8 +35,8 @@ REPLACED = "replaced"
 def insert_one(alias: str, new: NewJob, *, notify: bool) -> Registered | int:
     """Insert a job that has a key, or return the id of the one that has it. Raises ``DuplicateJob``."""
     if new.on_conflict == OnConflict.REPLACE:
-        with at_read_committed(alias):  # who is replaced is cancelled only if the new one is stored
-            return _insert_or_replace(alias, new, notify=notify)
+        # In a transaction: who is replaced is cancelled only if the new one is stored.
+        return _despite_deadlocks(alias, lambda: _insert_or_replace(alias, new, notify=notify))
     try:
         return _insert_or_find(alias, new, notify=notify)
     except OperationalError as error:
@@ -89,21 +95,40 @@ def insert_all(alias: str, given: Sequence[NewJob]) -> Stored:
     """Insert many jobs, some with keys, all or none. Raises ``DuplicateJob``."""
     new = list(given)
     chosen = _chosen(new)
+    return _despite_deadlocks(alias, lambda: _insert_chosen(alias, new, chosen))
+
+
+def _insert_chosen(alias: str, new: Sequence[NewJob], chosen: list[int]) -> Stored:
     ids: dict[int, int] = {}
     fresh: list[int] = []
     left = sorted(set(chosen))
-    with at_read_committed(alias):
-        for _ in range(TRIES):
-            stored = store.register_special_jobs(alias, [new[at] for at in left])
-            done = {at: row.id for at, row in zip(left, stored, strict=True) if row is not None}
-            ids |= done
-            fresh += done
-            left = [at for at in left if at not in done]
-            ids |= _settled(alias, new, left)
-            left = [at for at in left if at not in ids]
-            if not left:
-                return Stored([ids[at] for at in chosen], sorted(fresh))
-        raise _duplicate(new[left[0]], None)
+    for _ in range(TRIES):
+        stored = store.register_special_jobs(alias, [new[at] for at in left])
+        done = {at: row.id for at, row in zip(left, stored, strict=True) if row is not None}
+        ids |= done
+        fresh += done
+        left = [at for at in left if at not in done]
+        ids |= _settled(alias, new, left)
+        left = [at for at in left if at not in ids]
+        if not left:
+            return Stored([ids[at] for at in chosen], sorted(fresh))
+    raise _duplicate(new[left[0]], None)
+
+
+def _despite_deadlocks(alias: str, insert: Callable[[], T]) -> T:
+    """Insert in a transaction, or a savepoint of the caller's; again if that was chosen to end a deadlock.
+
+    What the savepoint holds is let go with it; what the caller held before stays, and may meet its like again.
+    """
+    left = DEADLOCKS
+    while True:
+        try:
+            with at_read_committed(alias):
+                return insert()
+        except OperationalError as error:
+            left -= 1
+            if getattr(error.__cause__, "sqlstate", "") != DEADLOCK or not left:
+                raise
 
 
 def _settled(alias: str, new: Sequence[NewJob], left: list[int]) -> dict[int, int]:

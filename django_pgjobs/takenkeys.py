@@ -18,6 +18,7 @@ BUSY = "busy"
 
 UNIQUE_VIOLATION = "23505"
 LOCK_NOT_AVAILABLE = "55P03"
+DEADLOCK = "40P01"
 SHORT_LOCK_TIMEOUT = "100ms"
 """How long a job of the same key that is not committed yet is waited for once one has been waited for in vain."""
 
@@ -46,7 +47,7 @@ class KeyedWrite:
     def _reason(self, db: store.Database, error: DatabaseError) -> str | None:
         """Say what kept the batch from being written, if it is the key of a single job."""
         state = getattr(error.__cause__, "sqlstate", "")
-        if state == LOCK_NOT_AVAILABLE:
+        if state in (LOCK_NOT_AVAILABLE, DEADLOCK):
             store.set_lock_timeout(db, SHORT_LOCK_TIMEOUT)
             return BUSY
         return TAKEN if state == UNIQUE_VIOLATION else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -634,3 +635,50 @@ def test_keys_are_found_by_their_index(db_connection: Callable[..., RawDatabase]
     scanned = [n["Relation Name"] for n in nodes(explaining.plan) if n["Node Type"] == "Seq Scan"]
     assert not {"pgjobs_job", "pgjobs_key_window"} & set(scanned)
     db.rollback()
+
+
+# Deadlocks
+
+
+KEYED = """
+    INSERT INTO pgjobs_job (name, queue, priority, max_attempts, payload, run_at, key, key_scope, unique_key)
+    VALUES ('keys.plain', 'default', 0, 5, '{}', statement_timestamp(), %(key)s, 'until_finished', %(key)s)
+    ON CONFLICT DO NOTHING
+"""
+
+
+def in_a_circle(raw: RawDatabase, other: RawDatabase, work: Callable[[], Any], background: Background) -> Any:
+    """Let ``work`` take the key *a* and wait for *b*, which ``other`` has and which waits for *a* then."""
+    other.query("SET LOCAL deadlock_timeout = '60s'")
+    other.query(KEYED, {"key": "b"})
+    working = background(work)
+    wait_until(lambda: blocked_by(raw, other.pid), 5, "it waits for the key b")
+    other.query(KEYED, {"key": "a"})
+    other.commit()
+    return working.result()
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["by itself", "in the caller's transaction"])
+def test_a_deadlock_of_keys_is_no_error_of_register_many(
+    raw: RawDatabase, other: RawDatabase, background: Background, *, whole: bool
+) -> None:
+    """Another transaction takes the same keys one after the other, in its own order."""
+
+    def work() -> list[int]:
+        with transaction.atomic() if whole else nullcontext():
+            return register_many(plain.using(key=key).bind() for key in ("a", "b", "c"))
+
+    found = in_a_circle(raw, other, work, background)
+    assert list(Job.objects.filter(pk__in=found).order_by("key").values_list("key", flat=True)) == ["a", "b", "c"]
+    assert Job.objects.count() == 3
+
+
+def test_a_deadlock_of_keys_is_no_error_of_an_operator(
+    raw: RawDatabase, other: RawDatabase, background: Background
+) -> None:
+    ended = [plain.using(key=key).register() for key in ("a", "b")]
+    Job.objects.all().cancel()
+    done = in_a_circle(raw, other, Job.objects.filter(pk__in=[each.pk for each in ended]).retry, background)
+    assert done.changed + sum(done.skipped.values()) == 2
+    assert done.skipped.keys() <= {"key taken", "busy"}
+    assert Job.objects.filter(unique_key="b", finished_at=None).exclude(pk__in=[each.pk for each in ended]).exists()
