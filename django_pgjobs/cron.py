@@ -242,6 +242,7 @@ class Schedule:
 
     def _overlap(self, wall: datetime) -> tuple[datetime, datetime] | None:
         """Return the local times, first and end, that come twice around ``wall``; None if that comes once."""
+        wall = wall.replace(microsecond=0)  # the change is searched in steps of whole seconds, and comes at one
         first, second = self._instant(wall, 0), self._instant(wall, 1)
         if first >= second:
             return None

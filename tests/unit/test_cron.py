@@ -212,6 +212,13 @@ near_changes = st.builds(
 )
 
 
+def test_a_part_of_a_second_moves_no_change_of_the_clocks() -> None:
+    """W48: in the repeated hour, looked at just before its second fire."""
+    hourly = Schedule("0 * * * *", "America/New_York")
+    assert hourly.latest(at("2026-11-01 07:00") - timedelta(microseconds=1)) == at("2026-11-01 06:00")
+    assert hourly.after(at("2026-11-01 06:00") - timedelta(microseconds=1)) == at("2026-11-01 06:00")
+
+
 @given(st.sampled_from(EXPRESSIONS), st.sampled_from(ZONES), instants | near_changes)
 def test_backwards_and_forwards_agree(expression: str, zone: str, instant: datetime) -> None:
     """The latest fire, searched backwards, is the one before the next: none twice, none lost, in order."""
