@@ -41,6 +41,7 @@ _HOUR = 1
 _SECOND = timedelta(seconds=1)
 _STEPS = (60, 24, 31, 12, 7, 60)
 _FIELDS = ("minute", "hour", "day of month", "month", "day of week", "second")
+_WORDS = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually")
 _RANDOM = re.compile(r"(?:^|,)[hr](?:\(|/|,|$)", re.IGNORECASE)
 _STEP = re.compile(r"/(\d+)", re.ASCII)
 _STORED_ALL = re.compile(r"all\((\d{1,4})\)", re.ASCII)
@@ -131,6 +132,8 @@ def check_expression(expression: object) -> str:
 
 def _check_fields(text: str, fields: list[str]) -> None:
     if text.startswith("@"):
+        if text.lower() not in _WORDS:
+            raise InvalidCron(f"the expression {text!r} must be one of {', '.join(_WORDS)}, or five fields")
         return
     if len(fields) not in (5, 6):
         raise InvalidCron(

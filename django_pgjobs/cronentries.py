@@ -166,7 +166,7 @@ def check_crons(value: object) -> tuple[Cron, ...]:
     entries = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
     for entry in entries:
         if not isinstance(entry, Cron):
-            raise InvalidOption(f"cron must be a Cron or a list of them, not {entry!r}")
+            raise InvalidOption(f"cron must be a Cron or a list of them, such as Cron('@daily'), not {entry!r}")
         if entry.call is not None:
             raise InvalidOption(f"cron entry {entry.name!r} has a call of its own; leave it out, or write it by itself")
     return entries

@@ -82,7 +82,7 @@ def read_job_limits(value: object) -> JobLimits:
     """
     given = (value,) if isinstance(value, Limit) else value
     if not isinstance(given, list | tuple) or not all(isinstance(limit, Limit) for limit in given):
-        raise ValueError(f"limits must be a Limit or a list of them, not {value!r}")
+        raise ValueError(f"limits must be a Limit or a list of them, such as Limit(5), not {value!r}")
     keyed = [limit for limit in given if limit.key is not None]
     own = [limit for limit in given if limit.key is None]
     if len(keyed) > 1 or len(own) > 1:

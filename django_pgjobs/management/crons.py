@@ -184,9 +184,11 @@ def pause(command: BaseCommand, options: dict[str, Any]) -> None:
 def resume(command: BaseCommand, options: dict[str, Any]) -> None:
     """Resume them, and say how many were paused; exit with 1 if one was not."""
     chosen = _chosen(options)
-    asked = chosen.count()
+    asked, running = chosen.count(), list(chosen.filter(paused_at=None).values_list("pk", flat=True))
     changed = chosen.resume(by=options["by"])
     _say_changed(command, options, "resumed", changed)
+    for name in running:
+        telling.say(command, telling.plain(f"{name} was not paused"), aside=True)
     if changed < asked:
         sys.exit(telling.SKIPPED)
 
@@ -204,5 +206,5 @@ def _say_changed(command: BaseCommand, options: dict[str, Any], what: str, chang
     if options["format"] == "json":
         telling.say(command, telling.json_of({what: changed, **more}))
         return
-    also = "".join(f", {count} jobs {word}" for word, count in more.items())
-    telling.say(command, f"{changed} cron entries {what}{also}")
+    also = "".join(f", {count} {'job' if count == 1 else 'jobs'} {word}" for word, count in more.items())
+    telling.say(command, f"{changed} cron {'entry' if changed == 1 else 'entries'} {what}{also}")

@@ -43,6 +43,8 @@ def _words(options: dict[str, Any]) -> dict[str, str]:
 def _reschedule(jobs: JobQuerySet, options: dict[str, Any]) -> Steered:
     to = {"run_at": "run_at", "delay": "delay", "queue": "to_queue", "priority": "priority"}
     wanted: dict[str, Any] = {key: options[option] for key, option in to.items()}
+    if all(value is None for value in wanted.values()):
+        raise CommandError("Say where to: --run-at, --delay, --to-queue or --priority.", returncode=telling.WRONG)
     try:
         return jobs.reschedule(**{**wanted, **_words(options)})
     except InvalidJob as error:

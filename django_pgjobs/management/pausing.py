@@ -15,6 +15,8 @@ from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.management import choosing, telling
 from django_pgjobs.management.operating import instant, shell_user
 from django_pgjobs.models import QueueState
+from django_pgjobs.options import did_you_mean
+from django_pgjobs.registry import registry
 from django_pgjobs.steering import at_read_committed
 
 HELP = {
@@ -64,6 +66,8 @@ def pause(command: BaseCommand, options: dict[str, Any]) -> None:
         return
     for state in found:
         telling.say(command, _line(state))
+    if not options["list"]:
+        _remark_unknown(command, options["queues"])
     if not found:
         telling.say(command, "Nothing is paused.")
 
@@ -78,6 +82,16 @@ def _pause(options: dict[str, Any], database: str) -> list[QueueState]:
             return found + [pausing.pause_job(name, **words) for name in jobs]
     except InvalidJob as error:
         raise CommandError(str(error), returncode=telling.WRONG) from None
+
+
+def _remark_unknown(command: BaseCommand, queues: Sequence[str]) -> None:
+    """Say which queues no job of this process is declared with: a queue may be another's, or a slip of the pen."""
+    known = {definition.queue for definition in registry.definitions()}
+    for queue in dict.fromkeys(queues):
+        if queue not in known:
+            hint = did_you_mean(queue, known)
+            text = f"No job that this process knows is declared with queue {queue!r}{hint}; it is paused all the same."
+            telling.say(command, telling.plain(text), aside=True)
 
 
 def _as_json(state: QueueState) -> dict[str, Any]:

@@ -4,6 +4,7 @@
                    once, with the reason, and ``on_abandon`` notes it.
 ``sum_package``    one per package: fails until all files of the package are there, and is retried with backoff.
 ``publish_report`` one per edition: comes back by Snooze, which costs no attempt, until everything is there.
+``refresh``        one a night, by a cron entry: registers a new edition, unless one is being read.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from datetime import timedelta
 from django.db import transaction
 from django.utils import timezone
 
-from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze, job
+from django_pgjobs import Abandon, Backoff, Cancel, Cron, JobContext, Snooze, job
 from django_pgjobs.decisions import Failure
 from example_project.indexer.models import Edition, Module, Package, Symbol
 from example_project.indexer.parsing import CannotBeParsed, Found, Source, parse
-from example_project.indexer.sources import dotted, locate, package_of
+from example_project.indexer.sources import dotted, locate, package_of, source_files
 from example_project.indexer.totals import Totals, count, totals_of
 from example_project.indexer.words import words
 
@@ -135,3 +136,15 @@ def _check_newest(edition: int) -> Edition:
     if newest is None or newest.pk != edition:
         raise Cancel("there is a newer edition")
     return newest
+
+
+@job(name="library.refresh", cron=Cron("0 4 * * *", misfire="skip", overlap="skip"))
+def refresh() -> int:
+    """Register a new edition and return its id. Raises Cancel while another one is being read."""
+    from example_project.indexer.indexing import start_edition  # which imports this module
+
+    newest = Edition.objects.first()
+    if newest is not None and newest.published_at is None and timezone.now() - newest.started_at <= PATIENCE:
+        raise Cancel(f"{newest} is being read")
+    edition: int = start_edition(source_files()).pk
+    return edition

@@ -285,14 +285,14 @@ def test_the_shell_runs_an_entry_now() -> None:
 
 
 def test_the_shell_pauses_resumes_and_stops() -> None:
-    assert pgjobs("pause", NAME, "--for", "1h", "--reason", "night", "--by", "ann") == (0, "1 cron entries paused\n")
+    assert pgjobs("pause", NAME, "--for", "1h", "--reason", "night", "--by", "ann") == (0, "1 cron entry paused\n")
     row = entry()
     assert (row.paused_by, row.paused_reason) == ("ann", "night")
     assert row.paused_until is not None
-    assert pgjobs("resume", NAME) == (0, "1 cron entries resumed\n")
-    assert pgjobs("resume", NAME) == (1, "0 cron entries resumed\n")
+    assert pgjobs("resume", NAME) == (0, "1 cron entry resumed\n")
+    assert pgjobs("resume", NAME) == (1, f"0 cron entries resumed\n{NAME} was not paused\n")
     entry().run_now()
-    assert pgjobs("stop", NAME) == (0, "1 cron entries stopped, 1 jobs cancelled\n")
+    assert pgjobs("stop", NAME) == (0, "1 cron entry stopped, 1 job cancelled\n")
     assert json.loads(pgjobs("pause", NAME, "--format", "json")[1]) == {"paused": 1}
     assert entry().status == "paused"
 

@@ -53,6 +53,18 @@ def test_queues_and_jobs_are_paused_and_resumed(raw: RawDatabase) -> None:
     assert pausing.paused() == []
 
 
+def test_a_queue_that_no_job_is_declared_with_is_paused_and_remarked(raw: RawDatabase) -> None:
+    with registry.isolated():
+        define(name="mail.send", queue="mail")(send)
+        aside = StringIO()
+        call_command("pgjobs", "pause", "mail", "mial", stdout=StringIO(), stderr=aside)
+    assert aside.getvalue() == (
+        "No job that this process knows is declared with queue 'mial' (did you mean 'mail'?); "
+        "it is paused all the same.\n"
+    )
+    assert [state.name for state in pausing.paused()] == ["mail", "mial"]
+
+
 def test_until_when(raw: RawDatabase) -> None:
     pgjobs("pause", "a", "--until", "2070-01-31T08:00+01:00")
     pgjobs("pause", "b", "--for", "2h")

@@ -434,7 +434,7 @@ def test_actions_take_the_filters_of_a_list(raw: RawDatabase) -> None:
         (["show", str(2**63)], "is no id of a job"),
         (["why", "-5"], "is no id of a job"),
         (["why", "٣"], "is no id of a job"),
-        (["reschedule", "1"], "needs run_at, delay, queue or priority"),
+        (["reschedule", "1"], "Say where to: --run-at, --delay, --to-queue or --priority"),
         (["reschedule", "1", "--delay", "1h", "--run-at", "tomorrow"], "is no instant"),
         (["reschedule", "1", "--delay", "1h", "--run-at", "2030-02-31T00:00"], "is no instant"),
         (["reschedule", "1", "--delay", "1h", "--run-at", "2030-01-31T00:00"], "run_at or delay, not both"),

@@ -210,6 +210,35 @@ with transaction.atomic():
 
 @PATIENT
 @pytest.mark.usefixtures("done")
+def test_a_cron_entry_refreshes_the_index_unless_it_is_being_read(database: Database) -> None:
+    registered, jobs, files, refusal = database.inside(
+        """
+from django.db import transaction
+from django_pgjobs import Cancel
+from django_pgjobs.models import CronEntry, Job
+from example_project.indexer.jobs import index_file, refresh
+from example_project.indexer.models import Edition
+with transaction.atomic():
+    entry = CronEntry.objects.get(pk="library.refresh")
+    job = entry.run_now(by="ann")
+    answer = [[job.name, job.cron_entry, entry.status]]
+    edition = refresh()
+    answer.append(Job.objects.filter(name=index_file.name, payload__kwargs__edition=edition, state="ready").count())
+    answer.append(Edition.objects.get(pk=edition).files)
+    try:
+        refresh()
+    except Cancel as error:
+        answer.append(str(error).replace(str(edition), "N"))
+    transaction.set_rollback(True)
+"""
+    )
+    assert registered == ["library.refresh", "library.refresh", "on"]
+    assert jobs == files > 100
+    assert refusal == "edition N is being read"
+
+
+@PATIENT
+@pytest.mark.usefixtures("done")
 def test_the_page_finds_names_and_takes_any_question(database: Database) -> None:
     pages = database.inside(
         r"""

@@ -68,7 +68,7 @@ def declare(limits: Any) -> Any:
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
-        (5, "must be a Limit"),
+        (5, r"must be a Limit or a list of them, such as Limit\(5\), not 5"),
         ([5], "must be a Limit"),
         ({"concurrency": 5}, "must be a Limit"),
         ([Limit(1), Limit(2)], "at most one"),
