@@ -20,7 +20,8 @@ WITH picked AS MATERIALIZED (
       AND (e.paused_at IS NULL OR e.paused_until <= statement_timestamp())
       AND (
           e.overlap = 'allow'
-          OR NOT EXISTS (SELECT 1 FROM pgjobs_job AS j WHERE j.cron_entry = e.name AND j.finished_at IS NULL)
+          -- With a limit, for otherwise a plan made while the table was empty reads all of it.
+          OR (SELECT 1 FROM pgjobs_job AS j WHERE j.cron_entry = e.name AND j.finished_at IS NULL LIMIT 1) IS NULL
       )
     FOR NO KEY UPDATE OF e SKIP LOCKED
 ),

@@ -7,7 +7,8 @@ SELECT
     e.broken, e.created_at, e.in_force_since, e.last_fire_at, e.last_job_id, e.next_fire_at, e.paused_until,
     statement_timestamp(),
     e.overlap <> 'allow'
-    AND EXISTS (SELECT 1 FROM pgjobs_job AS j WHERE j.cron_entry = e.name AND j.finished_at IS NULL),
+    -- With a limit, for otherwise a plan made while the table was empty reads all of it.
+    AND (SELECT 1 FROM pgjobs_job AS j WHERE j.cron_entry = e.name AND j.finished_at IS NULL LIMIT 1) IS NOT NULL,
     (SELECT j.finished_at FROM pgjobs_job AS j WHERE j.id = e.last_job_id)
 FROM pgjobs_cron_entry AS e
 WHERE e.missing_since IS NULL

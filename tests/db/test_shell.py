@@ -506,9 +506,9 @@ def test_a_database_that_is_not_there_or_not_migrated(raw: RawDatabase, url: str
 def test_what_the_database_refuses_is_told_in_a_line(raw: RawDatabase) -> None:
     """A role without rights, for instance; also where a subcommand works below Django."""
     raw.query("DROP ROLE IF EXISTS pgjobs_nobody")
-    raw.query("CREATE ROLE pgjobs_nobody LOGIN")
+    raw.query("CREATE ROLE pgjobs_nobody LOGIN PASSWORD 'nobody'")
     base, _, _ = os.environ["DATABASE_URL"].rpartition("/")
-    url = f"postgres://pgjobs_nobody@{base.rpartition('@')[2]}/{connection.settings_dict['NAME']}"
+    url = f"postgres://pgjobs_nobody:nobody@{base.rpartition('@')[2]}/{connection.settings_dict['NAME']}"
     try:
         for words in (["list"], ["stats", "--now"], ["prune"], ["why", "1"]):
             found = run(*words, env={"DATABASE_URL": url})

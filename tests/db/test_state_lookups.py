@@ -149,10 +149,10 @@ def plan_of(found: models.QuerySet[Any]) -> list[dict[str, Any]]:
 @pytest.fixture
 def seeded(raw: RawDatabase) -> None:
     """50,000 jobs: nearly all succeeded, some in each other state; analysed."""
-    register(49_000, queue="past")
     raw.query(
-        "UPDATE pgjobs_job SET outcome = 'succeeded', finished_at = statement_timestamp() - id * interval '1 second' "
-        "WHERE queue = 'past'"
+        "INSERT INTO pgjobs_job (name, payload, queue, outcome, finished_at) "
+        "SELECT 'shop.pay', '{}', 'past', 'succeeded', statement_timestamp() - n * interval '1 second' "
+        "FROM generate_series(1, 49000) AS n"
     )
     make_one_of_each(raw, 100)
     register(100, queue="claimed", priority=1)
