@@ -40,11 +40,14 @@ GATES = {
     **dict.fromkeys(
         (
             "finalise_success",
+            "finalise_success_keyed",
+            "finalise_delete_keyed",
             "finalise_retry",
             "finalise_snooze",
             "finalise_end",
             "mark_ending",
             "park_jobs",
+            "hold_jobs",
             "release_jobs",
             "write_progress",
         ),

@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.chaos.scenes import (
     GIVES_BACK,
+    LEAVES_NO_ROW,
     OWNER,
     RECORDS,
     Program,
@@ -21,7 +22,6 @@ from tests.chaos.scenes import (
     claims,
     claims_and_ends,
     gives_up,
-    leaves_nothing,
     overdue,
     rescues,
     retries,
@@ -113,7 +113,7 @@ def wrong(world: World, programs: dict[str, Program], failed: set[str]) -> list[
 def _judge(world: World, program: Program, change: Change) -> Iterator[str]:
     old, new = change.old, change.new
     if new is None:
-        if program is leaves_nothing:
+        if program in LEAVES_NO_ROW:
             yield from _judge_attempt(old, old, {str(world.claimed.claim_id)})
             if old["outcome"] is not None:
                 yield "a job that had ended was changed"

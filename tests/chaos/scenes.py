@@ -172,6 +172,18 @@ def leaves_nothing(world: World, actor: Actor) -> None:
     forgets(world, actor)
 
 
+def remembers(world: World, actor: Actor) -> None:
+    """The owner records a success, and its result under the job's idempotency key if it has one."""
+    world.answer(actor, len(store.finalise_success(actor, world.end(result="1"), AUTHOR, remember=True)))
+    forgets(world, actor)
+
+
+def leaves_its_result(world: World, actor: Actor) -> None:
+    """The owner ends a job of which nothing is kept but its result under an idempotency key."""
+    world.answer(actor, len(store.finalise_delete(actor, world.end(result="1"), remember=True)))
+    forgets(world, actor)
+
+
 def succeeds_in_its_transaction(world: World, actor: Actor) -> None:
     """The end is part of the transaction of the job's own effects."""
     actor.raw.query("BEGIN")
@@ -199,6 +211,11 @@ def releases(world: World, actor: Actor) -> None:
 def parks(world: World, actor: Actor) -> None:
     """The owner cannot run it."""
     world.answer(actor, len(store.park_jobs(actor, world.end(reason="not known", fingerprint="old"))))
+
+
+def puts_aside(world: World, actor: Actor) -> None:
+    """The owner finds that the job's name is paused."""
+    world.answer(actor, len(store.hold_jobs(actor, world.end(reason="paused by anna"))))
 
 
 def gives_up(world: World, actor: Actor) -> None:
@@ -312,18 +329,29 @@ def deletes_ended(world: World, actor: Actor) -> None:
     world.answer(actor, len(actor.query("DELETE FROM pgjobs_job WHERE finished_at IS NOT NULL RETURNING id")))
 
 
-OWNER = (succeeds, leaves_nothing, succeeds_in_its_transaction, fails, snoozes, releases, parks, gives_up, ends,
-         ends_callback, reports, reads_payload, renews, forgets)  # fmt: skip
+OWNER = (succeeds, remembers, leaves_nothing, leaves_its_result, succeeds_in_its_transaction, fails, snoozes, releases,
+         parks, puts_aside, gives_up, ends, ends_callback, reports, reads_payload, renews, forgets)  # fmt: skip
 OPERATOR = (cancels, retries, abandons, postpones, wants_back)
 RECORDS = (fails, gives_up, ends, rescues)
-GIVES_BACK = (snoozes, releases, parks)
+GIVES_BACK = (snoozes, releases, parks, puts_aside)
+LEAVES_NO_ROW = (leaves_nothing, leaves_its_result)
 
 IDLE_CAST = (claims_and_ends, cancels, retries, abandons, postpones, wants_back, rescues, unparks, deletes_ended)
 LATE_CAST = (succeeds, fails, snoozes, releases, parks, reports, reads_payload, renews)
 CAST: dict[Scene, tuple[Program, ...]] = {
     ready: IDLE_CAST,
     running: (*LATE_CAST, leaves_nothing, succeeds_in_its_transaction, gives_up, ends, *IDLE_CAST),
-    expired: (*LATE_CAST, leaves_nothing, succeeds_in_its_transaction, gives_up, ends, *IDLE_CAST),
+    expired: (
+        *LATE_CAST,
+        remembers,
+        leaves_nothing,
+        leaves_its_result,
+        succeeds_in_its_transaction,
+        puts_aside,
+        gives_up,
+        ends,
+        *IDLE_CAST,
+    ),
     last: (
         succeeds,
         leaves_nothing,
@@ -360,7 +388,8 @@ CAST: dict[Scene, tuple[Program, ...]] = {
 """Who plays in which scene. In its last attempt nobody records that a job may be tried again."""
 
 NEVER_TOGETHER = tuple(
-    frozenset((gives_up, other)) for other in (succeeds, leaves_nothing, succeeds_in_its_transaction, snoozes)
+    frozenset((gives_up, other))
+    for other in (succeeds, remembers, *LEAVES_NO_ROW, succeeds_in_its_transaction, snoozes)
 )
 """I7: a run ends once. Its worker does not mark it and record another end of its body under the same claim.
 

@@ -133,12 +133,15 @@ def test_triples_in_every_order(stage: Stage, scene: Scene, programs: Sequence[P
 
 PROGRAM_OF: dict[str, Program] = {
     "finalise_success": scenes.succeeds,
+    "finalise_success_keyed": scenes.remembers,
     "finalise_delete": scenes.leaves_nothing,
+    "finalise_delete_keyed": scenes.leaves_its_result,
     "finalise_retry": scenes.fails,
     "finalise_snooze": scenes.snoozes,
     "finalise_end": scenes.ends,
     "mark_ending": scenes.gives_up,
     "park_jobs": scenes.parks,
+    "hold_jobs": scenes.puts_aside,
     "release_jobs": scenes.releases,
     "write_progress": scenes.reports,
     "read_payload": scenes.reads_payload,
@@ -172,7 +175,9 @@ def test_without_a_line_of_a_fence_some_order_does_harm(
 
 @pytest.mark.parametrize(
     ("name", "line"),
-    lines_of("cancel_requested_at IS NULL", ("finalise_retry", "finalise_snooze", "park_jobs", "release_jobs")),
+    lines_of(
+        "cancel_requested_at IS NULL", ("finalise_retry", "finalise_snooze", "park_jobs", "hold_jobs", "release_jobs")
+    ),
     ids=line_id,
 )
 def test_without_its_guard_a_job_to_be_cancelled_would_go_back(
