@@ -32,8 +32,8 @@ REPLACED = 2
 
 HEIR: dict[str, Any] = {"claiming": {"do": "wait"}}
 
-UNREACHED = {"spawned", "rescuing", "rescued"}
-"""Points where a supervisor has nothing: at its start, and when it rescues others."""
+UNREACHED = {"spawned", "rescuing", "rescued", "firing", "fired"}
+"""Points where a supervisor has nothing of its own: its start, the rescue of others, fires (``test_faults_cron``)."""
 
 RARE = {"settling", "releasing", "released"}
 """Points that are reached when an executor dies, or a job is to be handed back."""
