@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,6 +102,11 @@ PLACES: dict[str, Place] = {
 }
 
 
+LETHAL = frozenset({"kill", "kill_both", "exit"})
+
+_dying = threading.Lock()
+
+
 @dataclass
 class Point:
     """One armed point."""
@@ -114,6 +120,11 @@ class Point:
 
     def reach(self) -> None:
         """Strike if this is the time."""
+        # A process dies of one point: another thread's, whose turn is taken and not told, would never strike again.
+        with _dying if self.do in LETHAL else nullcontext():
+            self._reach()
+
+    def _reach(self) -> None:
         with self.lock:
             self.seen += 1
             due = self.seen >= self.after and self._take_a_turn()
