@@ -54,7 +54,7 @@ class InlineWorker:
         self.keeper = Keeper(
             lambda: worker.connect("keep"),
             self,
-            held=lambda: list(self.held.copy().items()),
+            held=lambda _until: list(self.held.copy().items()),
             check_ins=lambda: dict.fromkeys(self.held.copy().values(), 1e9),
             facts=lambda: worker.facts("running", len(self.held), self.ended),
             lease_seconds=worker.conf.lease_seconds,

@@ -24,6 +24,9 @@ FLAGS_SECONDS = 0.75
 PAUSES_SECONDS = 0.5
 """How often flags and pauses are read: whoever pauses or cancels is obeyed within a second, notified of it or not."""
 
+YOUNG_SECONDS = 0.1
+"""Of jobs claimed so recently no flags are read: most are short and will have ended by the time of the answer."""
+
 LEAST_RETRY_SECONDS = 0.25
 
 
@@ -41,7 +44,7 @@ class Keeper(Loop):
         connect: Connect,
         inbox: Posts,
         *,
-        held: Callable[[], list[tuple[int, str]]],
+        held: Callable[[float], list[tuple[int, str]]],
         check_ins: Callable[[], dict[str, float]],
         facts: Callable[[], dict[str, object]],
         lease_seconds: float,
@@ -106,7 +109,7 @@ class Keeper(Loop):
         self.inbox.post("renewed", asked_at, renewed)
 
     def _read_flags(self, db: WorkerConnection) -> None:
-        fences = self.held()
+        fences = self.held(clock.monotonic() - YOUNG_SECONDS)
         if not fences:
             return
         asked_at = clock.monotonic()

@@ -6,6 +6,7 @@ answer about an earlier dispatch cannot be taken for one about a later.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -153,9 +154,13 @@ class Table:
         """Return the earliest instant at which one of the claims held is trusted no more."""
         return min((claim.trusted_until for claim in self.claims.values()), default=at_most)
 
-    def fences(self) -> list[tuple[int, str]]:
-        """Return (id, claim_id) of every job held; may be called from another thread."""
-        return [(job_id, run.claim.claim_id) for job_id, run in self.held.copy().items()]
+    def fences(self, until: float = math.inf) -> list[tuple[int, str]]:
+        """Return (id, claim_id) of the jobs held that have not ended and were claimed by then; called by any thread."""
+        return [
+            (job_id, run.claim.claim_id)
+            for job_id, run in self.held.copy().items()
+            if run.state != ENDING and run.claim.asked_at <= until
+        ]
 
     def check_ins(self) -> dict[str, float]:
         """Return claim_id → seconds until others shall look at it; may be called from another thread.

@@ -66,6 +66,7 @@ class Stage:
         self.server = Server(self.time)
         self.heard = Heard()
         self.claims: dict[str, float] = {"a": 60.0}
+        self.asked_for: list[float] = []
         monkeypatch.setattr(clock, "monotonic", self.time)
         monkeypatch.setattr(store, "renew_claims", self.server.does("renew", {"a"}))
         monkeypatch.setattr(store, "read_flags", self.server.does("flags", []))
@@ -78,7 +79,7 @@ class Stage:
         keeper = Keeper(
             lambda: self.server,  # type: ignore[arg-type, return-value]
             self.heard,
-            held=lambda: [(1, claim) for claim in self.claims],
+            held=self.held,
             check_ins=lambda: self.claims,
             facts=dict,
             lease_seconds=lease,
@@ -98,6 +99,10 @@ class Stage:
         keeper.run()
         return keeper
 
+    def held(self, until: float) -> list[tuple[int, str]]:
+        self.asked_for.append(self.time.now - until)
+        return [(1, claim) for claim in self.claims]
+
 
 @pytest.fixture
 def keeping(monkeypatch: pytest.MonkeyPatch) -> Stage:
@@ -115,6 +120,12 @@ def test_leases_are_renewed_each_period_and_flags_read_each_second(keeping: Stag
     assert gaps(keeping.server.when("beat")) == [10.0, 10.0, 10.0]
     assert max(gaps(keeping.server.when("flags"))) < 1.0
     assert keeping.server.asked[0] == ("renew", 1000.0)
+
+
+def test_a_job_too_young_for_one_look_is_looked_at_within_a_second(keeping: Stage) -> None:
+    """However soon after its claim it is cancelled."""
+    keeping.run(10)
+    assert 0 < max(keeping.asked_for) + max(gaps(keeping.server.when("flags"))) < 0.9
 
 
 @pytest.mark.parametrize(("renew", "pause"), [(10.0, 2.5), (0.4, 0.25), (0.1, 0.1)])

@@ -7,7 +7,7 @@ import pytest
 from django_pgjobs import clock
 from django_pgjobs.attempt import ON_ABANDON
 from django_pgjobs.conf import get_conf
-from django_pgjobs.worker.runs import ALLOWANCE_SECONDS, ERROR_CHARS, FRESH_SECONDS, NEVER_SECONDS, Table
+from django_pgjobs.worker.runs import ALLOWANCE_SECONDS, ENDING, ERROR_CHARS, FRESH_SECONDS, NEVER_SECONDS, Table
 from tests.unit.worker_fakes import claimed, run_of
 
 
@@ -19,6 +19,15 @@ def test_a_claim_is_left_with_its_last_job() -> None:
     assert table.strike([one]) == []
     assert table.strike([two]) == ["a"]
     assert (table.held, table.claims) == ({}, {})
+
+
+def test_flags_are_read_of_what_has_not_ended_and_is_not_too_young() -> None:
+    """At full speed nearly all that is held has ended by the time of the answer."""
+    table = Table()
+    table.adopt("a", 5.0, [claimed(1), claimed(2)])[1].state = ENDING
+    table.adopt("b", 6.0, [claimed(3)])
+    assert table.fences(5.0) == [(1, "a")]
+    assert table.fences(6.0) == [(1, "a"), (3, "b")]
 
 
 def test_striking_an_earlier_run_of_a_job_leaves_the_later_one() -> None:
