@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import time
+import traceback
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -141,8 +142,10 @@ def _line(name: str, plan: Plan) -> dict[str, Any]:
     module = lines.line(name)
     try:
         return {"title": module.TITLE, **module.measure(plan).as_json()}
-    except BenchmarkError as error:
-        return {"title": module.TITLE, "failed": str(error)}
+    except Exception as error:
+        # Whatever it was: what took half an hour to measure before it is not lost for it.
+        failed = str(error) if isinstance(error, BenchmarkError) else traceback.format_exc()
+        return {"title": module.TITLE, "failed": failed}
 
 
 def _peer(name: str, plan: Plan) -> dict[str, Any]:
@@ -150,8 +153,9 @@ def _peer(name: str, plan: Plan) -> dict[str, Any]:
 
     try:
         return race(PEERS[name], plan)
-    except (NotInstallable, BenchmarkError) as error:
-        return {"name": PEERS[name].name, "skipped": str(error)}
+    except Exception as error:
+        known = isinstance(error, NotInstallable | BenchmarkError)
+        return {"name": PEERS[name].name, "skipped": str(error) if known else traceback.format_exc()}
 
 
 def _keep(found: dict[str, Any], options: argparse.Namespace) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import connection, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
+from psycopg.errors import DeadlockDetected
 
 from benchmarks import jobs
 
 PAYLOAD = '{"args": [], "kwargs": {"text": "' + "x" * 116 + '"}}'
 """150 bytes of JSON."""
+
+
+CLEAR_TRIES = 10
 
 
 def empty(alias: str = "default") -> None:
@@ -19,9 +23,16 @@ def empty(alias: str = "default") -> None:
 
 
 def clear_jobs() -> None:
-    """Empty the tables of jobs while a worker runs."""
-    with connection.cursor() as cursor:
-        cursor.execute("TRUNCATE pgjobs_job, pgjobs_claim, pgjobs_attempt")
+    """Empty the tables of jobs while a worker runs, whose statements may lock them in another order."""
+    for tries_left in range(CLEAR_TRIES - 1, -1, -1):
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("TRUNCATE pgjobs_job, pgjobs_claim, pgjobs_attempt")
+        except OperationalError as error:
+            if not (isinstance(error.__cause__, DeadlockDetected) and tries_left):
+                raise
+        else:
+            return
 
 
 def fill(count: int) -> None:
