@@ -23,10 +23,14 @@ gone AS (
 ),
 stored AS (
     INSERT INTO pgjobs_stored_result (name, key, job_id, result, stored_at)
-    SELECT name, idempotency_key, id, result, statement_timestamp()
-    FROM gone
-    WHERE succeeded AND idempotency_key IS NOT NULL
-    ORDER BY name, idempotency_key, id
+    SELECT r.name, r.idempotency_key, r.id, r.result, statement_timestamp()
+    FROM gone AS r
+    WHERE r.succeeded AND r.idempotency_key IS NOT NULL
+      -- One that somebody deletes and has not committed is seen here; the conflict with it would be waited for.
+      AND NOT EXISTS (
+          SELECT FROM pgjobs_stored_result AS s WHERE s.name = r.name AND s.key = r.idempotency_key
+      )
+    ORDER BY r.name, r.idempotency_key, r.id
     ON CONFLICT DO NOTHING
 ),
 history AS (

@@ -241,6 +241,22 @@ def test_two_workers_that_end_jobs_of_the_same_keys_meet_in_no_deadlock(
     assert stored() == {"a": 1, "b": 0}
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "deleted"])
+def test_a_result_that_somebody_deletes_holds_up_no_end(raw: RawDatabase, other: RawDatabase, *, kept: bool) -> None:
+    """Row C23: his transaction may be open for long; the ends beside this one do not wait for it either."""
+    ends = keyed(raw, "k", None)
+    StoredResult.objects.create(name=quiet.name, key="k", job_id=1, result="old")
+    other.query("DELETE FROM pgjobs_stored_result")
+    raw.query("SET statement_timeout = '2s'")
+    if kept:
+        done = store.finalise_success(raw, ends, AUTHOR, remember=True)
+    else:
+        done = store.finalise_delete(raw, ends, remember=True)
+    assert sorted(done) == sorted(end.id for end in ends)
+    other.commit()
+    assert stored() == {}
+
+
 def test_what_is_deleted_at_its_end_leaves_its_result(raw: RawDatabase) -> None:
     """Row C23, at retention 0: a success does, an abandoned job not."""
     ends = keyed(raw, "a", "b", None)
