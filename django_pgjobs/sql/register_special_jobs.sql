@@ -29,7 +29,7 @@ windows AS (
         id
     FROM given
     WHERE seconds IS NOT NULL
-    ORDER BY queue, key, position
+    ORDER BY queue COLLATE "C", key COLLATE "C", position
     ON CONFLICT DO NOTHING
     RETURNING job_id
 ),
@@ -44,7 +44,7 @@ inserted AS (
         cron_entry, fire_at
     FROM given
     WHERE seconds IS NULL OR id IN (SELECT job_id FROM windows)
-    ORDER BY queue, unique_key, position
+    ORDER BY queue COLLATE "C", unique_key COLLATE "C", position
     ON CONFLICT (queue, unique_key) WHERE unique_key IS NOT NULL AND finished_at IS NULL DO NOTHING
     RETURNING id, run_at, created_at
 )

@@ -161,7 +161,8 @@ def register_special_jobs(using: str, new: Sequence[NewJob]) -> list[Registered 
     """Insert many jobs of which some have what few jobs have; wake nobody.
 
     Answers in input order, with None where a key is taken, by a job of the same call included. Keys are inserted in
-    sorted order, so that callers who do this at the same time wait for each other and never in a circle.
+    the order of their code points, in each statement those of windows first: callers who do this at the same time wait
+    for each other and never in a circle, but for keys of both kinds in more than one statement.
     """
     stored: list[Registered | None] = [None] * len(new)
     order = list(range(len(new)))

@@ -421,6 +421,17 @@ def test_batches_whose_keys_cross_meet_in_no_deadlock(background: Background) ->
     assert Job.objects.count() == 300
 
 
+def test_the_database_sorts_keys_as_the_client_does(raw: RawDatabase) -> None:
+    """By code points, however it sorts by itself: of a batch in several statements both have a part in the order."""
+    explaining = Explaining(raw, set())
+    explaining.fetch("register_special_jobs", {"jobs": "[]"})
+    sorts = [node["Sort Key"] for node in nodes(explaining.plan) if node["Node Type"] == "Sort"]
+    assert len(sorts) == 2
+    for queue, key, _ in sorts:
+        assert queue.endswith('queue COLLATE "C"')
+        assert key.endswith('key COLLATE "C"')
+
+
 # Patterns
 
 
