@@ -299,7 +299,8 @@ class Crew:
         if child.pidfd is not None:
             self._forget(child.pidfd)
         self.children.remove(child)
-        self.untold.died(child, by_itself=was not in OURS and status != 0)
+        left = was == DRAINING and status == 0
+        self.untold.died(child, by_itself=was not in OURS and not left)
         # Before its jobs are released: a statement of a killed process goes on in its backend, and would commit.
         self.acker.terminate(child.application_name)
         now = clock.monotonic()

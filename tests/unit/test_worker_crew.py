@@ -16,7 +16,7 @@ from django_pgjobs.worker.children import DRAINING, KILLED, READY, STARTING, TER
 from django_pgjobs.worker.crew import DEAF_SECONDS, SHORT_LIFE_SECONDS, SHORT_LIVES, Crew
 from django_pgjobs.worker.recycling import Recycling
 from django_pgjobs.worker.runs import Table
-from django_pgjobs.worker.untold import Event
+from django_pgjobs.worker.untold import MOST_DEATHS, Event
 from tests.unit.worker_fakes import child_of, end_of, run_of
 
 HELLO = {"protocol": channel.PROTOCOL, "version": __version__, "identity": ["it"], "listens": True, "jobs": 1, "rss": 0}
@@ -247,6 +247,34 @@ def test_what_an_executor_had_not_told_when_it_died_is_told_by_another(crew: Cre
     assert [items for _, _, items in end_of(two).sent] == [events(2)()]
     crew._on_message(two, [channel.TOLD, 3])
     assert not two.telling
+
+
+@pytest.mark.parametrize("status", [9, 0])
+def test_a_receiver_that_ends_its_process_does_so_a_few_times_whatever_the_status(
+    crew: Crew, mortal: None, status: int
+) -> None:
+    """C59: no executor that was not told to leave exits 0 for a reason of its own."""
+    crew.processes = 1
+    booted(crew, 1)
+    crew.tell(events(1))
+    for _ in range(MOST_DEATHS):
+        [child] = crew.children
+        assert child.telling
+        exits(child, status)
+        crew.tick(1.0)
+        [successor] = crew.children
+        crew._on_message(successor, [channel.READY, HELLO])
+    assert not successor.telling
+
+
+def test_an_executor_that_was_told_to_leave_says_nothing_of_what_it_was_telling(crew: Crew, mortal: None) -> None:
+    """C59: its receivers were slow, and another goes on with them."""
+    one, two, _ = booted(crew)
+    crew.tell(events(1))
+    one.state = DRAINING
+    exits(one, 0)
+    crew.tick(1.0)
+    assert [batch.deaths for batch in two.telling.values()] == [0]
 
 
 def test_in_a_drain_the_last_that_listens_stays_until_nothing_is_left_to_be_told(crew: Crew) -> None:
