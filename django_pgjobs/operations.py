@@ -1,7 +1,7 @@
 """Migration operations of this package.
 
-``SetStorageParameters`` is reversible, asks the routers like any other operation, and does nothing on a database
-that is not PostgreSQL.
+Each is reversible, asks the routers like any other operation, and does nothing on a database that is not PostgreSQL.
+``BuildIndex`` and ``BuildUniqueConstraint`` need a migration with ``atomic = False``; when it failed, run it again.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from django.db.migrations import AddConstraint, AddIndex
 from django.db.migrations.operations.base import Operation
 
 
@@ -71,3 +72,49 @@ class SetStorageParameters(Operation):
             alter = f"ALTER INDEX {index} {verb} ({', '.join(map(word, self.index_parameters.items()))})"
             # Forwards, an index of a model created in the same migration is itself still to be made by deferred SQL.
             schema_editor.deferred_sql.append(alter) if verb == "SET" else schema_editor.execute(alter)
+
+
+class BuildIndex(AddIndex):
+    """Add an index while others read and write the table.
+
+    It waits for the transactions that are open; whoever reads or writes waits for neither.
+    """
+
+    atomic = False
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        """Build the index, in place of what a build that failed has left."""
+        model = to_state.apps.get_model(app_label, self.model_name)
+        if self.allow_migrate_model(schema_editor.connection.alias, model):
+            schema_editor.remove_index(model, self.index, concurrently=True)
+            schema_editor.add_index(model, self.index, concurrently=True)
+
+    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        """Drop the index."""
+        model = from_state.apps.get_model(app_label, self.model_name)
+        if self.allow_migrate_model(schema_editor.connection.alias, model):
+            schema_editor.remove_index(model, self.index, concurrently=True)
+
+
+class BuildUniqueConstraint(AddConstraint):
+    """Add a ``UniqueConstraint`` that has a condition, and so is a unique index, as ``BuildIndex`` adds an index."""
+
+    atomic = False
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        """Build the unique index, in place of what a build that failed has left."""
+        model = to_state.apps.get_model(app_label, self.model_name)
+        if self.allow_migrate_model(schema_editor.connection.alias, model):
+            self._drop(schema_editor)
+            create: Any = self.constraint.create_sql(model, schema_editor)
+            create.template = create.template.replace("UNIQUE INDEX", "UNIQUE INDEX CONCURRENTLY", 1)
+            schema_editor.execute(create, params=None)
+
+    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        """Drop the unique index."""
+        model = from_state.apps.get_model(app_label, self.model_name)
+        if self.allow_migrate_model(schema_editor.connection.alias, model):
+            self._drop(schema_editor)
+
+    def _drop(self, schema_editor: Any) -> None:
+        schema_editor.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {schema_editor.quote_name(self.constraint.name)}")

@@ -181,6 +181,19 @@ class Migration(migrations.Migration):
                 "required_db_vendor": "postgresql",
             },
         ),
+        migrations.AddIndex(
+            model_name="admission",
+            index=models.Index(fields=["expires_at"], name="pgjobs_admission_end"),
+        ),
+        migrations.AddIndex(
+            model_name="keywindow",
+            index=models.Index(fields=["ends_at"], name="pgjobs_key_window_end"),
+        ),
+        migrations.AddIndex(
+            model_name="storedresult",
+            index=models.Index(fields=["stored_at"], name="pgjobs_stored_result_age"),
+        ),
+        # Each column locks the table of jobs, until the end of this migration: nothing that takes time may follow.
         migrations.AddField(
             model_name="job",
             name="cron_entry",
@@ -242,58 +255,6 @@ class Migration(migrations.Migration):
                 ),
                 verbose_name="state",
             ),
-        ),
-        migrations.AddIndex(
-            model_name="job",
-            index=models.Index(
-                condition=models.Q(("hold", "limited")),
-                fields=["queue", "name", "limit_key", "priority", "run_at", "id"],
-                name="pgjobs_job_limited",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="job",
-            index=models.Index(
-                condition=models.Q(("finished_at__isnull", True), ("hold__isnull", True), ("limit_key__isnull", False)),
-                fields=["name", "limit_key", "queue"],
-                name="pgjobs_job_admitted",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="job",
-            index=models.Index(
-                condition=models.Q(("cron_entry__isnull", False), ("finished_at__isnull", True)),
-                fields=["cron_entry"],
-                name="pgjobs_job_cron",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="job",
-            index=models.Index(
-                condition=models.Q(("finished_at__isnull", True), ("hold__isnull", False)),
-                fields=["queue", "hold", "run_at", "id"],
-                name="pgjobs_job_held_order",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="job",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("finished_at__isnull", True), ("unique_key__isnull", False)),
-                fields=("queue", "unique_key"),
-                name="pgjobs_job_unique_key",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="admission",
-            index=models.Index(fields=["expires_at"], name="pgjobs_admission_end"),
-        ),
-        migrations.AddIndex(
-            model_name="keywindow",
-            index=models.Index(fields=["ends_at"], name="pgjobs_key_window_end"),
-        ),
-        migrations.AddIndex(
-            model_name="storedresult",
-            index=models.Index(fields=["stored_at"], name="pgjobs_stored_result_age"),
         ),
         # With 50 one claim in ten found no room on its page: docs/adr/0019.
         SetStorageParameters("Job", {"fillfactor": 45}, former={"fillfactor": 50}),

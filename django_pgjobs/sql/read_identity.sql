@@ -1,13 +1,13 @@
 -- read_identity: which database, and which table in it, this connection sees.
 -- Fence: none (reads).
--- Rows: 1; the table is null when it has not been migrated, or not as far as this code needs: its newest column tells.
+-- Rows: 1; the table is null when it has not been migrated, or not as far as this code needs: the index built last tells.
 -- Clock: none.
 SELECT
     (SELECT system_identifier FROM pg_control_system())::text,
     (SELECT oid FROM pg_database WHERE datname = current_database())::bigint,
     (
-        SELECT attrelid FROM pg_attribute
-        WHERE attrelid = to_regclass('pgjobs_job') AND attname = 'unique_key' AND NOT attisdropped
+        SELECT indrelid FROM pg_index
+        WHERE indrelid = to_regclass('pgjobs_job') AND indexrelid = to_regclass('pgjobs_job_unique_key') AND indisvalid
     )::bigint,
     pg_backend_pid(),
     current_setting('max_connections')::integer

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import StringIO
 from typing import Any
 
+import psycopg
 import pytest
 from django.apps import apps
 from django.core.management import call_command
-from django.db import connection, connections
+from django.db import IntegrityError, connection, connections
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
@@ -18,9 +19,14 @@ from django.test import override_settings
 from django_pgjobs import store
 from django_pgjobs.models import Job
 from django_pgjobs.operations import SetStorageParameters
-from tests.plugins.fix_db import TABLES, claim, register
+from tests.plugins.fix_db import TABLES, Background, RawDatabase, claim, register, wait_until
 
 FIRST = "0001_initial"
+COLUMNS = "0003_schedules_limits_keys"
+PLAIN = "INSERT INTO pgjobs_job (name, payload) VALUES ('shop.jobs.charge', '[]')"
+WITH_KEY = (
+    "INSERT INTO pgjobs_job (name, payload, unique_key) VALUES ('shop.jobs.charge', '[]', 'order:1') RETURNING id"
+)
 
 
 class RefuseJobs:
@@ -96,10 +102,11 @@ def test_every_step_back_and_forth_works_on_a_filled_table(migrated: None) -> No
 
 
 def test_older_tables_are_told_from_ours(migrated: None) -> None:
-    """A worker that is started before its migration waits for it, instead of failing at every claim."""
+    """A worker that is started before its migration waits for the last one, instead of failing at every claim."""
     assert store.read_identity(store.on("default")).table is not None
-    migrate("pgjobs", "0002_leader_term")
-    assert store.read_identity(store.on("default")).table is None
+    for name in (COLUMNS, "0002_leader_term"):
+        migrate("pgjobs", name)
+        assert store.read_identity(store.on("default")).table is None
     # What registers goes on with plain jobs meanwhile.
     assert len(register()) == 1
 
@@ -113,6 +120,57 @@ def test_no_later_migration_rewrites_the_job_table(migrated: None) -> None:
     for name in later():
         migrate("pgjobs", name)
         assert relfilenode() == before, name
+
+
+def test_who_reads_and_writes_jobs_does_not_wait_while_an_index_is_built(
+    migrated: None, db_connection: Callable[..., RawDatabase], background: Background
+) -> None:
+    """Each build is held up by a transaction that is open; nobody else is held up by the build."""
+    writer, other, watch = db_connection(autocommit=False), db_connection(), db_connection()
+    other.query("SET lock_timeout = '200ms'")
+    migrate("pgjobs", COLUMNS)
+    built = []
+
+    def work_meanwhile(builder: int) -> None:
+        asked = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
+        try:
+            wait_until(lambda: watch.value(asked, [builder]), 10, "the build waits for the open transaction")
+            other.query(PLAIN)
+            assert other.value("SELECT count(*) FROM pgjobs_job") >= 1
+        finally:
+            writer.rollback()
+
+    def held_up(execute: Callable[..., Any], text: Any, params: Any, many: bool, context: Any) -> Any:
+        if not str(text).startswith("CREATE"):
+            return execute(text, params, many, context)
+        writer.query(PLAIN)
+        working = background(work_meanwhile, context["connection"].connection.info.backend_pid)
+        try:
+            return execute(text, params, many, context)
+        finally:
+            working.result()
+            built.append(text)
+
+    with connection.execute_wrapper(held_up):
+        migrate("pgjobs")
+    assert len(built) == 5
+
+
+def test_a_build_that_failed_is_made_good_by_the_next(migrated: None, raw: RawDatabase) -> None:
+    """What is left of it is an index that nobody may use, and that has the name."""
+    valid = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('pgjobs_job_unique_key')"
+    migrate("pgjobs", COLUMNS)
+    one, other = raw.value(WITH_KEY), raw.value(WITH_KEY)
+    with pytest.raises(IntegrityError):
+        migrate("pgjobs")
+    assert raw.query(valid) == [(False,)]
+    assert store.read_identity(store.on("default")).table is None
+    raw.query("DELETE FROM pgjobs_job WHERE id = %s", [other])
+    migrate("pgjobs")
+    assert raw.query(valid) == [(True,)]
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        raw.query(WITH_KEY)
+    assert Job.objects.get().pk == one
 
 
 def test_the_generated_column_is_as_it_was_frozen(committed: None) -> None:
