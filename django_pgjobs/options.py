@@ -221,14 +221,16 @@ def check_allowed_queue(queue: str, allowed: tuple[str, ...] | None) -> None:
 
 
 def check_run_at(value: object) -> datetime:
-    """Return an aware instant; a naive one is the project's local time, and only where ``USE_TZ`` is off."""
+    """Return the instant in UTC; a naive one is the project's local time, and only where ``USE_TZ`` is off."""
     if not isinstance(value, datetime):
         raise InvalidOption(f"run_at must be a datetime, not {value!r}")
-    if timezone.is_aware(value):
-        return value
-    if settings.USE_TZ:
+    if settings.USE_TZ and timezone.is_naive(value):
         raise InvalidOption(f"run_at must be an aware datetime, as USE_TZ is on; {value!r} has no time zone")
-    return timezone.make_aware(value)
+    # In its own zone the second pass of a repeated hour equals the first, and becomes it when nothing is added.
+    try:
+        return (value if timezone.is_aware(value) else timezone.make_aware(value)).astimezone(UTC)
+    except OverflowError:
+        raise InvalidOption(f"run_at must be in the years 1 to 9999 of UTC, not {value!r}") from None
 
 
 def check_flag(option: str, value: object) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ COPY_LINES = 500
 
 
 class NewJob(NamedTuple):
-    """What a registration writes. ``payload`` and ``headers`` are JSON text, durations seconds.
+    """What a registration writes. ``payload`` and ``headers`` are JSON text, durations seconds, ``run_at`` is in UTC.
 
     ``window_seconds`` goes with the scope ``window``; ``on_conflict`` is not written: it says what the caller does when
     the key is taken.
@@ -232,7 +232,7 @@ def _copy(using: str, new: Sequence[NewJob], statement: str, more: Callable[[New
                 # Most have nothing of their own but their arguments: the rest of the line is that of the one before.
                 if job.name is not name or _around_payload(job) != before:
                     name, before = job.name, _around_payload(job)
-                    head, tail = _around(job, now)
+                    head, tail = _around(job, now.replace(tzinfo=UTC))
                     tail += more(job)
                 lines.append(f"{job_id}{head}{_copied(job.payload)}{tail}\n")
             copy.write("".join(lines))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
+from zoneinfo import ZoneInfo
 
 import psycopg
 import pytest
@@ -23,7 +24,7 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgjobs import BoundJob, JobContext, JobDefinition, job, register_many, registration, store
+from django_pgjobs import BoundJob, JobContext, JobDefinition, Limit, job, register_many, registration, store
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.jobs import aregister_many
 from django_pgjobs.models import Job
@@ -61,6 +62,10 @@ def say(user_id: object, *, how: str = "") -> str:
     if how == "fail":
         raise LookupError
     return how
+
+
+@job(limits=Limit(5))
+def limited(user_id: int) -> None: ...
 
 
 @job
@@ -365,6 +370,38 @@ def test_a_row_is_positional_or_keyword_arguments(count: int) -> None:
     assert [job_.payload for job_ in found] == expected
     assert {(job_.priority, job_.queue, job_.max_attempts) for job_ in found} == {(3, "default", 5)}
     assert all(timedelta(seconds=59) < job_.run_at - job_.created_at < timedelta(seconds=61) for job_ in found)
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+@pytest.mark.parametrize(("declared", "count"), [(pay, 2), (pay, 1000), (limited, 2)])
+def test_both_passes_of_a_repeated_hour_are_kept(declared: JobDefinition[..., Any], count: int) -> None:
+    """Row A22: an instant is the same by every way of registering."""
+    first = datetime(2030, 10, 27, 2, 30, tzinfo=BERLIN)
+    starts = [first, first.replace(fold=1)] * (count // 2)
+    ids = register_many([declared.using(run_at=when).bind(1) for when in starts])
+    found = Job.objects.in_bulk(ids)
+    hours = [as_django_reads(datetime(2030, 10, 27, hour, 30, tzinfo=UTC)) for hour in (0, 1)]
+    assert [found[pk].run_at for pk in ids] == hours * (count // 2)
+
+
+@pytest.mark.parametrize(("declared", "count"), [(pay, 12), (pay, 1200), (limited, 12)])
+@override_settings(USE_TZ=False, TIME_ZONE="Europe/Berlin")
+def test_a_delay_over_a_change_of_clocks_is_as_long_as_it_was_said(
+    declared: JobDefinition[..., Any], count: int
+) -> None:
+    """Row A22. Of twelve months ahead some have another offset than today."""
+    delays = [float(timedelta(days=30 * month).total_seconds()) for month in range(1, 13)] * (count // 12)
+    ids = register_many([declared.using(delay=delay).bind(1) for delay in delays])
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT extract(epoch FROM run_at)::float8 - extract(epoch FROM created_at)::float8"
+            " FROM pgjobs_job WHERE id = ANY (%s) ORDER BY id",
+            [ids],
+        )
+        found = [row[0] for row in cursor.fetchall()]
+    assert found == [pytest.approx(delay, abs=60) for delay in delays]
 
 
 @pytest.mark.parametrize("count", [2, 600])
