@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.db import DatabaseError, connections, router
+from django.db import Error, connections, router
 from django.db.models.base import ModelState
 from django.db.models.signals import ModelSignal, post_init, pre_init
 from django.utils import timezone
@@ -86,7 +86,8 @@ def register_one(row: Row) -> Job:
         stored = _insert(connection.alias, new, notify=notify)
     if isinstance(stored, int):
         return _existing(connection.alias, new, stored)
-    _after_notifying(connection, pairs, row.plan.conf, begun, notified=notify)
+    # A window is taken by a statement that wakes nobody.
+    _wake(connection, pairs, row.plan.conf, begun, notify=notify, notified=new.window_seconds is None)
     registered = _job(
         connection.alias, new, {"id": stored.id, "run_at": stored.run_at, "created_at": stored.created_at}
     )
@@ -122,23 +123,21 @@ def register_all(rows: Iterable[Row], database: str | None, conf: Conf) -> list[
     pairs, begun = store.wakes(new, limited=batch.limited), monotonic()
     notify = _shall_notify(connection, pairs, conf, begun)
     with gates.passing(connection, conf, (job.queue for job in new)):
-        ids, fresh = _insert_all(connection.alias, batch, notify=notify)
+        ids, fresh = _insert_all(connection.alias, batch)
     if fresh is not None:
         pairs = {new[at].wakes for at in fresh}
-    _after_notifying(connection, pairs, conf, begun, notified=notify)
+    _wake(connection, pairs, conf, begun, notify=notify, notified=False)
     for at, definition in enumerate(batch.senders):
         if fresh is None or at in fresh:
             job_registered.send_robust(sender=definition, job=_deferred_job(connection.alias, new[at], ids[at]))
     return ids
 
 
-def _insert_all(alias: str, batch: Batch, *, notify: bool) -> tuple[list[int], Collection[int] | None]:
+def _insert_all(alias: str, batch: Batch) -> tuple[list[int], Collection[int] | None]:
     """Insert a batch: the ids, and the places of those that are new, None for all."""
     if not batch.special:
-        return store.register_jobs(alias, batch.new, notify=notify, limited=batch.limited), None
+        return store.register_jobs(alias, batch.new, limited=batch.limited), None
     ids, fresh = insert_all(alias, batch.new)
-    if notify and fresh:
-        store.notify_queues(store.on(alias), {batch.new[at].wakes for at in fresh})
     return ids, frozenset(fresh)
 
 
@@ -335,25 +334,39 @@ def _notified_before(connection: BaseDatabaseWrapper, pairs: Iterable[Pair], ins
     return [pair for pair in pairs if _notified.get((alias, *pair), -math.inf) < instant]
 
 
-def _after_notifying(
-    connection: BaseDatabaseWrapper, pairs: Iterable[Pair], conf: Conf, begun: float, *, notified: bool
+def _wake(
+    connection: BaseDatabaseWrapper, pairs: Iterable[Pair], conf: Conf, begun: float, *, notify: bool, notified: bool
 ) -> None:
-    """Note what was notified of by a statement that began at ``begun``, or make up for a silence that was too long.
+    """Notify of an insert that began at ``begun``, if ``notify`` and it has not done so itself (``notified``).
 
-    A worker may hear of the last notification before its producer knows that it is committed, and looks again
-    ``SILENT_SECONDS`` later. Who was held up meanwhile has committed behind that look, and is told of now.
+    Note that, or make up for a silence that was too long: a worker may hear of the last notification before its
+    producer knows that it is committed, and looks again ``SILENT_SECONDS`` later. Who was held up meanwhile has
+    committed behind that look, and is told of now.
     """
+    if notify and not notified and not _notify(connection, pairs):
+        return
     if _in_transaction(connection):
         return
-    if notified:
+    if notify:
         _notified.update(dict.fromkeys([(connection.alias, *pair) for pair in pairs], begun))
-    elif conf.notify and (late := _notified_before(connection, pairs, (now := monotonic()) - SILENT_SECONDS)):
-        try:
-            store.notify_queues(store.on(connection.alias), late)
-        except DatabaseError as error:
-            logger.warning("registered, and workers will see it when they look: %s", " ".join(str(error).split()))
-        else:
-            _notified.update(dict.fromkeys([(connection.alias, *pair) for pair in late], now))
+    elif (
+        conf.notify
+        and (late := _notified_before(connection, pairs, (now := monotonic()) - SILENT_SECONDS))
+        and _notify(connection, late)
+    ):
+        _notified.update(dict.fromkeys([(connection.alias, *pair) for pair in late], now))
+
+
+def _notify(connection: BaseDatabaseWrapper, pairs: Iterable[Pair]) -> bool:
+    """Notify in a statement of its own and return True; raises in a transaction only, as outside all is stored."""
+    try:
+        store.notify_queues(store.on(connection.alias), pairs)
+    except Error as error:
+        if _in_transaction(connection):
+            raise
+        logger.warning("registered, and workers will see it when they look: %s", " ".join(str(error).split()))
+        return False
+    return True
 
 
 def _in_transaction(connection: BaseDatabaseWrapper) -> bool:

@@ -93,13 +93,11 @@ def register_job(using: str, new: NewJob, *, notify: bool) -> Registered:
 def register_special(using: str, new: NewJob, *, notify: bool) -> Registered | None:
     """Insert one job that has what few have, as ``register_job``.
 
-    Return None, having changed nothing, when its key is taken. An uncommitted job with that key is waited for.
+    Return None, having changed nothing, when its key is taken. An uncommitted job with that key is waited for. With the
+    key of a window it wakes nobody.
     """
     if new.window_seconds is not None:
-        [stored] = register_special_jobs(using, [new])
-        if stored is not None and notify:
-            notify_queues(on(using), {new.wakes})
-        return stored
+        return register_special_jobs(using, [new])[0]
     params = _params(new, notify) | {
         "key": new.key,
         "key_scope": new.key_scope,
@@ -133,8 +131,8 @@ def _params(new: NewJob, notify: bool) -> dict[str, object]:
     }
 
 
-def register_jobs(using: str, new: Sequence[NewJob], *, notify: bool, limited: bool = False) -> list[int]:
-    """Insert many jobs in the caller's transaction, by COPY from ``COPY_FROM_JOBS`` on; ids in input order.
+def register_jobs(using: str, new: Sequence[NewJob], *, limited: bool = False) -> list[int]:
+    """Insert many jobs in the caller's transaction, by COPY from ``COPY_FROM_JOBS`` on; ids in input order. Wake nobody.
 
     None of them may have what few jobs have: see ``register_special_jobs``. ``limited`` says that some may have the key
     of a limit, and nothing else of that kind.
@@ -142,14 +140,8 @@ def register_jobs(using: str, new: Sequence[NewJob], *, notify: bool, limited: b
     if not new:
         return []
     if limited:
-        ids = _copy_limited_jobs(using, new)
-    elif len(new) >= COPY_FROM_JOBS:
-        ids = _copy_jobs(using, new)
-    else:
-        ids = _insert_jobs(using, new)
-    if notify:
-        notify_queues(on(using), wakes(new, limited=limited))
-    return ids
+        return _copy_limited_jobs(using, new)
+    return _copy_jobs(using, new) if len(new) >= COPY_FROM_JOBS else _insert_jobs(using, new)
 
 
 def wakes(new: Iterable[NewJob], *, limited: bool) -> set[tuple[str, int | None]]:

@@ -186,7 +186,7 @@ def fill(raw: RawDatabase) -> Claimed:
     register(READY)
     register(1000, delay_seconds=3600, priority=1)
     limited = [store.NewJob("test.job", "{}", "limited", limit_key=f"k{n % 1000}") for n in range(10_000)]
-    store.register_jobs("default", limited, notify=False, limited=True)
+    store.register_jobs("default", limited, limited=True)
     raw.query(
         "UPDATE pgjobs_job SET hold = 'parked', hold_fingerprint = 'old' WHERE id IN "
         "(SELECT id FROM pgjobs_job WHERE outcome IS NULL ORDER BY id DESC OFFSET 5000 LIMIT 1000)"

@@ -595,6 +595,40 @@ def test_a_late_notification_that_fails_costs_no_job(caplog: pytest.LogCaptureFi
     assert "workers will see it when they look: the line is dead" in caplog.text
 
 
+WINDOW = {"key": "shop", "key_scope": timedelta(hours=1)}
+
+
+def cut_before_notifying(execute: Any, text: Any, params: Any, many: bool, context: Any) -> Any:
+    """Let somebody end the connection between the statement that stores and the one that notifies."""
+    if text == store.statement("notify_queues"):
+        with psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None}, autocommit=True) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 5000)", [connection.connection.info.backend_pid])
+    return execute(text, params, many, context)
+
+
+@on_disk
+@pytest.mark.parametrize(("options", "one"), [({}, False), ({"key": "shop"}, False), (WINDOW, False), (WINDOW, True)])
+def test_a_notification_that_fails_behind_the_insert_costs_no_job(
+    caplog: pytest.LogCaptureFixture, options: Any, one: bool
+) -> None:
+    """An error would have the caller register again what is stored."""
+    declared = pay.using(**options)
+    with connection.execute_wrapper(cut_before_notifying):
+        ids = [declared.register(1).pk] if one else declared.register_many([(1,)])
+    connection.close()
+    assert list(Job.objects.values_list("pk", flat=True)) == ids
+    assert "workers will see it when they look" in caplog.text
+
+
+@on_disk
+def test_a_notification_that_fails_in_a_transaction_fails_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(OperationalError), transaction.atomic(), connection.execute_wrapper(cut_before_notifying):
+        pay.register_many([(1,)])
+    connection.close()
+    assert not Job.objects.exists()
+    assert "workers will see it" not in caplog.text
+
+
 @on_disk
 def test_each_queue_and_priority_is_notified_for_itself() -> None:
     with notifications() as sent:
