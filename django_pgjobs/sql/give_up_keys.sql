@@ -1,5 +1,5 @@
 -- give_up_keys: take keys from jobs that have not been claimed, so that another may have them; these are cancelled next.
--- Fence: none (only jobs nobody has claimed; compared under the row lock).
+-- Fence: none (only jobs nobody has claimed and that still have the key in that queue; compared under the row lock).
 -- Rows: one per job that has given its key up, by its id.
 -- Clock: statement_timestamp().
 WITH wanted AS MATERIALIZED (
@@ -24,6 +24,10 @@ held AS MATERIALIZED (
     FROM pgjobs_job AS j
     WHERE j.id = ANY (ARRAY (SELECT id FROM holders))
       AND j.finished_at IS NULL AND j.claim_id IS NULL AND j.ending IS NULL
+      AND (
+          (j.queue, j.unique_key) IN (SELECT queue, key FROM wanted WHERE seconds IS NULL)
+          OR j.id = ANY (ARRAY (SELECT id FROM holders WHERE begins_at IS NOT NULL))
+      )
     ORDER BY j.id
     FOR NO KEY UPDATE
 ),

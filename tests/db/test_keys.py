@@ -648,6 +648,27 @@ def test_keys_are_found_by_their_index(db_connection: Callable[..., RawDatabase]
     db.rollback()
 
 
+def test_a_job_that_leaves_the_queue_meanwhile_is_not_replaced(
+    raw: RawDatabase, other: RawDatabase, background: Background, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its key is of another queue by then: nobody wants it, and the job is nobody's to cancel."""
+    first = latest.register(1)
+    look = store.find_keys
+
+    def moves_after_the_look(db: store.Database, wanted: Any) -> Any:
+        found = look(db, wanted)
+        store.reschedule_jobs(other, [first.pk], run_at=None, delay_seconds=None, queue="mail", priority=None)
+        return found
+
+    monkeypatch.setattr(store, "find_keys", moves_after_the_look)
+    second = background(lambda: latest.register(2).pk)
+    wait_until(lambda: blocked_by(raw, other.pid), 10, "the second waits for the move")
+    other.commit()
+    assert second.result() != first.pk
+    first.refresh_from_db()
+    assert (first.queue, first.unique_key, first.state) == ("mail", "sync", "ready")
+
+
 # Deadlocks
 
 
