@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from typing import NamedTuple
@@ -16,9 +16,11 @@ from django_pgjobs.store.database import Database, on
 COPY_FROM_JOBS = 1000
 """Rows from which a COPY is faster than one multi-row INSERT (benchmarks/lines/register_many.py)."""
 
-
 SPECIAL_AT_ONCE = 5000
 """Rows of one statement that inserts what has keys or limits."""
+
+TEXT_AT_ONCE = 16 * 2**20
+"""Characters of payloads and headers in one INSERT: PostgreSQL refuses a parameter of 1 GiB."""
 
 COPY_LINES = 500
 """Rows that are sent at once, so that a million of them are not one text in memory."""
@@ -132,16 +134,17 @@ def _params(new: NewJob, notify: bool) -> dict[str, object]:
 
 
 def register_jobs(using: str, new: Sequence[NewJob], *, limited: bool = False) -> list[int]:
-    """Insert many jobs in the caller's transaction, by COPY from ``COPY_FROM_JOBS`` on; ids in input order. Wake nobody.
+    """Insert many jobs in the caller's transaction, by COPY from ``COPY_FROM_JOBS`` on; ids in input order.
 
-    None of them may have what few jobs have: see ``register_special_jobs``. ``limited`` says that some may have the key
-    of a limit, and nothing else of that kind.
+    It wakes nobody. None of them may have what few jobs have: see ``register_special_jobs``. ``limited`` says that some
+    may have the key of a limit, and nothing else of that kind.
     """
     if not new:
         return []
     if limited:
         return _copy_limited_jobs(using, new)
-    return _copy_jobs(using, new) if len(new) >= COPY_FROM_JOBS else _insert_jobs(using, new)
+    copied = len(new) >= COPY_FROM_JOBS or sum(map(_length, new)) > TEXT_AT_ONCE
+    return _copy_jobs(using, new) if copied else _insert_jobs(using, new)
 
 
 def wakes(new: Iterable[NewJob], *, limited: bool) -> set[tuple[str, int | None]]:
@@ -157,15 +160,33 @@ def register_special_jobs(using: str, new: Sequence[NewJob]) -> list[Registered 
     for each other and never in a circle, but for keys of both kinds in more than one statement.
     """
     stored: list[Registered | None] = [None] * len(new)
-    order = list(range(len(new)))
-    if len(order) > SPECIAL_AT_ONCE:
-        order.sort(key=lambda at: (new[at].queue, new[at].key or ""))
-    for begin in range(0, len(order), SPECIAL_AT_ONCE):
-        some = order[begin : begin + SPECIAL_AT_ONCE]
+    portions = list(_portions(new, range(len(new))))
+    if len(portions) > 1:
+        in_order = sorted(range(len(new)), key=lambda at: (new[at].queue, new[at].key or ""))
+        portions = list(_portions(new, in_order))
+    for some in portions:
         jobs = ",".join([_special_as_json(new[at]) for at in some])
         for position, *row in on(using).fetch("register_special_jobs", {"jobs": f"[{jobs}]"}):
             stored[some[position - 1]] = Registered(*row)
     return stored
+
+
+def _portions(new: Sequence[NewJob], order: Iterable[int]) -> Iterator[list[int]]:
+    """Cut the places in ``order`` into what one statement inserts: so many rows or so much text, at least one row."""
+    some: list[int] = []
+    length = 0
+    for at in order:
+        length += _length(new[at])
+        if some and (len(some) == SPECIAL_AT_ONCE or length > TEXT_AT_ONCE):
+            yield some
+            some, length = [], _length(new[at])
+        some.append(at)
+    if some:
+        yield some
+
+
+def _length(new: NewJob) -> int:
+    return len(new.payload) + len(new.headers or "")
 
 
 def _special_as_json(new: NewJob) -> str:

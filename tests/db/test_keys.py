@@ -345,6 +345,17 @@ def test_of_very_many_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [keys[one] for one in ids] == [f"welcome:{user}" for (user,) in rows]
 
 
+def test_of_very_large_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row A18: PostgreSQL takes no parameter of 1 GiB, so a statement ends at so much text; one row always goes."""
+    monkeypatch.setattr("django_pgjobs.store.registering.TEXT_AT_ONCE", 1000)
+    rows = [(user, "x" * length) for user, length in ((4, 10), (1, 5000), (3, 600), (2, 600), (5, 10))]
+    with CaptureQueriesContext(connection) as queries:
+        ids = welcome.register_many(rows)
+    assert len([q for q in queries if "INSERT INTO pgjobs_job" in q["sql"]]) == 3
+    found = Job.objects.in_bulk(ids)
+    assert [found[one].payload["args"] for one in ids] == [list(row) for row in rows]
+
+
 def test_many_that_shall_raise_are_all_refused() -> None:
     """Row A18: nothing of the batch is stored, nor in the caller's transaction spoiled."""
     first = called.register(3)

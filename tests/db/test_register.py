@@ -720,6 +720,15 @@ def test_the_two_ways_of_registering_many_store_the_same() -> None:
     assert stored[0] == stored[1]
 
 
+def test_few_that_are_very_large_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They need not be one parameter, which PostgreSQL bounds by 1 GiB."""
+    monkeypatch.setattr(registering, "TEXT_AT_ONCE", 1000)
+    for length, inserts in ((400, 1), (600, 0)):
+        with CaptureQueriesContext(connection) as queries:
+            assert len(pay.register_many([{"user_id": 1, "note": "x" * length}] * 2)) == 2
+        assert len([q for q in queries if "INSERT INTO pgjobs_job" in q["sql"]]) == inserts
+
+
 def test_the_instance_is_what_the_database_would_give_with_or_without_receivers_of_init() -> None:
     """It is made without a query, and without Django's constructor where nobody listens to that."""
     plain = pay.register(1)
