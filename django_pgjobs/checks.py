@@ -17,11 +17,11 @@ pgjobs.E013    an index on Job holds or names a column that the claim changes
 pgjobs.E014    a job is declared with a queue that ``QUEUES`` does not allow
 pgjobs.E015    a job is declared with options above the ceilings of the settings
 pgjobs.E016    a setting by queue names a queue that ``QUEUES`` does not allow
-pgjobs.E017    a job's limit of each key can never be reached, as the limit of the job is lower
 pgjobs.E018    a cron entry is declared with what the settings do not allow
 pgjobs.W001    another app's ``runjobs`` command shadows ours
 pgjobs.W002    a job declares retry options and ``max_attempts=1``
 pgjobs.W003    every exception of a job's ``retry_on`` is one of its ``give_up_on``
+pgjobs.W004    a job's limit of each key can never be reached, as the limit of the job is lower
 =============  =========================================================================================
 
 Every check is a generator under the tag ``pgjobs``; ``apps`` puts them in place by ``register_checks()``. A check
@@ -31,6 +31,7 @@ silent while they are not, because E001 to E004 say so already.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -371,20 +372,21 @@ def _check_limits(definition: JobDefinition[..., Any]) -> Messages:
     if own is None or keyed is None:
         return
     if own.concurrency is not None and keyed.concurrency is not None and keyed.concurrency > own.concurrency:
-        yield Error(
+        yield Warning(
             f"The job {definition.name} runs at most {own.concurrency} times at once, so its limit of "
             f"{keyed.concurrency} for each key can never be reached.",
             hint="Lower the limit that has a key, or raise the other.",
             obj=definition,
-            id="pgjobs.E017",
+            id="pgjobs.W004",
         )
-    if own.rate is not None and keyed.rate is not None and keyed.rate / keyed.per > own.rate / own.per:
-        yield Error(
+    # Not the quotients: 60 a minute may be 60 in one second, which 2 a second for each key forbids.
+    if own.rate is not None and keyed.rate is not None and keyed.rate > own.rate * math.ceil(keyed.per / own.per):
+        yield Warning(
             f"The job {definition.name} starts at most {own.rate} times in {own.per:g} seconds, so its limit of "
-            f"{keyed.rate} in {keyed.per:g} seconds for each key says nothing.",
+            f"{keyed.rate} in {keyed.per:g} seconds for each key can never be reached.",
             hint="Lower the rate that has a key, or raise the other.",
             obj=definition,
-            id="pgjobs.E017",
+            id="pgjobs.W004",
         )
 
 

@@ -188,13 +188,17 @@ def test_the_setting_is_read_once(settings: Any) -> None:
     ("limits", "found"),
     [
         ([Limit(5), Limit(5, key="{customer}")], []),
-        ([Limit(5), Limit(6, key="{customer}")], ["pgjobs.E017"]),
+        ([Limit(5), Limit(6, key="{customer}")], ["pgjobs.W004"]),
         ([Limit(rate=60), Limit(rate=1, per=1, key="{customer}")], []),
-        ([Limit(rate=60), Limit(rate=2, per=1, key="{customer}")], ["pgjobs.E017"]),
+        ([Limit(rate=60), Limit(rate=2, per=1, key="{customer}")], []),
+        ([Limit(rate=60), Limit(rate=60, per=1, key="{customer}")], []),
+        ([Limit(rate=60), Limit(rate=61, per=1, key="{customer}")], ["pgjobs.W004"]),
+        ([Limit(rate=60), Limit(rate=120, per=61, key="{customer}")], []),
+        ([Limit(rate=60), Limit(rate=121, per=61, key="{customer}")], ["pgjobs.W004"]),
         ([Limit(5), Limit(rate=99, key="{customer}")], []),
     ],
 )
-def test_a_limit_that_another_makes_pointless_is_an_error(limits: Any, found: list[str]) -> None:
+def test_a_limit_that_another_makes_pointless_is_warned_of(limits: Any, found: list[str]) -> None:
     declare(limits)
     assert [message.id for message in checks.check_definitions()] == found
 
