@@ -11,13 +11,16 @@ import logging
 import signal
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 from django_pgjobs import clock, store
+from django_pgjobs import decisions as decide
 from django_pgjobs.admitting import Turn
 from django_pgjobs.attempt import Told
-from django_pgjobs.finalising import RELEASE
+from django_pgjobs.decisions import Decision
+from django_pgjobs.finalising import HOLD, RELEASE
 from django_pgjobs.maintenance.duties import duties, forgetting, pruning
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.performing import Performer
@@ -143,7 +146,7 @@ class InlineWorker:
             grace_seconds=options.grace_seconds,
         )
         for job in jobs:
-            if job.name in pauses.names and not job.cancelled:
+            if job.name in pauses.names and (job.ending is not None or not job.cancelled):
                 Performer(db, self.worker.author).hold(job, str(claim_id), pauses.names[job.name])
                 store.delete_claims(db, [str(claim_id)])
             else:
@@ -155,12 +158,21 @@ class InlineWorker:
         self.told = Told()
         hygiene.refresh()
         try:
-            if Performer(db, self.worker.author, told=self.told).perform(job, claim_id).kind != RELEASE:
+            performer = Performer(db, self.worker.author, told=self.told, waits=partial(_waits, db))
+            if performer.perform(job, claim_id).kind not in (RELEASE, HOLD):
                 self.ended += 1
         finally:
             del self.held[job.id]
             hygiene.tidy(f"name={job.name} job={job.id}")
         store.delete_claims(db, [claim_id])
+
+
+def _waits(db: WorkerConnection, job: ClaimedJob) -> Decision | None:
+    """Where a job waits that was paused while it ran, with its callback still to come."""
+    pauses = store.read_pauses(db)
+    if job.queue in pauses.queues:
+        return decide.Release()
+    return decide.Hold(pauses.names[job.name]) if job.name in pauses.names else None
 
 
 def run(options: WorkerOptions) -> int:

@@ -74,6 +74,10 @@ def write_at_once(db: Database, job_id: int, claim_id: str) -> Reporter:
     return report
 
 
+def _never(job: ClaimedJob) -> Decision | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Performer:
     """Runs claimed jobs and writes their ends on ``db`` in the name of ``author``."""
@@ -83,6 +87,8 @@ class Performer:
     run: Callable[[Prepared], Decision] = attempt.run_here
     reporter_of: ReporterOf = write_at_once
     told: Cancellation = field(default_factory=Told)
+    waits: Callable[[ClaimedJob], Decision | None] = _never
+    """Asked between a body and its callback: where the job waits, None if the callback may start."""
 
     def perform(self, job: ClaimedJob, claim_id: str) -> Ended:
         """Run a claimed job to the end of its attempt, callback included, and write it."""
@@ -94,6 +100,8 @@ class Performer:
         ended = self._record(job, kind, end)
         if ended.kind != MARK or not ended.recorded:
             return ended
+        if (waiting := self.waits(job)) is not None:
+            return self._record(job, *finalising.end_of(waiting, job.id, claim_id, job.name, None))
         error = ended.end.failure.summary if ended.end.failure else ""
         return self._callback(job._replace(error=error), claim_id, ended.end.outcome)
 

@@ -131,6 +131,48 @@ def test_what_is_paused_is_not_due_for_a_worker_that_leaves_when_idle(worker: Wo
     assert [trace.words[1] for trace in stage.traces("effect")] == ["other"]
 
 
+@pytest.mark.parametrize("mode", [(), ("--inline",)], ids=["supervisor", "inline"])
+@pytest.mark.parametrize("kind", ["queue", "job"])
+def test_a_callback_of_a_paused_job_waits_whoever_asked_for_it(
+    worker: Workers, stage: Stage, kind: str, mode: tuple[str, ...]
+) -> None:
+    """No code of it starts: not that of a cancelled job, not that of an abandoned one; and after the pause it does."""
+    both = jobs.watched.register("k"), jobs.doomed.register()
+    assert (both[0].cancel().changed, both[1].abandon().changed) == (1, 1)
+    pausing.pause_queue("default") if kind == "queue" else [pausing.pause_job(j) for j in (jobs.watched, jobs.doomed)]
+    process = worker("--until-idle", *mode, ready=False)
+    assert process.wait(60) == 0, process.log
+    assert stage.count() == 0
+    state = "ready" if kind == "queue" else "paused"
+    assert set(Job.objects.values_list("ending", "state")) == {("cancelled", state), ("abandoned", state)}
+    pausing.resume_queue("default") if kind == "queue" else [pausing.resume_job(j) for j in (jobs.watched, jobs.doomed)]
+    worker(*mode, ready=False)
+    assert [job.outcome for job in ended(*both)] == ["cancelled", "abandoned"]
+    assert (stage.count("on_cancel"), stage.count("on_abandon"), stage.count()) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("mode", [(), ("--inline",)], ids=["supervisor", "inline"])
+@pytest.mark.parametrize("kind", ["queue", "job"])
+def test_a_callback_waits_whose_job_was_paused_while_it_ran(
+    worker: Workers, stage: Stage, kind: str, mode: tuple[str, ...]
+) -> None:
+    """What runs goes on to its end, and that is all."""
+    process = worker(*mode, ready=False)
+    registered = jobs.watched.register("k")
+    wait_until(lambda: stage.count("start") == 1, 20, "it runs")
+    registered.cancel()
+    pausing.pause_queue("default") if kind == "queue" else pausing.pause_job(jobs.watched)
+    if not mode:
+        process.hear("pauses have changed")
+    stage.open("k")
+    state = "ready" if kind == "queue" else "paused"
+    wait_until(lambda: (read(registered).ending, read(registered).state) == ("cancelled", state), 20, "it waits")
+    assert stage.count("on_cancel") == 0
+    pausing.resume_queue("default") if kind == "queue" else pausing.resume_job(jobs.watched)
+    assert ended(registered)[0].outcome == "cancelled"
+    assert stage.count("on_cancel") == 1
+
+
 def test_due_jobs_of_a_paused_queue_keep_no_worker_awake(worker: Workers) -> None:
     """It sleeps as if there were none, whatever is registered there; far from one claim after the other."""
     pausing.pause_queue("mail")
