@@ -8,17 +8,21 @@ time, and every action can be paid for once.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 from django_pgjobs import clock
 from django_pgjobs.exceptions import RateLimited
 from django_pgjobs.quotas import Rate
 
-TRIES = 5
+WAITS = 5
 """How often a look at a queue waits for tokens before it gives up."""
+
+PATIENCE_SECONDS = 5.0
+"""How long it waits in all. A bucket may be in debt for hours, and whoever looks is often a request."""
 
 MANY = 1000
 """With more buckets than this those that are full, which say nothing, are forgotten."""
@@ -30,9 +34,15 @@ TOLERANCE_SECONDS = 1e-6
 class Buckets:
     """Buckets by queue. Thread-safe; ``take`` never blocks."""
 
-    def __init__(self, now: Callable[[], float] = clock.monotonic, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float] = clock.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        asleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self.now = now
         self.sleep = sleep
+        self.asleep = asleep
         self.reset()
 
     def reset(self) -> None:
@@ -57,15 +67,34 @@ class Buckets:
                 self._full_at = {queue: full for queue, full in self._full_at.items() if full[1] > now}
 
     def take_patiently(self, queue: str, rate: Rate, price: int) -> None:
-        """Take tokens, waiting for them up to ``TRIES`` times. Raises ``RateLimited`` when others were always first."""
-        for _ in range(TRIES):
+        """Take tokens, waiting for them up to ``WAITS`` times and ``PATIENCE_SECONDS`` in all.
+
+        Raises ``RateLimited`` when others were always first, and at once where it would have to wait for longer.
+        """
+        for seconds in self._tries(queue, rate, price):
+            self.sleep(seconds)
+
+    async def atake_patiently(self, queue: str, rate: Rate, price: int) -> None:
+        """``take_patiently`` for async callers; while it waits it keeps no thread."""
+        for seconds in self._tries(queue, rate, price):
+            await self.asleep(seconds)
+
+    def _tries(self, queue: str, rate: Rate, price: int) -> Iterator[float]:
+        """Try until tokens are taken; between two tries say how long is to be waited."""
+        patience = PATIENCE_SECONDS
+        for left in reversed(range(WAITS + 1)):
             try:
                 return self.take({queue: (rate, price)})
             except RateLimited as limited:
-                self.sleep(limited.retry_after)
-        return self.take({queue: (rate, price)})
+                seconds = limited.retry_after
+                patience -= seconds
+                if not left or patience < 0:
+                    raise
+            yield seconds
 
     def _wait(self, queue: str, rate: Rate, price: int, now: float) -> float:
+        if not price:
+            return 0.0
         missing = max(self._full(queue, rate) - now, 0.0)
         free = rate.tokens * rate.seconds_per_token - missing
         return min(price, rate.tokens) * rate.seconds_per_token - free

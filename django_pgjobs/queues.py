@@ -102,17 +102,18 @@ class Queue:
     def status(self, job: int | str) -> QueuedJob:
         """Return an unfinished job of this queue, by its id or by the key it holds.
 
-        Waits for tokens, several times. Raises ``JobDoesNotExist``, also for a job that has ended, and ``RateLimited``.
+        Waits for tokens, for some seconds at most. Raises ``JobDoesNotExist``, also for a job that has ended, and
+        ``RateLimited``.
         """
         if rate := self._rate():
             of_this_process.take_patiently(self.name, rate, rate.status)
-        return _queued(self._find(job))
+        return self._status(job)
 
     def list(self) -> Iterator[ListedJob]:
         """Return this queue's unfinished jobs as (run_at, id, label), by time, then id.
 
-        Waits for tokens, several times, and raises ``RateLimited``. The jobs are read a page at a time while one
-        iterates: what changes meanwhile may be missed, or be seen at its new time.
+        Waits for tokens, for some seconds at most, and raises ``RateLimited``. The jobs are read a page at a time while
+        one iterates: what changes meanwhile may be missed, or be seen at its new time.
         """
         if rate := self._rate():
             of_this_process.take_patiently(self.name, rate, rate.list)
@@ -135,11 +136,15 @@ class Queue:
 
     async def astatus(self, job: int | str) -> QueuedJob:
         """``status`` for async callers."""
-        return await sync_to_async(self.status)(job)
+        if rate := self._rate():
+            await of_this_process.atake_patiently(self.name, rate, rate.status)
+        return await sync_to_async(self._status)(job)
 
     async def alist(self) -> AsyncIterator[ListedJob]:
         """``list`` for async callers."""
-        listed = await sync_to_async(self.list)()
+        if rate := self._rate():
+            await of_this_process.atake_patiently(self.name, rate, rate.list)
+        listed = self._pages()
         while page := await sync_to_async(tuple)(islice(listed, PAGE)):
             for job in page:
                 yield job
@@ -147,6 +152,9 @@ class Queue:
     async def acancel(self, job: int | str, *, by: object = None, reason: str = "") -> Steered:
         """``cancel`` for async callers."""
         return await sync_to_async(self.cancel)(job, by=by, reason=reason)
+
+    def _status(self, job: int | str) -> QueuedJob:
+        return _queued(self._find(job))
 
     def _rate(self) -> Rate | None:
         return get_conf().registration_rate.of(self.name)

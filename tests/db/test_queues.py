@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from datetime import date, timedelta
 from typing import Any
@@ -350,6 +351,42 @@ def test_looking_without_tokens_comes_late(mail: Queue, slow: Time) -> None:
     ids = [send.register(number).pk for number in range(10)]
     assert mail.status(ids[0]).id == ids[0]
     assert len(list(mail.list())) == 10
+    assert slow.slept == [pytest.approx(0.5)] * 2
+
+
+def test_looking_behind_the_debt_of_a_batch_is_refused_at_once(mail: Queue, slow: Time) -> None:
+    """A50: it would be paid in ten minutes. What costs nothing is not refused."""
+    ids = send.register_many([(number,) for number in range(400)])
+    for look_at in (lambda: mail.status(ids[0]), mail.list, lambda: async_to_sync(mail.astatus)(ids[0])):
+        with pytest.raises(RateLimited) as caught:
+            look_at()
+        assert caught.value.retry_after == pytest.approx(585.5)
+    assert slow.slept == []
+
+
+def test_async_callers_who_wait_for_tokens_keep_no_thread(
+    mail: Queue, slow: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A50: the one thread that runs all ORM calls of an event loop stays free for others."""
+    ids = [send.register(number).pk for number in range(10)]
+
+    async def look() -> list[int]:
+        others, waiting = asyncio.Event(), asyncio.Event()
+
+        async def asleep(seconds: float) -> None:
+            waiting.set()
+            await others.wait()
+            slow.sleep(seconds)
+
+        monkeypatch.setattr(of_this_process, "asleep", asleep)
+        status = asyncio.create_task(mail.astatus(ids[0]))
+        await asyncio.wait({status, asyncio.create_task(waiting.wait())}, return_when=asyncio.FIRST_COMPLETED)
+        assert not status.done()
+        assert await Job.objects.acount() == 10
+        others.set()
+        return [(await status).id, len([found async for found in mail.alist()])]
+
+    assert async_to_sync(look)() == [ids[0], 10]
     assert slow.slept == [pytest.approx(0.5)] * 2
 
 

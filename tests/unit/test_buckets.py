@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from itertools import count
 
 import pytest
 
-from django_pgjobs.buckets import MANY, TRIES, Buckets, of_this_process
+from django_pgjobs.buckets import MANY, PATIENCE_SECONDS, WAITS, Buckets, of_this_process
 from django_pgjobs.exceptions import RateLimited
 from django_pgjobs.quotas import Rate
 
@@ -32,6 +33,9 @@ class Time:
         self.slept.append(seconds)
         self.at += seconds
 
+    async def asleep(self, seconds: float) -> None:
+        self.sleep(seconds)
+
 
 @pytest.fixture
 def time() -> Time:
@@ -40,7 +44,17 @@ def time() -> Time:
 
 @pytest.fixture
 def buckets(time: Time) -> Buckets:
-    return Buckets(time.now, time.sleep)
+    return Buckets(time.now, time.sleep, time.asleep)
+
+
+def look(buckets: Buckets, price: int = 1, *, way: str = "sync", rate: Rate = RATE) -> None:
+    if way == "sync":
+        buckets.take_patiently("mail", rate, price)
+    else:
+        asyncio.run(buckets.atake_patiently("mail", rate, price))
+
+
+both_ways = pytest.mark.parametrize("way", ["sync", "async"])
 
 
 def limited(buckets: Buckets, price: int = 3, queue: str = "mail", rate: Rate = RATE) -> float:
@@ -117,25 +131,67 @@ def test_several_queues_pay_all_or_nothing(buckets: Buckets) -> None:
     assert limited(buckets, 30, "bulk") == 0.0
 
 
-def test_a_look_waits_and_tries_again(buckets: Buckets, time: Time) -> None:
+@both_ways
+def test_a_look_waits_and_tries_again(buckets: Buckets, time: Time, way: str) -> None:
     """A50: with an empty bucket status and list come late instead of failing."""
     assert limited(buckets, 30) == 0.0
-    buckets.take_patiently("mail", RATE, 1)
+    look(buckets, way=way)
     assert time.slept == [pytest.approx(0.5)]
 
 
-def test_a_look_gives_up_when_others_are_always_first(buckets: Buckets, time: Time) -> None:
-    """A50: five times, then the error."""
+@both_ways
+def test_a_look_gives_up_when_others_are_always_first(
+    buckets: Buckets, time: Time, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """A50: five times it waits, then the error."""
+    sleep = time.sleep
 
-    def sleep(seconds: float) -> None:
-        time.sleep(seconds)
+    def sleep_and_come_late(seconds: float) -> None:
+        sleep(seconds)
         limited(buckets, 1)
 
-    buckets.sleep = sleep
+    monkeypatch.setattr(time, "sleep", sleep_and_come_late)
+    buckets.sleep = sleep_and_come_late
     assert limited(buckets, 30) == 0.0
     with pytest.raises(RateLimited):
-        buckets.take_patiently("mail", RATE, 1)
-    assert len(time.slept) == TRIES == 5
+        look(buckets, way=way)
+    assert len(time.slept) == WAITS == 5
+
+
+@both_ways
+def test_a_look_at_a_bucket_in_debt_does_not_wait_for_hours(buckets: Buckets, time: Time, way: str) -> None:
+    """A50: the debt of a batch of 100,000 jobs is paid in 41 hours; who looks is told so at once."""
+    assert limited(buckets, 300_000) == 0.0
+    with pytest.raises(RateLimited) as caught:
+        look(buckets, way=way)
+    assert caught.value.retry_after == pytest.approx(149_985.5)
+    assert time.slept == []
+
+
+def test_a_look_waits_for_so_long_in_all(buckets: Buckets, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A50: each wait is short enough, but others are first, and all together would be too long."""
+    slow = Rate(tokens=1, seconds_per_token=2)
+
+    def sleep_and_come_late(seconds: float) -> None:
+        time.sleep(seconds)
+        limited(buckets, 1, rate=slow)
+
+    buckets.sleep = sleep_and_come_late
+    assert limited(buckets, 1, rate=slow) == 0.0
+    with pytest.raises(RateLimited):
+        look(buckets, rate=slow)
+    assert time.slept == [pytest.approx(2), pytest.approx(2)]
+    assert sum(time.slept) <= PATIENCE_SECONDS == 5.0
+
+
+@both_ways
+def test_what_costs_nothing_passes_whatever_the_debt(buckets: Buckets, time: Time, way: str) -> None:
+    """A48: a price of 0 is none."""
+    assert limited(buckets, 90) == 0.0
+    assert limited(buckets, 0) == 0.0
+    look(buckets, 0, way=way)
+    assert time.slept == []
+    assert limited(buckets, 1) == pytest.approx(30.5)
 
 
 def test_a_changed_rate_begins_with_a_full_bucket(buckets: Buckets) -> None:
