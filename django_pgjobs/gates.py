@@ -5,8 +5,8 @@ end of the transaction, and *in a new statement* the count of its unfinished job
 the lock, counts what this one has committed, and a capacity is never exceeded however many register at once. A
 statement that did both at once would count what was committed before it waited.
 
-That takes READ COMMITTED. A transaction that is opened here has it; in a caller's at REPEATABLE READ the count would be
-of long ago, so registering is refused there. At SERIALIZABLE the server itself lets only one of two win.
+That takes READ COMMITTED. A transaction that is opened here has it; in a caller's at a higher level the count would be
+of long ago, so registering is refused there; at SERIALIZABLE too, where the server lets one of two win if both are so.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from django_pgjobs.conf import Conf
+
+STALE_LEVELS = ("repeatable read", "serializable")
+"""Isolation levels at which a statement does not see what was committed since the transaction began."""
 
 _OPEN = nullcontext()
 
@@ -65,9 +68,10 @@ def _room(connection: BaseDatabaseWrapper, bounds: Mapping[str, int], wanted: Ma
 def _check(alias: str, bounds: Mapping[str, int], wanted: Mapping[str, int]) -> None:
     """Raise ``QueueFull`` if a queue has no room for what is wanted; nothing has been written then."""
     db = store.on(alias)
-    if store.lock_queues(db, bounds) == "repeatable read":
+    level = store.lock_queues(db, bounds)
+    if level in STALE_LEVELS:
         raise InvalidJob(
-            f"queue {min(bounds)!r} has a capacity, which cannot be counted in a transaction at REPEATABLE READ: "
+            f"queue {min(bounds)!r} has a capacity, which cannot be counted in a transaction at {level.upper()}: "
             "register at READ COMMITTED."
         )
     left = {queue: most - wanted[queue] for queue, most in bounds.items()}

@@ -265,42 +265,25 @@ def test_locks_are_taken_in_one_order_whatever_the_order_of_the_queues(
 # Isolation
 
 
-def test_at_repeatable_read_it_is_refused(ten: None) -> None:
-    with transaction.atomic():
-        connection.cursor().execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        with pytest.raises(InvalidJob, match="queue 'mail' has a capacity, which cannot be counted"):
-            send.register(1)
-        copy.register(1)
-    assert [found.queue for found in Job.objects.all()] == ["bulk"]
-
-
-def test_at_serializable_one_of_two_fails(
-    ten: None, background: Background, other: RawDatabase, raw: RawDatabase
-) -> None:
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_at_a_higher_level_it_is_refused(ten: None, background: Background, level: str) -> None:
+    """Its snapshot is of before another took the last place, and the other need not be at that level."""
     register(9, queue="mail")
-    other.query("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
-    other.query("SELECT 1")
-
-    def late() -> None:
-        with transaction.atomic():
-            connection.cursor().execute("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
-            send.register(1)
-
-    assert store.lock_queues(other, ["mail"]) == "serializable"
-    assert store.count_unfinished(other, ["mail"], most=11) == {"mail": 9}
-    other.query("INSERT INTO pgjobs_job (name, queue, payload) VALUES ('x', 'mail', '{}')")
-    waiting = background(late)
-    wait_until(lambda: blocked_by(raw, other.pid), 10, "the second waits")
-    other.commit()
-    with pytest.raises(Exception, match="could not serialize"):
-        waiting.result(30)
-    assert in_mail() == 10
+    with transaction.atomic():
+        connection.cursor().execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
+        assert in_mail() == 9
+        assert not background(full, send.register, 1).result(30)
+        with pytest.raises(InvalidJob, match=f"has a capacity, .* in a transaction at {level.upper()}: register"):
+            send.register(2)
+        copy.register(1)
+    assert (in_mail(), Job.objects.filter(queue="bulk").count()) == (10, 1)
 
 
-def test_a_database_at_repeatable_read_is_no_hindrance_outside_of_a_transaction(ten: None) -> None:
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_a_database_at_a_higher_level_is_no_hindrance_outside_of_a_transaction(ten: None, level: str) -> None:
     """The transaction that is opened for it reads what is committed, whatever is the role's default."""
     with connection.cursor() as cursor:
-        cursor.execute("SET default_transaction_isolation = 'repeatable read'")
+        cursor.execute(f"SET default_transaction_isolation = '{level}'")
         try:
             assert not full(send.register, 1)
         finally:
