@@ -33,6 +33,7 @@ PRIORITIES = range(-100, 101)
 LEAST_TIMEOUT_SECONDS = 0.001
 
 BYPASSED = "what bypasses the queue runs at once, once, and is not stored"
+UNCOUNTED = "what bypasses the queue is not stored, so no limit counts it"
 
 Duration = float | timedelta
 RetryRule = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
@@ -100,6 +101,8 @@ class Plan:
     on_conflict: OnConflict = OnConflict.EXISTING
     idempotency_key: Key | None = None
     bypass: bool = False
+    limited: bool = False
+    """Whether the job declares limits."""
 
     @property
     def has_keys(self) -> bool:
@@ -119,9 +122,8 @@ class Plan:
         if isinstance(self.key, str):
             keys.check_pattern(self.key, self.conf.key_pattern)
         self._check_start()
-        if self.bypass and self.has_keys:
-            key = "idempotency_key" if self.key is None else "key"
-            raise InvalidOption(f"{key} and bypass exclude each other: {BYPASSED}; say {key}=None")
+        if self.bypass:
+            self._check_bypass()
         return self
 
     def check_backoff(self, backoff: BackoffRule) -> None:
@@ -133,6 +135,16 @@ class Plan:
             raise InvalidOption(f"backoff must begin with at most {longest:g} seconds, not {backoff.base:g}")
         if not least <= backoff.factor <= most:
             raise InvalidOption(f"backoff must have a factor from {least:g} to {most:g}, not {backoff.factor:g}")
+
+    def _check_bypass(self) -> None:
+        if self.has_keys:
+            key = "idempotency_key" if self.key is None else "key"
+            raise InvalidOption(f"{key} and bypass exclude each other: {BYPASSED}; say {key}=None")
+        if self.limited:
+            raise InvalidOption(f"limits and bypass exclude each other: {UNCOUNTED}")
+        if self.conf.queue_limits.of(self.queue) is not None:
+            where = f"queue {self.queue!r} is limited by PGJOBS['QUEUE_LIMITS']"
+            raise InvalidOption(f"{where}, and limits and bypass exclude each other: {UNCOUNTED}")
 
     def _check_start(self) -> None:
         if self.run_at is not None and self.delay is not None:

@@ -113,6 +113,7 @@ class JobPolicy:
                 key_scope=self._declared.get("key_scope", KeyScope.UNTIL_FINISHED),
                 on_conflict=self._declared.get("on_conflict", OnConflict.EXISTING),
                 idempotency_key=self.idempotency_key,
+                limited=self.is_limited,
             ).check()
             plan.check_backoff(self._declared.get("backoff", conf.default_backoff))
         except InvalidOption as error:

@@ -16,11 +16,12 @@ from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_pgjobs import Abandon, Cancel, JobContext, Snooze, job, register_many, signals
+from django_pgjobs import Abandon, Cancel, JobContext, Limit, Snooze, job, pausing, register_many, signals
 from django_pgjobs.exceptions import DeadlinePassed, InvalidJob, JobDoesNotExist, NoWorkerAvailable
 from django_pgjobs.localpool import of_this_process
 from django_pgjobs.models import Attempt, Claim, Job
 from django_pgjobs.queues import Queue
+from django_pgjobs.registry import registry
 from django_pgjobs.testing import reset_rate_limits, wait_for_bypassed
 from tests.plugins.fix_db import RawDatabase, patience, wait_until
 
@@ -383,6 +384,44 @@ def test_a_job_declared_with_a_key_bypasses_when_told_to_do_without() -> None:
         keyed.using(bypass=True).register(1)
     keyed.using(bypass=True, key=None).register(2)
     assert done() == [2]
+
+
+@pytest.mark.parametrize(
+    "limits", [Limit(1), Limit(rate=1), Limit(1, key="{number}"), Limit(1, key=lambda number: None)]
+)
+def test_a_job_with_limits_cannot_bypass(limits: Limit) -> None:
+    """What is not stored takes no place: it would run past the limit."""
+    with registry.isolated():
+        limited = job(name="limited", limits=limits)(keyed.func)
+        with pytest.raises(InvalidJob, match=r"'limited': limits and bypass exclude each other: .* no limit counts it"):
+            limited.using(bypass=True)
+        with pytest.raises(InvalidJob, match="limits and bypass"):
+            limited.bind(1).using(bypass=True)
+    assert done() == []
+
+
+def test_nor_can_a_job_of_a_queue_with_a_limit(settings: Any) -> None:
+    """The queue it would have is the one that counts; and what the settings say when it is run."""
+    bypassing = send.using(bypass=True)
+    settings.PGJOBS = {"QUEUE_LIMITS": {"*": {"concurrency": 1}, "free": None}}
+    words = r"queue 'mail' is limited by PGJOBS\['QUEUE_LIMITS'\], and limits and bypass exclude each other"
+    with pytest.raises(InvalidJob, match=words):
+        send.using(bypass=True)
+    with pytest.raises(InvalidJob, match=words):
+        bypassing.register(1)
+    registered = send.using(bypass=True, queue="free").register(2)
+    assert (registered.state, registered.hold) == ("running", None)
+    assert [what for _, what, _ in done()] == [2]
+
+
+@pytest.mark.parametrize("kind", ["queue", "job"])
+def test_no_pause_stops_it(kind: str) -> None:
+    """A pause is stored in the database, which is not asked."""
+    pausing.pause_queue("mail") if kind == "queue" else pausing.pause_job(send)
+    with CaptureQueriesContext(connection) as queries:
+        send.using(bypass=True).register(1)
+    assert len(queries) == 0
+    assert len(done()) == 1
 
 
 def test_what_is_not_given_does_not_collide() -> None:
