@@ -8,14 +8,14 @@ pgjobs.E004    a setting is out of its range
 pgjobs.E005    ``LEASE_SECONDS`` is less than three times ``RENEW_SECONDS``
 pgjobs.E006    ``STALE_SECONDS`` is not more than twice ``BEAT_SECONDS``
 pgjobs.E007    ``RESCUE_GRACE_SECONDS`` leaves a job's own worker no time to end it
-pgjobs.E008    a default is above its ceiling
+pgjobs.E008    a default is out of its bounds
 pgjobs.E009    jobs are written to a database that is not PostgreSQL
 pgjobs.E010    the database is used through psycopg2
 pgjobs.E011    a path of ``MIDDLEWARE`` does not lead to a factory
 pgjobs.E012    a foreign key to Job would stop pruning
 pgjobs.E013    an index on Job holds or names a column that the claim changes
 pgjobs.E014    a job is declared with a queue that ``QUEUES`` does not allow
-pgjobs.E015    a job is declared with options above the ceilings of the settings
+pgjobs.E015    a job is declared with options that the settings do not allow
 pgjobs.E016    a setting by queue names a queue that ``QUEUES`` does not allow
 pgjobs.E018    a cron entry is declared with what the settings do not allow
 pgjobs.W001    another app's ``runjobs`` command shadows ours
@@ -68,6 +68,15 @@ CHANGED_COLUMNS = frozenset(
 
 CHANGED_PREFIXES = ("ending", "cancel_")
 """Columns that begin like these change with them."""
+
+OPTION_SETTINGS = (
+    "MAX_ATTEMPTS_CEILING",
+    "TIMEOUT_CEILING_SECONDS",
+    "BACKOFF_BASE_CEILING_SECONDS",
+    "BACKOFF_FACTOR_BOUNDS",
+    "KEY_PATTERN",
+)
+"""Settings that say what a job may be declared with."""
 
 Messages = Iterator[CheckMessage]
 
@@ -149,6 +158,13 @@ def check_defaults(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
                 hint=f"Lower {name} or raise {ceiling_name}.",
                 id="pgjobs.E008",
             )
+    factor, least = conf.default_backoff.factor, conf.backoff_factor_bounds[0]
+    if factor < least:
+        yield Error(
+            f"PGJOBS: DEFAULT_BACKOFF's factor ({factor:g}) is below BACKOFF_FACTOR_BOUNDS' least ({least:g}).",
+            hint="Raise DEFAULT_BACKOFF's factor or lower BACKOFF_FACTOR_BOUNDS' least.",
+            id="pgjobs.E008",
+        )
 
 
 def check_named_queues(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Messages:
@@ -360,7 +376,7 @@ def _check_definition(definition: JobDefinition[..., Any], conf: Conf) -> Messag
     try:
         attempts = definition.max_attempts
     except InvalidJob as error:
-        hint = "Declare less, or raise MAX_ATTEMPTS_CEILING or TIMEOUT_CEILING_SECONDS."
+        hint = f"Change the declaration, or the setting that forbids it: {', '.join(OPTION_SETTINGS)}."
         yield Error(str(error), hint=hint, obj=definition, id="pgjobs.E015")
         return
     yield from _check_retries(definition, attempts)

@@ -13,6 +13,8 @@ from django_pgjobs import sql, states
 from django_pgjobs.conf import RULES
 from django_pgjobs.models import Job
 from django_pgjobs.options import JOB_CHECKS, REGISTER_CHECKS
+from django_pgjobs.querysets import Steerable
+from django_pgjobs.states import CancelMode
 from django_pgjobs.worker import channel
 from tests.docs.pages import DOCS, ROOT, generated, pages
 
@@ -178,6 +180,31 @@ def test_every_public_name_is_on_the_page_of_public_names():
     names = re.search(r"\| `django_pgjobs` \| (.*) \|", page)
     assert names is not None
     assert set(re.findall(r"`(\w+)`", names[1])) == set(django_pgjobs.__all__)
+
+
+IMPORT = re.compile(r"^(?:>>> )?from (django_pgjobs[\w.]*) import ([\w, ]+)", re.MULTILINE)
+
+
+def test_what_pages_import_is_public():
+    """What is not on the page of public names is internal, so no page tells users to use it."""
+    rows = dict(re.findall(r"^\| `(django_pgjobs[\w.]*)` \| (.+) \|$", read("reference/api"), re.MULTILINE))
+    rows["django_pgjobs"] += " ".join(f"`{module.rpartition('.')[2]}`" for module in rows)
+    whole = {"django_pgjobs.exceptions", "django_pgjobs.signals"}
+    for page in pages():
+        for module, names in IMPORT.findall(page.read_text(encoding="utf-8")):
+            hidden = [name for name in names.strip().split(", ") if f"`{name}`" not in rows.get(module, "")]
+            assert module in whole or not hidden, page
+
+
+def test_every_method_of_a_job_is_public():
+    methods = {name for name in vars(Steerable) if name[0].islower()}
+    listed = re.search(r"Steerable\(\)\n +:members: (.+)", read("reference/api"))
+    assert listed is not None
+    assert set(listed[1].split(", ")) == methods
+
+
+def test_every_mode_of_cancelling_is_explained():
+    assert [mode for mode in CancelMode if mode not in made.FIELD_TEXTS["Job"]["cancel_mode"]] == []
 
 
 def test_every_log_line_is_found_by_name_in_the_troubleshooting():

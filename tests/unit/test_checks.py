@@ -111,9 +111,11 @@ def test_settings_bound_each_other(settings: Any, given: Any, found: list[str]) 
         ({"DEFAULT_BACKOFF": Backoff(61), "BACKOFF_BASE_CEILING_SECONDS": 60}, ["E008"]),
         ({"DEFAULT_BACKOFF": Backoff(1, factor=6), "BACKOFF_FACTOR_BOUNDS": (1, 5)}, ["E008"]),
         ({"DEFAULT_BACKOFF": Backoff(60, factor=5), "BACKOFF_BASE_CEILING_SECONDS": 60}, []),
+        ({"BACKOFF_FACTOR_BOUNDS": (5, 10)}, ["E008"]),
+        ({"BACKOFF_FACTOR_BOUNDS": (4, 10)}, []),
     ],
 )
-def test_defaults_stay_below_their_ceilings(settings: Any, given: Any, found: list[str]) -> None:
+def test_defaults_stay_within_their_bounds(settings: Any, given: Any, found: list[str]) -> None:
     settings.PGJOBS = given
     assert ids(checks.check_defaults()) == found
 
@@ -290,11 +292,23 @@ def test_a_queue_that_is_not_allowed(settings: Any) -> None:
     assert ids(checks.check_definitions()) == []
 
 
-@pytest.mark.parametrize("options", [{"max_attempts": 11}, {"timeout": 61}])
-def test_options_above_the_ceilings(settings: Any, options: Any) -> None:
+@pytest.mark.parametrize(
+    ("options", "given"),
+    [
+        ({"max_attempts": 11}, {"MAX_ATTEMPTS_CEILING": 10}),
+        ({"timeout": 61}, {"TIMEOUT_CEILING_SECONDS": 60, "DEFAULT_TIMEOUT_SECONDS": 60}),
+        ({"backoff": Backoff(301)}, {"BACKOFF_BASE_CEILING_SECONDS": 300}),
+        ({"backoff": Backoff(1, factor=2)}, {"BACKOFF_FACTOR_BOUNDS": (3, 5)}),
+        ({"key": "a b"}, {"KEY_PATTERN": "[a-z]+"}),
+    ],
+)
+def test_options_that_the_settings_do_not_allow(settings: Any, options: Any, given: Any) -> None:
+    """The hint names the setting, whichever it is."""
     job(name="a", **options)(work)
-    settings.PGJOBS = {"MAX_ATTEMPTS_CEILING": 10, "TIMEOUT_CEILING_SECONDS": 60, "DEFAULT_TIMEOUT_SECONDS": 60}
-    assert ids(checks.check_definitions()) == ["E015"]
+    settings.PGJOBS = given
+    [found] = checks.check_definitions()
+    assert found.id == "pgjobs.E015"
+    assert next(iter(given)) in (found.hint or "")
 
 
 def test_a_cron_entry_may_be_fine_where_it_is_written_and_not_with_these_settings() -> None:
