@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from string import Formatter
 from typing import Any, Literal
 
 from django_pgjobs.conf import MOST_SECONDS
+from django_pgjobs.keytemplates import Template
 from django_pgjobs.refusals import InvalidOption
 from django_pgjobs.states import KeyScope
 
@@ -116,33 +116,11 @@ def declared_key(option: str, value: object) -> Key | Template | None:
     """Return what ``@job`` may say of a key: a callable, or a text that the arguments are put into."""
     if not isinstance(value, str):
         return check_key(option, value)
-    template = Template(option, value)
+    try:
+        template = Template(value)
+    except ValueError as error:
+        raise InvalidOption(f"{option} {error}") from None
     return template if template.names else check_text(option, template.text.format())
-
-
-class Template:
-    """A format string of the job's arguments, such as ``"welcome:{user_id}"``."""
-
-    def __init__(self, option: str, text: str) -> None:
-        self.option, self.text = option, str.__str__(text)
-        try:
-            self.names = [name for _, name, _, _ in Formatter().parse(self.text) if name is not None]
-        except ValueError as error:
-            raise InvalidOption(f"{option} is no format string: {error}: {text!r}") from None
-
-    def bound(self, signature: inspect.Signature) -> Callable[..., str]:
-        """Return a function of the job's arguments. Raises ``InvalidOption`` for a name that is none of them."""
-        named = {name for name, p in signature.parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
-        for name in self.names:
-            if (first := re.split(r"[.\[]", name, maxsplit=1)[0]) not in named:
-                raise InvalidOption(f"{self.option} names no argument: {first!r} in {self.text!r}")
-
-        def key(*args: Any, **kwargs: Any) -> str:
-            call = signature.bind(*args, **kwargs)
-            call.apply_defaults()
-            return self.text.format_map(call.arguments)
-
-        return key
 
 
 def made(option: str, key: Key | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

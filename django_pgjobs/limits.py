@@ -6,12 +6,13 @@ hands the numbers to the statement that lets jobs in.
 
 from __future__ import annotations
 
-import string
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from inspect import Parameter, Signature
+from inspect import Signature
 from typing import Any
+
+from django_pgjobs.keytemplates import Template
 
 MOST_CONCURRENCY = 1_000_000
 MOST_RATE = 1_000_000
@@ -104,30 +105,23 @@ def read_limit(value: Any) -> Limit:
         raise ValueError(f"made of limits ({error})") from None
 
 
-def check_key(key: Key, signature: Signature) -> None:
-    """Refuse a text that names arguments which the job does not have. Raises ValueError with the bare sentence."""
+def key_rule(key: Key, signature: Signature) -> Callable[..., str | None]:
+    """Return what makes the key of a job's arguments, which fit it. Raises ValueError with the bare sentence."""
     if not isinstance(key, str):
-        return
-    any_name = any(p.kind is Parameter.VAR_KEYWORD for p in signature.parameters.values())
-    for name in _named(key):
-        if not name or name.isdecimal():
-            raise ValueError(f"the key {key!r} of a limit must name arguments, as in 'customer:{{customer_id}}'")
-        if name not in signature.parameters and not any_name:
-            raise ValueError(f"the key {key!r} of a limit names no argument of the job: {name!r}")
-
-
-def key_of(key: Key, signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """Return the key of a job with these arguments, which fit it. Raises ValueError with the bare sentence."""
+        return key
     try:
-        if isinstance(key, str):
-            bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            found: object = key.format(**_by_name(signature, bound.arguments))
-        else:
-            found = key(*args, **kwargs)
+        return Template(key).bound(signature)
+    except ValueError as error:
+        raise ValueError(f"the key of a limit {error}") from None
+
+
+def key_of(rule: Callable[..., str | None], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """Return the key that a rule makes. Raises ValueError with the bare sentence."""
+    try:
+        found: object = rule(*args, **kwargs)
     except Exception as error:
         raise ValueError(f"the key of its limit cannot be made: {type(error).__name__}: {error}") from error
-    if found is None and not isinstance(key, str):
+    if found is None:
         return None
     if not isinstance(found, str) or not 1 <= len(found) <= KEY_LIMIT or "\0" in found:
         raise ValueError(f"the key of a limit must be text of 1 to {KEY_LIMIT} characters without NUL, not {found!r}")
@@ -138,32 +132,15 @@ def key_of(key: Key, signature: Signature, args: tuple[Any, ...], kwargs: Mappin
     return str.__str__(found)
 
 
-def _by_name(signature: Signature, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments by name, those of ``**others`` included."""
-    named = dict(arguments)
-    for parameter in signature.parameters.values():
-        if parameter.kind is Parameter.VAR_KEYWORD:
-            named |= named.pop(parameter.name, {})
-    return named
-
-
-def _named(text: str) -> Iterator[str]:
-    """The names at the beginnings of the fields of a format text, nested ones included."""
-    for _, field, spec, _ in string.Formatter().parse(text):
-        if field is not None:
-            yield field.partition(".")[0].partition("[")[0]
-            yield from _named(spec or "")
-
-
 def _key(value: object) -> Key | None:
     if value is None:
         return None
     if isinstance(value, str):
         try:
-            fields = list(_named(value))
+            named = Template(value).names
         except ValueError as error:
-            raise ValueError(f"Limit: key {value!r} is no format text: {error}") from None
-        if not fields:
+            raise ValueError(f"Limit: key {error}") from None
+        if not named:
             raise ValueError(f"Limit: key {value!r} names no argument; leave it out to limit the job as a whole")
         return value
     if not callable(value) or isinstance(value, type):

@@ -22,8 +22,9 @@ from django_pgjobs.backoff import Backoff
 from django_pgjobs.conf import Conf, get_conf
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
 from django_pgjobs.functions import check_callback, fits, location_of, shape, signature_of
-from django_pgjobs.keys import Key, OnConflict, Template
-from django_pgjobs.limits import JobLimits, check_key, key_of
+from django_pgjobs.keys import Key, OnConflict
+from django_pgjobs.keytemplates import Template
+from django_pgjobs.limits import JobLimits, key_of, key_rule
 from django_pgjobs.options import BackoffRule, InvalidOption, Plan, RetryRule
 from django_pgjobs.payload import CODEC_VERSION, decode_payload
 from django_pgjobs.states import KeyScope
@@ -59,33 +60,33 @@ class JobPolicy:
         self.sensitive = checks.check_sensitive(declared.get("sensitive", ()), self.signature)
         self.limits: JobLimits = declared.get("limits") or JobLimits()
         self.is_limited = bool(self.limits)
-        self._check_key()
+        self._limit_rule = self._checked_limit_rule()
         self.fingerprint = _fingerprint(self.name, self.signature)
         self.key = _key_rule("key", declared.get("key"), self.signature)
         self.idempotency_key = _key_rule("idempotency_key", declared.get("idempotency_key"), self.signature)
         self.fits = fits(func, self.name, takes_context=self.takes_context)
 
-    def _check_key(self) -> None:
+    def _checked_limit_rule(self) -> Callable[..., str | None] | None:
         key = self.limits.key
         if key is None:
-            return
-        try:
-            check_key(key, self.signature)
-        except ValueError as error:
-            raise InvalidOption(str(error)) from None
+            return None
         if not isinstance(key, str):
             check_callback("the key of a limit", key, self.signature, takes_context=False)
             if iscoroutinefunction(key):
                 raise InvalidOption("the key of a limit must not be an async function: it is called at registering")
+        try:
+            return key_rule(key, self.signature)
+        except ValueError as error:
+            raise InvalidOption(str(error)) from None
 
     def limit_key(self, plan: Plan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         """Return the key of the limits of a job: None if no limit holds for it, empty if none has a key.
 
         Raises ``InvalidJob`` where the key cannot be made.
         """
-        key = self.limits.key
+        rule = self._limit_rule
         try:
-            found = None if key is None else key_of(key, self.signature, args, kwargs)
+            found = None if rule is None else key_of(rule, args, kwargs)
         except ValueError as error:
             raise InvalidJob(f"job {self.name!r}: {error}") from error.__cause__
         if found is not None:
@@ -180,7 +181,10 @@ class JobPolicy:
 
 def _key_rule(option: str, declared: Key | Template | None, signature: inspect.Signature) -> Key | None:
     if isinstance(declared, Template):
-        return declared.bound(signature)
+        try:
+            return declared.bound(signature)
+        except ValueError as error:
+            raise InvalidOption(f"{option} {error}") from None
     if callable(declared):
         check_callback(option, declared, signature, takes_context=False)
     return declared
