@@ -418,6 +418,15 @@ def test_sensitive_arguments_are_shown_to_those_who_may_see_them() -> None:
     assert ("hunter3" in shown, 'name="payload"' in shown) == (True, True)
 
 
+@pytest.mark.parametrize(
+    "lookup",
+    ["declared_payload__kwargs__token__startswith", "payload__contains", "own_text__contains", "declared_text__regex"],
+)
+def test_the_list_has_no_lookups_or_the_arguments_could_be_probed(lookup: str) -> None:
+    client = client_with("view_cronentry")
+    assert client.get(LIST, {lookup: "h"}).status_code == 400
+
+
 def test_buttons_of_the_page(root: Client) -> None:
     client = client_with("view_cronentry", "run_cronentry")
     text = html(client.get(PAGE))
