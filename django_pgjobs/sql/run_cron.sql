@@ -1,5 +1,5 @@
 -- run_cron: insert a job of a cron entry now, because somebody asked for it; its fires stay as they are.
--- Fence: none (creates a row nobody knows yet; the entry's row is locked, so that no fire comes between).
+-- Fence: none (creates a row nobody knows yet; lock_cron holds the entry's row, so that no fire comes between).
 -- Rows: 1 = whether an unfinished job forbids it, the job's id, null when forbidden or when its key is taken; 0 = no such entry.
 -- Clock: statement_timestamp().
 WITH picked AS MATERIALIZED (
@@ -10,7 +10,6 @@ WITH picked AS MATERIALIZED (
         AND EXISTS (SELECT 1 FROM pgjobs_job AS j WHERE j.cron_entry = e.name AND j.finished_at IS NULL) AS busy
     FROM pgjobs_cron_entry AS e
     WHERE e.name = %(name)s::text
-    FOR NO KEY UPDATE OF e
 ),
 registered AS (
     INSERT INTO pgjobs_job (

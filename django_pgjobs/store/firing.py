@@ -117,6 +117,10 @@ class RunNow(NamedTuple):
 
 
 def run_cron(db: Database, name: str, *, notify: bool) -> RunNow | None:
-    """Insert a job of the entry now; None when there is no such entry. Blocks while somebody holds its row."""
+    """Insert a job of the entry now; None when there is no such entry. Blocks while somebody holds its row.
+
+    In a transaction. A single statement would look for an unfinished job as of before it waited.
+    """
+    db.fetch("lock_cron", {"name": name})
     rows = db.fetch("run_cron", {"name": name, "notify": notify})
     return RunNow(*rows[0][:2]) if rows else None
