@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, cast
 from asgiref.sync import sync_to_async
 from django.core.exceptions import ValidationError
 from django.db import models, router
+from django.db.models import Value
 from django.db.models.functions import Now
+from django.db.models.lookups import GreaterThan
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -49,18 +51,22 @@ class CronEntryQuerySet(models.QuerySet["CronEntry"]):
         """Let them fire no more; return how many there are. Jobs that are registered already go on.
 
         ``by``: a user or a text. ``until``: an aware instant, or seconds or a ``timedelta`` from now, by the database's
-        clock; None until they are resumed. What would have fired meanwhile is not made up for. Raises ``InvalidJob``.
+        clock; None until they are resumed. What would have fired meanwhile is not made up for. Raises ``InvalidJob``,
+        also for a pause that would be over already.
         """
         instant, seconds = end_of(until)
         if len(reason) > REASON_CHARS or "\0" in reason + who(by):
             raise InvalidJob(f"The reason of a pause may have {REASON_CHARS} characters, none of them NUL.")
         ends: Any = instant if seconds is None else Now() + timedelta(seconds=seconds)
-        changed = self._change(paused_at=Now(), paused_by=who(by), paused_reason=reason, paused_until=ends)
+        chosen = self if instant is None else self.filter(GreaterThan(Value(instant), Now()))
+        changed = chosen._change(paused_at=Now(), paused_by=who(by), paused_reason=reason, paused_until=ends)
+        if not changed and instant is not None and self.using(self._alias()).exists():
+            raise InvalidJob(f"until={until!r} has passed already, by the database's clock.")
         return self._told("pause", by, reason, changed)
 
     def resume(self, *, by: object = None) -> int:
         """Let those that are paused fire again, from their next fire on; return how many there were."""
-        changed = self.filter(paused_at__isnull=False)._change(
+        changed = self.paused()._change(
             paused_at=None, paused_by="", paused_reason="", paused_until=None, in_force_since=Now(), next_fire_at=None
         )
         return self._told("resume", by, "", changed)

@@ -184,12 +184,13 @@ def pause(command: BaseCommand, options: dict[str, Any]) -> None:
 def resume(command: BaseCommand, options: dict[str, Any]) -> None:
     """Resume them, and say how many were paused; exit with 1 if one was not."""
     chosen = _chosen(options)
-    asked, running = chosen.count(), list(chosen.filter(paused_at=None).values_list("pk", flat=True))
+    asked, paused = (list(entries.values_list("pk", flat=True)) for entries in (chosen, chosen.paused()))
     changed = chosen.resume(by=options["by"])
     _say_changed(command, options, "resumed", changed)
-    for name in running:
-        telling.say(command, telling.plain(f"{name} was not paused"), aside=True)
-    if changed < asked:
+    for name in asked:
+        if name not in paused:
+            telling.say(command, telling.plain(f"{name} was not paused"), aside=True)
+    if changed < len(asked):
         sys.exit(telling.SKIPPED)
 
 

@@ -87,6 +87,22 @@ def test_a_pause_may_end_by_itself(until: Any) -> None:
     assert (entry().status, CronEntry.objects.paused().count()) == ("on", 0)
 
 
+def test_a_pause_that_would_be_over_is_refused_and_ends_none() -> None:
+    entry().pause(by="ann", reason="the printer burns")
+    with pytest.raises(InvalidJob, match="has passed already, by the database's clock"):
+        entry().pause(until=timezone.now() - timedelta(days=1))
+    assert (entry().status, entry().paused_by, entry().paused_until) == ("paused", "ann", None)
+    assert CronEntry.objects.none().pause(until=timezone.now() + timedelta(days=1)) == 0
+
+
+def test_resuming_leaves_a_pause_alone_that_is_over() -> None:
+    """What was missed since its end is made up for, so the end of the pause must stay where it was."""
+    put(paused_at=timezone.now() - timedelta(hours=2), paused_until=timezone.now() - timedelta(hours=1))
+    assert entry().resume(by="ann") == 0
+    assert entry().in_force_since is None
+    assert pgjobs("resume", NAME) == (1, f"0 cron entries resumed\n{NAME} was not paused\n")
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -305,10 +321,11 @@ def test_a_name_that_there_is_not_is_told_before_anything_is_done(verb: str) -> 
     assert (entry().paused_at, Job.objects.count()) == (None, 0)
 
 
-def test_a_pause_that_is_over_already_is_wrong_usage() -> None:
+@pytest.mark.parametrize("end", [("--for", "0s"), ("--until", "2020-01-01T00:00:00Z")])
+def test_a_pause_that_is_over_already_is_wrong_usage(end: tuple[str, str]) -> None:
     with pytest.raises(CommandError) as caught:
-        pgjobs("pause", NAME, "--for", "0s")
-    assert caught.value.returncode == 2
+        pgjobs("pause", NAME, *end)
+    assert (caught.value.returncode, entry().paused_at) == (2, None)
 
 
 # In the admin
