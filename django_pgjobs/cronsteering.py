@@ -28,7 +28,7 @@ from django_pgjobs.exceptions import DuplicateJob, InvalidJob, JobDoesNotExist, 
 from django_pgjobs.pausing import REASON_CHARS, Until, end_of
 from django_pgjobs.registry import registry
 from django_pgjobs.states import CancelMode
-from django_pgjobs.steering import Steered, at_read_committed, who
+from django_pgjobs.steering import Steered, at_read_committed, who, written_at
 
 if TYPE_CHECKING:
     from django_pgjobs.models import CronEntry, Job
@@ -127,8 +127,7 @@ class SteerableCron(models.Model):
         abstract = True
 
     def _itself(self) -> CronEntryQuerySet:
-        manager = cast(Any, type(self))._base_manager
-        return CronEntryQuerySet(cast(Any, type(self)), using=self._state.db or manager.db).filter(pk=self.pk)
+        return CronEntryQuerySet(cast(Any, type(self)), using=written_at(self)).filter(pk=self.pk)
 
     def pause(self, *, by: object = None, reason: str = "", until: Until = None) -> int:
         """Pause this entry; see ``CronEntryQuerySet.pause``."""

@@ -122,8 +122,7 @@ class Steerable(models.Model):
         abstract = True
 
     def _itself(self) -> JobQuerySet:
-        manager = cast(Any, type(self))._base_manager
-        return JobQuerySet(type(self), using=self._state.db or manager.db).filter(pk=self.pk)
+        return JobQuerySet(cast("type[Job]", type(self)), using=steering.written_at(self)).filter(pk=self.pk)
 
     def why(self) -> Reason:
         """Return why this job does not run, or what becomes of it, and what to do; reads the database, takes no lock.
@@ -177,27 +176,27 @@ class Steerable(models.Model):
     @_alters
     async def acancel(self, *, mode: str = "ask", by: object = None, reason: str = "") -> Steered:
         """Cancel, from asynchronous code."""
-        return await self._itself().acancel(mode=mode, by=by, reason=reason)
+        return await sync_to_async(self.cancel)(mode=mode, by=by, reason=reason)
 
     @_alters
     async def aabandon(self, *, by: object = None, reason: str = "") -> Steered:
         """Abandon, from asynchronous code."""
-        return await self._itself().aabandon(by=by, reason=reason)
+        return await sync_to_async(self.abandon)(by=by, reason=reason)
 
     @_alters
     async def aretry(self, *, by: object = None, reason: str = "") -> Steered:
         """Retry, from asynchronous code."""
-        return await self._itself().aretry(by=by, reason=reason)
+        return await sync_to_async(self.retry)(by=by, reason=reason)
 
     @_alters
     async def arelease(self, *, by: object = None, reason: str = "") -> Steered:
         """Release, from asynchronous code."""
-        return await self._itself().arelease(by=by, reason=reason)
+        return await sync_to_async(self.release)(by=by, reason=reason)
 
     @_alters
     async def areschedule(self, **to: Any) -> Steered:
         """Reschedule, from asynchronous code; arguments as ``reschedule``."""
-        return await self._itself().areschedule(**to)
+        return await sync_to_async(self.reschedule)(**to)
 
     def blocked_by(self) -> list[Blocker]:
         """Return the limits without room that hold this job back, and some of the jobs that take it up.

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
-from django.db import OperationalError, transaction
+from django.db import OperationalError, models, router, transaction
 from django.utils import timezone
 
 from django_pgjobs import store
@@ -212,6 +212,18 @@ def _locked_write(
         picked = rows.select_for_update(skip_locked=not wait, no_key=True).filter(pk__in=ids).order_by("pk")
         locked = list(picked.values_list("pk", flat=True))
         return (write(store.on(using), locked) if locked else []), locked
+
+
+def written_at(row: models.Model) -> str:
+    """Return the alias where a row is steered: the one it was read from, or of a replica where the router writes.
+
+    Not simply the latter: of a job that was registered with ``database=…`` most routers know nothing, and another job
+    has its id elsewhere.
+    """
+    read, write = row._state.db, str(router.db_for_write(type(row), instance=row))
+    if read is None or read == write or store.is_read_only(store.on(read)):
+        return write
+    return read
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from django_pgjobs import gates, store
 from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import InvalidJob, JobDoesNotExist, JobNotCommitted, JobNotFinished
 from django_pgjobs.registry import registry
+from django_pgjobs.steering import written_at
 
 if TYPE_CHECKING:
     from django_pgjobs.models import Job
@@ -110,7 +111,7 @@ def _without_pool(settings_dict: dict[str, Any]) -> dict[str, Any]:
 
 def register_again(job: Job) -> Job:
     """Register a new job like ``job``, due at once; see ``Job.register_again``."""
-    alias = job._state.db or "default"
+    alias = written_at(job)
     definition = registry.find(job.name)
     new = store.NewJob(
         name=job.name,

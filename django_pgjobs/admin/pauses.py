@@ -25,6 +25,7 @@ from django_pgjobs.admin.display import when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import QueueState
+from django_pgjobs.steering import written_at
 
 MOST_NOTICES = 5
 
@@ -144,7 +145,7 @@ class QueueStateAdmin(ReadOnlyAdmin):
         done = 0
         for state in queryset:
             go_on: Any = pausing.resume_queue if state.kind == QueueState.Kind.QUEUE else pausing.resume_job
-            if go_on(state.name, by=request.user, database=state._state.db):
+            if go_on(state.name, by=request.user, database=written_at(state)):
                 self.log_change(request, state, now_translated("Resumed."))
                 done += 1
         text = ngettext("%(count)d goes on.", "%(count)d go on.", done) % {"count": done}

@@ -56,6 +56,11 @@ def on(alias: str) -> DjangoDatabase:
     return DjangoDatabase(alias)
 
 
+def is_read_only(db: Database) -> bool:
+    """Say whether nothing can be written here, as on a replica."""
+    return bool(db.fetch("is_read_only", {})[0][0])
+
+
 def set_lock_timeout(db: Database, timeout: str) -> str:
     """Bound the lock waits of the open transaction; return the setting before."""
     return str(db.fetch("lock_timeout", {"timeout": timeout})[0][0])
