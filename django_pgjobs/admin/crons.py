@@ -18,12 +18,14 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
+from django_pgjobs.admin.actions import ACTIONS, message_of
 from django_pgjobs.admin.display import badge, below, short, table_of, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.cronsteering import OVERRIDES, check_overrides
 from django_pgjobs.exceptions import PgJobsError
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.registry import registry
+from django_pgjobs.steering import Steered
 from django_pgjobs.wording import Hidden, arguments
 
 PREVIEWED = 10
@@ -215,11 +217,13 @@ class CronEntryAdmin(ReadOnlyAdmin):
         done = 0
         for entry in entries:
             try:
-                getattr(entry, verb)(by=request.user, **words)
+                changed = getattr(entry, verb)(by=request.user, **words)
             except PgJobsError as error:
                 self.message_user(request, str(error), messages.ERROR)
             else:
                 done += 1
+                if isinstance(changed, Steered) and changed.skipped:
+                    self.message_user(request, message_of(ACTIONS["cancel"], changed)[1], messages.WARNING)
                 self.log_change(request, entry, str(capfirst(str(BUTTONS[verb]))))
         if done:
             said = ngettext("%(verb)s: %(count)d entry.", "%(verb)s: %(count)d entries.", done)

@@ -196,16 +196,27 @@ def resume(command: BaseCommand, options: dict[str, Any]) -> None:
 
 @telling.facing_the_database
 def stop(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Pause them and cancel their jobs; say how many of each."""
+    """Pause them and cancel their jobs; say how many of each, and exit with 1 if a job was not cancelled."""
     chosen = _chosen(options)
     asked = chosen.count()
     steered = chosen.stop(by=options["by"], reason=options["reason"])
-    _say_changed(command, options, "stopped", asked, cancelled=steered.changed)
-
-
-def _say_changed(command: BaseCommand, options: dict[str, Any], what: str, changed: int, **more: int) -> None:
     if options["format"] == "json":
-        telling.say(command, telling.json_of({what: changed, **more}))
-        return
-    also = "".join(f", {count} {'job' if count == 1 else 'jobs'} {word}" for word, count in more.items())
-    telling.say(command, f"{changed} cron {'entry' if changed == 1 else 'entries'} {what}{also}")
+        told = {"stopped": asked, "cancelled": steered.changed, "skipped": steered.skipped}
+        telling.say(command, telling.json_of(told))
+    else:
+        jobs = f"{steered.changed} {'job' if steered.changed == 1 else 'jobs'} cancelled"
+        telling.say(command, f"{_entries(asked)} stopped, {jobs}")
+        telling.say_skipped(command, steered.skipped)
+    if steered.skipped:
+        sys.exit(telling.SKIPPED)
+
+
+def _say_changed(command: BaseCommand, options: dict[str, Any], what: str, changed: int) -> None:
+    if options["format"] == "json":
+        telling.say(command, telling.json_of({what: changed}))
+    else:
+        telling.say(command, f"{_entries(changed)} {what}")
+
+
+def _entries(number: int) -> str:
+    return f"{number} cron {'entry' if number == 1 else 'entries'}"

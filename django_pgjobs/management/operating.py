@@ -172,8 +172,7 @@ def operate(command: BaseCommand, options: dict[str, Any]) -> None:
 
 def _tell(command: BaseCommand, verb: str, done: Steered) -> None:
     telling.say(command, f"{verb}: {done.changed} changed, {sum(done.skipped.values())} skipped")
-    for reason, number in sorted(done.skipped.items()):
-        telling.say(command, f"  {number} skipped: {telling.plain(reason)}")
+    telling.say_skipped(command, done.skipped)
 
 
 def _chosen(verb: str, options: dict[str, Any]) -> tuple[JobQuerySet, int]:

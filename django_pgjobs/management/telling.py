@@ -11,7 +11,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime
 from typing import Any, TypeVar
@@ -76,6 +76,12 @@ def say(command: BaseCommand, text: str, *, aside: bool = False) -> None:
     encoding = getattr(stream, "encoding", None) or "utf-8"
     fitting = text.encode(encoding, "backslashreplace").decode(encoding)
     stream.write(fitting, str) if aside else stream.write(fitting)
+
+
+def say_skipped(command: BaseCommand, skipped: Mapping[str, int]) -> None:
+    """Write why jobs were skipped, one reason a line."""
+    for reason, number in sorted(skipped.items()):
+        say(command, f"  {number} skipped: {plain(reason)}")
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

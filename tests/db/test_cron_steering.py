@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import Any
@@ -18,10 +18,11 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 from django.utils import timezone
 
-from django_pgjobs import Cron, job, store
+from django_pgjobs import Cron, job, steering, store
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob, JobDoesNotExist
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.registry import registry
+from tests.plugins.fix_db import RawDatabase
 
 pytestmark = pytest.mark.django_db
 
@@ -311,6 +312,26 @@ def test_the_shell_pauses_resumes_and_stops() -> None:
     assert pgjobs("stop", NAME) == (0, "1 cron entry stopped, 1 job cancelled\n")
     assert json.loads(pgjobs("pause", NAME, "--format", "json")[1]) == {"paused": 1}
     assert entry().status == "paused"
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch, db_connection: Callable[..., RawDatabase]) -> Job:
+    """A job of the entry whose row somebody else has locked."""
+    monkeypatch.setattr(steering, "LOCK_SECONDS", 0.05)
+    made = entry().run_now()
+    other = db_connection(autocommit=False)
+    other.query("SELECT id FROM pgjobs_job FOR UPDATE")
+    return made
+
+
+@pytest.mark.django_db(transaction=True)
+def test_stopping_says_which_jobs_were_not_cancelled(held: Job, root: Client) -> None:
+    assert pgjobs("stop", NAME) == (1, "1 cron entry stopped, 0 jobs cancelled\n  1 skipped: busy\n")
+    status, text = pgjobs("stop", NAME, "--format", "json")
+    assert (status, json.loads(text)) == (1, {"stopped": 1, "cancelled": 0, "skipped": {"busy": 1}})
+    answer = root.post(steer("stop"))
+    [warned, _] = get_messages(answer.wsgi_request)
+    assert (warned.level_tag, str(warned)) == ("warning", "Cancel: 0 changed, 1 skipped: 1 locked by somebody else.")
 
 
 @pytest.mark.parametrize("verb", ["list", "next", "run-now", "pause", "resume", "stop"])
