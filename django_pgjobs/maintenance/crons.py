@@ -251,5 +251,6 @@ def _text(instant: datetime) -> str:
     return instant.isoformat(timespec="seconds")
 
 
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+def _line(error: psycopg.Error) -> str:
+    # Without its details, which hold the arguments, and the id of the row that was not inserted.
+    return " ".join((error.diag.message_primary or str(error)).split())

@@ -430,6 +430,17 @@ def test_an_entry_whose_job_cannot_be_inserted_is_tried_again(raw: RawDatabase, 
     assert (entry().broken, Job.objects.count()) == ("", 1)
 
 
+def test_why_an_entry_is_broken_tells_nothing_of_its_arguments(
+    raw: RawDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Everybody who may look at entries sees it, and the log has it."""
+    declare(raw, payload='{"args": ["hunter2"]}')
+    put(raw, created_at=ago(raw, hours=1), declared_options='{"queue": null}')
+    tick(raw)
+    assert "its job cannot be inserted: null value in column" in entry().broken
+    assert ("hunter2" in entry().broken, "hunter2" in caplog.text) == (False, False)
+
+
 def test_a_row_that_somebody_holds_is_not_waited_for(raw: RawDatabase, other: RawDatabase) -> None:
     """Rescue shares this thread: it must not wait behind an operator's transaction."""
     declare(raw)
