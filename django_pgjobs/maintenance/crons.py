@@ -49,6 +49,9 @@ LOCKED_SECONDS = 10.0
 
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
+UNINSERTABLE = "its job cannot be inserted"
+"""Why an entry is broken of which only a fire that is made shows that it is mended."""
+
 UNFIT = (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
 """What the row of an entry is to blame for, and not the server."""
 
@@ -145,7 +148,7 @@ class Firer:
         if before != facts:
             self.seen[entry.name] = facts, now
             return True
-        if entry.broken:
+        if entry.broken and (entry.next_fire_at is None or entry.next_fire_at > entry.now):
             self.seen[entry.name] = facts, now if (again := now >= since + BROKEN_SECONDS) else since
             return again
         return entry.next_fire_at is None or entry.next_fire_at <= entry.now
@@ -157,7 +160,7 @@ class Firer:
         except InvalidCron as error:
             _break(db, entry, str(error))
             return
-        if entry.broken:
+        if entry.broken and not entry.broken.startswith(UNINSERTABLE):
             # It is due at once, and then it is seen whether its job can be inserted.
             if store.break_cron(db, entry, ""):
                 log.info("cron entry is whole again cron=%s", entry.name)
@@ -165,7 +168,7 @@ class Firer:
         try:
             _evaluate(db, entry, schedule, misfire)
         except UNFIT as error:
-            _break(db, entry, f"its job cannot be inserted: {_line(error)}")
+            _break(db, entry, f"{UNINSERTABLE}: {_line(error)}")
         except psycopg.errors.LockNotAvailable:
             self.locked_until[entry.name] = clock.monotonic() + LOCKED_SECONDS
             log.warning(
@@ -175,7 +178,8 @@ class Firer:
 
 
 def _break(db: store.Database, entry: store.ListedCron, reason: str) -> None:
-    if reason != entry.broken and store.break_cron(db, entry, reason):
+    told = reason == entry.broken
+    if (not told or entry.next_fire_at is not None) and store.break_cron(db, entry, reason) and not told:
         log.error("cron entry is broken, it does not fire until it is mended cron=%s: %s", entry.name, reason)
 
 
@@ -232,10 +236,12 @@ def _make(db: store.Database, entry: store.ListedCron, found: Due, *, then: date
             log.debug("fire already claimed cron=%s fire=%s", entry.name, _text(fire_at))
             return
         _tell(entry, fire_at, fired)
-        entry = entry._replace(last_fire_at=fire_at, last_job_id=fired.job_id or entry.last_job_id)
+        entry = entry._replace(last_fire_at=fire_at, last_job_id=fired.job_id or entry.last_job_id, broken="")
 
 
 def _tell(entry: store.ListedCron, fire_at: datetime, fired: store.Fired) -> None:
+    if entry.broken:
+        log.info("cron entry is whole again cron=%s", entry.name)
     if fired.job_id is None:
         log.info(
             "fire made without a job, an unfinished one has its key cron=%s name=%s fire=%s",

@@ -29,6 +29,13 @@ SET job_name = excluded.job_name,
         WHEN (e.declared_expression, e.declared_zone, e.misfire, e.overlap)
             = (excluded.declared_expression, excluded.declared_zone, excluded.misfire, excluded.overlap)
         THEN e.next_fire_at
+    END,
+    -- Of what is declared anew nobody knows yet that it cannot fire.
+    broken = CASE
+        WHEN (e.job_name, e.declared_payload, e.declared_options)
+            = (excluded.job_name, excluded.declared_payload, excluded.declared_options)
+        THEN e.broken
+        ELSE ''
     END
 WHERE %(overwrite)s::boolean
   AND (

@@ -16,7 +16,7 @@ WITH picked AS MATERIALIZED (
       -- Whatever clock the leader goes by: nothing fires early.
       AND %(fire_at)s::timestamptz <= statement_timestamp()
       AND e.missing_since IS NULL
-      AND e.broken = ''
+      AND e.broken = %(broken)s::text
       AND (e.paused_at IS NULL OR e.paused_until <= statement_timestamp())
       AND (
           e.overlap = 'allow'
@@ -52,7 +52,9 @@ marked AS (
     UPDATE pgjobs_cron_entry AS e
     SET last_fire_at = %(fire_at)s::timestamptz,
         last_job_id = coalesce((SELECT id FROM registered), e.last_job_id),
-        next_fire_at = %(upcoming)s::timestamptz
+        next_fire_at = %(upcoming)s::timestamptz,
+        -- One whose job could not be inserted is whole again by this alone.
+        broken = ''
     WHERE e.name = (SELECT name FROM picked)
     RETURNING e.name
 )

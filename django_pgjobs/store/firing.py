@@ -81,7 +81,7 @@ def fire_cron(
     db: Database, entry: ListedCron, fire_at: datetime, upcoming: datetime | None, *, notify: bool
 ) -> Fired | None:
     """Make a fire: mark it and insert its job, both or neither. None when somebody else was first."""
-    params = {**_as_read(entry), "fire_at": fire_at, "upcoming": upcoming, "notify": notify}
+    params = {**_as_read(entry), "broken": entry.broken, "fire_at": fire_at, "upcoming": upcoming, "notify": notify}
     rows = db.fetch("fire_cron", params)
     return Fired(rows[0][0]) if rows else None
 

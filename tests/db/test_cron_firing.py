@@ -426,8 +426,49 @@ def test_an_entry_whose_job_cannot_be_inserted_is_tried_again(raw: RawDatabase, 
     assert Job.objects.count() == 0
     time(crons.BROKEN_SECONDS)
     firer(raw)
-    firer(raw)
     assert (entry().broken, Job.objects.count()) == ("", 1)
+
+
+@pytest.mark.parametrize("misfire", ["once", "skip"])
+def test_an_entry_whose_job_cannot_be_inserted_stays_broken_until_it_can(
+    raw: RawDatabase, time: Callable[[float], None], caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch, misfire: str,
+) -> None:  # fmt: skip
+    """W49: it is told once, and by no look that it is whole."""
+    caplog.set_level(logging.INFO)
+    firer = Firer()
+    declare(raw, misfire=misfire)
+    put(raw, created_at=latest(raw) - SECOND, declared_options='{"queue": null}')
+    monkeypatch.setattr(cron, "GRACE", timedelta(hours=1))
+    firer(raw)
+    monkeypatch.setattr(cron, "GRACE", timedelta(0))
+    for _ in range(3):
+        time(crons.BROKEN_SECONDS)
+        firer(raw)
+        assert "cannot be inserted" in entry().broken
+    monkeypatch.setattr(cron, "GRACE", timedelta(hours=1))
+    put(raw, last_fire_at=latest(raw) - SECOND, next_fire_at=latest(raw))
+    for _ in range(3):
+        time(crons.BROKEN_SECONDS)
+        firer(raw)
+    assert "cannot be inserted" in entry().broken
+    assert (caplog.text.count("cron entry is broken"), "whole again" in caplog.text) == (1, False)
+    put(raw, declared_options=json.dumps(PLAIN))
+    time(crons.BROKEN_SECONDS)
+    firer(raw)
+    assert (entry().broken, Job.objects.count(), "whole again" in caplog.text) == ("", 1, True)
+
+
+def test_what_is_declared_anew_is_looked_at_anew(raw: RawDatabase) -> None:
+    declare(raw, options={"queue": None})
+    put(raw, created_at=ago(raw, hours=1))
+    tick(raw)
+    declare(raw, options={"queue": None})
+    assert "cannot be inserted" in entry().broken
+    declare(raw)
+    assert entry().broken == ""
+    tick(raw)
+    assert Job.objects.count() == 1
 
 
 def test_why_an_entry_is_broken_tells_nothing_of_its_arguments(
