@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import ValidationError
-from django.db import models, router
+from django.db import DatabaseError, DataError, IntegrityError, models, router
 from django.db.models import Value
 from django.db.models.functions import Now
 from django.db.models.lookups import GreaterThan
@@ -145,13 +145,17 @@ class SteerableCron(models.Model):
         """Register its job at once, whatever its schedule says and also while it is paused; return the job.
 
         Its fires stay as they are. Raises ``InvalidJob`` where its overlap policy forbids it while another job of it
-        is not finished, ``DuplicateJob`` when its key is taken, ``JobDoesNotExist`` when the entry is gone.
+        is not finished, and where the database refuses what its row says, ``DuplicateJob`` when its key is taken,
+        ``JobDoesNotExist`` when the entry is gone.
         """
         from django_pgjobs.models import Job
 
         alias = self._itself()._alias()
-        with at_read_committed(alias):
-            found = store.run_cron(store.on(alias), self.pk, notify=get_conf().notify)
+        try:
+            with at_read_committed(alias):
+                found = store.run_cron(store.on(alias), self.pk, notify=get_conf().notify)
+        except (DataError, IntegrityError) as error:
+            raise InvalidJob(f"cron entry {self.pk!r}: its job cannot be inserted: {_refusal(error)}") from error
         if found is None:
             raise JobDoesNotExist(f"There is no cron entry {self.pk!r}.")
         if found.busy:
@@ -220,6 +224,12 @@ class SteerableCron(models.Model):
     for _altering in (pause, resume, stop, run_now, override, apause, aresume, astop, arun_now, aoverride):
         _altering.alters_data = True
     del _altering
+
+
+def _refusal(error: DatabaseError) -> str:
+    """Return why the database refuses a row, without its details, which hold the arguments."""
+    diag = getattr(error.__cause__, "diag", None)
+    return " ".join((getattr(diag, "message_primary", None) or str(error)).split())
 
 
 def check_overrides(job_name: str, values: Mapping[str, Any]) -> dict[str, Any]:

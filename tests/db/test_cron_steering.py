@@ -15,6 +15,7 @@ from django.contrib.auth.models import Permission, User
 from django.contrib.messages import get_messages
 from django.core.exceptions import ValidationError
 from django.core.management import CommandError, call_command
+from django.db import transaction
 from django.test import Client
 from django.utils import timezone
 
@@ -170,6 +171,17 @@ def test_running_now_says_when_it_cannot() -> None:
     CronEntry.objects.all().delete()
     with pytest.raises(JobDoesNotExist, match="no cron entry"):
         gone.run_now()
+
+
+@pytest.mark.parametrize("options", [{"queue": None}, {"priority": "high"}, []])
+def test_running_now_what_the_database_refuses_leaves_the_callers_transaction(options: Any) -> None:
+    """And tells nothing of the arguments."""
+    put(declared_options=options)
+    with transaction.atomic():
+        with pytest.raises(InvalidJob, match="its job cannot be inserted") as caught:
+            entry().run_now()
+        assert entry().last_job_id is None
+    assert "hunter2" not in str(caught.value)
 
 
 def test_an_entry_is_not_saved() -> None:
@@ -499,6 +511,16 @@ def test_actions_of_the_list(root: Client, action: str, status: str, jobs: int) 
         entry().pause()
     root.post(LIST, {"action": action, "_selected_action": [NAME]})
     assert (entry().status, Job.objects.count()) == (status, jobs)
+
+
+def test_one_that_cannot_run_keeps_no_other_from_it(root: Client) -> None:
+    put(declared_options={"queue": None})
+    [declared] = registry.crons()
+    good = declared.declared()._replace(name="other")
+    store.declare_cron(store.on("default"), good, overwrite=True, fresh_seconds=0)
+    answer = root.post(LIST, {"action": "run_now", "_selected_action": [NAME, "other"]})
+    refused, done = map(str, get_messages(answer.wsgi_request))
+    assert ("its job cannot be inserted" in refused, done) == (True, "Run now: 1 entry.")
 
 
 def test_actions_of_the_list_are_for_those_who_may() -> None:
