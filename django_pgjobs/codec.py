@@ -77,9 +77,14 @@ def write(value: Any, depth: int = 0) -> tuple[str, int]:
         raise
     except Exception as error:
         raise Refused(f"a value that raised {type(error).__name__}: {error}") from error
+    return text, size_of(text)
+
+
+def size_of(text: str) -> int:
+    """Return the size of JSON text in bytes of UTF-8. Raises Refused for one that jsonb would not take."""
     if "\\u0000" in text and _NUL.search(text):
         raise Refused("a text with a NUL character, which PostgreSQL cannot store")
-    return text, _size(text)
+    return _size(text)
 
 
 def write_flat(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:

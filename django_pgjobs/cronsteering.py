@@ -22,7 +22,7 @@ from django.db.models.lookups import GreaterThan
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs import cron, store
+from django_pgjobs import codec, cron, store
 from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob, JobDoesNotExist, UnreadablePayload
 from django_pgjobs.pausing import REASON_CHARS, Until, end_of
@@ -255,11 +255,14 @@ def _check_payload(job_name: str, value: object) -> object:
             _("This process knows no job %(name)s, so its arguments cannot be checked."), params={"name": job_name}
         )
     try:
-        text = json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError) as error:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        size = codec.size_of(text)
+    except (TypeError, ValueError, RecursionError) as error:
         raise UnreadablePayload(f"The arguments are no JSON: {error}") from None
+    except codec.Refused as refusal:
+        raise UnreadablePayload(f"The arguments cannot be stored: in them is {refusal}.") from None
     limit = get_conf().payload_limit_bytes
-    if len(text.encode()) > limit:
+    if size > limit:
         raise UnreadablePayload(f"The arguments have more than {limit} bytes.")
     definition.load(text)
     return value

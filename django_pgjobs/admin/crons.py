@@ -11,6 +11,7 @@ from django.contrib.admin.utils import unquote as unquoted
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast
+from django.forms.fields import InvalidJSONInput
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import path, reverse
 from django.utils.html import format_html, format_html_join
@@ -36,12 +37,28 @@ STATUS_COLOURS = {"on": "succeeded", "paused": "parked", "missing": "parked", "b
 BUTTONS = {"pause": _("pause"), "resume": _("resume"), "run_now": _("run now"), "stop": _("stop and cancel its jobs")}
 
 
+class ArgumentsField(forms.JSONField):
+    """JSON text; also what Python's parser gives up on is only not valid."""
+
+    def to_python(self, value: Any) -> Any:
+        """Parse it."""
+        try:
+            return super().to_python(value)
+        except (ValueError, RecursionError):
+            raise ValidationError(self.error_messages["invalid"], code="invalid", params={"value": value}) from None
+
+    def bound_data(self, data: Any, initial: Any) -> Any:
+        """Show again what was written, as it was."""
+        return initial if self.disabled else InvalidJSONInput(data or "")
+
+
 class OverrideForm(forms.ModelForm):  # type: ignore[type-arg]
     """What is put in the place of what code declares; empty is as declared."""
 
     class Meta:
         model = CronEntry
         fields = OVERRIDES
+        field_classes = {"payload": ArgumentsField}
         widgets = {
             "expression": forms.TextInput(attrs={"size": 40}),
             "zone": forms.TextInput(attrs={"size": 40}),

@@ -229,6 +229,9 @@ def test_overrides_count_and_survive_a_deploy() -> None:
         ({"payload": {"args": ["a", "b", "c"], "kwargs": {}}}, "do not fit"),
         ({"payload": ["daily"]}, "payload"),
         ({"payload": {"args": ["x" * 2_000_000], "kwargs": {}}}, "more than"),
+        ({"payload": {"args": ["\0"]}}, "a NUL character"),
+        ({"payload": {"args": ["\ud800"]}}, "a lone surrogate"),
+        ({"payload": {"args": [10**5000]}}, "no JSON"),
     ],
 )
 def test_an_override_that_would_not_do_is_refused(values: dict[str, Any], says: str) -> None:
@@ -436,6 +439,9 @@ def test_an_operator_overrides_in_the_admin(root: Client) -> None:
         ({"zone": "Mars/Olympus"}, "there is no time zone"),
         ({"payload": '{"args": ["a", "b", "c"]}'}, "do not fit"),
         ({"payload": "{"}, "valid JSON"),
+        ({"payload": r'{"args": ["\u0000"]}'}, "a NUL character"),
+        ({"payload": r'{"args": ["\ud800"]}'}, "a lone surrogate"),
+        ({"payload": f'{{"args": [{"9" * 5000}]}}'}, "valid JSON"),
     ],
 )
 def test_a_bad_override_is_refused_in_the_admin(root: Client, values: dict[str, str], says: str) -> None:
