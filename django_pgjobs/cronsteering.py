@@ -39,6 +39,9 @@ MOST_PREVIEWED = 1000
 
 OVERRIDES = ("expression", "zone", "payload")
 
+JSON_COLUMNS = ("declared_payload", "declared_options", "payload")
+"""What a list leaves unread: one forged number of 5000 digits would keep every row from being shown."""
+
 
 class CronEntryQuerySet(models.QuerySet["CronEntry"]):
     """Cron entries, and what can be done to many of them."""

@@ -22,7 +22,7 @@ from django.utils.translation import ngettext
 from django_pgjobs.admin.actions import ACTIONS, message_of
 from django_pgjobs.admin.display import badge, below, short, table_of, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
-from django_pgjobs.cronsteering import OVERRIDES, check_overrides
+from django_pgjobs.cronsteering import JSON_COLUMNS, OVERRIDES, check_overrides
 from django_pgjobs.exceptions import PgJobsError
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.registry import registry
@@ -122,16 +122,20 @@ class CronEntryAdmin(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Read the arguments as text: what is malformed spoils its own place only."""
-        entries: QuerySet[Any] = super().get_queryset(request)
+        entries: QuerySet[Any] = super().get_queryset(request).defer(*JSON_COLUMNS)
         texts = {"declared_text": Cast("declared_payload", TextField()), "own_text": Cast("payload", TextField())}
         annotated: QuerySet[Any] = entries.annotate(**texts)
         return annotated
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Note whether whoever asks may see sensitive arguments."""
+        """Note whether whoever asks may see sensitive arguments; give the form as text what cannot be parsed."""
         entry = super().get_object(request, object_id, from_field)
         if entry is not None:
             entry.reveal = request.user.has_perm("pgjobs.view_payload")
+            try:
+                entry.refresh_from_db(fields=["payload"])
+            except (ValueError, RecursionError):
+                entry.payload = InvalidJSONInput(entry.own_text)
         return entry
 
     @admin.display(description=_("status"))

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from django_pgjobs.cronsteering import MOST_PREVIEWED, CronEntryQuerySet
+from django_pgjobs.cronsteering import JSON_COLUMNS, MOST_PREVIEWED, CronEntryQuerySet
 from django_pgjobs.exceptions import PgJobsError
 from django_pgjobs.management import choosing, telling
 from django_pgjobs.management.operating import instant, shell_user
@@ -62,7 +62,7 @@ def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 
 def _chosen(options: dict[str, Any]) -> CronEntryQuerySet:
     """Return the entries that are named, or all. A name that there is not is told, before anything is done."""
-    entries = CronEntryQuerySet(CronEntry, using=choosing.database_of(options)).order_by("pk")
+    entries = CronEntryQuerySet(CronEntry, using=choosing.database_of(options)).order_by("pk").defer(*JSON_COLUMNS)
     names = set(options["names"])
     if not names:
         return entries

@@ -15,7 +15,7 @@ from django.contrib.auth.models import Permission, User
 from django.contrib.messages import get_messages
 from django.core.exceptions import ValidationError
 from django.core.management import CommandError, call_command
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import Client
 from django.utils import timezone
 
@@ -448,6 +448,23 @@ def test_a_bad_override_is_refused_in_the_admin(root: Client, values: dict[str, 
     answer = root.post(PAGE, {"expression": "", "zone": "", "payload": "", **values})
     assert (answer.status_code, says in html(answer)) == (200, True)
     assert (entry().expression, entry().zone, entry().payload) == (None, None, None)
+
+
+@pytest.mark.parametrize("column", ["payload", "declared_payload", "declared_options"])
+def test_a_forged_number_spoils_its_own_place_only(root: Client, column: str) -> None:
+    """Python refuses to parse so many digits; jsonb takes them."""
+    with connection.cursor() as cursor:
+        forged = "jsonb_build_object('args', jsonb_build_array(repeat('9', 5000)::numeric))"
+        cursor.execute(f"UPDATE pgjobs_cron_entry SET {column} = {forged}")
+    assert NAME in html(root.get(LIST))
+    for verb in ("list", "next", "pause", "resume", "stop"):
+        assert pgjobs(verb, NAME)[0] == 0
+    text = html(root.get(PAGE))
+    assert ("not a payload" in text) == (column != "declared_options")
+    assert ("9" * 1000 in text) == (column == "payload"), "to be mended in its field"
+    assert root.post(PAGE, {"expression": "@hourly", "zone": "", "payload": ""}).status_code == 302
+    row = CronEntry.objects.only("expression").get(payload__isnull=True)
+    assert row.expression == "@hourly"
 
 
 def test_nothing_is_added_or_deleted_not_even_by_superusers(root: Client) -> None:
