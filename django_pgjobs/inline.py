@@ -10,6 +10,7 @@ import contextlib
 import logging
 import signal
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,13 +25,14 @@ from django_pgjobs.finalising import HOLD, RELEASE
 from django_pgjobs.maintenance.duties import duties, forgetting, pruning
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.performing import Performer
-from django_pgjobs.runtime import Worker, WorkerOptions, wait_for_database
+from django_pgjobs.runtime import Worker, WorkerOptions, declared_crons, wait_for_database
 from django_pgjobs.store import ClaimedJob
 from django_pgjobs.worker import hygiene
 from django_pgjobs.worker.admitting import HELD_SECONDS
 from django_pgjobs.worker.claiming import DEAF_POLL_SECONDS
 from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.keeping import Keeper
+from django_pgjobs.worker.maintaining import Duty
 
 log = logging.getLogger("django_pgjobs")
 
@@ -48,12 +50,7 @@ class InlineWorker:
         self.admission = worker.admission()
         self.limited = self.admission.declares()
         self.looked_at = 0.0
-        leader = Leader(worker.author)
-        self.duties = [
-            *duties(leader, lambda rescued: None, worker.options.database),
-            pruning(leader),
-            forgetting(leader),
-        ]
+        self.duties: Sequence[Duty] = ()
         self.keeper = Keeper(
             lambda: worker.connect("keep"),
             self,
@@ -73,6 +70,9 @@ class InlineWorker:
 
     def run(self) -> int:
         """Work until stopped, idle or done; return the exit status."""
+        leader = Leader(self.worker.author)
+        declared = declared_crons(self.worker)
+        self.duties = [*duties(leader, lambda rescued: None, declared), pruning(leader), forgetting(leader)]
         self.keeper.start()
         db: WorkerConnection | None = None
         while not self.stopped.is_set():

@@ -21,11 +21,12 @@ from django.db import connections
 from django_pgjobs import __version__, clock, store
 from django_pgjobs.admitting import Admission
 from django_pgjobs.conf import Conf, get_conf
+from django_pgjobs.maintenance.crons import declared_for
 from django_pgjobs.maintenance.duties import Duty, duties, forgetting, measuring, pruning
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.vacuuming import Vacuumer
 from django_pgjobs.registry import registry
-from django_pgjobs.worker import identity
+from django_pgjobs.worker import hygiene, identity
 from django_pgjobs.worker.acking import Acker
 from django_pgjobs.worker.admitting import Admitter
 from django_pgjobs.worker.children import Recipe
@@ -198,6 +199,14 @@ def _stop_signals() -> Any:
             signal.signal(number, handler)
 
 
+def declared_crons(worker: Worker) -> dict[str, store.DeclaredCron]:
+    """Return the cron entries of this worker's code, which runs here: for the main thread, before the others start."""
+    try:
+        return declared_for(worker.options.database)
+    finally:
+        hygiene.close_all()
+
+
 def _say_budget(worker: Worker, found: store.Identity) -> None:
     asynchronous = any(definition.is_async for definition in registry.definitions())
     per_executor = (worker.threads + worker.async_slots * asynchronous) * len(connections.settings)
@@ -212,6 +221,7 @@ def _say_budget(worker: Worker, found: store.Identity) -> None:
 
 
 def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> int:
+    declared = declared_crons(worker)
     # A busy thread would hold the interpreter for 5 ms at a time; a renewal must not wait behind a flush.
     sys.setswitchinterval(SWITCH_SECONDS)
     # What was imported stays, and a held job is in no circle: looking through all of it would cost a sixth of the time.
@@ -237,7 +247,7 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
     keeper = _keeper(worker, inbox, table, supervisor)
     leader = Leader(worker.author)
     maintained = [
-        *duties(leader, lambda rescued: inbox.post("rescued", rescued), worker.options.database),
+        *duties(leader, lambda rescued: inbox.post("rescued", rescued), declared),
         Duty("claims in doubt", claimer.look_up, DOUBT_SECONDS, last=True),
         Duty("limited", admitter.look, LOOK_FOR_LIMITED_SECONDS),
     ]

@@ -5,6 +5,7 @@ The two know of each other by the rows only, so the leader may run other code th
 ``cron_sync``: at its start a worker writes its entries over what is there, for its code is the newest; the leader does
 so each minute and at once when it is elected; the others only say that their code still has theirs. What another
 deployment declares is never touched. An entry that nobody has declared for some minutes is marked and does not fire.
+What code declares is made once, as the worker starts: it is the project's code that makes descriptions and keys.
 
 ``cron_eval``: each half second the leader looks at the entries that are due by the database's clock. A fire is one
 statement: the mark and the job, by a comparison with the fire before. So two leaders, or ten, make one; and one that
@@ -15,6 +16,7 @@ from its turn.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 import psycopg
@@ -56,13 +58,28 @@ UNFIT = (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
 """What the row of an entry is to blame for, and not the server."""
 
 
+def declared_for(database: str) -> dict[str, store.DeclaredCron]:
+    """Return what this worker's code declares for ``database``, by name; an entry that cannot be made is logged.
+
+    Calls what the project wrote of descriptions and keys, which may ask the database and take its time.
+    """
+    found: dict[str, store.DeclaredCron] = {}
+    for entry in registry.crons():
+        if (entry.database or router.db_for_write(Job)) == database:
+            try:
+                found[entry.name] = entry.declared()
+            except (InvalidJob, ImproperlyConfigured) as error:
+                log.error("cron entry cannot be declared cron=%s: %s", entry.name, error)
+    return found
+
+
 class CronSync:
-    """Brings the entries that this worker's code declares for ``database`` into their rows. A duty of every worker."""
+    """Brings the entries that this worker's code has ``declared`` into their rows. A duty of every worker."""
 
     name = "cron_sync"
 
-    def __init__(self, database: str, leader: Leader) -> None:
-        self.database = database
+    def __init__(self, declared: Mapping[str, store.DeclaredCron], leader: Leader) -> None:
+        self.declared = dict(declared)
         self.leader = leader
         self.due = 0.0
         self.term: int | None = None
@@ -75,9 +92,8 @@ class CronSync:
         if now < self.due and not elected:
             return
         self.due = now + RETRY_SECONDS
-        entries = self._declared()
-        if entries:
-            self._bring(db, entries, leads=term is not None)
+        if self.declared:
+            self._bring(db, self.declared, leads=term is not None)
         self.due, self.term = now + SYNC_SECONDS, term
 
     def _bring(self, db: store.Database, entries: dict[str, store.DeclaredCron], *, leads: bool) -> None:
@@ -90,16 +106,6 @@ class CronSync:
 
     def leave(self, db: store.Database) -> None:
         """Nothing: a worker that leaves takes no entry with it."""
-
-    def _declared(self) -> dict[str, store.DeclaredCron]:
-        found: dict[str, store.DeclaredCron] = {}
-        for entry in registry.crons():
-            if (entry.database or router.db_for_write(Job)) == self.database:
-                try:
-                    found[entry.name] = entry.declared()
-                except (InvalidJob, ImproperlyConfigured) as error:
-                    log.error("cron entry cannot be declared cron=%s: %s", entry.name, error)
-        return found
 
 
 def _declare(db: store.Database, declared: store.DeclaredCron) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django_pgjobs import clock, store
@@ -72,14 +72,14 @@ class Duty:
 
 
 def duties(
-    leader: Leader, tell: Callable[[list[store.Rescued]], object], database: str
+    leader: Leader, tell: Callable[[list[store.Rescued]], object], declared: Mapping[str, store.DeclaredCron]
 ) -> list[Duty | Leader | CronSync]:
-    """Return the duties of a worker of ``database``; ``tell`` hears of what its rescues took back."""
+    """Return the duties of a worker whose code has ``declared`` cron entries; ``tell`` hears what rescues took back."""
     found: list[Duty | CronSync] = [
         Duty("rescue", Rescuer(tell), RESCUE_SECONDS),
         Duty("unpark", unpark, UNPARK_SECONDS),
         Duty("unpause", unpause, UNPAUSE_SECONDS),
-        CronSync(database, leader),
+        CronSync(declared, leader),
         Duty("cron_eval", Firer(), CRON_SECONDS, leader=leader),
         Duty("cron_missing", MarkMissing(), MISSING_SECONDS, leader=leader),
         Duty("audit", Audit(), AUDIT_SECONDS, leader=leader),

@@ -17,7 +17,7 @@ from django.test import override_settings
 
 from django_pgjobs import Cron, clock, cron, job, store
 from django_pgjobs.maintenance import crons
-from django_pgjobs.maintenance.crons import CronSync, Firer, MarkMissing
+from django_pgjobs.maintenance.crons import CronSync, Firer, MarkMissing, declared_for
 from django_pgjobs.maintenance.duties import Duty, duties
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import CronEntry, Job
@@ -235,7 +235,7 @@ def test_a_look_that_fails_is_logged_by_its_duty_and_repeated(
     declare(raw)
     put(raw, created_at=ago(raw, hours=1))
     leader = Leader(AUTHOR)
-    known = {duty.name: duty for duty in duties(leader, lambda rescued: None, "default")}
+    known = {duty.name: duty for duty in duties(leader, lambda rescued: None, {})}
     assert {"cron_sync", "cron_eval", "cron_missing", "rescue", "audit", "lead"} <= known.keys()
     leader.tick(raw)
     whole, failures = store.list_crons, [psycopg.OperationalError("the statement took too long")]
@@ -637,7 +637,7 @@ def test_declared_entries_are_brought_into_the_database(raw: RawDatabase, time: 
     """W36: at once when a worker starts, each minute by the leader, at once when one is elected."""
     definition = job(name="test.clean", cron=Cron("@daily"))(clean)
     leader = Leader(AUTHOR)
-    sync = CronSync("default", leader)
+    sync = CronSync(declared_for("default"), leader)
     sync.tick(raw)
     assert (entry("test.clean").declared_expression, entry("test.clean").declared_zone) == ("@daily", "UTC")
     leader.tick(raw)
@@ -660,7 +660,7 @@ def test_a_worker_that_does_not_lead_overwrites_only_at_its_start(
     """W36 W38: its code is the newest then; later the leader's counts, and what nobody else has is put back."""
     job(name="test.clean", cron=Cron("@daily"))(clean)
     declare(raw, "test.clean", expression="@weekly")
-    sync = CronSync("default", Leader(OTHER))
+    sync = CronSync(declared_for("default"), Leader(OTHER))
     sync.tick(raw)
     assert entry("test.clean").declared_expression == "@daily"
     declare(raw, "test.clean", expression="@monthly")
@@ -677,7 +677,7 @@ def test_nothing_is_asked_where_nothing_is_declared(raw: RawDatabase, time: Call
     """W37."""
     leader = Leader(AUTHOR)
     leader.tick(raw)
-    sync = CronSync("default", leader)
+    sync = CronSync(declared_for("default"), leader)
     with statements(raw) as asked:
         for _ in range(3):
             sync.tick(raw)
@@ -693,7 +693,7 @@ def test_entries_of_another_deployment_stay(raw: RawDatabase, time: Callable[[fl
     job(name="test.clean", cron=Cron("@daily"))(clean)
     leader = Leader(AUTHOR)
     leader.tick(raw)
-    CronSync("default", leader).tick(raw)
+    CronSync(declared_for("default"), leader).tick(raw)
     tick(raw)
     assert set(CronEntry.objects.values_list("name", flat=True)) == {"theirs", "test.clean"}
     assert Job.objects.get().name == "their.job"
@@ -738,17 +738,54 @@ def test_one_bad_entry_does_not_keep_the_others(
 
     monkeypatch.setattr(Cron, "declared", declared)
     with override_settings(PGJOBS={"QUEUES": ["default"]}):
-        CronSync("default", Leader(OTHER)).tick(raw)
+        CronSync(declared_for("default"), Leader(OTHER)).tick(raw)
     assert set(CronEntry.objects.values_list("name", flat=True)) == {"a", "c"}
     assert "cron entry cannot be declared, the others are cron=b" in caplog.text
     assert "cron entry cannot be declared cron=d" in caplog.text
+
+
+def test_what_the_project_makes_for_an_entry_is_made_once(raw: RawDatabase, time: Callable[[float], None]) -> None:
+    """I13: a description or a key that hangs must not stop the thread that rescues."""
+    calls: list[str] = []
+
+    def made(kind: str) -> str:
+        calls.append(kind)
+        return kind
+
+    definition = job(name="test.report", key=made, key_scope="until_finished")(report)
+    definition.describe(made)
+    Cron("@daily", definition.bind("x"), name="daily")
+    leader = Leader(AUTHOR)
+    leader.tick(raw)
+    sync = CronSync(declared_for("default"), leader)
+    calls.clear()
+    for _ in range(2):
+        sync.tick(raw)
+        raw.query("UPDATE pgjobs_cron_entry SET declared_options = '{}'")
+        time(crons.SYNC_SECONDS)
+        leader.tick(raw)
+    sync.tick(raw)
+    assert (entry("daily").declared_options["key"], entry("daily").declared_options["description"]) == ("x", "x")
+    assert calls == []
+
+
+def test_an_entry_whose_key_cannot_be_made_is_not_declared(raw: RawDatabase, caplog: pytest.LogCaptureFixture) -> None:
+    """Said once, when the worker starts; the others are declared."""
+    answers = {"x": "x", "y": "y"}
+    definition = job(name="test.report", key=lambda kind: answers[kind], key_scope="until_finished")(report)
+    for kind in answers:
+        Cron("@daily", definition.bind(kind), name=kind)
+    del answers["x"]
+    assert list(declared_for("default")) == ["y"]
+    [told] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "cron entry cannot be declared cron=x" in told
 
 
 def test_an_entry_goes_to_the_database_of_its_job(raw: RawDatabase) -> None:
     definition = job(name="test.report")(report)
     Cron("@daily", definition.using(database="other").bind("x"), name="there")
     Cron("@daily", definition.bind("x"), name="here")
-    CronSync("default", Leader(OTHER)).tick(raw)
+    CronSync(declared_for("default"), Leader(OTHER)).tick(raw)
     assert list(CronEntry.objects.values_list("name", flat=True)) == ["here"]
 
 
@@ -757,7 +794,7 @@ def test_an_entry_whose_code_is_gone_is_marked_until_it_comes_back(
 ) -> None:
     """W38, bad input: visible, logged, not fired; any worker that has the code brings it back."""
     job(name="test.clean", cron=Cron("* * * * *"))(clean)
-    sync = CronSync("default", Leader(OTHER))
+    sync = CronSync(declared_for("default"), Leader(OTHER))
     sync.tick(raw)
     declare(raw, "stays")
     put(raw, "test.clean", declared_at=ago(raw, seconds=crons.MISSING_SECONDS + 1), created_at=ago(raw, hours=1))

@@ -305,7 +305,7 @@ def test_a_leader_is_replaced_within_ten_seconds_by_its_numbers() -> None:
 def test_each_duty_has_a_name_of_its_own_for_the_log() -> None:
     """W54."""
     leader = Leader(AUTHOR)
-    names = [duty.name for duty in duties(leader, lambda rescued: None, "default") if duty is not leader]
+    names = [duty.name for duty in duties(leader, lambda rescued: None, {}) if duty is not leader]
     names += [duty.name for duty in (pruning(leader), measuring(leader), forgetting(leader))]
     assert sorted(names) == [
         "audit", "cron_eval", "cron_missing", "cron_sync", "forget", "pauses", "prune", "rescue", "statistics", "sweep",
@@ -316,6 +316,6 @@ def test_each_duty_has_a_name_of_its_own_for_the_log() -> None:
 def test_the_term_is_renewed_between_any_two_duties() -> None:
     """W10: one that waits for a lock as long as a statement may costs no term."""
     leader = Leader(AUTHOR)
-    found = duties(leader, lambda rescued: None, "default")
+    found = duties(leader, lambda rescued: None, {})
     assert [duty is leader for duty in found] == [True, False] * (len(found) // 2)
     assert {duty.name for duty in found} >= {"lead", "rescue", "unpark", "unpause", "audit", "sweep", "pauses"}

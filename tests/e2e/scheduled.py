@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
+from django.apps import apps
+from django.db import connection
+
 from django_pgjobs import Backoff, Cron, JobContext, job
 from tests.e2e import stage
 
@@ -16,6 +21,15 @@ def tick(context: JobContext) -> None:
 def fails(context: JobContext, key: str) -> None:
     stage.here().note("fails", key, context.attempt, context.fire_at and context.fire_at.timestamp())
     raise RuntimeError("as it should")
+
+
+@fails.describe
+def describe_fails(key: str) -> str:
+    if apps.ready:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            stage.here().note("describes", cursor.fetchone()[0], threading.current_thread().name)
+    return f"fails for {key}"
 
 
 Cron("* * * * * *", fails.bind("f"), name="failing", overlap="after_completion")

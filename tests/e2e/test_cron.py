@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from django.db import connection
+
 from django_pgjobs.models import CronEntry, Job
 from tests.e2e import jobs
 from tests.e2e.stage import Stage
@@ -51,6 +53,19 @@ def test_a_failing_entry_goes_on_with_all_its_attempts(worker: Workers, stage: S
         assert earlier.finished_at is not None
         assert later.fire_at is not None
         assert later.fire_at > earlier.finished_at
+
+
+def test_what_describes_an_entry_is_called_before_the_worker_serves(worker: Workers, stage: Stage) -> None:
+    """I13: in the main thread, and the connection that it made there is closed."""
+    process = worker(env=CRON)
+    wait_until(lambda: Job.objects.filter(cron_entry="failing").exists(), 40, "it was declared and fired")
+    assert {job.description for job in Job.objects.filter(cron_entry="failing")} == {"fails for f"}
+    calls = [trace.words[1:] for trace in stage.traces("describes") if trace.pid == process.pid]
+    assert {thread for _, thread in calls} == {"MainThread"}
+    backends = [int(backend) for backend, _ in calls]
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pid FROM pg_stat_activity WHERE pid = ANY (%s)", [backends])
+        assert cursor.fetchall() == []
 
 
 def test_another_worker_fires_when_the_leader_is_killed(worker: Workers, stage: Stage) -> None:
