@@ -16,7 +16,9 @@ from its turn.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import psycopg
@@ -48,6 +50,9 @@ BROKEN_SECONDS = 60.0
 
 LOCKED_SECONDS = 10.0
 """How long one is left alone whose job's key is that of a job which is not committed yet."""
+
+TURN_SECONDS = 0.5
+"""For how long fires follow each other; the rest waits for the next turn, so that no rescue waits for it."""
 
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -128,23 +133,65 @@ class MarkMissing:
             )  # fmt: skip
 
 
-class Firer:
-    """Makes the fires that are due. May be called by several at once: each fire is made once."""
+@dataclass(slots=True)
+class Making:
+    """Fires of an entry that are to be made, in order, each with the one after it; ``entry`` as the last left it."""
 
-    def __init__(self) -> None:
+    entry: store.ListedCron
+    fires: deque[tuple[datetime, datetime | None]]
+
+    def fits(self, entry: store.ListedCron) -> bool:
+        """Whether the entry still stands so, and they are not missed anew: else they are counted again."""
+        return _grounds(entry) == _grounds(self.entry) and entry.now - self.entry.now <= cron.GRACE
+
+
+def _grounds(entry: store.ListedCron) -> tuple[object, ...]:
+    schedule = (entry.expression, entry.zone, entry.misfire, entry.overlap)
+    return (*schedule, entry.broken, entry.last_fire_at, entry.in_force_since, entry.paused_until)
+
+
+class Firer:
+    """Makes the fires that are due. May be called by several at once: each fire is made once.
+
+    Entries take turns, a fire each, while ``may`` allows it and until the time of a call is over; the next call goes on
+    where that was. So neither a rescue nor another entry waits for one that has a thousand fires to make up for.
+    """
+
+    def __init__(self, may: Callable[[], bool] = lambda: True) -> None:
+        self.may = may
         self.everything_at = 0.0
         self.seen: dict[str, tuple[tuple[object, ...], float]] = {}
         self.locked_until: dict[str, float] = {}
+        self.turns: deque[str] = deque()
+        self.begun: dict[str, Making] = {}
 
     def __call__(self, db: store.Database) -> None:
         """Look at each entry that is due, or may have been changed by hand."""
         now = clock.monotonic()
-        everything = now >= self.everything_at
+        entries = self._list(db, now)
+        while self.turns and self.may():
+            name = self.turns.popleft()
+            left = self._step(db, entries[name])
+            if left is not None:
+                entries[name] = left
+                self.turns.append(name)
+            if clock.monotonic() >= now + TURN_SECONDS:
+                break
+
+    def _list(self, db: store.Database, now: float) -> dict[str, store.ListedCron]:
+        """Return the entries that may have something to do, and queue those that have."""
+        everything = now >= self.everything_at or bool(self.turns)
         if everything:
             self.everything_at = now + EVERYTHING_SECONDS
-        for entry in store.list_crons(db, everything=everything):
-            if self._is_to_be_looked_at(entry, now):
-                self._look(db, entry)
+        entries = {entry.name: entry for entry in store.list_crons(db, everything=everything)}
+        if everything:
+            self.begun = {name: making for name, making in self.begun.items() if name in entries}
+        self.turns = deque(name for name in self.turns if name in entries)
+        waiting = set(self.turns)
+        self.turns += [
+            name for name, entry in entries.items() if name not in waiting and self._is_to_be_looked_at(entry, now)
+        ]
+        return entries
 
     def _is_to_be_looked_at(self, entry: store.ListedCron, now: float) -> bool:
         if now < self.locked_until.get(entry.name, 0.0):
@@ -159,21 +206,16 @@ class Firer:
             return again
         return entry.next_fire_at is None or entry.next_fire_at <= entry.now
 
-    def _look(self, db: store.Database, entry: store.ListedCron) -> None:
+    def _step(self, db: store.Database, entry: store.ListedCron) -> store.ListedCron | None:
+        """Make the next fire of an entry; return how it stands then if there are more to make."""
+        making = self.begun.get(entry.name)
         try:
-            schedule = cron.schedule_of(entry.expression, entry.zone)
-            misfire, _ = cron.stored_policies(entry.misfire, entry.overlap)
-        except InvalidCron as error:
-            _break(db, entry, str(error))
-            return
-        if entry.broken and not entry.broken.startswith(UNINSERTABLE):
-            # It is due at once, and then it is seen whether its job can be inserted.
-            if store.break_cron(db, entry, ""):
-                log.info("cron entry is whole again cron=%s", entry.name)
-            return
-        try:
-            _evaluate(db, entry, schedule, misfire)
+            if making is None or not making.fits(entry):
+                self.begun.pop(entry.name, None)
+                making = _look(db, entry)
+            return None if making is None else self._fire(db, entry, making)
         except UNFIT as error:
+            self.begun.pop(entry.name, None)
             _break(db, entry, f"{UNINSERTABLE}: {_line(error)}")
         except psycopg.errors.LockNotAvailable:
             self.locked_until[entry.name] = clock.monotonic() + LOCKED_SECONDS
@@ -181,6 +223,37 @@ class Firer:
                 "fire waits, a job that has its job's key is not committed yet, or a row or table is locked cron=%s",
                 entry.name,
             )
+        return None
+
+    def _fire(self, db: store.Database, entry: store.ListedCron, making: Making) -> store.ListedCron | None:
+        fire_at, upcoming = making.fires[0]
+        fired = store.fire_cron(db, entry, fire_at, upcoming, notify=get_conf().notify)
+        if fired is None:
+            log.debug("fire already claimed cron=%s fire=%s", entry.name, _text(fire_at))
+            return None
+        _tell(entry, fire_at, fired)
+        making.fires.popleft()
+        making.entry = entry._replace(last_fire_at=fire_at, last_job_id=fired.job_id or entry.last_job_id, broken="")
+        if making.fires:
+            self.begun[entry.name] = making
+            return making.entry
+        self.begun.pop(entry.name, None)
+        return None
+
+
+def _look(db: store.Database, entry: store.ListedCron) -> Making | None:
+    try:
+        schedule = cron.schedule_of(entry.expression, entry.zone)
+        misfire, _ = cron.stored_policies(entry.misfire, entry.overlap)
+    except InvalidCron as error:
+        _break(db, entry, str(error))
+        return None
+    if entry.broken and not entry.broken.startswith(UNINSERTABLE):
+        # It is due at once, and then it is seen whether its job can be inserted.
+        if store.break_cron(db, entry, ""):
+            log.info("cron entry is whole again cron=%s", entry.name)
+        return None
+    return _evaluate(db, entry, schedule, misfire)
 
 
 def _break(db: store.Database, entry: store.ListedCron, reason: str) -> None:
@@ -189,22 +262,21 @@ def _break(db: store.Database, entry: store.ListedCron, reason: str) -> None:
         log.error("cron entry is broken, it does not fire until it is mended cron=%s: %s", entry.name, reason)
 
 
-def _evaluate(db: store.Database, entry: store.ListedCron, schedule: Schedule, misfire: cron.Misfire) -> None:
+def _evaluate(db: store.Database, entry: store.ListedCron, schedule: Schedule, misfire: cron.Misfire) -> Making | None:
     if entry.overlap == AFTER_COMPLETION:
         if entry.busy:
             # Computed when its job has ended, from then on.
             if entry.next_fire_at is not None:
                 store.plan_cron(db, entry, None)
-            return
+            return None
         found = cron.due(schedule, after=_after_completion(entry), now=entry.now, misfire=misfire)
-        _make(db, entry, found, then=None)
-        return
+        return _plan(db, entry, found, then=None)
     found = cron.due(schedule, after=_floor(entry), now=entry.now, misfire=misfire)
     if found.fires and entry.busy:
         log.info("fire left out, the last job is not finished cron=%s fire=%s", entry.name, _text(found.fires[-1]))
         store.plan_cron(db, entry, found.upcoming, found.fires[-1])
-        return
-    _make(db, entry, found, then=found.upcoming)
+        return None
+    return _plan(db, entry, found, then=found.upcoming)
 
 
 def _floor(entry: store.ListedCron) -> datetime:
@@ -227,22 +299,15 @@ def _after_completion(entry: store.ListedCron) -> datetime:
     return max(_floor(entry), entry.last_end or entry.now)
 
 
-def _make(db: store.Database, entry: store.ListedCron, found: Due, *, then: datetime | None) -> None:
-    """Make the fires that are due, in order; ``then`` is when the next comes after the last of them."""
+def _plan(db: store.Database, entry: store.ListedCron, found: Due, *, then: datetime | None) -> Making | None:
+    """Return the fires to make, in order, None if there are none; ``then`` is when the next comes after them."""
     if found.left_out is not None:
         log.warning("missed fire left out, as its policy says cron=%s fire=%s", entry.name, _text(found.left_out))
-    if not found.fires:
-        if found.left_out is not None or found.upcoming != entry.next_fire_at:
-            store.plan_cron(db, entry, found.upcoming, found.left_out)
-        return
-    following = [*found.fires[1:], then]
-    for fire_at, upcoming in zip(found.fires, following, strict=True):
-        fired = store.fire_cron(db, entry, fire_at, upcoming, notify=get_conf().notify)
-        if fired is None:
-            log.debug("fire already claimed cron=%s fire=%s", entry.name, _text(fire_at))
-            return
-        _tell(entry, fire_at, fired)
-        entry = entry._replace(last_fire_at=fire_at, last_job_id=fired.job_id or entry.last_job_id, broken="")
+    if found.fires:
+        return Making(entry, deque(zip(found.fires, [*found.fires[1:], then], strict=True)))
+    if found.left_out is not None or found.upcoming != entry.next_fire_at:
+        store.plan_cron(db, entry, found.upcoming, found.left_out)
+    return None
 
 
 def _tell(entry: store.ListedCron, fire_at: datetime, fired: store.Fired) -> None:

@@ -80,7 +80,7 @@ def duties(
         Duty("unpark", unpark, UNPARK_SECONDS),
         Duty("unpause", unpause, UNPAUSE_SECONDS),
         CronSync(declared, leader),
-        Duty("cron_eval", Firer(), CRON_SECONDS, leader=leader),
+        Duty("cron_eval", Firer(lambda: leader.leads), CRON_SECONDS, leader=leader),
         Duty("cron_missing", MarkMissing(), MISSING_SECONDS, leader=leader),
         Duty("audit", Audit(), AUDIT_SECONDS, leader=leader),
         Duty("sweep", _sweep, SWEEP_SECONDS, leader=leader, first=SWEEP_SECONDS),

@@ -211,6 +211,95 @@ def test_three_missed_fires_under_each_policy(
     assert len(fires()) == len(which)
 
 
+@pytest.fixture
+def slow(raw: RawDatabase, time: Callable[[float], None], monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Let each fire take so long that two are a turn; what it returns lets ten seconds pass on the database's clock."""
+    fire, listed, now = store.fire_cron, store.list_crons, [ago(raw, hours=1).replace(microsecond=0)]
+
+    def dear(*args: Any, **kwargs: Any) -> store.Fired | None:
+        time(crons.TURN_SECONDS * 0.6)
+        return fire(*args, **kwargs)
+
+    def passes() -> None:
+        now[0] += 10 * SECOND
+
+    monkeypatch.setattr(store, "fire_cron", dear)
+    monkeypatch.setattr(
+        store,
+        "list_crons",
+        lambda db, *, everything: [row._replace(now=now[0]) for row in listed(db, everything=everything)],
+    )
+    return passes
+
+
+def missed(raw: RawDatabase, name: str, misfire: str) -> datetime:
+    """Declare an entry of every second that has missed twenty fires an hour ago; return that instant."""
+    declare(raw, name, expression="* * * * * *", misfire=misfire)
+    until = store.list_crons(raw, everything=True)[0].now
+    put(raw, name, created_at=until - 20 * SECOND)
+    return until
+
+
+def test_many_missed_fires_are_made_in_turns_and_none_is_lost(raw: RawDatabase, slow: Callable[[], None]) -> None:
+    """W42 W53 X6: rescue and the term share the thread; what comes due meanwhile takes none of those to make up for."""
+    until = missed(raw, "clean", "all(5)")
+    firer = Firer()
+    for made in (2, 4):
+        firer(raw)
+        assert len(fires()) == made
+        slow()
+    assert entry().next_fire_at == until
+    firer(raw)
+    assert fires()[:5] == [until - seconds * SECOND for seconds in (4, 3, 2, 1, 0)]
+    for _ in range(3):
+        firer(raw)
+    assert fires()[5:10] == [until + seconds * SECOND for seconds in (16, 17, 18, 19, 20)]
+
+
+def test_entries_take_turns(raw: RawDatabase, slow: Callable[[], None]) -> None:
+    """W50 W53: one that has a thousand fires to make up for keeps no other from its own."""
+    missed(raw, "clean", "all(1000)")
+    for name in ("x", "y", "z"):
+        missed(raw, name, "once")
+    firer = Firer()
+    firer(raw)
+    firer(raw)
+    assert set(Job.objects.values_list("cron_entry", flat=True)) == {"clean", "x", "y", "z"}
+    assert Job.objects.count() == 4
+    firer(raw)
+    assert Job.objects.filter(cron_entry="clean").count() == 3
+
+
+def test_a_leader_no_more_makes_no_more_fires(raw: RawDatabase) -> None:
+    """W10 W46: it is asked before each."""
+    missed(raw, "clean", "all(5)")
+    answers = iter([True, True, False])
+    Firer(lambda: next(answers))(raw)
+    assert Job.objects.count() == 2
+
+
+@pytest.mark.parametrize("change", ["paused", "other expression", "long ago"])
+def test_fires_that_were_begun_are_counted_again_when_the_entry_changed(
+    raw: RawDatabase, slow: Callable[[], None], change: str
+) -> None:
+    """W42: a pause forgives what was missed; after an outage only the last so many are made."""
+    until = missed(raw, "clean", "all(5)")
+    firer = Firer()
+    firer(raw)
+    if change == "paused":
+        entry().pause()
+        entry().resume()
+        put(raw, in_force_since=until)
+    elif change == "other expression":
+        put(raw, expression="0 0 1 1 * 0")
+    else:
+        for _ in range(7):
+            slow()
+    firer(raw)
+    expected = [until + seconds * SECOND for seconds in (66, 67)] if change == "long ago" else []
+    assert fires()[2:] == expected
+
+
 def test_ten_evaluators_at_once_make_one_job(
     raw: RawDatabase, db_connection: Callable[..., RawDatabase], background: Background
 ) -> None:
