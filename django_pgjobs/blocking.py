@@ -34,7 +34,7 @@ class Blocker:
 def blocked_by(job: Job) -> list[Blocker]:
     """Return the limits that hold ``job`` back now, by the numbers of the code that asks; none if there is room.
 
-    Reads the database. A job that is not ``limited`` is blocked by nothing.
+    Reads the database. A job that is not ``limited``, or not due, is blocked by nothing.
     """
     definition = registry.find(job.name)
     limits = definition.limits if definition is not None else JobLimits()

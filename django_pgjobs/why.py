@@ -217,6 +217,10 @@ def _parked(facts: Facts) -> Reason:
 
 
 def _limited(facts: Facts) -> Reason:
+    if facts.run_at > facts.now:
+        return _not_due(facts)
+    if facts.pause_kind is not None:
+        return _pause(facts)
     key = _(" for the key %(key)s") % {"key": facts.limit_key} if facts.limit_key else ""
     text = _("A limit of %(name)s%(key)s holds it back%(why)s.")
     text = text % {"name": facts.name, "key": key, "why": _told(facts.hold_reason)}

@@ -18,7 +18,6 @@ from django.utils.translation import gettext as now_translated
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from django_pgjobs.models import Job
 from django_pgjobs.states import JobState
 from django_pgjobs.steering import Steered
 from django_pgjobs.wording import STATE_LABELS, grouped
@@ -72,9 +71,9 @@ class Action:
     form: type[forms.Form] = forms.Form
     destructive: bool = False
 
-    def allows(self, label: str, job: Job) -> bool:
-        """Whether to offer it for a job that stands like this."""
-        if self.name == "run_now" and label == JobState.READY:
+    def allows(self, job: Any) -> bool:
+        """Whether to offer it for a job that was read with ``now``, the database's clock."""
+        if self.name == "run_now" and job.run_at <= job.now:
             return False
         if self.name == "release" and job.release_requested_at is not None:
             return False
@@ -98,7 +97,7 @@ ACTIONS: dict[str, Action] = {
             verb=_("run now"),
             question=_("Make these scheduled jobs due now?"),
             permission="pgjobs.reschedule_job",
-            states=frozenset({JobState.READY}),
+            states=frozenset({JobState.READY, JobState.LIMITED}),
             run=lambda jobs, by, asked: jobs.reschedule(delay=0, by=by),
         ),
         Action(

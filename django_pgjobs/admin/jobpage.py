@@ -83,7 +83,6 @@ class JobPage(ReadOnlyAdmin):
         return ()
 
     def _offered(self, request: HttpRequest, job: Any) -> list[dict[str, Any]]:
-        label = label_of(job)
         preserved: Any = {"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}
         site = self.admin_site.name
         return [
@@ -97,7 +96,7 @@ class JobPage(ReadOnlyAdmin):
                 ),
             }
             for action in ACTIONS.values()
-            if request.user.has_perm(action.permission) and action.allows(label, job)
+            if request.user.has_perm(action.permission) and action.allows(job)
         ]
 
     def _attempts(self, job: Job) -> list[dict[str, Any]]:

@@ -1,9 +1,11 @@
 -- read_blockers: what takes up the room that a job held back by a limit waits for, in its queue, under its name and under its key.
 -- Fence: none (reads).
--- Rows: one per kind: how many jobs are let in, some of their ids, and how many starts the window holds; 0 = no limit holds the job back.
+-- Rows: one per kind: how many jobs are let in, some of their ids, and how many starts the window holds; 0 = no limit holds the job back, or it is not due.
 -- Clock: statement_timestamp().
 WITH blocked AS MATERIALIZED (
-    SELECT j.queue, j.name, j.limit_key FROM pgjobs_job AS j WHERE j.id = %(id)s::bigint AND j.hold = 'limited'
+    SELECT j.queue, j.name, j.limit_key
+    FROM pgjobs_job AS j
+    WHERE j.id = %(id)s::bigint AND j.hold = 'limited' AND j.run_at <= statement_timestamp()
 ),
 kinds AS (
     SELECT kind.kind, kind.per, kind.subject, blocked.queue, blocked.limit_key

@@ -491,6 +491,18 @@ def test_a_jobs_page_offers_what_its_state_allows(root: Client) -> None:
         assert set(re.findall(r"/steer/(\w+)/", text)) == OFFERED[state], state
 
 
+def test_a_limited_job_that_is_not_due_can_be_run_now(root: Client) -> None:
+    """Then it waits for its turn."""
+    row = make(hold="limited", run_at=now_plus(3600))
+    text = html(root.get(f"{LIST}{row.pk}/change/"))
+    assert set(re.findall(r"/steer/(\w+)/", text)) == {"run_now", "cancel", "abandon"}
+    assert "It is not due" in text
+    root.post(steer_url(row, "run_now"))
+    row.refresh_from_db()
+    assert row.run_at <= now_plus(5)
+    assert row.state == "limited"
+
+
 def test_a_job_with_only_its_callback_left_offers_nothing(root: Client) -> None:
     row = make(ending="cancelled")
     text = html(root.get(f"{LIST}{row.pk}/change/"))

@@ -528,6 +528,8 @@ def test_a_blocked_job_says_by_which_limit_and_by_whom(
     assert found["key"].job_ids == tuple(of_key)
     assert set(found) == {"job", "key"}
     assert job(of_key[0]).blocked_by() == []
+    raw.query("UPDATE pgjobs_job SET run_at = run_at + interval '1 hour' WHERE id = %s", [waits.id])
+    assert waits.blocked_by() == [], "it is not due"
 
 
 def _names() -> dict[str, Any]:

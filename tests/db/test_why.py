@@ -163,6 +163,27 @@ def test_parked_waiting_limited_and_set_aside(raw: RawDatabase) -> None:
     assert " by anna." in said(holds[Hold.PAUSED])[1]
 
 
+def test_a_limit_is_no_reason_before_its_time_or_while_it_is_paused(raw: RawDatabase) -> None:
+    """A job that a limit holds for is ``limited`` from its registration on, and again after each failure."""
+    worker()
+    [later] = register(delay_seconds=180)
+    [again] = register(delay_seconds=20)
+    [due] = register()
+    Job.objects.update(hold="limited", limit_key="eu")
+    Job.objects.filter(pk=again).update(attempt=1, error="Declined: card refused")
+    code, words = said(later)
+    assert code == "scheduled"
+    assert words.endswith(f"To run it now: manage.py pgjobs reschedule {later} --delay 0")
+    code, words = said(again)
+    assert code == "retrying"
+    assert "in 20 s: Declined: card refused" in words
+    assert said(due)[0] == "limited"
+    QueueState.objects.create(kind="queue", name="default", paused_by="anna")
+    assert said(due)[0] == "paused"
+    assert "Its queue default was paused " in said(due)[1]
+    assert said(later)[0] == "scheduled"
+
+
 def test_a_hold_of_newer_code_is_named(raw: RawDatabase) -> None:
     [one] = register()
     Job.objects.filter(pk=one).update(hold="quarantined")
