@@ -5,16 +5,21 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from uuid import UUID
 
 import pytest
+from django.apps import apps
 
 import django_pgjobs
 from django_pgjobs import sql, states
 from django_pgjobs.conf import RULES
-from django_pgjobs.models import Job
+from django_pgjobs.maintenance.duties import Duty, duties, forgetting, measuring, pruning
+from django_pgjobs.maintenance.leader import Leader
+from django_pgjobs.maintenance.vacuuming import Vacuumer
 from django_pgjobs.options import JOB_CHECKS, REGISTER_CHECKS
 from django_pgjobs.querysets import Steerable
 from django_pgjobs.states import CancelMode
+from django_pgjobs.store import Author
 from django_pgjobs.worker import channel
 from tests.docs.pages import DOCS, ROOT, generated, pages
 
@@ -219,8 +224,24 @@ def test_every_log_line_is_found_by_name_in_the_troubleshooting():
 
 def test_every_permission_is_documented():
     page = read("how-to/operate")
-    codes = [code for code, _ in Job._meta.permissions]
+    codes = [code for model in apps.get_app_config("pgjobs").get_models() for code, _ in model._meta.permissions]
+    assert len(codes) > 6
     assert [code for code in codes if f"`pgjobs.{code}`" not in page] == []
+
+
+def test_every_duty_stands_once_in_the_leaders_table_and_whose_it_is():
+    """Each has one row: two would say different things before long."""
+    leader = Leader(Author(UUID(int=1), "one"))
+    known = [*duties(leader, lambda rescued: None, {}), pruning(leader), measuring(leader), forgetting(leader)]
+    whose = {
+        duty.name: "the leader's" if isinstance(duty, Duty) and duty.leader else "every worker's"
+        for duty in known
+        if duty is not leader
+    }
+    table = read("explanation/leader").partition("\nThe rule")[0]
+    rows = re.findall(r"^\| `(\w+)`: .* \| (.*) \|$", table, re.MULTILINE)
+    assert len(rows) == len(re.findall(r"^\| (?!duty|---)", table, re.MULTILINE))
+    assert sorted(rows) == sorted([*whose.items(), (Vacuumer.name, "the leader's")])
 
 
 def test_every_field_of_every_model_is_explained():
