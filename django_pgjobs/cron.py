@@ -18,13 +18,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import islice
 from typing import Any
 from zoneinfo import ZoneInfo
-
-from croniter import croniter
-from croniter.croniter import CroniterBadDateError, CroniterError
 
 ONCE, SKIP, ALL = "once", "skip", "all"
 ALLOW, AFTER_COMPLETION = "allow", "after_completion"
@@ -113,6 +110,13 @@ def check_zone(name: object) -> ZoneInfo:
         raise InvalidCron(f"there is no time zone {name!r} here; IANA names look like 'Europe/Paris'") from None
 
 
+@cache
+def _calendar() -> Any:
+    from croniter import cron_m  # here, for a process that has no schedule would pay 4 MiB and 50 ms for it
+
+    return cron_m
+
+
 def check_expression(expression: object) -> str:
     """Return the expression with single spaces. Raises ``InvalidCron`` for one that is wrong, or that never fires."""
     if not isinstance(expression, str) or not expression.strip():
@@ -122,10 +126,10 @@ def check_expression(expression: object) -> str:
         raise InvalidCron(f"the expression must be at most {EXPRESSION_LIMIT} characters long, not {len(text)}")
     _check_fields(text, text.split())
     try:
-        croniter(text, datetime(2000, 1, 1)).get_next(datetime)
-    except CroniterBadDateError:
+        _calendar().croniter(text, datetime(2000, 1, 1)).get_next(datetime)
+    except _calendar().CroniterBadDateError:
         raise InvalidCron(f"the expression {text!r} never fires: no such date exists") from None
-    except (CroniterError, ValueError, TypeError, KeyError, IndexError) as error:
+    except (_calendar().CroniterError, ValueError, TypeError, KeyError, IndexError) as error:
         raise InvalidCron(f"the expression {text!r} is not valid: {error}") from None
     return text
 
@@ -156,7 +160,7 @@ class Schedule:
     def __init__(self, expression: str, zone: str | ZoneInfo) -> None:
         self.expression = check_expression(expression)
         self.zone = check_zone(zone)
-        self.every_hour = croniter(self.expression).expanded[_HOUR] == ["*"]
+        self.every_hour = _calendar().croniter(self.expression).expanded[_HOUR] == ["*"]
 
     def __repr__(self) -> str:
         return f"<Schedule {self.expression} in {self.zone.key}>"
@@ -230,12 +234,13 @@ class Schedule:
 
     def _forward(self, wall: datetime) -> datetime:
         """Return the first local time after ``wall``."""
-        found: datetime = croniter(self.expression, wall).get_next(datetime)
+        found: datetime = _calendar().croniter(self.expression, wall).get_next(datetime)
         return found
 
     def _back(self, wall: datetime) -> datetime:
         """Return the last local time until ``wall``, in whole seconds."""
-        found: datetime = croniter(self.expression, wall.replace(microsecond=0) + _SECOND).get_prev(datetime)
+        after = wall.replace(microsecond=0) + _SECOND
+        found: datetime = _calendar().croniter(self.expression, after).get_prev(datetime)
         return found
 
     # The zone
@@ -287,7 +292,7 @@ class _Gap:
 def _in_utc(search: Any, instant: datetime) -> datetime | None:
     try:
         found: datetime = search(instant)
-    except (CroniterBadDateError, OverflowError):
+    except (_calendar().CroniterBadDateError, OverflowError):
         return None
     return found
 

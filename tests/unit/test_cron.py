@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise, takewhile
@@ -308,6 +310,31 @@ def test_nothing_is_due_twice_or_early() -> None:
     for now in (fire, fire + SECOND, at("2026-03-01 02:59")):
         assert cron.due(schedule, after=fire, now=now, misfire=Misfire()).fires == ()
     assert cron.due(schedule, after=at("2026-01-15"), now=at("2026-02-24"), misfire=Misfire()).fires == (fire,)
+
+
+WITHOUT_SCHEDULE = """
+import sys, django
+__name__ = "shop.jobs"
+from django.conf import settings
+databases = {"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "none"}}
+apps = ["django.contrib.contenttypes", "django.contrib.auth", "django.contrib.admin", "django_pgjobs"]
+settings.configure(INSTALLED_APPS=apps, DATABASES=databases, DEFAULT_AUTO_FIELD="django.db.models.BigAutoField")
+django.setup()
+import django_pgjobs.admin, django_pgjobs.runtime, django_pgjobs.worker.executor
+
+@django_pgjobs.job(name="plain")
+def plain(): ...
+
+print("croniter" in sys.modules)
+django_pgjobs.Cron("@daily")
+print("croniter" in sys.modules)
+"""
+
+
+def test_a_process_without_a_schedule_does_not_import_what_reads_one() -> None:
+    """It would cost each executor and each web process 4 MiB."""
+    answer = subprocess.run([sys.executable, "-c", WITHOUT_SCHEDULE], capture_output=True, text=True, check=False)
+    assert answer.stdout.split() == ["False", "True"], answer.stderr
 
 
 def test_an_entry_of_every_second_that_slept_a_year_costs_little() -> None:
