@@ -262,9 +262,8 @@ def test_a_receiver_that_ends_its_process_does_so_a_few_times_whatever_the_statu
         assert child.telling
         exits(child, status)
         crew.tick(1.0)
-        [successor] = crew.children
-        crew._on_message(successor, [channel.READY, HELLO])
-    assert not successor.telling
+        crew._on_message(crew.children[0], [channel.READY, HELLO])
+    assert not crew.children[0].telling
 
 
 def test_an_executor_that_was_told_to_leave_says_nothing_of_what_it_was_telling(crew: Crew, mortal: None) -> None:
