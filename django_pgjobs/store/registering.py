@@ -156,13 +156,15 @@ def register_special_jobs(using: str, new: Sequence[NewJob]) -> list[Registered 
     """Insert many jobs of which some have what few jobs have; wake nobody.
 
     Answers in input order, with None where a key is taken, by a job of the same call included. Keys are inserted in
-    the order of their code points, in each statement those of windows first: callers who do this at the same time wait
-    for each other and never in a circle, but for keys of both kinds in more than one statement.
+    the order of their code points, those of windows first: callers who do this at the same time wait for each other and
+    never in a circle.
     """
     stored: list[Registered | None] = [None] * len(new)
     portions = list(_portions(new, range(len(new))))
     if len(portions) > 1:
-        in_order = sorted(range(len(new)), key=lambda at: (new[at].queue, new[at].key or ""))
+        in_order = sorted(
+            range(len(new)), key=lambda at: (new[at].window_seconds is None, new[at].queue, new[at].key or "")
+        )
         portions = list(_portions(new, in_order))
     for some in portions:
         jobs = ",".join([_special_as_json(new[at]) for at in some])
