@@ -39,7 +39,7 @@ class Template:
 
 
 def _filler(text: str, signature: Signature) -> Callable[..., str]:
-    # Not by Signature.bind, which takes ten times as long: the arguments are known to fit.
+    # Not by Signature.bind, which takes five times as long: the arguments are known to fit.
     parameters = signature.parameters.values()
     ordered = [p.name for p in parameters if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
     rest = next((p.name for p in parameters if p.kind is Parameter.VAR_POSITIONAL), None)
