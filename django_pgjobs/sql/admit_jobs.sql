@@ -29,6 +29,8 @@ ahead AS MATERIALIZED (
         SELECT j.queue, j.priority, j.claim_id
         FROM pgjobs_job AS j
         WHERE j.limit_key IS NOT NULL AND j.hold IS NULL AND j.finished_at IS NULL
+          -- Of a job that waits with nothing but its callback left no place is taken and nothing starts.
+          AND (j.ending IS NULL OR j.claim_id IS NOT NULL)
           AND (SELECT count(*) FROM asked) > 0
         -- In the order of the one index that holds these rows and no others.
         ORDER BY j.name, j.limit_key, j.queue
@@ -75,6 +77,7 @@ jobs AS MATERIALIZED (
             WHERE coalesce(n.concurrency, n.rate) IS NOT NULL
               AND j.name = known.name
               AND j.limit_key IS NOT NULL AND j.hold IS NULL AND j.finished_at IS NULL
+              AND (j.ending IS NULL OR j.claim_id IS NOT NULL)
             ORDER BY j.limit_key, j.queue
         ) AS member
     ) AS counted,
@@ -183,6 +186,7 @@ due AS MATERIALIZED (
               -- Not by =, which would make the order below that of the index of claims too.
               AND j.limit_key >= walked.limit_key AND j.limit_key <= walked.limit_key
               AND j.hold IS NULL AND j.finished_at IS NULL
+              AND (j.ending IS NULL OR j.claim_id IS NOT NULL)
             ORDER BY j.limit_key, j.queue
         ) AS member
     ) AS counted,

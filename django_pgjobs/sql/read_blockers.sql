@@ -31,6 +31,7 @@ LATERAL (
     SELECT count(*) AS jobs, (array_agg(j.id ORDER BY j.id))[1:%(limit)s::integer] AS ids
     FROM pgjobs_job AS j
     WHERE j.limit_key IS NOT NULL AND j.hold IS NULL AND j.finished_at IS NULL
+      AND (j.ending IS NULL OR j.claim_id IS NOT NULL)
       AND CASE
           WHEN kinds.kind = 'queue' THEN j.queue = kinds.queue
           ELSE j.name = ANY (%(names)s::text[]) AND (kinds.kind = 'job' OR j.limit_key = kinds.limit_key)

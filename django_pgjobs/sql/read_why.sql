@@ -117,6 +117,7 @@ LEFT JOIN LATERAL (
           AND j.limit_key = wanted.whole_limit_key
           AND j.hold IS NULL
           AND j.finished_at IS NULL
+          AND (j.ending IS NULL OR j.claim_id IS NOT NULL)
         LIMIT 5
     ) AS admitted
     WHERE wanted.state = 'limited'

@@ -304,6 +304,20 @@ def test_a_callback_needs_no_place_of_its_own(raw: RawDatabase) -> None:
     assert job(first).hold is None
 
 
+@pytest.mark.parametrize(
+    "bounds", [{"of_job": Bounds(5, 5, 60.0)}, {"of_queue": Bounds(5, 5, 60.0)}, {"of_key": Bounds(5, 5, 60.0)}]
+)
+def test_callbacks_that_wait_take_up_no_place_and_no_start(raw: RawDatabase, bounds: dict[str, Bounds]) -> None:
+    """A mass cancel does not shut a rate for its window, nor a limit for as long as a queue is paused."""
+    ids = blocked(20, "a")
+    store.cancel_jobs(raw, ids[:10], mode="ask", by="", reason="", with_callback=["test.job"])
+    assert entered(raw, terms(**bounds)) == 5
+    assert Admission.objects.get().starts == 5
+    assert job(ids[15]).state == "limited"
+    assert claim(raw, 5, [store.Pair("default", 0, *_before(ids[0]))]).ids == ids[:5]
+    assert entered(raw, terms(**bounds)) == 0
+
+
 def test_steering_gives_a_place_back(raw: RawDatabase) -> None:
     """An operator who cancels, retries, unparks or reschedules leaves no place taken and exceeds no limit."""
     [first, second] = blocked(2, "a")
@@ -531,6 +545,14 @@ def test_a_blocked_job_says_by_which_limit_and_by_whom(
     assert job(of_key[0]).blocked_by() == []
     raw.query("UPDATE pgjobs_job SET run_at = run_at + interval '1 hour' WHERE id = %s", [waits.id])
     assert waits.blocked_by() == [], "it is not due"
+
+
+def test_a_callback_that_waits_blocks_nobody(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    _declared(monkeypatch, Limit(1, key=lambda value=None: str(value)))
+    cancelled, waits = blocked(2, "a", **NAMED)
+    store.cancel_jobs(raw, [cancelled], mode="ask", by="", reason="", with_callback=[NAMED["name"]])
+    assert job(waits).blocked_by() == []
+    assert f"#{cancelled}" not in str(job(waits).why())
 
 
 def _names() -> dict[str, Any]:
