@@ -90,7 +90,7 @@ def admit_jobs(
     """Let in up to ``limit`` due jobs, looking at about ``groups`` groups; None while somebody else is at it.
 
     Of a queue and priority no more than ``ahead`` may be let in and not claimed. Places that are paused are not in the
-    answer. May be repeated.
+    answer; what was let in there by an admission that had not seen the pause gives its place back. May be repeated.
     """
     params = {
         "terms": json.dumps([each.as_json(position) for position, each in enumerate(terms)]),
@@ -99,7 +99,9 @@ def admit_jobs(
         "ahead": ahead,
         "notify": notify,
     }
-    [[locked]], rows = db.fetch_together([("lock_admission", {"class": LOCK_CLASS}), ("admit_jobs", params)])
+    [[locked]], _, rows = db.fetch_together(
+        [("lock_admission", {"class": LOCK_CLASS}), ("give_back", {"limit": limit}), ("admit_jobs", params)]
+    )
     return [Admitted._make(row[:12]) for row in rows] if locked == "true" else None
 
 

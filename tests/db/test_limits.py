@@ -20,6 +20,7 @@ from django_pgjobs.admitting import Admission as Admission_
 from django_pgjobs.conf import get_conf
 from django_pgjobs.limits import read_job_limits
 from django_pgjobs.models import Admission, Job, QueueState
+from django_pgjobs.pausing import pause_queue
 from django_pgjobs.registry import registry
 from django_pgjobs.store import Admitted, Bounds, Terms
 from django_pgjobs.store.admitting import LOCK_CLASS
@@ -353,6 +354,31 @@ def test_what_is_paused_is_not_let_in(raw: RawDatabase, kind: str, name: str) ->
     raw.query("UPDATE pgjobs_queue_state SET until = statement_timestamp() - interval '1 s'")
     assert entered(raw) == 1
     paused.delete()
+
+
+def test_what_was_let_in_beside_a_pause_gives_its_place_back(raw: RawDatabase, other: RawDatabase) -> None:
+    """The pause saw nothing let in, and the admission no pause; its places are free for others at the next turn."""
+    ids = blocked(3, "a")
+    [elsewhere] = blocked(1, "a", queue="mail")
+    both = [terms(of_job=Bounds(3)), terms(of_job=Bounds(3), queue="mail")]
+    other.query("SELECT 1")
+    assert entered(other, both[0]) == 3
+    pause_queue("default")
+    other.commit()
+    assert let_in() == ids
+    assert entered(raw, *both) == 1
+    assert let_in() == [elsewhere]
+    assert {job(each).hold for each in ids} == {"limited"}
+
+
+def test_what_runs_or_has_its_callback_left_is_given_back_by_nobody(raw: RawDatabase) -> None:
+    ids = blocked(2, "a")
+    assert entered(raw, limit=1) == 1
+    store.cancel_jobs(raw, ids[1:], mode="ask", by="", reason="", with_callback=["test.job"])
+    claim(raw, 1)
+    QueueState.objects.create(kind="queue", name="default")
+    assert admit(raw) == []
+    assert [job(each).hold for each in ids] == [None, None]
 
 
 def test_what_somebody_holds_is_left_and_the_others_go(raw: RawDatabase, other: RawDatabase) -> None:

@@ -94,6 +94,7 @@ STATEMENTS: dict[str, Callable[[store.Transacting, Claimed], object]] = {
     "park_unclaimable": lambda db, held: store.park_unclaimable(db, _first(held), "x", {}),
     "next_claimable": lambda db, _: store.next_claimable(db, from_the_beginning(("none", 3), ("default", 0))),
     "list_limited": lambda db, _: store.list_limited(db, after=("", ""), limit=BATCH),
+    "give_back": lambda db, _: db.fetch("give_back", {"limit": BATCH}),
     "admit_jobs": lambda db, _: store.admit_jobs(db, [LIMITED], groups=BATCH, limit=BATCH, ahead=1000, notify=False),
     "claim_one": lambda db, held: store.claim_one(
         db, _first(held), claim_id=uuid4(), worker=WORKER, lease_seconds=30, allowance_seconds=5, grace_seconds=10
@@ -132,7 +133,7 @@ class Explaining:
     def fetch_together(self, statements: Sequence[tuple[str, store.Params]]) -> list[store.Rows]:
         """Run those before the last, which is explained."""
         *before, (name, params) = statements
-        return [*([[("true",)] for name, params in before if self.db.fetch(name, params)]), self.fetch(name, params)]
+        return [*(self.db.fetch(name, params) for name, params in before), self.fetch(name, params)]
 
 
 def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,38 @@
+-- give_back: what was let in and is not claimed gives its place back where its queue is paused: an admission that had not seen the pause let it in. Runs behind lock_admission, in its transaction.
+-- Fence: none (changes only jobs nobody has claimed; compared under the row lock).
+-- Rows: one per job that was given back, up to a bound.
+-- Clock: statement_timestamp().
+WITH paused AS MATERIALIZED (
+    SELECT p.name
+    FROM pgjobs_queue_state AS p
+    WHERE p.kind = 'queue'
+      AND (p.until IS NULL OR p.until > statement_timestamp())
+      AND current_setting('pgjobs.admits', true) = 'true'
+),
+unclaimed AS MATERIALIZED (
+    SELECT admitted.id
+    FROM (
+        SELECT j.id, j.queue
+        FROM pgjobs_job AS j
+        WHERE j.limit_key IS NOT NULL AND j.hold IS NULL AND j.finished_at IS NULL
+          AND j.claim_id IS NULL AND j.ending IS NULL
+          AND (SELECT count(*) FROM paused) > 0
+        -- In the order of the one index that holds these rows and no others.
+        ORDER BY j.name, j.limit_key, j.queue
+    ) AS admitted
+    WHERE admitted.queue IN (SELECT name FROM paused)
+    LIMIT %(limit)s::integer
+),
+held AS MATERIALIZED (
+    SELECT j.id
+    FROM unclaimed
+    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[unclaimed.id])
+    -- Worded so that no partial index answers it: the row is looked up by its id.
+    WHERE j.hold IS NOT DISTINCT FROM NULL AND j.claim_id IS NOT DISTINCT FROM NULL
+      AND j.finished_at IS NOT DISTINCT FROM NULL AND j.ending IS NULL
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+)
+UPDATE pgjobs_job AS j
+SET hold = 'limited'
+WHERE j.id = ANY (ARRAY (SELECT id FROM held))
+RETURNING j.id
