@@ -8,14 +8,14 @@ counted anew in the database at each turn, by one transaction at a time (ADR-001
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from django_pgjobs import store
 from django_pgjobs.conf import Conf
 from django_pgjobs.limits import Limit
 from django_pgjobs.registry import registry
-from django_pgjobs.store import Admitted, Bounds, Group, Terms
+from django_pgjobs.store import Admitted, Bounds, Group, StartRate, Terms
 
 GROUPS = 500
 """Keys, each at its priorities, that one turn looks at: a million of them cost it no more."""
@@ -57,17 +57,15 @@ class Admission:
     after: dict[tuple[str, str], Group] = field(default_factory=dict)
     behind: tuple[str, str] = FIRST
     due: bool = False
+    rates: list[StartRate] = field(init=False)
+    """The limits of starts that this code has. What they count is dated anew at each turn, also if nothing is held back."""
+
+    def __post_init__(self) -> None:
+        self.rates = [*_rates_of_queues(self.conf), *_rates_of_jobs()]
 
     def declares(self) -> bool:
         """Whether this code has any limit."""
         return bool(self.conf.queue_limits) or any(definition.limits for definition in registry.definitions())
-
-    def rates(self) -> bool:
-        """Whether this code has a limit of starts."""
-        limits = [limit for limit in self.conf.queue_limits.said.values() if limit is not None]
-        for definition in registry.definitions():
-            limits += [limit for limit in (definition.limits.own, definition.limits.keyed) if limit is not None]
-        return any(limit.rate is not None for limit in limits)
 
     def look(self, db: store.Database) -> list[tuple[str, str]]:
         """Return the queues and names with jobs that are held back and that this worker could let in."""
@@ -88,19 +86,20 @@ class Admission:
         return turn
 
     def _turn(self, db: store.Transacting, places: list[tuple[str, str]]) -> Turn:
-        if not places:
+        if not places and not self.rates:
             return Turn()
         random.shuffle(places)  # so that no name is always the first to be given what its queue has left
         admitted = store.admit_jobs(
             db,
             [self._terms(queue, name) for queue, name in places],
+            rates=self.rates,
             groups=GROUPS,
             limit=BATCH,
             ahead=AHEAD,
             notify=self.conf.notify,
         )
         if admitted is None:
-            return Turn(busy=True, due=True, blocked=True)
+            return Turn(busy=True, due=bool(places), blocked=bool(places))
         for each in admitted:
             self._go_on_behind(each)
         return _summed(admitted)
@@ -134,6 +133,21 @@ def _bounds(limit: Limit | None) -> Bounds:
     if limit is None:
         return Bounds()
     return Bounds(limit.concurrency, limit.rate, None if limit.rate is None else limit.per)
+
+
+def _rates_of_queues(conf: Conf) -> Iterator[StartRate]:
+    limits = conf.queue_limits.said
+    if any(limit is not None and limit.rate is not None for limit in limits.values()):
+        for queue, limit in limits.items():
+            yield StartRate("queue", _bounds(limit).per, queue=queue)
+
+
+def _rates_of_jobs() -> Iterator[StartRate]:
+    for definition in registry.definitions():
+        for kind, limit in (("job", definition.limits.own), ("key", definition.limits.keyed)):
+            if limit is not None and limit.rate is not None:
+                for name in (definition.name, *definition.aliases):
+                    yield StartRate(f"{kind}:{definition.name}", limit.per, name=name, keyed=kind == "key")
 
 
 def _summed(admitted: list[Admitted]) -> Turn:

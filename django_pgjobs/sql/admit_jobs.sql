@@ -39,7 +39,7 @@ ahead AS MATERIALIZED (
 ),
 queues AS MATERIALIZED (
     SELECT
-        q.queue, q.rate, q.per, counted.unclaimed,
+        q.queue,
         least(q.concurrency - counted.admitted, q.rate - greatest(started.starts, counted.unclaimed)) AS free
     FROM (
         SELECT queue, max(queue_concurrency) AS concurrency, max(queue_rate) AS rate, max(queue_per) AS per
@@ -61,7 +61,7 @@ queues AS MATERIALIZED (
 ),
 jobs AS MATERIALIZED (
     SELECT
-        n.job, n.rate, n.per, counted.unclaimed,
+        n.job,
         least(n.concurrency - counted.admitted, n.rate - greatest(started.starts, counted.unclaimed)) AS free
     FROM (
         SELECT job, names, max(job_concurrency) AS concurrency, max(job_rate) AS rate, max(job_per) AS per
@@ -164,7 +164,6 @@ walked AS MATERIALIZED (
 due AS MATERIALIZED (
     SELECT
         walked.*, %(ahead)s::bigint - coalesce(ahead.unclaimed, 0) AS pair_free,
-        counted.unclaimed AS key_unclaimed,
         CASE
             WHEN walked.limit_key <> ''
             THEN least(
@@ -258,64 +257,25 @@ let_in AS (
 ),
 subjects AS MATERIALIZED (
     SELECT
-        subject, max(per) AS per, max(unclaimed) AS unclaimed, sum(starts) AS starts,
+        rated.subject, max(rated.per) AS per, count(*) AS starts,
         -- Dated up to a thousandth of the window late, so that a window has a thousand rows at most.
-        date_bin(make_interval(secs => max(per) / 1000), statement_timestamp(), 'epoch'::timestamptz)
-            + make_interval(secs => max(per) / 1000) AS slot
-    FROM (
-        SELECT 'queue:' || queue AS subject, per, unclaimed, 0 AS starts FROM queues WHERE rate IS NOT NULL
-        UNION ALL
-        SELECT 'job:' || job, per, unclaimed, 0 FROM jobs WHERE rate IS NOT NULL
-        UNION ALL
-        SELECT 'key:' || job || ':' || limit_key, key_per, key_unclaimed, 0
-        FROM due
-        WHERE key_rate IS NOT NULL AND limit_key <> ''
-        UNION ALL
-        SELECT rated.subject, rated.per, 0, 1
-        FROM let_in
-        JOIN asked ON asked.queue = let_in.queue AND asked.name = let_in.name,
-        LATERAL (
-            VALUES
-                ('queue:' || asked.queue, asked.queue_per, asked.queue_rate),
-                ('job:' || asked.job, asked.job_per, asked.job_rate),
-                ('key:' || asked.job || ':' || nullif(let_in.limit_key, ''), asked.key_per, asked.key_rate)
-        ) AS rated (subject, per, rate)
-        WHERE rated.rate IS NOT NULL AND rated.subject IS NOT NULL
-    ) AS counted
-    GROUP BY subject
-),
-rated AS MATERIALIZED (
-    -- What was let in and is not claimed yet will start later than its date: it is dated anew at each turn.
-    SELECT
-        subjects.subject, subjects.per, subjects.slot, subjects.starts,
-        greatest(subjects.unclaimed - coalesce(current.starts, 0), 0) AS late
-    FROM subjects
-    LEFT JOIN pgjobs_admission AS current ON current.subject = subjects.subject AND current.admitted_at = subjects.slot
-),
-newest AS MATERIALIZED (
-    SELECT
-        p.subject, p.admitted_at,
-        least(
-            p.starts,
-            rated.late - (sum(p.starts) OVER (PARTITION BY p.subject ORDER BY p.admitted_at DESC) - p.starts)
-        ) AS moved
-    FROM rated
-    JOIN pgjobs_admission AS p ON p.subject = rated.subject
-    WHERE rated.late > 0
-      AND p.admitted_at < rated.slot
-      AND p.admitted_at > statement_timestamp() - make_interval(secs => rated.per)
-),
-moved AS (
-    UPDATE pgjobs_admission AS p
-    SET starts = p.starts - newest.moved
-    FROM newest
-    WHERE p.subject = newest.subject AND p.admitted_at = newest.admitted_at AND newest.moved > 0
+        date_bin(make_interval(secs => max(rated.per) / 1000), statement_timestamp(), 'epoch'::timestamptz)
+            + make_interval(secs => max(rated.per) / 1000) AS slot
+    FROM let_in
+    JOIN asked ON asked.queue = let_in.queue AND asked.name = let_in.name,
+    LATERAL (
+        VALUES
+            ('queue:' || asked.queue, asked.queue_per, asked.queue_rate),
+            ('job:' || asked.job, asked.job_per, asked.job_rate),
+            ('key:' || asked.job || ':' || nullif(let_in.limit_key, ''), asked.key_per, asked.key_rate)
+    ) AS rated (subject, per, rate)
+    WHERE rated.rate IS NOT NULL AND rated.subject IS NOT NULL
+    GROUP BY rated.subject
 ),
 dated AS (
     INSERT INTO pgjobs_admission (subject, admitted_at, expires_at, starts)
-    SELECT subject, slot, slot + make_interval(secs => per), starts + late
-    FROM rated
-    WHERE starts + late > 0
+    SELECT subject, slot, slot + make_interval(secs => per), starts
+    FROM subjects
     ON CONFLICT (subject, admitted_at) DO UPDATE SET starts = pgjobs_admission.starts + excluded.starts
 )
 SELECT

@@ -57,6 +57,19 @@ class Terms(NamedTuple):
         return fields
 
 
+class StartRate(NamedTuple):
+    """A limit of starts in ``per`` seconds, of a queue ("*" is every one not named; None of it has no rate) or a name.
+
+    ``subject`` is what they are counted under; a queue's name is added to it and, where it is ``keyed``, a key.
+    """
+
+    subject: str
+    per: float | None
+    queue: str | None = None
+    name: str | None = None
+    keyed: bool = False
+
+
 class Admitted(NamedTuple):
     """What came of one place: how many were let in at which priorities, and the last group among them.
 
@@ -85,12 +98,20 @@ def list_limited(db: Database, *, after: Place, limit: int) -> list[Place]:
 
 
 def admit_jobs(
-    db: Transacting, terms: Sequence[Terms], *, groups: int, limit: int, ahead: int, notify: bool
+    db: Transacting,
+    terms: Sequence[Terms],
+    *,
+    rates: Sequence[StartRate] = (),
+    groups: int,
+    limit: int,
+    ahead: int,
+    notify: bool,
 ) -> list[Admitted] | None:
     """Let in up to ``limit`` due jobs, looking at about ``groups`` groups; None while somebody else is at it.
 
-    Of a queue and priority no more than ``ahead`` may be let in and not claimed. Places that are paused are not in the
-    answer; what was let in there by an admission that had not seen the pause gives its place back. May be repeated.
+    Before, what ``rates`` count and nobody has claimed is dated anew, and what an admission let in that had not seen a
+    pause gives its place back. Of a queue and priority no more than ``ahead`` may be let in and not claimed. Places
+    that are paused are not in the answer. May be repeated.
     """
     params = {
         "terms": json.dumps([each.as_json(position) for position, each in enumerate(terms)]),
@@ -99,10 +120,15 @@ def admit_jobs(
         "ahead": ahead,
         "notify": notify,
     }
-    [[locked]], _, rows = db.fetch_together(
-        [("lock_admission", {"class": LOCK_CLASS}), ("give_back", {"limit": limit}), ("admit_jobs", params)]
+    [[locked]], _, _, *admitted = db.fetch_together(
+        [
+            ("lock_admission", {"class": LOCK_CLASS}),
+            ("give_back", {"limit": limit}),
+            ("date_starts", {"rates": json.dumps([each._asdict() for each in rates])}),
+            *([("admit_jobs", params)] if terms else []),
+        ]
     )
-    return [Admitted._make(row[:12]) for row in rows] if locked == "true" else None
+    return [Admitted._make(row[:12]) for rows in admitted for row in rows] if locked == "true" else None
 
 
 class Blocking(NamedTuple):

@@ -23,6 +23,8 @@ SHORTEST_SECONDS = 0.05
 """How long it sleeps while due jobs are held back; a turn that lets nothing in doubles it, up to ``HELD_SECONDS``."""
 
 HELD_SECONDS = 0.5
+"""Where the code has rates it never sleeps longer: what is let in and not claimed is dated anew at each turn."""
+
 BUSY_SECONDS = 0.01
 SETTLE_SECONDS = 0.01
 """A producer notifies at most every few milliseconds: one that registers right after is told of by nobody."""
@@ -43,7 +45,7 @@ class Admitter(Loop):
         self.admission = admission
         self.hear = hear
         self.declares = admission.declares()
-        self.rates = admission.rates()
+        self.longest = HELD_SECONDS if admission.rates else LONGEST_SECONDS
         self.called = threading.Event()
         self.stirs = 0
         self.settled = True
@@ -101,7 +103,7 @@ class Admitter(Loop):
         elif not turn.due:
             self.clear_at = began
             self.inbox.post("unblocked")
-        if self.rates and began > self.swept_at + SWEEP_SECONDS:
+        if self.admission.rates and began > self.swept_at + SWEEP_SECONDS:
             self.swept_at = began
             store.sweep_admissions(db, limit=SWEEP_ROWS)
         return turn
@@ -118,7 +120,7 @@ class Admitter(Loop):
         if turn.again or turn.due:
             pause, self.pause = self.pause, min(2 * self.pause, HELD_SECONDS)
             return SHORTEST_SECONDS if turn.again else pause
-        return LONGEST_SECONDS if turn.seconds is None else min(max(turn.seconds, 0.0), LONGEST_SECONDS)
+        return self.longest if turn.seconds is None else min(max(turn.seconds, 0.0), self.longest)
 
     def _sleep(self, seconds: float, stirs: int) -> None:
         """Sleep so long or until stirred; after a stir one more look follows soon."""

@@ -17,12 +17,13 @@ from django.urls import reverse
 from django_pgjobs import Limit, admitting, register_many, store
 from django_pgjobs import job as define
 from django_pgjobs.admitting import Admission as Admission_
+from django_pgjobs.admitting import Turn
 from django_pgjobs.conf import get_conf
 from django_pgjobs.limits import read_job_limits
 from django_pgjobs.models import Admission, Job, QueueState
 from django_pgjobs.pausing import pause_queue
 from django_pgjobs.registry import registry
-from django_pgjobs.store import Admitted, Bounds, Terms
+from django_pgjobs.store import Admitted, Bounds, StartRate, Terms
 from django_pgjobs.store.admitting import LOCK_CLASS
 from django_pgjobs.testing import run_job, run_jobs
 from django_pgjobs.worker.connection import WorkerConnection
@@ -59,9 +60,18 @@ PER_KEY = terms(of_key=Bounds(1))
 def admit(db: store.Transacting, *given: Terms, **options: Any) -> list[Admitted]:
     """Take one turn; fail if somebody else is at it."""
     sizes = {"groups": 500, "limit": 500, "ahead": 1000, "notify": False, **options}
-    found = store.admit_jobs(db, given or [terms()], **sizes)
+    found = store.admit_jobs(db, given or [terms()], rates=list(dict.fromkeys(rates(*given))), **sizes)
     assert found is not None
     return found
+
+
+def rates(*given: Terms) -> Iterator[StartRate]:
+    for each in given:
+        yield StartRate("queue", each.of_queue.per, queue=each.queue)
+        for kind, bounds in (("job", each.of_job), ("key", each.of_key)):
+            if bounds.per is not None:
+                for name in each.names:
+                    yield StartRate(f"{kind}:{each.job}", bounds.per, name=name, keyed=kind == "key")
 
 
 def entered(db: store.Transacting, *given: Terms, **options: Any) -> int:
@@ -435,6 +445,48 @@ def test_what_waits_for_a_worker_is_counted_when_it_can_start(raw: RawDatabase) 
     _move(raw, 1.2)
     assert entered(raw, rated) == 3
     assert len(let_in()) == 8
+
+
+QUEUES = {"*": {"rate": 5, "per": 60}, "mail": {"concurrency": 9}}
+
+
+@pytest.mark.parametrize(
+    ("subject", "limits", "queues"),
+    [
+        ("job:test.job", [Limit(rate=5, per=60)], None),
+        ("key:test.job:a", [Limit(rate=5, per=60, key=lambda value=None: "a")], None),
+        ("queue:default", [], QUEUES),
+    ],
+)
+def test_what_waits_for_a_worker_is_dated_anew_though_nothing_is_held_back(
+    raw: RawDatabase, settings: Any, subject: str, limits: list[Limit], queues: object
+) -> None:
+    """All of a rate's jobs are let in while workers are busy: they start together, and the next ones not beside them."""
+    settings.PGJOBS = {"QUEUE_LIMITS": queues} if queues else {}
+    blocked(5, "a")
+    with registry.isolated():
+        define(name="test.job", aliases=("test.old",), limits=limits)(jobs.succeeds.func)
+        admission = Admission_(lambda queue: True, get_conf())
+        assert admission.turn(raw).jobs == 5
+        for _ in range(4):
+            _move(raw, 25)
+            assert admission.turn(raw) == Turn()
+        assert len(claim(raw, 5).ids) == 5
+        blocked(5, "a")
+        assert admission.turn(raw).jobs == 0
+        assert [(each.subject, each.starts) for each in Admission.objects.all()] == [(subject, 5)]
+        _move(raw, 61)
+        assert admission.turn(raw).jobs == 5
+
+
+def test_a_queue_that_is_named_has_not_the_rate_of_every_other(raw: RawDatabase) -> None:
+    blocked(2, "a", queue="mail")
+    assert entered(raw, terms(queue="mail")) == 2
+    given = [StartRate("queue", 60.0, queue="*"), StartRate("queue", None, queue="mail")]
+    store.admit_jobs(raw, [], rates=given, groups=1, limit=1, ahead=1, notify=False)
+    assert not Admission.objects.exists()
+    store.admit_jobs(raw, [], rates=given[:1], groups=1, limit=1, ahead=1, notify=False)
+    assert [(each.subject, each.starts) for each in Admission.objects.all()] == [("queue:mail", 2)]
 
 
 def test_a_job_that_ends_gives_its_place_back_and_its_start_not(raw: RawDatabase) -> None:

@@ -95,6 +95,15 @@ STATEMENTS: dict[str, Callable[[store.Transacting, Claimed], object]] = {
     "next_claimable": lambda db, _: store.next_claimable(db, from_the_beginning(("none", 3), ("default", 0))),
     "list_limited": lambda db, _: store.list_limited(db, after=("", ""), limit=BATCH),
     "give_back": lambda db, _: db.fetch("give_back", {"limit": BATCH}),
+    "date_starts": lambda db, _: store.admit_jobs(
+        db,
+        [],
+        rates=[store.StartRate("key:test.job", 60.0, name="test.job", keyed=True)],
+        groups=BATCH,
+        limit=BATCH,
+        ahead=1000,
+        notify=False,
+    ),
     "admit_jobs": lambda db, _: store.admit_jobs(db, [LIMITED], groups=BATCH, limit=BATCH, ahead=1000, notify=False),
     "claim_one": lambda db, held: store.claim_one(
         db, _first(held), claim_id=uuid4(), worker=WORKER, lease_seconds=30, allowance_seconds=5, grace_seconds=10

@@ -149,9 +149,8 @@ def uses() -> Counter[str]:
                 if node.func.attr in {"fetch", "statement"} and isinstance(argument, ast.Constant):
                     found[str(argument.value)] += 1
                 if node.func.attr == "fetch_together" and isinstance(argument, ast.List):
-                    found.update(
-                        str(ast.literal_eval(each.elts[0])) for each in argument.elts if isinstance(each, ast.Tuple)
-                    )
+                    tuples = [each for each in ast.walk(argument) if isinstance(each, ast.Tuple)]
+                    found.update(str(ast.literal_eval(each.elts[0])) for each in tuples)
     return found
 
 

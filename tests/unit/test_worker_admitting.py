@@ -11,7 +11,7 @@ from django_pgjobs import store
 from django_pgjobs.admitting import Admission, Turn
 from django_pgjobs.conf import get_conf
 from django_pgjobs.registry import registry
-from django_pgjobs.store import Admitted
+from django_pgjobs.store import Admitted, StartRate
 from django_pgjobs.worker import admitting
 from django_pgjobs.worker.admitting import Admitter
 from tests import jobs
@@ -34,12 +34,10 @@ class Turns:
         self.turns = list(turns)
         self.declared = declared
         self.held: list[tuple[str, str]] = []
+        self.rates: list[StartRate] = []
 
     def declares(self) -> bool:
         return self.declared
-
-    def rates(self) -> bool:
-        return False
 
     def look(self, db: object) -> list[tuple[str, str]]:
         return self.held
@@ -77,6 +75,14 @@ def test_while_due_jobs_are_held_back_it_looks_less_and_less_often() -> None:
 )
 def test_else_it_sleeps_until_the_next_is_due_or_for_a_second(turn: Turn, seconds: float) -> None:
     assert admitter()._pause_after(turn) == seconds
+
+
+def test_where_the_code_has_rates_it_never_sleeps_for_long() -> None:
+    """What is let in and not claimed is dated anew at each turn, though nothing is held back."""
+    made = admitter()
+    made.admission.rates = [StartRate("queue", 60.0, queue="q")]
+    rated = Admitter(lambda: DB, Heard(), made.admission, made.hear)  # type: ignore[arg-type]
+    assert [rated._pause_after(turn) for turn in (Turn(), Turn(seconds=0.3), Turn(seconds=3600.0))] == [0.5, 0.3, 0.5]
 
 
 def test_after_a_stir_it_looks_once_more_soon() -> None:

@@ -1,0 +1,86 @@
+-- date_starts: date the starts anew of what was let in and is not claimed yet: it will start later than it was let in. Runs behind lock_admission, in its transaction.
+-- Fence: none (changes no job; exact because one transaction does this at a time and counts with a snapshot taken after its lock).
+-- Rows: 1 = how many queues, names and keys have something like that.
+-- Clock: statement_timestamp().
+WITH given AS MATERIALIZED (
+    SELECT *
+    FROM json_to_recordset(%(rates)s::json) AS g (subject text, per float8, queue text, name text, keyed boolean)
+    WHERE current_setting('pgjobs.admits', true) = 'true'
+),
+waiting AS MATERIALIZED (
+    SELECT queue, name, limit_key, count(*) AS jobs
+    FROM (
+        SELECT j.queue, j.name, j.limit_key
+        FROM pgjobs_job AS j
+        WHERE j.limit_key IS NOT NULL AND j.hold IS NULL AND j.finished_at IS NULL
+          AND j.claim_id IS NULL AND j.ending IS NULL
+          AND (SELECT count(*) FROM given) > 0
+        -- In the order of the one index that holds these rows and no others.
+        ORDER BY j.name, j.limit_key, j.queue
+    ) AS unclaimed
+    GROUP BY queue, name, limit_key
+),
+subjects AS MATERIALIZED (
+    SELECT
+        subject, max(per) AS per, sum(jobs) AS unclaimed,
+        date_bin(make_interval(secs => max(per) / 1000), statement_timestamp(), 'epoch'::timestamptz)
+            + make_interval(secs => max(per) / 1000) AS slot
+    FROM (
+        SELECT of_queue.subject || ':' || waiting.queue AS subject, of_queue.per, waiting.jobs
+        FROM waiting,
+        LATERAL (
+            SELECT given.subject, given.per
+            FROM given
+            WHERE given.queue IN (waiting.queue, '*')
+            ORDER BY given.queue = '*'
+            LIMIT 1
+        ) AS of_queue
+        WHERE of_queue.per IS NOT NULL
+        UNION ALL
+        SELECT CASE WHEN given.keyed THEN given.subject || ':' || waiting.limit_key ELSE given.subject END, given.per, waiting.jobs
+        FROM given
+        JOIN waiting ON waiting.name = given.name
+        WHERE NOT given.keyed OR waiting.limit_key <> ''
+    ) AS counted
+    GROUP BY subject
+),
+rated AS MATERIALIZED (
+    SELECT
+        subjects.subject, subjects.per, subjects.slot,
+        greatest(subjects.unclaimed - coalesce(current.starts, 0), 0) AS late
+    FROM subjects
+    LEFT JOIN pgjobs_admission AS current ON current.subject = subjects.subject AND current.admitted_at = subjects.slot
+),
+newest AS MATERIALIZED (
+    SELECT
+        p.subject, p.admitted_at, p.starts,
+        least(
+            p.starts,
+            rated.late - (sum(p.starts) OVER (PARTITION BY p.subject ORDER BY p.admitted_at DESC) - p.starts)
+        ) AS moved
+    FROM rated
+    JOIN pgjobs_admission AS p ON p.subject = rated.subject
+    WHERE rated.late > 0
+      AND p.admitted_at < rated.slot
+      AND p.admitted_at > statement_timestamp() - make_interval(secs => rated.per)
+),
+moved AS (
+    UPDATE pgjobs_admission AS p
+    SET starts = p.starts - newest.moved
+    FROM newest
+    WHERE p.subject = newest.subject AND p.admitted_at = newest.admitted_at
+      AND newest.moved > 0 AND newest.moved < newest.starts
+),
+emptied AS (
+    DELETE FROM pgjobs_admission AS p
+    USING newest
+    WHERE p.subject = newest.subject AND p.admitted_at = newest.admitted_at AND newest.moved = newest.starts
+),
+dated AS (
+    INSERT INTO pgjobs_admission (subject, admitted_at, expires_at, starts)
+    SELECT subject, slot, slot + make_interval(secs => per), late
+    FROM rated
+    WHERE late > 0
+    ON CONFLICT (subject, admitted_at) DO UPDATE SET starts = pgjobs_admission.starts + excluded.starts
+)
+SELECT count(*) FROM subjects
