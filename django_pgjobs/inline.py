@@ -28,7 +28,7 @@ from django_pgjobs.performing import Performer
 from django_pgjobs.runtime import Worker, WorkerOptions, declared_crons, wait_for_database
 from django_pgjobs.store import ClaimedJob
 from django_pgjobs.worker import hygiene
-from django_pgjobs.worker.admitting import HELD_SECONDS
+from django_pgjobs.worker.admitting import HELD_SECONDS, SHORTEST_SECONDS
 from django_pgjobs.worker.claiming import DEAF_POLL_SECONDS
 from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.keeping import Keeper
@@ -105,6 +105,7 @@ class InlineWorker:
             return False
         turn = self._admit(db)
         if self._one(db):
+            self.admission.begin_anew()
             return True
         if options.until_idle and not turn.due:
             return False
@@ -112,7 +113,7 @@ class InlineWorker:
         due = store.next_due(db, pairs) if pairs else None
         waits = [DEAF_POLL_SECONDS, self.worker.conf.poll_seconds, *([] if due is None else [due])]
         if turn.due:
-            waits.append(HELD_SECONDS)
+            waits.append(SHORTEST_SECONDS if turn.again else HELD_SECONDS)
         elif turn.seconds is not None:
             waits.append(turn.seconds)
         self.stopped.wait(max(min(waits), 0.0))

@@ -280,7 +280,7 @@ dated AS (
 )
 SELECT
     asked.queue, asked.name, entered.jobs, entered.priorities, entered.last_key, entered.last_priority,
-    open.queue IS NULL AS closed, looked.groups >= open.groups AS cut, looked.due, looked.last_key, looked.last_priority,
+    open.queue IS NULL AS closed, looked.groups >= open.groups AS cut, looked.turned, looked.due, looked.last_key, looked.last_priority,
     extract(epoch FROM looked.next - statement_timestamp())::float8 AS seconds,
     (
         SELECT count(pg_notify('pgjobs', pair.priority::text || ':' || pair.queue))
@@ -302,7 +302,9 @@ LATERAL (
 ) AS entered,
 LATERAL (
     SELECT
-        count(*) AS groups, coalesce(bool_or(run_at <= statement_timestamp()), false) AS due,
+        count(*) AS groups,
+        coalesce(bool_or((limit_key, priority) <= (asked.after_key, asked.after_priority)), false) AS turned,
+        coalesce(bool_or(run_at <= statement_timestamp()), false) AS due,
         min(run_at) FILTER (WHERE run_at > statement_timestamp()) AS next,
         (array_agg(limit_key ORDER BY place DESC))[1] AS last_key, (array_agg(priority ORDER BY place DESC))[1] AS last_priority
     FROM walked

@@ -74,7 +74,8 @@ class Admitted(NamedTuple):
     """What came of one place: how many were let in at which priorities, and the last group among them.
 
     ``closed``: there is no room in its queue or for its name. ``cut``: there are more groups than were looked at, the
-    last of which is ``looked``. ``due``: some of those had jobs whose time has come. ``seconds``: until the next is.
+    last of which is ``looked``. ``turned``: the walk came to the last group and went on at the first. ``due``: some of
+    those had jobs whose time has come. ``seconds``: until the next is.
     """
 
     queue: str
@@ -85,6 +86,7 @@ class Admitted(NamedTuple):
     last_priority: int | None
     closed: bool
     cut: bool | None
+    turned: bool
     due: bool
     looked_key: str | None
     looked_priority: int | None
@@ -128,7 +130,7 @@ def admit_jobs(
             *([("admit_jobs", params)] if terms else []),
         ]
     )
-    return [Admitted._make(row[:12]) for rows in admitted for row in rows] if locked == "true" else None
+    return [Admitted._make(row[:13]) for rows in admitted for row in rows] if locked == "true" else None
 
 
 class Blocking(NamedTuple):

@@ -26,6 +26,8 @@ HELD_SECONDS = 0.5
 """Where the code has rates it never sleeps longer: what is let in and not claimed is dated anew at each turn."""
 
 BUSY_SECONDS = 0.01
+"""How long while another admitter is at it, doubled each time, up to ``HELD_SECONDS`` too."""
+
 SETTLE_SECONDS = 0.01
 """A producer notifies at most every few milliseconds: one that registers right after is told of by nobody."""
 
@@ -50,6 +52,7 @@ class Admitter(Loop):
         self.stirs = 0
         self.settled = True
         self.pause = SHORTEST_SECONDS
+        self.busy_pause = BUSY_SECONDS
         self.admitted_at = 0.0
         self.clear_at = 0.0
         self.swept_at = clock.monotonic()
@@ -86,12 +89,13 @@ class Admitter(Loop):
 
     def serve(self, db: WorkerConnection) -> None:
         """Take turns until there is nothing to do."""
+        stirs = self.stirs
+        self.admission.begin_anew()
         while self.goes_on():
-            stirs = self.stirs
             turn = self._turn(db)
             if not (self.declares or turn.blocked):
                 self.called.clear()
-            self._sleep(self._pause_after(turn), stirs)
+            stirs = self._sleep(self._pause_after(turn), stirs)
 
     def _turn(self, db: WorkerConnection) -> Turn:
         began = clock.monotonic()
@@ -101,7 +105,7 @@ class Admitter(Loop):
             for pair in turn.pairs:
                 self.hear(pair)
         elif not turn.due:
-            self.clear_at = began
+            self.clear_at = turn.since
             self.inbox.post("unblocked")
         if self.admission.rates and began > self.swept_at + SWEEP_SECONDS:
             self.swept_at = began
@@ -110,7 +114,9 @@ class Admitter(Loop):
 
     def _pause_after(self, turn: Turn) -> float:
         if turn.busy:
-            return BUSY_SECONDS
+            pause, self.busy_pause = self.busy_pause, min(2 * self.busy_pause, HELD_SECONDS)
+            return pause
+        self.busy_pause = BUSY_SECONDS
         if turn.jobs or not turn.due:
             self.pause = SHORTEST_SECONDS
         if turn.jobs:
@@ -122,11 +128,13 @@ class Admitter(Loop):
             return SHORTEST_SECONDS if turn.again else pause
         return self.longest if turn.seconds is None else min(max(turn.seconds, 0.0), self.longest)
 
-    def _sleep(self, seconds: float, stirs: int) -> None:
-        """Sleep so long or until stirred; after a stir one more look follows soon."""
+    def _sleep(self, seconds: float, stirs: int) -> int:
+        """Sleep so long or until stirred; after a stir one more look follows soon. Return the stirs that are known."""
         with self.wake:
             self.wake.wait_for(lambda: self.stopping.is_set() or self.stirs != stirs, timeout=seconds)
-            stirred = self.stirs != stirs
-        self.settled = not stirred
-        if stirred:
-            self.pause = SHORTEST_SECONDS
+            known = self.stirs
+        self.settled = known == stirs
+        if not self.settled:
+            self.pause, self.busy_pause = SHORTEST_SECONDS, BUSY_SECONDS
+            self.admission.begin_anew()
+        return known

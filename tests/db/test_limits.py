@@ -461,7 +461,7 @@ QUEUES = {"*": {"rate": 5, "per": 60}, "mail": {"concurrency": 9}}
 def test_what_waits_for_a_worker_is_dated_anew_though_nothing_is_held_back(
     raw: RawDatabase, settings: Any, subject: str, limits: list[Limit], queues: object
 ) -> None:
-    """All of a rate's jobs are let in while workers are busy: they start together, and the next ones not beside them."""
+    """All of a rate's jobs are let in while workers are busy: they start together, and no others beside them."""
     settings.PGJOBS = {"QUEUE_LIMITS": queues} if queues else {}
     blocked(5, "a")
     with registry.isolated():
@@ -676,6 +676,25 @@ def test_places_behind_those_that_one_turn_looks_at_have_their_turn(
         (0, True, True), (1, True, True), (0, True, True), (0, False, False),
     ]  # fmt: skip
     assert [job(each).queue for each in let_in()] == ["c"]
+
+
+def test_of_many_keys_it_is_known_after_a_round_that_none_is_due(raw: RawDatabase) -> None:
+    """More than one turn looks at: a worker until idle would never end, and every worker look all night long."""
+    for number in range(600):
+        blocked(1, f"k{number}", delay_seconds=3600)
+    with registry.isolated():
+        define(name="test.job", limits=Limit(1, key=lambda value=None: "k"))(jobs.succeeds.func)
+        admission = Admission_(lambda queue: True, get_conf())
+        turns = [admission.turn(raw) for _ in range(4)]
+        assert [(turn.due, turn.again) for turn in turns] == [(True, True)] + 3 * [(False, False)]
+        assert 3500 < (turns[-1].seconds or 0) <= 3600
+        [due] = blocked(1, "k5")
+        raw.query("UPDATE pgjobs_job SET hold = NULL WHERE limit_key = 'k5' AND id <> %s", [due])
+        admission.begin_anew()
+        assert all(admission.turn(raw).due for _ in range(6))
+        raw.query("UPDATE pgjobs_job SET hold = 'limited' WHERE limit_key = 'k5' AND id <> %s", [due])
+        assert sum(admission.turn(raw).jobs for _ in range(2)) == 1
+        assert [admission.turn(raw).due for _ in range(5)][-1] is False
 
 
 def test_run_jobs_is_held_up_by_no_limit(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:

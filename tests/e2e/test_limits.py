@@ -212,6 +212,17 @@ def test_a_worker_until_idle_runs_all_that_is_held_back_and_due(
     assert at_once(worker.stage.traces()) == 1
 
 
+@pytest.mark.parametrize("arguments", [(), ("--inline",)])
+def test_a_worker_until_idle_ends_though_more_keys_wait_for_tomorrow_than_one_turn_looks_at(
+    worker: Workers, limited_worker: Start, arguments: tuple[str, ...]
+) -> None:
+    limited.per_key.using(delay=86400).register_many([(f"k{n}", n) for n in range(600)])
+    ids = limited.per_key.register_many([("k1", n) for n in range(5)])
+    _idle(worker, *arguments)
+    assert Job.objects.filter(id__in=ids, outcome="succeeded").count() == 5
+    assert Job.objects.filter(hold="limited").count() == 600
+
+
 def test_what_a_limit_held_back_goes_on_where_the_code_has_none_any_more(worker: Workers, raw: RawDatabase) -> None:
     """Without limits a worker has no admitter, and looks now and then whether it needs one."""
     started = worker()
