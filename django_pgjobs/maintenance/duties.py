@@ -101,7 +101,7 @@ def measuring(leader: Leader) -> Duty:
 
 
 def forgetting(leader: Leader) -> Duty:
-    """Return the leader's forgetting of keys and results, which takes its time too."""
+    """Return the leader's forgetting of keys, starts and results, which takes its time too."""
     return Duty("forget", Forgetter(lambda: leader.leads), FORGET_SECONDS, leader=leader)
 
 

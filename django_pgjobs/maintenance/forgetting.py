@@ -1,4 +1,4 @@
-"""Forgetting: the leader deletes windows of keys that are over, and stored results whose time is over.
+"""Forgetting: the leader deletes windows of keys, starts of rates and stored results whose time is over.
 
 Oldest first, in batches, each a short transaction that waits for no lock; a turn is bounded in time. A walk remembers
 how far it has come, since what it has deleted stays in the index until a VACUUM; now and then it begins anew.
@@ -49,20 +49,26 @@ class Forgetter:
     def __init__(self, may: Callable[[], bool] = lambda: True) -> None:
         self.may = may
         self.windows = Walk(_delete_windows)
+        self.admissions = Walk(_delete_admissions)
         self.results = Walk(_delete_results)
 
     def __call__(self, db: store.Database) -> int:
         """Take a turn; return how many rows went. May be repeated, and by several at once."""
         until = clock.monotonic() + TURN_SECONDS
         windows = self.windows.go(db, until, self.may)
+        admissions = self.admissions.go(db, until, self.may)
         results = 0 if get_conf().stored_result_hours is None else self.results.go(db, until, self.may)
         if windows or results:
             log.info("keys and results are forgotten windows=%d results=%d", windows, results)
-        return windows + results
+        return windows + admissions + results
 
 
 def _delete_windows(db: store.Database, after: str) -> store.Forgotten:
     return store.delete_windows(db, after=after, limit=BATCH)
+
+
+def _delete_admissions(db: store.Database, after: str) -> store.Forgotten:
+    return store.delete_admissions(db, after=after, limit=BATCH)
 
 
 def _delete_results(db: store.Database, after: str) -> store.Forgotten:

@@ -15,10 +15,10 @@ from django_pgjobs.store.admitting import (
     StartRate,
     Terms,
     admit_jobs,
+    delete_admissions,
     let_in,
     list_limited,
     read_blockers,
-    sweep_admissions,
 )
 from django_pgjobs.store.claiming import (
     INLINE_PAYLOAD_BYTES,
@@ -227,6 +227,7 @@ __all__ = [
     "count_running",
     "count_unfinished",
     "declare_cron",
+    "delete_admissions",
     "delete_claims",
     "delete_results",
     "delete_windows",
@@ -292,7 +293,6 @@ __all__ = [
     "run_cron",
     "set_lock_timeout",
     "statement",
-    "sweep_admissions",
     "sweep_heartbeats",
     "sweep_pauses",
     "take_term",

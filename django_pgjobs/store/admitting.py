@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django_pgjobs.store.database import Database, Transacting
+from django_pgjobs.store.keys import Forgotten
 
 LOCK_CLASS = 0x706A61
 """The first half of our advisory lock's number ("pja"), so that it meets nobody else's."""
@@ -164,6 +165,7 @@ def let_in(db: Database, job_id: int) -> bool:
     return bool(db.fetch("let_in", {"id": job_id}))
 
 
-def sweep_admissions(db: Database, *, limit: int) -> int:
-    """Forget starts whose windows are over; return how many rows went."""
-    return len(db.fetch("sweep_admissions", {"limit": limit}))
+def delete_admissions(db: Database, *, after: str, limit: int) -> Forgotten:
+    """Delete starts whose windows are over, at most so many, oldest first from ``after`` on."""
+    [(count, until)] = db.fetch("delete_admissions", {"after": after, "limit": limit})
+    return Forgotten(count, until or after)

@@ -31,9 +31,6 @@ BUSY_SECONDS = 0.01
 SETTLE_SECONDS = 0.01
 """A producer notifies at most every few milliseconds: one that registers right after is told of by nobody."""
 
-SWEEP_SECONDS = 60.0
-SWEEP_ROWS = 10_000
-
 
 class Admitter(Loop):
     """Takes turns at letting jobs in. ``hear`` tells the claim thread what may be claimed now."""
@@ -55,7 +52,6 @@ class Admitter(Loop):
         self.busy_pause = BUSY_SECONDS
         self.admitted_at = 0.0
         self.clear_at = 0.0
-        self.swept_at = clock.monotonic()
 
     # Asked by other threads
 
@@ -98,7 +94,6 @@ class Admitter(Loop):
             stirs = self._sleep(self._pause_after(turn), stirs)
 
     def _turn(self, db: WorkerConnection) -> Turn:
-        began = clock.monotonic()
         turn = self.admission.turn(db)
         if turn.jobs:
             self.admitted_at = clock.monotonic()
@@ -107,9 +102,6 @@ class Admitter(Loop):
         elif not turn.due:
             self.clear_at = turn.since
             self.inbox.post("unblocked")
-        if self.admission.rates and began > self.swept_at + SWEEP_SECONDS:
-            self.swept_at = began
-            store.sweep_admissions(db, limit=SWEEP_ROWS)
         return turn
 
     def _pause_after(self, turn: Turn) -> float:

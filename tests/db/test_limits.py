@@ -20,6 +20,8 @@ from django_pgjobs.admitting import Admission as Admission_
 from django_pgjobs.admitting import Turn
 from django_pgjobs.conf import get_conf
 from django_pgjobs.limits import read_job_limits
+from django_pgjobs.maintenance import forgetting
+from django_pgjobs.maintenance.forgetting import Forgetter
 from django_pgjobs.models import Admission, Job, QueueState
 from django_pgjobs.pausing import pause_queue
 from django_pgjobs.registry import registry
@@ -502,8 +504,20 @@ def test_starts_are_forgotten_when_their_window_is_over(raw: RawDatabase) -> Non
     blocked(3)
     assert entered(raw, terms(of_job=Bounds(None, 3, 60.0), of_queue=Bounds(None, 3, 3600.0))) == 3
     _move(raw, 61)
-    assert store.sweep_admissions(raw, limit=10) == 1
+    assert Forgetter()(raw) == 1
     assert [each.subject for each in Admission.objects.all()] == ["queue:default"]
+
+
+def test_however_many_starts_are_over_they_are_forgotten(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rate by key leaves a row for each key, and code that has no rate any more has them too."""
+    monkeypatch.setattr(forgetting, "BATCH", 2)
+    for number in range(5):
+        blocked(1, f"k{number}")
+    assert entered(raw, terms(of_key=Bounds(None, 1, 60.0))) == 5
+    forgetter = Forgetter()
+    assert (forgetter(raw), Admission.objects.count()) == (0, 5)
+    _move(raw, 61)
+    assert (forgetter(raw), Admission.objects.count()) == (5, 0)
 
 
 # Two at once

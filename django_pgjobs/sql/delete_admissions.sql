@@ -1,0 +1,19 @@
+-- delete_admissions: delete starts that no window of a rate holds any more, from the place on where the walk has come to.
+-- Fence: none (rows whose time is over; nobody reads them).
+-- Rows: 1 = how many were deleted, and the last end among them; one that somebody holds is left for the next walk.
+-- Clock: statement_timestamp().
+WITH over AS MATERIALIZED (
+    SELECT subject, admitted_at
+    FROM pgjobs_admission
+    WHERE expires_at <= statement_timestamp() AND expires_at >= %(after)s::timestamptz
+    ORDER BY expires_at
+    LIMIT %(limit)s::integer
+    FOR UPDATE SKIP LOCKED
+),
+gone AS (
+    DELETE FROM pgjobs_admission AS p
+    USING over
+    WHERE p.subject = ANY (ARRAY[over.subject]) AND p.admitted_at = ANY (ARRAY[over.admitted_at])
+    RETURNING p.expires_at
+)
+SELECT count(*)::integer, max(expires_at)::text FROM gone
