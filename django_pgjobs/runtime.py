@@ -238,7 +238,7 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
         worker.frontier(),
         worker.claim_options(),
     )
-    admitter = Admitter(lambda: worker.connect("admit"), inbox, worker.admission(), claimer.hear)
+    admitter = Admitter(lambda: worker.connect("admit"), inbox, worker.admission(), claimer.let_in)
     if admitter.declares:
         acker.freed = admitter.stir
     supervisor = Supervisor(

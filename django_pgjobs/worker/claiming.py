@@ -83,6 +83,7 @@ class Claimer(Loop):
         self.paused: frozenset[str] = frozenset()
         self.hears = threading.Event()
         self.heard: set[tuple[str, int]] = set()
+        self.admitted: set[tuple[str, int]] = set()
         self.notified = 0
         self.unconfirmed: UUID | None = None
         self.doubts: list[Doubt] = []
@@ -114,6 +115,13 @@ class Claimer(Loop):
             else:
                 self.next_pairs = 0.0
             self._stir()
+
+    def let_in(self, pair: tuple[str, int]) -> None:
+        """Take note of jobs that a limit let in, perhaps older than what is claimed now; called by the admitter."""
+        with self.wake:
+            if len(self.admitted) < HEARD:
+                self.admitted.add(pair)
+            self.hear(pair)
 
     def look(self) -> None:
         """Look again from the beginning: something may have become ready that nobody told us of."""
@@ -163,9 +171,14 @@ class Claimer(Loop):
         with self.wake:
             while not self.stopping.is_set() and (self.wanted <= 0 or self.halted):
                 self.wake.wait()
-            self.frontier.learn(self.heard)
-            self.heard.clear()
+            self._learn()
             return (0 if self.stopping.is_set() else self.wanted), self.notified
+
+    def _learn(self) -> None:
+        self.frontier.learn(self.heard)
+        self.frontier.let_in(self.admitted)
+        self.heard.clear()
+        self.admitted.clear()
 
     def _claim(self, db: WorkerConnection, limit: int) -> bool:
         self.looked_at = asked_at = clock.monotonic()
@@ -346,8 +359,7 @@ class Claimer(Loop):
         """Return whether a registration was heard meanwhile."""
         with self.wake:
             self.wake.wait_for(lambda: self.stopping.is_set() or self.notified != notified, timeout=seconds)
-            self.frontier.learn(self.heard)
-            self.heard.clear()
+            self._learn()
             heard = self.notified != notified
         if heard:
             self.stirred_at = clock.monotonic()

@@ -9,6 +9,10 @@ What lies behind is found by *sweeps*. A *near* sweep begins up to a minute befo
 that is cheap it is one claim. When it is not, it goes in *slices*, claimed before the frontier in the same
 statement: what is left up to the frontier is halved so often that a slice stays short. A slice that was given up is
 halved further; none begins anew. A pair is due until a claim has really visited it.
+
+What a limit lets in may lie anywhere behind the frontier, so whoever lets in has all of that looked at before the
+frontier in the same statement, which stays where it is. Again only 20 durations later, and not while sweeps go in
+slices: then these and the near ones have to do.
 """
 
 from __future__ import annotations
@@ -28,6 +32,9 @@ LATEST: Spot = (datetime(9999, 12, 31, tzinfo=UTC), 0)
 
 SWEEP_FACTOR = 20.0
 SWEEP_FLOOR_SECONDS = 1.0
+LET_IN_SECONDS = 0.02
+"""How long after a look at what was let in the next one comes at least."""
+
 NEAR_SECONDS = 60.0
 NEAREST_SECONDS = 1.0
 """How far before the frontier a near sweep begins, and how far at least where that has become dear."""
@@ -44,7 +51,7 @@ MOST_HALVINGS = 100
 NEVER = -math.inf
 SAME_INSTANT = timedelta(microseconds=1)
 
-FRONT, NEAR, SLICE, REST = "front", "near", "slice", "rest"
+FRONT, NEAR, SLICE, REST, LET_IN = "front", "near", "slice", "rest", "let_in"
 
 Key = tuple[str, int]
 
@@ -73,6 +80,10 @@ class Reach:
     near_due: float = NEVER
     near_seconds: float = NEAR_SECONDS
     sweep_due: float = NEVER
+    let_in_due: float = math.inf
+    soonest: float = NEVER
+    """When something was let in: when to look for that, and when that may be done again after a dear sweep."""
+
     swept_to: Spot = BEGINNING
     halvings: int = 0
     began: float = NEVER
@@ -93,6 +104,9 @@ class Reach:
             else:
                 yield Visit(Pair(*key, *min(self.swept_to, self.at)), REST)
                 return
+        elif now >= self.let_in_due and self.at > BEGINNING:
+            end = self.at
+            yield Visit(Pair(*key, *BEGINNING, until=end), LET_IN)
         if now >= self.near_due and self.at > BEGINNING:
             near = self.at[0] - min(timedelta(seconds=self.near_seconds), self.at[0] - BEGINNING[0]), 0
             # Not into the slice: a row that is found twice would make a full claim look short.
@@ -106,6 +120,12 @@ class Reach:
         """Learn from a visit: ``whole`` if nothing is left there, ``short`` if the whole claim found too little."""
         last = (jobs[-1].run_at, jobs[-1].id) if jobs else None
         pause = SWEEP_FACTOR * took
+        if visit.kind != FRONT:
+            self.soonest = now + max(LET_IN_SECONDS, pause)
+        if visit.kind == LET_IN:
+            self.let_in_due = math.inf if whole else self.soonest
+            self._weigh_sweep(took)
+            return
         if visit.kind == SLICE:
             self.swept_to = (visit.pair.until if whole else last) or self.swept_to
             # Until all was seen once nobody knows where the work is: half the time may go into finding it.
@@ -127,9 +147,17 @@ class Reach:
         if last is not None:
             self.at = last
 
+    def let_in(self) -> None:
+        """Something was let in, perhaps behind the frontier: look there as soon as may be."""
+        if not self.halvings:
+            self.let_in_due = min(self.let_in_due, self.soonest)
+
     def gave_up(self, visit: Visit, now: float, took: float) -> None:
         """Learn that a claim with this visit in it took too long: what it looked for is looked for in smaller parts."""
-        if visit.kind == NEAR:
+        self.soonest, self.let_in_due = now + SWEEP_FACTOR * took, math.inf
+        if visit.kind == LET_IN:
+            self._weigh_sweep(took)
+        elif visit.kind == NEAR:
             self.near_seconds, self.near_due = NEAREST_SECONDS, now + SWEEP_FACTOR * took
         elif visit.kind == FRONT or self.at == BEGINNING:
             # Nobody has come through here for long. What is new is claimed meanwhile, the rest swept in slices.
@@ -195,6 +223,12 @@ class Frontier:
         """Make the next claim look behind every frontier, not far."""
         for reach in self.reaches.values():
             reach.near_due = NEVER
+
+    def let_in(self, pairs: Iterable[Key]) -> None:
+        """Learn that jobs were let in to these pairs: they may lie anywhere behind the frontiers."""
+        for pair in pairs:
+            if pair in self.reaches:
+                self.reaches[pair].let_in()
 
     def swept(self) -> float:
         """Return since when nothing can have come in unseen: when the oldest of the last complete sweeps began."""

@@ -190,3 +190,15 @@ def test_a_claim_that_is_given_up_again_and_again_still_claims_what_is_new(
     everything = {job.pk for job in Job.objects.filter(claim_id=None)}
     waited = worker.claim_for(200.0, everything)
     assert waited is not None, "the slices come to the old ones too"
+
+
+def test_what_a_limit_lets_in_is_found_at_once_beside_a_backlog(worker: Worker, raw: RawDatabase) -> None:
+    """Its jobs are older than those that every claim comes back full of: one after another within a claim or two."""
+    held = register(10, limit_key="a")
+    raw.query("UPDATE pgjobs_job SET run_at = '2026-01-01' WHERE hold = 'limited'")
+    busy(worker)
+    for each in held:
+        assert store.let_in(raw, each)
+        worker.claimer.let_in(("default", 0))
+        worker.claimer._learn()
+        assert worker.claim_for(0.2, {each}) is not None

@@ -441,6 +441,17 @@ def test_names_without_end_are_not_kept_without_end(claimer: Claimer) -> None:
     assert (len(claimer.heard), claimer.next_pairs) == (HEARD, 0.0)
 
 
+def test_what_was_let_in_is_heard_of_and_looked_for_behind_the_frontier(claimer: Claimer) -> None:
+    claimer.let_in(("a", 0))
+    assert (claimer.heard, claimer.admitted, claimer.notified) == ({("a", 0)}, {("a", 0)}, 1)
+    claimer._learn()
+    assert (claimer.heard, claimer.admitted) == (set(), set())
+    assert claimer.frontier.reaches["a", 0].let_in_due < 0.0
+    for number in range(HEARD + 5):
+        claimer.let_in((f"q{number}", 0))
+    assert len(claimer.admitted) == HEARD
+
+
 class Way:
     """A listening connection: notices arrive as a test says, one look after the other."""
 

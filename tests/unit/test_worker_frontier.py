@@ -16,6 +16,8 @@ from django_pgjobs.worker.frontier import (
     DEAR_SECONDS,
     FRONT,
     LATEST,
+    LET_IN,
+    LET_IN_SECONDS,
     NEAR,
     NEAR_SECONDS,
     NEAREST_SECONDS,
@@ -193,6 +195,75 @@ def test_after_a_notification_the_claim_looks_near_and_not_far() -> None:
     frontier = reached(at=spot(0, 5))
     frontier.look_near()
     assert kinds(frontier, 1.0) == {A: [NEAR]}
+
+
+# What was let in
+
+
+def test_what_was_let_in_is_looked_for_at_once_though_claims_come_back_full() -> None:
+    """The frontier stays: behind it are the dead, and to pass them again for each job let in would cost a sweep."""
+    frontier = reached(at=spot(0, 5))
+    frontier.let_in([A, B])
+    back, front = frontier.plan(1.0)
+    assert back == Visit(Pair(*A, *BEGINNING, until=spot(0, 5)), LET_IN)
+    assert front == Visit(Pair(*A, *spot(0, 5)), FRONT)
+    frontier.saw([back, front], [job(3, seconds=-900), job(6)], 2, 1.0, 0.001)
+    assert frontier.plan(2.0) == [Visit(Pair(*A, *spot(0, 6)), FRONT)]
+
+
+def test_a_full_look_at_what_was_let_in_is_gone_on_with() -> None:
+    frontier = reached(at=spot(0, 5))
+    frontier.let_in([A])
+    frontier.saw(frontier.plan(1.0), [job(3, seconds=-900)], 1, 1.0, 0.0)
+    assert frontier.reaches[A].at == spot(0, 5)
+    assert kinds(frontier, 1.0 + LET_IN_SECONDS / 2) == {A: [FRONT]}
+    assert kinds(frontier, 1.0 + LET_IN_SECONDS) == {A: [LET_IN, FRONT]}
+
+
+def test_after_a_full_claim_what_is_let_in_does_not_wait_for_the_next_sweep() -> None:
+    frontier = frontier_of(A)
+    frontier.saw(frontier.plan(0.0), [job(1)], 1, 0.0, 0.0)
+    assert kinds(frontier, 0.1) == {A: [FRONT]}
+    frontier.let_in([A])
+    assert kinds(frontier, 0.1) == {A: [LET_IN, FRONT]}
+    assert kinds(frontier, SWEEP_FLOOR_SECONDS) == {A: [REST]}, "a sweep that is due finds it too"
+
+
+def test_nothing_is_looked_at_twice_where_a_near_sweep_is_due_too() -> None:
+    frontier = reached(at=spot(0, 5), near_due=0.0)
+    frontier.let_in([A])
+    assert [(visit.kind, visit.pair[2:4]) for visit in frontier.plan(1.0)] == [(LET_IN, BEGINNING), (NEAR, spot(0, 5))]
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_looks_at_what_was_let_in_cost_a_part_of_the_time_however_often_something_is(given_up: bool) -> None:
+    """A pinned snapshot keeps what has died: where that is dear the sweeps that come anyway have to do."""
+    frontier = reached(at=spot(0, 5))
+    took, spent, now = 2 * DEAR_SECONDS, 0.0, 0.0
+    found: set[str] = set()
+    while now < 60.0:
+        frontier.quickest = 0.0
+        frontier.let_in([A])
+        plan = frontier.plan(now)
+        dear = any(visit.kind != FRONT for visit in plan)
+        found |= {visit.kind for visit in plan}
+        spent += took if dear else 0.0
+        now += took if dear else 0.01
+        if dear and given_up:
+            frontier.gave_up(plan, now, took)
+        else:
+            frontier.saw(plan, [], 9, now, took if dear else 0.0)
+    assert found == {LET_IN, FRONT}
+    assert spent <= 60.0 / SWEEP_FACTOR
+
+
+def test_looks_that_are_neither_cheap_nor_dear_take_turns_with_what_they_cost() -> None:
+    frontier = reached(at=spot(0, 5))
+    frontier.let_in([A])
+    frontier.saw(frontier.plan(1.0), [], 9, 1.0, 0.8 * DEAR_SECONDS)
+    frontier.let_in([A])
+    assert kinds(frontier, 1.0 + 0.7 * DEAR_SECONDS * SWEEP_FACTOR) == {A: [FRONT]}
+    assert kinds(frontier, 1.0 + 0.9 * DEAR_SECONDS * SWEEP_FACTOR) == {A: [LET_IN, FRONT]}
 
 
 # Slices
