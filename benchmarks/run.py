@@ -3,8 +3,8 @@
 Uses the server that DATABASE_URL names; its databases begin with pgjobs_bench and are dropped at the end. Lines never
 run side by side, and no second run begins on the same server. Figures of one run compare with each other; those of
 two machines do not. Without --scale it measures a quarter of the rows that the full table speaks of, in about a
-quarter of an hour. With --scale 1 our own lines take some twenty minutes, most of them to make rows, and the peers ten
-more; --no-peers leaves them out.
+quarter of an hour. With --scale 1 our own lines take some twenty minutes, most of them to make rows, and the peers
+fifteen more; --no-peers leaves them out.
 """
 
 from __future__ import annotations
