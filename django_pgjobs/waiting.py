@@ -28,7 +28,7 @@ LOOK_SECONDS = 1.0
 def wait(job: Job, timeout: float | timedelta | None) -> Job:
     """Block until ``job`` has ended; see ``Job.wait``."""
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    alias = job._state.db or "default"
+    alias = written_at(job)  # waiting writes: the end is told of only if somebody waits
     refreshed = _refresh(job, alias)
     if refreshed.finished_at is None:
         _until_ended(job, alias, None if seconds is None else time.monotonic() + seconds)
@@ -58,16 +58,16 @@ def _until_ended(job: Job, alias: str, until: float | None) -> None:
     try:
         wrapper.ensure_connection()
         wrapper.connection.execute(store.statement("listen_ended"))
-        _look_until_ended(job, _Own(wrapper), until)
+        _look_until_ended(job, alias, _Own(wrapper), until)
     finally:
         wrapper.close()
 
 
-def _look_until_ended(job: Job, own: _Own, until: float | None) -> None:
+def _look_until_ended(job: Job, alias: str, own: _Own, until: float | None) -> None:
     while True:
         ended = own.look(job.pk)
         if ended is None:
-            _refresh(job, job._state.db or "default")
+            _refresh(job, alias)
             raise JobNotCommitted(
                 f"Job {job.pk} is not committed: waiting inside the transaction that registered it can never end."
             )

@@ -123,15 +123,16 @@ def admit_jobs(
         "ahead": ahead,
         "notify": notify,
     }
-    [[locked]], _, _, *admitted = db.fetch_together(
+    [[locked]], *answers = db.fetch_together(
         [
             ("lock_admission", {"class": LOCK_CLASS}),
             ("give_back", {"limit": limit}),
-            ("date_starts", {"rates": json.dumps([each._asdict() for each in rates])}),
+            *([("date_starts", {"rates": json.dumps([each._asdict() for each in rates])})] if rates else []),
             *([("admit_jobs", params)] if terms else []),
         ]
     )
-    return [Admitted._make(row[:13]) for rows in admitted for row in rows] if locked == "true" else None
+    admitted = answers[-1] if terms else []
+    return [Admitted._make(row[:13]) for row in admitted] if locked == "true" else None
 
 
 class Blocking(NamedTuple):

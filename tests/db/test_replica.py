@@ -12,6 +12,7 @@ from django.db import connection, connections
 from django.test import Client
 
 from django_pgjobs import Cron, job, pausing, store
+from django_pgjobs.exceptions import JobNotFinished
 from django_pgjobs.models import CronEntry, Job, QueueState
 from django_pgjobs.registry import registry
 from django_pgjobs.steering import written_at
@@ -95,6 +96,16 @@ def test_a_job_is_steered_also_from_asynchronous_code(replica: str) -> None:
     assert row.reschedule(delay=60).changed == 1
     assert row.cancel().changed == 1
     assert async_to_sync(Job.objects.using(replica).get(pk=again.pk).acancel)().changed == 1
+
+
+def test_a_job_is_waited_for(replica: str) -> None:
+    """Who waits says so in the job's row, which takes a write."""
+    row = Job.objects.get(pk=registered())
+    assert row._state.db == replica
+    with pytest.raises(JobNotFinished):
+        row.wait(timeout=0.1)
+    Job.objects.using("default").get(pk=row.pk).cancel()
+    assert row.wait(timeout=5).state == "cancelled"
 
 
 @pytest.mark.parametrize("verb", ["pause", "run_now", "stop"])
