@@ -140,7 +140,7 @@ def _released(plan: Plan, first: int) -> Instants:
             " UPDATE pgjobs_job SET claim_id = NULL, attempt = 0 WHERE claim_id IS NOT NULL AND finished_at IS NULL"
             " AND run_at < statement_timestamp() - interval '1 minute'"
         )
-    store.notify_queues(store.on("default"), {("default", 0)})  # as every release of ours does
+    store.notify_queues(store.on("default"), {("default", 0)}, behind=True)  # as every release of ours does
     return dict.fromkeys(range(first, first + FIRST), stamps.now())
 
 

@@ -23,7 +23,7 @@ def unpark(db: store.Database) -> int:
         released = store.unpark_jobs(db, fingerprints, limit=BATCH)
         total += len(released)
         if released:
-            store.notify_queues(db, {(job.queue, job.priority) for job in released})
+            store.notify_queues(db, {(job.queue, job.priority) for job in released}, behind=True)
         if len(released) < BATCH:
             break
     if total:

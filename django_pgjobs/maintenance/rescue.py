@@ -78,7 +78,7 @@ class Rescuer:
             while rescued := _look(db, conf, CLAIMS[self.size]):
                 everything += rescued
                 _say(rescued)
-                store.notify_queues(db, {(job.queue, job.priority) for job in rescued if not job.outcome})
+                store.notify_queues(db, {(job.queue, job.priority) for job in rescued if not job.outcome}, behind=True)
                 self.tell(rescued)
                 if clock.monotonic() > began + AGAIN_SECONDS:
                     break

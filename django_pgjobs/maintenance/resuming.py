@@ -27,7 +27,7 @@ def unpause(db: store.Database) -> int:
         resumed = store.unpause_jobs(db, limit=BATCH)
         total += len(resumed)
         if resumed:
-            store.notify_queues(db, {(job.queue, job.priority) for job in resumed})
+            store.notify_queues(db, {(job.queue, job.priority) for job in resumed}, behind=True)
         if len(resumed) < BATCH:
             break
     if total:

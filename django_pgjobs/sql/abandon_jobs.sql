@@ -23,5 +23,6 @@ abandoned AS (
 SELECT
     id, queue, priority,
     CASE WHEN waited THEN pg_notify('pgjobs_ended', id::text) END,
-    CASE WHEN due THEN pg_notify('pgjobs', priority::text || ':' || queue) END
+    CASE WHEN due THEN pg_notify('pgjobs', priority::text || ':' || queue) END,
+    CASE WHEN due THEN pg_notify('pgjobs', 'behind:' || queue) END
 FROM abandoned

@@ -42,5 +42,6 @@ cancelled AS (
 SELECT
     id, queue, priority,
     CASE WHEN waited THEN pg_notify('pgjobs_ended', id::text) END,
-    CASE WHEN due THEN pg_notify('pgjobs', priority::text || ':' || queue) END
+    CASE WHEN due THEN pg_notify('pgjobs', priority::text || ':' || queue) END,
+    CASE WHEN due THEN pg_notify('pgjobs', 'behind:' || queue) END
 FROM cancelled

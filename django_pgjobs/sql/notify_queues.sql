@@ -1,4 +1,4 @@
--- notify_queues: wake workers that serve these queues; a word is a priority, or 'limited' for those who let jobs in.
+-- notify_queues: wake workers that serve these queues; a word is a priority, 'limited' for those who let jobs in, or 'behind' if old jobs may be claimed again.
 -- Fence: none (writes nothing).
 -- Rows: one per pair, no content.
 -- Clock: none.

@@ -45,8 +45,13 @@ moved AS (
         END
     FROM judged
     WHERE j.id = judged.id AND judged.free AND j.finished_at IS NULL AND j.claim_id IS NULL
-    RETURNING j.id, j.queue, CASE WHEN j.hold = 'limited' THEN 'limited' ELSE j.priority::text END AS word
+    RETURNING
+        j.id, j.queue, CASE WHEN j.hold = 'limited' THEN 'limited' ELSE j.priority::text END AS word,
+        j.run_at <= statement_timestamp() AS due
 )
-SELECT id, false AS taken, pg_notify('pgjobs', word || ':' || queue) FROM moved
+SELECT
+    id, false AS taken, pg_notify('pgjobs', word || ':' || queue),
+    CASE WHEN due THEN pg_notify('pgjobs', 'behind:' || queue) END
+FROM moved
 UNION ALL
-SELECT id, true, NULL FROM judged WHERE NOT free
+SELECT id, true, NULL, NULL FROM judged WHERE NOT free

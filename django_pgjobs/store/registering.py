@@ -274,11 +274,13 @@ def _copied(text: str) -> str:
     return text if text.isprintable() else text.replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
 
 
-def notify_queues(db: Database, pairs: Iterable[tuple[str, int | None]]) -> None:
+def notify_queues(db: Database, pairs: Iterable[tuple[str, int | None]], *, behind: bool = False) -> None:
     """Wake workers that serve these (queue, priority) pairs, at the commit of the open transaction if there is one.
 
-    None for a priority wakes those who let jobs into the queue.
+    None for a priority wakes those who let jobs into the queue. ``behind`` tells that these jobs may be older than any
+    that is claimed now, so a look at what is new does not find them.
     """
-    words = sorted((queue, "limited" if priority is None else str(priority)) for queue, priority in pairs)
+    told = {(queue, "limited" if priority is None else str(priority)) for queue, priority in pairs}
+    words = sorted(told | {(queue, "behind") for queue, _ in told if behind})
     if words:
         db.fetch("notify_queues", {"queues": [q for q, _ in words], "words": [w for _, w in words]})

@@ -293,7 +293,7 @@ class Acker(Loop):
         if stored:
             self._tell_stored(kind, stored)
             if kind == RELEASE and self.notifies:
-                store.notify_queues(db, {(row.queue, row.priority) for _, _, row in stored})
+                store.notify_queues(db, {(row.queue, row.priority) for _, _, row in stored}, behind=True)
         if len(stored) == len(entries):
             return []
         return self._resolve(db, kind, [(run, end) for run, end in entries if end.id not in recorded])

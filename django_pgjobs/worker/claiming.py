@@ -84,6 +84,7 @@ class Claimer(Loop):
         self.hears = threading.Event()
         self.heard: set[tuple[str, int]] = set()
         self.admitted: set[tuple[str, int]] = set()
+        self.behind: set[str] = set()
         self.notified = 0
         self.unconfirmed: UUID | None = None
         self.doubts: list[Doubt] = []
@@ -122,6 +123,13 @@ class Claimer(Loop):
             if len(self.admitted) < HEARD:
                 self.admitted.add(pair)
             self.hear(pair)
+
+    def look_behind(self, queue: str) -> None:
+        """Take note of jobs given back, perhaps far older than what is claimed now; called by the listen thread."""
+        with self.wake:
+            if len(self.behind) < HEARD:
+                self.behind.add(queue)
+            self._stir()
 
     def look(self) -> None:
         """Look again from the beginning: something may have become ready that nobody told us of."""
@@ -177,8 +185,10 @@ class Claimer(Loop):
     def _learn(self) -> None:
         self.frontier.learn(self.heard)
         self.frontier.let_in(self.admitted)
+        self.frontier.look_behind(self.behind)
         self.heard.clear()
         self.admitted.clear()
+        self.behind.clear()
 
     def _claim(self, db: WorkerConnection, limit: int) -> bool:
         self.looked_at = asked_at = clock.monotonic()
@@ -269,6 +279,7 @@ class Claimer(Loop):
         released = store.release_jobs(db, ends, author)
         for job in released:
             self.hear((job.queue, job.priority))
+            self.look_behind(job.queue)
         store.delete_claims(db, [str(claim_id)])
         return len(released) == len(ids)
 

@@ -13,12 +13,16 @@ halved further; none begins anew. A pair is due until a claim has really visited
 What a limit lets in may lie anywhere behind the frontier, so whoever lets in has all of that looked at before the
 frontier in the same statement, which stays where it is. Again only 20 durations later, and not while sweeps go in
 slices: then these and the near ones have to do.
+
+What was claimed and is given back may lie there too, as many as there were. Whoever gives back says so, and is believed
+at once: a *hurried* sweep begins, however soon after the last, and its slices take half of the time. The next such one
+comes 4 durations later at the earliest, so that those who give back all the time do not keep the others waiting.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -32,6 +36,7 @@ LATEST: Spot = (datetime(9999, 12, 31, tzinfo=UTC), 0)
 
 SWEEP_FACTOR = 20.0
 SWEEP_FLOOR_SECONDS = 1.0
+HURRY_FACTOR = 4.0
 LET_IN_SECONDS = 0.02
 """How long after a look at what was let in the next one comes at least."""
 
@@ -90,10 +95,24 @@ class Reach:
     swept: float = NEVER
     """When the sweep under way began, and when the last complete one had begun."""
 
+    behind: bool = False
+    hurried: bool = False
+    hurry_due: float = NEVER
+    spent: float = 0.0
+    """Whether something was given back, a hurried sweep is under way, when one may begin, and what this one took."""
+
+    @property
+    def due(self) -> float:
+        """When the next sweep begins or goes on."""
+        return min(self.sweep_due, self.hurry_due) if self.behind and not self.hurried else self.sweep_due
+
     def visits(self, key: Key, now: float, highest_id: int) -> Iterator[Visit]:
         """Where the next claim begins in this pair: a slice that is due before the frontier, or all in one."""
         end = BEGINNING
-        if now >= self.sweep_due:
+        if now >= self.due:
+            if self.behind and not self.hurried and now >= self.hurry_due:
+                self.behind, self.hurried, self.spent = False, True, 0.0
+                self.swept_to, self.sweep_due = BEGINNING, now
             if self.swept_to == BEGINNING:
                 self.began = now
             end = self.at
@@ -129,13 +148,17 @@ class Reach:
         if visit.kind == SLICE:
             self.swept_to = (visit.pair.until if whole else last) or self.swept_to
             # Until all was seen once nobody knows where the work is: half the time may go into finding it.
-            self.sweep_due = now + (pause if self.swept > NEVER else took) if whole else now
+            hurried = self.hurried or self.swept == NEVER
+            self.spent += took
+            self.sweep_due = now + (took if hurried else pause) if whole else now
             self._weigh_sweep(took)
             return
         if visit.kind == REST:
             # Cut short, it goes on at the frontier, which moves back to where this claim ended.
             self.swept_to, self.sweep_due = BEGINNING, now + max(0.0 if short else SWEEP_FLOOR_SECONDS, pause)
             self.swept = self.began if whole else self.swept
+            if self.hurried:
+                self.hurried, self.hurry_due = False, now + HURRY_FACTOR * (self.spent + took)
             self._weigh_sweep(took)
         if visit.kind == NEAR:
             if took > DEAR_SECONDS:
@@ -151,6 +174,10 @@ class Reach:
         """Something was let in, perhaps behind the frontier: look there as soon as may be."""
         if not self.halvings:
             self.let_in_due = min(self.let_in_due, self.soonest)
+
+    def look_behind(self) -> None:
+        """Something was given back that may lie anywhere behind the frontier: sweep as soon as may be."""
+        self.behind = True
 
     def gave_up(self, visit: Visit, now: float, took: float) -> None:
         """Learn that a claim with this visit in it took too long: what it looked for is looked for in smaller parts."""
@@ -224,6 +251,12 @@ class Frontier:
         for reach in self.reaches.values():
             reach.near_due = NEVER
 
+    def look_behind(self, queues: Set[str]) -> None:
+        """Learn that jobs of these queues were given back: they may lie anywhere behind the frontiers."""
+        for (queue, _), reach in self.reaches.items() if queues else ():
+            if queue in queues:
+                reach.look_behind()
+
     def let_in(self, pairs: Iterable[Key]) -> None:
         """Learn that jobs were let in to these pairs: they may lie anywhere behind the frontiers."""
         for pair in pairs:
@@ -236,7 +269,7 @@ class Frontier:
 
     def next_sweep(self, since: float) -> float:
         """Return when the next sweep is due of a pair that has not been swept completely ``since``."""
-        return min((reach.sweep_due for reach in self.reaches.values() if reach.swept < since), default=math.inf)
+        return min((reach.due for reach in self.reaches.values() if reach.swept < since), default=math.inf)
 
     def plan(self, now: float) -> list[Visit]:
         """Return where to claim from: larger priorities first, queues of one priority in turn."""

@@ -18,6 +18,7 @@ ASK_SECONDS = 30.0
 PAUSES = "pauses"
 PRIORITY = re.compile(r"-?[0-9]{1,3}")
 LIMITED = "limited"
+BEHIND = "behind"
 
 
 class Listener(Loop):
@@ -62,7 +63,7 @@ class Listener(Loop):
         db.fetch("listen", {})
 
     def _hand_on(self, notification: psycopg.Notify) -> None:
-        """What no registration sends is not believed: every role of the database may notify."""
+        """What none of our statements sends is not believed: every role of the database may notify."""
         if notification.payload == PAUSES:
             self.look_at_pauses()
             return
@@ -71,5 +72,7 @@ class Listener(Loop):
             return
         if PRIORITY.fullmatch(word):
             self.claimer.hear((queue, int(word)))
+        elif word == BEHIND:
+            self.claimer.look_behind(queue)
         elif word == LIMITED:
             self.stir()

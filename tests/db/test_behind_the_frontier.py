@@ -151,6 +151,25 @@ def test_released_rows_far_behind_are_claimed_one_claim_after_the_other(worker: 
     assert waited <= 1.0 + 0.05 * (len(old) / BATCH + 40)
 
 
+@pytest.mark.parametrize("sliced", [False, True], ids=["whole", "sliced"])
+def test_what_is_said_to_be_given_back_does_not_wait_for_the_next_sweep(
+    worker: Worker, raw: RawDatabase, sliced: bool
+) -> None:
+    """Another worker had it, so a look from the beginning was in vain, dear, and is not to come again soon."""
+    old = register(BATCH)
+    raw.query("UPDATE pgjobs_job SET run_at = run_at - interval '9 days', hold = 'parked' WHERE true")
+    busy(worker, 4000)
+    worker.reach.sweep_due = worker.now[0] + 60.0
+    halvings = worker.reach.halvings = 12 if sliced else 0
+    raw.query("UPDATE pgjobs_job SET hold = NULL WHERE id = ANY (%s)", [old])
+    assert worker.claim_for(1.5, set(old)) is None, "one that is not told of waits"
+    worker.claimer.look_behind("default")
+    worker.claimer._learn()
+    waited = worker.claim_for(3.0, set(old))
+    assert waited is not None
+    assert waited <= 0.05 * (2 + halvings)
+
+
 def test_what_another_worker_has_released_is_found(worker: Worker, db_connection: Connect, now: list[float]) -> None:
     """Several workers: each has a frontier of its own, and the row is behind both."""
     second = Worker(db_connection(), now)

@@ -243,7 +243,7 @@ def test_a_job_with_a_callback_is_left_for_a_worker_to_call_it_now(raw: RawDatab
     assert getattr(job(one), action)() == Steered(1)
     assert (job(one).state, job(one).ending, job(one).outcome) == ("ready", ends, None)
     assert getattr(job(one), action)() == Steered(0, {"ending": 1})
-    assert [note.payload for note in raw.raw.notifies(timeout=1, stop_after=1)] == ["0:default"]
+    assert [note.payload for note in raw.raw.notifies(timeout=1, stop_after=2)] == ["0:default", "behind:default"]
     [taken] = claim(raw).jobs
     assert (taken.id, taken.ending, taken.attempt, taken.ending_attempt) == (one, ends, 0, 1)
 
@@ -346,6 +346,13 @@ def test_a_job_is_moved_to_another_instant_queue_and_priority(raw: RawDatabase) 
     job(one).reschedule(run_at=at, queue="mail", priority=-5)
     assert raw.query("SELECT run_at, queue, priority FROM pgjobs_job") == [(at, "mail", -5)]
     assert [note.payload for note in raw.raw.notifies(timeout=1, stop_after=1)] == ["-5:mail"]
+
+
+def test_a_job_that_is_moved_into_the_past_is_told_of_as_one_behind_the_others(raw: RawDatabase) -> None:
+    one = ready(raw)
+    raw.query("LISTEN pgjobs")
+    job(one).reschedule(run_at=datetime(2020, 1, 2, 3, 4, tzinfo=UTC), queue="mail")
+    assert [note.payload for note in raw.raw.notifies(timeout=1, stop_after=2)] == ["0:mail", "behind:mail"]
 
 
 @pytest.mark.parametrize(("delay", "seconds"), [(0, 0), (90, 90), (timedelta(minutes=2), 120)], ids=str)

@@ -74,7 +74,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     monkeypatch.setattr(finalising, "write", server.write)
     monkeypatch.setattr(store, "read_fences", server.read_fences)
     monkeypatch.setattr(store, "delete_claims", lambda db, claims: 0)
-    monkeypatch.setattr(store, "notify_queues", lambda db, pairs: None)
+    monkeypatch.setattr(store, "notify_queues", lambda db, pairs, **behind: None)
     return server
 
 
@@ -489,7 +489,8 @@ def test_what_is_handed_back_is_told_to_other_workers_once(
     """They sleep until they hear of something, or their poll; that the word cannot be sent writes nothing again."""
     told: list[set[tuple[str, int]]] = []
 
-    def notify(db: Any, pairs: set[tuple[str, int]]) -> None:
+    def notify(db: Any, pairs: set[tuple[str, int]], *, behind: bool) -> None:
+        assert behind
         told.append(pairs)
         if len(told) == 1:
             raise psycopg.OperationalError("server closed the connection")

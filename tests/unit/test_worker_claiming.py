@@ -363,7 +363,7 @@ def test_a_claim_that_its_server_process_commits_late_is_given_back_too(
     now[0] += 1.0
     ledger.jobs, ledger.locked = [1, 2], {2}
     claimer.look_up(DB)
-    assert (ledger.jobs, claimer.notified) == ([2], 1)
+    assert (ledger.jobs, claimer.heard, claimer.behind) == ([2], {("a", 0)}, {"a"})
     now[0] += 2.0
     ledger.locked = set()
     claimer.look_up(DB)
@@ -425,6 +425,18 @@ def test_an_admitter_hears_of_what_a_limit_holds_and_the_claim_thread_does_not(c
     assert (stirred, claimer.heard) == ([1], set())
 
 
+def test_of_what_was_given_back_the_next_claim_hears(claimer: Claimer) -> None:
+    claimer.frontier.excluded = frozenset({"excluded"})
+    claimer.frontier.learn([("a", 0), ("b", 0)])
+    listener = Listener(lambda: DB, Heard(), claimer, lambda: None, stir)
+    for payload in ("behind:a", "behind:", "behind:excluded", "behind:a b", "Behind:b"):
+        listener._hand_on(Notice(payload))  # type: ignore[arg-type]
+    assert (claimer.behind, claimer.notified, claimer.heard) == ({"a"}, 1, set())
+    claimer._learn()
+    assert [reach.behind for reach in claimer.frontier.reaches.values()] == [True, False]
+    assert not claimer.behind
+
+
 @pytest.mark.parametrize(
     ("payload", "pair"), [("0:a", ("a", 0)), ("-100:a.b:c", ("a.b:c", -100)), ("100:x", ("x", 100))]
 )
@@ -438,6 +450,8 @@ def test_names_without_end_are_not_kept_without_end(claimer: Claimer) -> None:
     claimer.next_pairs = 99.0
     for number in range(HEARD + 5):
         claimer.hear((f"q{number}", 0))
+        claimer.look_behind(f"q{number}")
+    assert len(claimer.behind) == HEARD
     assert (len(claimer.heard), claimer.next_pairs) == (HEARD, 0.0)
 
 

@@ -15,6 +15,7 @@ from django_pgjobs.worker.frontier import (
     BEGINNING,
     DEAR_SECONDS,
     FRONT,
+    HURRY_FACTOR,
     LATEST,
     LET_IN,
     LET_IN_SECONDS,
@@ -264,6 +265,93 @@ def test_looks_that_are_neither_cheap_nor_dear_take_turns_with_what_they_cost() 
     frontier.let_in([A])
     assert kinds(frontier, 1.0 + 0.7 * DEAR_SECONDS * SWEEP_FACTOR) == {A: [FRONT]}
     assert kinds(frontier, 1.0 + 0.9 * DEAR_SECONDS * SWEEP_FACTOR) == {A: [LET_IN, FRONT]}
+
+
+# What was given back
+
+
+def hours(visit: Visit) -> float:
+    """How much of the last hour before the frontier a visit passes; all rows are there."""
+    first, last = spot(-3600), spot(0, 500)
+    begins, ends = max(visit.pair[2:4], first), min(visit.pair.until or last, last)
+    return max(0.0, (ends[0] - begins[0]) / timedelta(hours=1))
+
+
+def given_back(*, halvings: int = 0) -> tuple[Frontier, Reach]:
+    frontier = reached(at=spot(0, 500), halvings=halvings)
+    reach = frontier.reaches[A]
+    reach.swept = 0.5
+    frontier.look_behind({"a", "nobody's"})
+    return frontier, reach
+
+
+def test_what_was_given_back_is_looked_for_at_once_however_dear_the_last_sweep_was() -> None:
+    """A million rows of another worker were passed in vain a moment ago; now they are there to be claimed."""
+    frontier, _ = given_back()
+    assert frontier.next_sweep(1.0) < 1.0
+    plan = frontier.plan(1.0)
+    assert [(visit.kind, visit.pair[2:4]) for visit in plan] == [(REST, BEGINNING)]
+    frontier.saw(plan, [job(1, seconds=-9e5)], 1, 1.3, 0.3)
+    assert frontier.plan(1.3)[-1].pair[2:4] == spot(-9e5, 1), "and the claims go on from there"
+
+
+def test_only_the_queue_that_was_told_of_is_looked_through() -> None:
+    frontier, _ = given_back()
+    frontier.reaches[B] = Reach(spot(0, 7), near_due=99.0, sweep_due=99.0)
+    assert kinds(frontier, 1.0) == {A: [REST], B: [FRONT]}
+
+
+def test_a_dear_hurried_sweep_takes_half_of_the_time() -> None:
+    frontier, reach = given_back(halvings=3)
+    plan = frontier.plan(1.0)
+    assert [visit.kind for visit in plan] == [SLICE, FRONT]
+    frontier.saw(plan, [], 9, 1.1, 0.08)
+    assert reach.due == pytest.approx(1.1 + 0.08, abs=0.001)
+    assert kinds(frontier, 1.15) == {A: [FRONT]}
+    assert kinds(frontier, 1.2) == {A: [SLICE, FRONT]}
+
+
+def test_a_sweep_under_way_has_passed_some_of_it_and_begins_anew() -> None:
+    frontier, reach = given_back(halvings=1)
+    reach.swept_to = spot(-1)
+    assert frontier.plan(1.0)[0].pair[2:4] == BEGINNING
+
+
+def test_what_is_given_back_during_a_hurried_sweep_is_looked_for_after_it() -> None:
+    frontier, reach = given_back(halvings=1)
+    frontier.saw(frontier.plan(1.0), [], 9, 1.1, 0.08)
+    frontier.look_behind({"a"})
+    assert frontier.plan(1.2)[0].pair[2:4] == reach.swept_to > BEGINNING, "no sweep begins anew for ever"
+    reach.halvings = 0
+    frontier.saw(frontier.plan(1.2), [], 9, 1.3, 0.08)
+    again = 1.3 + HURRY_FACTOR * 2 * 0.08
+    assert reach.due == pytest.approx(again, abs=0.01)
+    assert frontier.plan(again - 0.1)[0].kind != REST
+    assert frontier.plan(again + 0.01)[0].pair[2:4] == BEGINNING
+
+
+def test_a_claim_that_failed_or_was_full_before_it_came_there_hurries_on() -> None:
+    """What it was to look for is looked for by the next."""
+    frontier, _ = given_back()
+    assert [kinds(frontier, now) for now in (1.0, 1.01)] == [{A: [REST]}] * 2
+
+
+@pytest.mark.parametrize("took", [0.001, 0.03, 0.08, 0.3])
+def test_who_gives_back_all_the_time_keeps_the_others_waiting_for_a_part_of_it(took: float) -> None:
+    """By word of mouth of anyone: every role of the database may notify."""
+    frontier, now, spent, waits, ended = given_back()[0], 1.0, 0.0, [], 1.0
+    while now < 120.0:
+        frontier.look_behind({"a"})
+        plan = frontier.plan(now)
+        costs = took * sum(hours(visit) for visit in plan)
+        now += 0.001 + costs
+        frontier.saw(plan, [], 9, now, costs)
+        spent += costs
+        if plan[0].kind == REST:
+            waits.append(now - ended)
+            ended = now
+    assert spent <= 120 * (1 / (1 + HURRY_FACTOR) + 2 / SWEEP_FACTOR)
+    assert 0 < max(waits) <= 0.1 + took * (HURRY_FACTOR + 3)
 
 
 # Slices
