@@ -35,8 +35,12 @@ class Board:
     def create(cls, threads: int, async_slots: int) -> Board:
         """Make a new board, all zero, in memory that dies with its last user."""
         fd = os.memfd_create("pgjobs-board") if hasattr(os, "memfd_create") else _unlinked_file()
-        os.ftruncate(fd, (HEADER_WORDS + SLOT_WORDS * (threads + async_slots)) * 8)
-        return cls(fd, threads, async_slots)
+        try:
+            os.ftruncate(fd, (HEADER_WORDS + SLOT_WORDS * (threads + async_slots)) * 8)
+            return cls(fd, threads, async_slots)
+        except BaseException:
+            os.close(fd)
+            raise
 
     def start(self, slot: int, run: int, now_ns: int, buffer: str) -> None:
         """Show that ``run`` starts on ``slot``; called under the buffer's lock, before any of the job's code."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterator
 
 import pytest
 
+from django_pgjobs.worker import board
 from django_pgjobs.worker.board import Board
 
 
@@ -57,3 +59,20 @@ def test_a_system_without_memory_files_uses_one_without_a_name(monkeypatch: pyte
     assert one.running() == {3: 5}
     assert os.fstat(one.fd).st_nlink == 0
     one.close()
+
+
+@pytest.mark.parametrize("fails", ["ftruncate", "map"])
+def test_a_board_for_which_there_is_no_memory_keeps_no_descriptor(monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    """An executor is tried again and again; each descriptor lost would bring the worker nearer to its end."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    fd = board._unlinked_file()
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    monkeypatch.setattr(board, "_unlinked_file", lambda: fd)
+    monkeypatch.setattr(*((os, "ftruncate") if fails == "ftruncate" else (mmap, "mmap")), refuse)
+    with pytest.raises(OSError, match="allocate"):
+        Board.create(1, 0)
+    with pytest.raises(OSError, match="descriptor"):
+        os.fstat(fd)
