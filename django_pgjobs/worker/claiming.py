@@ -339,13 +339,14 @@ class Claimer(Loop):
     # Idle
 
     def _rest(self, db: WorkerConnection, notified: int) -> None:
-        """Sleep until a job is due, a registration is heard, or the poll; but sweep once after all that was heard."""
+        """Sleep until a job is due, a registration is heard, or the poll; but sweep once after all that was heard.
+
+        What was heard of may lie a little behind the frontier: there the next claim looks too.
+        """
         settling = self.settles_at - clock.monotonic()
         if settling > 0:
-            if self._sleep(settling, notified):
-                self._look_near(db)
-            else:
-                self.frontier.look_near()
+            self._sleep(settling, notified)
+            self.frontier.look_near()
             return
         longest = (
             self.options.poll_seconds if self.hears.is_set() else min(self.options.poll_seconds, DEAF_POLL_SECONDS)
@@ -358,13 +359,16 @@ class Claimer(Loop):
             # Never to sleep before everything was looked at from the beginning: rows come in behind the frontier.
             pause = min(seconds, DEAF_POLL_SECONDS, self.frontier.next_sweep(since) - clock.monotonic())
             if self._sleep(max(0.0, pause), notified):
-                self._look_near(db)
+                self.frontier.look_near()
             return
         self.inbox.post("idle", min(swept, self.looked_at))
         if self._sleep(seconds, notified):
-            self._look_near(db)
+            self.frontier.look_near()
+            # What was heard of is claimed before the list of all pairs is read again.
+            self.next_pairs = max(self.next_pairs, self.settles_at)
+        elif seconds >= longest:
+            self.next_pairs = 0.0
         self.stirred_at = clock.monotonic()
-        self.next_pairs = min(self.next_pairs, clock.monotonic() if seconds >= longest else self.next_pairs)
 
     def _sleep(self, seconds: float, notified: int) -> bool:
         """Return whether a registration was heard meanwhile."""
@@ -375,11 +379,3 @@ class Claimer(Loop):
         if heard:
             self.stirred_at = clock.monotonic()
         return heard
-
-    def _look_near(self, db: WorkerConnection) -> None:
-        """Something was heard of: claim it at once, also where it is a little behind the frontier."""
-        with self.wake:
-            wanted, halted = self.wanted, self.halted
-        self.frontier.look_near()
-        if wanted > 0 and not halted:
-            self._claim(db, min(wanted, BATCH))

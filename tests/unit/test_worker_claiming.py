@@ -309,6 +309,42 @@ def test_a_registration_right_after_one_that_was_heard_does_not_wait_for_the_pol
     assert slept[1:] == [5.0]
 
 
+def test_what_an_idle_worker_hears_of_is_claimed_once_and_first(
+    claimer: Claimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second claim would be in the way of the job's start, and the list of pairs tells nothing that it needs."""
+    now = [10.0]
+    done: list[str] = []
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+
+    def sleep(seconds: float, notified: int) -> bool:
+        done.append("sleep")
+        if idle := seconds == claimer.options.poll_seconds:
+            seconds = 3.0
+        now[0] += seconds
+        if idle:
+            claimer.hear(("a", 0))
+        return idle
+
+    def list_pairs(db: Any) -> list[tuple[str, int]]:
+        done.append("list")
+        return [("a", 0)]
+
+    def take(plan: list[Pair], limit: int) -> list[ClaimedJob]:
+        done.append("claim")
+        if done.count("claim") == 3:
+            claimer.stop()
+        return [claimed(1, queue="a")] if done.count("claim") == 2 else []
+
+    monkeypatch.setattr(claimer, "_sleep", sleep)
+    monkeypatch.setattr(store, "list_pairs", list_pairs)
+    taking(monkeypatch, take)
+    claimer.hears.set()
+    claimer.request(5)
+    claimer.serve(DB)
+    assert done[:7] == ["list", "claim", "sleep", "claim", "sleep", "list", "claim"]
+
+
 @pytest.mark.parametrize(
     ("found", "hears", "again"), [(5, True, True), (2, True, False), (2, False, True), (0, False, False)]
 )
