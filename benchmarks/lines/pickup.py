@@ -15,7 +15,7 @@ WARM_UP = 20
 
 def measure(plan: Plan) -> Result:
     """Register one job at a time, with a pause between that no period of anybody fits."""
-    count = plan.fixed(300, quick=60)
+    count = plan.fixed(1000, quick=60)
     with workers.stamp_file() as path, workers.working(processes=1, stamps=path):
         returned = [_register(number) for number in range(count + WARM_UP)]
         if stamps.wait_for(path, count + WARM_UP - 1, 10) is None:

@@ -47,7 +47,7 @@ def race(peer: Peer, plan: Plan) -> dict[str, Any]:
         enqueued = plan.fixed(1500, quick=100)
         found["enqueue"] = rounded(enqueued / track.ask("enqueue", str(enqueued))["seconds"])
     with Track(peer, home, plan) as track:
-        waits = track.pickup(plan.fixed(300, quick=60))
+        waits = track.pickup(plan.fixed(1000, quick=60))
     found |= {"p50": rounded(percentile(waits, 0.5)), "p99": rounded(percentile(waits, 0.99))}
     return found
 
