@@ -2,4 +2,6 @@
 -- Fence: none (creates rows nobody knows yet).
 -- Rows: none; the ids are known.
 -- Clock: run_at comes from reserve_ids, created_at is the column's default.
-COPY pgjobs_job (id, name, queue, priority, max_attempts, timeout_seconds, payload, headers, description, run_at) FROM STDIN
+COPY pgjobs_job (
+    id, name, queue, priority, max_attempts, timeout_seconds, headers, description, run_at, limit_key, hold, payload
+) FROM STDIN (FORMAT binary)

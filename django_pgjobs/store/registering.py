@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
+from struct import Struct, pack
 from typing import NamedTuple
 
 from django.db import connections
@@ -22,7 +23,7 @@ SPECIAL_AT_ONCE = 5000
 TEXT_AT_ONCE = 16 * 2**20
 """Characters of payloads and headers in one INSERT: PostgreSQL refuses a parameter of 1 GiB."""
 
-COPY_LINES = 500
+COPY_ROWS = 500
 """Rows that are sent at once, so that a million of them are not one text in memory."""
 
 
@@ -68,7 +69,7 @@ class NewJob(NamedTuple):
         )
 
 
-_around_payload = itemgetter(slice(NewJob._fields.index("queue"), NewJob._fields.index("limit_key") + 1))
+_others = itemgetter(slice(NewJob._fields.index("queue"), NewJob._fields.index("limit_key") + 1))
 """Returns the fields that a COPY writes, but name and payload."""
 
 
@@ -141,9 +142,7 @@ def register_jobs(using: str, new: Sequence[NewJob], *, limited: bool = False) -
     """
     if not new:
         return []
-    if limited:
-        return _copy_limited_jobs(using, new)
-    copied = len(new) >= COPY_FROM_JOBS or sum(map(_length, new)) > TEXT_AT_ONCE
+    copied = limited or len(new) >= COPY_FROM_JOBS or sum(map(_length, new)) > TEXT_AT_ONCE
     return _copy_jobs(using, new) if copied else _insert_jobs(using, new)
 
 
@@ -228,50 +227,59 @@ def _job_as_json(new: NewJob) -> str:
 
 
 def _copy_jobs(using: str, new: Sequence[NewJob]) -> list[int]:
-    return _copy(using, new, database.statement("copy_jobs"), lambda _: "")
-
-
-def _copy_limited_jobs(using: str, new: Sequence[NewJob]) -> list[int]:
-    return _copy(using, new, database.statement("copy_limited_jobs"), _limits_copied)
-
-
-def _copy(using: str, new: Sequence[NewJob], statement: str, more: Callable[[NewJob], str]) -> list[int]:
-    """COPY them; ``more`` returns the columns that the statement has beyond those of all jobs."""
+    """COPY them in the binary format, which the server reads for a seventh less than the text."""
     ids, now = on(using).fetch("reserve_ids", {"count": len(new)})[0]
-    name, head, tail = "", "", ""
-    before: tuple[object, ...] = ()
-    with connections[using].cursor() as cursor, cursor.copy(statement) as copy:
-        for begin in range(0, len(new), COPY_LINES):
-            lines = []
-            for job_id, job in zip(ids[begin : begin + COPY_LINES], new[begin : begin + COPY_LINES], strict=True):
-                # Most have nothing of their own but their arguments: the rest of the line is that of the one before.
-                if job.name is not name or _around_payload(job) != before:
-                    name, before = job.name, _around_payload(job)
-                    head, tail = _around(job, now.replace(tzinfo=UTC))
-                    tail += more(job)
-                lines.append(f"{job_id}{head}{_copied(job.payload)}{tail}\n")
-            copy.write("".join(lines))
+    encoding = connections[using].connection.info.encoding
+    name, others, middle = "", (), b""
+    with connections[using].cursor() as cursor, cursor.copy(database.statement("copy_jobs")) as copy:
+        copy.write(_COPY_BEGINS)
+        for begin in range(0, len(new), COPY_ROWS):
+            rows = []
+            for job_id, job in zip(ids[begin : begin + COPY_ROWS], new[begin : begin + COPY_ROWS], strict=True):
+                # Most have nothing of their own but their arguments: the rest of the row is that of the one before.
+                if job.name is not name or _others(job) != others:
+                    name, others = job.name, _others(job)
+                    middle = _middle(job, now.replace(tzinfo=UTC), encoding)
+                rows.append(_row_begins(COPY_COLUMNS, 8, job_id) + middle + _sized(_jsonb(job.payload, encoding)))
+            copy.write(b"".join(rows))
+        copy.write(_COPY_ENDS)
     return list(ids)
 
 
-def _around(job: NewJob, now: datetime) -> tuple[str, str]:
-    """Return what a line of COPY has between id and payload, and behind the payload."""
+# The binary format (PostgreSQL manual, COPY): a row is the number of its columns, then each of them behind its size.
+
+COPY_COLUMNS = 12
+_COPY_BEGINS = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+_COPY_ENDS = b"\xff\xff"
+_NULL = b"\xff\xff\xff\xff"
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_row_begins = Struct(">hiq").pack
+
+
+def _middle(job: NewJob, now: datetime, encoding: str) -> bytes:
+    """Return the columns between id and payload."""
     run_at = (job.run_at or now) + timedelta(seconds=job.delay_seconds or 0.0)
-    timeout = r"\N" if job.timeout_seconds is None else repr(job.timeout_seconds)
-    headers = r"\N" if job.headers is None else _copied(job.headers)
-    head = f"\t{_copied(job.name)}\t{_copied(job.queue)}\t{job.priority}\t{job.max_attempts}\t{timeout}\t"
-    return head, f"\t{headers}\t{_copied(job.description)}\t{run_at.isoformat()}"
+    columns = (
+        job.name.encode(encoding),
+        job.queue.encode(encoding),
+        pack(">h", job.priority),
+        pack(">i", job.max_attempts),
+        None if job.timeout_seconds is None else pack(">d", job.timeout_seconds),
+        None if job.headers is None else _jsonb(job.headers, encoding),
+        job.description.encode(encoding),
+        pack(">q", (run_at - _EPOCH) // timedelta(microseconds=1)),
+        None if job.limit_key is None else job.limit_key.encode(encoding),
+        None if job.limit_key is None else b"limited",
+    )
+    return b"".join([_NULL if column is None else _sized(column) for column in columns])
 
 
-def _limits_copied(new: NewJob) -> str:
-    return "\t\\N\t\\N" if new.limit_key is None else f"\t{_copied(new.limit_key)}\tlimited"
+def _sized(column: bytes) -> bytes:
+    return len(column).to_bytes(4, "big") + column
 
 
-def _copied(text: str) -> str:
-    """Return a text as a line of COPY has it (PostgreSQL manual, COPY, text format)."""
-    if "\\" in text:
-        text = text.replace("\\", "\\\\")
-    return text if text.isprintable() else text.replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
+def _jsonb(text: str, encoding: str) -> bytes:
+    return b"\1" + text.encode(encoding)
 
 
 def notify_queues(db: Database, pairs: Iterable[tuple[str, int | None]], *, behind: bool = False) -> None:
