@@ -24,11 +24,12 @@ import math
 import re
 from base64 import b64decode, b64encode
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from itertools import chain
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -103,6 +104,26 @@ def write_flat(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return text if plain else None
 
 
+def write_flat_rows(calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> list[str] | None:
+    """Return what ``write_flat`` returns for each of them, for a third of what it costs; None if one is not for it.
+
+    All are written as one text, ``[[[7],{"a":1}],[[8],{}]]`` with newlines for the commas. There are no others, as a
+    text has its own escaped, so ``}]\\n[[`` is between two calls and ``]\\n{`` between the two parts of one.
+    """
+    values = chain(*[args for args, _ in calls], *[kwargs.values() for _, kwargs in calls if kwargs])
+    if not _FLAT.issuperset(map(type, values)):
+        return None
+    try:
+        text = _dump_lines(calls)
+    except ValueError:
+        return None
+    if not text.isascii() or "$" in text or "\\u0000" in text:
+        return None
+    payloads = f'{{"args":[{text[3:-2]}}}'.replace("}]\n[[", '}}\r{"args":[').replace("]\n{", '],"kwargs":{')
+    flat = payloads.replace("\n", ",").split("\r")
+    return flat if max(map(len, flat)) < INT_DIGITS else None
+
+
 def write_plain(value: Any) -> str | None:
     """Return the JSON text of one plain value, for little more than ``repr`` costs; None if ``write`` must look."""
     kind = type(value)
@@ -174,26 +195,26 @@ def _step(key: Any) -> str:
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _PLAIN = frozenset({str, bool, type(None)})
 _FLAT = _PLAIN | {int}
-_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
 
 
-def _made_once() -> Callable[[Any], str]:
-    """Return ``_encoder.encode``, which makes an encoder in C for each value, with one that is made now.
+def _made_once(between: str) -> Callable[[Any], str]:
+    """Return ``encode`` of an encoder, which makes one in C for each value, with one that is made now.
 
     Where this Python has none, or makes it otherwise, what it has will do.
     """
+    encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(between, ":"))
     try:
         chunks = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
-            None, _encoder.default, json.encoder.encode_basestring, None, ":", ",", False, False, False
+            None, encoder.default, json.encoder.encode_basestring, None, ":", between, False, False, False
         )
-        if "".join(chunks([1, {"a": None}], 0)) == '[1,{"a":null}]':
+        if "".join(chunks([1, {"a": None}], 0)) == f'[1{between}{{"a":null}}]':
             return lambda value: "".join(chunks(value, 0))
     except (AttributeError, TypeError):
         pass
-    return _encoder.encode
+    return encoder.encode
 
 
-_dump = _made_once()
+_dump, _dump_lines = _made_once(","), _made_once("\n")
 
 
 def _size(text: str) -> int:

@@ -47,6 +47,12 @@ def encode_payload(
     return text
 
 
+def encode_flat(calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], limit: int) -> list[str] | None:
+    """Return what ``encode_payload`` returns for each (args, kwargs); None if it must look at one of them."""
+    flat = codec.write_flat_rows(calls)
+    return flat if flat is not None and max(map(len, flat)) <= limit else None
+
+
 def decode_payload(text: str) -> tuple[list[Any], dict[str, Any]]:
     """Return the positional and the keyword arguments of a stored payload; either may be left out of it.
 

@@ -14,9 +14,10 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import Error, connections, router
@@ -30,7 +31,7 @@ from django_pgjobs.conflicts import insert_all, insert_one
 from django_pgjobs.exceptions import InvalidJob, NoWorkerAvailable, UnstorableResult
 from django_pgjobs.middleware import capture_headers
 from django_pgjobs.options import InvalidOption, did_you_mean
-from django_pgjobs.payload import encode_payload, encode_result
+from django_pgjobs.payload import encode_flat, encode_payload, encode_result
 from django_pgjobs.signals import job_registered
 from django_pgjobs.states import KeyScope
 
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 
 DESCRIPTION_LIMIT = 200
 """Characters kept of a description."""
+
+ROWS_AT_ONCE = 500
+"""Rows of ``register_many`` whose payloads are encoded together."""
 
 NOTIFY_INTERVAL_SECONDS = 0.005
 
@@ -114,7 +118,7 @@ def register_all(rows: Iterable[Row], database: str | None, conf: Conf) -> list[
     Where a key is taken it is the id of the job that has it. All go to ``database``, or to the one alias that their own
     options name. Raises ``InvalidJob`` naming the row, and ``DuplicateJob``; then nothing is stored.
     """
-    batch = _encode(rows, _headers(conf), {database})
+    batch = _encode(rows, _headers(conf), conf, database)
     new = batch.new
     if not new:
         return []
@@ -176,6 +180,14 @@ class Batch:
     special: bool = False
     limited: bool = False
 
+    def note(self, row: Row) -> None:
+        """Note what the plan of the next row asks for. Raises ``InvalidJob`` for a bypass."""
+        if row.plan.bypass:
+            raise InvalidJob(f"row {len(self.new)}: register_many stores jobs, and bypass=True would store nothing")
+        self.databases.add(row.plan.database)
+        self.special = self.special or row.plan.has_keys
+        self.limited = self.limited or row.definition.is_limited or bool(row.plan.conf.queue_limits)
+
     def database(self) -> str | None:
         """Return the one alias that was named, None if none was."""
         named = self.databases - {None}
@@ -184,34 +196,35 @@ class Batch:
         return next(iter(named), None)
 
 
-def _encode(rows: Iterable[Row], headers: str | None, databases: set[str | None]) -> Batch:
-    batch = Batch(databases)
+def _encode(rows: Iterable[Row], headers: str | None, conf: Conf, database: str | None) -> Batch:
+    batch = Batch({database})
     listened = bool(job_registered.receivers)
     plan: Plan | None = None
-    for row in rows:
-        if row.plan.bypass:
-            raise InvalidJob(f"row {len(batch.new)}: register_many stores jobs, and bypass=True would store nothing")
-        try:
-            batch.new.append(new_job(row, headers))
-        except InvalidJob as error:
-            raise InvalidJob(f"row {len(batch.new)}: {error}") from None
-        if row.plan is not plan:  # most batches have one
-            plan = row.plan
-            databases.add(plan.database)
-            batch.special = batch.special or plan.has_keys
-            batch.limited = batch.limited or row.definition.is_limited or bool(plan.conf.queue_limits)
-        if listened:
-            batch.senders.append(row.definition)
+    rows = iter(rows)
+    while some := list(islice(rows, ROWS_AT_ONCE)):
+        payloads: Sequence[str | None]
+        payloads = encode_flat([row[2:] for row in some], conf.payload_limit_bytes) or [None] * len(some)
+        for row, payload in zip(some, payloads, strict=True):
+            if row.plan is not plan:  # most batches have one
+                plan = row.plan
+                batch.note(row)
+            try:
+                batch.new.append(new_job(row, headers, payload))
+            except InvalidJob as error:
+                raise InvalidJob(f"row {len(batch.new)}: {error}") from None
+            if listened:
+                batch.senders.append(row.definition)
     return batch
 
 
-def new_job(row: Row, headers: str | None) -> store.NewJob:
-    """Return what a registration writes. Raises ``InvalidJob``."""
+def new_job(row: Row, headers: str | None, payload: str | None = None) -> store.NewJob:
+    """Return what a registration writes; ``payload`` is its payload where that is known. Raises ``InvalidJob``."""
     definition, plan, args, kwargs = row
-    try:
-        payload = encode_payload(args, kwargs, plan.conf.payload_limit_bytes, definition.signature)
-    except InvalidJob as error:
-        raise InvalidJob(f"job {definition.name!r}: {error}") from None
+    if payload is None:
+        try:
+            payload = encode_payload(args, kwargs, plan.conf.payload_limit_bytes, definition.signature)
+        except InvalidJob as error:
+            raise InvalidJob(f"job {definition.name!r}: {error}") from None
     description = "" if definition.describe_func is None else _description(definition, args, kwargs)
     # By position: one is made for each of a million rows.
     new = store.NewJob(

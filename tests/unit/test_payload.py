@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
+from http import HTTPStatus
 from typing import Any
 from uuid import UUID, uuid4
 from zoneinfo import ZoneInfo
@@ -23,6 +24,7 @@ from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
 from django_pgjobs.payload import (
     decode_payload,
     decode_result,
+    encode_flat,
     encode_payload,
     encode_result,
     revive,
@@ -94,6 +96,36 @@ def test_every_text_comes_back_or_is_refused(text: str) -> None:
     else:
         with pytest.raises(InvalidJob, match=r"^args\[0\] cannot be stored: it is a text with a"):
             encode_payload((text,), {}, MIB)
+
+
+flat = st.none() | st.booleans() | st.integers() | st.text(st.characters(max_codepoint=127))
+SEAMS = ("}]\n[[", "]\n{", "\r", "\\n", "],[", '"', "")
+
+
+@given(st.lists(st.tuples(st.lists(flat).map(tuple), st.dictionaries(st.text(), flat, max_size=3)), min_size=1))
+def test_payloads_that_are_encoded_together_are_those_of_each(calls: list[tuple[Any, Any]]) -> None:
+    together = encode_flat(calls, MIB)
+    assert together is None or together == [encode_payload(args, kwargs, MIB) for args, kwargs in calls]
+
+
+def test_plain_payloads_are_encoded_together() -> None:
+    calls: list[tuple[Any, Any]] = [
+        ((), {}),
+        (SEAMS, {}),
+        ((), dict.fromkeys(SEAMS, 7)),
+        ((*SEAMS, None), {seam: seam for seam in SEAMS}),
+    ]
+    texts = [encode_payload(args, kwargs, MIB) for args, kwargs in calls]
+    assert encode_flat(calls, MIB) == texts
+    assert encode_flat(calls, max(map(len, texts)) - 1) is None
+
+
+@pytest.mark.parametrize(
+    "value", [1.5, [1], "é", "$", "\0", "\ud800", pytest.param(10**5000, id="long"), "x" * 5000, HTTPStatus.OK]
+)
+def test_what_must_be_looked_at_is_not_encoded_together(value: Any) -> None:
+    assert encode_flat([((1,), {}), ((value,), {})], MIB) is None
+    assert encode_flat([((1,), {}), ((), {"value": value})], MIB) is None
 
 
 def test_plain_arguments_are_plain_json() -> None:
