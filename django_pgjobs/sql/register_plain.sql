@@ -4,4 +4,4 @@
 -- Clock: statement_timestamp().
 INSERT INTO pgjobs_job (name, queue, priority, max_attempts, timeout_seconds, payload, run_at)
 VALUES (%(name)s, %(queue)s, %(priority)s, %(max_attempts)s, %(timeout)s, %(payload)s, statement_timestamp())
-RETURNING id, run_at, created_at, CASE WHEN %(notify)s THEN pg_notify('pgjobs', priority::text || ':' || queue) END
+RETURNING id, run_at, created_at, pg_notify('pgjobs', priority::text || ':' || queue)

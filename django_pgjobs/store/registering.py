@@ -87,7 +87,8 @@ def register_job(using: str, new: NewJob, *, notify: bool) -> Registered:
     What most jobs do without is not sent for them: each value costs client and server microseconds.
     """
     if new.headers is None and not new.description and new.run_at is None and not new.delay_seconds:
-        [row] = on(using).fetch("register_plain", _plain(new, notify))
+        db, params = on(using), _plain(new)
+        [row] = db.fetch("register_plain", params) if notify else db.fetch("register_silent", params)
     else:
         [row] = on(using).fetch("register_job", _params(new, notify))
     return Registered(row[0], row[1], row[2])
@@ -113,7 +114,7 @@ def register_special(using: str, new: NewJob, *, notify: bool) -> Registered | N
     return Registered(*rows[0][:3]) if rows else None
 
 
-def _plain(new: NewJob, notify: bool) -> dict[str, object]:
+def _plain(new: NewJob) -> dict[str, object]:
     return {
         "name": new.name,
         "queue": new.queue,
@@ -121,12 +122,12 @@ def _plain(new: NewJob, notify: bool) -> dict[str, object]:
         "max_attempts": new.max_attempts,
         "timeout": new.timeout_seconds,
         "payload": new.payload,
-        "notify": notify,
     }
 
 
 def _params(new: NewJob, notify: bool) -> dict[str, object]:
-    return _plain(new, notify) | {
+    return _plain(new) | {
+        "notify": notify,
         "headers": new.headers,
         "description": new.description,
         "run_at": new.run_at,
