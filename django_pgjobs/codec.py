@@ -29,7 +29,6 @@ from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from itertools import chain
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -88,13 +87,18 @@ def size_of(text: str) -> int:
     return _size(text)
 
 
+def is_flat(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether these are all plain values, none of which contains another."""
+    return _FLAT.issuperset(map(type, args)) and (not kwargs or _FLAT.issuperset(map(type, kwargs.values())))
+
+
 def write_flat(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """Return the JSON text of a payload of a few plain values, for little more than ``json.dumps`` costs.
 
     None if ``write`` must look at it: something in it is not plain, or not ASCII, or looks like a tag, or is long
     enough to hide an integer that is too long.
     """
-    if not _FLAT.issuperset(map(type, args)) or (kwargs and not _FLAT.issuperset(map(type, kwargs.values()))):
+    if not is_flat(args, kwargs):
         return None
     try:
         text = _dump({"args": args, "kwargs": kwargs}) if kwargs else f'{{"args":{_dump(args)},"kwargs":{{}}}}'
@@ -107,17 +111,17 @@ def write_flat(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 def write_flat_rows(calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> list[str] | None:
     """Return what ``write_flat`` returns for each of them, for a third of what it costs; None if one is not for it.
 
-    All are written as one text, ``[[[7],{"a":1}],[[8],{}]]`` with newlines for the commas. There are no others, as a
-    text has its own escaped, so ``}]\\n[[`` is between two calls and ``]\\n{`` between the two parts of one.
+    To be flat is the caller's to see to. All are written as one text, ``[[[7],{"a":1}],[[8],{}]]`` with newlines for
+    the commas. There are no others, as a text has its own escaped, so ``}]\\n[[`` is between two calls and ``]\\n{``
+    between the two parts of one.
     """
-    values = chain(*[args for args, _ in calls], *[kwargs.values() for _, kwargs in calls if kwargs])
-    if not _FLAT.issuperset(map(type, values)):
-        return None
+    if write_flat(*calls[0]) is None:
+        return None  # nor will the others be, which may be as long
     try:
         text = _dump_lines(calls)
     except ValueError:
         return None
-    if not text.isascii() or "$" in text or "\\u0000" in text:
+    if len(text) > INT_DIGITS * len(calls) or not text.isascii() or "$" in text or "\\u0000" in text:
         return None
     payloads = f'{{"args":[{text[3:-2]}}}'.replace("}]\n[[", '}}\r{"args":[').replace("]\n{", '],"kwargs":{')
     flat = payloads.replace("\n", ",").split("\r")

@@ -47,8 +47,13 @@ def encode_payload(
     return text
 
 
+def is_flat(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether these may be among those of ``encode_flat``: only texts, integers, truth values and None."""
+    return codec.is_flat(args, kwargs)
+
+
 def encode_flat(calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], limit: int) -> list[str] | None:
-    """Return what ``encode_payload`` returns for each (args, kwargs); None if it must look at one of them."""
+    """Return what ``encode_payload`` returns for each flat (args, kwargs); None if it must look at one of them."""
     flat = codec.write_flat_rows(calls)
     return flat if flat is not None and max(map(len, flat)) <= limit else None
 

@@ -14,10 +14,9 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import Error, connections, router
@@ -31,7 +30,7 @@ from django_pgjobs.conflicts import insert_all, insert_one
 from django_pgjobs.exceptions import InvalidJob, NoWorkerAvailable, UnstorableResult
 from django_pgjobs.middleware import capture_headers
 from django_pgjobs.options import InvalidOption, did_you_mean
-from django_pgjobs.payload import encode_flat, encode_payload, encode_result
+from django_pgjobs.payload import encode_flat, encode_payload, encode_result, is_flat
 from django_pgjobs.signals import job_registered
 from django_pgjobs.states import KeyScope
 
@@ -200,11 +199,8 @@ def _encode(rows: Iterable[Row], headers: str | None, conf: Conf, database: str 
     batch = Batch({database})
     listened = bool(job_registered.receivers)
     plan: Plan | None = None
-    rows = iter(rows)
-    while some := list(islice(rows, ROWS_AT_ONCE)):
-        payloads: Sequence[str | None]
-        payloads = encode_flat([row[2:] for row in some], conf.payload_limit_bytes) or [None] * len(some)
-        for row, payload in zip(some, payloads, strict=True):
+    for some in _together(rows):
+        for row, payload in zip(some, _payloads(some, conf.payload_limit_bytes), strict=True):
             if row.plan is not plan:  # most batches have one
                 plan = row.plan
                 batch.note(row)
@@ -215,6 +211,34 @@ def _encode(rows: Iterable[Row], headers: str | None, conf: Conf, database: str 
             if listened:
                 batch.senders.append(row.definition)
     return batch
+
+
+def _together(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Yield rows that can be encoded together, at most ``ROWS_AT_ONCE``.
+
+    Nobody can change their values any more. Others come alone, before the next is asked for: who makes the rows may use
+    a list again.
+    """
+    some: list[Row] = []
+    for row in rows:
+        if is_flat(row[2], row[3]):
+            some.append(row)
+            if len(some) < ROWS_AT_ONCE:
+                continue
+            yield some
+        else:
+            if some:
+                yield some
+            yield [row]
+        some = []
+    if some:
+        yield some
+
+
+def _payloads(rows: list[Row], limit: int) -> Sequence[str | None]:
+    """Return the payload of each row, None where it has to be encoded alone."""
+    flat = encode_flat([row[2:] for row in rows], limit) if len(rows) > 1 else None
+    return flat or [None] * len(rows)
 
 
 def new_job(row: Row, headers: str | None, payload: str | None = None) -> store.NewJob:

@@ -143,6 +143,7 @@ class Worker:
             allowance_seconds=ALLOWANCE_SECONDS,
             grace_seconds=conf.rescue_grace_seconds,
             poll_seconds=conf.poll_seconds,
+            notify=conf.notify,
         )
 
     def frontier(self) -> Frontier:

@@ -36,7 +36,7 @@ def measure(plan: Plan) -> Result:
     return Result(
         [
             middle("register_many", f"register_many, {count:,} jobs", ours, "jobs/s"),
-            middle("copy", "COPY of the same rows, psycopg's write_row", copy, "rows/s"),
+            middle("copy", "COPY of the same rows as text, psycopg's write_row", copy, "rows/s"),
             middle("of_copy", "register_many ÷ COPY", ratios, "×", at_least(0.7)),
         ],
         "the curves tell from how many jobs on COPY is faster than one INSERT",

@@ -18,11 +18,12 @@ abandoned AS (
         hold = NULL
     FROM held
     WHERE j.id = held.id AND j.finished_at IS NULL AND j.claim_id IS NULL
-    RETURNING j.id, j.queue, j.priority, j.waited AND j.finished_at IS NOT NULL AS waited, j.ending IS NOT NULL AS due
+    RETURNING j.id, j.queue, j.priority, j.waited AND j.finished_at IS NOT NULL AS waited, j.ending IS NOT NULL AS due,
+        j.run_at < statement_timestamp() - interval '1 second' AS old -- else a look a little behind the frontier finds it
 )
 SELECT
     id, queue, priority,
     CASE WHEN waited THEN pg_notify('pgjobs_ended', id::text) END,
     CASE WHEN due THEN pg_notify('pgjobs', priority::text || ':' || queue) END,
-    CASE WHEN due THEN pg_notify('pgjobs', 'behind:' || queue) END
+    CASE WHEN due AND old THEN pg_notify('pgjobs', 'behind:' || queue) END
 FROM abandoned

@@ -37,11 +37,12 @@ cancelled AS (
         hold = CASE WHEN j.claim_id IS NULL THEN NULL ELSE j.hold END
     FROM held
     WHERE j.id = held.id AND j.finished_at IS NULL
-    RETURNING j.id, j.queue, j.priority, j.waited AND j.finished_at IS NOT NULL AS waited, j.ending IS NOT NULL AND j.claim_id IS NULL AS due
+    RETURNING j.id, j.queue, j.priority, j.waited AND j.finished_at IS NOT NULL AS waited, j.ending IS NOT NULL AND j.claim_id IS NULL AS due,
+        j.run_at < statement_timestamp() - interval '1 second' AS old -- else a look a little behind the frontier finds it
 )
 SELECT
     id, queue, priority,
     CASE WHEN waited THEN pg_notify('pgjobs_ended', id::text) END,
     CASE WHEN due THEN pg_notify('pgjobs', priority::text || ':' || queue) END,
-    CASE WHEN due THEN pg_notify('pgjobs', 'behind:' || queue) END
+    CASE WHEN due AND old THEN pg_notify('pgjobs', 'behind:' || queue) END
 FROM cancelled

@@ -47,11 +47,12 @@ moved AS (
     WHERE j.id = judged.id AND judged.free AND j.finished_at IS NULL AND j.claim_id IS NULL
     RETURNING
         j.id, j.queue, CASE WHEN j.hold = 'limited' THEN 'limited' ELSE j.priority::text END AS word,
-        j.run_at <= statement_timestamp() AS due
+        -- Else a look a little behind the frontier finds it.
+        j.hold IS NULL AND j.run_at < statement_timestamp() - interval '1 second' AS old
 )
 SELECT
     id, false AS taken, pg_notify('pgjobs', word || ':' || queue),
-    CASE WHEN due THEN pg_notify('pgjobs', 'behind:' || queue) END
+    CASE WHEN old THEN pg_notify('pgjobs', 'behind:' || queue) END
 FROM moved
 UNION ALL
 SELECT id, true, NULL, NULL FROM judged WHERE NOT free

@@ -56,6 +56,7 @@ class ClaimOptions:
     allowance_seconds: float
     grace_seconds: float
     poll_seconds: float
+    notify: bool
 
 
 @dataclass(slots=True)
@@ -85,6 +86,7 @@ class Claimer(Loop):
         self.heard: set[tuple[str, int]] = set()
         self.admitted: set[tuple[str, int]] = set()
         self.behind: set[str] = set()
+        self.anything_behind = False
         self.notified = 0
         self.unconfirmed: UUID | None = None
         self.doubts: list[Doubt] = []
@@ -129,12 +131,15 @@ class Claimer(Loop):
         with self.wake:
             if len(self.behind) < HEARD:
                 self.behind.add(queue)
+            else:
+                self.anything_behind = True
             self._stir()
 
     def look(self) -> None:
         """Look again from the beginning: something may have become ready that nobody told us of."""
         with self.wake:
             self.next_pairs = 0.0
+            self.anything_behind = True
             self._stir()
 
     def pause(self, queues: frozenset[str]) -> None:
@@ -185,10 +190,11 @@ class Claimer(Loop):
     def _learn(self) -> None:
         self.frontier.learn(self.heard)
         self.frontier.let_in(self.admitted)
-        self.frontier.look_behind(self.behind)
+        self.frontier.look_behind(None if self.anything_behind else self.behind)
         self.heard.clear()
         self.admitted.clear()
         self.behind.clear()
+        self.anything_behind = False
 
     def _claim(self, db: WorkerConnection, limit: int) -> bool:
         self.looked_at = asked_at = clock.monotonic()
@@ -280,6 +286,8 @@ class Claimer(Loop):
         for job in released:
             self.hear((job.queue, job.priority))
             self.look_behind(job.queue)
+        if released and self.options.notify:
+            store.notify_queues(db, {(job.queue, job.priority) for job in released}, behind=True)
         store.delete_claims(db, [str(claim_id)])
         return len(released) == len(ids)
 
@@ -364,10 +372,10 @@ class Claimer(Loop):
         self.inbox.post("idle", min(swept, self.looked_at))
         if self._sleep(seconds, notified):
             self.frontier.look_near()
+        with self.wake:
             # What was heard of is claimed before the list of all pairs is read again.
-            self.next_pairs = max(self.next_pairs, self.settles_at)
-        elif seconds >= longest:
-            self.next_pairs = 0.0
+            soon = max(self.next_pairs, self.settles_at)
+            self.next_pairs = self.settles_at if seconds >= longest else soon
         self.stirred_at = clock.monotonic()
 
     def _sleep(self, seconds: float, notified: int) -> bool:

@@ -8,15 +8,16 @@ What lies behind is found by *sweeps*. A *near* sweep begins up to a minute befo
 *full* one begins at the beginning: next 20 durations after the last, at once after a claim that found little. While
 that is cheap it is one claim. When it is not, it goes in *slices*, claimed before the frontier in the same
 statement: what is left up to the frontier is halved so often that a slice stays short. A slice that was given up is
-halved further; none begins anew. A pair is due until a claim has really visited it.
+halved further. A pair is due until a claim has really visited it.
 
 What a limit lets in may lie anywhere behind the frontier, so whoever lets in has all of that looked at before the
 frontier in the same statement, which stays where it is. Again only 20 durations later, and not while sweeps go in
 slices: then these and the near ones have to do.
 
 What was claimed and is given back may lie there too, as many as there were. Whoever gives back says so, and is believed
-at once: a *hurried* sweep begins, however soon after the last, and its slices take half of the time. The next such one
-comes 4 durations later at the earliest, so that those who give back all the time do not keep the others waiting.
+at once: a *hurried* sweep begins, however soon after the last, anew if one was under way, and its slices take half of
+the time. The next such one comes 4 durations later at the earliest, so that nobody else has to wait for those who give
+back all the time.
 """
 
 from __future__ import annotations
@@ -192,6 +193,7 @@ class Reach:
         else:
             self.sweep_due = now + SWEEP_FACTOR * DEAR_SECONDS  # what the smaller slice may take at most
         if visit.kind in {SLICE, REST}:
+            self.spent += took
             self._weigh_sweep(took)
 
     def _weigh_sweep(self, took: float) -> None:
@@ -251,11 +253,12 @@ class Frontier:
         for reach in self.reaches.values():
             reach.near_due = NEVER
 
-    def look_behind(self, queues: Set[str]) -> None:
-        """Learn that jobs of these queues were given back: they may lie anywhere behind the frontiers."""
-        for (queue, _), reach in self.reaches.items() if queues else ():
-            if queue in queues:
-                reach.look_behind()
+    def look_behind(self, queues: Set[str] | None) -> None:
+        """Learn that jobs of these queues, None for any, were given back; they may lie anywhere behind a frontier."""
+        if queues or queues is None:
+            for (queue, _), reach in self.reaches.items():
+                if queues is None or queue in queues:
+                    reach.look_behind()
 
     def let_in(self, pairs: Iterable[Key]) -> None:
         """Learn that jobs were let in to these pairs: they may lie anywhere behind the frontiers."""

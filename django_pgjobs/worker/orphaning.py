@@ -16,6 +16,7 @@ from uuid import UUID
 
 from django_pgjobs import store
 from django_pgjobs.attempt import Item
+from django_pgjobs.conf import get_conf
 from django_pgjobs.store import Author, End
 from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
 
@@ -53,6 +54,8 @@ def _release(items: Sequence[Item], alias: str, application_name: str) -> None:
     try:
         db = WorkerConnection(alias, application_name, statement_seconds=RELEASE_SECONDS)
         released = store.release_jobs(db, [End(item.id, item.claim_id) for item in items], _NOBODY)
+        if released and get_conf().notify:
+            store.notify_queues(db, {(job.queue, job.priority) for job in released}, behind=True)
     except TROUBLE as error:
         log.warning("jobs cannot be given back jobs=%d: %s", len(items), " ".join(str(error).split()))
         return

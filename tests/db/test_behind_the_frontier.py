@@ -30,7 +30,9 @@ class Worker:
         self.db: Any = db
         self.now = now
         self.heard = Heard()
-        options = ClaimOptions(WORKER, lease_seconds=30, allowance_seconds=5, grace_seconds=30, poll_seconds=5.0)
+        options = ClaimOptions(
+            WORKER, lease_seconds=30, allowance_seconds=5, grace_seconds=30, poll_seconds=5.0, notify=True
+        )
         self.claimer = Claimer(lambda: self.db, self.heard, Frontier(), options)
 
     @property

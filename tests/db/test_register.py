@@ -41,6 +41,11 @@ on_disk = pytest.mark.django_db(transaction=True)
 def pay(user_id: int, *, note: str = "") -> None: ...
 
 
+@job
+def total(ids: list[int], factor: int = 1) -> None:
+    """One that takes something that can be changed."""
+
+
 @job(queue="mail", priority=7, max_attempts=2, timeout=30)
 def send(address: str) -> None: ...
 
@@ -419,6 +424,21 @@ def test_nothing_to_register_asks_no_database() -> None:
         assert pay.register_many([]) == []
         assert register_many(iter([])) == []
     assert len(queries) == 0
+
+
+@pytest.mark.parametrize("count", [3, 700])
+def test_a_list_that_is_used_again_for_the_next_row_is_stored_as_it_was(count: int) -> None:
+    """Who makes the rows from a stream fills one list again and again."""
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        ids: list[int] = []
+        for number in range(count):
+            ids[:] = [number, number + 1]
+            yield (ids, 2)
+
+    stored = total.register_many(rows())
+    found = Job.objects.in_bulk(stored)
+    assert [found[pk].payload["args"][0] for pk in stored] == [[n, n + 1] for n in range(count)]
 
 
 def test_a_bound_call_registers_as_often_as_one_likes() -> None:

@@ -243,9 +243,18 @@ def test_a_job_with_a_callback_is_left_for_a_worker_to_call_it_now(raw: RawDatab
     assert getattr(job(one), action)() == Steered(1)
     assert (job(one).state, job(one).ending, job(one).outcome) == ("ready", ends, None)
     assert getattr(job(one), action)() == Steered(0, {"ending": 1})
-    assert [note.payload for note in raw.raw.notifies(timeout=1, stop_after=2)] == ["0:default", "behind:default"]
+    assert [note.payload for note in raw.raw.notifies(timeout=1, stop_after=1)] == ["0:default"]
     [taken] = claim(raw).jobs
     assert (taken.id, taken.ending, taken.attempt, taken.ending_attempt) == (one, ends, 0, 1)
+
+
+@pytest.mark.parametrize("action", ["cancel", "abandon"])
+def test_a_callback_that_is_due_for_long_is_told_of_as_one_behind_the_others(raw: RawDatabase, action: str) -> None:
+    [one] = register(name="steering.careful")
+    raw.query("UPDATE pgjobs_job SET run_at = run_at - interval '1 minute' WHERE id = %s", [one])
+    raw.query("LISTEN pgjobs")
+    assert getattr(job(one), action)() == Steered(1)
+    assert [note.payload for note in raw.raw.notifies(timeout=1, stop_after=2)] == ["0:default", "behind:default"]
 
 
 def test_a_parked_job_with_a_callback_is_let_out_for_it(raw: RawDatabase) -> None:

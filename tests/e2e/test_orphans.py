@@ -8,6 +8,7 @@ import signal
 import time
 
 import pytest
+from django.db import connection
 
 from django_pgjobs import register_many
 from django_pgjobs.models import Job
@@ -32,11 +33,15 @@ def test_what_a_killed_worker_had_not_started_is_ready_again_at_once(worker: Wor
     started(stage, "slow")
     sent = Job.objects.filter(pk__in=ids[1:], outcome=None).exclude(claim_id=None)
     wait_until(lambda: sent.exists(), 5, "some wait behind the slow one")
+    with connection.cursor() as cursor:
+        cursor.execute("LISTEN pgjobs")
     began = time.monotonic()
     os.kill(process.pid, signal.SIGKILL)
     process.process.wait(patience(10))
     wait_until(lambda: process.said("jobs that had not started were given back"), 3, "those behind are back")
     assert time.monotonic() - began < patience(3)
+    told = connection.connection.notifies(timeout=1, stop_after=2)
+    assert {note.payload for note in told} == {"0:default", "behind:default"}, "so that other workers look for them"
     [back] = re.findall(r"given back jobs=(\d+)", process.log)
     behind = Job.objects.filter(pk__in=ids[1:], outcome=None)
     assert int(back) > 0

@@ -27,6 +27,7 @@ from django_pgjobs.payload import (
     encode_flat,
     encode_payload,
     encode_result,
+    is_flat,
     revive,
 )
 from tests.unit.payload_values import exactly_equal, values
@@ -104,6 +105,7 @@ SEAMS = ("}]\n[[", "]\n{", "\r", "\\n", "],[", '"', "")
 
 @given(st.lists(st.tuples(st.lists(flat).map(tuple), st.dictionaries(st.text(), flat, max_size=3)), min_size=1))
 def test_payloads_that_are_encoded_together_are_those_of_each(calls: list[tuple[Any, Any]]) -> None:
+    assert all(is_flat(args, kwargs) for args, kwargs in calls)
     together = encode_flat(calls, MIB)
     assert together is None or together == [encode_payload(args, kwargs, MIB) for args, kwargs in calls]
 
@@ -124,8 +126,9 @@ def test_plain_payloads_are_encoded_together() -> None:
     "value", [1.5, [1], "é", "$", "\0", "\ud800", pytest.param(10**5000, id="long"), "x" * 5000, HTTPStatus.OK]
 )
 def test_what_must_be_looked_at_is_not_encoded_together(value: Any) -> None:
-    assert encode_flat([((1,), {}), ((value,), {})], MIB) is None
-    assert encode_flat([((1,), {}), ((), {"value": value})], MIB) is None
+    for call in [((value,), {}), ((), {"value": value})]:
+        assert not is_flat(*call) or encode_flat([((1,), {}), call], MIB) is None
+        assert not is_flat(*call) or encode_flat([call, ((1,), {})], MIB) is None
 
 
 def test_plain_arguments_are_plain_json() -> None:

@@ -29,7 +29,9 @@ def heard() -> Heard:
 @pytest.fixture
 def claimer(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> Claimer:
     """It knows queues a and b at one priority."""
-    options = ClaimOptions(UUID(int=1), lease_seconds=30, allowance_seconds=5, grace_seconds=30, poll_seconds=5.0)
+    options = ClaimOptions(
+        UUID(int=1), lease_seconds=30, allowance_seconds=5, grace_seconds=30, poll_seconds=5.0, notify=True
+    )
     claimer = Claimer(lambda: DB, heard, Frontier(), options)
     monkeypatch.setattr(store, "list_pairs", lambda db: [("a", 0), ("b", 0)])
     monkeypatch.setattr(store, "next_due", lambda db, pairs: None)
@@ -320,7 +322,7 @@ def test_what_an_idle_worker_hears_of_is_claimed_once_and_first(
     def sleep(seconds: float, notified: int) -> bool:
         done.append("sleep")
         if idle := seconds == claimer.options.poll_seconds:
-            seconds = 3.0
+            seconds = 0.3
         now[0] += seconds
         if idle:
             claimer.hear(("a", 0))
@@ -371,7 +373,9 @@ class Ledger:
         self.reads = 0
         monkeypatch.setattr(store, "read_claim", self.read)
         monkeypatch.setattr(store, "release_jobs", self.release)
+        self.told: list[tuple[set[tuple[str, int]], bool]] = []
         monkeypatch.setattr(store, "delete_claims", lambda db, claims: 0)
+        monkeypatch.setattr(store, "notify_queues", lambda db, pairs, behind: self.told.append((pairs, behind)))
 
     def read(self, db: Any, claim_id: UUID) -> list[int]:
         self.reads += 1
@@ -400,6 +404,7 @@ def test_a_claim_that_its_server_process_commits_late_is_given_back_too(
     ledger.jobs, ledger.locked = [1, 2], {2}
     claimer.look_up(DB)
     assert (ledger.jobs, claimer.heard, claimer.behind) == ([2], {("a", 0)}, {"a"})
+    assert ledger.told == [({("a", 0)}, True)], "this worker may be leaving"
     now[0] += 2.0
     ledger.locked = set()
     claimer.look_up(DB)
@@ -487,8 +492,11 @@ def test_names_without_end_are_not_kept_without_end(claimer: Claimer) -> None:
     for number in range(HEARD + 5):
         claimer.hear((f"q{number}", 0))
         claimer.look_behind(f"q{number}")
-    assert len(claimer.behind) == HEARD
-    assert (len(claimer.heard), claimer.next_pairs) == (HEARD, 0.0)
+    assert (len(claimer.heard), claimer.next_pairs, len(claimer.behind)) == (HEARD, 0.0, HEARD)
+    claimer.frontier.learn([("last", 0)])
+    claimer._learn()
+    assert all(reach.behind for reach in claimer.frontier.reaches.values()), "one of those too many may be any"
+    assert (claimer.anything_behind, claimer.behind) == (False, set())
 
 
 def test_what_was_let_in_is_heard_of_and_looked_for_behind_the_frontier(claimer: Claimer) -> None:

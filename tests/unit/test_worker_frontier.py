@@ -317,6 +317,15 @@ def test_a_sweep_under_way_has_passed_some_of_it_and_begins_anew() -> None:
     assert frontier.plan(1.0)[0].pair[2:4] == BEGINNING
 
 
+def test_a_hurried_sweep_that_took_too_long_counts_as_all_others() -> None:
+    """Else whoever notifies could have claims of seconds follow each other at once."""
+    frontier, reach = given_back()
+    frontier.gave_up(frontier.plan(1.0), 4.0, 3.0)
+    reach.halvings = 0
+    frontier.saw(frontier.plan(7.0), [], 9, 7.1, 0.1)
+    assert reach.hurry_due == pytest.approx(7.1 + HURRY_FACTOR * 3.1, abs=0.1)
+
+
 def test_what_is_given_back_during_a_hurried_sweep_is_looked_for_after_it() -> None:
     frontier, reach = given_back(halvings=1)
     frontier.saw(frontier.plan(1.0), [], 9, 1.1, 0.08)
