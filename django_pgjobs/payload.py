@@ -47,9 +47,7 @@ def encode_payload(
     return text
 
 
-def is_flat(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether these may be among those of ``encode_flat``: only texts, integers, truth values and None."""
-    return codec.is_flat(args, kwargs)
+is_flat = codec.is_flat
 
 
 def encode_flat(calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], limit: int) -> list[str] | None:
