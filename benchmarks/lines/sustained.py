@@ -59,7 +59,7 @@ class Run:
 def _run(plan: Plan, kept: int, seconds: float, keep: str = "") -> Run:
     with workers.working(processes=2, keep=keep) as worker:
         tables.seed(kept, kind="finished")
-        tables.vacuum()
+        tables.vacuum(freeze=True)
         plan.server.settle()
         before = tables.shape()
         with pruning.Pruner() as pruner:
