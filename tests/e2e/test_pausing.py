@@ -89,9 +89,10 @@ def test_running_jobs_go_on_and_their_retry_waits(worker: Workers, stage: Stage)
 
 @pytest.mark.parametrize("kind", ["queue", "job"])
 def test_a_pause_ends_by_itself_by_the_databases_clock(worker: Workers, stage: Stage, kind: str) -> None:
-    """Nobody resumes; NOTIFY, which nobody sends then, is off."""
-    worker(conf={"NOTIFY": False})
-    state = pausing.pause_queue("default", until=2.0) if kind == "queue" else pausing.pause_job(jobs.effect, until=2.0)
+    """Nobody resumes; NOTIFY, which nobody sends then, is off. The job comes when the worker knows of the pause."""
+    process = worker(conf={"NOTIFY": False})
+    state = pausing.pause_queue("default", until=3.0) if kind == "queue" else pausing.pause_job(jobs.effect, until=3.0)
+    process.hear("pauses have changed")
     row = jobs.effect.register("k")
     (after,) = ended(row)
     assert after.claimed_at is not None

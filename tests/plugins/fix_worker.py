@@ -147,6 +147,10 @@ class WorkerProcess:
                     found.append(pid)
         return found
 
+    def ready_executors(self) -> list[int]:
+        """Return the pids of its executors that serve: what has just died has no successor at once."""
+        return [pid for pid in self.executors() if self.said(rf"executor is ready pid={pid}\b")]
+
     def connections(self) -> int:
         """Return how many server processes this worker and its executors have."""
         with connection.cursor() as cursor:
@@ -256,8 +260,15 @@ def module_worker(
 
 
 @pytest.fixture
-def shared_worker(module_worker: WorkerProcess, committed: None) -> Iterator[WorkerProcess]:
-    """The module's worker with a clean stage; jobs that a test left are let go and ended before the next."""
+def shared_worker(
+    request: pytest.FixtureRequest, module_worker: WorkerProcess, committed: None
+) -> Iterator[WorkerProcess]:
+    """The module's worker with a clean stage and all its executors, whichever the test before killed.
+
+    Jobs that a test left are let go and ended before the next.
+    """
+    processes = int(request.module.WORKER.get("processes", 1))
+    wait_until(lambda: len(module_worker.ready_executors()) == processes, 30, f"{processes} executors are ready")
     module_worker.stage.clear()
     yield module_worker
     assert module_worker.process.poll() is None, module_worker.log
