@@ -14,8 +14,8 @@ from django.db import connections
 from django_pgjobs.store import database
 from django_pgjobs.store.database import Database, on
 
-COPY_FROM_JOBS = 1000
-"""Rows from which a COPY is faster than one multi-row INSERT (benchmarks/lines/register_many.py)."""
+COPY_FROM_JOBS = 300
+"""Rows from which a COPY gains more over one INSERT than its round trips cost (benchmarks/lines/register_many.py)."""
 
 SPECIAL_AT_ONCE = 5000
 """Rows of one statement that inserts what has keys or limits."""
@@ -89,8 +89,8 @@ def register_job(using: str, new: NewJob, *, notify: bool) -> Registered:
     if new.headers is None and not new.description and new.run_at is None and not new.delay_seconds:
         db, params = on(using), _plain(new)
         [row] = db.fetch("register_plain", params) if notify else db.fetch("register_silent", params)
-    else:
-        [row] = on(using).fetch("register_job", _params(new, notify))
+        return Registered(row[0], row[1], row[1])
+    [row] = on(using).fetch("register_job", _params(new, notify))
     return Registered(row[0], row[1], row[2])
 
 
