@@ -21,6 +21,7 @@ from django_pgjobs.querysets import Steerable
 from django_pgjobs.states import CancelMode
 from django_pgjobs.store import Author
 from django_pgjobs.worker import channel
+from django_pgjobs.worker.connection import WAYS
 from tests.docs.pages import DOCS, ROOT, generated, pages
 
 PACKAGE = Path(django_pgjobs.__file__).parent
@@ -227,6 +228,11 @@ def test_every_permission_is_documented():
     codes = [code for model in apps.get_app_config("pgjobs").get_models() for code, _ in model._meta.permissions]
     assert len(codes) > 6
     assert [code for code in codes if f"`pgjobs.{code}`" not in page] == []
+
+
+def test_what_libpq_is_told_stands_on_the_page_of_deploying():
+    [options] = re.findall(r'"OPTIONS": (\{[^}]*connect_timeout[^}]*\})', read("how-to/deploy"))
+    assert ast.literal_eval(options) == WAYS
 
 
 def test_every_duty_stands_once_in_the_leaders_table_and_whose_it_is():
