@@ -17,8 +17,8 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_pgjobs import cron, store
 from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.newjobs import new_job
 from django_pgjobs.options import InvalidOption, check_name
-from django_pgjobs.registration import new_job
 from django_pgjobs.registry import registry
 
 if TYPE_CHECKING:

@@ -22,9 +22,10 @@ from django_pgjobs import options as checks
 from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.functions import check_callback, check_function, location_of
+from django_pgjobs.newjobs import Row
 from django_pgjobs.options import InvalidOption, JobOptions, Plan, RegisterOptions
 from django_pgjobs.policy import JobPolicy
-from django_pgjobs.registration import Row, register_all, register_one
+from django_pgjobs.registration import register_all, register_one
 from django_pgjobs.registry import registry
 
 if TYPE_CHECKING:

@@ -14,23 +14,21 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from django.db import Error, connections, router
 from django.db.models.base import ModelState
 from django.db.models.signals import ModelSignal, post_init, pre_init
 from django.utils import timezone
 
-from django_pgjobs import gates, keys, localpool, store
+from django_pgjobs import gates, localpool, store
 from django_pgjobs.clock import monotonic
 from django_pgjobs.conflicts import insert_all, insert_one
-from django_pgjobs.exceptions import InvalidJob, NoWorkerAvailable, UnstorableResult
-from django_pgjobs.middleware import capture_headers
-from django_pgjobs.options import InvalidOption, did_you_mean
-from django_pgjobs.payload import encode_flat, encode_payload, encode_result, is_flat
+from django_pgjobs.exceptions import InvalidJob, NoWorkerAvailable
+from django_pgjobs.newjobs import Row, captured_headers, encode_all, new_job
+from django_pgjobs.options import did_you_mean
 from django_pgjobs.signals import job_registered
 from django_pgjobs.states import KeyScope
 
@@ -38,15 +36,7 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from django_pgjobs.conf import Conf
-    from django_pgjobs.jobs import JobDefinition
     from django_pgjobs.models import Job
-    from django_pgjobs.options import Plan
-
-DESCRIPTION_LIMIT = 200
-"""Characters kept of a description."""
-
-ROWS_AT_ONCE = 500
-"""Rows of ``register_many`` whose payloads are encoded together."""
 
 NOTIFY_INTERVAL_SECONDS = 0.005
 
@@ -64,15 +54,6 @@ def _parse(text: str) -> Any:
     return _scan(text, 0)[0]
 
 
-class Row(NamedTuple):
-    """One registration to be: what is called, how, with what."""
-
-    definition: JobDefinition[..., Any]
-    plan: Plan
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-
 def register_one(row: Row) -> Job:
     """Insert one job and return it, or the one that has its key.
 
@@ -81,7 +62,7 @@ def register_one(row: Row) -> Job:
     if row.plan.bypass:
         return _bypass(row)
     connection = _connection(row.plan.database)
-    new = new_job(row, _headers(row.plan.conf))
+    new = new_job(row, captured_headers(row.plan.conf))
     _warn_of_foreign_transaction(connection, new.name)
     pairs, begun = (new.wakes,), monotonic()
     notify = _shall_notify(connection, pairs, row.plan.conf, begun)
@@ -117,31 +98,27 @@ def register_all(rows: Iterable[Row], database: str | None, conf: Conf) -> list[
     Where a key is taken it is the id of the job that has it. All go to ``database``, or to the one alias that their own
     options name. Raises ``InvalidJob`` naming the row, and ``DuplicateJob``; then nothing is stored.
     """
-    batch = _encode(rows, _headers(conf), conf, database)
-    new = batch.new
-    if not new:
+    batch = encode_all(rows, captured_headers(conf), conf, database)
+    if not batch.new:
         return []
     connection = _connection(batch.database())
-    _warn_of_foreign_transaction(connection, new[0].name)
-    pairs, begun = store.wakes(new, limited=batch.limited), monotonic()
+    _warn_of_foreign_transaction(connection, batch.new[0].first.name)
+    pairs, begun = {some.first.wakes for some in batch.new}, monotonic()
     notify = _shall_notify(connection, pairs, conf, begun)
-    with gates.passing(connection, conf, (job.queue for job in new)):
-        ids, fresh = _insert_all(connection.alias, batch)
-    if fresh is not None:
-        pairs = {new[at].wakes for at in fresh}
+    each = batch.each() if batch.special or batch.senders else []
+    fresh: Collection[int] = range(batch.count)
+    with gates.passing(connection, conf, batch.queues()):
+        if batch.special:
+            ids, fresh = insert_all(connection.alias, each)
+            pairs = {each[at].wakes for at in fresh}
+        else:
+            ids = store.register_jobs(connection.alias, batch.new, limited=batch.limited)
     _wake(connection, pairs, conf, begun, notify=notify, notified=False)
-    for at, definition in enumerate(batch.senders):
-        if fresh is None or at in fresh:
-            job_registered.send_robust(sender=definition, job=_deferred_job(connection.alias, new[at], ids[at]))
+    if batch.senders:
+        for at in fresh:
+            job = _deferred_job(connection.alias, each[at], ids[at])
+            job_registered.send_robust(sender=batch.senders[at], job=job)
     return ids
-
-
-def _insert_all(alias: str, batch: Batch) -> tuple[list[int], Collection[int] | None]:
-    """Insert a batch: the ids, and the places of those that are new, None for all."""
-    if not batch.special:
-        return store.register_jobs(alias, batch.new, limited=batch.limited), None
-    ids, fresh = insert_all(alias, batch.new)
-    return ids, frozenset(fresh)
 
 
 def _not_ready(new: store.NewJob) -> None:
@@ -155,7 +132,7 @@ run_bypassed: Callable[[store.NewJob], None] = _not_ready
 def _bypass(row: Row) -> Job:
     """Start a job in a local worker and return it, unsaved. Raises ``InvalidJob`` and ``NoWorkerAvailable``."""
     conf = row.plan.conf
-    new = new_job(row, _headers(conf))
+    new = new_job(row, captured_headers(conf))
     call = partial(run_bypassed, new)
     if not localpool.of_this_process.submit(call, limit=conf.bypass_workers, exit_seconds=conf.bypass_exit_seconds):
         raise NoWorkerAvailable
@@ -164,142 +141,6 @@ def _bypass(row: Row) -> Job:
     job.__dict__["state"] = "running"
     job._state.adding = True
     return job
-
-
-@dataclass(slots=True)
-class Batch:
-    """Many registrations, encoded; ``senders`` are their definitions if somebody listens, else empty.
-
-    ``special`` says that some may have what few jobs have, ``limited`` that a limit may hold for some.
-    """
-
-    databases: set[str | None]
-    new: list[store.NewJob] = field(default_factory=list)
-    senders: list[JobDefinition[..., Any]] = field(default_factory=list)
-    special: bool = False
-    limited: bool = False
-
-    def note(self, row: Row) -> None:
-        """Note what the plan of the next row asks for. Raises ``InvalidJob`` for a bypass."""
-        if row.plan.bypass:
-            raise InvalidJob(f"row {len(self.new)}: register_many stores jobs, and bypass=True would store nothing")
-        self.databases.add(row.plan.database)
-        self.special = self.special or row.plan.has_keys
-        self.limited = self.limited or row.definition.is_limited or bool(row.plan.conf.queue_limits)
-
-    def database(self) -> str | None:
-        """Return the one alias that was named, None if none was."""
-        named = self.databases - {None}
-        if len(named) > 1:
-            raise InvalidJob(f"one register_many writes to one database, not to {', '.join(sorted(map(str, named)))}")
-        return next(iter(named), None)
-
-
-def _encode(rows: Iterable[Row], headers: str | None, conf: Conf, database: str | None) -> Batch:
-    batch = Batch({database})
-    listened = bool(job_registered.receivers)
-    plan: Plan | None = None
-    for some in _together(rows):
-        for row, payload in zip(some, _payloads(some, conf.payload_limit_bytes), strict=True):
-            if row.plan is not plan:  # most batches have one
-                plan = row.plan
-                batch.note(row)
-            try:
-                batch.new.append(new_job(row, headers, payload))
-            except InvalidJob as error:
-                raise InvalidJob(f"row {len(batch.new)}: {error}") from None
-            if listened:
-                batch.senders.append(row.definition)
-    return batch
-
-
-def _together(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Yield rows that can be encoded together, at most ``ROWS_AT_ONCE``.
-
-    Nobody can change their values any more. Others come alone, before the next is asked for: who makes the rows may use
-    a list again.
-    """
-    some: list[Row] = []
-    for row in rows:
-        if is_flat(row[2], row[3]):
-            some.append(row)
-            if len(some) < ROWS_AT_ONCE:
-                continue
-            yield some
-        else:
-            if some:
-                yield some
-            yield [row]
-        some = []
-    if some:
-        yield some
-
-
-def _payloads(rows: list[Row], limit: int) -> Sequence[str | None]:
-    """Return the payload of each row, None where it has to be encoded alone."""
-    flat = encode_flat([row[2:] for row in rows], limit) if len(rows) > 1 else None
-    return flat or [None] * len(rows)
-
-
-def new_job(row: Row, headers: str | None, payload: str | None = None) -> store.NewJob:
-    """Return what a registration writes; ``payload`` is its payload where that is known. Raises ``InvalidJob``."""
-    definition, plan, args, kwargs = row
-    if payload is None:
-        try:
-            payload = encode_payload(args, kwargs, plan.conf.payload_limit_bytes, definition.signature)
-        except InvalidJob as error:
-            raise InvalidJob(f"job {definition.name!r}: {error}") from None
-    description = "" if definition.describe_func is None else _description(definition, args, kwargs)
-    # By position: one is made for each of a million rows.
-    new = store.NewJob(
-        definition.name, payload, plan.queue, plan.priority, plan.max_attempts, plan.timeout, headers, description,
-        plan.run_at, plan.delay,
-    )  # fmt: skip
-    if definition.is_limited or plan.conf.queue_limits.said:
-        new = new._replace(limit_key=definition.limit_key(plan, args, kwargs))
-    return new if plan.key is None and plan.idempotency_key is None else _with_keys(new, row)
-
-
-def _with_keys(new: store.NewJob, row: Row) -> store.NewJob:
-    plan = row.plan
-    try:
-        key = keys.made("key", plan.key, row.args, row.kwargs)
-        if key is not None:
-            keys.check_pattern(key, plan.conf.key_pattern)
-        idempotency_key = keys.made("idempotency_key", plan.idempotency_key, row.args, row.kwargs)
-    except InvalidOption as error:
-        raise InvalidJob(f"job {new.name!r}: {error}") from error.__cause__
-    if key is None:
-        return new._replace(idempotency_key=idempotency_key)
-    scope = plan.key_scope
-    return new._replace(
-        key=key,
-        key_scope=KeyScope.WINDOW if isinstance(scope, keys.Window) else scope,
-        window_seconds=scope.length if isinstance(scope, keys.Window) else None,
-        on_conflict=plan.on_conflict,
-        idempotency_key=idempotency_key,
-    )
-
-
-def _headers(conf: Conf) -> str | None:
-    captured = capture_headers()
-    if not captured:
-        return None
-    try:
-        return encode_result(captured, conf.payload_limit_bytes)
-    except UnstorableResult as error:
-        raise InvalidJob(f"what PGJOBS['MIDDLEWARE'] captured cannot be stored: {error}") from None
-
-
-def _description(definition: JobDefinition[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """What ``describe`` says, cut and cleaned; an error in it costs the description, never the job."""
-    try:
-        words = definition.describe_func(*args, **kwargs)  # type: ignore[misc]
-        text = "" if words is None else str(words)
-    except Exception:
-        logger.exception("describe failed name=%s", definition.name)
-        return ""
-    return text.replace("\0", "")[:DESCRIPTION_LIMIT].encode("utf-8", "replace").decode()
 
 
 # The connection, its transaction, and other people's

@@ -61,7 +61,8 @@ def _copy(count: int) -> None:
 
 def _ways(size: int, rounds: int) -> tuple[float, float]:
     """Return the jobs per second of both ways that register_many has."""
-    new = [store.NewJob("benchmarks.jobs.noop", '{"args": [7], "kwargs": {}}') for _ in range(size)]
+    payload = '{"args": [7], "kwargs": {}}'
+    new = [store.NewJobs(store.NewJob("benchmarks.jobs.noop", payload), [payload] * size)]
     tables.empty()
     rows = min(_seconds(lambda _: registering._insert_jobs("default", new), size) for _ in range(rounds))
     copied = min(_seconds(lambda _: registering._copy_jobs("default", new), size) for _ in range(rounds))

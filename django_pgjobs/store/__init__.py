@@ -137,13 +137,13 @@ from django_pgjobs.store.pruning import OLDEST, Prunable, count_prunable, list_p
 from django_pgjobs.store.registering import (
     COPY_FROM_JOBS,
     NewJob,
+    NewJobs,
     Registered,
     notify_queues,
     register_job,
     register_jobs,
     register_special,
     register_special_jobs,
-    wakes,
 )
 from django_pgjobs.store.steering import (
     Moved,
@@ -191,6 +191,7 @@ __all__ = [
     "LivingWorker",
     "Moved",
     "NewJob",
+    "NewJobs",
     "Pair",
     "Params",
     "Pause",
@@ -299,7 +300,6 @@ __all__ = [
     "terminate_backends",
     "unpark_jobs",
     "unpause_jobs",
-    "wakes",
     "write_progress",
     "write_statistic",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from operator import itemgetter
 from struct import Struct, pack
 from typing import NamedTuple
@@ -73,6 +74,19 @@ _others = itemgetter(slice(NewJob._fields.index("queue"), NewJob._fields.index("
 """Returns the fields that a COPY writes, but name and payload."""
 
 
+class NewJobs(NamedTuple):
+    """Jobs that differ in their payloads only: the first of them, and the payloads of all."""
+
+    first: NewJob
+    payloads: Sequence[str]
+
+    def each(self) -> list[NewJob]:
+        """Return the jobs, one by one."""
+        if len(self.payloads) == 1:
+            return [self.first]
+        return [self.first._replace(payload=payload) for payload in self.payloads]
+
+
 class Registered(NamedTuple):
     """What the database made of a registration."""
 
@@ -135,7 +149,7 @@ def _params(new: NewJob, notify: bool) -> dict[str, object]:
     }
 
 
-def register_jobs(using: str, new: Sequence[NewJob], *, limited: bool = False) -> list[int]:
+def register_jobs(using: str, new: Sequence[NewJobs], *, limited: bool = False) -> list[int]:
     """Insert many jobs in the caller's transaction, by COPY from ``COPY_FROM_JOBS`` on; ids in input order.
 
     It wakes nobody. None of them may have what few jobs have: see ``register_special_jobs``. ``limited`` says that some
@@ -143,13 +157,16 @@ def register_jobs(using: str, new: Sequence[NewJob], *, limited: bool = False) -
     """
     if not new:
         return []
-    copied = limited or len(new) >= COPY_FROM_JOBS or sum(map(_length, new)) > TEXT_AT_ONCE
+    copied = limited or sum(map(_count, new)) >= COPY_FROM_JOBS or sum(map(_text, new)) > TEXT_AT_ONCE
     return _copy_jobs(using, new) if copied else _insert_jobs(using, new)
 
 
-def wakes(new: Iterable[NewJob], *, limited: bool) -> set[tuple[str, int | None]]:
-    """Return who is to hear of these jobs."""
-    return {job.wakes for job in new} if limited else {(job.queue, job.priority) for job in new}
+def _count(some: NewJobs) -> int:
+    return len(some.payloads)
+
+
+def _text(some: NewJobs) -> int:
+    return sum(map(len, some.payloads)) + len(some.first.headers or "") * len(some.payloads)
 
 
 def register_special_jobs(using: str, new: Sequence[NewJob]) -> list[Registered | None]:
@@ -203,15 +220,18 @@ def _special_as_json(new: NewJob) -> str:
             "fire_at": new.fire_at.isoformat() if new.fire_at else None,
         }
     )
-    return f"{_job_as_json(new)[:-1]}, {special[1:]}"
+    [job] = _as_json(NewJobs(new, (new.payload,)))
+    return f"{job[:-1]}, {special[1:]}"
 
 
-def _insert_jobs(using: str, new: Sequence[NewJob]) -> list[int]:
-    rows = on(using).fetch("register_jobs", {"jobs": "[" + ",".join(map(_job_as_json, new)) + "]"})
+def _insert_jobs(using: str, new: Sequence[NewJobs]) -> list[int]:
+    jobs = ",".join([job for some in new for job in _as_json(some)])
+    rows = on(using).fetch("register_jobs", {"jobs": f"[{jobs}]"})
     return [row[0] for row in rows]
 
 
-def _job_as_json(new: NewJob) -> str:
+def _as_json(some: NewJobs) -> list[str]:
+    new = some.first
     fields = json.dumps(
         {
             "name": new.name,
@@ -224,25 +244,19 @@ def _job_as_json(new: NewJob) -> str:
             "delay": new.delay_seconds or 0.0,
         }
     )
-    return f'{fields[:-1]}, "payload": {new.payload}, "headers": {new.headers or "null"}}}'
+    begins = f'{fields[:-1]}, "headers": {new.headers or "null"}, "payload": '
+    return [f"{begins}{payload}}}" for payload in some.payloads]
 
 
-def _copy_jobs(using: str, new: Sequence[NewJob]) -> list[int]:
+def _copy_jobs(using: str, new: Sequence[NewJobs]) -> list[int]:
     """COPY them in the binary format, which the server reads for a seventh less than the text."""
-    ids, now = on(using).fetch("reserve_ids", {"count": len(new)})[0]
+    ids, now = on(using).fetch("reserve_ids", {"count": sum(map(_count, new))})[0]
     encoding = connections[using].connection.info.encoding
-    name, others, middle = "", (), b""
+    rows = _binary_rows(new, iter(ids), now.replace(tzinfo=UTC), encoding)
     with connections[using].cursor() as cursor, cursor.copy(database.statement("copy_jobs")) as copy:
         copy.write(_COPY_BEGINS)
-        for begin in range(0, len(new), COPY_ROWS):
-            rows = []
-            for job_id, job in zip(ids[begin : begin + COPY_ROWS], new[begin : begin + COPY_ROWS], strict=True):
-                # Most have nothing of their own but their arguments: the rest of the row is that of the one before.
-                if job.name is not name or _others(job) != others:
-                    name, others = job.name, _others(job)
-                    middle = _middle(job, now.replace(tzinfo=UTC), encoding)
-                rows.append(_row_begins(COPY_COLUMNS, 8, job_id) + middle + _sized(_jsonb(job.payload, encoding)))
-            copy.write(b"".join(rows))
+        while some := b"".join(islice(rows, COPY_ROWS)):
+            copy.write(some)
         copy.write(_COPY_ENDS)
     return list(ids)
 
@@ -255,6 +269,17 @@ _COPY_ENDS = b"\xff\xff"
 _NULL = b"\xff\xff\xff\xff"
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _row_begins = Struct(">hiq").pack
+
+
+def _binary_rows(new: Iterable[NewJobs], ids: Iterator[int], now: datetime, encoding: str) -> Iterator[bytes]:
+    before: tuple[object, ...] = ()
+    middle = b""
+    for some in new:
+        # Most have nothing of their own but their arguments: the rest of the row is that of the one before.
+        if (same := (some.first.name, *_others(some.first))) != before:
+            before, middle = same, _middle(some.first, now, encoding)
+        for payload in some.payloads:
+            yield _row_begins(COPY_COLUMNS, 8, next(ids)) + middle + _sized(_jsonb(payload, encoding))
 
 
 def _middle(job: NewJob, now: datetime, encoding: str) -> bytes:

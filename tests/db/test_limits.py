@@ -37,6 +37,7 @@ from tests.plugins.fix_db import (
     Background,
     Claimed,
     RawDatabase,
+    alike,
     claim,
     job,
     register,
@@ -110,7 +111,7 @@ def test_a_job_with_a_limit_is_registered_held_by_every_way(raw: RawDatabase) ->
     assert one is not None
     mixed = store.register_jobs(
         "default",
-        [store.NewJob("test.job", "{}", limit_key=key) for key in ("a", None, "b\tc\\d\n", "")],
+        [alike(store.NewJob("test.job", "{}", limit_key=key)) for key in ("a", None, "b\tc\\d\n", "")],
         limited=True,
     )
     found = {each.id: (each.hold, each.limit_key, each.state) for each in Job.objects.all()}
@@ -599,7 +600,7 @@ def test_a_registration_that_a_limit_holds_wakes_those_who_let_in(raw: RawDataba
     raw.query("LISTEN pgjobs")
     store.register_special("default", store.NewJob("test.job", "{}", limit_key=""), notify=True)
     new = [store.NewJob("test.job", "{}", limit_key=key, priority=3) for key in ("a", None)]
-    store.notify_queues(store.on("default"), store.wakes(new, limited=True))
+    store.notify_queues(store.on("default"), {job.wakes for job in new})
     heard = [each.payload for each in raw.raw.notifies(timeout=0.5)]
     assert sorted(heard) == ["3:default", "limited:default", "limited:default"]
 
@@ -733,7 +734,7 @@ def test_ten_thousand_blocked_jobs_cost_the_claim_nothing(db_connection: Connect
     found = []
     for held in (0, 10_000):
         with analysed_while_empty(raw):
-            store.register_jobs("default", [BLOCKED] * held, limited=True)
+            store.register_jobs("default", [alike(BLOCKED, held)], limited=True)
             register(500)
             claim(explaining, 100)
             worker.rollback()

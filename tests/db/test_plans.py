@@ -17,7 +17,17 @@ import pytest
 
 from django_pgjobs import sql, store
 from tests.db.test_sql_contracts import PARAMETER, numbered
-from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, Claimed, RawDatabase, claim, from_the_beginning, register
+from tests.plugins.fix_db import (
+    AUTHOR,
+    FAILURE,
+    WORKER,
+    Claimed,
+    RawDatabase,
+    alike,
+    claim,
+    from_the_beginning,
+    register,
+)
 
 BATCH = 100
 READY = 40_000
@@ -195,7 +205,7 @@ def fill(raw: RawDatabase) -> Claimed:
     )
     register(READY)
     register(1000, delay_seconds=3600, priority=1)
-    limited = [store.NewJob("test.job", "{}", "limited", limit_key=f"k{n % 1000}") for n in range(10_000)]
+    limited = [alike(store.NewJob("test.job", "{}", "limited", limit_key=f"k{n % 1000}")) for n in range(10_000)]
     store.register_jobs("default", limited, limited=True)
     raw.query(
         "UPDATE pgjobs_job SET hold = 'parked', hold_fingerprint = 'old' WHERE id IN "

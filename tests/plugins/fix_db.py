@@ -165,7 +165,12 @@ def claim(
 def register(count: int = 1, **fields: Any) -> list[int]:
     """Insert jobs named ``test.job``; ``fields`` as of ``store.NewJob``. Returns the ids in order."""
     new = store.NewJob(**{"name": "test.job", "payload": '{"args": [1], "kwargs": {}}', **fields})
-    return store.register_jobs("default", [new] * count, limited=new.limit_key is not None)
+    return store.register_jobs("default", [alike(new, count)], limited=new.limit_key is not None)
+
+
+def alike(new: store.NewJob, count: int = 1) -> store.NewJobs:
+    """Return so many of the same."""
+    return store.NewJobs(new, [new.payload] * count)
 
 
 def job(job_id: int) -> Job:
