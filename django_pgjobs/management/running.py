@@ -82,7 +82,8 @@ def add_executor_arguments(parser: argparse.ArgumentParser) -> None:
 def check_and_run(command: BaseCommand, options: dict[str, Any]) -> None:
     """Refuse to start on check errors, with their own text; else run a worker and exit with its status."""
     _check_platform(options)
-    command.check(display_num_errors=True)
+    # Django 6.1 would ask the server of each alias for its version, and it may not be there yet: it is waited for below.
+    command.check(display_num_errors=True, databases=[])
     speak_on_stderr(options["verbosity"])
     if options["database"] not in settings.DATABASES:
         raise CommandError(f"There is no database alias {options['database']!r}.")
