@@ -14,4 +14,9 @@ settings.load_profile("pgjobs")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["tests.plugins.fix_db", "tests.plugins.fix_worker", "tests.plugins.fix_chaos"]
+pytest_plugins = [
+    "tests.plugins.fix_db",
+    "tests.plugins.fix_worker",
+    "tests.plugins.fix_roles",
+    "tests.plugins.fix_chaos",
+]

@@ -3,7 +3,8 @@
 A VACUUM runs in a thread and on a connection of its own, as long as it takes. It waits for no lock, so of two only one
 runs; and it stands in nobody's way: when somebody waits for the table, as a migration does, it is cancelled, and so
 it is when the worker leaves or leads no more. What has died is counted from what the last one left: what an old
-snapshot still sees cannot be cleaned up, and must not bring the next one at once.
+snapshot still sees cannot be cleaned up, and must not bring the next one at once. The server only warns of a table that
+it skips, since it is locked or not ours to VACUUM, and says VACUUM all the same: what counts is its own count of them.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class Vacuuming(threading.Thread):
         self.connect = connect
         self.session: Session | None = None
         self.error: Exception | None = None
+        self.done = False
         self.unwanted = threading.Event()
         self.began = clock.monotonic()
 
@@ -83,7 +85,9 @@ class Vacuuming(threading.Thread):
         try:
             self.session = self.connect()
             if not self.unwanted.is_set():
+                before = self._count(self.session)
                 store.VACUUMS[self.table.name](self.session)
+                self.done = self._count(self.session) != before
         except Exception as error:
             self.error = error
         finally:
@@ -95,6 +99,10 @@ class Vacuuming(threading.Thread):
         self.unwanted.set()
         if self.session is not None:
             self.session.cancel()
+
+    def _count(self, db: store.Database) -> int | None:
+        found = store.read_dead(db, self.table.name)
+        return found and found.vacuums
 
 
 class Vacuumer:
@@ -155,13 +163,17 @@ class Vacuumer:
     def _ended(self, running: Vacuuming) -> None:
         self.running = None
         now, table, seconds = clock.monotonic(), running.table, clock.monotonic() - running.began
-        if running.error is None and not running.unwanted.is_set():
+        if running.done and not running.unwanted.is_set():
             table.settled = False
             # A table that takes long is due again sooner than it is done: at most half of the time is spent on it.
             table.rest_until = now + seconds
             log.info("table was vacuumed table=%s seconds=%.1f", table.name, seconds)
             return
         table.rest_until = now + AFTER_FAILURE_SECONDS
+        if running.error is None and not running.unwanted.is_set():
+            log.info(
+                "VACUUM was skipped, the table is locked or not ours to VACUUM; tried again later table=%s", table.name
+            )
         if running.error is not None and not isinstance(running.error, psycopg.errors.QueryCanceled):
             log.warning(
                 "VACUUM failed, tried again later table=%s: %s", table.name, " ".join(str(running.error).split())

@@ -9,12 +9,16 @@ from django_pgjobs.store.database import Database
 
 
 class Dead(NamedTuple):
-    """What has died in a table and what lives, by the server's statistics; and whether this role may VACUUM it."""
+    """What has died in a table and what lives, by the server's statistics; and whether this role may VACUUM it.
+
+    ``vacuums`` counts those that were done, by anybody but autovacuum; one that was skipped is none.
+    """
 
     dead: int
     alive: float
     allowed: bool
     owner: str
+    vacuums: int
 
 
 def read_dead(db: Database, table: str) -> Dead | None:

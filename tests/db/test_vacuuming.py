@@ -8,13 +8,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection
 
 from django_pgjobs import clock, store
 from django_pgjobs.maintenance import vacuuming as room
 from django_pgjobs.maintenance.vacuuming import AFTER_FAILURE_SECONDS, LOOK_SECONDS, Session, Table, Vacuumer
 from django_pgjobs.worker.connection import LOCK_TIMEOUT, WorkerConnection
 from tests.plugins.fix_db import RawDatabase, blocked_by, wait_until
+from tests.plugins.fix_roles import Role
 
 Time = Callable[[float], None]
 COUNT = "SELECT pg_stat_get_vacuum_count(%s::regclass)"
@@ -75,7 +75,7 @@ def settle(vacuumer: Vacuumer, raw: RawDatabase) -> None:
 )
 def test_it_is_due_when_much_has_died_and_no_less_than_a_share(dead: int, alive: int, due: bool) -> None:
     [jobs, _] = Vacuumer(session).tables
-    assert jobs.is_due(store.Dead(dead, alive, True, "")) is due
+    assert jobs.is_due(store.Dead(dead, alive, True, "", 0)) is due
 
 
 def test_what_the_last_one_could_not_clean_up_does_not_bring_the_next() -> None:
@@ -83,7 +83,7 @@ def test_what_the_last_one_could_not_clean_up_does_not_bring_the_next() -> None:
     table = Table("pgjobs_job", 100, 0.03)
 
     def found(dead: int) -> store.Dead:
-        return store.Dead(dead, 0, True, "")
+        return store.Dead(dead, 0, True, "", 0)
 
     assert table.is_due(found(150))
     table.settled = False
@@ -206,35 +206,148 @@ def test_it_is_left_alone_while_nobody_waits_and_ends_with_the_worker(raw: RawDa
     long_vacuum.leave(raw)
 
 
-def test_a_role_that_may_not_is_told_once_what_to_grant(
-    raw: RawDatabase, quiet: None, time: Time, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Nothing is tried, nothing fails."""
-    known = connection.get_connection_params()
-    way = {key: known[key] for key in ("dbname", "host", "port", "user", "password") if known.get(key)}
-    raw.query("DROP ROLE IF EXISTS shop_worker")
-    raw.query("CREATE ROLE shop_worker LOGIN")
+def may_vacuum(role: Role, raw: RawDatabase) -> bool:
+    """Tell whether a VACUUM by this role happens, and that we know it beforehand."""
+    vacuumer = Vacuumer(lambda: WorkerConnection(role.alias, "pgjobs test vacuum", statement_seconds=None))
+    vacuumer.tables[0].died = 1000
     die(raw, 1500)
-    try:
-        with psycopg.connect(**way, autocommit=True) as plain:
-            plain.execute("SET ROLE shop_worker")
-            limited = RawDatabase(plain)
-            vacuumer = Vacuumer(lambda: pytest.fail("connected"))
-            for table in vacuumer.tables:
-                table.died = 0
-            for _ in range(2):
-                vacuumer.tick(limited)
-                time(LOOK_SECONDS)
-            found = store.read_dead(limited, "pgjobs_job")
-    finally:
-        raw.query("DROP ROLE shop_worker")
+    before = raw.value(COUNT, ["pgjobs_job"])
+    theirs = role.connect()
+    found = store.read_dead(theirs, "pgjobs_job")
     assert found is not None
-    assert not found.allowed
+    settle(vacuumer, theirs)
+    theirs.query("VACUUM (SKIP_LOCKED, TRUNCATE false) pgjobs_job")
+    by_hand = raw.value(COUNT, ["pgjobs_job"]) - before - found.allowed
+    assert by_hand == found.allowed, "the server and we agree"
+    assert (raw.value("SELECT pg_stat_get_dead_tuples('pgjobs_job'::regclass)") == 0) is found.allowed
+    assert vacuumer.refused is not found.allowed
+    return bool(found.allowed)
+
+
+@pytest.fixture
+def version(raw: RawDatabase) -> int:
+    return raw.raw.info.server_version // 10_000
+
+
+def test_a_role_that_may_not_is_told_once_what_to_grant(
+    raw: RawDatabase, quiet: None, time: Time, role: Callable[..., Role], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is tried, nothing fails; both tables are due, round after round. Once it may, it does."""
+    limited = role("SELECT, INSERT, UPDATE, DELETE ON pgjobs_job, pgjobs_claim")
+    theirs = limited.connect()
+    die(raw, 1500)
+    before = [raw.value(COUNT, [table]) for table in store.VACUUMS]
+    vacuumer = Vacuumer(lambda: pytest.fail("connected"))
+    for table in vacuumer.tables:
+        table.died = 0
+    for _ in range(3):
+        vacuumer.tick(theirs)
+        assert vacuumer.running is None
+        time(LOOK_SECONDS)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
+    owner = raw.value("SELECT tableowner FROM pg_tables WHERE tablename = 'pgjobs_job'")
+    assert f"pgjobs_job is owned by {owner};" in caplog.text
     assert "GRANT MAINTAIN ON pgjobs_job, pgjobs_claim" in caplog.text
-    own = store.read_dead(raw, "pgjobs_job")
-    assert own is not None
-    assert own.allowed
+    assert [raw.value(COUNT, [table]) for table in store.VACUUMS] == before
+    assert not may_vacuum(limited, raw)
+    raw.query(f"GRANT {owner} TO {limited.name}")
+    assert may_vacuum(limited, raw)
+
+
+@pytest.mark.parametrize("grant", ["MAINTAIN ON pgjobs_job, pgjobs_claim", "pg_maintain"])
+def test_from_17_on_the_right_to_maintain_is_enough(
+    raw: RawDatabase, quiet: None, time: Time, role: Callable[..., Role], version: int, grant: str
+) -> None:
+    """On the tables, or on all there are by membership."""
+    if version < 17:
+        pytest.skip("there is no such right before PostgreSQL 17")
+    assert may_vacuum(role("SELECT, INSERT, UPDATE, DELETE ON pgjobs_job, pgjobs_claim", grant), raw)
+
+
+def test_a_membership_that_inherits_nothing_is_not_enough(
+    raw: RawDatabase, quiet: None, time: Time, role: Callable[..., Role], version: int
+) -> None:
+    """The server looks at what a role inherits: before 16 the role says whether it does, then the membership."""
+    owner = raw.value("SELECT tableowner FROM pg_tables WHERE tablename = 'pgjobs_job'")
+    if version < 16:
+        limited = role(owner)
+        raw.query(f"ALTER ROLE {limited.name} NOINHERIT")
+    else:
+        limited = role()
+        for each in (owner, "pg_maintain") if version > 16 else (owner,):
+            raw.query(f"GRANT {each} TO {limited.name} WITH INHERIT FALSE")
+    assert not may_vacuum(limited, raw)
+
+
+def test_from_17_on_an_owner_may_have_lost_the_right(
+    raw: RawDatabase, quiet: None, time: Time, role: Callable[..., Role], version: int
+) -> None:
+    """The server skips its tables as anybody's; before, an owner cannot lose it."""
+    owner = role()
+    former = raw.value("SELECT tableowner FROM pg_tables WHERE tablename = 'pgjobs_job'")
+    raw.query(f"ALTER TABLE pgjobs_job OWNER TO {owner.name}")
+    try:
+        assert may_vacuum(owner, raw)
+        raw.query(f"REVOKE ALL ON pgjobs_job FROM {owner.name}")
+        assert may_vacuum(owner, raw) is (version < 17)
+    finally:
+        raw.query(f"GRANT ALL ON pgjobs_job TO {owner.name}")
+        raw.query(f"ALTER TABLE pgjobs_job OWNER TO {former}")
+
+
+def test_the_owner_of_the_database_may(raw: RawDatabase, quiet: None, time: Time, role: Callable[..., Role]) -> None:
+    owner = role()
+    name, former = raw.query(
+        "SELECT datname, pg_get_userbyid(datdba) FROM pg_database WHERE datname = current_database()"
+    )[0]
+    raw.query(f"ALTER DATABASE {name} OWNER TO {owner.name}")
+    try:
+        assert may_vacuum(owner, raw)
+    finally:
+        raw.query(f"ALTER DATABASE {name} OWNER TO {former}")
+
+
+@pytest.mark.parametrize("why", ["locked", "lost the right"])
+def test_one_that_was_skipped_is_not_taken_for_done(
+    raw: RawDatabase,
+    other: RawDatabase,
+    quiet: None,
+    time: Time,
+    role: Callable[..., Role],
+    caplog: pytest.LogCaptureFixture,
+    why: str,
+) -> None:
+    """The server warns and says VACUUM all the same. It is due as before, and comes a minute later."""
+    owner = raw.value("SELECT tableowner FROM pg_tables WHERE tablename = 'pgjobs_job'")
+    limited = role(owner)
+    vacuumer = Vacuumer(lambda: WorkerConnection(limited.alias, "pgjobs test vacuum", statement_seconds=None))
+    vacuumer.tables = vacuumer.tables[:1]
+    vacuumer.tables[0].died = 1000
+    die(raw, 1500)
+    before = raw.value(COUNT, ["pgjobs_job"])
+
+    def connect_late() -> Session:
+        if why == "locked":
+            other.query("LOCK TABLE pgjobs_job IN SHARE UPDATE EXCLUSIVE MODE")
+        else:
+            raw.query(f"REVOKE {owner} FROM {limited.name}")
+        return connect()
+
+    connect, vacuumer.connect = vacuumer.connect, connect_late
+    with caplog.at_level(logging.INFO, "django_pgjobs"):
+        settle(vacuumer, raw)
+    other.rollback()
+    raw.query(f"GRANT {owner} TO {limited.name}")
+    assert raw.value(COUNT, ["pgjobs_job"]) == before
+    assert "VACUUM was skipped" in caplog.text
+    assert "was vacuumed" not in caplog.text
+    vacuumer.connect = connect
+    time(LOOK_SECONDS)
+    settle(vacuumer, raw)
+    assert raw.value(COUNT, ["pgjobs_job"]) == before, "not at once"
+    time(AFTER_FAILURE_SECONDS)
+    settle(vacuumer, raw)
+    assert raw.value(COUNT, ["pgjobs_job"]) == before + 1
 
 
 def test_a_server_that_refuses_is_told_and_asked_later(
