@@ -253,7 +253,9 @@ def _copy_jobs(using: str, new: Sequence[NewJobs]) -> list[int]:
     ids, now = on(using).fetch("reserve_ids", {"count": sum(map(_count, new))})[0]
     encoding = connections[using].connection.info.encoding
     rows = _binary_rows(new, iter(ids), now.replace(tzinfo=UTC), encoding)
-    with connections[using].cursor() as cursor, cursor.copy(database.statement("copy_jobs")) as copy:
+    # What a COPY raises Django leaves as it is: else the error's class would hang on how many jobs there are.
+    errors = connections[using].wrap_database_errors
+    with errors, connections[using].cursor() as cursor, cursor.copy(database.statement("copy_jobs")) as copy:
         copy.write(_COPY_BEGINS)
         while some := b"".join(islice(rows, COPY_ROWS)):
             copy.write(some)
