@@ -1,7 +1,7 @@
 """Settings of the workers that end-to-end tests start; each test says what differs by environment variables.
 
 ``PGJOBS_TEST_CONF`` is ``PGJOBS`` as JSON, ``PGJOBS_TEST_EXECUTOR_DATABASE_URL`` a database for executors alone,
-``PGJOBS_TEST_SECOND_DATABASE_URL`` one for the alias ``second``.
+``PGJOBS_TEST_SECOND_DATABASE_URL`` one for the alias ``second``, ``PGJOBS_TEST_ROLE`` a role that connections take on.
 """
 
 from __future__ import annotations
@@ -28,5 +28,7 @@ def _database(variable: str) -> dict[str, object] | None:
 
 if second := _database("PGJOBS_TEST_SECOND_DATABASE_URL"):
     DATABASES["second"] = second
+if role := os.environ.get("PGJOBS_TEST_ROLE"):
+    DATABASES["default"] = {**DATABASES["default"], "OPTIONS": {"assume_role": role}}
 if "executor" in sys.argv and (elsewhere := _database("PGJOBS_TEST_EXECUTOR_DATABASE_URL")):
     DATABASES["default"] = elsewhere

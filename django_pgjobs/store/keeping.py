@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from django_pgjobs.store.database import Database
+from django_pgjobs.store.database import Database, Transacting
 from django_pgjobs.store.ends import Released
 
 
@@ -50,12 +50,14 @@ def unpark_jobs(db: Database, fingerprints: Mapping[str, str], *, limit: int) ->
     return [Released(*row) for row in db.fetch("unpark_jobs", params)]
 
 
-def terminate_backends(db: Database, application_name: str) -> int:
+def terminate_backends(db: Transacting, application_name: str) -> int:
     """Have the server processes end that a killed executor left behind; return how many were still there.
 
-    Its connections carry its name. A process that was told ends a moment later: 0 says that all have ended.
+    Its connections carry its name. A process that was told ends a moment later: 0 says that all have ended. The server
+    knows them by the role that has logged in, and lets that one end them; not a role that it has taken on.
     """
-    return len(db.fetch("terminate_backends", {"application_name": application_name}))
+    params = {"application_name": application_name}
+    return len(db.fetch_together([("reset_role", {}), ("terminate_backends", params)])[1])
 
 
 class Identity(NamedTuple):

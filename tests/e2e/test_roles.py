@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -251,3 +253,28 @@ def test_no_documented_grant_is_one_too_many(
         register()
     grant(limited_role, [GRANTS[missing]])
     assert register() == COPY_FROM_JOBS
+
+
+@pytest.mark.parametrize("how", ["ALTER ROLE", "assume_role"])
+def test_a_worker_that_takes_on_a_role_ends_what_its_executors_leave(
+    role: Callable[..., Role], grant: Callable[..., None], worker: Workers, stage: Stage, raw: RawDatabase, how: str
+) -> None:
+    """The server knows connections by who has logged in; who that one has become may not end them."""
+    owner, login = role(), role()
+    grant(owner, GRANTS)
+    raw.query(f"GRANT {owner.name} TO {login.name}")
+    raw.query(f"ALTER ROLE {login.name} NOINHERIT")
+    taken = {"PGJOBS_TEST_ROLE": owner.name} if how == "assume_role" else {}
+    if not taken:
+        raw.query(f"ALTER ROLE {login.name} SET role = {owner.name}")
+    process = worker(env={"DATABASE_URL": login.url, **taken})
+    job = jobs.sleeps_in_the_database.using(max_attempts=1).register()
+    left = "SELECT count(*) FROM pg_stat_activity WHERE usename = %s AND query LIKE '%%pg_sleep%%' AND state = 'active'"
+    wait_until(lambda: raw.value(left, [login.name]), 30, "it sleeps in the database")
+    for pid in process.executors():
+        os.kill(pid, signal.SIGKILL)
+    [after] = ended(job, timeout=40)
+    assert after.outcome == "abandoned"
+    assert raw.value(left, [login.name]) == 0, "before its end was written"
+    assert process.stop() == 0
+    no_trouble(process)
