@@ -82,7 +82,7 @@ def add_executor_arguments(parser: argparse.ArgumentParser) -> None:
 def check_and_run(command: BaseCommand, options: dict[str, Any]) -> None:
     """Refuse to start on check errors, with their own text; else run a worker and exit with its status."""
     _check_platform(options)
-    # Django 6.1 would ask the server of each alias for its version, and it may not be there yet: it is waited for below.
+    # Django 6.1 would ask each server for its version, and ours, which may not be there yet, is waited for below.
     command.check(display_num_errors=True, databases=[])
     speak_on_stderr(options["verbosity"])
     if options["database"] not in settings.DATABASES:
