@@ -129,7 +129,7 @@ def test_filter_open_cancel_with_a_reason_and_read_the_message(
     page.get_by_role("button", name="Cancel this job").click()
     expect(page.locator(".messagelist")).to_contain_text("Cancel: 1 changed.")
     expect(page.locator(".pgjobs-state")).to_have_text("cancelled")
-    expect(page.get_by_text("ordered twice")).to_be_visible()
+    expect(page.get_by_text("It was cancelled")).to_contain_text("ordered twice")
     picture("job-cancelled")
     rows["ready"].refresh_from_db()
     assert (rows["ready"].state, rows["ready"].cancel_reason) == ("cancelled", "ordered twice")
