@@ -14,7 +14,9 @@ from django.db.models.functions import Cast
 from django.forms.fields import InvalidJSONInput
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import path, reverse
+from django.utils import timezone
 from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
@@ -30,6 +32,8 @@ from django_pgjobs.steering import Steered
 from django_pgjobs.wording import Hidden, arguments
 
 PREVIEWED = 10
+MOST_NAMED = 10
+"""Jobs in a message."""
 
 STATUS_WORDS = {"on": _("on"), "paused": _("paused"), "missing": _("missing"), "broken": _("broken")}
 STATUS_COLOURS = {"on": "succeeded", "paused": "parked", "missing": "parked", "broken": "abandoned"}
@@ -46,6 +50,10 @@ class ArgumentsField(forms.JSONField):
             return super().to_python(value)
         except (ValueError, RecursionError):
             raise ValidationError(self.error_messages["invalid"], code="invalid", params={"value": value}) from None
+
+    def prepare_value(self, value: Any) -> Any:
+        """Show nothing for no arguments of its own."""
+        return "" if value is None else super().prepare_value(value)
 
     def bound_data(self, data: Any, initial: Any) -> Any:
         """Show again what was written, as it was."""
@@ -79,6 +87,10 @@ class OverrideForm(forms.ModelForm):  # type: ignore[type-arg]
         except ValidationError as error:
             self.add_error(None, error)
             return values
+
+    def _post_clean(self) -> None:
+        # Django would put what is asked into the entry: beside an error the page would show it as what counts.
+        pass
 
 
 class CronEntryAdmin(ReadOnlyAdmin):
@@ -181,8 +193,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
         job = Job.objects.using(entry._state.db).filter(pk=entry.last_job_id).only("state").first()
         if job is None:
             return _("%(id)d (deleted)") % {"id": entry.last_job_id}
-        url = reverse("admin:pgjobs_job_change", args=[job.pk], current_app=self.admin_site.name)
-        return format_html('<a href="{}">{}</a> {}', url, job.pk, badge(job.state))
+        return format_html("{} {}", self._link_to(job), badge(job.state))
 
     @admin.display(description=_("next fire"))
     def shown_next_fire(self, entry: CronEntry) -> Any:
@@ -194,7 +205,11 @@ class CronEntryAdmin(ReadOnlyAdmin):
     def shown_fires(self, entry: CronEntry) -> Any:
         """The next fires of its schedule, as if it were on."""
         fires = entry.next_fires(PREVIEWED)
-        return format_html("<ol>{}</ol>", format_html_join("", "<li>{}</li>", ((when(fire),) for fire in fires)))
+        if not fires:
+            return "–"
+        told = format_html_join("", "<li>{}</li>", ((when(fire),) for fire in fires))
+        zone = _("In the time zone %(zone)s.") % {"zone": timezone.get_current_timezone_name()}
+        return format_html('<ol>{}</ol><span class="pgjobs-below">{}</span>', told, zone)
 
     @admin.display(description=_("arguments"))
     def shown_arguments(self, entry: Any) -> Any:
@@ -235,7 +250,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
         self._steer(request, entries, "run_now")
 
     def _steer(self, request: HttpRequest, entries: Any, verb: str, **words: Any) -> None:
-        done = 0
+        done, made = 0, []
         for entry in entries:
             try:
                 changed = getattr(entry, verb)(by=request.user, **words)
@@ -243,12 +258,27 @@ class CronEntryAdmin(ReadOnlyAdmin):
                 self.message_user(request, str(error), messages.ERROR)
             else:
                 done += 1
+                made += [changed] if isinstance(changed, Job) else []
                 if isinstance(changed, Steered) and changed.skipped:
                     self.message_user(request, message_of(ACTIONS["cancel"], changed)[1], messages.WARNING)
                 self.log_change(request, entry, str(capfirst(str(BUTTONS[verb]))))
         if done:
-            said = ngettext("%(verb)s: %(count)d entry.", "%(verb)s: %(count)d entries.", done)
-            self.message_user(request, said % {"verb": capfirst(str(BUTTONS[verb])), "count": done}, messages.SUCCESS)
+            text = ngettext("%(verb)s: %(count)d entry.", "%(verb)s: %(count)d entries.", done)
+            said = text % {"verb": capfirst(str(BUTTONS[verb])), "count": done}
+            said = format_html("{} {}", said, self._named(request, made)) if made else said
+            self.message_user(request, said, messages.SUCCESS)
+
+    def _named(self, request: HttpRequest, made: list[Job]) -> SafeString:
+        """Name the jobs that were made; only who may look at them is sent there."""
+        shown = request.user.has_perm("pgjobs.view_job")
+        names = [self._link_to(job) if shown else job.pk for job in made[:MOST_NAMED]]
+        more = "…" if len(made) > MOST_NAMED else "."
+        head = ngettext("Its job:", "Their jobs:", len(made))
+        return format_html("{} {}{}", head, format_html_join(", ", "{}", ((name,) for name in names)), more)
+
+    def _link_to(self, job: Job) -> SafeString:
+        url = reverse("admin:pgjobs_job_change", args=[job.pk], current_app=self.admin_site.name)
+        return format_html('<a href="{}">{}</a>', url, job.pk)
 
     def get_urls(self) -> list[Any]:
         """Add the address that the buttons of an entry's page post to."""

@@ -61,13 +61,15 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
     """What to pause, why, and until when. Pausing again replaces the words of the pause before."""
 
     reason = forms.CharField(
-        label=_("reason"), required=False, max_length=pausing.REASON_CHARS, widget=AdminTextInputWidget
+        label=capfirst(_("reason")), required=False, max_length=pausing.REASON_CHARS, widget=AdminTextInputWidget
     )
     name = forms.CharField(
-        label=_("name"), help_text=_("Of the queue, or of the job's definition."), widget=AdminTextInputWidget
+        label=capfirst(_("name")),
+        help_text=_("Of the queue, or of the job's definition."),
+        widget=AdminTextInputWidget,
     )
     until = forms.SplitDateTimeField(
-        label=_("until"),
+        label=capfirst(_("until")),
         required=False,
         widget=AdminSplitDateTime,
         help_text=_("When it goes on by itself; empty: when somebody resumes it."),
@@ -120,8 +122,10 @@ class QueueStateAdmin(ReadOnlyAdmin):
 
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
         """Pause; what the database's clock refuses is said."""
+        # Whichever button is pressed, the list comes next.
+        one_button = {"show_save_and_add_another": False, "show_save_and_continue": False}
         try:
-            page: HttpResponse = super().add_view(request, form_url, extra_context)
+            page: HttpResponse = super().add_view(request, form_url, {**one_button, **(extra_context or {})})
         except InvalidJob as error:
             self.message_user(request, str(error), messages.ERROR)
             return HttpResponseRedirect(request.get_full_path())

@@ -543,7 +543,34 @@ def test_one_that_cannot_run_keeps_no_other_from_it(root: Client) -> None:
     store.declare_cron(store.on("default"), good, overwrite=True, fresh_seconds=0)
     answer = root.post(LIST, {"action": "run_now", "_selected_action": [NAME, "other"]})
     refused, done = map(str, get_messages(answer.wsgi_request))
-    assert ("its job cannot be inserted" in refused, done) == (True, "Run now: 1 entry.")
+    assert ("its job cannot be inserted" in refused, "Run now: 1 entry. Its job: " in done) == (True, True)
+
+
+def test_running_now_names_the_job_and_sends_only_those_there_who_may_look(root: Client) -> None:
+    answer = root.post(steer("run_now"))
+    first = Job.objects.get()
+    link = f'<a href="/admin/pgjobs/job/{first.pk}/change/">{first.pk}</a>'
+    assert [str(told) for told in get_messages(answer.wsgi_request)] == [f"Run now: 1 entry. Its job: {link}."]
+    answer = client_with("view_cronentry", "run_cronentry").post(steer("run_now"))
+    second = Job.objects.latest("pk")
+    assert [str(told) for told in get_messages(answer.wsgi_request)] == [f"Run now: 1 entry. Its job: {second.pk}."]
+
+
+def test_running_many_now_names_some_of_the_jobs(root: Client) -> None:
+    [declared] = registry.crons()
+    names = [f"entry {n:02}" for n in range(11)]
+    for name in names:
+        one = declared.declared()._replace(name=name)
+        store.declare_cron(store.on("default"), one, overwrite=True, fresh_seconds=0)
+    answer = root.post(LIST, {"action": "run_now", "_selected_action": names})
+    [done] = map(str, get_messages(answer.wsgi_request))
+    assert (done.startswith("Run now: 11 entries. Their jobs: <a "), done.count("<a "), done[-1]) == (True, 10, "…")
+
+
+def test_a_refused_override_is_not_shown_as_what_counts(root: Client) -> None:
+    text = html(root.post(PAGE, {"expression": "*/5 * * * *", "zone": "Mars/Olympus", "payload": ""}))
+    assert ("<code>0 3 * * *</code> Europe/Paris" in text, text.count("<li><time datetime=")) == (True, 10)
+    assert 'value="*/5 * * * *"' in text, "to be corrected where it was written"
 
 
 def test_actions_of_the_list_are_for_those_who_may() -> None:
