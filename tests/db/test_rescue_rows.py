@@ -303,7 +303,9 @@ def test_a_rescue_is_one_statement_of_which_nothing_is_seen_by_halves(raw: RawDa
     expire(raw)
     assert len(look(other)) == 300
     assert (Attempt.objects.count(), Claim.objects.count(), job(ids[0]).state) == (0, 2, "running")
+    gone = f"SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {other.raw.info.backend_pid})"
     other.raw.close()
+    wait_until(lambda: raw.value(gone), 10, "its server process has let go of the rows")
     assert sorted(found.id for found in look(raw)) == ids
     assert (Attempt.objects.count(), Claim.objects.count()) == (300, 0)
 
