@@ -333,13 +333,16 @@ def test_many_that_look_at_once_take_disjoint_jobs_and_wait_for_nobody(
 
 
 class Old(RawDatabase):
-    """A connection that has been up for long; it counts its statements by name."""
+    """A connection that has been up for long, to a server that has been; it counts its statements by name."""
 
     connected_at = -1e9
 
     def __init__(self, raw: Any) -> None:
         super().__init__(raw)
         self.looks: list[int] = []
+        period = get_conf().renew_seconds
+        up = f"SELECT statement_timestamp() > pg_postmaster_start_time() + make_interval(secs => {period})"
+        wait_until(lambda: self.value(up), period + 5, "the server is no longer one that has just come up")
 
     def fetch(self, name: str, params: store.Params) -> store.Rows:
         rows = super().fetch(name, params)
