@@ -12,10 +12,11 @@ from django.core.management import CommandError
 from django.db.models.functions import Now
 
 from django_pgjobs import store
+from django_pgjobs.management.checking import OVERDUE_SECONDS
 from django_pgjobs.models import Heartbeat, Job, LeaderTerm, QueueState
 from django_pgjobs.testing import backdate
 from tests.db.test_shell import pgjobs, run
-from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, job, register
+from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, job, register, wait_for_age
 
 pytestmark = pytest.mark.usefixtures("committed")
 
@@ -89,6 +90,7 @@ def test_leases_that_nobody_takes_back(led: RawDatabase) -> None:
     held = claim(led)
     backdate(job(held.ids[0]), lease=45)
     assert problems() == []
+    wait_for_age(led, OVERDUE_SECONDS)
     backdate(job(held.ids[0]), lease=45)
     assert problems() == [("overdue", None)]
 

@@ -28,6 +28,7 @@ from tests.plugins.fix_db import (
     job,
     patience,
     register,
+    wait_for_age,
     wait_until,
 )
 
@@ -340,9 +341,7 @@ class Old(RawDatabase):
     def __init__(self, raw: Any) -> None:
         super().__init__(raw)
         self.looks: list[int] = []
-        period = get_conf().renew_seconds
-        up = f"SELECT statement_timestamp() > pg_postmaster_start_time() + make_interval(secs => {period})"
-        wait_until(lambda: self.value(up), period + 5, "the server is no longer one that has just come up")
+        wait_for_age(self, get_conf().renew_seconds)
 
     def fetch(self, name: str, params: store.Params) -> store.Rows:
         rows = super().fetch(name, params)

@@ -68,6 +68,12 @@ def wait_until(fact: Callable[[], object], timeout: float, what: str) -> None:
         time.sleep(0.005)
 
 
+def wait_for_age(raw: RawDatabase, seconds: float) -> None:
+    """Return when the server has been up for so long: at first nobody is told of leases that ran out meanwhile."""
+    up = "SELECT statement_timestamp() > pg_postmaster_start_time() + make_interval(secs => %s)"
+    wait_until(lambda: raw.value(up, [seconds]), seconds + 5, f"the server has been up for {seconds:g} s")
+
+
 class RawDatabase:
     """A psycopg connection as a ``store.Database``, with parameters and results as a worker has them."""
 
