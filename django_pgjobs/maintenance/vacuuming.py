@@ -58,6 +58,7 @@ class Table:
         self.share = share
         self.left = 0
         self.settled = True
+        self.skipped = False
         self.rest_until = 0.0
 
     def is_due(self, found: store.Dead) -> bool:
@@ -163,18 +164,19 @@ class Vacuumer:
     def _ended(self, running: Vacuuming) -> None:
         self.running = None
         now, table, seconds = clock.monotonic(), running.table, clock.monotonic() - running.began
-        if running.done and not running.unwanted.is_set():
-            table.settled = False
+        if running.unwanted.is_set() or running.error is not None:
+            table.rest_until = now + AFTER_FAILURE_SECONDS
+            self._tell(table, running.error)
+        elif running.done:
+            table.settled = table.skipped = False
             # A table that takes long is due again sooner than it is done: at most half of the time is spent on it.
             table.rest_until = now + seconds
             log.info("table was vacuumed table=%s seconds=%.1f", table.name, seconds)
-            return
-        table.rest_until = now + AFTER_FAILURE_SECONDS
-        if running.error is None and not running.unwanted.is_set():
-            log.info(
-                "VACUUM was skipped, the table is locked or not ours to VACUUM; tried again later table=%s", table.name
-            )
-        if running.error is not None and not isinstance(running.error, psycopg.errors.QueryCanceled):
-            log.warning(
-                "VACUUM failed, tried again later table=%s: %s", table.name, " ".join(str(running.error).split())
-            )
+        elif not table.skipped:
+            # Autovacuum may be at it, for long. Asking again costs nothing: the next look does.
+            table.skipped = True
+            log.info("VACUUM is skipped while the table is locked, tried again table=%s", table.name)
+
+    def _tell(self, table: Table, error: Exception | None) -> None:
+        if error is not None and not isinstance(error, psycopg.errors.QueryCanceled):
+            log.warning("VACUUM failed, tried again later table=%s: %s", table.name, " ".join(str(error).split()))
