@@ -1,6 +1,6 @@
 """What a registration writes, made of a call: its payload, description, keys and headers; of one or of many.
 
-Everything that can be refused is refused here, before a statement is sent.
+What is wrong with a call is refused here; no database is asked.
 """
 
 from __future__ import annotations
@@ -123,9 +123,9 @@ class Batch:
     plan: Plan | None = None
 
     def add(self, row: Row, headers: str | None, payloads: Sequence[str] = ()) -> None:
-        """Add registrations that differ from ``row`` in their payloads only; without any ``row``, still to be encoded.
+        """Add one registration for each of ``payloads``, which differ from ``row`` in nothing else.
 
-        Raises ``InvalidJob``, naming the row.
+        Given no payloads, add ``row`` alone and encode it. Raises ``InvalidJob``, naming the row.
         """
         if row.plan is not self.plan:  # most batches have one
             self._note(row)

@@ -65,7 +65,7 @@ def _ways(size: int, rounds: int) -> tuple[float, float]:
     new = [store.NewJobs(store.NewJob("benchmarks.jobs.noop", payload), [payload] * size)]
     tables.empty()
     rows = min(_seconds(lambda _: registering._insert_jobs("default", new), size) for _ in range(rounds))
-    copied = min(_seconds(lambda _: registering._copy_jobs("default", new), size) for _ in range(rounds))
+    copied = min(_seconds(lambda _: registering._copy_jobs("default", new, size), size) for _ in range(rounds))
     return size / rows, size / copied
 
 

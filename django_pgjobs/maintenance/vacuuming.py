@@ -23,6 +23,9 @@ log = logging.getLogger("django_pgjobs")
 
 LOOK_SECONDS = 5.0
 AFTER_FAILURE_SECONDS = 60.0
+AFTER_SKIP_SECONDS = 15.0
+"""Autovacuum may have the table for long, and the other table is due meanwhile."""
+
 LEAVE_SECONDS = 2.0
 
 JOBS_DIED = 300_000
@@ -65,7 +68,9 @@ class Table:
         """Whether so much has died since the last VACUUM."""
         self.left = min(self.left, found.dead) if self.settled else found.dead
         self.settled = True
-        return found.dead - self.left >= max(self.died, self.share * found.alive)
+        due = found.dead - self.left >= max(self.died, self.share * found.alive)
+        self.skipped = self.skipped and due
+        return due
 
 
 class Vacuuming(threading.Thread):
@@ -172,10 +177,11 @@ class Vacuumer:
             # A table that takes long is due again sooner than it is done: at most half of the time is spent on it.
             table.rest_until = now + seconds
             log.info("table was vacuumed table=%s seconds=%.1f", table.name, seconds)
-        elif not table.skipped:
-            # Autovacuum may be at it, for long. Asking again costs nothing: the next look does.
+        else:
+            table.rest_until = now + AFTER_SKIP_SECONDS
+            if not table.skipped:
+                log.info("VACUUM was skipped by the server, tried again and again table=%s", table.name)
             table.skipped = True
-            log.info("VACUUM is skipped while the table is locked, tried again table=%s", table.name)
 
     def _tell(self, table: Table, error: Exception | None) -> None:
         if error is not None and not isinstance(error, psycopg.errors.QueryCanceled):

@@ -157,12 +157,9 @@ def register_jobs(using: str, new: Sequence[NewJobs], *, limited: bool = False) 
     """
     if not new:
         return []
-    copied = limited or sum(map(_count, new)) >= COPY_FROM_JOBS or sum(map(_text, new)) > TEXT_AT_ONCE
-    return _copy_jobs(using, new) if copied else _insert_jobs(using, new)
-
-
-def _count(some: NewJobs) -> int:
-    return len(some.payloads)
+    count = sum([len(some.payloads) for some in new])
+    copied = limited or count >= COPY_FROM_JOBS or sum(map(_text, new)) > TEXT_AT_ONCE
+    return _copy_jobs(using, new, count) if copied else _insert_jobs(using, new)
 
 
 def _text(some: NewJobs) -> int:
@@ -248,9 +245,9 @@ def _as_json(some: NewJobs) -> list[str]:
     return [f"{begins}{payload}}}" for payload in some.payloads]
 
 
-def _copy_jobs(using: str, new: Sequence[NewJobs]) -> list[int]:
+def _copy_jobs(using: str, new: Sequence[NewJobs], count: int) -> list[int]:
     """COPY them in the binary format, which the server reads for a seventh less than the text."""
-    ids, now = on(using).fetch("reserve_ids", {"count": sum(map(_count, new))})[0]
+    ids, now = on(using).fetch("reserve_ids", {"count": count})[0]
     encoding = connections[using].connection.info.encoding
     rows = _binary_rows(new, iter(ids), now.replace(tzinfo=UTC), encoding)
     # What a COPY raises Django leaves as it is: else the error's class would hang on how many jobs there are.

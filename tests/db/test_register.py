@@ -726,7 +726,7 @@ def test_connections_of_other_aliases_are_left_alone() -> None:
 NASTY = ["", "\\N", "\\.", "a\tb\nc\rd", "back\\slash", '"', "'; --", "\\u0041", "\x07\x1b", "Ω𝄞", "\u2028", "end\\"]
 
 
-def test_the_two_ways_of_registering_many_store_the_same() -> None:
+def test_the_two_ways_of_registering_many_store_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """§2 register_many: what a text line of COPY gives a meaning is text like any other."""
     when = datetime(2031, 2, 3, 4, 5, 6, 789, tzinfo=UTC)
     new = [
@@ -741,8 +741,9 @@ def test_the_two_ways_of_registering_many_store_the_same() -> None:
     ]  # fmt: skip
     columns = "name, payload::text, queue, priority, max_attempts, timeout_seconds, headers::text, description"
     stored = []
-    for way in (registering._insert_jobs, registering._copy_jobs):
-        ids = way("default", [alike(job) for job in new])
+    for copied in (False, True):
+        monkeypatch.setattr(registering, "COPY_FROM_JOBS", 1 if copied else 1000)
+        ids = store.register_jobs("default", [alike(job) for job in new])
         assert ids == sorted(set(ids))
         with connection.cursor() as cursor:
             cursor.execute(

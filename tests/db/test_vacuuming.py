@@ -11,7 +11,14 @@ import pytest
 
 from django_pgjobs import clock, store
 from django_pgjobs.maintenance import vacuuming as room
-from django_pgjobs.maintenance.vacuuming import AFTER_FAILURE_SECONDS, LOOK_SECONDS, Session, Table, Vacuumer
+from django_pgjobs.maintenance.vacuuming import (
+    AFTER_FAILURE_SECONDS,
+    AFTER_SKIP_SECONDS,
+    LOOK_SECONDS,
+    Session,
+    Table,
+    Vacuumer,
+)
 from django_pgjobs.worker.connection import LOCK_TIMEOUT, WorkerConnection
 from tests.plugins.fix_db import RawDatabase, blocked_by, wait_until
 from tests.plugins.fix_roles import Role
@@ -52,7 +59,7 @@ def die(raw: RawDatabase, count: int) -> None:
     before = raw.value("SELECT pg_stat_get_dead_tuples('pgjobs_job'::regclass)")
     raw.query("INSERT INTO pgjobs_job (name, payload) SELECT 'dead', '{}' FROM generate_series(1, %s)", [count])
     raw.query("DELETE FROM pgjobs_job WHERE name = 'dead'")
-    raw.query("SELECT pg_stat_force_next_flush()") if raw.raw.info.server_version >= 150000 else None
+    raw.query("SELECT pg_stat_force_next_flush()")
     known = "SELECT pg_stat_get_dead_tuples('pgjobs_job'::regclass)"
     wait_until(lambda: raw.value(known) >= before + count, 20, "the statistics know")
 
@@ -317,7 +324,7 @@ def test_one_that_was_skipped_is_not_taken_for_done(
     caplog: pytest.LogCaptureFixture,
     why: str,
 ) -> None:
-    """The server warns and says VACUUM all the same. It is due as before, and comes with the next look; told once."""
+    """The server warns and says VACUUM all the same. It is due as before, and comes soon; told once."""
     owner = raw.value("SELECT tableowner FROM pg_tables WHERE tablename = 'pgjobs_job'")
     limited = role(owner)
     vacuumer = Vacuumer(lambda: WorkerConnection(limited.alias, "pgjobs test vacuum", statement_seconds=None))
@@ -337,17 +344,35 @@ def test_one_that_was_skipped_is_not_taken_for_done(
     with caplog.at_level(logging.INFO, "django_pgjobs"):
         settle(vacuumer, raw)
         raw.query(f"GRANT {owner} TO {limited.name}")
-        time(LOOK_SECONDS)
+        time(AFTER_SKIP_SECONDS)
         settle(vacuumer, raw)
     other.rollback()
     raw.query(f"GRANT {owner} TO {limited.name}")
     assert raw.value(COUNT, ["pgjobs_job"]) == before
-    assert caplog.text.count("VACUUM is skipped") == 1
+    assert caplog.text.count("VACUUM was skipped") == 1
     assert "was vacuumed" not in caplog.text
     vacuumer.connect = connect
     time(LOOK_SECONDS)
     settle(vacuumer, raw)
+    assert raw.value(COUNT, ["pgjobs_job"]) == before, "not at once"
+    time(AFTER_SKIP_SECONDS)
+    settle(vacuumer, raw)
     assert raw.value(COUNT, ["pgjobs_job"]) == before + 1
+
+
+def test_a_table_that_is_locked_keeps_no_other_from_its_vacuum(
+    raw: RawDatabase, other: RawDatabase, quiet: None, time: Time
+) -> None:
+    vacuumer = Vacuumer(session)
+    for table in vacuumer.tables:
+        table.died, table.share = 0, 0.0
+    other.query("LOCK TABLE pgjobs_job IN SHARE UPDATE EXCLUSIVE MODE")
+    before = [raw.value(COUNT, [table.name]) for table in vacuumer.tables]
+    settle(vacuumer, raw)
+    time(LOOK_SECONDS)
+    settle(vacuumer, raw)
+    other.rollback()
+    assert [raw.value(COUNT, [table.name]) for table in vacuumer.tables] == [before[0], before[1] + 1]
 
 
 def test_a_server_that_refuses_is_told_and_asked_later(
