@@ -82,7 +82,7 @@ def test_running_jobs_go_on_and_their_retry_waits(worker: Workers, stage: Stage)
     passed(1.5)
     assert (read(failing).state, read(failing).attempt, stage.count("start", "fail")) == ("ready", 1, 1)
     pausing.resume_queue("default")
-    wait_until(lambda: stage.count("start", "fail") == 2, 10, "it is tried again")
+    wait_until(lambda: stage.count("start", "fail") >= 2, 10, "it is tried again, perhaps twice by now")
     Job.objects.filter(pk=failing.pk).cancel()
     ended(failing)
 
