@@ -268,6 +268,12 @@ class Conf:
     Hours or a ``timedelta``. As long a second job of that key returns the result without being run.
     """
 
+    action_hours: float | None = _setting(2160.0, _or_none(_some_hours))
+    """How long it is kept who cancelled, retried or paused what, and why; None keeps it for ever.
+
+    Hours or a ``timedelta``; the default is 90 days. The admin shows it on the page of each job and as *Actions*.
+    """
+
     callback_seconds: float = _setting(10.0, _seconds(0.01))
     """How long ``on_abandon`` and ``on_cancel`` may run."""
 

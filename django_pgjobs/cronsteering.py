@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,6 +29,7 @@ from django_pgjobs.pausing import REASON_CHARS, Until, end_of
 from django_pgjobs.registry import registry
 from django_pgjobs.states import CancelMode
 from django_pgjobs.steering import Steered, at_read_committed, who, written_at
+from django_pgjobs.trail import Trail, coming
 
 if TYPE_CHECKING:
     from django_pgjobs.models import CronEntry, Job
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("django_pgjobs")
 
 MOST_PREVIEWED = 1000
+
+MOST_NAMED = 5
+"""How many entries the trace of an action names."""
 
 OVERRIDES = ("expression", "zone", "payload")
 
@@ -62,7 +66,8 @@ class CronEntryQuerySet(models.QuerySet["CronEntry"]):
             raise InvalidJob(f"The reason of a pause may have {REASON_CHARS} characters, none of them NUL.")
         ends: Any = instant if seconds is None else Now() + timedelta(seconds=seconds)
         chosen = self if instant is None else self.filter(GreaterThan(Value(instant), Now()))
-        changed = chosen._change(paused_at=Now(), paused_by=who(by), paused_reason=reason, paused_until=ends)
+        trail = Trail("pause", who(by), reason, kind="cron")
+        changed = chosen._change(trail, paused_at=Now(), paused_by=who(by), paused_reason=reason, paused_until=ends)
         if not changed and instant is not None and self.using(self._alias()).exists():
             raise InvalidJob(f"until={until!r} has passed already, by the database's clock.")
         return self._told("pause", by, reason, changed)
@@ -70,7 +75,13 @@ class CronEntryQuerySet(models.QuerySet["CronEntry"]):
     def resume(self, *, by: object = None) -> int:
         """Let those that are paused fire again, from their next fire on; return how many there were."""
         changed = self.paused()._change(
-            paused_at=None, paused_by="", paused_reason="", paused_until=None, in_force_since=Now(), next_fire_at=None
+            Trail("resume", who(by), kind="cron"),
+            paused_at=None,
+            paused_by="",
+            paused_reason="",
+            paused_until=None,
+            in_force_since=Now(),
+            next_fire_at=None,
         )
         return self._told("resume", by, "", changed)
 
@@ -86,9 +97,10 @@ class CronEntryQuerySet(models.QuerySet["CronEntry"]):
         names = list(self.values_list("pk", flat=True))
         self.pause(by=by, reason=reason)
         jobs: Any = Job.objects.using(self._alias())
-        steered: Steered = jobs.filter(cron_entry__in=names, finished_at__isnull=True).cancel(
-            mode=mode, by=by, reason=reason
-        )
+        with coming(asked=f"cron entry {_listed(names)}"):
+            steered: Steered = jobs.filter(cron_entry__in=names, finished_at__isnull=True).cancel(
+                mode=mode, by=by, reason=reason
+            )
         return steered
 
     async def apause(self, *, by: object = None, reason: str = "", until: Until = None) -> int:
@@ -108,10 +120,13 @@ class CronEntryQuerySet(models.QuerySet["CronEntry"]):
         _altering.alters_data = _altering.queryset_only = True
     del _altering
 
-    def _change(self, **columns: Any) -> int:
+    def _change(self, trail: Trail, **columns: Any) -> int:
         alias = self._alias()
         with at_read_committed(alias):
-            return self.using(alias).update(**columns)
+            trail.subject = _listed(self.using(alias).order_by("pk").values_list("pk", flat=True)[: MOST_NAMED + 1])
+            changed = self.using(alias).update(**columns)
+            trail.add(store.on(alias), changed)
+        return changed
 
     def _alias(self) -> str:
         own: Any = self
@@ -157,6 +172,8 @@ class SteerableCron(models.Model):
         try:
             with at_read_committed(alias):
                 found = store.run_cron(store.on(alias), self.pk, notify=get_conf().notify)
+                made = [found.job_id] if found is not None and found.job_id is not None else []
+                Trail("run now", who(by), kind="cron", subject=str(self.pk)).add(store.on(alias), len(made), made)
         except (DataError, IntegrityError) as error:
             raise InvalidJob(f"cron entry {self.pk!r}: its job cannot be inserted: {_refusal(error)}") from error
         if found is None:
@@ -182,7 +199,7 @@ class SteerableCron(models.Model):
         columns: dict[str, Any] = {**checked, "broken": "", "next_fire_at": None}
         if checked.keys() & {"expression", "zone"}:
             columns["in_force_since"] = Now()
-        self._itself()._change(**columns)
+        self._itself()._change(Trail("override", who(by), mode=", ".join(checked), kind="cron"), **columns)
         said = " ".join(f"{name}={value!r}" for name, value in checked.items() if name != "payload")
         log.info("operator's override cron=%s by=%s %s", self.pk, " ".join(who(by).split()), said)
 
@@ -227,6 +244,12 @@ class SteerableCron(models.Model):
     for _altering in (pause, resume, stop, run_now, override, apause, aresume, astop, arun_now, aoverride):
         _altering.alters_data = True
     del _altering
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The first of some names in words."""
+    first = list(names)
+    return ", ".join(first[:MOST_NAMED]) + (", …" if len(first) > MOST_NAMED else "")
 
 
 def _refusal(error: DatabaseError) -> str:

@@ -101,6 +101,16 @@ class Asked:
         return cls("" if problem else state, queue, name, text, job_id, reach, problem=problem)
 
     @property
+    def words(self) -> str:
+        """The filters as an operator would type them: *state ready, queue mail, "order 17"*; empty for none."""
+        named = {name: getattr(self, name) for name in ("state", "queue", "name", "description", "key")}
+        said = [f"{name} {value}" for name, value in named.items() if value]
+        said += [f"since {self.since:g} s"] if self.since is not None else []
+        said += [f"older than {self.older:g} s"] if self.older is not None else []
+        said += [f"id {self.job_id}"] if self.job_id is not None else []
+        return ", ".join([*said, f'"{self.text}"'] if self.text else said)
+
+    @property
     def bounded(self) -> bool:
         """Whether only a part of the jobs is looked at."""
         if self.job_id is not None or self.state == JobState.RUNNING:

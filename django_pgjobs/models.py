@@ -12,13 +12,14 @@ import uuid
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.db import models
-from django.db.models import Q, Value
+from django.db.models import F, Func, Q, Value
 from django.db.models.functions import Coalesce, Now
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.cronsteering import CronEntryQuerySet, SteerableCron
 from django_pgjobs.fields import BigIntArrayField, StateField
+from django_pgjobs.indexes import GistIndex
 from django_pgjobs.querysets import JobQuerySet, Steerable
 from django_pgjobs.states import Cause, Ending, JobState, Outcome, label
 
@@ -501,3 +502,65 @@ class Statistic(PostgresModel):
 
     def __str__(self) -> str:
         return f"statistic of {self.measured_at}"
+
+
+class Action(PostgresModel):
+    """What an operator did: one row for each cancel, retry, abandon, release, reschedule, pause and the like.
+
+    It is written in the transaction that changes the jobs; ``ActionPart`` says which jobs these were.
+    """
+
+    class Via(models.TextChoices):
+        """Where it was done."""
+
+        ADMIN = "admin", _("admin")
+        SHELL = "shell", _("shell")
+        CODE = "code", _("code")
+
+    id = models.BigAutoField(primary_key=True)
+    acted_at = models.DateTimeField(_("when"), db_default=Now())
+    verb = models.TextField(_("what"))
+    mode = models.TextField(_("how"), db_default="", help_text=_("Of a cancel its mode, of a move where to."))
+    via = models.TextField(_("where"), choices=Via.choices)
+    acted_by = models.TextField(_("who"), db_default="")
+    reason = models.TextField(_("reason"), db_default="")
+    asked = models.TextField(_("filter"), db_default="", help_text=_("What chose the jobs; empty for single ones."))
+    kind = models.TextField(_("kind"), db_default="jobs")
+    subject = models.TextField(_("of what"), db_default="", help_text=_("A queue, the name of a job, a cron entry."))
+    changed = models.IntegerField(_("changed"))
+    skipped = models.JSONField(_("skipped"), db_default=Value({}, models.JSONField()))
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_action"
+        verbose_name = _("action")
+        verbose_name_plural = _("actions")
+        default_permissions = ("view",)
+        indexes = (models.Index(name="pgjobs_action_age", fields=["acted_at"]),)
+
+    def __str__(self) -> str:
+        return f"{self.verb} #{self.pk}"
+
+
+class ActionPart(PostgresModel):
+    """The jobs that one batch of an action changed, at most a thousand."""
+
+    pk = models.CompositePrimaryKey("action_id", "part")
+    action_id = models.BigIntegerField()
+    part = models.IntegerField()
+    first_id = models.BigIntegerField()
+    last_id = models.BigIntegerField()
+    job_ids = BigIntArrayField()
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_action_part"
+        verbose_name = _("part of an action")
+        verbose_name_plural = _("parts of actions")
+        default_permissions = ("view",)
+        indexes = (
+            GistIndex(
+                Func(F("first_id"), F("last_id"), Value("[]"), function="int8range"), name="pgjobs_action_part_span"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.action_id}/{self.part}"

@@ -24,6 +24,7 @@ from django_pgjobs.conf import MOST_SECONDS, QUEUE_NAME, get_conf
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
 from django_pgjobs.registry import registry
 from django_pgjobs.steering import at_read_committed, who
+from django_pgjobs.trail import Trail
 
 if TYPE_CHECKING:
     from django_pgjobs.models import QueueState
@@ -164,6 +165,8 @@ def _pause(kind: str, names: list[str], *, by: object, reason: str, until: Until
         written = store.pause(store.on(alias), kind, names, by=who(by), reason=reason, until=instant, seconds=seconds)
         if not written:
             raise InvalidJob(f"until={until!r} has passed already, by the database's clock.")
+        trail = Trail("pause", who(by), reason, mode=_until_of(written[0]), kind=kind, subject=names[0])
+        trail.add(store.on(alias), len(written))
     first = next(pause for pause in written if pause.name == names[0])
     _told("pause", kind, names, by, reason)
     state = _model().from_db(alias, list(first._fields), list(first))
@@ -174,6 +177,7 @@ def _resume(kind: str, names: list[str], *, by: object, database: str | None) ->
     alias = database or router.db_for_write(_model())
     with at_read_committed(alias):
         resumed = store.resume(store.on(alias), kind, names)
+        Trail("resume", who(by), kind=kind, subject=names[0]).add(store.on(alias), len(resumed))
     if resumed:
         _told("resume", kind, resumed, by, "")
     return bool(resumed)
@@ -191,6 +195,10 @@ def end_of(until: Until) -> tuple[datetime | None, float | None]:
     if not 0 < seconds <= MOST_SECONDS:
         raise InvalidJob(f"until must be an instant or a time from now, up to ten years, not {until!r}.")
     return None, float(seconds)
+
+
+def _until_of(pause: store.Pause) -> str:
+    return f"until={pause.until.isoformat(timespec='seconds')}" if pause.until else ""
 
 
 def _told(verb: str, kind: str, names: Iterable[str], by: object, reason: str) -> None:

@@ -25,6 +25,7 @@ from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.registry import registry
 from django_pgjobs.states import CancelMode
 from django_pgjobs.takenkeys import LOCK_NOT_AVAILABLE, KeyedWrite
+from django_pgjobs.trail import Trail
 
 if TYPE_CHECKING:
     from django_pgjobs.models import Job
@@ -61,7 +62,8 @@ def cancel(jobs: type[Job], using: str, ids: Iterable[int], *, mode: str, by: ob
     def write(db: store.Database, held: Sequence[int]) -> list[int]:
         return store.cancel_jobs(db, held, mode=mode, by=who(by), reason=reason, with_callback=callbacks)
 
-    return _told("cancel", by, reason, _steer(jobs, using, ids, write))
+    trail = Trail("cancel", who(by), reason, mode=mode)
+    return _told(trail, _steer(jobs, using, ids, write, trail))
 
 
 def abandon(jobs: type[Job], using: str, ids: Iterable[int], *, by: object, reason: str) -> Steered:
@@ -72,7 +74,8 @@ def abandon(jobs: type[Job], using: str, ids: Iterable[int], *, by: object, reas
     def write(db: store.Database, held: Sequence[int]) -> list[int]:
         return store.abandon_jobs(db, held, reason=f"{text}: {reason}" if reason else text, with_callback=callbacks)
 
-    return _told("abandon", by, reason, _steer(jobs, using, ids, write))
+    trail = Trail("abandon", who(by), reason)
+    return _told(trail, _steer(jobs, using, ids, write, trail))
 
 
 def retry(jobs: type[Job], using: str, ids: Iterable[int], *, by: object, reason: str) -> Steered:
@@ -82,12 +85,14 @@ def retry(jobs: type[Job], using: str, ids: Iterable[int], *, by: object, reason
     def write(db: store.Database, held: Sequence[int]) -> store.Moved:
         return store.retry_jobs(db, held, attempts=attempts, default_attempts=get_conf().default_max_attempts)
 
-    return _told("retry", by, reason, _steer(jobs, using, ids, KeyedWrite(using, write)))
+    trail = Trail("retry", who(by), reason)
+    return _told(trail, _steer(jobs, using, ids, KeyedWrite(using, write), trail))
 
 
 def release(jobs: type[Job], using: str, ids: Iterable[int], *, by: object, reason: str) -> Steered:
     """Release: see ``JobQuerySet.release``."""
-    return _told("release", by, reason, _steer(jobs, using, ids, store.release_wish))
+    trail = Trail("release", who(by), reason)
+    return _told(trail, _steer(jobs, using, ids, store.release_wish, trail))
 
 
 def reschedule(
@@ -111,7 +116,15 @@ def reschedule(
             db, held, run_at=run_at, delay_seconds=seconds, queue=queue, priority=priority, limited=limited
         )
 
-    return _told("reschedule", by, reason, _steer(jobs, using, ids, KeyedWrite(using, write)))
+    trail = Trail("reschedule", who(by), reason, mode=_where_to(run_at, seconds, queue, priority))
+    return _told(trail, _steer(jobs, using, ids, KeyedWrite(using, write), trail))
+
+
+def _where_to(run_at: datetime | None, seconds: float | None, queue: str | None, priority: int | None) -> str:
+    said = [f"run_at={run_at.isoformat()}"] if run_at is not None else []
+    said += [f"delay={seconds:g}"] if seconds is not None else []
+    said += [f"queue={queue}"] if queue is not None else []
+    return " ".join([*said, f"priority={priority}"] if priority is not None else said)
 
 
 def _check_reschedule(
@@ -144,10 +157,10 @@ def who(by: object) -> str:
     return f"{meta.label}:{key} {by}" if meta is not None else str(by)
 
 
-def _told(verb: str, by: object, reason: str, steered: Steered) -> Steered:
-    """Log who did what, and why: not every action leaves that on the row."""
-    words = " ".join(f"by={who(by)}: {reason}".split())  # in one line: whoever may cancel must not write the log
-    log.info("operator's %s changed=%d skipped=%s %s", verb, steered.changed, steered.skipped, words)
+def _told(trail: Trail, steered: Steered) -> Steered:
+    """Log who did what, and why."""
+    words = " ".join(f"by={trail.by}: {trail.reason}".split())  # in one line: whoever may cancel must not write the log
+    log.info("operator's %s changed=%d skipped=%s %s", trail.verb, steered.changed, steered.skipped, words)
     return steered
 
 
@@ -155,10 +168,11 @@ def _names_with(callback: str) -> list[str]:
     return [name for name in registry.names() if getattr(registry.get(name), callback) is not None]
 
 
-def _steer(jobs: type[Job], using: str, ids: Iterable[int], write: Write) -> Steered:
+def _steer(jobs: type[Job], using: str, ids: Iterable[int], write: Write, trail: Trail) -> Steered:
     done = Steered()
     for batch in _chunks(ids):
-        done += _steer_batch(jobs, using, batch, write)
+        done += _steer_batch(jobs, using, batch, write, trail)
+    trail.skip(store.on(using), done.skipped)
     return done
 
 
@@ -167,16 +181,16 @@ def _chunks(ids: Iterable[int]) -> Iterable[list[int]]:
     return (everything[start : start + BATCH] for start in range(0, len(everything), BATCH))
 
 
-def _steer_batch(jobs: type[Job], using: str, ids: list[int], write: Write) -> Steered:
+def _steer_batch(jobs: type[Job], using: str, ids: list[int], write: Write, trail: Trail) -> Steered:
     """Write what can be locked at once, wait for the rest, report what stays locked as busy."""
-    changed, locked = _locked_write(jobs, using, ids, write, wait=False)
+    changed, locked = _locked_write(jobs, using, ids, write, trail, wait=False)
     for wait in (True, False):
         # When one row stays locked the wait for all of them fails; the last try takes those that have come free.
         left = sorted(set(ids) - set(locked))
         if not left:
             break
         try:
-            more, held = _locked_write(jobs, using, left, write, wait=wait)
+            more, held = _locked_write(jobs, using, left, write, trail, wait=wait)
         except OperationalError as error:
             if getattr(error.__cause__, "sqlstate", "") != LOCK_NOT_AVAILABLE:
                 raise
@@ -204,14 +218,16 @@ def _skipped(using: str, ids: set[int], locked: set[int], refused: Mapping[int, 
 
 
 def _locked_write(
-    jobs: type[Job], using: str, ids: list[int], write: Write, *, wait: bool
+    jobs: type[Job], using: str, ids: list[int], write: Write, trail: Trail, *, wait: bool
 ) -> tuple[list[int], list[int]]:
     """Lock the rows in id order and write them: (changed, locked). With ``wait``, a lock held too long raises."""
     rows: Any = jobs._base_manager.using(using)
     with at_read_committed(using), _lock_timeout(using):
         picked = rows.select_for_update(skip_locked=not wait, no_key=True).filter(pk__in=ids).order_by("pk")
         locked = list(picked.values_list("pk", flat=True))
-        return (write(store.on(using), locked) if locked else []), locked
+        changed = write(store.on(using), locked) if locked else []
+        trail.add(store.on(using), len(changed), changed)
+        return changed, locked
 
 
 def written_at(row: models.Model) -> str:

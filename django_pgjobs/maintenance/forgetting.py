@@ -1,4 +1,4 @@
-"""Forgetting: the leader deletes windows of keys, starts of rates and stored results whose time is over.
+"""Forgetting: the leader deletes windows of keys, starts of rates, stored results and traces of actions that are old.
 
 Oldest first, in batches, each a short transaction that waits for no lock; a turn is bounded in time. A walk remembers
 how far it has come, since what it has deleted stays in the index until a VACUUM; now and then it begins anew.
@@ -51,6 +51,7 @@ class Forgetter:
         self.windows = Walk(_delete_windows)
         self.admissions = Walk(_delete_admissions)
         self.results = Walk(_delete_results)
+        self.actions = Walk(_delete_actions)
 
     def __call__(self, db: store.Database) -> int:
         """Take a turn; return how many rows went. May be repeated, and by several at once."""
@@ -58,9 +59,10 @@ class Forgetter:
         windows = self.windows.go(db, until, self.may)
         admissions = self.admissions.go(db, until, self.may)
         results = 0 if get_conf().stored_result_hours is None else self.results.go(db, until, self.may)
-        if windows or results:
-            log.info("keys and results are forgotten windows=%d results=%d", windows, results)
-        return windows + admissions + results
+        actions = 0 if get_conf().action_hours is None else self.actions.go(db, until, self.may)
+        if windows or results or actions:
+            log.info("keys and results are forgotten windows=%d results=%d actions=%d", windows, results, actions)
+        return windows + admissions + results + actions
 
 
 def _delete_windows(db: store.Database, after: str) -> store.Forgotten:
@@ -74,3 +76,8 @@ def _delete_admissions(db: store.Database, after: str) -> store.Forgotten:
 def _delete_results(db: store.Database, after: str) -> store.Forgotten:
     seconds = (get_conf().stored_result_hours or 0.0) * 3600
     return store.delete_results(db, older_than_seconds=seconds, after=after, limit=BATCH)
+
+
+def _delete_actions(db: store.Database, after: str) -> store.Forgotten:
+    seconds = (get_conf().action_hours or 0.0) * 3600
+    return store.delete_actions(db, older_than_seconds=seconds, after=after, limit=BATCH)

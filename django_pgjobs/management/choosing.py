@@ -87,6 +87,13 @@ def is_filtered(options: dict[str, Any]) -> bool:
     return any(options[name] is not None for name in names)
 
 
+def filter_words(options: dict[str, Any]) -> str:
+    """Return the filters in words, as the trace of an action keeps them; empty when only ids were given."""
+    if not is_filtered(options):
+        return "" if options["ids"] else "all"
+    return asked_of(options).words
+
+
 def asked_of(options: dict[str, Any], *, far: bool = False) -> listing.Asked:
     """Return what the filters ask for."""
     state, text = options["state"] or "", options["description"] or ""

@@ -23,6 +23,7 @@ from django_pgjobs.models import Job
 from django_pgjobs.querysets import JobQuerySet
 from django_pgjobs.states import CancelMode, JobState
 from django_pgjobs.steering import Steered
+from django_pgjobs.trail import coming
 
 UNFINISHED = Q(finished_at__isnull=True)
 
@@ -159,7 +160,8 @@ def operate(command: BaseCommand, options: dict[str, Any]) -> None:
                 f"With --format json nothing is asked; for {count} jobs say --yes.", returncode=telling.WRONG
             )
         confirm(command, f"{verb.capitalize()} {count} jobs?")
-    done = ACTIONS[verb].perform(jobs, options)
+    with coming(asked=choosing.filter_words(options)):
+        done = ACTIONS[verb].perform(jobs, options)
     if unknown:
         done += Steered(0, {"unknown": unknown})
     if options["format"] == "json":

@@ -21,6 +21,8 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, OperationalError
 from django.utils import timezone
 
+from django_pgjobs.trail import SHELL, coming
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 SKIPPED = 1
@@ -114,12 +116,13 @@ def _json_value(value: Any) -> str:
 
 
 def facing_the_database(perform: F) -> F:
-    """Word what the database refuses in one line instead of a traceback."""
+    """Word what the database refuses in one line instead of a traceback; what it does is done in the shell."""
 
     @functools.wraps(perform)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
-            return perform(*args, **kwargs)
+            with coming(SHELL):
+                return perform(*args, **kwargs)
         except (DatabaseError, psycopg.Error) as error:
             raise CommandError(words_of(error)) from error
 

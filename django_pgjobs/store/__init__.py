@@ -7,6 +7,14 @@ never retries; whoever owns the connection does.
 
 from __future__ import annotations
 
+from django_pgjobs.store.acting import (
+    ActionOfJob,
+    close_action,
+    delete_actions,
+    extend_action,
+    list_actions,
+    record_action,
+)
 from django_pgjobs.store.admitting import (
     Admitted,
     Blocking,
@@ -165,6 +173,7 @@ __all__ = [
     "MOST_CHARS",
     "OLDEST",
     "VACUUMS",
+    "ActionOfJob",
     "Admitted",
     "Audited",
     "Author",
@@ -218,6 +227,7 @@ __all__ = [
     "cancel_jobs",
     "claim_jobs",
     "claim_one",
+    "close_action",
     "configure",
     "configuring",
     "count_due",
@@ -228,10 +238,12 @@ __all__ = [
     "count_running",
     "count_unfinished",
     "declare_cron",
+    "delete_actions",
     "delete_admissions",
     "delete_claims",
     "delete_results",
     "delete_windows",
+    "extend_action",
     "finalise_delete",
     "finalise_end",
     "finalise_retry",
@@ -245,6 +257,7 @@ __all__ = [
     "is_read_only",
     "is_waited_for",
     "let_in",
+    "list_actions",
     "list_claims",
     "list_crons",
     "list_limited",
@@ -278,6 +291,7 @@ __all__ = [
     "read_states",
     "read_statistic",
     "read_why",
+    "record_action",
     "refresh_crons",
     "register_job",
     "register_jobs",

@@ -42,6 +42,8 @@ TABLES = (
     "pgjobs_key_window",
     "pgjobs_admission",
     "pgjobs_statistic",
+    "pgjobs_action",
+    "pgjobs_action_part",
 )
 
 WORKER = UUID("00000000-0000-4000-8000-000000000001")

@@ -34,6 +34,7 @@ DEFAULTS: dict[str, Any] = {
     "vacuum": True,
     "key_pattern": ".{1,200}",
     "stored_result_hours": 720.0,
+    "action_hours": 2160.0,
     "callback_seconds": 10.0,
     "ready_seconds": 120.0,
     "executor_conn_max_age_seconds": 60.0,
@@ -126,7 +127,7 @@ def test_a_value_is_kept_in_one_form(settings: Any, key: str, given: Any, kept: 
     [
         ({"LEASE_SECOND": 1}, "unknown", 'Did you mean "LEASE_SECONDS"?'),
         ({"threads": 1}, "unknown", 'Did you mean "THREADS"?'),
-        ({"XYZZY": 1}, "unknown", "The settings are: ASYNC_SLOTS, "),
+        ({"XYZZY": 1}, "unknown", "The settings are: ACTION_HOURS, ASYNC_SLOTS, "),
         ({3: 1}, "unknown", "PGJOBS[3] is no setting"),
         (["THREADS"], "dict", "must be a dict, not list"),
         (None, "dict", "must be a dict, not NoneType"),

@@ -1,0 +1,17 @@
+"""An index that Django has in ``django.contrib.postgres`` only, which 6.1 would demand in ``INSTALLED_APPS``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+
+
+class GistIndex(models.Index):
+    """A GiST index: of ranges it finds those that hold a value."""
+
+    suffix = "gist"
+
+    def create_sql(self, model: Any, schema_editor: Any, using: str = "", **options: Any) -> Any:
+        """Return ``CREATE INDEX … USING gist``."""
+        return super().create_sql(model, schema_editor, using=f" USING {self.suffix}", **options)

@@ -1,0 +1,54 @@
+"""The traces of steering actions: written beside the change, found by the job, forgotten when they are old."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.keys import Forgotten
+
+
+def record_action(db: Database, words: Mapping[str, object], job_ids: Sequence[int]) -> int:
+    """Write an action and the jobs it changed at first; return its id. ``words`` are its columns, ``changed`` too."""
+    rows = db.fetch("record_action", {**words, "ids": sorted(job_ids)})
+    action_id: int = rows[0][0]
+    return action_id
+
+
+def extend_action(db: Database, action_id: int, changed: int, part: int, job_ids: Sequence[int]) -> None:
+    """Add the jobs that an action changed next."""
+    db.fetch("extend_action", {"id": action_id, "changed": changed, "part": part, "ids": sorted(job_ids)})
+
+
+def close_action(db: Database, action_id: int, skipped: Mapping[str, int]) -> None:
+    """Add why an action skipped jobs: reason → number."""
+    db.fetch("close_action", {"id": action_id, "skipped": json.dumps(dict(skipped))})
+
+
+class ActionOfJob(NamedTuple):
+    """What was done to a job; ``changed`` says to how many jobs at once."""
+
+    id: int
+    acted_at: datetime
+    verb: str
+    mode: str
+    via: str
+    acted_by: str
+    reason: str
+    asked: str
+    changed: int
+
+
+def list_actions(db: Database, job_id: int, *, limit: int) -> list[ActionOfJob]:
+    """Return the latest actions that changed a job, the latest first."""
+    return [ActionOfJob._make(row) for row in db.fetch("list_actions", {"id": job_id, "limit": limit})]
+
+
+def delete_actions(db: Database, *, older_than_seconds: float, after: str, limit: int) -> Forgotten:
+    """Delete actions of longer ago, at most so many, oldest first from ``after`` on."""
+    params = {"seconds": older_than_seconds, "after": after, "limit": limit}
+    count, until = db.fetch("delete_actions", params)[0]
+    return Forgotten(count, until or after)

@@ -1,0 +1,97 @@
+"""Who did what to jobs, queues and cron entries, when, how and why: one row of ``Action`` for each steering action.
+
+The row is written in the transaction that changes the jobs, so there is no change without a trace and no trace of a
+change that was rolled back. The ids of the jobs go beside it in parts of at most a thousand: the page of a job finds
+every action that changed it, however many others that action changed. An action that changed nothing leaves no row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from django_pgjobs import store
+
+CODE, SHELL, ADMIN = "code", "shell", "admin"
+
+MOST_CHARS = 1000
+"""How much of a text a row keeps."""
+
+
+@dataclass(slots=True)
+class Way:
+    """On what way actions come in: ``via`` code, shell or admin; ``asked`` is the filter that chose the jobs, in words.
+
+    ``recorded`` are the ids of the rows that were written meanwhile.
+    """
+
+    via: str = CODE
+    asked: str = ""
+    recorded: list[int] = field(default_factory=list)
+
+
+_way: ContextVar[Way | None] = ContextVar("pgjobs_way", default=None)
+
+
+@contextmanager
+def coming(via: str | None = None, asked: str | None = None) -> Iterator[Way]:
+    """Let the actions of the block say that they come this way; what is None stays as it is outside of it."""
+    outer = _way.get() or Way()
+    way = Way(outer.via if via is None else via, outer.asked if asked is None else asked, outer.recorded)
+    token = _way.set(way)
+    try:
+        yield way
+    finally:
+        _way.reset(token)
+
+
+@dataclass(slots=True)
+class Trail:
+    """One action as it goes on: the first change writes its row, each further one adds to it.
+
+    ``kind`` is what it is done to: jobs, or a queue, job name or cron entry that ``subject`` names. ``mode`` is the
+    mode of a cancel, or where to jobs are moved.
+    """
+
+    verb: str
+    by: str = ""
+    reason: str = ""
+    mode: str = ""
+    kind: str = "jobs"
+    subject: str = ""
+    action_id: int | None = None
+    parts: int = 0
+
+    def add(self, db: store.Database, changed: int, job_ids: Sequence[int] = ()) -> None:
+        """Write down that this many were changed, within the caller's transaction."""
+        if not changed:
+            return
+        if self.action_id is None:
+            way = _way.get() or Way()
+            self.action_id = store.record_action(db, {**self._words(way), "changed": changed}, job_ids)
+            way.recorded.append(self.action_id)
+        else:
+            store.extend_action(db, self.action_id, changed, self.parts, job_ids)
+        self.parts += 1
+
+    def skip(self, db: store.Database, skipped: Mapping[str, int]) -> None:
+        """Add why jobs were skipped; nothing if no job was changed."""
+        if skipped and self.action_id is not None:
+            store.close_action(db, self.action_id, skipped)
+
+    def _words(self, way: Way) -> dict[str, Any]:
+        words = {"by": self.by, "reason": self.reason, "mode": self.mode, "subject": self.subject, "asked": way.asked}
+        return {
+            "verb": self.verb,
+            "kind": self.kind,
+            "via": way.via,
+            **{name: _storable(text) for name, text in words.items()},
+        }
+
+
+def _storable(text: str) -> str:
+    """A text that a column takes, whatever it says: the trace of an action must not be what makes it fail."""
+    return text[:MOST_CHARS].replace("\0", "\ufffd").encode("utf-8", "replace").decode()
