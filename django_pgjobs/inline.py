@@ -82,6 +82,8 @@ class InlineWorker:
                     break
             except TROUBLE as error:
                 log.warning("database trouble, will try again: %s", " ".join(str(error).split()))
+                if db is not None:
+                    db.close()
                 db = None
                 self.stopped.wait(1.0)
         self._take_leave(db)
@@ -95,6 +97,7 @@ class InlineWorker:
             with contextlib.suppress(*TROUBLE):
                 for duty in self.duties:
                     duty.leave(db)
+            db.close()
 
     def _work(self, db: WorkerConnection) -> bool:
         """Perform one job, or rest; return whether to go on."""

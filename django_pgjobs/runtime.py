@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -76,6 +77,7 @@ class WorkerOptions:
     executor_max_megabytes: int | None = None
     max_jobs: int | None = None
     until_idle: bool = False
+    environment: Mapping[str, str] | None = None
 
 
 @dataclass(slots=True)
@@ -181,7 +183,8 @@ def run(options: WorkerOptions) -> int:
         found = wait_for_database(worker, stopped)
         if found is not None:
             _say_budget(worker, found)
-            status = _serve(worker, found, stopped)
+            with _tuned_interpreter():
+                status = _serve(worker, found, stopped)
     if listening.is_stuck:
         # Nobody reads stderr. The interpreter would flush it before it ends, and hang.
         os._exit(status)
@@ -221,14 +224,26 @@ def _say_budget(worker: Worker, found: store.Identity) -> None:
         log.warning("the worker may need %d connections, the server allows %d", total, found.max_connections)
 
 
-def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> int:
-    declared = declared_crons(worker)
+@contextlib.contextmanager
+def _tuned_interpreter() -> Iterator[None]:
+    """Tune this process for a supervisor; afterwards all is as before, for ``call_command`` returns to its caller."""
+    switch_seconds, thresholds = sys.getswitchinterval(), gc.get_threshold()
     # A busy thread would hold the interpreter for 5 ms at a time; a renewal must not wait behind a flush.
     sys.setswitchinterval(SWITCH_SECONDS)
     # What was imported stays, and a held job is in no circle: looking through all of it would cost a sixth of the time.
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE_OBJECTS, 10, 10)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+        sys.setswitchinterval(switch_seconds)
+
+
+def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> int:
+    declared = declared_crons(worker)
     inbox, table = Inbox(), Table()
     acker = Acker(lambda: worker.connect("ack"), inbox, worker.author)
     # A claim may pass much that is dead, and nothing but claims waits for it; its lease counts from its beginning.
@@ -278,6 +293,7 @@ def _recipe(worker: Worker) -> Recipe:
         database=worker.options.database,
         name=worker.author.name,
         worker=worker.author.worker,
+        environment=worker.options.environment,
     )
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import threading
+from dataclasses import replace
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DEFAULT_DB_ALIAS
+from django.db import DEFAULT_DB_ALIAS, connections
 
 from django_pgjobs import inline, reloading, runtime
 from django_pgjobs.conf import QUEUE_NAME, get_conf
 from django_pgjobs.worker import executor
 from django_pgjobs.worker.children import entry_point
+from django_pgjobs.worker.handover import handing_over, take_over
 from django_pgjobs.worker.logs import speak_on_stderr
 
 
@@ -84,18 +87,32 @@ def check_and_run(command: BaseCommand, options: dict[str, Any]) -> None:
     _check_platform(options)
     # Django 6.1 would ask each server for its version, and ours, which may not be there yet, is waited for below.
     command.check(display_num_errors=True, databases=[])
-    speak_on_stderr(options["verbosity"])
     if options["database"] not in settings.DATABASES:
         raise CommandError(f"There is no database alias {options['database']!r}.")
+    _check_caller(options["database"])
+    be_silent = speak_on_stderr(options["verbosity"])
     if options["queues"] and options["exclude_queues"]:
         raise CommandError("--queues and --exclude-queues cannot go together.")
     if reloading.wanted(options["reload"], options):
         sys.exit(reloading.run_with_restarts())
     reloading.follow_parent()
-    worker = _worker_options(command, options)
-    status = inline.run(worker) if options["inline"] else runtime.run(worker)
+    try:
+        status = _run(command, options)
+    finally:
+        be_silent()
     if status:
         sys.exit(status)
+
+
+def _run(command: BaseCommand, options: dict[str, Any]) -> int:
+    """Run a worker; one that a program starts leaves this process as it was, and knows what a test runner changed."""
+    worker = _worker_options(command, options)
+    if options["inline"]:
+        return inline.run(worker)
+    if getattr(command, "_called_from_command_line", False):
+        return runtime.run(worker)
+    with handing_over() as environment:
+        return runtime.run(replace(worker, environment=environment))
 
 
 def _check_platform(options: dict[str, Any]) -> None:
@@ -103,6 +120,18 @@ def _check_platform(options: dict[str, Any]) -> None:
         raise CommandError("Workers need a POSIX system (Linux, macOS). Here, use --inline.")
     if not options["inline"] and settings.SETTINGS_MODULE is None:
         raise CommandError("Executors need a settings module they can import; with settings.configure() use --inline.")
+
+
+def _check_caller(database: str) -> None:
+    """Refuse to run within a program, a test for one, whose jobs no worker could see, or whose signals it could not take."""
+    if connections[database].in_atomic_block:
+        raise CommandError(
+            f"A transaction is open on database {database!r}, and a worker sees only what is committed. In tests use "
+            "TransactionTestCase, or @pytest.mark.django_db(transaction=True); in a TestCase let "
+            "django_pgjobs.testing.run_jobs() run the jobs."
+        )
+    if threading.current_thread() is not threading.main_thread():
+        raise CommandError("A worker runs in the main thread of its process, which alone can take signals.")
 
 
 def _worker_options(command: BaseCommand, options: dict[str, Any]) -> runtime.WorkerOptions:
@@ -130,6 +159,7 @@ def _worker_options(command: BaseCommand, options: dict[str, Any]) -> runtime.Wo
 def run_executor(command: BaseCommand, options: dict[str, Any]) -> None:
     """Run an executor: never returns."""
     speak_on_stderr(options["verbosity"])
+    take_over()
     executor.main(
         channel_fd=options["channel"],
         board_fd=options["board"],

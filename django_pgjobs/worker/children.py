@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -50,6 +50,8 @@ class Recipe:
     database: str
     name: str
     worker: UUID
+    environment: Mapping[str, str] | None = None
+    """Variables that executors get besides the worker's own."""
 
 
 @dataclass(slots=True, eq=False)
@@ -232,7 +234,11 @@ def spawn(recipe: Recipe, number: int) -> Child:
     ]
     try:
         process = subprocess.Popen(
-            arguments, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(), board.fd), process_group=0
+            arguments,
+            stdin=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(), board.fd),
+            process_group=0,
+            env=None if recipe.environment is None else {**os.environ, **recipe.environment},
         )
     except OSError:
         ours.close()

@@ -8,7 +8,7 @@ import logging.handlers
 import queue
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 LIMIT = 10_000
@@ -81,18 +81,28 @@ def _reached(logger: logging.Logger) -> list[logging.Handler]:
     return found
 
 
-def speak_on_stderr(verbosity: int) -> None:
-    """Where the project has no handler for this package, log to stderr: INFO, per-job lines from ``-v 2`` on."""
-    logger = logging.getLogger("django_pgjobs")
+def speak_on_stderr(verbosity: int) -> Callable[[], None]:
+    """Where the project has no handler for this package, log to stderr: INFO, per-job lines from ``-v 2`` on.
+
+    Returns what undoes it, for a program that goes on after its worker.
+    """
+    logger, jobs = logging.getLogger("django_pgjobs"), logging.getLogger("django_pgjobs.jobs")
     if _configured(logger):
-        return
+        return lambda: None
+    levels = logger.level, jobs.level
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(FORMAT))
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG if verbosity >= 3 else logging.INFO if verbosity >= 1 else logging.WARNING)
-    jobs = logging.getLogger("django_pgjobs.jobs")
     if jobs.level == logging.NOTSET:
         jobs.setLevel(logging.INFO if verbosity >= 2 else logging.WARNING)
+
+    def be_silent() -> None:
+        logger.removeHandler(handler)
+        logger.setLevel(levels[0])
+        jobs.setLevel(levels[1])
+
+    return be_silent
 
 
 def _configured(logger: logging.Logger) -> bool:
