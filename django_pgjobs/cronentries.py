@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from django.utils import timezone
 
 from django_pgjobs import cron, store
 from django_pgjobs.exceptions import InvalidJob
@@ -93,6 +95,17 @@ class Cron:
         """The alias its job names, None where the router decides."""
         alias: str | None = None if self.call is None else self.call.options.get("database")
         return alias
+
+    def next_fires(self, count: int = 5, *, after: datetime | None = None) -> list[datetime]:
+        """Return the next ``count`` fires of this declaration, in UTC; for tests and for reading, asks no database.
+
+        ``after``: an aware instant, by default now. What an operator has overridden or paused is in the entry's row:
+        ``CronEntry.next_fires`` reads that. Raises ``ValueError`` for a naive instant.
+        """
+        if after is not None and timezone.is_naive(after):
+            raise ValueError(f"next_fires() takes an aware datetime, not {after!r}: give it a time zone")
+        schedule = cron.schedule_of(self.expression, self.zone or settings.TIME_ZONE)
+        return schedule.next_fires(after or datetime.now(UTC), count)
 
     def declared(self) -> store.DeclaredCron:
         """Return what the entry's row shall say. Raises ``InvalidJob`` where settings or arguments forbid it."""

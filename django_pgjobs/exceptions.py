@@ -13,10 +13,12 @@
     ├── JobDoesNotExist
     ├── JobNotCommitted       waiting for a job whose registration is not committed yet
     ├── JobNotFinished        waiting took longer than asked
+    ├── JobFailed             the value of a job that was abandoned or cancelled was asked for
     ├── UnstorableResult      the return value cannot be stored as JSON
     └── AttemptFailed         causes recorded for an attempt that no exception explains
         ├── AttemptsExhausted
         └── ExecutorDied
+    RemoteTraceback           the cause of a JobFailed: what another process raised, as text
     JobControl                Snooze, Cancel, Abandon: not errors, not under PgJobsError
     JobInterrupted            raised in a running job to stop it; a BaseException, not for ``except Exception``
     ├── DeadlinePassed
@@ -103,6 +105,38 @@ class JobNotCommitted(PgJobsError):
 
 class JobNotFinished(PgJobsError, TimeoutError):
     """The job did not finish within the time given."""
+
+
+class JobFailed(PgJobsError):
+    """The job was abandoned or cancelled, so it has no value.
+
+    ``job_id``; ``outcome``, ``abandoned`` or ``cancelled``; ``kind``, the qualified name of the last attempt's
+    exception, empty where there was none; ``error``, what the job keeps of it, or who cancelled it and why. Its
+    ``__cause__`` shows the traceback of that attempt.
+    """
+
+    def __init__(
+        self, message: str | None = None, *, job_id: int | None = None, outcome: str = "", kind: str = "", error: str = ""
+    ) -> None:
+        self.job_id = job_id
+        self.outcome = outcome
+        self.kind = kind
+        self.error = error
+        super().__init__(message or self._words())
+
+    def _words(self) -> str:
+        return f"Job {self.job_id} was {self.outcome}" + (f": {self.error}" if self.error else ".")
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an attempt that failed in another process, as text; the cause of a ``JobFailed``."""
+
+    def __init__(self, traceback: str) -> None:
+        self.traceback = traceback
+        super().__init__(traceback)
+
+    def __str__(self) -> str:
+        return f"\n{self.traceback}"
 
 
 class UnstorableResult(PgJobsError):

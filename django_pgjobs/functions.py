@@ -23,14 +23,20 @@ def location_of(func: object) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(func)
 
 
-def check_function(func: object) -> None:
-    """Refuse what a worker, another process, could not import by name or not run as a job."""
+def check_function(func: object, *, local: bool = False) -> None:
+    """Refuse what a worker, another process, could not import by name or not run as a job.
+
+    ``local``: no worker is to find it, so it may be a function inside of a function.
+    """
     if not inspect.isfunction(func):
         raise InvalidOption(f"a job is a function, not {func!r}; options go in keywords: @job(queue=…)")
     if func.__name__ == "<lambda>":
         raise InvalidOption("a lambda has no name by which a worker could find it")
-    if "<locals>" in func.__qualname__:
-        raise InvalidOption("a function inside of a function cannot be found by a worker; move it to module level")
+    if "<locals>" in func.__qualname__ and not local:
+        raise InvalidOption(
+            "a function inside of a function cannot be found by a worker; move it to module level, or in a test "
+            "declare it within isolated_registry()"
+        )
     if func.__module__ == "__main__":
         raise InvalidOption("__main__ is another module in a worker; move the function to a module to import")
     wrapped = inspect.unwrap(func)

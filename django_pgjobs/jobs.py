@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Unpack, cast, overload
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -28,12 +29,27 @@ from django_pgjobs.policy import JobPolicy
 from django_pgjobs.registration import register_all, register_one
 from django_pgjobs.registry import registry
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 if TYPE_CHECKING:
     from django_pgjobs.context import JobContext
     from django_pgjobs.models import Job
 
-P = ParamSpec("P")
-R = TypeVar("R")
+    V = TypeVar("V")
+
+    class JobOf(Job, Generic[R]):
+        """A ``Job`` whose function returns ``R``; for type checkers only, at run time it is a ``Job``."""
+
+        @overload
+        def value(self: JobOf[Coroutine[Any, Any, V]], timeout: float | timedelta | None = None) -> V: ...
+        @overload
+        def value(self, timeout: float | timedelta | None = None) -> R: ...
+        @overload
+        async def avalue(self: JobOf[Coroutine[Any, Any, V]], timeout: float | timedelta | None = None) -> V: ...
+        @overload
+        async def avalue(self, timeout: float | timedelta | None = None) -> R: ...
+
 Callback = TypeVar("Callback", bound="Awaitable[None] | None")
 """What a callback returns."""
 Kept = TypeVar("Kept", bound=Callable[..., Any])
@@ -102,7 +118,7 @@ class JobDefinition(JobPolicy, Generic[P, R]):
 
     # Registering
 
-    def register(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    def register(self, *args: P.args, **kwargs: P.kwargs) -> JobOf[R]:
         """Store a job with these arguments, as part of the caller's transaction, and return it.
 
         Where its key is taken, return the job that has it. Raises ``TypeError`` for arguments the function would not
@@ -110,9 +126,9 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         stored then and an open transaction stays usable.
         """
         self.fits(*args, **kwargs)
-        return register_one(Row(self, self.plan, args, kwargs))
+        return cast("JobOf[R]", register_one(Row(self, self.plan, args, kwargs)))
 
-    async def aregister(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    async def aregister(self, *args: P.args, **kwargs: P.kwargs) -> JobOf[R]:
         """``register`` for async callers."""
         return await sync_to_async(self.register)(*args, **kwargs)
 
@@ -169,12 +185,12 @@ class BoundOptions(Generic[P, R]):
         """Return the same with further options, which win."""
         return BoundOptions(self.definition, _checked(self.definition, self.options, options))
 
-    def register(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    def register(self, *args: P.args, **kwargs: P.kwargs) -> JobOf[R]:
         """Store a job with these arguments and options; see ``JobDefinition.register``."""
         self.definition.fits(*args, **kwargs)
-        return register_one(Row(self.definition, self._plan(), args, kwargs))
+        return cast("JobOf[R]", register_one(Row(self.definition, self._plan(), args, kwargs)))
 
-    async def aregister(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    async def aregister(self, *args: P.args, **kwargs: P.kwargs) -> JobOf[R]:
         """``register`` for async callers."""
         return await sync_to_async(self.register)(*args, **kwargs)
 
@@ -276,7 +292,7 @@ def job(func: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 def _define(func: Callable[..., Any], options: Mapping[str, Any]) -> JobDefinition[..., Any]:
     try:
-        check_function(func)
+        check_function(func, local=registry.is_isolated)
         declared = checks.checked_job_options(options)
         entries = declared.pop("cron", ())
         kind = ContextJobDefinition[..., Any] if declared.get("takes_context") else JobDefinition[..., Any]

@@ -228,4 +228,19 @@ class Steerable(models.Model):
     @_alters
     async def await_end(self, timeout: float | timedelta | None = None) -> Job:
         """Wait, from asynchronous code."""
-        return await sync_to_async(waiting.wait_in_thread, thread_sensitive=False)(cast("Job", self), timeout)
+        return await sync_to_async(waiting.in_thread, thread_sensitive=False)(waiting.wait, cast("Job", self), timeout)
+
+    @_alters
+    def value(self, timeout: float | timedelta | None = None) -> Any:
+        """Block until this job has ended and return what its function returned, as the value it was.
+
+        ``timeout``: seconds; None waits for ever. None where the definition says ``store_result=False``. Raises
+        ``JobFailed`` for a job that was abandoned or cancelled, its cause the traceback of the last attempt;
+        ``JobNotFinished``, ``JobNotCommitted`` and ``JobDoesNotExist`` as ``wait``. May be repeated.
+        """
+        return waiting.value(cast("Job", self), timeout)
+
+    @_alters
+    async def avalue(self, timeout: float | timedelta | None = None) -> Any:
+        """Return the value, for async callers."""
+        return await sync_to_async(waiting.in_thread, thread_sensitive=False)(waiting.value, cast("Job", self), timeout)

@@ -27,6 +27,8 @@ class Registry:
         self._lock = threading.Lock()
         self._by_name: dict[str, JobDefinition[..., Any]] = {}
         self._crons: dict[str, Cron] = {}
+        self.is_isolated = False
+        """Whether a test declares jobs for itself alone, which no worker needs to find."""
 
     def add(self, definition: JobDefinition[..., Any]) -> None:
         """Make ``definition`` known by its name and aliases.
@@ -94,12 +96,13 @@ class Registry:
     def isolated(self) -> Iterator[None]:
         """For tests: within the block nothing is known but what is declared in it; afterwards all is as before."""
         with self._lock:
-            before, self._by_name, self._crons = (self._by_name, self._crons), {}, {}
+            before = self._by_name, self._crons, self.is_isolated
+            self._by_name, self._crons, self.is_isolated = {}, {}, True
         try:
             yield
         finally:
             with self._lock:
-                self._by_name, self._crons = before
+                self._by_name, self._crons, self.is_isolated = before
 
 
 def _same_function(one: JobDefinition[..., Any], other: JobDefinition[..., Any]) -> bool:

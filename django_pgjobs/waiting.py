@@ -8,15 +8,25 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.db import DatabaseError, connections
 
 from django_pgjobs import gates, store
 from django_pgjobs.conf import get_conf
-from django_pgjobs.exceptions import InvalidJob, JobDoesNotExist, JobNotCommitted, JobNotFinished
+from django_pgjobs.exceptions import (
+    InvalidJob,
+    JobDoesNotExist,
+    JobFailed,
+    JobNotCommitted,
+    JobNotFinished,
+    RemoteTraceback,
+)
+from django_pgjobs.payload import revive
 from django_pgjobs.registry import registry
+from django_pgjobs.states import Outcome
 from django_pgjobs.steering import written_at
 
 if TYPE_CHECKING:
@@ -36,10 +46,34 @@ def wait(job: Job, timeout: float | timedelta | None) -> Job:
     return refreshed
 
 
-def wait_in_thread(job: Job, timeout: float | timedelta | None) -> Job:
+def value(job: Job, timeout: float | timedelta | None) -> Any:
+    """Block until ``job`` has ended and return what it returned; see ``Job.value``."""
+    ended = wait(job, timeout)
+    if ended.outcome == Outcome.SUCCEEDED:
+        return revive(ended.result)
+    raise _failure(ended)
+
+
+def _failure(job: Job) -> JobFailed:
+    last = job.attempts.using(job._state.db).order_by("id").last()
+    error = job.error
+    if job.outcome == Outcome.CANCELLED and (job.cancel_by or job.cancel_reason):
+        error = ": ".join(part for part in (f"by {job.cancel_by}" if job.cancel_by else "", job.cancel_reason) if part)
+    failed = JobFailed(
+        job_id=job.pk, outcome=str(job.outcome), kind="" if last is None else last.exception, error=error
+    )
+    if last is not None and last.traceback:
+        failed.__cause__ = RemoteTraceback(last.traceback)
+    return failed
+
+
+T = TypeVar("T")
+
+
+def in_thread(asked: Callable[[Job, float | timedelta | None], T], job: Job, timeout: float | timedelta | None) -> T:
     """Wait in a thread that nobody else cleans up after: its connections are closed at the end."""
     try:
-        return wait(job, timeout)
+        return asked(job, timeout)
     finally:
         connections.close_all()
 

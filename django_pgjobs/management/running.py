@@ -90,12 +90,13 @@ def check_and_run(command: BaseCommand, options: dict[str, Any]) -> None:
     if options["database"] not in settings.DATABASES:
         raise CommandError(f"There is no database alias {options['database']!r}.")
     _check_caller(options["database"])
-    be_silent = speak_on_stderr(options["verbosity"])
     if options["queues"] and options["exclude_queues"]:
         raise CommandError("--queues and --exclude-queues cannot go together.")
     if reloading.wanted(options["reload"], options):
+        speak_on_stderr(options["verbosity"])
         sys.exit(reloading.run_with_restarts())
     reloading.follow_parent()
+    be_silent = speak_on_stderr(options["verbosity"])
     try:
         status = _run(command, options)
     finally:

@@ -26,16 +26,19 @@ from contextlib import AbstractContextManager
 
 from django_pgjobs import buckets, localpool
 from django_pgjobs.registry import registry
+from django_pgjobs.testing.contexts import FakeContext, context
 from django_pgjobs.testing.moving import backdate
 from django_pgjobs.testing.registered import assert_not_registered, assert_registered
 from django_pgjobs.testing.running import Ran, arun_jobs, run_job, run_jobs
 
 __all__ = [
+    "FakeContext",
     "Ran",
     "arun_jobs",
     "assert_not_registered",
     "assert_registered",
     "backdate",
+    "context",
     "isolated_registry",
     "reset_rate_limits",
     "run_job",
@@ -45,7 +48,10 @@ __all__ = [
 
 
 def isolated_registry() -> AbstractContextManager[None]:
-    """Within this block no job is known but those declared in it; afterwards all is as before."""
+    """Within this block no job is known but those declared in it, functions of the test included.
+
+    Afterwards all is as before. ``run_jobs`` runs them; a worker, another process, cannot find them.
+    """
     return registry.isolated()
 
 

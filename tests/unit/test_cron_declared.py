@@ -184,3 +184,18 @@ def test_an_entry_shows_what_it_is() -> None:
     assert repr(registry.crons()[0]) == "<Cron shop.clean */5 * * * *>"
     with pytest.raises(InvalidJob, match="it has no job"):
         Cron("@daily").declared()
+
+
+def test_a_declaration_tells_its_next_fires_without_a_database() -> None:
+    """C8: in its own zone, across the change of the clocks, and by default from now on."""
+    entry = Cron("30 2 * * *", tz="Europe/Paris")
+    after = datetime(2026, 3, 28, 0, 0, tzinfo=UTC)
+    assert [fire.isoformat() for fire in entry.next_fires(3, after=after)] == [
+        "2026-03-28T01:30:00+00:00",
+        "2026-03-29T01:00:00+00:00",  # 02:30 is skipped that day: just after the change
+        "2026-03-30T00:30:00+00:00",
+    ]
+    assert len(entry.next_fires()) == 5
+    assert entry.next_fires(1)[0] > datetime.now(UTC) - timedelta(days=1)
+    with pytest.raises(ValueError, match="aware datetime"):
+        entry.next_fires(after=datetime(2026, 1, 1))

@@ -1,0 +1,114 @@
+"""A ``JobContext`` without a job, for tests that call a body or a callback themselves."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from contextvars import Token
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self
+
+from django_pgjobs import clock
+from django_pgjobs.attempt import failure_of
+from django_pgjobs.context import JobContext, activate, deactivate
+from django_pgjobs.decisions import Failure
+from django_pgjobs.exceptions import JobInterrupted
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    id: int
+    name: str
+    queue: str
+    attempt: int
+    max_attempts: int
+    claim_id: str
+    timeout: float | None
+    description: str
+    run_at: float
+    extras: str | None
+
+
+@dataclass(slots=True)
+class _Wish:
+    requested: bool
+    by: str
+    reason: str
+    trusted_until: float
+    started: float
+    interrupt: type[JobInterrupted] | None = None
+
+
+class FakeContext(JobContext):
+    """What ``context()`` returns: ``reports`` lists the (n, total, message) of every ``progress()``.
+
+    As a context manager it is what ``current_context()`` returns within the block.
+    """
+
+    __slots__ = ("_token", "_wish", "reports")
+
+    def __init__(self, facts: _Facts, headers: dict[str, Any], wish: _Wish, error: Failure | None) -> None:
+        self.reports: list[tuple[float, float | None, str]] = []
+        self._wish = wish
+        self._token: Token[JobContext] | None = None
+
+        def report(n: float, total: float | None, message: str) -> None:
+            self.reports.append((n, total, message))
+
+        super().__init__(facts, headers, report, wish, wish.started, error)
+
+    def cancel(self, *, by: str = "", reason: str = "") -> None:
+        """From now on ``cancelled`` is True: for a body that looks more than once."""
+        self._wish.requested, self._wish.by, self._wish.reason = True, by, reason
+
+    def __enter__(self) -> Self:
+        self._token = activate(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._token is not None:
+            deactivate(self._token)
+            self._token = None
+
+
+def context(
+    *,
+    id: int = 1,
+    name: str = "test",
+    queue: str = "default",
+    attempt: int = 1,
+    max_attempts: int = 5,
+    timeout: float | None = None,
+    elapsed: float = 0.0,
+    cancelled: bool = False,
+    cancelled_by: str = "",
+    cancel_reason: str = "",
+    lease_is_trusted: bool = True,
+    headers: Mapping[str, Any] | None = None,
+    description: str = "",
+    run_at: datetime | None = None,
+    cron_entry: str | None = None,
+    fire_at: datetime | None = None,
+    error: BaseException | None = None,
+) -> FakeContext:
+    """Return a context as a running job has it, for a test that calls its function: no database is asked.
+
+    ``timeout`` and ``elapsed`` are seconds: how long the attempt may take, and has taken. ``error`` is the exception
+    that ended a job whose ``on_abandon`` is tested. ``run_at`` and ``fire_at`` are aware. Everything else is what the
+    attribute of that name returns.
+    """
+    fired = {"cron_entry": cron_entry, "fire_at": fire_at and fire_at.isoformat()}
+    due = datetime.now(UTC) if run_at is None else run_at
+    started = clock.monotonic() - elapsed
+    trusted_until = math.inf if lease_is_trusted else -math.inf
+    facts = _Facts(
+        id, name, queue, attempt, max_attempts, "00000000-0000-4000-8000-000000000000", timeout, description,
+        due.timestamp(), json.dumps(fired) if cron_entry or fire_at else None,
+    )  # fmt: skip
+    wish = _Wish(cancelled, cancelled_by, cancel_reason, trusted_until, started)
+    return FakeContext(facts, dict(headers or {}), wish, None if error is None else failure_of(error))
