@@ -116,7 +116,13 @@ class JobFailed(PgJobsError):
     """
 
     def __init__(
-        self, message: str | None = None, *, job_id: int | None = None, outcome: str = "", kind: str = "", error: str = ""
+        self,
+        message: str | None = None,
+        *,
+        job_id: int | None = None,
+        outcome: str = "",
+        kind: str = "",
+        error: str = "",
     ) -> None:
         self.job_id = job_id
         self.outcome = outcome

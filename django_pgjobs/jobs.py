@@ -37,18 +37,22 @@ if TYPE_CHECKING:
     from django_pgjobs.models import Job
 
     V = TypeVar("V")
+    Value = TypeVar("Value", covariant=True)
 
-    class JobOf(Job, Generic[R]):
-        """A ``Job`` whose function returns ``R``; for type checkers only, at run time it is a ``Job``."""
+    class JobOf(Job, Generic[Value]):
+        """A ``Job`` whose function returns ``Value``; for type checkers only, at run time it is a ``Job``."""
 
         @overload
         def value(self: JobOf[Coroutine[Any, Any, V]], timeout: float | timedelta | None = None) -> V: ...
         @overload
-        def value(self, timeout: float | timedelta | None = None) -> R: ...
+        def value(self, timeout: float | timedelta | None = None) -> Value: ...
+        def value(self, timeout: Any = None) -> Any: ...
         @overload
         async def avalue(self: JobOf[Coroutine[Any, Any, V]], timeout: float | timedelta | None = None) -> V: ...
         @overload
-        async def avalue(self, timeout: float | timedelta | None = None) -> R: ...
+        async def avalue(self, timeout: float | timedelta | None = None) -> Value: ...
+        async def avalue(self, timeout: Any = None) -> Any: ...
+
 
 Callback = TypeVar("Callback", bound="Awaitable[None] | None")
 """What a callback returns."""

@@ -124,7 +124,7 @@ def _check_platform(options: dict[str, Any]) -> None:
 
 
 def _check_caller(database: str) -> None:
-    """Refuse to run within a program, a test for one, whose jobs no worker could see, or whose signals it could not take."""
+    """Refuse a caller, a test for one, whose jobs no worker could see, or whose thread cannot take signals."""
     if connections[database].in_atomic_block:
         raise CommandError(
             f"A transaction is open on database {database!r}, and a worker sees only what is committed. In tests use "

@@ -1,4 +1,4 @@
-"""What a worker that ``call_command`` starts hands over to its executors: its databases, import path and test environment.
+"""What a worker that ``call_command`` starts hands over to its executors: databases, import path, test environment.
 
 Executors are processes of their own and read the settings themselves, which know nothing of what the program did
 since: a test runner names other databases, and collects mails in a list. So that worker writes these facts into the

@@ -147,7 +147,7 @@ def project(tmp_path: Path, django_db_setup: None, django_db_blocker: pytest.Fix
 
 @pytest.mark.parametrize("options", [(), ("--parallel=2",)], ids=["one-process", "parallel"])
 def test_a_worker_runs_under_djangos_test_runner(project: Project, options: tuple[str, ...]) -> None:
-    """A project's TransactionTestCase starts a worker whose executors see the test database and whose mails it can read."""
+    """The executors that a TransactionTestCase starts see its test database, and it can read the mails they sent."""
     project.write("shop/tests.py", TESTS)
     done = project.run("-m", "django", "test", "shop", *options)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import assert_type
+from typing import TYPE_CHECKING, Any, assert_type
 
 from django_pgjobs import (
     Backoff,
@@ -18,6 +18,9 @@ from django_pgjobs import (
     register_many,
 )
 from django_pgjobs.models import Job
+
+if TYPE_CHECKING:
+    from django_pgjobs.jobs import JobOf
 
 
 @job
@@ -94,15 +97,31 @@ def calls(context: JobContext) -> None:
 
 
 def registering(when: datetime) -> None:
-    assert_type(plain.register(7), Job)
-    assert_type(plain.register(user_id=7, greeting="hi"), Job)
-    assert_type(with_context.register("x"), Job)
-    assert_type(keyed.using(key="k", key_scope=Window(60), on_conflict="raise", idempotency_key=None).register(7), Job)
+    assert_type(plain.register(7), JobOf[str])
+    assert_type(plain.register(user_id=7, greeting="hi"), JobOf[str])
+    assert_type(with_context.register("x"), JobOf[int])
+    assert_type(
+        keyed.using(key="k", key_scope=Window(60), on_conflict="raise", idempotency_key=None).register(7), JobOf[None]
+    )
     assert_type(keyed.using(key=lambda user_id: f"u{user_id}", key_scope=timedelta(hours=1)).bind(7), BoundJob)
-    assert_type(plain.using(delay=60, queue="bulk").register(7, greeting="hi"), Job)
-    assert_type(plain.using(run_at=when, timeout=None).using(database="default", priority=-5).register(7), Job)
+    assert_type(plain.using(delay=60, queue="bulk").register(7, greeting="hi"), JobOf[str])
+    assert_type(plain.using(run_at=when, timeout=None).using(database="default", priority=-5).register(7), JobOf[str])
     assert_type(plain.register_many([(7,), {"user_id": 8}]), list[int])
     assert_type(with_context.using(max_attempts=1).register_many([("x",)]), list[int])
+
+
+def asking_for_values() -> None:
+    assert_type(plain.register(7).value(timeout=5), str)
+    assert_type(plain.using(delay=timedelta(seconds=1)).register(7).value(), str)
+    assert_type(fetch.register("https://example.org").value(timedelta(seconds=5)), int)
+    assert_type(plain.bind(7).register().value(), Any)
+    jobs: list[Job] = [plain.register(7), with_context.register("x")]
+    assert_type([found.value() for found in jobs], list[Any])
+
+
+async def asking_for_values_async() -> None:
+    assert_type(await (await plain.aregister(7)).avalue(timeout=5), str)
+    assert_type(await fetch.register("https://example.org").avalue(), int)
 
 
 def binding() -> None:
@@ -118,15 +137,15 @@ async def awaiting(context: JobContext) -> None:
 
 
 async def registering_async() -> None:
-    assert_type(await fetch.aregister("https://example.org"), Job)
-    assert_type(await plain.using(delay=1).aregister(7), Job)
+    assert_type(await (await fetch.aregister("https://example.org")).avalue(), int)
+    assert_type(await plain.using(delay=1).aregister(7), JobOf[str])
     assert_type(await plain.bind(7).aregister(), Job)
     assert_type(await plain.aregister_many([(7,)]), list[int])
 
 
 def steering(definition: JobDefinition[[int], str]) -> None:
     assert_type(definition(7), str)
-    assert_type(definition.register(7), Job)
+    assert_type(definition.register(7), JobOf[str])
     assert_type(definition.name, str)
     assert_type(definition.timeout, float | None)
     assert_type(definition.is_async, bool)

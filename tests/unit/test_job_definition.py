@@ -98,9 +98,10 @@ def declare(func: Callable[..., Any] = one_argument, **options: Any) -> JobDefin
 
 
 def refused(func: Any = one_argument, **options: Any) -> str:
-    with registry.isolated(), pytest.raises(InvalidJob) as caught:
+    with registry.isolated():
         registry.is_isolated = False  # as outside of a test, where a worker must find the function
-        job(**options)(func)
+        with pytest.raises(InvalidJob) as caught:
+            job(**options)(func)
     return str(caught.value)
 
 
