@@ -1,35 +1,42 @@
--- claim_jobs: take up to %(limit)s ready jobs, best pair first, each pair from its frontier on.
+-- claim_jobs: take ready jobs, best pair first, each pair from its frontier on: up to a limit of what threads run, another of the rest.
 -- Fence: creates (a claim_id made freshly for this execution).
--- Rows: the claimed jobs, in no order; 0 = nothing is ready.
+-- Rows: the claimed jobs, in no order; then one without an id, whose run_at is when this was asked.
 -- Clock: statement_timestamp().
 WITH candidates AS MATERIALIZED (
-    SELECT ready.id
-    FROM unnest(%(queues)s::text[], %(priorities)s::smallint[], %(run_ats)s::timestamptz[], %(ids)s::bigint[],
-        %(until_run_ats)s::timestamptz[], %(until_ids)s::bigint[])
-        AS pair (queue, priority, run_at, id, until_run_at, until_id),
+    -- Names as a set, not an array: whoever walks past 100,000 jobs compares each with one name, not with all.
+    SELECT taken.id
+    FROM unnest(%(lines)s::boolean[], %(limits)s::integer[]) AS line (is_async, most),
     LATERAL (
-        SELECT j.id
-        FROM pgjobs_job AS j
-        WHERE j.queue = pair.queue
-          AND j.priority = pair.priority
-          AND (j.run_at, j.id) > (
-              CASE
-                  -- The clock was set back: what comes now would be behind the frontier until it is caught up with.
-                  WHEN pair.run_at > statement_timestamp() THEN statement_timestamp() - interval '5 s'
-                  ELSE pair.run_at
-              END,
-              pair.id
-          )
-          AND (j.run_at, j.id) <= (coalesce(pair.until_run_at, 'infinity'), coalesce(pair.until_id, 0))
-          AND j.run_at <= statement_timestamp()
-          AND j.finished_at IS NULL
-          AND j.hold IS NULL
-          AND j.claim_id IS NULL
-        ORDER BY j.run_at, j.id
-        LIMIT %(limit)s::integer
-        FOR NO KEY UPDATE SKIP LOCKED
-    ) AS ready
-    LIMIT %(limit)s::integer
+        SELECT ready.id
+        FROM unnest(%(queues)s::text[], %(priorities)s::smallint[], %(run_ats)s::timestamptz[], %(ids)s::bigint[],
+            %(until_run_ats)s::timestamptz[], %(until_ids)s::bigint[], %(pair_lines)s::boolean[])
+            AS pair (queue, priority, run_at, id, until_run_at, until_id, is_async),
+        LATERAL (
+            SELECT j.id
+            FROM pgjobs_job AS j
+            WHERE j.queue = pair.queue
+              AND j.priority = pair.priority
+              AND (j.run_at, j.id) > (
+                  CASE
+                      -- The clock was set back: what comes now would be behind the frontier until it is caught up with.
+                      WHEN pair.run_at > statement_timestamp() THEN statement_timestamp() - interval '5 s'
+                      ELSE pair.run_at
+                  END,
+                  pair.id
+              )
+              AND (j.run_at, j.id) <= (coalesce(pair.until_run_at, 'infinity'), coalesce(pair.until_id, 0))
+              AND j.run_at <= statement_timestamp()
+              AND j.finished_at IS NULL
+              AND j.hold IS NULL
+              AND j.claim_id IS NULL
+              AND (j.ending IS NULL AND j.name IN (SELECT unnest(%(async_names)s::text[]))) = line.is_async
+            ORDER BY j.run_at, j.id
+            LIMIT line.most
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) AS ready
+        WHERE pair.is_async = line.is_async
+        LIMIT line.most
+    ) AS taken
 ),
 claimed AS (
     UPDATE pgjobs_job AS j
@@ -77,3 +84,5 @@ SELECT
     id, queue, priority, run_at, name, attempt, max_attempts, timeout_seconds, ending, ending_attempt, cancelled, description,
     payload, headers, error, extras
 FROM claimed
+UNION ALL
+SELECT NULL, NULL, NULL, statement_timestamp(), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL

@@ -1,6 +1,6 @@
 -- claim_one: take this job and no other, as claim_jobs does from its candidates on; to learn whether its claim fails.
 -- Fence: creates (a claim_id made freshly for this execution).
--- Rows: 1 = the claimed job; 0 = it is gone, claimed, held, not due or locked.
+-- Rows: the claimed job, none if it is gone, claimed, held, not due or locked; then one without an id, as claim_jobs.
 -- Clock: statement_timestamp().
 WITH candidates AS MATERIALIZED (
     SELECT j.id
@@ -58,3 +58,5 @@ SELECT
     id, queue, priority, run_at, name, attempt, max_attempts, timeout_seconds, ending, ending_attempt, cancelled, description,
     payload, headers, error, extras
 FROM claimed
+UNION ALL
+SELECT NULL, NULL, NULL, statement_timestamp(), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL

@@ -1,4 +1,4 @@
--- next_claimable: tell which job a claim of one with these pairs would take now. Its row lock ends with the statement.
+-- next_claimable: tell which job a claim of one with these pairs would take now, of those for threads or of those for the loop. Its row lock ends with the statement.
 -- Fence: none (it changes nothing).
 -- Rows: 1 = its id; 0 = nothing is ready.
 -- Clock: statement_timestamp().
@@ -24,6 +24,7 @@ LATERAL (
       AND j.finished_at IS NULL
       AND j.hold IS NULL
       AND j.claim_id IS NULL
+      AND (j.ending IS NULL AND j.name IN (SELECT unnest(%(async_names)s::text[]))) = %(is_async)s::boolean
     ORDER BY j.run_at, j.id
     LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
@@ -64,6 +64,20 @@ class Pair(NamedTuple):
     until: Spot | None = None
 
 
+class Line(NamedTuple):
+    """Where a claim looks for jobs of one colour, and how many of them it takes at most."""
+
+    pairs: Sequence[Pair]
+    limit: int
+
+
+class Claimed(NamedTuple):
+    """What a claim took, in the order it shall start, and when it looked by the database's clock."""
+
+    jobs: list[ClaimedJob]
+    looked_at: datetime | None
+
+
 def claim_jobs(
     db: Database,
     pairs: Sequence[Pair],
@@ -79,12 +93,47 @@ def claim_jobs(
 
     ``claim_id`` must be made freshly for each call, a repetition after a lost answer included: it is the fence.
     """
+    return claim_lines(
+        db,
+        {False: Line(pairs, limit)},
+        (),
+        claim_id=claim_id,
+        worker=worker,
+        lease_seconds=lease_seconds,
+        allowance_seconds=allowance_seconds,
+        grace_seconds=grace_seconds,
+    ).jobs
+
+
+def claim_lines(
+    db: Database,
+    lines: Mapping[bool, Line],
+    async_names: Collection[str],
+    *,
+    claim_id: UUID,
+    worker: UUID,
+    lease_seconds: float,
+    allowance_seconds: float,
+    grace_seconds: float,
+) -> Claimed:
+    """Claim as ``claim_jobs``, from the line of what runs on the loop (True) and from that of all else (False).
+
+    ``async_names`` says what runs on the loop; a callback runs in a thread whatever its job is called.
+    """
     terms = _terms(claim_id, worker, lease_seconds, allowance_seconds, grace_seconds)
-    params = {**_beginnings(pairs), "limit": limit, **terms}
+    params = {
+        "lines": list(lines),
+        "limits": [line.limit for line in lines.values()],
+        "pair_lines": [is_async for is_async, line in lines.items() for _ in line.pairs],
+        "async_names": list(async_names),
+        **_beginnings([pair for line in lines.values() for pair in line.pairs]),
+        **terms,
+    }
     jobs = list(map(_claimed, db.fetch("claim_jobs", params)))
+    looked_at = jobs.pop().run_at if jobs else None
     jobs.sort(key=_AGE)
     jobs.sort(key=_PRIORITY, reverse=True)  # which keeps the order of equals
-    return jobs
+    return Claimed(jobs, looked_at)
 
 
 def claim_one(
@@ -99,12 +148,15 @@ def claim_one(
 ) -> list[ClaimedJob]:
     """Claim this job and no other, as ``claim_jobs`` would; empty when it is not to be had now."""
     params = {"id": job_id, **_terms(claim_id, worker, lease_seconds, allowance_seconds, grace_seconds)}
-    return list(map(_claimed, db.fetch("claim_one", params)))
+    return list(map(_claimed, db.fetch("claim_one", params)))[:-1]
 
 
-def next_claimable(db: Database, pairs: Sequence[Pair]) -> int | None:
-    """Return the job that ``claim_jobs`` with a limit of one would take, None when nothing is ready."""
-    rows = db.fetch("next_claimable", _beginnings(pairs))
+def next_claimable(
+    db: Database, pairs: Sequence[Pair], *, is_async: bool = False, async_names: Collection[str] = ()
+) -> int | None:
+    """Return the job that ``claim_lines`` with a limit of one would take from this line, None when nothing is ready."""
+    params = {**_beginnings(pairs), "is_async": is_async, "async_names": list(async_names)}
+    rows = db.fetch("next_claimable", params)
     return int(rows[0][0]) if rows else None
 
 

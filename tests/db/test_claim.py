@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -281,8 +281,8 @@ def test_a_row_that_changes_during_the_claim_is_not_claimed_by_its_old_version(
     gate.query("SELECT pg_advisory_lock(1)")
     claimer = db_connection(autocommit=False)
     text = store.statement("claim_jobs").replace(
-        "until_run_at, until_id),",
-        "until_run_at, until_id), (SELECT pg_advisory_xact_lock(1) OFFSET 0) AS gate,",
+        "until_run_at, until_id, is_async),",
+        "until_run_at, until_id, is_async), (SELECT pg_advisory_xact_lock(1) OFFSET 0) AS gate,",
     )
     assert "gate" in text
     future = background(_claim_with, claimer, text)
@@ -419,7 +419,16 @@ def test_a_claim_of_one_is_the_claim_of_many_but_for_its_candidates() -> None:
     assert one.partition("claimed AS (")[2] == rest
     # And who is asked about comes first there.
     first = " ".join(store.statement("next_claimable").split())
-    assert first in " ".join(candidates.replace("%(limit)s::integer", "1").split())
+    for of_lines, of_one in (
+        ("line.most", "1"),
+        (", %(pair_lines)s::boolean[]", ""),
+        ("until_id, is_async)", "until_id)"),
+        ("WHERE pair.is_async = line.is_async", ""),
+        ("line.is_async", "%(is_async)s::boolean"),
+    ):
+        assert of_lines in candidates
+        candidates = candidates.replace(of_lines, of_one)
+    assert first in " ".join(candidates.split())
 
 
 def test_everything_works_in_a_transaction_of_django(committed: None) -> None:
@@ -438,3 +447,69 @@ def _claim_with(db: RawDatabase, text: str) -> list[int]:
 
 def _claim_of(db: RawDatabase, job_id: int) -> str:
     return str(db.value("SELECT claim_id FROM pgjobs_job WHERE id = %s", [job_id]))
+
+
+# Colours
+
+
+def claim_lines(
+    db: RawDatabase, async_names: Sequence[str], threads: int | None = None, loop: int | None = None
+) -> tuple[list[int], list[int]]:
+    """Claim by colour from queue ``default``; return the ids for threads, and those for the loop."""
+    beginning = from_the_beginning(("default", 0))
+    limits = {False: threads, True: loop}
+    claimed = store.claim_lines(
+        db,
+        {is_async: store.Line(beginning, most) for is_async, most in limits.items() if most is not None},
+        async_names,
+        claim_id=uuid4(),
+        worker=WORKER,
+        lease_seconds=30,
+        allowance_seconds=5,
+        grace_seconds=10,
+    )
+    assert claimed.looked_at is not None
+    on_loop = [job.id for job in claimed.jobs if job.name in async_names and job.ending is None]
+    return [job.id for job in claimed.jobs if job.id not in on_loop], on_loop
+
+
+def test_a_claim_takes_of_each_colour_what_there_is_room_for(raw: RawDatabase) -> None:
+    """Whoever stands behind jobs of the other colour does not wait for them."""
+    first, last = register(3, name="on.loop"), register(3)
+    more = register(2, name="on.loop")
+    assert claim_lines(raw, ["on.loop"], threads=2) == (last[:2], [])
+    assert claim_lines(raw, ["on.loop"], loop=4) == ([], [*first, more[0]])
+    assert claim_lines(raw, ["on.loop"], threads=5, loop=5) == (last[2:], more[1:])
+    assert claim_lines(raw, ["on.loop"], threads=5, loop=5) == ([], [])
+
+
+def test_several_pairs_share_the_room_of_their_colour(raw: RawDatabase) -> None:
+    for priority in (0, 1):
+        register(3, name="on.loop", priority=priority)
+        register(3, priority=priority)
+    pairs = from_the_beginning(("default", 1), ("default", 0))
+    claimed = store.claim_lines(
+        raw,
+        {False: store.Line(pairs, 4), True: store.Line(pairs, 5)},
+        ["on.loop"],
+        claim_id=uuid4(),
+        worker=WORKER,
+        lease_seconds=30,
+        allowance_seconds=5,
+        grace_seconds=10,
+    )
+    colours = [(job.priority, job.name == "on.loop") for job in claimed.jobs]
+    assert {colour: colours.count(colour) for colour in colours} == {
+        (1, False): 3, (1, True): 3, (0, False): 1, (0, True): 2,
+    }  # fmt: skip
+
+
+def test_names_nobody_knows_and_callbacks_are_for_threads(raw: RawDatabase) -> None:
+    """The first are parked there; a callback is called there, whatever the body is, and can be interrupted."""
+    [callback, unknown] = [*register(name="on.loop"), *register(name="of.newer.code")]
+    raw.query("UPDATE pgjobs_job SET ending = 'abandoned' WHERE id = %s", [callback])
+    pairs = from_the_beginning(("default", 0))
+    assert store.next_claimable(raw, pairs, is_async=True, async_names=["on.loop"]) is None
+    assert store.next_claimable(raw, pairs, async_names=["on.loop"]) == callback
+    assert claim_lines(raw, ["on.loop"], loop=5) == ([], [])
+    assert claim_lines(raw, ["on.loop"], threads=5) == ([callback, unknown], [])
