@@ -686,6 +686,18 @@ def test_the_next_fire_comes_after_the_end_of_the_last_job(raw: RawDatabase, out
     assert (made.attempt, made.max_attempts) == (0, 4)
 
 
+def test_what_passed_while_the_last_job_ran_makes_no_fire(raw: RawDatabase) -> None:
+    """A25: the schedule goes on from the end of that job, not from its fire."""
+    declare(raw, overlap="after_completion")
+    raw.query(
+        "INSERT INTO pgjobs_job (name, payload, cron_entry, attempt, outcome, finished_at) "
+        "VALUES ('test.clean', '{}', 'clean', 1, 'succeeded', statement_timestamp())"
+    )
+    put(raw, last_fire_at=latest(raw) - 10 * MINUTE, next_fire_at=None, last_job_id=Job.objects.get().pk)
+    tick(raw)
+    assert (Job.objects.count(), entry().next_fire_at) == (1, latest(raw) + 10 * MINUTE)
+
+
 def test_the_next_fire_after_a_job_that_has_just_ended_is_the_next_to_come(raw: RawDatabase) -> None:
     """A25: what passed while it ran is not made up for."""
     declare(raw, overlap="after_completion")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from django_pgjobs import Abandon, Backoff, Cancel, Snooze, attempt, events, signals
+from django_pgjobs import Abandon, Backoff, Cancel, Snooze, attempt, clock, events, signals
 from django_pgjobs import decisions as decide
 from django_pgjobs import job as define
 from django_pgjobs.attempt import BODY, ON_ABANDON, Item, Prepared, Told
@@ -42,6 +42,15 @@ def does(what: str) -> None:
 
 @does.on_abandon
 def regrets(context: object, what: str) -> None: ...
+
+
+hand = [100.0]
+"""Where the clock stands in a test that moves it."""
+
+
+@define(name="events.takes")
+def takes(seconds: str) -> None:
+    hand[0] += float(seconds)
 
 
 @define(name="events.adoes", backoff=Backoff(5))
@@ -104,6 +113,16 @@ def test_the_last_failure_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("ERROR", f"job abandoned {FACTS.replace('1/5', '5/5')}: no")
     ]
+
+
+def test_the_end_of_an_attempt_says_how_long_it_took(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A70: from before its body to after it, by the clock that no one sets."""
+    monkeypatch.setattr(clock, "monotonic", lambda: hand[0])
+    caplog.set_level(logging.INFO, "django_pgjobs.jobs")
+    perform("1.25", takes)
+    assert "END status=success time=1250.0ms " in caplog.text
 
 
 @pytest.mark.parametrize("description", ["", "for anna"])
