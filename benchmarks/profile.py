@@ -58,7 +58,7 @@ def main() -> None:
 def _threads(options: argparse.Namespace) -> None:
     from benchmarks import tables
     from django_pgjobs import runtime
-    from django_pgjobs.worker.children import entry_point
+    from django_pgjobs.worker.entry import entry_point
 
     tables.empty()
     found: Future[tuple[Clocks, float]] = Future()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,7 +26,7 @@ from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.performing import Performer
 from django_pgjobs.runtime import Worker, WorkerOptions, declared_crons, wait_for_database
 from django_pgjobs.store import ClaimedJob
-from django_pgjobs.worker import hygiene
+from django_pgjobs.worker import hygiene, process
 from django_pgjobs.worker.admitting import HELD_SECONDS, SHORTEST_SECONDS
 from django_pgjobs.worker.claiming import DEAF_POLL_SECONDS
 from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
@@ -183,19 +182,8 @@ def run(options: WorkerOptions) -> int:
     """Run an inline worker until stopped; return its exit status. Main thread only."""
     worker = InlineWorker(Worker.of(replace(options, processes=1, threads=1)))
     hygiene.remember_connections()
-    with _signals(worker.stopped):
+    with process.handling(lambda *_: worker.stopped.set()):
         if wait_for_database(worker.worker, worker.stopped) is None:
             return 0
         log.info("inline worker starts name=%s", worker.worker.author.name)
         return worker.run()
-
-
-@contextlib.contextmanager
-def _signals(stopped: threading.Event):  # type: ignore[no-untyped-def]
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -19,7 +19,8 @@ from typing import Any
 from django.conf import settings
 from django.utils.autoreload import BaseReloader, get_reloader
 
-from django_pgjobs.worker.children import entry_point
+from django_pgjobs.worker.entry import entry_point
+from django_pgjobs.worker.process import stop_signals
 
 log = logging.getLogger("django_pgjobs")
 
@@ -40,7 +41,7 @@ def wanted(option: bool | None, options: dict[str, Any]) -> bool:
 def run_with_restarts() -> int:
     """Run the worker as a child and restart it at each change, until a signal comes; return its exit status."""
     changed, stopped = threading.Event(), threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # the last is a terminal that was closed
+    for number in stop_signals():
         signal.signal(number, lambda *_: stopped.set())
     threading.Thread(target=_watch, args=(changed,), name="pgjobs-reload", daemon=True).start()
     log.info("watching files, the worker restarts when they change")

@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import random
-import signal
 import socket
 import sys
 import threading
@@ -27,7 +26,7 @@ from django_pgjobs.maintenance.duties import Duty, duties, forgetting, measuring
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.vacuuming import Vacuumer
 from django_pgjobs.registry import registry
-from django_pgjobs.worker import hygiene, identity
+from django_pgjobs.worker import hygiene, identity, process
 from django_pgjobs.worker.acking import Acker
 from django_pgjobs.worker.admitting import Admitter
 from django_pgjobs.worker.children import Recipe
@@ -179,7 +178,9 @@ def run(options: WorkerOptions) -> int:
     """Run a worker in this process until it has drained; return its exit status. Main thread only."""
     worker = Worker.of(options)
     status = 0
-    with logging_in_a_thread() as listening, _stop_signals() as stopped:
+    stopped = threading.Event()
+    # Before the supervisor hears signals, and after, one is never a sudden end.
+    with logging_in_a_thread() as listening, process.handling(lambda *_: stopped.set()):
         found = wait_for_database(worker, stopped)
         if found is not None:
             _say_budget(worker, found)
@@ -189,18 +190,6 @@ def run(options: WorkerOptions) -> int:
         # Nobody reads stderr. The interpreter would flush it before it ends, and hang.
         os._exit(status)
     return status
-
-
-@contextlib.contextmanager
-def _stop_signals() -> Any:
-    """Before the supervisor hears signals, and after, one is never a sudden end."""
-    stopped = threading.Event()
-    before = {n: signal.signal(n, lambda *_: stopped.set()) for n in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def declared_crons(worker: Worker) -> dict[str, store.DeclaredCron]:

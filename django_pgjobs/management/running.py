@@ -16,7 +16,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django_pgjobs import inline, reloading, runtime
 from django_pgjobs.conf import QUEUE_NAME, get_conf
 from django_pgjobs.worker import executor
-from django_pgjobs.worker.children import entry_point
+from django_pgjobs.worker.entry import ANY_PROJECT, entry_point
 from django_pgjobs.worker.handover import handing_over, take_over
 from django_pgjobs.worker.logs import speak_on_stderr
 
@@ -139,9 +139,12 @@ def _worker_options(command: BaseCommand, options: dict[str, Any]) -> runtime.Wo
     from_command_line = getattr(command, "_called_from_command_line", False)
     passed = [f"--{key}={options[key]}" for key in ("settings", "pythonpath") if options.get(key)]
     if not from_command_line:
-        passed = [f"--settings={os.environ.get('DJANGO_SETTINGS_MODULE', settings.SETTINGS_MODULE)}"]
+        passed = []
+    entry = entry_point(from_command_line=from_command_line)
+    if entry[-2:] == ANY_PROJECT and not any(option.startswith("--settings=") for option in passed):
+        passed.append(f"--settings={os.environ.get('DJANGO_SETTINGS_MODULE', settings.SETTINGS_MODULE)}")
     return runtime.WorkerOptions(
-        entry=entry_point(from_command_line=from_command_line),
+        entry=entry,
         entry_options=(*passed, f"--verbosity={options['verbosity']}"),
         database=options["database"],
         name=options["name"],

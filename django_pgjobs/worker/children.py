@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -265,24 +264,6 @@ def _pidfd(pid: int) -> int | None:
         with suppress(OSError):
             return os.pidfd_open(pid)
     return None
-
-
-def entry_point(*, from_command_line: bool) -> tuple[str, ...]:
-    """Return how to start this program again: same interpreter, flags, and script or ``-m`` module.
-
-    A worker started by ``call_command`` has no script of its own: its children are started by ``-m django``.
-    """
-    flags = [f"-W{option}" for option in sys.warnoptions]
-    flags += [f"-X{name}" if value is True else f"-X{name}={value}" for name, value in sys._xoptions.items()]
-    main = sys.modules["__main__"]
-    spec = getattr(main, "__spec__", None)
-    if not from_command_line:
-        program = ["-m", "django"]
-    elif spec is not None and spec.name != "__main__":
-        program = ["-m", spec.parent if spec.name.endswith(".__main__") and spec.parent else spec.name]
-    else:
-        program = [sys.argv[0]]
-    return (sys.executable, *flags, *program)
 
 
 def _signal_group(pid: int, number: int) -> None:

@@ -26,7 +26,7 @@ from django_pgjobs import events, localpool
 from django_pgjobs.attempt import Told
 from django_pgjobs.conf import get_conf
 from django_pgjobs.registry import registry
-from django_pgjobs.worker import channel, hygiene, orphaning
+from django_pgjobs.worker import channel, hygiene, orphaning, process
 from django_pgjobs.worker.board import Board
 from django_pgjobs.worker.buffers import Buffers
 from django_pgjobs.worker.eventloop import EventLoop
@@ -70,12 +70,11 @@ class Executor:
     def run(self, hello: dict[str, Any]) -> None:
         """Say READY, then serve until drained or orphaned."""
         os.register_at_fork(after_in_child=self.end.sock.close)
-        # Handlers, not SIG_IGN: that would be inherited by the programs that jobs start.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: None)
-        self.threads.start()
-        self.end.send([channel.READY, {**hello, "rss": rss_bytes(), "listens": events.anybody_listens()}])
-        self._control()
+        # A handler, not SIG_IGN: that would be inherited by the programs that jobs start.
+        with process.handling(lambda *_: None):
+            self.threads.start()
+            self.end.send([channel.READY, {**hello, "rss": rss_bytes(), "listens": events.anybody_listens()}])
+            self._control()
 
     def _control(self) -> None:
         poll = select.poll()
@@ -147,6 +146,7 @@ class Executor:
         with suppress(OSError):  # nobody is left to be told
             self.end.send([channel.BYE, rss_bytes()])
         logging.shutdown()
+        process.flush_streams()
         os._exit(0)
 
     def _wait_for_bypassed(self) -> None:
@@ -162,6 +162,7 @@ class Executor:
             orphaning.give_back(unstarted, self.database, self.application_name)
         log.warning("supervisor is gone, executor stops pid=%d", self.pid)
         logging.shutdown()
+        process.flush_streams()
         if os.getpgrp() == self.pid:
             os.killpg(self.pid, signal.SIGKILL)  # the programs that its jobs have started too
         os._exit(1)
@@ -182,6 +183,7 @@ def main(
 
     for descriptor in (channel_fd, board_fd):
         os.set_inheritable(descriptor, False)
+    process.print_at_once()
     with suppress(AttributeError, OSError, RuntimeError, ValueError):  # where there is no stderr to write to
         faulthandler.enable()  # a crash in C, and the watchdog's question, show the stacks of all threads
     end = channel.ExecutorEnd(socket.socket(fileno=channel_fd))

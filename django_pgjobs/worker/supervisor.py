@@ -22,6 +22,7 @@ from typing import Any
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.store import ClaimedJob, Pauses, Rescued
+from django_pgjobs.worker import process
 from django_pgjobs.worker.acking import Acker
 from django_pgjobs.worker.admitting import Admitter
 from django_pgjobs.worker.children import READY, Recipe
@@ -75,6 +76,7 @@ class Supervisor:
         self.admitter = admitter
         self.selector = selectors.DefaultSelector()
         self.signals, self._signalled = socket.socketpair()
+        self.stop_signals: tuple[signal.Signals, ...] = ()
         self.dispatcher = Dispatcher()
         self.holding = Holding(
             table, self.dispatcher, acker, hear=claimer.hear, tell=lambda items: self.crew.tell(items)
@@ -121,22 +123,26 @@ class Supervisor:
 
     def run(self, stopped: threading.Event) -> int:
         """Serve until drained, at once when ``stopped`` was set by a signal before; return the exit status."""
-        self._hear_signals()
-        if stopped.is_set():
-            self.drain("a signal came while it started")
-        try:
-            while not self._gone():
-                for key, _ in self.selector.select(self._pause()):
-                    key.data()
-                self._advance()
-        except BaseException:
-            log.critical("supervisor failed, its executors are killed", exc_info=True)
-            self.crew.kill("released")
-            raise
-        finally:
-            self._unhear_signals()
-            self.crew.guard.close()
+        with process.handling(lambda *_: None) as self.stop_signals:
+            self._hear_signals()
+            if stopped.is_set():
+                self.drain("a signal came while it started")
+            try:
+                self._serve()
+            except BaseException:
+                log.critical("supervisor failed, its executors are killed", exc_info=True)
+                self.crew.kill("released")
+                raise
+            finally:
+                self._unhear_signals()
+                self.crew.guard.close()
         return self.exit_status
+
+    def _serve(self) -> None:
+        while not self._gone():
+            for key, _ in self.selector.select(self._pause()):
+                key.data()
+            self._advance()
 
     def _pause(self) -> float:
         return max(0.0, self.last_tick + self._tick_seconds() - clock.monotonic())
@@ -219,20 +225,16 @@ class Supervisor:
         self.selector.register(self.signals, selectors.EVENT_READ, self._on_signal)
         self.selector.register(self.inbox.wakes, selectors.EVENT_READ, self._on_inbox)
         self._wakeup_fd = signal.set_wakeup_fd(self._signalled.fileno(), warn_on_full_buffer=False)
-        numbers = (signal.SIGTERM, signal.SIGINT)
-        self._before = {number: signal.signal(number, lambda *_: None) for number in numbers}
 
     def _unhear_signals(self) -> None:
         signal.set_wakeup_fd(self._wakeup_fd)
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
         self.selector.close()
         self.signals.close()
         self._signalled.close()
 
     def _on_signal(self) -> None:
         for number in self.signals.recv(64):
-            if number not in self._before:
+            if number not in self.stop_signals:
                 continue
             name = signal.Signals(number).name
             if self.draining_until is None:

@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 
 from django_pgjobs.models import Heartbeat, Job
-from tests.e2e import jobs
+from tests.e2e import jobs, libraries
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import wait_until
 from tests.plugins.fix_worker import Workers, database_url, ended, history, read
@@ -99,6 +99,14 @@ def test_inline_survives_what_a_job_does_to_its_connection(worker: Workers) -> N
     assert read(last).outcome == "succeeded"
     assert (read(last).result or {})["atomic"] is False
     assert not Job.objects.filter(finished_at=None).exists()
+
+
+def test_a_pool_of_processes_works_inline(worker: Workers) -> None:
+    """Its children end by the signal they are sent, though this process drains by it."""
+    job = libraries.maps_in_a_pool.register("fork")
+    process = worker("--inline", "--until-idle", ready=False)
+    assert process.wait() == 0, process.log
+    assert ended(job)[0].result == [1, 2, 3]
 
 
 # --reload

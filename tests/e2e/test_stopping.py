@@ -25,7 +25,7 @@ def started(stage: Stage, key: str, count: int = 1) -> None:
     wait_until(lambda: stage.count("start", key) >= count, 15, f"{count} jobs wait for {key}")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_drains(worker: Workers, stage: Stage, number: int) -> None:
     """D9 P41: what runs finishes and is recorded, what was claimed ahead goes back uncharged, exit status 0."""
     process = worker(threads=1)
@@ -48,6 +48,19 @@ def test_a_signal_drains(worker: Workers, stage: Stage, number: int) -> None:
     assert {(job.state, job.attempt) for job in waiting} == {("ready", 0)}
     beat = Heartbeat.objects.get(name=process.name)
     assert (beat.state, beat.finished) == ("stopped", 100 + 2 + (50 - waiting.count()))
+
+
+def test_a_worker_under_nohup_outlives_its_terminal(worker: Workers, stage: Stage) -> None:
+    """SIGHUP, inherited as ignored, stays ignored in every process of it."""
+    process = worker(program=("/bin/sh", "-c", "trap '' HUP; exec \"$@\"", "sh", sys.executable, "-m", "django"))
+    running = jobs.waits.register("one")
+    started(stage, "one")
+    for pid in process.processes():
+        os.kill(pid, signal.SIGHUP)
+    stage.open("one")
+    after = ended(running, jobs.effect.register("after"))
+    assert [(job.outcome, job.attempt) for job in after] == [("succeeded", 1)] * 2
+    assert not process.said("worker drains")
 
 
 def test_what_a_drain_hands_back_is_taken_at_once_by_a_worker_that_sleeps(worker: Workers, stage: Stage) -> None:

@@ -45,7 +45,11 @@ def database_url(**changes: Any) -> str:
 
 
 def _end_with_the_suite() -> None:
-    """A suite that is killed cleans nothing up: its workers would take the jobs of the next one."""
+    """A suite that is killed cleans nothing up: its workers would take the jobs of the next one.
+
+    Nor does it matter to them whether the suite runs under ``nohup``.
+    """
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, prctl(2)
 

@@ -6,7 +6,6 @@ import errno
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,7 +22,6 @@ from django_pgjobs.worker.children import (
     STARTING,
     Child,
     Recipe,
-    entry_point,
     spawn,
 )
 from tests.plugins.fix_db import wait_until
@@ -228,24 +226,3 @@ def test_closing_lets_go_of_everything() -> None:
     os.close(reading)
     child_of().close()
     assert end_of(child).sent == []
-
-
-# How this program is started again
-
-
-def test_a_program_is_started_again_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "warnoptions", ["error"])
-    monkeypatch.setattr(sys, "_xoptions", {"dev": True, "importtime": "2"})
-    flags = (sys.executable, "-Werror", "-Xdev", "-Ximporttime=2")
-    main = SimpleNamespace()
-    monkeypatch.setitem(sys.modules, "__main__", cast(Any, main))
-    monkeypatch.setattr(sys, "argv", ["manage.py", "runjobs"])
-    assert entry_point(from_command_line=False) == (*flags, "-m", "django")
-    assert entry_point(from_command_line=True) == (*flags, "manage.py")
-    for name, parent, program in (
-        ("django.__main__", "django", ["-m", "django"]),
-        ("project.manage", "project", ["-m", "project.manage"]),
-        ("__main__", "", ["manage.py"]),
-    ):
-        main.__spec__ = SimpleNamespace(name=name, parent=parent)
-        assert entry_point(from_command_line=True) == (*flags, *program)

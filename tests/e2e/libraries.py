@@ -1,0 +1,77 @@
+"""Jobs that use libraries which need their process to be like any other: children, streams, exit callbacks."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+
+from django_pgjobs import job
+from tests.e2e import stage
+
+
+@job(max_attempts=1, timeout=30)
+def maps_in_a_pool(method: str) -> list[int]:
+    """Its context manager ends the pool by ``terminate``."""
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        return pool.map(abs, [-1, -2, -3])
+
+
+@job(max_attempts=1, timeout=30)
+def maps_in_an_executor(method: str) -> list[int]:
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
+        return list(pool.map(abs, [-1, -2, -3]))
+
+
+@job(max_attempts=1, timeout=30)
+def ends_children() -> dict[str, int | None]:
+    """How children end that were forked or started and are ended by signals."""
+    ended: dict[str, int | None] = {}
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        child.start()
+        os.kill(child.pid or 0, number)
+        child.join(10)
+        ended[number.name] = child.exitcode
+        child.kill()
+    return {**ended, "false": subprocess.run(["false"], check=False).returncode}
+
+
+@job(max_attempts=1, timeout=1)
+def waits_for_a_child(key: str) -> int | None:
+    """Takes longer than its timeout and swallows its interrupt: only the end of its child lets it go on."""
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    child.start()
+    while child.is_alive():
+        try:
+            time.sleep(0.02)
+        except BaseException as error:
+            stage.here().note("swallowed", key, type(error).__name__)
+    return child.exitcode
+
+
+@job(max_attempts=1)
+def prints(key: str) -> dict[str, object]:
+    """Prints a line, waits for the test, and prints without an end of line."""
+    print(f"printed {key}")  # noqa: T201
+    stage.here().note("printed", key)
+    stage.here().wait(key)
+    print(f"half a line of {key}", end="")  # noqa: T201
+    return {"stderr": sys.stderr.line_buffering}
+
+
+@job(max_attempts=1)
+def dies_by(number: int) -> None:
+    os.kill(os.getpid(), number)
+    time.sleep(60)
+
+
+@job
+def tells_flags() -> dict[str, object]:
+    """How the interpreter of an executor was started."""
+    flags = {name: getattr(sys.flags, name) for name in dir(sys.flags) if not name.startswith(("_", "n_", "count"))}
+    return {**{name: int(value) for name, value in flags.items() if not callable(value)}, "argv": sys.orig_argv}
