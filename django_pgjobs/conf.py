@@ -222,7 +222,7 @@ class Conf:
     """Name of the deployed code, shown with workers and attempts."""
 
     notify: bool = _setting(True, _flag)
-    """Wake workers by NOTIFY when a job is registered; without it they find it by polling."""
+    """Wake workers by NOTIFY when a job is registered and committed; without it they find it by polling."""
 
     lease_seconds: float = _setting(30.0, _seconds(0.05))
     """How long a claimed job stays its worker's without renewal; after a worker's death its jobs wait this long."""

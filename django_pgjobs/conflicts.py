@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from django.db import OperationalError
 
-from django_pgjobs import store
+from django_pgjobs import store, waking
 from django_pgjobs.exceptions import DuplicateJob
 from django_pgjobs.keys import OnConflict
 from django_pgjobs.registry import registry
@@ -32,24 +32,24 @@ REPLACED = "replaced"
 """The reason on a job that was cancelled since a newer one took its key."""
 
 
-def insert_one(alias: str, new: NewJob, *, notify: bool) -> Registered | int:
+def insert_one(alias: str, new: NewJob) -> Registered | int:
     """Insert a job that has a key, or return the id of the one that has it. Raises ``DuplicateJob``."""
     if new.on_conflict == OnConflict.REPLACE:
         # In a transaction: who is replaced is cancelled only if the new one is stored.
-        return _despite_deadlocks(alias, lambda: _insert_or_replace(alias, new, notify=notify))
+        return _despite_deadlocks(alias, lambda: _insert_or_replace(alias, new))
     try:
-        return _insert_or_find(alias, new, notify=notify)
+        return _insert_or_find(alias, new)
     except OperationalError as error:
         if getattr(error.__cause__, "sqlstate", "") != SERIALIZATION_FAILURE or not opens_transaction(alias):
             raise
     # By default the level of this connection is a higher one, and the job that has the key came while we waited.
     with at_read_committed(alias):
-        return _insert_or_find(alias, new, notify=notify)
+        return _insert_or_find(alias, new)
 
 
-def _insert_or_find(alias: str, new: NewJob, *, notify: bool) -> Registered | int:
+def _insert_or_find(alias: str, new: NewJob) -> Registered | int:
     for _ in range(TRIES):
-        if stored := store.register_special(alias, new, notify=notify):
+        if stored := store.register_special(alias, new):
             return stored
         [holder] = store.find_keys(store.on(alias), [new])
         if holder is not None:
@@ -59,9 +59,9 @@ def _insert_or_find(alias: str, new: NewJob, *, notify: bool) -> Registered | in
     raise _duplicate(new, None)
 
 
-def _insert_or_replace(alias: str, new: NewJob, *, notify: bool) -> Registered:
+def _insert_or_replace(alias: str, new: NewJob) -> Registered:
     for _ in range(TRIES):
-        if stored := store.register_special(alias, new, notify=notify):
+        if stored := store.register_special(alias, new):
             return stored
         _replace(alias, [new], store.find_keys(store.on(alias), [new]))
     raise _duplicate(new, None)
@@ -79,9 +79,10 @@ def _replace(alias: str, new: Sequence[NewJob], holders: Sequence[KeyHolder | No
     # One that has been claimed since keeps its key: the next look finds it started.
     if replaced := store.give_up_keys(store.on(alias), new):
         with_callback = [name for name in registry.names() if registry.get(name).on_cancel_func is not None]
-        store.cancel_jobs(
+        cancelled = store.cancel_jobs(
             store.on(alias), replaced, mode=CancelMode.ASK, by="", reason=REPLACED, with_callback=with_callback
         )
+        waking.tell(alias, cancelled.notices)
 
 
 class Stored(NamedTuple):

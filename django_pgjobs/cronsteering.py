@@ -22,7 +22,7 @@ from django.db.models.lookups import GreaterThan
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs import codec, cron, store
+from django_pgjobs import codec, cron, store, waking
 from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob, JobDoesNotExist, UnreadablePayload
 from django_pgjobs.pausing import REASON_CHARS, Until, end_of
@@ -171,9 +171,11 @@ class SteerableCron(models.Model):
         alias = self._itself()._alias()
         try:
             with at_read_committed(alias):
-                found = store.run_cron(store.on(alias), self.pk, notify=get_conf().notify)
+                found = store.run_cron(store.on(alias), self.pk)
                 made = [found.job_id] if found is not None and found.job_id is not None else []
                 Trail("run now", who(by), kind="cron", subject=str(self.pk)).add(store.on(alias), len(made), made)
+                if found is not None and found.wakes is not None:
+                    waking.tell(alias, [found.wakes])
         except (DataError, IntegrityError) as error:
             raise InvalidJob(f"cron entry {self.pk!r}: its job cannot be inserted: {_refusal(error)}") from error
         if found is None:

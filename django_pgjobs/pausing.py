@@ -19,7 +19,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from django_pgjobs import store
+from django_pgjobs import store, waking
 from django_pgjobs.conf import MOST_SECONDS, QUEUE_NAME, get_conf
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
 from django_pgjobs.registry import registry
@@ -167,6 +167,7 @@ def _pause(kind: str, names: list[str], *, by: object, reason: str, until: Until
             raise InvalidJob(f"until={until!r} has passed already, by the database's clock.")
         trail = Trail("pause", who(by), reason, mode=_until_of(written[0]), kind=kind, subject=names[0])
         trail.add(store.on(alias), len(written))
+        waking.tell(alias, [store.PAUSES])
     first = next(pause for pause in written if pause.name == names[0])
     _told("pause", kind, names, by, reason)
     state = _model().from_db(alias, list(first._fields), list(first))
@@ -178,6 +179,8 @@ def _resume(kind: str, names: list[str], *, by: object, database: str | None) ->
     with at_read_committed(alias):
         resumed = store.resume(store.on(alias), kind, names)
         Trail("resume", who(by), kind=kind, subject=names[0]).add(store.on(alias), len(resumed))
+        if resumed:
+            waking.tell(alias, [store.PAUSES])
     if resumed:
         _told("resume", kind, resumed, by, "")
     return bool(resumed)

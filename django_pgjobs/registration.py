@@ -2,29 +2,23 @@
 
 Called by ``jobs`` only. Everything that can be refused is refused before the one statement is sent, so bad
 input stores nothing and leaves the caller's transaction usable. Runs in the caller's transaction and opens none.
-
-NOTIFY: inside a transaction every statement asks for it (PostgreSQL folds duplicates, and knows what a savepoint
-took back). Outside at most one per 5 ms, process, queue and priority: NOTIFY serialises all commits of the server,
-and a worker looks again after a wake-up.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import math
 import sys
 from collections.abc import Callable, Collection, Iterable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from django.db import Error, connections, router
+from django.db import connections, router
 from django.db.models.base import ModelState
 from django.db.models.signals import ModelSignal, post_init, pre_init
 from django.utils import timezone
 
-from django_pgjobs import gates, localpool, store
-from django_pgjobs.clock import monotonic
+from django_pgjobs import gates, localpool, store, waking
 from django_pgjobs.conflicts import insert_all, insert_one
 from django_pgjobs.exceptions import InvalidJob, NoWorkerAvailable
 from django_pgjobs.newjobs import Row, captured_headers, encode_all, new_job
@@ -37,12 +31,6 @@ if TYPE_CHECKING:
 
     from django_pgjobs.conf import Conf
     from django_pgjobs.models import Job
-
-NOTIFY_INTERVAL_SECONDS = 0.005
-
-SILENT_SECONDS = 0.008
-"""How long after a notification began others may be committed without one: as long as a worker waits to look again."""
-
 
 logger = logging.getLogger("django_pgjobs")
 
@@ -64,14 +52,11 @@ def register_one(row: Row) -> Job:
     connection = _connection(row.plan.database)
     new = new_job(row, captured_headers(row.plan.conf))
     _warn_of_foreign_transaction(connection, new.name)
-    pairs, begun = (new.wakes,), monotonic()
-    notify = _shall_notify(connection, pairs, row.plan.conf, begun)
     with gates.passing(connection, row.plan.conf, (new.queue,)):
-        stored = _insert(connection.alias, new, notify=notify)
+        stored = _insert(connection.alias, new)
     if isinstance(stored, int):
         return _existing(connection.alias, new, stored)
-    # A window is taken by a statement that wakes nobody.
-    _wake(connection, pairs, row.plan.conf, begun, notify=notify, notified=new.window_seconds is None)
+    waking.registered(connection, (new.wakes,), row.plan.conf)
     registered = _job(
         connection.alias, new, {"id": stored.id, "run_at": stored.run_at, "created_at": stored.created_at}
     )
@@ -80,10 +65,10 @@ def register_one(row: Row) -> Job:
     return registered
 
 
-def _insert(alias: str, new: store.NewJob, *, notify: bool) -> store.Registered | int:
+def _insert(alias: str, new: store.NewJob) -> store.Registered | int:
     if new.key is None and new.idempotency_key is None and new.limit_key is None:
-        return store.register_job(alias, new, notify=notify)
-    return insert_one(alias, new, notify=notify)
+        return store.register_job(alias, new)
+    return insert_one(alias, new)
 
 
 def _existing(alias: str, new: store.NewJob, job_id: int) -> Job:
@@ -103,17 +88,16 @@ def register_all(rows: Iterable[Row], database: str | None, conf: Conf) -> list[
         return []
     connection = _connection(batch.database())
     _warn_of_foreign_transaction(connection, batch.new[0].first.name)
-    pairs, begun = {some.first.wakes for some in batch.new}, monotonic()
-    notify = _shall_notify(connection, pairs, conf, begun)
     each = batch.each() if batch.special or batch.senders else []
     fresh: Collection[int] = range(batch.count)
     with gates.passing(connection, conf, batch.queues()):
         if batch.special:
             ids, fresh = insert_all(connection.alias, each)
-            pairs = {each[at].wakes for at in fresh}
+            wakes = {each[at].wakes for at in fresh}
         else:
             ids = store.register_jobs(connection.alias, batch.new, limited=batch.limited)
-    _wake(connection, pairs, conf, begun, notify=notify, notified=False)
+            wakes = {some.first.wakes for some in batch.new}
+    waking.registered(connection, wakes, conf)
     if batch.senders:
         for at in fresh:
             job = _deferred_job(connection.alias, each[at], ids[at])
@@ -187,69 +171,6 @@ def _call_site() -> tuple[str, int]:
     while frame.f_back is not None and (frame.f_globals.get("__name__", "") + ".").startswith(package):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
-
-
-Pair = tuple[str, int | None]
-"""Queue and priority: what one notification names. None for a priority: a limit holds the job, so admitters hear it."""
-
-_notified: dict[tuple[str, str, int | None], float] = {}
-"""(alias, queue, priority) → when the last statement that notified outside of a transaction and was committed *began*.
-
-A fork inherits it and may keep silent for 5 ms after its parent notified, which is what the interval means.
-"""
-
-
-def _shall_notify(connection: BaseDatabaseWrapper, pairs: Iterable[Pair], conf: Conf, now: float) -> bool:
-    if not conf.notify:
-        return False
-    if _in_transaction(connection):
-        return True
-    return bool(_notified_before(connection, pairs, now - NOTIFY_INTERVAL_SECONDS))
-
-
-def _notified_before(connection: BaseDatabaseWrapper, pairs: Iterable[Pair], instant: float) -> list[Pair]:
-    alias = connection.alias
-    return [pair for pair in pairs if _notified.get((alias, *pair), -math.inf) < instant]
-
-
-def _wake(
-    connection: BaseDatabaseWrapper, pairs: Iterable[Pair], conf: Conf, begun: float, *, notify: bool, notified: bool
-) -> None:
-    """Notify of an insert that began at ``begun``, if ``notify`` and it has not done so itself (``notified``).
-
-    Note that, or make up for a silence that was too long: a worker may hear of the last notification before its
-    producer knows that it is committed, and looks again ``SILENT_SECONDS`` later. Who was held up meanwhile has
-    committed behind that look, and is told of now.
-    """
-    if notify and not notified and not _notify(connection, pairs):
-        return
-    if _in_transaction(connection):
-        return
-    if notify:
-        _notified.update(dict.fromkeys([(connection.alias, *pair) for pair in pairs], begun))
-    elif (
-        conf.notify
-        and (late := _notified_before(connection, pairs, (now := monotonic()) - SILENT_SECONDS))
-        and _notify(connection, late)
-    ):
-        _notified.update(dict.fromkeys([(connection.alias, *pair) for pair in late], now))
-
-
-def _notify(connection: BaseDatabaseWrapper, pairs: Iterable[Pair]) -> bool:
-    """Notify in a statement of its own and return True; raises in a transaction only, as outside all is stored."""
-    try:
-        store.notify_queues(store.on(connection.alias), pairs)
-    except Error as error:
-        if _in_transaction(connection):
-            raise
-        logger.warning("registered, and workers will see it when they look: %s", " ".join(str(error).split()))
-        return False
-    return True
-
-
-def _in_transaction(connection: BaseDatabaseWrapper) -> bool:
-    # A connection not made yet says autocommit False, so the first registration on it notifies: harmless.
-    return connection.in_atomic_block or not connection.autocommit
 
 
 # The instance, without asking the database for it again

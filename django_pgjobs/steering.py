@@ -19,7 +19,7 @@ from django.conf import settings
 from django.db import OperationalError, models, router, transaction
 from django.utils import timezone
 
-from django_pgjobs import store
+from django_pgjobs import store, waking
 from django_pgjobs.conf import QUEUE_NAME, get_conf
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.registry import registry
@@ -60,7 +60,9 @@ def cancel(jobs: type[Job], using: str, ids: Iterable[int], *, mode: str, by: ob
     callbacks = _names_with("on_cancel_func")
 
     def write(db: store.Database, held: Sequence[int]) -> list[int]:
-        return store.cancel_jobs(db, held, mode=mode, by=who(by), reason=reason, with_callback=callbacks)
+        changed = store.cancel_jobs(db, held, mode=mode, by=who(by), reason=reason, with_callback=callbacks)
+        waking.tell(using, changed.notices)
+        return changed.ids
 
     trail = Trail("cancel", who(by), reason, mode=mode)
     return _told(trail, _steer(jobs, using, ids, write, trail))
@@ -72,7 +74,10 @@ def abandon(jobs: type[Job], using: str, ids: Iterable[int], *, by: object, reas
     text = f"Abandoned by {who(by)}" if by else "Abandoned by an operator"
 
     def write(db: store.Database, held: Sequence[int]) -> list[int]:
-        return store.abandon_jobs(db, held, reason=f"{text}: {reason}" if reason else text, with_callback=callbacks)
+        words = f"{text}: {reason}" if reason else text
+        changed = store.abandon_jobs(db, held, reason=words, with_callback=callbacks)
+        waking.tell(using, changed.notices)
+        return changed.ids
 
     trail = Trail("abandon", who(by), reason)
     return _told(trail, _steer(jobs, using, ids, write, trail))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from django.db import DatabaseError, transaction
 
-from django_pgjobs import store
+from django_pgjobs import store, waking
 
 TAKEN = "key taken"
 BUSY = "busy"
@@ -36,6 +36,7 @@ class KeyedWrite:
         try:
             with transaction.atomic(using=self.using):
                 moved = self.write(db, ids)
+                waking.tell(self.using, moved.notices)
         except DatabaseError as error:
             reason = self._reason(db, error)
             if reason is None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.db import DatabaseError, connections
 
-from django_pgjobs import gates, store
+from django_pgjobs import gates, store, waking
 from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import (
     InvalidJob,
@@ -160,8 +160,9 @@ def register_again(job: Job) -> Job:
     )
     register = store.register_job if new.limit_key is None else store.register_special
     with gates.passing(connections[alias], get_conf(), (new.queue,)):
-        registered = register(alias, new, notify=True)
+        registered = register(alias, new)
     if registered is None:
         raise InvalidJob(f"job {new.name!r}: its key is taken")
+    waking.registered(connections[alias], [new.wakes], get_conf())
     again: Job = type(job)._base_manager.using(alias).get(pk=registered.id)
     return again

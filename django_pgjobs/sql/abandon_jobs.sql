@@ -1,6 +1,6 @@
 -- abandon_jobs: give unclaimed jobs up, or leave only their callback.
 -- Fence: none (only jobs nobody has claimed; compared under the row lock).
--- Rows: one per job abandoned.
+-- Rows: one per job abandoned: whether somebody waits for its end, whether its callback is due, and may be older than what is claimed now.
 -- Clock: statement_timestamp().
 WITH held AS MATERIALIZED (
     SELECT id FROM pgjobs_job
@@ -21,9 +21,4 @@ abandoned AS (
     RETURNING j.id, j.queue, j.priority, j.waited AND j.finished_at IS NOT NULL AS waited, j.ending IS NOT NULL AS due,
         j.run_at < statement_timestamp() - interval '1 second' AS old -- else a look a little behind the frontier finds it
 )
-SELECT
-    id, queue, priority,
-    CASE WHEN waited THEN pg_notify('pgjobs_ended', id::text) END,
-    CASE WHEN due THEN pg_notify('pgjobs', priority::text || ':' || queue) END,
-    CASE WHEN due AND old THEN pg_notify('pgjobs', 'behind:' || queue) END
-FROM abandoned
+SELECT id, queue, priority, waited, due, due AND old AS old FROM abandoned

@@ -1,6 +1,6 @@
 -- cancel_jobs: end unclaimed jobs, or leave only their callback, or ask the worker that runs them. No mode gets weaker.
 -- Fence: none (an operator's wish; a claimed job's attempt is never overwritten, only asked).
--- Rows: one per job that could be cancelled.
+-- Rows: one per job that could be cancelled: whether somebody waits for its end, whether its callback is due, and may be older than what is claimed now.
 -- Clock: statement_timestamp().
 WITH held AS MATERIALIZED (
     SELECT id FROM pgjobs_job
@@ -40,9 +40,4 @@ cancelled AS (
     RETURNING j.id, j.queue, j.priority, j.waited AND j.finished_at IS NOT NULL AS waited, j.ending IS NOT NULL AND j.claim_id IS NULL AS due,
         j.run_at < statement_timestamp() - interval '1 second' AS old -- else a look a little behind the frontier finds it
 )
-SELECT
-    id, queue, priority,
-    CASE WHEN waited THEN pg_notify('pgjobs_ended', id::text) END,
-    CASE WHEN due THEN pg_notify('pgjobs', priority::text || ':' || queue) END,
-    CASE WHEN due AND old THEN pg_notify('pgjobs', 'behind:' || queue) END
-FROM cancelled
+SELECT id, queue, priority, waited, due, due AND old AS old FROM cancelled

@@ -34,4 +34,4 @@ SET paused_at = CASE WHEN s.until <= statement_timestamp() THEN excluded.paused_
     paused_by = excluded.paused_by,
     reason = excluded.reason,
     until = excluded.until
-RETURNING s.id, s.kind, s.name, s.paused_at, s.paused_by, s.reason, s.until, pg_notify('pgjobs', 'pauses')
+RETURNING s.id, s.kind, s.name, s.paused_at, s.paused_by, s.reason, s.until

@@ -1,4 +1,4 @@
--- register_job: insert one job and wake a worker.
+-- register_job: insert one job.
 -- Fence: none (creates a row nobody knows yet).
 -- Rows: 1 = the new job's id, run_at, created_at.
 -- Clock: statement_timestamp().
@@ -7,6 +7,4 @@ VALUES (
     %(name)s, %(queue)s, %(priority)s, %(max_attempts)s, %(timeout)s, %(payload)s::jsonb, %(headers)s::jsonb, %(description)s,
     coalesce(%(run_at)s::timestamptz, statement_timestamp()) + make_interval(secs => %(delay)s::float8)
 )
-RETURNING
-    id, run_at, created_at,
-    CASE WHEN %(notify)s::boolean THEN pg_notify('pgjobs', priority::text || ':' || queue) END
+RETURNING id, run_at, created_at

@@ -1,4 +1,4 @@
--- register_special: insert one job that has a key, a limit or a cron entry, and wake a worker; what few jobs have costs the others nothing.
+-- register_special: insert one job that has a key, a limit or a cron entry; what few jobs have costs the others nothing.
 -- Fence: none (creates a row nobody knows yet).
 -- Rows: 1 = the new job's id, run_at, created_at; 0 = an unfinished job of its queue has its key.
 -- Clock: statement_timestamp().
@@ -14,6 +14,4 @@ VALUES (
     %(cron_entry)s::text, %(fire_at)s::timestamptz
 )
 ON CONFLICT (queue, unique_key) WHERE unique_key IS NOT NULL AND finished_at IS NULL DO NOTHING
-RETURNING
-    id, run_at, created_at,
-    CASE WHEN %(notify)s::boolean THEN pg_notify('pgjobs', CASE WHEN hold IS NULL THEN priority::text ELSE 'limited' END || ':' || queue) END
+RETURNING id, run_at, created_at

@@ -1,6 +1,6 @@
 -- reschedule_jobs: move unclaimed jobs to another instant, queue or priority, unless their key is taken in that queue.
 -- Fence: none (only jobs nobody has claimed; compared under the row lock).
--- Rows: one per job moved, and one per job that was not as its key is taken.
+-- Rows: one per job moved, with whom to wake (no priority: those who let jobs in) and whether it may be older than what is claimed now, and one per job that was not as its key is taken.
 -- Clock: statement_timestamp().
 WITH held AS MATERIALIZED (
     SELECT id, unique_key, queue, coalesce(%(queue)s::text, queue) AS wanted
@@ -46,13 +46,10 @@ moved AS (
     FROM judged
     WHERE j.id = judged.id AND judged.free AND j.finished_at IS NULL AND j.claim_id IS NULL
     RETURNING
-        j.id, j.queue, CASE WHEN j.hold = 'limited' THEN 'limited' ELSE j.priority::text END AS word,
+        j.id, j.queue, CASE WHEN j.hold IS DISTINCT FROM 'limited' THEN j.priority END AS priority,
         -- Else a look a little behind the frontier finds it.
         j.hold IS NULL AND j.run_at < statement_timestamp() - interval '1 second' AS old
 )
-SELECT
-    id, false AS taken, pg_notify('pgjobs', word || ':' || queue),
-    CASE WHEN old THEN pg_notify('pgjobs', 'behind:' || queue) END
-FROM moved
+SELECT id, false AS taken, queue, priority, old FROM moved
 UNION ALL
-SELECT id, true, NULL, NULL FROM judged WHERE NOT free
+SELECT id, true, NULL, NULL, NULL FROM judged WHERE NOT free

@@ -7,4 +7,4 @@ WITH resumed AS (
     WHERE kind = %(kind)s::text AND name = ANY (%(names)s::text[])
     RETURNING name, until IS NULL OR until > statement_timestamp() AS was_paused
 )
-SELECT name, pg_notify('pgjobs', 'pauses') FROM resumed WHERE was_paused
+SELECT name FROM resumed WHERE was_paused

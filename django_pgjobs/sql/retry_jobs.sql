@@ -1,6 +1,6 @@
 -- retry_jobs: make abandoned, cancelled and parked jobs ready again, unless their key is taken; numbers of attempts go on, so none repeats.
 -- Fence: none (only jobs nobody has claimed; compared under the row lock).
--- Rows: one per job made ready, and one per job that was not as its key is taken.
+-- Rows: one per job made ready, with whom to wake (no priority: those who let jobs in), and one per job that was not as its key is taken.
 -- Clock: statement_timestamp().
 WITH held AS MATERIALIZED (
     SELECT
@@ -55,8 +55,8 @@ retried AS (
         unique_key = judged.wanted
     FROM judged
     WHERE j.id = judged.id AND judged.free AND (j.outcome IN ('abandoned', 'cancelled') OR j.hold = 'parked')
-    RETURNING j.id, j.queue, CASE WHEN j.hold IS NULL THEN j.priority::text ELSE 'limited' END AS word
+    RETURNING j.id, j.queue, CASE WHEN j.hold IS NULL THEN j.priority END AS priority
 )
-SELECT id, false AS taken, pg_notify('pgjobs', word || ':' || queue) FROM retried
+SELECT id, false AS taken, queue, priority, false AS old FROM retried
 UNION ALL
-SELECT id, true, NULL FROM judged WHERE NOT free
+SELECT id, true, NULL, NULL, NULL FROM judged WHERE NOT free

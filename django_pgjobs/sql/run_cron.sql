@@ -1,6 +1,6 @@
 -- run_cron: insert a job of a cron entry now, because somebody asked for it; its fires stay as they are.
 -- Fence: none (creates a row nobody knows yet; lock_cron holds the entry's row, so that no fire comes between).
--- Rows: 1 = whether an unfinished job forbids it, the job's id, null when forbidden or when its key is taken; 0 = no such entry.
+-- Rows: 1 = whether an unfinished job forbids it, the job's id, null when forbidden or when its key is taken, and whom to wake (no priority: those who let jobs in); 0 = no such entry.
 -- Clock: statement_timestamp().
 WITH picked AS MATERIALIZED (
     SELECT
@@ -28,12 +28,7 @@ registered AS (
     )
     WHERE NOT p.busy
     ON CONFLICT (queue, unique_key) WHERE unique_key IS NOT NULL AND finished_at IS NULL DO NOTHING
-    RETURNING
-        id,
-        CASE
-            WHEN %(notify)s::boolean
-            THEN pg_notify('pgjobs', CASE WHEN hold IS NULL THEN priority::text ELSE 'limited' END || ':' || queue)
-        END AS notified
+    RETURNING id, queue, CASE WHEN hold IS NULL THEN priority END AS priority
 ),
 marked AS (
     UPDATE pgjobs_cron_entry AS e
@@ -41,4 +36,4 @@ marked AS (
         next_fire_at = CASE WHEN e.overlap <> 'after_completion' THEN e.next_fire_at END
     WHERE e.name = (SELECT name FROM picked)
 )
-SELECT p.busy, r.id, r.notified FROM picked AS p LEFT JOIN registered AS r ON true
+SELECT p.busy, r.id, r.queue, r.priority FROM picked AS p LEFT JOIN registered AS r ON true

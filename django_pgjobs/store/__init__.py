@@ -143,6 +143,7 @@ from django_pgjobs.store.leading import (
     sweep_heartbeats,
     take_term,
 )
+from django_pgjobs.store.notifying import PAUSES, WORKERS, Notice, notify, notify_queues, wake_up
 from django_pgjobs.store.pausing import Pause, Pauses, pause, read_pauses, resume, sweep_pauses, unpause_jobs
 from django_pgjobs.store.pruning import OLDEST, Prunable, count_prunable, list_prunable, prune_jobs
 from django_pgjobs.store.registering import (
@@ -150,13 +151,13 @@ from django_pgjobs.store.registering import (
     NewJob,
     NewJobs,
     Registered,
-    notify_queues,
     register_job,
     register_jobs,
     register_special,
     register_special_jobs,
 )
 from django_pgjobs.store.steering import (
+    Changed,
     Moved,
     abandon_jobs,
     cancel_jobs,
@@ -175,13 +176,16 @@ __all__ = [
     "MOST_AHEAD",
     "MOST_CHARS",
     "OLDEST",
+    "PAUSES",
     "VACUUMS",
+    "WORKERS",
     "ActionOfJob",
     "Admitted",
     "Audited",
     "Author",
     "Blocking",
     "Bounds",
+    "Changed",
     "Claimed",
     "ClaimedJob",
     "Counted",
@@ -206,6 +210,7 @@ __all__ = [
     "Moved",
     "NewJob",
     "NewJobs",
+    "Notice",
     "Pair",
     "Params",
     "Pause",
@@ -277,6 +282,7 @@ __all__ = [
     "mark_waited",
     "next_claimable",
     "next_due",
+    "notify",
     "notify_queues",
     "on",
     "park_jobs",
@@ -320,6 +326,7 @@ __all__ = [
     "terminate_backends",
     "unpark_jobs",
     "unpause_jobs",
+    "wake_up",
     "write_progress",
     "write_statistic",
 ]

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from django_pgjobs.store.database import Database
+from django_pgjobs.store.notifying import Notice, wake_up
 
 
 class DeclaredCron(NamedTuple):
@@ -110,17 +111,21 @@ def _as_read(entry: ListedCron) -> dict[str, object]:
 
 class RunNow(NamedTuple):
     """What came of running an entry now: ``busy`` when its overlap policy forbids it, else the job unless its key is
-    taken."""
+    taken, and whom to wake."""
 
     busy: bool
     job_id: int | None
+    wakes: Notice | None
 
 
-def run_cron(db: Database, name: str, *, notify: bool) -> RunNow | None:
+def run_cron(db: Database, name: str) -> RunNow | None:
     """Insert a job of the entry now; None when there is no such entry. Blocks while somebody holds its row.
 
     In a transaction. A single statement would look for an unfinished job as of before it waited.
     """
     db.fetch("lock_cron", {"name": name})
-    rows = db.fetch("run_cron", {"name": name, "notify": notify})
-    return RunNow(*rows[0][:2]) if rows else None
+    rows = db.fetch("run_cron", {"name": name})
+    if not rows:
+        return None
+    busy, job_id, queue, priority = rows[0]
+    return RunNow(busy, job_id, None if job_id is None else wake_up(queue, priority))

@@ -50,7 +50,7 @@ def pause(
 ) -> list[Pause]:
     """Pause, until an instant or for ``seconds`` from now; no row for one that would be over already.
 
-    Who, why and until when replace those of a pause that runs. Workers are notified at the commit.
+    Who, why and until when replace those of a pause that runs.
     """
     params = {"kind": kind, "names": list(names), "by": by, "reason": reason, "until": until, "seconds": seconds}
     return [Pause._make(row[:7]) for row in db.fetch("pause", params)]

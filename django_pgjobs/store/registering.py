@@ -13,7 +13,7 @@ from typing import NamedTuple
 from django.db import connections
 
 from django_pgjobs.store import database
-from django_pgjobs.store.database import Database, on
+from django_pgjobs.store.database import on
 
 COPY_FROM_JOBS = 300
 """Rows from which a COPY gains more over one INSERT than its round trips cost (benchmarks/lines/register_many.py)."""
@@ -95,28 +95,26 @@ class Registered(NamedTuple):
     created_at: datetime
 
 
-def register_job(using: str, new: NewJob, *, notify: bool) -> Registered:
-    """Insert one job in the caller's transaction; wake a worker at its commit if ``notify``.
+def register_job(using: str, new: NewJob) -> Registered:
+    """Insert one job in the caller's transaction. It wakes nobody: see ``waking``.
 
     What most jobs do without is not sent for them: each value costs client and server microseconds.
     """
     if new.headers is None and not new.description and new.run_at is None and not new.delay_seconds:
-        db, params = on(using), _plain(new)
-        [row] = db.fetch("register_plain", params) if notify else db.fetch("register_silent", params)
+        [row] = on(using).fetch("register_plain", _plain(new))
         return Registered(row[0], row[1], row[1])
-    [row] = on(using).fetch("register_job", _params(new, notify))
+    [row] = on(using).fetch("register_job", _params(new))
     return Registered(row[0], row[1], row[2])
 
 
-def register_special(using: str, new: NewJob, *, notify: bool) -> Registered | None:
+def register_special(using: str, new: NewJob) -> Registered | None:
     """Insert one job that has what few have, as ``register_job``.
 
-    Return None, having changed nothing, when its key is taken. An uncommitted job with that key is waited for. With the
-    key of a window it wakes nobody.
+    Return None, having changed nothing, when its key is taken. An uncommitted job with that key is waited for.
     """
     if new.window_seconds is not None:
         return register_special_jobs(using, [new])[0]
-    params = _params(new, notify) | {
+    params = _params(new) | {
         "key": new.key,
         "key_scope": new.key_scope,
         "idempotency_key": new.idempotency_key,
@@ -139,9 +137,8 @@ def _plain(new: NewJob) -> dict[str, object]:
     }
 
 
-def _params(new: NewJob, notify: bool) -> dict[str, object]:
+def _params(new: NewJob) -> dict[str, object]:
     return _plain(new) | {
-        "notify": notify,
         "headers": new.headers,
         "description": new.description,
         "run_at": new.run_at,
@@ -152,7 +149,7 @@ def _params(new: NewJob, notify: bool) -> dict[str, object]:
 def register_jobs(using: str, new: Sequence[NewJobs], *, limited: bool = False) -> list[int]:
     """Insert many jobs in the caller's transaction, by COPY from ``COPY_FROM_JOBS`` on; ids in input order.
 
-    It wakes nobody. None of them may have what few jobs have: see ``register_special_jobs``. ``limited`` says that some
+    None of them may have what few jobs have: see ``register_special_jobs``. ``limited`` says that some
     may have the key of a limit, and nothing else of that kind.
     """
     if not new:
@@ -167,7 +164,7 @@ def _text(some: NewJobs) -> int:
 
 
 def register_special_jobs(using: str, new: Sequence[NewJob]) -> list[Registered | None]:
-    """Insert many jobs of which some have what few jobs have; wake nobody.
+    """Insert many jobs of which some have what few jobs have.
 
     Answers in input order, with None where a key is taken, by a job of the same call included. Keys are inserted in
     the order of their code points, those of windows first: callers who do this at the same time wait for each other and
@@ -305,15 +302,3 @@ def _sized(column: bytes) -> bytes:
 
 def _jsonb(text: str, encoding: str) -> bytes:
     return b"\1" + text.encode(encoding)
-
-
-def notify_queues(db: Database, pairs: Iterable[tuple[str, int | None]], *, behind: bool = False) -> None:
-    """Wake workers that serve these (queue, priority) pairs, at the commit of the open transaction if there is one.
-
-    None for a priority wakes those who let jobs into the queue. ``behind`` tells that these jobs may be older than any
-    that is claimed now, so a look at what is new does not find them.
-    """
-    told = {(queue, "limited" if priority is None else str(priority)) for queue, priority in pairs}
-    words = sorted(told | {(queue, "behind") for queue, _ in told if behind})
-    if words:
-        db.fetch("notify_queues", {"queues": [q for q, _ in words], "words": [w for _, w in words]})

@@ -8,11 +8,19 @@ from typing import NamedTuple
 
 from django_pgjobs.states import CancelMode, Ending
 from django_pgjobs.store.database import Database, Rows
+from django_pgjobs.store.notifying import Notice, behind, ended, wake_up
+
+
+class Changed(NamedTuple):
+    """The jobs that were written, and what is to be told once that is committed."""
+
+    ids: list[int]
+    notices: list[Notice]
 
 
 def cancel_jobs(
     db: Database, ids: Sequence[int], *, mode: str, by: str, reason: str, with_callback: Sequence[str]
-) -> list[int]:
+) -> Changed:
     """Cancel: unclaimed jobs end (or only their callback is left), claimed ones get the request."""
     params = {
         "ids": list(ids),
@@ -23,20 +31,28 @@ def cancel_jobs(
         "reason": reason,
         "with_callback": list(with_callback),
     }
-    return [row[0] for row in db.fetch("cancel_jobs", params)]
+    return _changed(db.fetch("cancel_jobs", params))
 
 
-def abandon_jobs(db: Database, ids: Sequence[int], *, reason: str, with_callback: Sequence[str]) -> list[int]:
+def abandon_jobs(db: Database, ids: Sequence[int], *, reason: str, with_callback: Sequence[str]) -> Changed:
     """Give unclaimed jobs up."""
     params = {"ids": list(ids), "reason": reason, "with_callback": list(with_callback)}
-    return [row[0] for row in db.fetch("abandon_jobs", params)]
+    return _changed(db.fetch("abandon_jobs", params))
+
+
+def _changed(rows: Rows) -> Changed:
+    notices = [ended(job_id) for job_id, _, _, waited, _, _ in rows if waited]
+    notices += [wake_up(queue, priority) for _, queue, priority, _, due, _ in rows if due]
+    notices += [behind(queue) for _, queue, _, _, _, old in rows if old]
+    return Changed([row[0] for row in rows], notices)
 
 
 class Moved(NamedTuple):
-    """The jobs that were written, and those that were not as another job has their key."""
+    """The jobs that were written, those that were not as another job has their key, and what is to be told."""
 
     changed: list[int]
     taken: list[int]
+    notices: list[Notice]
 
 
 def retry_jobs(db: Database, ids: Sequence[int], *, attempts: Mapping[str, int], default_attempts: int) -> Moved:
@@ -84,7 +100,10 @@ def reschedule_jobs(
 
 
 def _moved(rows: Rows) -> Moved:
-    return Moved([row[0] for row in rows if not row[1]], [row[0] for row in rows if row[1]])
+    moved = [row for row in rows if not row[1]]
+    notices = [wake_up(queue, priority) for _, _, queue, priority, _ in moved]
+    notices += [behind(queue) for _, _, queue, _, old in moved if old]
+    return Moved([row[0] for row in moved], [row[0] for row in rows if row[1]], notices)
 
 
 def read_states(db: Database, ids: Sequence[int]) -> dict[int, tuple[str, bool]]:

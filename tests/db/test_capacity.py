@@ -13,7 +13,7 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_pgjobs import buckets, job, register_many, registration, store
+from django_pgjobs import buckets, job, register_many, store, waking
 from django_pgjobs.buckets import of_this_process
 from django_pgjobs.exceptions import InvalidJob, QueueFull, RateLimited
 from django_pgjobs.models import Job
@@ -34,7 +34,7 @@ def copy(number: int) -> None: ...
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
-    registration._notified.clear()
+    waking._notified.clear()
     of_this_process.reset()
     yield
     of_this_process.reset()
@@ -126,7 +126,7 @@ def test_a_job_that_is_registered_again_needs_a_place_too(ten: None) -> None:
 
 
 def test_a_capacity_costs_nothing_where_it_is_not_set(settings: Any) -> None:
-    settings.PGJOBS = {"CAPACITY": {"mail": 10}, "REGISTRATION_RATE": {"mail": {}}}
+    settings.PGJOBS = {"CAPACITY": {"mail": 10}, "REGISTRATION_RATE": {"mail": {}}, "NOTIFY": False}
     with CaptureQueriesContext(
         connection,
     ) as queries:
@@ -143,11 +143,13 @@ def test_a_capacity_costs_nothing_where_it_is_not_set(settings: Any) -> None:
 
 def test_outside_of_a_transaction_a_wake_up_is_still_sent_once_in_a_while(ten: None) -> None:
     """The transaction around lock, count and insert is ours, so it does not make every registration notify."""
-    with CaptureQueriesContext(connection) as queries, patch.object(registration, "monotonic", lambda: 5.0):
+    with CaptureQueriesContext(connection) as queries, patch.object(waking, "monotonic", lambda: 5.0):
         send.register(1)
         send.register(2)
-    inserts = [query["sql"] for query in queries if "INSERT INTO pgjobs_job" in query["sql"]]
-    assert ["pg_notify" in text for text in inserts] == [True, False]
+    texts = [query["sql"] for query in queries]
+    told = [at for at, text in enumerate(texts) if "pg_notify" in text]
+    assert len(told) == 1
+    assert texts[told[0] - 1] == "COMMIT"
 
 
 def test_a_queue_that_drains_takes_new_jobs(ten: None) -> None:

@@ -33,7 +33,7 @@ def entry() -> CronEntry:
 
 
 def run(db: RawDatabase) -> object:
-    return store.run_cron(db, "clean", notify=False)
+    return store.run_cron(db, "clean")
 
 
 def fire(db: RawDatabase) -> object:

@@ -296,7 +296,7 @@ def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:
         "abandon_jobs", "cancel_jobs", "release_wish", "reschedule_jobs", "retry_jobs", "read_states", "mark_waited",
         "register_job", "register_plain", "register_jobs", "register_special", "register_special_jobs", "copy_jobs",
         "reserve_ids", "find_keys", "give_up_keys", "count_unfinished", "count_prunable", "pause", "read_why",
-        "run_cron", "list_queue", "read_blockers", "let_in", "register_silent",
+        "run_cron", "list_queue", "read_blockers", "let_in",
     }  # fmt: skip
     elsewhere |= {"count_due", "count_held", "count_running", "count_ended"}  # in test_figures.py
     elsewhere |= {"read_why"}  # in test_why.py

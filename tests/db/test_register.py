@@ -14,24 +14,22 @@ from typing import Any
 from unittest.mock import patch
 from zoneinfo import ZoneInfo
 
-import psycopg
 import pytest
 from asgiref.sync import async_to_sync
 from django.conf import settings
-from django.db import OperationalError, connection, connections, transaction
+from django.db import connection, connections, transaction
 from django.db.models.signals import post_init
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgjobs import BoundJob, JobContext, JobDefinition, Limit, job, register_many, registration, store
+from django_pgjobs import BoundJob, JobContext, JobDefinition, Limit, job, register_many, registration, store, waking
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.jobs import aregister_many
 from django_pgjobs.models import Job
 from django_pgjobs.registry import registry
 from django_pgjobs.signals import job_registered
 from django_pgjobs.store import registering
-from django_pgjobs.worker import claiming
 from tests.plugins.fix_db import alike
 
 pytestmark = pytest.mark.django_db
@@ -88,7 +86,7 @@ class Order:
 
 @pytest.fixture(autouse=True)
 def _fresh_throttle() -> None:
-    registration._notified.clear()
+    waking._notified.clear()
     registration._warned_sites.clear()
 
 
@@ -109,16 +107,6 @@ def database_now() -> datetime:
         cursor.execute("SELECT clock_timestamp()")
         now: datetime = cursor.fetchone()[0]
     return now
-
-
-@contextmanager
-def notifications() -> Iterator[list[str]]:
-    """Payloads of the channel ``pgjobs`` that were sent within the block, filled at its end."""
-    heard: list[str] = []
-    with psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None}, autocommit=True) as listener:
-        listener.execute("LISTEN pgjobs")
-        yield heard
-        heard.extend(notice.payload for notice in listener.notifies(timeout=0.3))
 
 
 # What is stored
@@ -584,138 +572,7 @@ def test_an_error_in_a_receiver_changes_nothing(heard: list[tuple[Any, Job]]) ->
     assert len(heard) == 1
 
 
-# Waking workers
-
-
-@on_disk
-def test_every_transaction_notifies_once_per_queue_and_priority() -> None:
-    with notifications() as sent, transaction.atomic():
-        for n in range(5):
-            pay.register(n)
-        send.register("a@example.org")
-    assert sorted(sent) == ["0:default", "7:mail"]
-
-
-@on_disk
-def test_outside_of_transactions_a_burst_notifies_at_most_once_in_five_milliseconds() -> None:
-    with patch("django_pgjobs.registration.monotonic", side_effect=[100.0] * 19), notifications() as sent:
-        for n in range(10):
-            pay.register(n)
-    assert sent == ["0:default"]
-
-
-@on_disk
-@pytest.mark.parametrize("register", [pay.register, lambda n: pay.register_many([(n,)])], ids=["one", "many"])
-@pytest.mark.parametrize(("committed", "times"), [(100.0079, 1), (100.0081, 2)])
-def test_who_is_held_up_behind_the_workers_second_look_notifies_after_all(
-    register: Any, committed: float, times: int
-) -> None:
-    """The interval counts from the beginning of the notifying statement: a worker may hear before its producer goes on.
-
-    Else what is registered right after, and committed late, would lie there until the next poll.
-    """
-    instants = [100.0, 100.004, committed]
-    with patch("django_pgjobs.registration.monotonic", side_effect=instants), notifications() as sent:
-        pay.register(1)
-        register(2)
-    assert sent == ["0:default"] * times
-    assert registration.SILENT_SECONDS <= claiming.LOOK_AGAIN_SECONDS
-
-
-@on_disk
-def test_a_late_notification_that_fails_costs_no_job(caplog: pytest.LogCaptureFixture) -> None:
-    with (
-        patch("django_pgjobs.registration.monotonic", side_effect=[100.0, 100.004, 100.009]),
-        patch("django_pgjobs.store.notify_queues", side_effect=OperationalError("the line\nis dead")),
-    ):
-        pay.register(1)
-        assert pay.register(2).pk
-    assert "workers will see it when they look: the line is dead" in caplog.text
-
-
-WINDOW = {"key": "shop", "key_scope": timedelta(hours=1)}
-
-
-def cut_before_notifying(execute: Any, text: Any, params: Any, many: bool, context: Any) -> Any:
-    """Let somebody end the connection between the statement that stores and the one that notifies."""
-    if text == store.statement("notify_queues"):
-        with psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None}, autocommit=True) as other:
-            other.execute("SELECT pg_terminate_backend(%s, 5000)", [connection.connection.info.backend_pid])
-    return execute(text, params, many, context)
-
-
-@on_disk
-@pytest.mark.parametrize(("options", "one"), [({}, False), ({"key": "shop"}, False), (WINDOW, False), (WINDOW, True)])
-def test_a_notification_that_fails_behind_the_insert_costs_no_job(
-    caplog: pytest.LogCaptureFixture, options: Any, one: bool
-) -> None:
-    """An error would have the caller register again what is stored."""
-    declared = pay.using(**options)
-    with connection.execute_wrapper(cut_before_notifying):
-        ids = [declared.register(1).pk] if one else declared.register_many([(1,)])
-    connection.close()
-    assert list(Job.objects.values_list("pk", flat=True)) == ids
-    assert "workers will see it when they look" in caplog.text
-
-
-@on_disk
-def test_a_notification_that_fails_in_a_transaction_fails_with_it(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(OperationalError), transaction.atomic(), connection.execute_wrapper(cut_before_notifying):
-        pay.register_many([(1,)])
-    connection.close()
-    assert not Job.objects.exists()
-    assert "workers will see it" not in caplog.text
-
-
-@on_disk
-def test_each_queue_and_priority_is_notified_for_itself() -> None:
-    with notifications() as sent:
-        for options in ({}, {"priority": 5}, {"queue": "bulk"}):
-            pay.using(**options).register(1)
-        register_many([pay.using(queue="mail").bind(n) for n in range(3)])
-    assert sorted(sent) == ["0:bulk", "0:default", "0:mail", "5:default"]
-
-
-@on_disk
-def test_a_registration_that_failed_does_not_silence_the_next() -> None:
-    with patch("django_pgjobs.store.register_job", side_effect=LookupError), pytest.raises(LookupError):
-        pay.register(1)
-    with notifications() as sent:
-        pay.register(2)
-    assert sent == ["0:default"]
-
-
-@on_disk
-def test_a_rolled_back_transaction_notifies_nobody_and_silences_nobody() -> None:
-    with notifications() as sent, rolled_back():
-        pay.register(1)
-    assert sent == []
-    with notifications() as sent:
-        pay.register(2)
-    assert sent == ["0:default"]
-
-
-@on_disk
-@override_settings(PGJOBS={"NOTIFY": False})
-def test_notifications_can_be_switched_off() -> None:
-    with notifications() as sent:
-        pay.register(1)
-        register_many([pay.bind(2)])
-    assert sent == []
-
-
-@on_disk
-def test_without_autocommit_every_statement_notifies() -> None:
-    transaction.set_autocommit(False)
-    try:
-        with notifications() as sent:
-            pay.register(1)
-            transaction.commit()
-            pay.register(2)
-            transaction.commit()
-    finally:
-        transaction.set_autocommit(True)
-    assert sent == ["0:default"] * 2
+# Text of all kinds
 
 
 def test_connections_of_other_aliases_are_left_alone() -> None:

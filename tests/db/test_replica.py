@@ -75,7 +75,7 @@ def root() -> Client:
 
 
 def registered() -> int:
-    return store.register_job("default", store.NewJob("shop.clean", "{}"), notify=False).id
+    return store.register_job("default", store.NewJob("shop.clean", "{}")).id
 
 
 def test_a_cron_entry_is_steered(replica: str) -> None:

@@ -619,7 +619,7 @@ def test_attempts_that_were_used_up_elsewhere_end_the_job_without_running_it() -
 def test_an_unknown_job_is_parked() -> None:
     with isolated_registry():
         assert registry.names() == []
-        job = Job.objects.get(pk=store.register_job("default", store.NewJob("no.such", "{}"), notify=False).id)
+        job = Job.objects.get(pk=store.register_job("default", store.NewJob("no.such", "{}")).id)
         assert outcomes(run_jobs()) == {"parked": [job.pk]}
     job.refresh_from_db()
     assert (job.state, job.attempt) == ("parked", 0)

@@ -1,7 +1,0 @@
--- register_silent: insert one job as register_plain, and wake nobody; the server parses no call that it does not make.
--- Fence: none (creates a row nobody knows yet).
--- Rows: 1 = the new job's id, and its run_at, which is its created_at too.
--- Clock: statement_timestamp().
-INSERT INTO pgjobs_job (name, queue, priority, max_attempts, timeout_seconds, payload, run_at)
-VALUES (%(name)s, %(queue)s, %(priority)s, %(max_attempts)s, %(timeout)s, %(payload)s, statement_timestamp())
-RETURNING id, run_at
