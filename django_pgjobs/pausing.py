@@ -139,6 +139,16 @@ def _running() -> Q:
     return Q(until__isnull=True) | Q(until__gt=Now())
 
 
+def known_queues(database: str | None = None) -> set[str]:
+    """Return the queues that there is a reason to know: unfinished jobs, definitions, settings and pauses name them."""
+    from django_pgjobs.models import Job
+
+    waiting = store.list_pairs(store.on(database or router.db_for_read(Job)))
+    declared = {definition.queue for definition in registry.definitions()}
+    named = {state.name for state in paused(database) if state.kind == "queue"}
+    return {queue for queue, _priority in waiting} | declared | {*(get_conf().queues or ())} | named
+
+
 def names_of(kind: str, wanted: Named | str) -> list[str]:
     """Return the names to pause, a job's former ones included. Raises ``InvalidJob`` for what cannot be."""
     name = wanted if isinstance(wanted, str) else wanted.name

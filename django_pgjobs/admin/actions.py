@@ -18,6 +18,7 @@ from django.utils.translation import gettext as now_translated
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
+from django_pgjobs.escapes import visible
 from django_pgjobs.states import JobState
 from django_pgjobs.steering import Steered
 from django_pgjobs.wording import STATE_LABELS, grouped
@@ -48,7 +49,7 @@ class CancelForm(ReasonForm):
     MODES = (
         ("ask", _("Ask a running job to stop; it is not retried")),
         ("interrupt", _("Interrupt a running job: an exception is raised in it, its queries are cancelled")),
-        ("kill", _("Kill the process of a running job")),
+        ("kill", _("Kill the process of a running job; what else runs in it goes back, uncharged")),
     )
     mode = forms.ChoiceField(label=_("How"), choices=MODES, initial="ask", widget=forms.RadioSelect)
     field_order = ("mode", "reason")
@@ -70,6 +71,10 @@ class Action:
     run: Run
     form: type[forms.Form] = forms.Form
     destructive: bool = False
+    asks: bool = False
+    """Whether it is asked about also when few jobs are chosen."""
+    note: Any = ""
+    """What else happens."""
 
     def allows(self, job: Any) -> bool:
         """Whether to offer it for a job that was read with ``now``, the database's clock."""
@@ -104,9 +109,15 @@ ACTIONS: dict[str, Action] = {
             name="release",
             verb=_("release"),
             question=_("Ask the workers of these running jobs to give them back? They run again, uncharged."),
+            note=_(
+                "A job that does not stop within four seconds has its process killed. Whatever else runs in that "
+                "process goes back too and runs again, uncharged."
+            ),
             permission="pgjobs.reschedule_job",
             states=frozenset({JobState.RUNNING}),
-            run=lambda jobs, by, asked: jobs.release(by=by),
+            run=lambda jobs, by, asked: jobs.release(by=by, reason=asked.get("reason", "")),
+            form=ReasonForm,
+            asks=True,
         ),
         Action(
             name="cancel",
@@ -117,6 +128,7 @@ ACTIONS: dict[str, Action] = {
             run=lambda jobs, by, asked: jobs.cancel(mode=asked["mode"], by=by, reason=asked["reason"]),
             form=CancelForm,
             destructive=True,
+            asks=True,
         ),
         Action(
             name="abandon",
@@ -127,6 +139,7 @@ ACTIONS: dict[str, Action] = {
             run=lambda jobs, by, asked: jobs.abandon(by=by, reason=asked["reason"]),
             form=ReasonForm,
             destructive=True,
+            asks=True,
         ),
     )
 }
@@ -146,12 +159,17 @@ def steer(action: Action, jobs: Any, by: Any, asked: Mapping[str, Any], *, every
     return skipped + action.run(jobs.model.objects.filter(pk__in=mine), by, asked) if mine else skipped
 
 
-def message_of(action: Action, steered: Steered) -> tuple[int, str]:
-    """Level and words: *Cancel: 3 changed, 2 skipped: 1 running, 1 succeeded.*"""
+def message_of(action: Action, steered: Steered, asked: Mapping[str, Any] | None = None) -> tuple[int, str]:
+    """Level and words: *Cancel (ask): 3 changed, 2 skipped: 1 running, 1 succeeded. Reason: ordered twice.*"""
+    mode, reason = (asked or {}).get("mode", ""), (asked or {}).get("reason", "")
     said = ngettext("%(count)s changed", "%(count)s changed", steered.changed) % {"count": grouped(steered.changed)}
     if number := sum(steered.skipped.values()):
         why = ", ".join(f"{grouped(n)} {REASONS.get(reason, reason)}" for reason, n in sorted(steered.skipped.items()))
         text = ngettext("%(count)s skipped: %(why)s", "%(count)s skipped: %(why)s", number)
         said = f"{said}, {text % {'count': grouped(number), 'why': why}}"
     level = messages.SUCCESS if steered.changed else messages.WARNING
-    return level, now_translated("%(action)s: %(said)s.") % {"action": capfirst(str(action.verb)), "said": said}
+    verb = capfirst(str(action.verb))
+    text = now_translated("%(action)s: %(said)s.") % {"action": f"{verb} ({mode})" if mode else verb, "said": said}
+    if reason:
+        text = f"{text} {now_translated('Reason: %(reason)s.') % {'reason': visible(reason).rstrip('.')}}"
+    return level, text

@@ -15,20 +15,20 @@ from django.forms.fields import InvalidJSONInput
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import path, reverse
 from django.utils import timezone
-from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from django_pgjobs.admin.actions import ACTIONS, message_of
-from django_pgjobs.admin.display import badge, below, short, table_of, when
+from django_pgjobs.admin.display import badge, below, format_html, format_html_join, short, table_of, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.cronsteering import JSON_COLUMNS, OVERRIDES, check_overrides
 from django_pgjobs.exceptions import PgJobsError
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.registry import registry
 from django_pgjobs.steering import Steered
+from django_pgjobs.trail import ADMIN, coming
 from django_pgjobs.wording import Hidden, arguments
 
 PREVIEWED = 10
@@ -232,7 +232,8 @@ class CronEntryAdmin(ReadOnlyAdmin):
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         """Override what has been changed, and nothing else of the row."""
         if form.changed_data:
-            obj.override(by=request.user, **{name: form.cleaned_data[name] for name in form.changed_data})
+            with coming(ADMIN):
+                obj.override(by=request.user, **{name: form.cleaned_data[name] for name in form.changed_data})
 
     @admin.action(description=_("Pause"), permissions=["run"])
     def pause(self, request: HttpRequest, entries: Any) -> None:
@@ -253,7 +254,8 @@ class CronEntryAdmin(ReadOnlyAdmin):
         done, made = 0, []
         for entry in entries:
             try:
-                changed = getattr(entry, verb)(by=request.user, **words)
+                with coming(ADMIN):
+                    changed = getattr(entry, verb)(by=request.user, **words)
             except PgJobsError as error:
                 self.message_user(request, str(error), messages.ERROR)
             else:

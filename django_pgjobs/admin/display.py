@@ -1,21 +1,47 @@
 """What ``wording`` says of a job as HTML: badges, times in the project's zone, blocks of text, tables.
 
-Whatever comes from a row is text of strangers: it is escaped (``format_html``) and bounded in length.
+Whatever comes from a row is text of strangers: it is bounded in length and escaped, HTML as well as what a browser
+obeys and nobody sees. So our pages take ``format_html`` from here.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from django.utils import timezone
-from django.utils.html import format_html, format_html_join
+from django.utils import html, timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from django_pgjobs.escapes import visible
 from django_pgjobs.exceptions import UnreadablePayload
 from django_pgjobs.wording import SHOWN_CHARS, STATE_LABELS, grouped, json_text, parsed
+
+_USER = re.compile(r"\w+\.\w+:\S+ (.+)", re.DOTALL)
+
+
+def format_html(template: str, *values: Any, **named: Any) -> SafeString:
+    """As Django's; of a text that is not safe what nobody sees is escaped too."""
+    return html.format_html(template, *map(_seen, values), **{name: _seen(value) for name, value in named.items()})
+
+
+def format_html_join(separator: str, template: str, rows: Iterable[tuple[Any, ...]]) -> SafeString:
+    """As Django's; likewise."""
+    return html.format_html_join(separator, template, (tuple(map(_seen, row)) for row in rows))
+
+
+def _seen(value: Any) -> Any:
+    return visible(value) if isinstance(value, str) and not isinstance(value, SafeString) else value
+
+
+def person(by: str) -> SafeString | str:
+    """Who did something: of *auth.User:1 anna* the name, with all of it as its tooltip."""
+    if not by:
+        return "–"
+    user = _USER.fullmatch(by)
+    return format_html('<span title="{}">{}</span>', by[:500], user[1][:150]) if user else format_html("{}", by[:200])
 
 
 def badge(state: str) -> SafeString:
@@ -46,7 +72,7 @@ def _time(instant: datetime, text: str) -> SafeString:
 def short(text: str, limit: int) -> SafeString | str:
     """The beginning of a text, with the whole (bounded) as its tooltip."""
     if len(text) <= limit:
-        return text
+        return visible(text)
     return format_html('<span title="{}">{}…</span>', text[:1000], text[:limit])
 
 

@@ -14,15 +14,25 @@ from django.db.models.functions import Cast, Left, Now
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.html import format_html, format_html_join
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs import why
 from django_pgjobs.admin.actions import ACTIONS
-from django_pgjobs.admin.display import badge, block, json_block, progress_bar, table_of, when
+from django_pgjobs.admin.confirming import neighbours_of
+from django_pgjobs.admin.display import (
+    badge,
+    block,
+    format_html,
+    format_html_join,
+    json_block,
+    progress_bar,
+    table_of,
+    when,
+)
 from django_pgjobs.admin.pauses import notices_for_job
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
+from django_pgjobs.admin.trail import actions_of
 from django_pgjobs.models import Attempt, Heartbeat, Job
 from django_pgjobs.registry import registry
 from django_pgjobs.states import Hold
@@ -67,6 +77,8 @@ class JobPage(ReadOnlyAdmin):
         context["pgjobs_pauses_url"] = self.pauses_url(request)
         context["pgjobs_sections"] = self._sections(request, job)
         context["pgjobs_actions"] = self._offered(request, job)
+        linked = request.user.has_perm("pgjobs.view_action")
+        context["pgjobs_trail"] = actions_of(job, self.admin_site.name, linked=linked)
         context["pgjobs_attempts"] = attempts[:ATTEMPTS]
         context["pgjobs_more_attempts"] = len(attempts) > ATTEMPTS
         page: HttpResponse = super().render_change_form(request, context, *args, **kwargs)
@@ -90,6 +102,8 @@ class JobPage(ReadOnlyAdmin):
                 "name": action.name,
                 "verb": action.verb,
                 "destructive": action.destructive,
+                "note": action.note,
+                "neighbours": neighbours_of([job.pk], job._state.db) if action.note else "",
                 "form": action.form(auto_id=f"{action.name}_%s"),
                 "url": add_preserved_filters(
                     preserved, reverse("admin:pgjobs_job_steer", args=[job.pk, action.name], current_app=site)

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from itertools import chain
+from typing import Any, cast
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.core.exceptions import PermissionDenied
+from django.db import router
 from django.db.models import QuerySet
 from django.db.models.functions import Left, Now
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
-from django.utils.html import format_html
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs import listing
-from django_pgjobs.admin.actions import ACTIONS, Action, message_of, steer
+from django_pgjobs.admin.actions import ACTIONS, message_of, steer
+from django_pgjobs.admin.actions import Action as SteeringAction
 from django_pgjobs.admin.changelist import (
     CappedPaginator,
     JobChangeList,
@@ -29,12 +32,14 @@ from django_pgjobs.admin.changelist import (
     ReachFilter,
     StateFilter,
 )
-from django_pgjobs.admin.display import badge, below, briefly, short
+from django_pgjobs.admin.confirming import filter_words, neighbours_of, preview, samples_of
+from django_pgjobs.admin.display import badge, below, briefly, format_html, short
 from django_pgjobs.admin.jobpage import JobPage
 from django_pgjobs.admin.pauses import notices_for_list
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
-from django_pgjobs.models import Job
+from django_pgjobs.models import Action, ActionPart, Job
 from django_pgjobs.states import Outcome
+from django_pgjobs.trail import ADMIN, coming
 from django_pgjobs.wording import STATE_LABELS, label_of, seconds, until
 
 logger = logging.getLogger("django_pgjobs")
@@ -171,22 +176,44 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
         """Give up, after asking why."""
         return self._act(ACTIONS["abandon"], request, queryset)
 
-    def _act(self, action: Action, request: HttpRequest, jobs: Any) -> HttpResponse | None:
+    def _act(self, action: SteeringAction, request: HttpRequest, jobs: Any) -> HttpResponse | None:
         everything = request.POST.get("select_across") == "1"
         form = action.form(request.POST if "confirmed" in request.POST else None, initial={"mode": "ask"})
-        asks = action.destructive or everything
-        if asks and not (form.is_bound and form.is_valid()):
-            return self._ask(action, request, form, everything=everything)
+        if (action.asks or everything) and not (form.is_bound and form.is_valid()):
+            return self._ask(action, request, jobs, form, everything=everything)
         asked = form.cleaned_data if form.is_bound and form.is_valid() else {}
-        steered = steer(action, jobs, request.user, asked, everything=everything)
+        with coming(ADMIN, (_asked_of(request).words or "all") if everything else "") as way:
+            steered = steer(action, jobs, request.user, asked, everything=everything)
         logger.info("jobs steered action=%s user=%s changed=%d", action.name, request.user.pk, steered.changed)
-        level, text = message_of(action, steered)
-        self.message_user(request, text, level)
+        level, text = message_of(action, steered, asked)
+        self._log_many(request, way.recorded, text, everything=everything)
+        self.message_user(request, self._with_trace(request, text, way.recorded), level)
         return None
 
-    def _ask(self, action: Action, request: HttpRequest, form: Any, *, everything: bool) -> HttpResponse:
+    def _log_many(self, request: HttpRequest, recorded: list[int], text: str, *, everything: bool) -> None:
+        """Put it into the history of each job that was chosen and changed; of all jobs of a list into the action's."""
+        if not recorded:
+            return
+        using = router.db_for_write(Job)
+        done: Any = Action.objects.using(using).filter(pk__in=recorded)
+        if not everything:
+            parts = ActionPart.objects.using(using).filter(action_id__in=recorded).values_list("job_ids", flat=True)
+            done = Job.objects.using(using).filter(pk__in=list(chain.from_iterable(parts))).only("pk", "name")
+        entries: Any = LogEntry.objects
+        entries.log_actions(request.user.pk, list(done), CHANGE, text)
+
+    def _with_trace(self, request: HttpRequest, text: str, recorded: list[int]) -> str:
+        if not recorded or not request.user.has_perm("pgjobs.view_action"):
+            return text
+        url = reverse("admin:pgjobs_action_change", args=recorded[-1:], current_app=self.admin_site.name)
+        return format_html('{} <a href="{}">{}</a>', text, url, _("Which ones"))
+
+    def _ask(
+        self, action: SteeringAction, request: HttpRequest, jobs: Any, form: Any, *, everything: bool
+    ) -> HttpResponse:
         chosen = list(dict.fromkeys(request.POST.getlist(ACTION_CHECKBOX_NAME)))
-        page: Any = self.get_changelist_instance(request)
+        found = preview(action, jobs, everything=everything)
+        cast(Any, request).current_app = self.admin_site.name
         context = {
             **self.admin_site.each_context(request),
             "title": capfirst(str(action.verb)),
@@ -195,7 +222,10 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
             # Of all pages only the filter counts, but Django wants to see at least one chosen job.
             "chosen": chosen[:1] if everything else chosen,
             "everything": everything,
-            "count": page.count_text if everything else str(len(chosen)),
+            "filter": filter_words(_asked_of(request)) if everything else "",
+            "preview": found,
+            "samples": samples_of(self, found),
+            "neighbours": neighbours_of(found.ids) if action.note and found.ids else "",
             "checkbox": ACTION_CHECKBOX_NAME,
             "opts": self.opts,
             "media": self.media,
@@ -224,15 +254,16 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
         self._steer_one(request, action, job)
         return HttpResponseRedirect(self._page_of(request, job_id))
 
-    def _steer_one(self, request: HttpRequest, action: Action, job: Job) -> None:
+    def _steer_one(self, request: HttpRequest, action: SteeringAction, job: Job) -> None:
         form = action.form(request.POST)
         if not form.is_valid():
             problems = " ".join(str(problem) for found in form.errors.values() for problem in found)
             self.message_user(request, problems, messages.ERROR)
             return
         jobs = self.get_queryset(request).filter(pk=job.pk)
-        steered = steer(action, jobs, request.user, form.cleaned_data, everything=False)
-        level, text = message_of(action, steered)
+        with coming(ADMIN):
+            steered = steer(action, jobs, request.user, form.cleaned_data, everything=False)
+        level, text = message_of(action, steered, form.cleaned_data)
         self.message_user(request, text, level)
         if steered.changed:
             self.log_change(request, job, text)
@@ -240,3 +271,7 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
     def _page_of(self, request: HttpRequest, job_id: int) -> str:
         url = reverse("admin:pgjobs_job_change", args=[job_id], current_app=self.admin_site.name)
         return add_preserved_filters({"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}, url)
+
+
+def _asked_of(request: HttpRequest) -> listing.Asked:
+    return listing.Asked.of(request.GET, request.GET.get("q", ""))

@@ -13,7 +13,6 @@ from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext as now_translated
@@ -21,11 +20,14 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from django_pgjobs import pausing
-from django_pgjobs.admin.display import when
+from django_pgjobs.admin.display import format_html, person, short, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
+from django_pgjobs.escapes import visible
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import QueueState
+from django_pgjobs.options import did_you_mean
 from django_pgjobs.steering import written_at
+from django_pgjobs.trail import ADMIN, coming
 
 MOST_NOTICES = 5
 
@@ -52,7 +54,7 @@ def notices_for_job(job: Any) -> list[SafeString]:
 def _sentence(state: QueueState) -> SafeString:
     what = _("Queue {} is paused") if state.kind == QueueState.Kind.QUEUE else _("Job {} is paused")
     head = format_html(str(what), format_html("<strong>{}</strong>", state.name))
-    by = format_html(" {} {}", _("by"), state.paused_by) if state.paused_by else ""
+    by = format_html(" {} {}", _("by"), person(state.paused_by)) if state.paused_by else ""
     until = format_html(" {} {}", _("until"), when(state.until)) if state.until else ""
     return format_html("{}{}{}{}.", head, by, until, f": {state.reason.rstrip('.')}" if state.reason else "")
 
@@ -74,6 +76,9 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
         widget=AdminSplitDateTime,
         help_text=_("When it goes on by itself; empty: when somebody resumes it."),
     )
+    anyway = forms.BooleanField(
+        label=_("Pause a queue that nobody seems to use"), required=False, widget=forms.HiddenInput
+    )
 
     class Meta:
         model = QueueState
@@ -93,16 +98,29 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
             try:
                 pausing.names_of(given["kind"], given["name"])
             except InvalidJob as error:
-                self.add_error("name", str(error))
+                self.add_error("name", visible(error))
+            else:
+                self._check_known(given)
         return given
+
+    def _check_known(self, given: Any) -> None:
+        """Ask before a queue is paused that no job, definition or setting knows: it may be a slip of the pen."""
+        if given["kind"] != QueueState.Kind.QUEUE or given.get("anyway"):
+            return
+        known = pausing.known_queues()
+        if given["name"] not in known:
+            self.fields["anyway"].widget = forms.CheckboxInput()
+            text = _("No job and no setting knows a queue %(queue)s%(hint)s. To pause it all the same, say so below.")
+            words = {"queue": repr(given["name"]), "hint": did_you_mean(given["name"], known)}
+            self.add_error("name", text % words)
 
 
 class QueueStateAdmin(ReadOnlyAdmin):
     """What is paused now. Who may pause adds rows, and resumes by an action; nobody edits or deletes one."""
 
     form = PauseForm
-    list_display = ("name", "shown_kind", "paused_by", "reason", "shown_since", "shown_until")
-    fieldsets = ((None, {"fields": ("kind", "name", "reason", "until")}),)
+    list_display = ("shown_name", "shown_kind", "shown_by", "shown_reason", "shown_since", "shown_until")
+    fieldsets = ((None, {"fields": ("kind", "name", "anyway", "reason", "until")}),)
     search_fields = ("name", "reason")
     ordering = ("-kind", "name")
     actions: Any = ("resume",)
@@ -135,25 +153,50 @@ class QueueStateAdmin(ReadOnlyAdmin):
         """Pause, in the name of the user."""
         words = {"by": request.user, "reason": obj.reason, "until": obj.until}
         pause: Any = pausing.pause_queue if obj.kind == QueueState.Kind.QUEUE else pausing.pause_job
-        obj.pk = pause(obj.name, **words, database=router.db_for_write(QueueState)).pk
+        obj.unknown = obj.kind == QueueState.Kind.QUEUE and obj.name not in pausing.known_queues()
+        with coming(ADMIN):
+            obj.pk = pause(obj.name, **words, database=router.db_for_write(QueueState)).pk
 
     def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
         """Go to the list: there is nothing to edit."""
-        told = now_translated("%(kind)s %(name)s is paused.")
-        self.message_user(request, told % {"kind": capfirst(obj.get_kind_display()), "name": obj.name})
+        told = now_translated("%(kind)s %(name)s is paused.") % {
+            "kind": capfirst(obj.get_kind_display()),
+            "name": visible(obj.name),
+        }
+        if obj.unknown:
+            told = f"{told} {now_translated('No job and no setting knows such a queue.')}"
+        self.message_user(request, told, messages.WARNING if obj.unknown else messages.SUCCESS)
         return HttpResponseRedirect(reverse("admin:pgjobs_queuestate_changelist", current_app=self.admin_site.name))
 
     @admin.action(description=_("Resume selected %(verbose_name_plural)s"), permissions=["pause"])
     def resume(self, request: HttpRequest, queryset: Any) -> None:
         """Let them go on."""
-        done = 0
+        done: list[str] = []
         for state in queryset:
             go_on: Any = pausing.resume_queue if state.kind == QueueState.Kind.QUEUE else pausing.resume_job
-            if go_on(state.name, by=request.user, database=written_at(state)):
+            with coming(ADMIN):
+                resumed = go_on(state.name, by=request.user, database=written_at(state))
+            if resumed:
                 self.log_change(request, state, now_translated("Resumed."))
-                done += 1
-        text = ngettext("%(count)d goes on.", "%(count)d go on.", done) % {"count": done}
+                done.append(f"{state.get_kind_display()} {visible(state.name)}")
+        text = now_translated("Resumed: %(names)s.") % {"names": ", ".join(done)}
+        text = text if done else now_translated("Nothing was paused any more.")
         self.message_user(request, text, messages.SUCCESS if done else messages.WARNING)
+
+    @admin.display(description=_("name"))
+    def shown_name(self, state: Any) -> str:
+        """Of the queue or the job."""
+        return visible(state.name)
+
+    @admin.display(description=_("paused by"))
+    def shown_by(self, state: Any) -> str:
+        """A user's name, or the text that the shell or code gave."""
+        return person(state.paused_by)
+
+    @admin.display(description=_("reason"))
+    def shown_reason(self, state: Any) -> str:
+        """As it was given."""
+        return short(state.reason, 200) or "–"
 
     @admin.display(description=_("kind"))
     def shown_kind(self, state: Any) -> str:
@@ -167,5 +210,5 @@ class QueueStateAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("until"))
     def shown_until(self, state: Any) -> str:
-        """To the second, or that somebody must resume it."""
-        return when(state.until) if state.until else str(_("resumed"))
+        """To the second, or that it does not end by itself."""
+        return when(state.until) if state.until else str(_("no end"))

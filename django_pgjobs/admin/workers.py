@@ -9,10 +9,9 @@ from django.contrib import admin
 from django.db.models import BooleanField, Exists, ExpressionWrapper, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest
-from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.admin.display import when
+from django_pgjobs.admin.display import format_html, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.conf import get_conf
 from django_pgjobs.models import Heartbeat, LeaderTerm

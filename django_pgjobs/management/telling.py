@@ -21,6 +21,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, OperationalError
 from django.utils import timezone
 
+from django_pgjobs.escapes import plain as plain
 from django_pgjobs.trail import SHELL, coming
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,16 +42,6 @@ NOT_THERE = ("42P01", "42703", "3F000")
 def add_format(parser: argparse.ArgumentParser) -> None:
     """Declare ``--format``."""
     parser.add_argument("--format", choices=["table", "json"], default="table", help="How to tell (default: table).")
-
-
-def plain(text: object, *, keep: str = "") -> str:
-    """Return a text in which everything that a terminal might obey is written as its number; but ``keep``."""
-    shown = str(text)
-    if shown.isprintable():
-        return shown
-    return "".join(
-        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode() for char in shown
-    )
 
 
 def block(text: object) -> list[str]:

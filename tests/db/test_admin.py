@@ -549,7 +549,7 @@ def test_cancel_one_with_a_reason_under_view_and_cancel_permission_only() -> Non
     row.refresh_from_db()
     assert (row.state, row.cancel_reason, row.cancel_mode) == ("cancelled", "not <needed>", "ask")
     assert re.fullmatch(r"auth\.User:\d+ anna", row.cancel_by)
-    assert "Cancel: 1 changed." in html(answer)
+    assert "Cancel (ask): 1 changed. Reason: not &lt;needed&gt;." in html(answer)
     assert "not &lt;needed&gt;" in html(answer)
 
 
@@ -589,7 +589,7 @@ def test_retry_abandon_run_now_and_release_one(root: Client) -> None:
 def test_an_action_that_came_too_late_says_why(root: Client) -> None:
     row = make(outcome="succeeded", finished_at=now_plus(-1))
     answer = root.post(steer_url(row, "cancel"), {"mode": "ask", "reason": ""}, follow=True)
-    assert "Cancel: 0 changed, 1 skipped: 1 succeeded." in html(answer)
+    assert "Cancel (ask): 0 changed, 1 skipped: 1 succeeded." in html(answer)
 
 
 def test_what_an_operator_did_is_in_the_history(root: Client) -> None:
@@ -658,7 +658,7 @@ def test_retry_many_reports_what_was_skipped_and_why(root: Client) -> None:
 def test_destructive_actions_ask_first(root: Client, name: str) -> None:
     rows = [make(), make()]
     page = act(root, name, rows)
-    assert "Selected jobs: 2" in html(page)
+    assert '<strong id="pgjobs-count">2</strong>' in html(page)
     assert 'name="reason"' in html(page)
     assert set(Job.objects.values_list("state", flat=True)) == {"ready"}
 
@@ -671,7 +671,7 @@ def test_cancel_many_after_the_question(root: Client) -> None:
     answer = root.post(
         LIST, {**fields, "_selected_action": chosen, "mode": "ask", "reason": "sale is over"}, follow=True
     )
-    assert "Cancel: 2 changed." in html(answer)
+    assert "Cancel (ask): 2 changed. Reason: sale is over." in html(answer)
     assert set(Job.objects.values_list("state", "cancel_reason")) == {("cancelled", "sale is over")}
 
 
@@ -689,7 +689,7 @@ def test_all_pages_are_asked_about_and_done_in_bounded_batches(root: Client, nam
     first = Job.objects.filter(queue="bulk")[:1]
     query = "?queue=bulk"
     page = act(root, name, first, query, select_across="1")
-    assert "All jobs of the list: 2,100" in html(page)
+    assert '<strong id="pgjobs-count">2,100</strong>' in html(page)
     answer = act(root, name, first, query, select_across="1", confirmed="yes", mode="ask", reason="")
     assert "2,100 changed" in html(answer)
     other.refresh_from_db()
@@ -736,12 +736,12 @@ def test_a_jobs_page_says_why_it_does_not_run(root: Client) -> None:
     assert "cannot run it: no &lt;b&gt;such&lt;/b&gt; job." in html(root.get(f"{LIST}{rows['parked'].pk}/change/"))
 
 
-def test_a_jobs_page_takes_at_most_seven_queries(root: Client) -> None:
+def test_a_jobs_page_takes_at_most_ten_queries(root: Client) -> None:
     row = make_one_of_each()["running"]
     Attempt.objects.bulk_create(Attempt(job=row, claim_id=UUID(int=n), number=n, cause="failed") for n in range(1, 21))
     with CaptureQueriesContext(connection) as queries:
         assert root.get(f"{LIST}{row.pk}/change/").status_code == 200
-    assert len(queries) <= 7, [q["sql"][:100] for q in queries]
+    assert len(queries) <= 10, [q["sql"][:100] for q in queries]
 
 
 INDEXES = {

@@ -9,11 +9,12 @@ from uuid import UUID
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.contrib.messages import get_messages
 from django.test import Client
 from django.utils import timezone
 
 from django_pgjobs import job, pausing
-from django_pgjobs.models import Heartbeat, Job, LeaderTerm, QueueState
+from django_pgjobs.models import Action, Heartbeat, Job, LeaderTerm, QueueState
 from django_pgjobs.registry import registry
 from tests.db.test_admin import client_with, html, make, said
 
@@ -26,10 +27,14 @@ ADD = f"{PAUSES}add/"
 def charge(*given: object) -> None: ...
 
 
+def remind(*given: object) -> None: ...
+
+
 @pytest.fixture(autouse=True)
 def jobs_known() -> Iterator[None]:
     with registry.isolated():
         job(name="shop.charge", aliases=("shop.pay",))(charge)
+        job(name="shop.remind", queue="mail")(remind)
         yield
 
 
@@ -46,7 +51,7 @@ def test_the_list_says_what_who_why_and_until_when(operator: Client) -> None:
     pausing.pause_queue("mail", by="anna", reason="server <moves>", until=timedelta(hours=1))
     pausing.pause_job("shop.charge")
     text = html(operator.get(PAUSES))
-    for words in ("mail", "anna", "server &lt;moves&gt;", "shop.charge", "shop.pay", "resumed"):
+    for words in ("mail", "anna", "server &lt;moves&gt;", "shop.charge", "shop.pay", "no end"):
         assert words in text
 
 
@@ -63,6 +68,45 @@ def test_a_queue_is_paused_in_the_name_of_the_user(operator: Client) -> None:
     assert (state.kind, state.name, state.reason, state.until) == ("queue", "mail", "server moves", None)
     assert "anna" in state.paused_by
     assert LogEntry.objects.get().object_id == str(state.pk)
+
+
+def test_a_queue_that_nobody_knows_is_asked_about_with_the_one_that_was_meant(operator: Client) -> None:
+    """A slip of the pen must not be answered by *paused*, in green, while the queue that is meant goes on."""
+    page = operator.post(ADD, asked(name="mial"))
+    assert "knows a queue &#x27;mial&#x27; (did you mean &#x27;mail&#x27;?)" in html(page)
+    assert '<input type="checkbox" name="anyway"' in html(page)
+    assert not QueueState.objects.exists()
+
+
+def test_a_queue_that_nobody_knows_is_paused_when_that_is_meant_and_the_message_warns(operator: Client) -> None:
+    page = operator.post(ADD, asked(name="night", anyway="on"), follow=True)
+    assert said(page) == ["Queue night is paused. No job and no setting knows such a queue."]
+    assert [message.level_tag for message in get_messages(page.wsgi_request)] == ["warning"]
+    assert [state.name for state in pausing.paused()] == ["night"]
+
+
+@pytest.mark.parametrize("known_by", ["job", "setting", "pause"])
+def test_a_queue_is_known_by_jobs_settings_and_pauses(operator: Client, settings: Any, known_by: str) -> None:
+    if known_by == "job":
+        make(queue="night", payload={"args": [], "kwargs": {}})
+    elif known_by == "setting":
+        settings.PGJOBS = {"QUEUES": ["night"]}
+    else:
+        pausing.pause_queue("night")
+    assert 'name="anyway" type="checkbox"' not in html(operator.get(ADD))
+    page = operator.post(ADD, asked(name="night"), follow=True)
+    assert said(page) == ["Queue night is paused."]
+    assert [message.level_tag for message in get_messages(page.wsgi_request)] == ["success"]
+
+
+def test_pauses_in_the_admin_leave_their_traces(operator: Client) -> None:
+    operator.post(ADD, asked(reason="server moves"))
+    [state] = pausing.paused()
+    operator.post(PAUSES, {"action": "resume", "_selected_action": [str(state.pk)]})
+    found = Action.objects.order_by("pk").values_list("verb", "kind", "subject", "via", "reason")
+    assert list(found) == [
+        ("pause", "queue", "mail", "admin", "server moves"), ("resume", "queue", "mail", "admin", ""),
+    ]  # fmt: skip
 
 
 def test_a_job_is_paused_with_its_former_names_until_an_instant(operator: Client) -> None:
@@ -108,7 +152,7 @@ def test_chosen_ones_are_resumed(operator: Client) -> None:
     states = [pausing.pause_queue("mail"), pausing.pause_job("shop.charge")]
     chosen = {"action": "resume", "_selected_action": [str(state.pk) for state in states]}
     page = operator.post(PAUSES, chosen, follow=True)
-    assert said(page) == ["2 go on."]
+    assert said(page) == ["Resumed: queue mail, job shop.charge."]
     assert pausing.paused() == []
     assert LogEntry.objects.count() == 2
 

@@ -1,0 +1,102 @@
+"""What is asked before something is done to jobs: which ones, how many, what they are called, some of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from django_pgjobs.admin.actions import Action
+from django_pgjobs.escapes import visible
+from django_pgjobs.listing import Asked
+from django_pgjobs.models import Claim, Heartbeat, Job
+from django_pgjobs.states import JobState
+from django_pgjobs.wording import STATE_LABELS, grouped, label_of
+
+COUNTED = 100_000
+"""Up to so many jobs are counted to the last one."""
+
+NAMED = 10
+"""How many names the breakdown has; the others are summed up."""
+
+SAMPLED = 5
+
+NEIGHBOURS = 5
+"""How many of the neighbours are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What an action would be done to: ``ids`` of some of those that take it, and numbers in words."""
+
+    ids: list[int]
+    count: str
+    left_out: list[tuple[str, str]]
+    names: list[tuple[str, str]]
+
+
+def preview(action: Action, jobs: Any, *, everything: bool) -> Preview:
+    """Look at what is chosen: all jobs of a list, of which only those in the action's states are meant, or some."""
+    if everything:
+        taken = list(jobs.filter(state__in=sorted(action.states)).values_list("pk", "name")[: COUNTED + 1])
+        left_out: Counter[str] = Counter()
+    else:
+        chosen = list(jobs.order_by("pk").values_list("pk", "name", "state"))
+        taken = [(job_id, name) for job_id, name, state in chosen if state in action.states]
+        left_out = Counter(state for *_, state in chosen if state not in action.states)
+    more = len(taken) > COUNTED
+    number = grouped(min(len(taken), COUNTED))
+    return Preview(
+        ids=[job_id for job_id, _ in taken],
+        count=_("more than %(count)s") % {"count": number} if more else number,
+        left_out=[(str(STATE_LABELS.get(state, state)), grouped(n)) for state, n in sorted(left_out.items())],
+        names=_named(Counter(name for _, name in taken)),
+    )
+
+
+def _named(names: Counter[str]) -> list[tuple[str, str]]:
+    found = [(visible(name), grouped(number)) for name, number in names.most_common(NAMED)]
+    if left := len(names) - len(found):
+        rest = sum(names.values()) - sum(number for _, number in names.most_common(NAMED))
+        found.append((ngettext("%(count)d other name", "%(count)d other names", left) % {"count": left}, grouped(rest)))
+    return found
+
+
+def samples_of(admin: Any, found: Preview) -> list[dict[str, Any]]:
+    """Return some of the jobs as their rows in the list, the first ones by id."""
+    rows = admin.read_rows(Job.objects.all(), sorted(found.ids)[:SAMPLED])
+    return [
+        {
+            "id": row.pk,
+            "name": visible(row.name),
+            "description": visible(row.description[:120]),
+            "state": STATE_LABELS.get(label_of(row), row.state),
+            "queue": visible(row.queue),
+        }
+        for row in rows
+    ]
+
+
+def filter_words(asked: Asked) -> str:
+    """Return the filter of a list in words; that there is none is said too."""
+    return visible(asked.words) or _("none: every job")
+
+
+def neighbours_of(ids: list[int], using: str | None = None) -> str:
+    """Say what else runs in the workers that run these jobs: it goes back too if a process has to be killed."""
+    running: Any = Job.objects.using(using).filter(state=JobState.RUNNING)
+    claims: Any = Claim.objects.using(using)
+    asked = running.filter(pk__in=ids).values("claim_id")
+    workers = claims.filter(claim_id__in=asked).values("worker")
+    named = sorted(Heartbeat.objects.using(using).filter(pk__in=workers).values_list("name", flat=True))
+    theirs = running.filter(claim_id__in=claims.filter(worker__in=workers).values("claim_id")).exclude(pk__in=ids)
+    others = list(theirs.order_by("pk").values_list("pk", "name")[: NEIGHBOURS + 1])
+    where = {"workers": visible(", ".join(named)) or _("their workers")}
+    if not others:
+        return _("Nothing else runs on %(workers)s now.") % where
+    words = [f"#{job_id} {visible(name)}" for job_id, name in others[:NEIGHBOURS]]
+    where["jobs"] = ", ".join([*words, "…"] if len(others) > NEIGHBOURS else words)
+    return _("On %(workers)s there also run: %(jobs)s.") % where
