@@ -149,7 +149,7 @@ def test_a_queue_is_paused_until_an_instant_seen_on_its_jobs_and_resumed(
     page.goto(f"{JOBS}?queue=payments")
     expect(notice).to_have_count(0)
     page.goto(JOBS)
-    expect(notice).to_contain_text(f"Queue mail is paused by {paused.paused_by} until {chosen}: the server moves.")
+    expect(notice).to_contain_text(f"Queue mail is paused by anna until {chosen}: the server moves.")
     picture("jobs-paused")
     page.locator("#result_list tbody th a").first.click()
     expect(notice).to_contain_text("Queue mail is paused")
@@ -159,7 +159,7 @@ def test_a_queue_is_paused_until_an_instant_seen_on_its_jobs_and_resumed(
 
     notice.get_by_role("link", name="All pauses").click()
     choose(page, "mail", "resume")
-    expect(said(page)).to_have_text("1 goes on.")
+    expect(said(page)).to_have_text("Resumed: queue mail.")
     assert not QueueState.objects.exists()
     page.goto(f"{JOBS}{waiting.pk}/change/")
     expect(page.locator(".pgjobs-state").first).to_have_text("ready")
@@ -350,7 +350,7 @@ def test_all_of_it_works_without_javascript(unscripted: Page) -> None:
     assert paused.until is not None
     assert f"{timezone.localtime(paused.until):%Y-%m-%d %H:%M}" == "2070-01-31 08:00"
     choose(page, "mail", "resume")
-    expect(said(page)).to_have_text("1 goes on.")
+    expect(said(page)).to_have_text("Resumed: queue mail.")
     assert pausing.paused() == []
 
     page.goto(DIGEST)

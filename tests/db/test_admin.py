@@ -736,12 +736,12 @@ def test_a_jobs_page_says_why_it_does_not_run(root: Client) -> None:
     assert "cannot run it: no &lt;b&gt;such&lt;/b&gt; job." in html(root.get(f"{LIST}{rows['parked'].pk}/change/"))
 
 
-def test_a_jobs_page_takes_at_most_ten_queries(root: Client) -> None:
+def test_a_jobs_page_takes_at_most_twelve_queries(root: Client) -> None:
     row = make_one_of_each()["running"]
     Attempt.objects.bulk_create(Attempt(job=row, claim_id=UUID(int=n), number=n, cause="failed") for n in range(1, 21))
     with CaptureQueriesContext(connection) as queries:
         assert root.get(f"{LIST}{row.pk}/change/").status_code == 200
-    assert len(queries) <= 10, [q["sql"][:100] for q in queries]
+    assert len(queries) <= 12, [q["sql"][:100] for q in queries]
 
 
 INDEXES = {
