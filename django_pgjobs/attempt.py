@@ -8,12 +8,9 @@ A job's body, middleware, signal receivers, backoff and retry rules run here and
 from __future__ import annotations
 
 import inspect
-import logging
 import math
-import traceback as tracebacks
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from asgiref.sync import async_to_sync, sync_to_async
@@ -37,6 +34,7 @@ from django_pgjobs.exceptions import (
     UnstorableResult,
     WorkerStopping,
 )
+from django_pgjobs.failures import OUR_FILES, Account, clean, kind_of, text_of
 from django_pgjobs.idempotency import Recall, arecalled, recalled
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.payload import decode_result, encode_result
@@ -46,9 +44,7 @@ from django_pgjobs.states import Cause
 Definition = JobDefinition[..., Any]
 
 BODY, ON_ABANDON, ON_CANCEL = "body", "on_abandon", "on_cancel"
-MESSAGE_LIMIT = 2000
-OUR_FILES = {__file__, middleware.__file__}
-CHAIN_LIMIT = 20
+OUR_FILES.update((__file__, middleware.__file__))
 
 NOTHING = decide.Succeed()
 NO_ATTEMPTS, NOT_RETRIED, HANDED_BACK = "no attempts left", "not to be retried", "handed back"
@@ -184,15 +180,16 @@ def run(prepared: Prepared) -> Decision:
     if prepared.item.kind != BODY:
         return _callback(prepared)
     context, token = prepared.context, activate(prepared.context)
+    began = context.started  # the body may change it
     try:
         events.started(prepared.definition, context)
         found = None if prepared.item.extras is None else recalled(prepared)
         decision: Decision = _success(prepared, _call(prepared)) if found is None else found
     except BaseException as error:
         decision = failed(prepared, error)
-        events.ended(prepared.definition, context, decision, error)
+        events.ended(prepared.definition, context, began, decision, error)
     else:
-        events.ended(prepared.definition, context, decision, None)
+        events.ended(prepared.definition, context, began, decision, None)
     finally:
         deactivate(token)
     return decision
@@ -203,15 +200,16 @@ async def arun(prepared: Prepared) -> Decision:
     if prepared.item.kind != BODY:
         return await sync_to_async(_callback)(prepared)
     context, token = prepared.context, activate(prepared.context)
+    began = context.started  # the body may change it
     try:
         events.started(prepared.definition, context)
         found = None if prepared.item.extras is None else await arecalled(prepared)
         decision: Decision = _success(prepared, await _acall(prepared)) if found is None else found
     except BaseException as error:
         decision = failed(prepared, error)
-        events.ended(prepared.definition, context, decision, error)
+        events.ended(prepared.definition, context, began, decision, error)
     else:
-        events.ended(prepared.definition, context, decision, None)
+        events.ended(prepared.definition, context, began, decision, None)
     finally:
         deactivate(token)
     return decision
@@ -263,8 +261,12 @@ def _callback(prepared: Prepared) -> Decision:
     token = activate(context)
     try:
         prepared.guard.call(middleware.chain(_call_back(func, prepared)), context)
-    except BaseException:
-        events.log.exception("callback failed %s=%s %s", item.kind, item.name, events.facts(context))
+    except BaseException as error:
+        info, trace = Account(error).for_log()
+        words = f"{kind_of(error)}: {text_of(error)}{trace}"
+        events.log.error(
+            "callback failed %s=%s %s: %s", item.kind, item.name, events.facts(context), words, exc_info=info
+        )
     finally:
         deactivate(token)
     return decide.Succeed()
@@ -290,34 +292,43 @@ def _success(prepared: Prepared, value: Any) -> decide.Succeed:
 
 
 def failed(prepared: Prepared, error: BaseException) -> Decision:
-    """Return what ``error`` makes of the attempt, and log it."""
-    decision = _decision(prepared, error)
-    _log_failure(prepared, decision, error)
+    """Return what ``error`` makes of the attempt, and log it. Raises nothing."""
+    account = Account(error)
+    try:
+        decision = _decision(prepared, account)
+    except BaseException:
+        events.log.exception("what a failure comes to cannot be asked job=%d", prepared.item.id)
+        decision = by_numbers(prepared.item, _failure(account), Cause.FAILED)
+    try:
+        _log_failure(prepared, decision, account)
+    except BaseException:
+        events.log.exception("failure cannot be logged job=%d", prepared.item.id)
     return decision
 
 
-def _decision(prepared: Prepared, error: BaseException) -> Decision:
-    """What ``error`` makes of the job: asked for by the job, or failed and retried while attempts are left."""
-    context = prepared.context
-    if isinstance(error, Cancel):
-        return decide.Cancel(_text(error))
+def _decision(prepared: Prepared, account: Account) -> Decision:
+    """What the error makes of the job: asked for by the job, or failed and retried while attempts are left."""
+    # By type(), never isinstance(), which asks the exception's own __class__.
+    context, error, kind = prepared.context, account.error, type(account.error)
+    if issubclass(kind, Cancel):
+        return decide.Cancel(text_of(error))
     if context.cancelled:
-        return decide.Cancel("", None if isinstance(error, JobControl) else failure_of(error))
-    if isinstance(error, Snooze):
-        return decide.Snooze(min(error.seconds, LONGEST_SECONDS))
-    if isinstance(error, Abandon | UnstorableResult):
-        return decide.Abandon(_text(error), failure_of(error))
+        return decide.Cancel("", None if issubclass(kind, JobControl) else _failure(account))
+    if issubclass(kind, Snooze):
+        return decide.Snooze(min(error.seconds, LONGEST_SECONDS))  # type: ignore[attr-defined]
+    if issubclass(kind, (Abandon, UnstorableResult)):
+        return decide.Abandon(text_of(error), _failure(account))
     if prepared.told.interrupt is WorkerStopping:
-        return decide.Release(HANDED_BACK, failure_of(error))
+        return decide.Release(HANDED_BACK, _failure(account))
     if prepared.told.interrupt is DeadlinePassed:
         # As after a kill: whether a retry rule names the exception does not depend on how far it had to go.
-        return by_numbers(prepared.item, failure_of(error), Cause.TIMEOUT)
+        return by_numbers(prepared.item, _failure(account), Cause.TIMEOUT)
     if context.attempt >= context.max_attempts:
-        return decide.Abandon(NO_ATTEMPTS, failure_of(error))
+        return decide.Abandon(NO_ATTEMPTS, _failure(account))
     delay = prepared.definition.retry_delay(error, context.attempt)
     if delay is None:
-        return decide.Abandon(NOT_RETRIED, failure_of(error))
-    return decide.Retry(delay, failure_of(error))
+        return decide.Abandon(NOT_RETRIED, _failure(account))
+    return decide.Retry(delay, _failure(account))
 
 
 def by_numbers(job: Numbered, failure: Failure, cause: str) -> Decision:
@@ -335,72 +346,22 @@ def numeric_delay(job: Numbered) -> float:
 
 def failure_of(error: BaseException) -> Failure:
     """Return ``error`` as the retry history keeps it: kind, message, chain of causes, truncated traceback."""
-    links = [(_kind(link), _text(link)) for link in _chain(error)]
-    return Failure(links[0][0], links[0][1], tuple(links), _traceback(error))
+    return _failure(Account(error))
 
 
-def _chain(error: BaseException) -> list[BaseException]:
-    links: list[BaseException] = []
-    link: BaseException | None = error
-    # By identity: an exception's own __eq__ is code of the job.
-    while link is not None and all(link is not known for known in links) and len(links) < CHAIN_LIMIT:
-        links.append(link)
-        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
-    return links
+def _failure(account: Account) -> Failure:
+    return account.failure(get_conf().traceback_limit_chars)
 
 
-def _kind(error: BaseException) -> str:
-    return clean(f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."))
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return clean(str(error))[:MESSAGE_LIMIT]
-    except BaseException:
-        return "(its message cannot be read)"
-
-
-def _traceback(error: BaseException) -> str:
-    limit = get_conf().traceback_limit_chars
-    try:
-        lines = tracebacks.TracebackException(type(error), error, _of_the_job(error), compact=True).format()
-        text = clean("".join(lines))
-    except BaseException:
-        text = clean("".join(tracebacks.format_tb(error.__traceback__)))
-    return _shortened(text, limit)
-
-
-def _shortened(text: str, limit: int) -> str:
-    """Keep the beginning, which says where it started, and the end, which says what was raised."""
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    return f"{text[:half]}\n… {len(text) - 2 * half} characters …\n{text[len(text) - half :]}"
-
-
-def _of_the_job(error: BaseException) -> TracebackType | None:
-    """The traceback from the job's own code on: the frames that lead there are the same for every job."""
-    link = error.__traceback__
-    while link is not None and link.tb_frame.f_code.co_filename in OUR_FILES:
-        link = link.tb_next
-    return link or error.__traceback__
-
-
-def clean(text: str) -> str:
-    """Return ``text`` without what PostgreSQL's text cannot hold: NUL and lone surrogates."""
-    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def _log_failure(prepared: Prepared, decision: Decision, error: BaseException) -> None:
+def _log_failure(prepared: Prepared, decision: Decision, account: Account) -> None:
     """A failed attempt is logged here, where the exception lives: WARNING while it is retried, ERROR at the end."""
-    context = prepared.context
-    info = (type(error), error, _of_the_job(error))
+    about, words = events.facts(prepared.context), text_of(account.error)
     match decision:
         case decide.Retry(seconds=seconds):
-            events.log.warning(
-                "attempt failed, retry in %.1f s %s: %s", seconds, events.facts(context), _text(error), exc_info=info
-            )
+            info, trace = account.for_log()
+            events.log.warning("attempt failed, retry in %.1f s %s: %s%s", seconds, about, words, trace, exc_info=info)
         case decide.Abandon():
-            events.log.error("job abandoned %s: %s", events.facts(context), _text(error), exc_info=info)
+            info, trace = account.for_log()
+            events.log.error("job abandoned %s: %s%s", about, words, trace, exc_info=info)
         case _:
-            events.log.log(logging.INFO, "attempt ended %s: %r", events.facts(context), error)
+            events.log.info("attempt ended %s: %s: %s", about, kind_of(account.error), words)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -34,11 +33,12 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Decision
 from django_pgjobs.exceptions import DeadlinePassed
 from django_pgjobs.finalising import CALLBACK_OF, has_callback
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import NewJob
 from django_pgjobs.worker.interrupting import Door
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 
 class _Mine(threading.local):

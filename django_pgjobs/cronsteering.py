@@ -8,7 +8,6 @@ none is made once a pause is committed.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
@@ -25,6 +24,7 @@ from django.utils.translation import gettext_lazy as _
 from django_pgjobs import codec, cron, store, waking
 from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob, JobDoesNotExist, UnreadablePayload
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.pausing import REASON_CHARS, Until, end_of
 from django_pgjobs.registry import registry
 from django_pgjobs.states import CancelMode
@@ -34,7 +34,7 @@ from django_pgjobs.trail import Trail, coming
 if TYPE_CHECKING:
     from django_pgjobs.models import CronEntry, Job
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 MOST_PREVIEWED = 1000
 

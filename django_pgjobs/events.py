@@ -11,15 +11,18 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from django.dispatch import Signal
+
 from django_pgjobs import clock, signals
 from django_pgjobs.decisions import Decision, Succeed
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.registry import registry
 
 if TYPE_CHECKING:
     from django_pgjobs.context import JobContext
 
-log = logging.getLogger("django_pgjobs")
-jobs_log = logging.getLogger("django_pgjobs.jobs")
+log = safe_logger("django_pgjobs")
+jobs_log = safe_logger("django_pgjobs.jobs")
 
 FINISHED, RETRIED, LOST, RESCUED = "finished", "retried", "lost", "rescued"
 
@@ -45,12 +48,12 @@ def ordinal(number: int) -> str:
 
 
 def started(definition: Any, context: JobContext) -> None:
-    """An attempt begins, in its own thread."""
+    """An attempt begins, in its own thread. Raises nothing."""
     if jobs_log.isEnabledFor(logging.INFO):
         again = f"{ordinal(context.attempt)} attempt to " if context.attempt > 1 else ""
         jobs_log.info("START %srun %s", again, facts(context))
     if signals.job_started.receivers:
-        signals.job_started.send_robust(definition, context=context)
+        _send(signals.job_started, definition, context=context)
 
 
 def idempotency_hit(definition: Any, context: JobContext, key: str, first_id: int) -> None:
@@ -58,17 +61,25 @@ def idempotency_hit(definition: Any, context: JobContext, key: str, first_id: in
     if jobs_log.isEnabledFor(logging.INFO):
         jobs_log.info("HIT result of job %d key=%r %s", first_id, key, facts(context))
     if signals.idempotency_hit.receivers:
-        signals.idempotency_hit.send_robust(definition, context=context, idempotency_key=key, first_job_id=first_id)
+        _send(signals.idempotency_hit, definition, context=context, idempotency_key=key, first_job_id=first_id)
 
 
-def ended(definition: Any, context: JobContext, decision: Decision, error: BaseException | None) -> None:
-    """An attempt ended, in its own thread, before its outcome is stored."""
+def ended(definition: Any, context: JobContext, began: float, decision: Decision, error: BaseException | None) -> None:
+    """An attempt that ``began`` then ended, in its own thread, before its outcome is stored. Raises nothing."""
     if jobs_log.isEnabledFor(logging.INFO):
-        took = (clock.monotonic() - context.started) * 1000
+        took = (clock.monotonic() - began) * 1000
         status = "success" if isinstance(decision, Succeed) else type(decision).__name__.lower()
         jobs_log.info("END status=%s time=%.1fms %s", status, took, facts(context))
     if signals.attempt_ended.receivers:
-        signals.attempt_ended.send_robust(definition, context=context, decision=decision, exception=error)
+        _send(signals.attempt_ended, definition, context=context, decision=decision, exception=error)
+
+
+def _send(signal: Signal, sender: Any, **fields: Any) -> None:
+    """Send to receivers that may raise anything: ``send_robust`` itself lets through what is no ``Exception``."""
+    try:
+        signal.send_robust(sender, **fields)
+    except BaseException:
+        log.exception("receiver failed sender=%s", getattr(sender, "name", None))
 
 
 def anybody_listens() -> bool:

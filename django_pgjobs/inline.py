@@ -7,7 +7,6 @@ is no kill ladder, so a timeout is not enforced.
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +20,7 @@ from django_pgjobs.admitting import Turn
 from django_pgjobs.attempt import Told
 from django_pgjobs.decisions import Decision
 from django_pgjobs.finalising import HOLD, RELEASE
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.duties import duties, forgetting, pruning
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.performing import Performer
@@ -33,7 +33,7 @@ from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.keeping import Keeper
 from django_pgjobs.worker.maintaining import Duty
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 
 class InlineWorker:

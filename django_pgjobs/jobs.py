@@ -8,7 +8,6 @@ anything is sent to the database.
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -23,6 +22,7 @@ from django_pgjobs import options as checks
 from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.functions import check_callback, check_function, location_of
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.newjobs import Row
 from django_pgjobs.options import InvalidOption, JobOptions, Plan, RegisterOptions
 from django_pgjobs.policy import JobPolicy
@@ -61,7 +61,7 @@ Kept = TypeVar("Kept", bound=Callable[..., Any])
 Arguments = Mapping[str, object] | tuple[object, ...]
 """A row of ``register_many``: keyword arguments, or positional ones."""
 
-logger = logging.getLogger("django_pgjobs")
+logger = safe_logger("django_pgjobs")
 
 
 class JobDefinition(JobPolicy, Generic[P, R]):

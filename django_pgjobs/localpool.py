@@ -8,12 +8,13 @@ interpreter's exit what still runs gets a limited time, and is lost after it.
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import threading
 from collections.abc import Callable
 
-log = logging.getLogger("django_pgjobs")
+from django_pgjobs.logs import safe_logger
+
+log = safe_logger("django_pgjobs")
 
 
 class LocalPool:

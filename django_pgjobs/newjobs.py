@@ -5,13 +5,13 @@ What is wrong with a call is refused here; no database is asked.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django_pgjobs import keys, store
 from django_pgjobs.exceptions import InvalidJob, UnstorableResult
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.middleware import capture_headers
 from django_pgjobs.options import InvalidOption
 from django_pgjobs.payload import encode_flat, encode_payload, encode_result, is_flat
@@ -29,7 +29,7 @@ DESCRIPTION_LIMIT = 200
 ROWS_AT_ONCE = 500
 """Rows of ``register_many`` whose payloads are encoded together."""
 
-logger = logging.getLogger("django_pgjobs")
+logger = safe_logger("django_pgjobs")
 
 
 class Row(NamedTuple):

@@ -7,7 +7,6 @@ of a paused job starts. Each function joins the caller's transaction and may be 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
@@ -22,6 +21,7 @@ from django.utils import timezone
 from django_pgjobs import store, waking
 from django_pgjobs.conf import MOST_SECONDS, QUEUE_NAME, get_conf
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.registry import registry
 from django_pgjobs.steering import at_read_committed, who
 from django_pgjobs.trail import Trail
@@ -29,7 +29,7 @@ from django_pgjobs.trail import Trail
 if TYPE_CHECKING:
     from django_pgjobs.models import QueueState
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 REASON_CHARS = 500
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import logging
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import update_wrapper
@@ -25,11 +24,12 @@ from django_pgjobs.functions import check_callback, fits, location_of, shape, si
 from django_pgjobs.keys import Key, OnConflict
 from django_pgjobs.keytemplates import Template
 from django_pgjobs.limits import JobLimits, key_of, key_rule
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.options import BackoffRule, InvalidOption, Plan, RetryRule
 from django_pgjobs.payload import CODEC_VERSION, decode_payload
 from django_pgjobs.states import KeyScope
 
-logger = logging.getLogger("django_pgjobs")
+logger = safe_logger("django_pgjobs")
 
 
 class JobPolicy:
@@ -156,16 +156,14 @@ class JobPolicy:
             return backoff.jittered(attempt)
         try:
             return _asked_delay(backoff(error, attempt))
-        except Exception:
+        except BaseException:
             logger.exception("backoff failed name=%s attempt=%d", self.name, attempt)
             return self.numeric_delay(attempt)
 
     def _matches(self, rule: RetryRule, error: BaseException, *, otherwise: bool) -> bool:
-        if isinstance(rule, tuple):
-            return isinstance(error, rule)
         try:
-            return bool(rule(error))
-        except Exception:
+            return issubclass(type(error), rule) if isinstance(rule, tuple) else bool(rule(error))
+        except BaseException:
             logger.exception("retry rule failed name=%s", self.name)
             return otherwise
 

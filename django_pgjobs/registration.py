@@ -7,7 +7,6 @@ input stores nothing and leaves the caller's transaction usable. Runs in the cal
 from __future__ import annotations
 
 import json
-import logging
 import sys
 from collections.abc import Callable, Collection, Iterable
 from functools import cache, partial
@@ -21,6 +20,7 @@ from django.utils import timezone
 from django_pgjobs import gates, localpool, store, waking
 from django_pgjobs.conflicts import insert_all, insert_one
 from django_pgjobs.exceptions import InvalidJob, NoWorkerAvailable
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.newjobs import Row, captured_headers, encode_all, new_job
 from django_pgjobs.options import did_you_mean
 from django_pgjobs.signals import job_registered
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from django_pgjobs.conf import Conf
     from django_pgjobs.models import Job
 
-logger = logging.getLogger("django_pgjobs")
+logger = safe_logger("django_pgjobs")
 
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 

@@ -7,7 +7,6 @@ command line with an environment variable that says so. A worker that cannot boo
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
@@ -19,10 +18,11 @@ from typing import Any
 from django.conf import settings
 from django.utils.autoreload import BaseReloader, get_reloader
 
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.entry import entry_point
 from django_pgjobs.worker.process import stop_signals
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 CHILD = "PGJOBS_RELOADED"
 STOP_SECONDS = 5.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import logging
 import os
 import random
 import socket
@@ -21,6 +20,7 @@ from django.db import connections
 from django_pgjobs import __version__, clock, store
 from django_pgjobs.admitting import Admission
 from django_pgjobs.conf import Conf, get_conf
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.crons import declared_for
 from django_pgjobs.maintenance.duties import Duty, duties, forgetting, measuring, pruning
 from django_pgjobs.maintenance.leader import Leader
@@ -42,7 +42,7 @@ from django_pgjobs.worker.recycling import Recycling
 from django_pgjobs.worker.runs import ALLOWANCE_SECONDS, Table
 from django_pgjobs.worker.supervisor import Limits, Supervisor
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 SUPERVISOR_CONNECTIONS = 7
 """Claim, ack, keep, listen, maintenance; and of the leader upkeep and VACUUM. Where there are limits, admit too."""

@@ -8,7 +8,6 @@ this path is not hot; ``store`` writes them.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from django.utils import timezone
 from django_pgjobs import store, waking
 from django_pgjobs.conf import QUEUE_NAME, get_conf
 from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.registry import registry
 from django_pgjobs.states import CancelMode
 from django_pgjobs.takenkeys import LOCK_NOT_AVAILABLE, KeyedWrite
@@ -30,7 +30,7 @@ from django_pgjobs.trail import Trail
 if TYPE_CHECKING:
     from django_pgjobs.models import Job
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 BATCH = 1000
 LOCK_SECONDS = 5

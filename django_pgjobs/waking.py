@@ -12,7 +12,6 @@ the notification began.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from django.db import Error, connections
 from django_pgjobs import store
 from django_pgjobs.clock import monotonic
 from django_pgjobs.conf import get_conf
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.store import Notice
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 NOTIFY_INTERVAL_SECONDS = 0.005
 """Shorter than what a worker waits to look again, with room for clocks that do not run alike."""
 
-logger = logging.getLogger("django_pgjobs")
+logger = safe_logger("django_pgjobs")
 
 _notified: dict[tuple[str, Notice], float] = {}
 """(alias, notice of a registration) → when the last notification that was sent of it *began*.

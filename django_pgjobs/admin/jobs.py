@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, cast
@@ -37,12 +36,13 @@ from django_pgjobs.admin.display import badge, below, briefly, format_html, shor
 from django_pgjobs.admin.jobpage import JobPage
 from django_pgjobs.admin.pauses import notices_for_list
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.models import Action, ActionPart, Job
 from django_pgjobs.states import Outcome
 from django_pgjobs.trail import ADMIN, coming
 from django_pgjobs.wording import STATE_LABELS, label_of, seconds, until
 
-logger = logging.getLogger("django_pgjobs")
+logger = safe_logger("django_pgjobs")
 
 LIST_COLUMNS = (
     "id", "name", "state", "queue", "priority", "attempt", "max_attempts", "run_at", "finished_at", "duration_seconds",

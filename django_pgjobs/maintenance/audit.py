@@ -7,14 +7,13 @@ a full lease. If its owner lives, it renews that row with its others; if not, re
 
 from __future__ import annotations
 
-import logging
-
 import psycopg
 
 from django_pgjobs import clock, store
 from django_pgjobs.conf import get_conf
+from django_pgjobs.logs import safe_logger
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 SLICES = (10_000, 1_000, 100)
 """Jobs a slice looks at; fewer when a slow server cannot look at so many in time."""

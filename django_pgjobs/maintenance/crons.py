@@ -15,7 +15,6 @@ from its turn.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,11 +28,12 @@ from django_pgjobs import clock, cron, store
 from django_pgjobs.conf import get_conf
 from django_pgjobs.cron import AFTER_COMPLETION, Due, InvalidCron, Schedule
 from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import Job
 from django_pgjobs.registry import registry
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 SYNC_SECONDS = 60.0
 RETRY_SECONDS = 5.0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from django_pgjobs import clock, store
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.audit import Audit
 from django_pgjobs.maintenance.crons import CronSync, Firer, MarkMissing
 from django_pgjobs.maintenance.forgetting import Forgetter
@@ -18,7 +18,7 @@ from django_pgjobs.maintenance.pruning import Pruner
 from django_pgjobs.maintenance.rescue import Rescuer
 from django_pgjobs.maintenance.resuming import sweep, unpause
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 UNPARK_SECONDS = 30.0
 UNPAUSE_SECONDS = 1.0

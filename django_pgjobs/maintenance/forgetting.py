@@ -6,14 +6,14 @@ how far it has come, since what it has deleted stays in the index until a VACUUM
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from django_pgjobs import clock, store
 from django_pgjobs.conf import get_conf
+from django_pgjobs.logs import safe_logger
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 BATCH = 1000
 TURN_SECONDS = 1.0

@@ -11,11 +11,10 @@ twice.
 
 from __future__ import annotations
 
-import logging
-
 from django_pgjobs import clock, store
+from django_pgjobs.logs import safe_logger
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 TERM_SECONDS = 6.0
 ASK_SECONDS = 2.0

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-
 from django_pgjobs import store
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.registry import registry
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 BATCH = 1000
 

@@ -12,7 +12,6 @@ hour and left.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -20,10 +19,11 @@ import psycopg
 
 from django_pgjobs import clock, store
 from django_pgjobs.conf import get_conf
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.retentions import Retention
 from django_pgjobs.states import Outcome
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 BATCH = 1000
 TURN_SECONDS = 0.5

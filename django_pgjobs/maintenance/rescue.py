@@ -10,7 +10,6 @@ at the ledger after a lock on it, would rescue the jobs of all the others.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -18,9 +17,10 @@ import psycopg
 
 from django_pgjobs import clock, store
 from django_pgjobs.conf import Conf, get_conf
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.registry import registry
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 CLAIMS = (20, 5, 1)
 """Ledger rows a look takes at most; up to 200 jobs each. Fewer when a slow server cannot take back so many in time."""

@@ -6,11 +6,10 @@ has ended, because it had not heard of that yet, is found here a second later.
 
 from __future__ import annotations
 
-import logging
-
 from django_pgjobs import clock, store
+from django_pgjobs.logs import safe_logger
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 BATCH = 1000
 AGAIN_SECONDS = 0.5

@@ -9,7 +9,6 @@ it skips, since it is locked or not ours to VACUUM, and says VACUUM all the same
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import Protocol
@@ -18,8 +17,9 @@ import psycopg
 
 from django_pgjobs import clock, store
 from django_pgjobs.conf import get_conf
+from django_pgjobs.logs import safe_logger
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 LOOK_SECONDS = 5.0
 AFTER_FAILURE_SECONDS = 60.0

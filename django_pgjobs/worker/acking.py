@@ -13,7 +13,6 @@ by our own try if the answer to one was lost, else by whoever has run the job si
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -28,6 +27,7 @@ from django_pgjobs.attempt import BODY
 from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Failure
 from django_pgjobs.finalising import ACTIONS, DELETE, END, KINDS, RELEASE, REQUEUES, SUCCESS
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import Cause, Outcome
 from django_pgjobs.store import Author, End
 from django_pgjobs.worker.claiming import is_data_trouble
@@ -35,7 +35,7 @@ from django_pgjobs.worker.connection import WorkerConnection
 from django_pgjobs.worker.loop import Connect, Loop, Posts
 from django_pgjobs.worker.runs import Run
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 BATCH = 500
 FLUSH_SECONDS = 0.003

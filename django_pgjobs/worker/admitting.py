@@ -7,16 +7,16 @@ for what ends elsewhere stirs it not. Nothing depends on one admitter: any worke
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 
 from django_pgjobs import clock, store
 from django_pgjobs.admitting import Admission, Turn
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.connection import WorkerConnection
 from django_pgjobs.worker.loop import Connect, Loop, Posts
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 LONGEST_SECONDS = 1.0
 SHORTEST_SECONDS = 0.05

@@ -106,8 +106,10 @@ class Buffers:
                 if popped or late:
                     break
                 self.idle += 1
-                self.ready.wait()
-                self.idle -= 1
+                try:
+                    self.ready.wait()
+                finally:
+                    self.idle -= 1
             if rouse and self.idle and self.items["sync"]:
                 self.ready.notify()
         if late:
@@ -151,8 +153,8 @@ class Buffers:
         """Queue the outcome of a job, clear its slot, send what is queued when it is time; return how long it took."""
         now = clock.monotonic()
         seconds = now - started
-        self.told.pop(item.run, None)
         self.outbox.put(item.run, seconds, decision)
+        self.told.pop(item.run, None)
         self.board.clear(slot)
         items = self.items
         with self.lock:

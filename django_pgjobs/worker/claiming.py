@@ -8,7 +8,6 @@ one row is left, which is then claimed by its id, and parked if that fails too: 
 
 from __future__ import annotations
 
-import logging
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +16,13 @@ from uuid import UUID, uuid4
 import psycopg
 
 from django_pgjobs import clock, store
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.registry import registry
 from django_pgjobs.worker.connection import WorkerConnection
 from django_pgjobs.worker.frontier import Frontier, Visit
 from django_pgjobs.worker.loop import Connect, Loop, Posts
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 BATCH = 500
 LOOK_AGAIN_SECONDS = 0.008

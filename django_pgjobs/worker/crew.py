@@ -6,7 +6,6 @@ that cannot boot is tried again a few times with growing pauses, then the worker
 
 from __future__ import annotations
 
-import logging
 import random
 import selectors
 import signal
@@ -16,6 +15,7 @@ from typing import Any
 
 from django_pgjobs import __version__, clock
 from django_pgjobs.conf import get_conf
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker import channel, children, stopping
 from django_pgjobs.worker.acking import Acker
 from django_pgjobs.worker.children import DEAD, DRAINING, KILLED, READY, STARTING, TERMINATING, Child, Recipe
@@ -28,7 +28,7 @@ from django_pgjobs.worker.recycling import Recycling
 from django_pgjobs.worker.runs import facts
 from django_pgjobs.worker.untold import Event, Untold
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 BOOT_TRIES = 3
 OURS = (TERMINATING, KILLED)

@@ -9,19 +9,19 @@ commit beside the new run.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
 from django_pgjobs.attempt import BODY
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.registry import registry
 from django_pgjobs.worker import channel
 from django_pgjobs.worker.children import PAYLOAD_BYTES, READY, Child
 from django_pgjobs.worker.runs import SENT, UNSTOPPED, WAITING, HeldClaim, Run
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 START_WITHIN_SECONDS = 1.0
 

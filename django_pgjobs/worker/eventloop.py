@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import os
 import threading
+from collections.abc import Callable
 from functools import partial
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
@@ -16,12 +16,14 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.attempt import Item, Told
 from django_pgjobs.decisions import Decision
 from django_pgjobs.exceptions import JobInterrupted
+from django_pgjobs.failures import kind_of
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker import hygiene
 from django_pgjobs.worker.buffers import Buffers
 from django_pgjobs.worker.interrupting import TaskDoor
 from django_pgjobs.worker.preparing import PAYLOAD_SECONDS, failed_outside, reporter, with_payload
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 
 class EventLoop:
@@ -75,15 +77,24 @@ class EventLoop:
             if popped is None:
                 break
             self.free_slots.pop()
-            task = self.running().create_task(self.serve_one(slot, *popped), context=contextvars.Context())
+            # Not by loop.create_task(), which asks whatever factory a job has set.
+            serving = self.serve_one(slot, *popped)
+            task = asyncio.Task(serving, loop=self.running(), context=contextvars.Context())
             self.tasks.add(task)
             task.add_done_callback(partial(self._left, slot, popped[0]))
 
     def _left(self, slot: int, item: Item, task: asyncio.Task[None]) -> None:
         """A task is done. Some other job may have cancelled it before its first step: then nothing of it has run."""
         self.tasks.discard(task)
-        if item.run in self.buffers.told:
+        told = self.buffers.told.get(item.run)
+        if told is None:
+            return
+        if self.doors.pop(item.run, None) is None:
             self._finish(slot, item, decide.Release("its task was cancelled before it started"), clock.monotonic())
+        else:
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            log.error("task ended without an outcome slot=%d job=%d", slot, item.id)
+            self._finish(slot, item, failed_outside(item, error or RuntimeError("it came to nothing")), told.started)
 
     async def serve_one(self, slot: int, item: Item, told: Told) -> None:
         """Run one job that has started, to its queued outcome."""
@@ -93,6 +104,12 @@ class EventLoop:
         self._finish(slot, item, decision, told.started)
 
     def _finish(self, slot: int, item: Item, decision: Decision, started: float) -> None:
+        loop = self.running()
+        if loop.get_task_factory() is not None or loop.get_exception_handler() is not None:
+            # For the next job: one that raises would keep layers of the other colour from ever starting it.
+            log.warning("job left a task factory or an exception handler on the event loop job=%d", item.id)
+            loop.set_task_factory(None)
+            loop.set_exception_handler(None)
         self.free_slots.append(slot)
         self.buffers.finish(slot, item, decision, started)
         self.pump()
@@ -110,15 +127,19 @@ class EventLoop:
 
     async def _decide(self, item: Item, told: Told) -> Decision:
         # One context per job: else all jobs of this process would share one thread for their queries.
+        decision: Decision | None = None
         try:
             async with ThreadSensitiveContext() as own:
                 try:
-                    return await self._attempt(item, told)
+                    decision = await self._attempt(item, told)
                 finally:
                     if own in SyncToAsync.context_to_thread_executor:
-                        await sync_to_async(hygiene.discard_all if told.struck else hygiene.close_all)()
+                        await _clean_up(hygiene.discard_all if told.struck else hygiene.close_all)
         except BaseException as error:
-            return failed_outside(item, error)
+            if decision is None:
+                return failed_outside(item, error)
+            log.warning("clean-up after a job failed, its outcome stands job=%d: %s", item.id, kind_of(error))
+        return decision
 
     async def _attempt(self, item: Item, told: Told) -> Decision:
         whole = item if item.payload is not None else await self._with_payload(item)
@@ -140,3 +161,13 @@ class EventLoop:
             # No thread can be started for the query. Nothing of the job has run, so its attempt is not charged.
             log.error("no thread to read a payload in, again in %g s job=%d: %s", PAYLOAD_SECONDS, item.id, error)
             return decide.Snooze(PAYLOAD_SECONDS)
+
+
+async def _clean_up(close: Callable[[], None]) -> None:
+    """Call ``close`` in the thread of the job's queries, also where the job has left a cancellation of its task."""
+    try:
+        await sync_to_async(close)()
+    except asyncio.CancelledError:
+        if (task := asyncio.current_task()) is not None:
+            task.uncancel()
+        await sync_to_async(close)()

@@ -25,6 +25,7 @@ from django.db import OperationalError
 from django_pgjobs import events, localpool
 from django_pgjobs.attempt import Told
 from django_pgjobs.conf import get_conf
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.registry import registry
 from django_pgjobs.worker import channel, hygiene, orphaning, process
 from django_pgjobs.worker.board import Board
@@ -36,7 +37,7 @@ from django_pgjobs.worker.ladders import CANCELLED, INTERRUPT, LOST
 from django_pgjobs.worker.outbox import FLUSH_SECONDS, Outbox
 from django_pgjobs.worker.telling import Teller
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 TELL_SECONDS = 5.0
 IDENTITY_SECONDS = 15.0
@@ -109,6 +110,7 @@ class Executor:
                     self._stop(run, told, rung, cause, by, reason)
             case [channel.TRUST, until]:
                 self.buffers.trust(until)
+                self.threads.revive()
                 self.teller.start()  # each few seconds: there may have been no thread for it
             case [channel.STORED, number, items]:
                 self.teller.tell(number, items)

@@ -8,7 +8,6 @@ since nobody else can take the jobs then, but a supervisor that stands still put
 
 from __future__ import annotations
 
-import logging
 import socket
 import subprocess
 import sys
@@ -16,11 +15,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from django_pgjobs import clock
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker import channel, watchdog
 from django_pgjobs.worker.children import DRAINING, READY, TERMINATING, Child
 from django_pgjobs.worker.runs import Table, trust_seconds
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 
 class Watchdog:

@@ -8,7 +8,6 @@ was flushed or is known to be lost. Wishes (cancel, release) reach a job whereve
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -18,6 +17,7 @@ from django_pgjobs.attempt import BODY
 from django_pgjobs.decisions import Decision
 from django_pgjobs.finalising import CALLBACK_OF, CALLBACK_STARTS, END, MARK, RETRY, SUCCESS
 from django_pgjobs.idempotency import key_of
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.registry import registry
 from django_pgjobs.states import CancelMode, Outcome
 from django_pgjobs.store import MOST_CHARS, ClaimedJob, End, Flag, Pauses, Released, Rescheduled, Rescued
@@ -32,7 +32,7 @@ from django_pgjobs.worker.runs import ENDING, FRESH_SECONDS, WAITING, Run, Table
 from django_pgjobs.worker.stopping import TAKEN_AWAY, judged, stop
 from django_pgjobs.worker.untold import Event
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 HAND_BACK_SECONDS = 2.0
 RELEASES_TOLD = 3

@@ -8,7 +8,6 @@ that needs closing pays nothing: its connections are known by the signal that Dj
 
 from __future__ import annotations
 
-import logging
 import select
 import threading
 import time
@@ -25,8 +24,9 @@ from django.utils.module_loading import import_string
 from psycopg.pq import TransactionStatus
 
 from django_pgjobs import store
+from django_pgjobs.logs import safe_logger
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 CHECK_INTERVAL = "500ms"
 
@@ -120,12 +120,16 @@ def refresh() -> None:
 
     A healthy idle connection has nothing to read, so this costs no round trip.
     """
-    for connection in _mine.wrappers:
+    for connection in list(_mine.wrappers):
         if connection.connection is None:
             continue
-        too_old = connection.close_at is not None and time.monotonic() >= connection.close_at
-        if too_old or (_has_news(connection) and not connection.is_usable()):
-            connection.close()
+        try:
+            too_old = connection.close_at is not None and time.monotonic() >= connection.close_at
+            if too_old or (_has_news(connection) and not connection.is_usable()):
+                connection.close()
+        except BaseException:
+            log.exception("connection cannot be looked at, discarded alias=%s", connection.alias)
+            discard(connection)
 
 
 def _has_news(connection: Any) -> bool:
@@ -141,14 +145,14 @@ def _has_news(connection: Any) -> bool:
 
 def tidy(job: str) -> None:
     """Clean up after a job in its own thread; ``job`` names it for the report. Raises nothing."""
-    if not _mine.wrappers and not closing_caches():
-        return
     try:
+        if not _mine.wrappers and not closing_caches():
+            return
         for alias in closing_caches():
             caches[alias].close()
         for connection in list(_mine.wrappers):
             _tidy_connection(connection, job)
-    except Exception:
+    except BaseException:
         log.exception("cannot tidy up after %s", job)
         discard_all()
 
@@ -198,7 +202,7 @@ def discard_all() -> None:
     for connection in [*_mine.wrappers, *connections.all(initialized_only=True)]:
         try:
             discard(connection)
-        except Exception:
+        except BaseException:
             log.exception("connection cannot be discarded alias=%s", connection.alias)
 
 
@@ -207,6 +211,6 @@ def close_all() -> None:
     for connection in connections.all(initialized_only=True):
         try:
             connection.close()
-        except Exception:
+        except BaseException:
             log.exception("connection cannot be closed alias=%s", connection.alias)
     _mine.wrappers.clear()

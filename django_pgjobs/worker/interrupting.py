@@ -23,12 +23,14 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from django_pgjobs.attempt import OUR_FILES, Told
+from django_pgjobs.attempt import Told
 from django_pgjobs.exceptions import CancelRequested, DeadlinePassed, JobInterrupted, WorkerStopping
+from django_pgjobs.failures import OUR_FILES
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker import hygiene
 from django_pgjobs.worker.ladders import CANCELLED, LOST, RELEASED, TIMEOUT
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 CANCEL_SECONDS = 2.0
 """What a query's cancel may take: it needs a connection of its own."""

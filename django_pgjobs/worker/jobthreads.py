@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import logging
 import os
 import threading
 import time
@@ -13,12 +12,14 @@ from django_pgjobs import attempt, store
 from django_pgjobs.attempt import Item, Told
 from django_pgjobs.decisions import Decision
 from django_pgjobs.exceptions import JobInterrupted
+from django_pgjobs.failures import kind_of
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker import hygiene
 from django_pgjobs.worker.buffers import SHORT_SECONDS, Buffers
-from django_pgjobs.worker.interrupting import Door
+from django_pgjobs.worker.interrupting import Door, release_logging
 from django_pgjobs.worker.preparing import failed_outside, reporter, with_payload
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 THREAD_SECONDS = 0.1
 """After how long a thread that could not be started is tried again."""
@@ -34,11 +35,21 @@ class JobThreads:
         self.recall = partial(store.find_result, store.on(database))
         self.pid = os.getpid()
         self.doors: list[Door | None] = [None] * count
+        self.owners: list[threading.Thread | None] = [None] * count
+        self.running: list[Item | None] = [None] * count
+        self.errors: list[BaseException | None] = [None] * count
+        self.taking = threading.Lock()
 
     def start(self) -> None:
         """Start them all."""
         for slot in range(self.count):
             self._start_one(slot)
+
+    def revive(self) -> None:
+        """Start threads for slots that have none: theirs has ended without a successor. Called now and then."""
+        for slot, owner in enumerate(self.owners):
+            if owner is None or not owner.is_alive():
+                self._start_one(slot)
 
     def _start_one(self, slot: int) -> None:
         """Start a thread for ``slot``, as soon as one can be started: without it the slot would be lost."""
@@ -57,16 +68,54 @@ class JobThreads:
                 return
 
     def serve(self, slot: int) -> None:
-        """Run jobs on ``slot``, until one is interrupted: another thread takes the place of this one then."""
+        """Run jobs on ``slot``, until one is interrupted: another thread takes the place of this one then.
+
+        So it does after an exception from outside, which may strike our own lines: some libraries for time limits
+        raise one in a thread of which they do not know what it does by now.
+        """
+        if not self._take(slot):
+            return
+        try:
+            self._report_left(slot)
+            self._serve(slot)
+        except BaseException as error:
+            self.errors[slot] = error
+            log.error("job thread ended, replaced slot=%d: %s", slot, kind_of(error))
+        finally:
+            try:
+                release_logging()
+                hygiene.discard_all()
+            finally:
+                self.owners[slot] = None
+                self._start_one(slot)
+
+    def _take(self, slot: int) -> bool:
+        """Make this thread the one of ``slot``; False if there is another, since two may have been started for it."""
+        with self.taking:
+            owner = self.owners[slot]
+            if owner is not None and owner.is_alive():
+                return False
+            self.owners[slot] = threading.current_thread()
+            return True
+
+    def _report_left(self, slot: int) -> None:
+        """Report an outcome for the job that the thread before was to run, if it has ended without."""
+        item, self.running[slot] = self.running[slot], None
+        told = None if item is None else self.buffers.told.get(item.run)
+        error, self.errors[slot] = self.errors[slot], None
+        if item is not None and told is not None:
+            lost = error or RuntimeError("Its thread ended without an outcome.")
+            self.buffers.finish(slot, item, failed_outside(item, lost), told.started)
+
+    def _serve(self, slot: int) -> None:
         door = self.doors[slot] = Door()
         seconds = SHORT_SECONDS
         while not door.told.struck:
             item, told = self.buffers.next(slot, rouse=seconds >= SHORT_SECONDS)
-            door.told = told
+            self.running[slot], door.told = item, told
             decision = contextvars.Context().run(self.run, item, told, door)
             seconds = self.buffers.finish(slot, item, decision, told.started)
-        hygiene.discard_all()
-        self._start_one(slot)
+            self.running[slot] = None
 
     def interrupt(self, told: Told, kind: type[JobInterrupted]) -> None:
         """Stop a job that has started on one of these threads; called in the control thread."""
@@ -91,5 +140,4 @@ class JobThreads:
         finally:
             if os.getpid() != self.pid:
                 os._exit(0)
-            if door.connections or hygiene.closing_caches():
-                hygiene.tidy(f"name={item.name} job={item.id}")
+            hygiene.tidy(f"name={item.name} job={item.id}")

@@ -8,17 +8,17 @@ unreachable; only *lost* is final. On trouble the next try comes sooner, after a
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from uuid import UUID
 
 import psycopg
 
 from django_pgjobs import clock, store
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.loop import Connect, Loop, Posts
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 FLAGS_SECONDS = 0.75
 PAUSES_SECONDS = 0.5

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from django_pgjobs.logs import say_on_stderr
+
 LIMIT = 10_000
 LAST_WORDS_SECONDS = 3.0
 FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -31,7 +33,10 @@ class _Listener(logging.handlers.QueueListener):
         record = self.prepare(record)
         for handler in self.handlers:
             if record.levelno >= handler.level:
-                handler.handle(record)
+                try:
+                    handler.handle(record)
+                except BaseException as error:  # else this thread would end, and the worker be mute
+                    say_on_stderr(record.levelno, record.getMessage(), (), error)
 
     def stop_within(self, seconds: float) -> bool:
         """Let it write what is left; return whether it has. A pipe that nobody reads is not waited for."""

@@ -6,7 +6,6 @@ growing, jittered pause. It never dies of a bug either: that is logged as an err
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 from collections.abc import Callable
@@ -14,9 +13,10 @@ from typing import Any, Protocol
 
 import psycopg
 
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 10.0

@@ -6,17 +6,17 @@ for it; that one has a connection only while its worker leads.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import psycopg
 
 from django_pgjobs import store
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.loop import Connect, Loop, Posts
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 TICK_SECONDS = 0.5
 

@@ -7,7 +7,6 @@ anything back: the supervisor lives, and will say itself what becomes of its job
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -17,10 +16,11 @@ from uuid import UUID
 from django_pgjobs import store
 from django_pgjobs.attempt import Item
 from django_pgjobs.conf import get_conf
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.store import Author, End
 from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 RELEASE_SECONDS = 2.0
 PARENT_SECONDS = 0.5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections import deque
@@ -15,10 +14,11 @@ from django_pgjobs import attempt, clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision
 from django_pgjobs.exceptions import UnstorableResult
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker import channel
 from django_pgjobs.worker.decided import pack_decision, unpack_decision
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 FLUSH_SECONDS = 0.003
 FRAME_CHARS = 2 * 1024 * 1024

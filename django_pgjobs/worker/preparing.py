@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -12,9 +11,12 @@ from django_pgjobs import attempt, clock, store
 from django_pgjobs import decisions as decide
 from django_pgjobs.attempt import BODY, Item
 from django_pgjobs.decisions import Decision
+from django_pgjobs.failures import Account, kind_of, text_of
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.states import Cause
 from django_pgjobs.worker import channel
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 PROGRESS_SECONDS = 1.0
 PAYLOAD_SECONDS = 5.0
@@ -55,6 +57,15 @@ def reporter(end: channel.ExecutorEnd, run: int) -> Callable[[float, float | Non
 
 
 def failed_outside(item: Item, error: BaseException) -> Decision:
-    """Return what an attempt comes to that failed in our code, not in the job's: retried by the numeric backoff."""
-    log.exception("executor failed around job=%d", item.id)
-    return decide.Retry(attempt.numeric_delay(item), attempt.failure_of(error))
+    """Return what an attempt comes to that failed in our code, not in the job's: retried by the numeric backoff.
+
+    A body only while attempts are left; a callback always, since its starts are counted by its claims. Raises nothing.
+    """
+    account = Account(error)
+    info, trace = account.for_log()
+    words = f"{kind_of(error)}: {text_of(error)}{trace}"
+    log.error("executor failed around name=%s job=%d: %s", item.name, item.id, words, exc_info=info)
+    failure = attempt.failure_of(error)
+    if item.kind != BODY:
+        return decide.Retry(attempt.numeric_delay(item), failure)
+    return attempt.by_numbers(item, failure, Cause.FAILED)

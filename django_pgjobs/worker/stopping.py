@@ -6,18 +6,17 @@ are *collateral*, and are released uncharged when they fail of it.
 
 from __future__ import annotations
 
-import logging
-
 from django_pgjobs import decisions as decide
 from django_pgjobs.attempt import HANDED_BACK, NO_ATTEMPTS, NOT_RETRIED
 from django_pgjobs.decisions import Decision, Failure
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker import channel
 from django_pgjobs.worker.children import DRAINING, KILLED, READY, TERMINATING, Child
 from django_pgjobs.worker.deaths import timed_out
 from django_pgjobs.worker.ladders import CANCELLED, FLAG, INTERRUPT, LADDERS, RELEASED, TERM, TIMEOUT, Stop
 from django_pgjobs.worker.runs import Run, facts
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 COLLATERAL = "collateral"
 TAKEN_AWAY = "it was taken from this worker"

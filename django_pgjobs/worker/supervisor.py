@@ -10,7 +10,6 @@ end nothing is waited for: leases run out, and what was not recorded is rescued.
 
 from __future__ import annotations
 
-import logging
 import selectors
 import signal
 import socket
@@ -21,6 +20,7 @@ from typing import Any
 
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.store import ClaimedJob, Pauses, Rescued
 from django_pgjobs.worker import process
 from django_pgjobs.worker.acking import Acker
@@ -36,7 +36,7 @@ from django_pgjobs.worker.loop import Loop
 from django_pgjobs.worker.recycling import Recycling
 from django_pgjobs.worker.runs import Table
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 TICK_SECONDS = 0.1
 IDLE_TICK_SECONDS = 1.0

@@ -7,16 +7,16 @@ must always read, only hands over what is to be told.
 from __future__ import annotations
 
 import contextvars
-import logging
 import queue
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from django_pgjobs import events
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker import hygiene
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 Told = tuple[str, dict[str, Any]]
 

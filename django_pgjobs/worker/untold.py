@@ -8,18 +8,18 @@ for a receiver that ends its process would end one executor after the other.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker import channel
 
 if TYPE_CHECKING:
     from django_pgjobs.worker.children import Child
 
-log = logging.getLogger("django_pgjobs")
+log = safe_logger("django_pgjobs")
 
 Event = tuple[str, dict[str, Any]]
 

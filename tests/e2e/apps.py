@@ -16,3 +16,7 @@ class E2EConfig(AppConfig):
             from tests.e2e import receivers
 
             receivers.connect()
+        if os.environ.get("PGJOBS_TEST_HOSTILE"):
+            from tests.e2e import hostile
+
+            hostile.install()

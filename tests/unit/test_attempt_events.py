@@ -94,8 +94,8 @@ FACTS = "name=events.does job=12 attempt=1/5 claim=c1a1 queue=mail"
     [
         ("fails", "WARNING", f"attempt failed, retry in 5.0 s {FACTS}: no"),
         ("abandons", "ERROR", f"job abandoned {FACTS}: why"),
-        ("snoozes", "INFO", f"attempt ended {FACTS}: Snooze(5.0)"),
-        ("cancels", "INFO", f"attempt ended {FACTS}: Cancel('why')"),
+        ("snoozes", "INFO", f"attempt ended {FACTS}: django_pgjobs.exceptions.Snooze: 5.0"),
+        ("cancels", "INFO", f"attempt ended {FACTS}: django_pgjobs.exceptions.Cancel: why"),
     ],
 )
 def test_an_end_is_logged_with_its_cause(what: str, level: str, line: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from django_pgjobs import attempt
-from django_pgjobs.attempt import clean, failure_of
+from django_pgjobs import failures
+from django_pgjobs.attempt import failure_of
 from django_pgjobs.decisions import Failure
+from django_pgjobs.failures import clean
 
 
 def caught(raising: Any) -> BaseException:
@@ -104,7 +105,7 @@ def test_a_long_chain_is_cut() -> None:
     for number in range(30):
         after = ValueError(str(number))
         after.__cause__, error = error, after
-    assert len(failure_of(error).chain) == attempt.CHAIN_LIMIT
+    assert len(failure_of(error).chain) == failures.CHAIN_LIMIT
 
 
 def test_the_jobs_own_comparison_is_not_asked() -> None:
@@ -132,7 +133,7 @@ def test_a_traceback_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_messages_are_bounded() -> None:
-    assert len(failure_of(ValueError("x" * 5000)).message) == attempt.MESSAGE_LIMIT
+    assert len(failure_of(ValueError("x" * 5000)).message) == failures.MESSAGE_LIMIT
 
 
 def test_the_summary_is_one_line() -> None:
@@ -163,7 +164,7 @@ def test_the_traceback_begins_in_the_jobs_code() -> None:
     assert lines[0] == "Traceback (most recent call last):"
     assert "in caught" in lines[1]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attempt, "OUR_FILES", {__file__})
+        patch.setattr(failures, "OUR_FILES", {__file__})
         assert "in caught" in failure_of(error).traceback, "all of it, where everything is ours"
     assert lines[-1] == "ValueError: no"
 

@@ -88,6 +88,71 @@ def test_a_job_thread_that_cannot_be_replaced_is_tried_again(
     assert levels().count("ERROR") == 2, "it is said once for each"
 
 
+def test_a_thread_that_ends_without_an_outcome_reports_one_and_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """G1: whatever ends it, an exception from outside included. The attempt is charged, the slot goes on."""
+    ends: list[tuple[int, decide.Decision]] = []
+
+    class Buffers:
+        told: dict[int, Told] = {}
+
+        def next(self, slot: int, *, rouse: bool) -> tuple[Item, Told]:
+            if len(ends) == 2:
+                threading.Event().wait()
+            run = len(self.told) + 1
+            self.told[run] = Told()
+            return item(run), self.told[run]
+
+        def finish(self, slot: int, item: Item, decision: decide.Decision, started: float) -> float:
+            ends.append((item.run, decision))
+            return 0.0
+
+    threads = JobThreads(cast(Any, Buffers()), 1, "default")
+
+    def run(item: Item, told: Told, door: Any) -> decide.Decision:
+        if item.run == 1:
+            raise SystemExit("from outside")
+        return decide.Succeed("2")
+
+    monkeypatch.setattr(threads, "run", run)
+    threads.start()
+    wait_until(lambda: len(ends) == 2, 10, "both have an outcome")
+    (_, first), second = ends
+    assert isinstance(first, decide.Retry)
+    assert first.failure.kind == "SystemExit"
+    assert second == (2, decide.Succeed("2"))
+    assert "job thread ended, replaced slot=0: SystemExit" in caplog.text
+
+
+def test_a_slot_without_a_thread_gets_one_and_no_slot_gets_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G1: a thread that has died before it could start its successor is missed by the control thread."""
+    served: list[int] = []
+    dies = threading.Event()
+    threads = JobThreads(cast(Any, object()), 1, "default")
+    start = threads._start_one
+
+    def serve(slot: int) -> None:
+        served.append(slot)
+        dies.wait()
+
+    monkeypatch.setattr(threads, "_serve", serve)
+    start(0)
+    wait_until(lambda: served == [0], 10, "the slot is served")
+    threads.revive()
+    start(0)
+    monkeypatch.setattr(threads, "_start_one", lambda slot: None)
+    owner = threads.owners[0]
+    assert owner is not None
+    dies.set()
+    owner.join(10)
+    assert served == [0], "a second thread has found the slot taken"
+    monkeypatch.setattr(threads, "_start_one", start)
+    dies.clear()
+    threads.revive()
+    wait_until(lambda: served == [0, 0], 10, "the slot is served again")
+
+
 def test_jobs_of_a_loop_that_cannot_be_started_are_handed_back(refusal: Refusal, executor: Executor, end: End) -> None:
     """And the control thread, which has tried, lives."""
     refusal.left = 1

@@ -1,0 +1,121 @@
+"""What is kept of an exception: kind, message, chain of causes, traceback. Never raises, whatever the exception does.
+
+An exception is the job's code: its properties, its methods and its class may raise anything. So facts are read by
+the descriptors of ``BaseException`` itself, and what only the exception can answer, its text, is asked for once and
+given up if it raises.
+"""
+
+from __future__ import annotations
+
+import traceback as tracebacks
+from types import TracebackType
+from typing import Any
+
+from django_pgjobs.decisions import Failure
+
+MESSAGE_LIMIT = 2000
+CHAIN_LIMIT = 20
+LOG_LIMIT = 64 * 1024
+"""Characters of a traceback that go to a log as they are; a longer one is shortened there too."""
+
+OUR_FILES: set[str] = set()
+"""Files whose frames lead to every job's own code: they are left out of its traceback."""
+
+UNREADABLE = "(its message cannot be read)"
+
+_FACTS = BaseException.__dict__
+
+
+class Account:
+    """One exception as it is told; its traceback is formatted once, when it is first asked for."""
+
+    __slots__ = ("_text", "error", "readable")
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        self.readable = True
+        self._text: str | None = None
+
+    def failure(self, limit: int) -> Failure:
+        """Return it as the retry history keeps it, its traceback at most about ``limit`` characters long."""
+        links = [(kind_of(link), text_of(link)) for link in _chain(self.error)]
+        return Failure(links[0][0], links[0][1], tuple(links), shortened(self.traceback(), limit))
+
+    def traceback(self) -> str:
+        """Return the formatted traceback from the job's own code on."""
+        if self._text is None:
+            self._text = self._formatted()
+        return self._text
+
+    def _formatted(self) -> str:
+        trace = of_the_job(self.error)
+        try:
+            lines = tracebacks.TracebackException(type(self.error), self.error, trace, compact=True).format()
+            return clean("".join(lines))
+        except BaseException:
+            self.readable = False
+            last = f"{kind_of(self.error)}: {text_of(self.error)}\n"
+            return clean("".join(["Traceback (most recent call last):\n", *tracebacks.format_tb(trace), last]))
+
+    def for_log(self) -> tuple[Any, str]:
+        """Return (``exc_info``, text to add to the message): the text where handlers cannot take the exception."""
+        text = self.traceback()
+        if self.readable and len(text) <= LOG_LIMIT:
+            return (type(self.error), self.error, of_the_job(self.error)), ""
+        return None, f"\n{shortened(text, LOG_LIMIT)}"
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    links: list[BaseException] = []
+    link: BaseException | None = error
+    # By identity: an exception's own __eq__ is code of the job.
+    while link is not None and all(link is not known for known in links) and len(links) < CHAIN_LIMIT:
+        links.append(link)
+        cause = _fact(link, "__cause__")
+        hidden = cause is not None or _fact(link, "__suppress_context__")
+        link = cause if hidden else _fact(link, "__context__")
+    return links
+
+
+def _fact(error: BaseException, name: str) -> Any:
+    """Read one of an exception's own facts past whatever its class puts in the way."""
+    return _FACTS[name].__get__(error)
+
+
+def kind_of(error: BaseException) -> str:
+    """Return the qualified name of its class."""
+    kind = type(error)
+    try:
+        return clean(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
+    except BaseException:
+        return str(type.__dict__["__qualname__"].__get__(kind))
+
+
+def text_of(error: BaseException) -> str:
+    """Return its message, cut and cleaned."""
+    try:
+        return clean(str.__str__(str(error))[:MESSAGE_LIMIT])
+    except BaseException:
+        return UNREADABLE
+
+
+def of_the_job(error: BaseException) -> TracebackType | None:
+    """Return the traceback from the job's own code on: the frames that lead there are the same for every job."""
+    whole: TracebackType | None = _fact(error, "__traceback__")
+    link = whole
+    while link is not None and link.tb_frame.f_code.co_filename in OUR_FILES:
+        link = link.tb_next
+    return link or whole
+
+
+def shortened(text: str, limit: int) -> str:
+    """Keep the beginning, which says where it started, and the end, which says what was raised."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters …\n{text[len(text) - half :]}"
+
+
+def clean(text: str) -> str:
+    """Return ``text`` without what PostgreSQL's text cannot hold: NUL and lone surrogates."""
+    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")

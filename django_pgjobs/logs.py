@@ -1,0 +1,100 @@
+"""How this package logs: by loggers that raise nothing, since handlers, filters and formatters are a project's code.
+
+A handler that raises would otherwise take along what has logged: a job's thread before its outcome is told, a loop
+of the worker, a registering transaction. What could not be logged goes to stderr in one line.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from typing import Any
+
+from django_pgjobs.exceptions import JobInterrupted
+from django_pgjobs.failures import kind_of, text_of
+
+LIMIT = 4000
+"""Characters of a record that go to stderr when nothing else takes it."""
+
+_CALLER = 3
+"""Frames from the standard logger up to whoever logs."""
+
+
+class SafeLogger:
+    """A logger of the standard library whose calls never raise what a project's handlers or filters do."""
+
+    __slots__ = ("logger",)
+
+    def __init__(self, name: str) -> None:
+        self.logger = logging.getLogger(name)
+
+    def isEnabledFor(self, level: int) -> bool:
+        """Whether a record of this level would go anywhere."""
+        return self.logger.isEnabledFor(level)
+
+    def debug(self, message: str, *args: Any, **options: Any) -> None:
+        """Log at DEBUG."""
+        self._say(logging.DEBUG, message, args, options)
+
+    def info(self, message: str, *args: Any, **options: Any) -> None:
+        """Log at INFO."""
+        self._say(logging.INFO, message, args, options)
+
+    def warning(self, message: str, *args: Any, **options: Any) -> None:
+        """Log at WARNING."""
+        self._say(logging.WARNING, message, args, options)
+
+    def error(self, message: str, *args: Any, **options: Any) -> None:
+        """Log at ERROR."""
+        self._say(logging.ERROR, message, args, options)
+
+    def critical(self, message: str, *args: Any, **options: Any) -> None:
+        """Log at CRITICAL."""
+        self._say(logging.CRITICAL, message, args, options)
+
+    def exception(self, message: str, *args: Any, **options: Any) -> None:
+        """Log at ERROR, with the exception that is being handled."""
+        self._say(logging.ERROR, message, args, {"exc_info": True, **options})
+
+    def log(self, level: int, message: str, *args: Any, **options: Any) -> None:
+        """Log at ``level``."""
+        self._say(level, message, args, options)
+
+    def _say(self, level: int, message: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        if not self.logger.isEnabledFor(level):
+            return
+        try:
+            self.logger.log(level, message, *args, stacklevel=_CALLER, **options)
+        except JobInterrupted:
+            raise  # it is meant for the job that has called us
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and _is_real():
+                raise
+            say_on_stderr(level, message, args, error)
+
+
+def safe_logger(name: str) -> SafeLogger:
+    """Return the logger of this name, made safe."""
+    return SafeLogger(name)
+
+
+def _is_real() -> bool:
+    """Whether a KeyboardInterrupt may have been typed, as far as this process hears of that at all."""
+    in_main = threading.current_thread() is threading.main_thread()
+    return in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def say_on_stderr(level: int, message: str, args: tuple[Any, ...], error: BaseException) -> None:
+    """Write on stderr, in one line, what ``error`` kept from being logged. Raises nothing."""
+    why = f"{kind_of(error)}: {' '.join(text_of(error).split())}"
+    try:
+        words = (message % args if args else message)[:LIMIT]
+    except BaseException:
+        words = message
+    try:
+        sys.stderr.write(f"pgjobs: logging failed with {why}; {logging.getLevelName(level)} {words}\n")
+        sys.stderr.flush()
+    except BaseException:
+        return  # nobody is left to tell
