@@ -1,4 +1,4 @@
-"""Run a command with a database: the one DATABASE_URL names, or a server started for the command.
+"""Run a command with a database: the one DATABASE_URL names, or a server started for the command; or serve one.
 
 The exit status is the command's, 128 + n if signal n ended it, 127 if it does not exist, 1 if the server did
 not start. The server's place is written to stderr.
@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -18,6 +19,10 @@ from typing import IO
 
 from django_pgjobs.embedded.place import EmbeddedError, clean
 from django_pgjobs.embedded.server import DEFAULT_MAJOR, EmbeddedServer
+from django_pgjobs.embedded.sharing import DATA, running_url, share
+
+ALIVE_SECONDS = 1.0
+"""How often a server that is served is looked at."""
 
 
 class Relay:
@@ -93,6 +98,27 @@ def run_with(server: EmbeddedServer, command: Sequence[str], out: IO[str]) -> in
         server.stop()
 
 
+def serve(server: EmbeddedServer, data: Path, out: IO[str]) -> int:
+    """Print the server's URL and run it until a signal comes; where one runs for ``data`` already, only print its URL."""
+    stopped = threading.Event()
+    for number in Relay.PASSED:
+        signal.signal(number, lambda *_: stopped.set())
+    try:
+        url, ours = share(server, data)
+        out.write(f"DATABASE_URL={url}\n")
+        out.flush()
+        if not ours:
+            sys.stderr.write("it runs already, started by another process\n")
+            return 0
+        sys.stderr.write(f"{server}; Ctrl-C stops it, its data are kept\n")
+        while not stopped.wait(ALIVE_SECONDS):
+            if server.pid is None:
+                raise EmbeddedError(f"{server} has ended by itself")
+        return 0
+    finally:
+        server.stop()
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the command line of ``python -m django_pgjobs.embedded``."""
     line = argparse.ArgumentParser(
@@ -103,6 +129,7 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--bin", type=Path, metavar="DIR", help="another installation's directory of programs")
     line.add_argument("--no-fsync", action="store_true", help="faster; a power cut may lose the data")
     line.add_argument("--data", type=Path, metavar="DIR", help="keep the data, and remember them in DIR")
+    line.add_argument("--serve", action="store_true", help="run until stopped, print DATABASE_URL (--data: .pg)")
     line.add_argument("--clean", action="store_true", help="delete what ended runs left and what --data keeps")
     line.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ARGS…")
     return line
@@ -118,12 +145,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for path in clean(options.data):
                 sys.stderr.write(f"removed {path}\n")
             return 0
+        if options.serve:
+            if command:
+                line.error("--serve takes no command")
+            data = options.data or DATA
+            fsync = not options.no_fsync
+            return serve(
+                EmbeddedServer(major=options.major, fsync=fsync, data=data, binaries=options.bin), data, sys.stdout
+            )
         if not command:
-            line.error("a command is missing")
+            line.error("a command is missing; --serve runs a server without one")
         if os.environ.get("DATABASE_URL"):
             os.execvp(command[0], command)  # noqa: S606  running what the caller asks for is the purpose
         fsync = not options.no_fsync
         server = EmbeddedServer(major=options.major, fsync=fsync, data=options.data, binaries=options.bin)
+        running = None if options.data is None else running_url(options.data, server.major)
+        if running is not None:
+            os.execvpe(command[0], command, os.environ | {"DATABASE_URL": running})  # noqa: S606  as above
         return run_with(server, command, sys.stderr)
     except FileNotFoundError as error:
         sys.stderr.write(f"{command[0]}: {error.strerror}\n")

@@ -1,7 +1,8 @@
 """The pages of the documentation as data: their fenced blocks, and the comment above each that says how it is tested.
 
 ``<!-- skip: why -->`` leaves a block out, ``<!-- file: path -->`` and ``<!-- append: path -->`` name the file it is,
-``<!-- run -->`` marks commands to be run, ``<!-- setup: code -->`` runs code before the block.
+``<!-- run -->`` marks commands to be run, ``<!-- background -->`` one that runs beside what follows, and
+``<!-- setup: code -->`` runs code before the block.
 """
 
 from __future__ import annotations
