@@ -99,7 +99,7 @@ def run_with(server: EmbeddedServer, command: Sequence[str], out: IO[str]) -> in
 
 
 def serve(server: EmbeddedServer, data: Path, out: IO[str]) -> int:
-    """Print the server's URL and run it until a signal comes; where one runs for ``data`` already, only print its URL."""
+    """Print the server's URL and run it until a signal comes, unless one runs for ``data`` already."""
     stopped = threading.Event()
     for number in Relay.PASSED:
         signal.signal(number, lambda *_: stopped.set())
