@@ -36,14 +36,19 @@ def blocked_by(job: Job) -> list[Blocker]:
 
     Reads the database. A job that is not ``limited``, or not due, is blocked by nothing.
     """
-    definition = registry.find(job.name)
+    return blockers_of(job.pk, job.name, job.queue, job._state.db or "default")
+
+
+def blockers_of(job_id: int, name: str, queue: str, using: str) -> list[Blocker]:
+    """Return the same of a job that is known by its id, its name and its queue."""
+    definition = registry.find(name)
     limits = definition.limits if definition is not None else JobLimits()
-    by_kind = {"queue": get_conf().queue_limits.of(job.queue), "job": limits.own, "key": limits.keyed}
+    by_kind = {"queue": get_conf().queue_limits.of(queue), "job": limits.own, "key": limits.keyed}
     found = store.read_blockers(
-        store.on(job._state.db or "default"),
-        job.pk,
-        job=job.name if definition is None else definition.name,
-        names=[job.name] if definition is None else [definition.name, *definition.aliases],
+        store.on(using),
+        job_id,
+        job=name if definition is None else definition.name,
+        names=[name] if definition is None else [definition.name, *definition.aliases],
         per={kind: limit.per for kind, limit in by_kind.items() if limit is not None},
         limit=SHOWN,
     )
@@ -51,14 +56,14 @@ def blocked_by(job: Job) -> list[Blocker]:
         blocker
         for seen in found
         if (limit := by_kind[seen.kind]) is not None
-        for blocker in _without_room(job, seen, limit)
+        for blocker in _without_room(name, seen, limit)
     ]
 
 
-def _without_room(job: Job, seen: store.Blocking, limit: Limit) -> list[Blocker]:
+def _without_room(name: str, seen: store.Blocking, limit: Limit) -> list[Blocker]:
     what = {
         "queue": _("queue %(name)s") % {"name": seen.queue},
-        "job": _("job %(name)s") % {"name": job.name},
+        "job": _("job %(name)s") % {"name": name},
         "key": _("key %(name)s") % {"name": seen.key},
     }[seen.kind]
     found = []

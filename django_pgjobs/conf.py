@@ -234,7 +234,10 @@ class Conf:
     """How often a worker writes its heartbeat, which grants no right and only informs people."""
 
     stale_seconds: float = _setting(60.0, _seconds(0.05))
-    """After how long without a heartbeat a worker is shown as gone; more than twice ``beat_seconds``."""
+    """After how long without a heartbeat a worker is *lost*; more than twice ``beat_seconds``.
+
+    After two heartbeats that did not come it is *silent*: people are told, and nobody counts on it.
+    """
 
     drain_seconds: float = _setting(25.0, _seconds())
     """How long a stopping worker lets running jobs finish before it hands them back."""
@@ -352,6 +355,11 @@ class Conf:
 
     default_backoff: Backoff = _setting(DEFAULT_BACKOFF, _backoff)  # noqa: RUF009 (Backoff is frozen)
     """Delay between the attempts of a job that does not say ``backoff``."""
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long a worker may miss its heartbeats, two of them, before nobody takes it to be alive."""
+        return 2 * self.beat_seconds
 
 
 RULES: Mapping[str, Rule] = {item.name.upper(): item.metadata["rule"] for item in fields(Conf)}

@@ -21,9 +21,9 @@ ENDED_SECONDS = 3600.0
 """Jobs that ended within this time are counted by their outcome."""
 
 
-def measure(db: store.Database, *, stale_seconds: float, most: int = MOST) -> dict[str, Any]:
+def measure(db: store.Database, *, silent_seconds: float, stale_seconds: float, most: int = MOST) -> dict[str, Any]:
     """Count; return JSON values. Reads only, five statements; each sees what is committed by then."""
-    workers = store.list_workers(db, stale_seconds=stale_seconds)
+    workers = store.list_workers(db, silent_seconds=silent_seconds, stale_seconds=stale_seconds)
     queues: dict[str, dict[str, Any]] = {}
     for due in store.count_due(db, most=most, budget=most * SHARED):
         found = _of(queues, due.queue)
@@ -35,18 +35,27 @@ def measure(db: store.Database, *, stale_seconds: float, most: int = MOST) -> di
         found["at_least"] += ["running"] * running.more
     _add(queues, "held", store.count_held(db, list(Hold), most=most))
     _add(queues, "ended", store.count_ended(db, list(Outcome), seconds=ENDED_SECONDS, most=most))
-    for worker in workers:
+    counted = {"ended_within_seconds": ENDED_SECONDS, "queues": list(queues.values())}
+    return with_workers(counted, workers)
+
+
+def with_workers(counted: dict[str, Any], workers: list[store.KnownWorker]) -> dict[str, Any]:
+    """Return the figures with these workers: how many there are, and who serves each queue."""
+    queues = {found["queue"]: found for found in counted["queues"]}
+    live = [worker for worker in workers if worker.live]
+    for worker in live:
         for queue in worker.queues or ():
             _of(queues, queue)
     for queue, found in queues.items():
-        found["workers"] = sum(worker.state == "running" and worker.serves(queue) for worker in workers)
+        found["workers"] = sum(worker.status == "running" and worker.serves(queue) for worker in live)
     return {
-        "ended_within_seconds": ENDED_SECONDS,
+        **counted,
         "workers": {
-            "live": len(workers),
-            "draining": sum(worker.state == "draining" for worker in workers),
-            "places": sum(worker.places for worker in workers),
-            "held": sum(worker.held for worker in workers),
+            "live": len(live),
+            "draining": sum(worker.status == "draining" for worker in live),
+            "silent": sum(worker.status == "silent" for worker in workers),
+            "places": sum(worker.places for worker in live),
+            "held": sum(worker.held for worker in live),
         },
         "queues": [queues[queue] for queue in sorted(queues)],
     }

@@ -20,6 +20,7 @@ from django.utils.translation import gettext_lazy as _
 from django_pgjobs.cronsteering import CronEntryQuerySet, SteerableCron
 from django_pgjobs.fields import BigIntArrayField, StateField
 from django_pgjobs.indexes import GistIndex
+from django_pgjobs.liveness import HeartbeatQuerySet
 from django_pgjobs.querysets import JobQuerySet, Steerable
 from django_pgjobs.states import Cause, Ending, JobState, Outcome, label
 
@@ -57,6 +58,7 @@ class Job(Steerable, PostgresModel):
     claimed_at = models.DateTimeField(_("claimed at"), null=True)
     deadline_at = models.DateTimeField(_("deadline"), null=True, help_text=_("Backstop: when others may take it."))
     finished_at = models.DateTimeField(_("finished at"), null=True)
+    ready_at = models.DateTimeField(_("ready again at"), null=True)
     cancel_requested_at = models.DateTimeField(_("cancel requested at"), null=True)
     release_requested_at = models.DateTimeField(_("release requested at"), null=True)
     claim_id = models.UUIDField(_("claim"), null=True)
@@ -243,7 +245,11 @@ class Attempt(PostgresModel):
 
 
 class Heartbeat(PostgresModel):
-    """One worker (`runjobs`): for people, and to word the cause of a rescue. It grants no right to a job."""
+    """One worker (`runjobs`): for people, and to word the cause of a rescue. It grants no right to a job.
+
+    ``state`` is what the worker wrote last, or *lost* when another one took its jobs back; its next heartbeat clears
+    that. ``with_status()`` also tells who has not been heard from.
+    """
 
     class State(models.TextChoices):
         """Where the worker is in its life."""
@@ -251,6 +257,7 @@ class Heartbeat(PostgresModel):
         RUNNING = "running", _("running")
         DRAINING = "draining", _("draining")
         STOPPED = "stopped", _("stopped")
+        LOST = "lost", _("lost")
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     name = models.TextField(_("name"))
@@ -268,6 +275,8 @@ class Heartbeat(PostgresModel):
     last_beat_at = models.DateTimeField(_("last beat at"), db_default=Now())
     running = models.IntegerField(_("running jobs"), db_default=0)
     finished = models.BigIntegerField(_("finished jobs"), db_default=0)
+
+    objects: ClassVar[models.Manager[Heartbeat]] = HeartbeatQuerySet.as_manager()
 
     class Meta(PostgresModel.Meta):
         db_table = "pgjobs_heartbeat"

@@ -7,7 +7,7 @@ Whatever comes from the row is text of strangers, and the reader escapes it.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -16,8 +16,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_pgjobs import store
+from django_pgjobs.blocking import Blocker, blockers_of
 from django_pgjobs.conf import get_conf
-from django_pgjobs.store import Facts
+from django_pgjobs.liveness import LIVE
+from django_pgjobs.states import JobState
+from django_pgjobs.store import Facts, Paused
 
 SOON_SECONDS = 10.0
 """A due job that is the next for a worker with free places has been claimed after so long, or something is wrong."""
@@ -38,8 +41,14 @@ class Reason:
 
 def of(job_id: int, using: str) -> Reason:
     """Return the reason of the job ``job_id`` in the database ``using``. Takes no lock, and may be repeated."""
-    facts = store.read_why(store.on(using), job_id, stale_seconds=get_conf().stale_seconds)
-    return unknown(job_id) if facts is None else reason(facts)
+    conf = get_conf()
+    facts = store.read_why(
+        store.on(using), job_id, silent_seconds=conf.silent_seconds, stale_seconds=conf.stale_seconds
+    )
+    if facts is None:
+        return unknown(job_id)
+    limited = facts.state == JobState.LIMITED and facts.run_at <= facts.now and not facts.pauses
+    return reason(facts, blockers_of(job_id, facts.name, facts.queue, using) if limited else ())
 
 
 def unknown(job_id: int) -> Reason:
@@ -51,11 +60,14 @@ def unknown(job_id: int) -> Reason:
     )
 
 
-def reason(facts: Facts) -> Reason:
-    """Return what the facts come to."""
+def reason(facts: Facts, blockers: Sequence[Blocker] = ()) -> Reason:
+    """Return what the facts come to; ``blockers`` are the limits without room, of a job that a limit holds back."""
     if facts.state in _ENDED:
         return _ENDED[facts.state](facts)
-    found = _running(facts) if facts.state == "running" else _held(facts)
+    if facts.state == JobState.LIMITED:
+        found = _limited(facts, blockers)
+    else:
+        found = _running(facts) if facts.state == JobState.RUNNING else _held(facts)
     if not facts.ending:
         return found
     words = {"callback": "on_cancel" if facts.ending == "cancelled" else "on_abandon", "state": _(facts.ending)}
@@ -142,27 +154,26 @@ def _running(facts: Facts) -> Reason:
     words = {"worker": worker, "ago": _since(facts, facts.claimed_at), "tries": _tries(facts)}
     if facts.lease_expires_at is None or facts.lease_expires_at <= facts.now:
         return _lost(facts, worker)
-    lease = _at(facts.lease_expires_at)
-    text = _("Worker %(worker)s has claimed it %(ago)s ago, %(tries)s.") % words
+    text = _("Worker %(worker)s claimed it %(ago)s ago, %(tries)s.") % words
+    heard = {"heard": _since(facts, facts.worker_beat_at), "lease": _at(facts.lease_expires_at)}
     if facts.cancel_requested_at is not None:
-        return _cancelling(facts, text)
+        text += " " + _cancelling(facts)
     if facts.release_requested_at is not None:
-        return Reason("releasing", f"{text} " + _("It was asked to give the job back."))
-    if _is_silent(facts):
-        heard = {"heard": _since(facts, facts.worker_beat_at), "lease": lease}
+        text += " " + _("It was asked to give the job back.")
+    if facts.worker_status not in LIVE:
         silent = _(
-            "It was last heard of %(heard)s ago; unless it renews its lease, the job is taken back at %(lease)s."
+            "It was last heard from %(heard)s ago; unless it renews its lease, the job is taken back at %(lease)s."
         )
         return Reason("silent", f"{text} {silent % heard}", _help(facts))
+    if facts.cancel_requested_at is not None:
+        return Reason("cancelling", text, _stronger(facts))
+    if facts.release_requested_at is not None:
+        return Reason("releasing", text)
     if facts.deadline_at is not None and facts.deadline_at <= facts.now:
-        late = _("Its time was over %(late)s ago, and it is being stopped.")
+        late = _("Its time was over %(late)s ago, and its worker has to stop it.")
         return Reason("overdue", f"{text} " + late % {"late": _since(facts, facts.deadline_at)})
-    return Reason("running", f"{text} " + _("Its lease is renewed, and runs till %(lease)s.") % {"lease": lease})
-
-
-def _is_silent(facts: Facts) -> bool:
-    heard = facts.worker_beat_at
-    return heard is None or (facts.now - heard).total_seconds() > get_conf().stale_seconds
+    lease = _("It was last heard from %(heard)s ago, and its lease runs till %(lease)s.")
+    return Reason("running", f"{text} {lease % heard}")
 
 
 def _lost(facts: Facts, worker: str) -> Reason:
@@ -170,28 +181,31 @@ def _lost(facts: Facts, worker: str) -> Reason:
         text = _("It is claimed, but no claim names it: the leader finds such jobs and has them taken back.")
         return Reason("lost", text, _help(facts))
     words = {"worker": worker, "ago": _since(facts, facts.lease_expires_at)}
-    text = _("Worker %(worker)s has claimed it and lost it: its lease ran out %(ago)s ago.") % words
+    text = _("Worker %(worker)s claimed it and lost it: its lease ran out %(ago)s ago.") % words
     return Reason("lost", text, _help(facts))
 
 
 def _help(facts: Facts) -> str:
-    """Say who takes back what is lost: every worker that lives."""
-    if facts.live:
+    """Say who takes back what is lost: another worker that lives."""
+    others = facts.live - (facts.worker_status in LIVE)
+    if others > 0:
         return _("A worker takes it back within seconds of that, unless somebody holds the row's lock.")
-    return _("No worker lives that could take it back: manage.py runjobs")
+    return _("No other worker was heard from lately that could take it back: manage.py runjobs")
 
 
-def _cancelling(facts: Facts, text: str) -> Reason:
+def _cancelling(facts: Facts) -> str:
     words = {
         "ago": _since(facts, facts.cancel_requested_at),
         "mode": facts.cancel_mode or "ask",
         "by": _by(facts.cancel_by),
         "why": _told(facts.cancel_reason),
     }
-    asked = _("Its cancel (%(mode)s) was requested %(ago)s ago%(by)s%(why)s.") % words
+    return _("Its cancel (%(mode)s) was requested %(ago)s ago%(by)s%(why)s.") % words
+
+
+def _stronger(facts: Facts) -> str:
     stronger = {"ask": "interrupt", "interrupt": "kill"}.get(facts.cancel_mode or "ask")
-    advice = _("If it does not stop: ") + f"manage.py pgjobs cancel {facts.id} --mode {stronger}" if stronger else ""
-    return Reason("cancelling", f"{text} {asked}", advice)
+    return _("If it does not stop: ") + f"manage.py pgjobs cancel {facts.id} --mode {stronger}" if stronger else ""
 
 
 # Kept out of the claim
@@ -216,28 +230,28 @@ def _parked(facts: Facts) -> Reason:
     return Reason("parked", text % {"why": _told(facts.hold_reason)}, advice)
 
 
-def _limited(facts: Facts) -> Reason:
+def _limited(facts: Facts, blockers: Sequence[Blocker]) -> Reason:
     if facts.run_at > facts.now:
         return _not_due(facts)
-    if facts.pause_kind is not None:
+    if facts.pauses:
         return _pause(facts)
     key = _(" for the key %(key)s") % {"key": facts.limit_key} if facts.limit_key else ""
     text = _("A limit of %(name)s%(key)s holds it back%(why)s.")
     text = text % {"name": facts.name, "key": key, "why": _told(facts.hold_reason)}
-    if facts.blockers:
-        ids = ", ".join(f"#{job_id}" for job_id in sorted(facts.blockers))
-        return Reason("limited", f"{text} " + _("Blocked by %(ids)s.") % {"ids": ids}, _served(facts))
+    for blocker in blockers:
+        ids = ", ".join(f"#{job_id}" for job_id in blocker.job_ids)
+        text += f" {blocker.words[:1].upper()}{blocker.words[1:]}" + (f" ({ids})." if ids else ".")
     return Reason("limited", text, _served(facts))
 
 
 def _served(facts: Facts) -> str:
-    if facts.live:
-        return _("Workers let it in when its turn comes.")
-    return _("No worker lives that could let it in: manage.py runjobs")
+    if not facts.live:
+        return _("No worker was heard from lately that could let it in: manage.py runjobs")
+    return _("A worker lets it in when there is room and its turn has come.")
 
 
 def _paused(facts: Facts) -> Reason:
-    if facts.pause_kind is not None:
+    if facts.pauses:
         return _pause(facts)
     return Reason("paused", _("It was set aside by a pause that is over."), _served(facts))
 
@@ -245,7 +259,6 @@ def _paused(facts: Facts) -> Reason:
 _HELD: dict[str, Callable[[Facts], Reason]] = {
     "waiting": _waiting,
     "parked": _parked,
-    "limited": _limited,
     "paused": _paused,
 }
 
@@ -256,28 +269,43 @@ _HELD: dict[str, Callable[[Facts], Reason]] = {
 def _ready(facts: Facts) -> Reason:
     if facts.run_at > facts.now:
         return _not_due(facts)
-    if facts.pause_kind is not None:
+    if facts.pauses:
         return _pause(facts)
     if not facts.serving:
         return _unserved(facts)
-    words = {"ago": _since(facts, facts.run_at), "serving": facts.serving, "held": facts.held, "places": facts.places}
-    words["ahead"] = f"{store.MOST_AHEAD}+" if facts.ahead > store.MOST_AHEAD else str(facts.ahead)
-    words["queue"] = facts.queue
+    words = {"ago": _since(facts, facts.ready_since), "held": facts.held, "places": facts.places, "queue": facts.queue}
     if facts.held >= facts.places:
         text = _(
-            "It has been due for %(ago)s, but the workers of queue %(queue)s are busy: they hold %(held)d jobs in "
-            "%(places)d threads, and %(ahead)s due jobs go first."
+            "It has been due for %(ago)s, but the workers of queue %(queue)s are busy: at their last heartbeats they "
+            "held %(held)d jobs in %(places)d threads. %(ahead)s"
         )
+        words["ahead"] = _ahead(facts)
         return Reason("busy", text % words, _("It runs when its turn comes; more workers make that sooner."))
     if facts.ahead:
-        return Reason("behind", _("It has been due for %(ago)s; %(ahead)s due jobs of its queue go first.") % words)
-    text = (
-        _("It has been due for %(ago)s and the next to be claimed; %(serving)d workers serve queue %(queue)s.") % words
+        return Reason("behind", _("It has been due for %(ago)s.") % words + " " + _ahead(facts))
+    text = _("It has been due for %(ago)s and is the next to be claimed.") % words
+    late = (facts.now - facts.ready_since).total_seconds() > SOON_SECONDS
+    advice = _("If it stays, look who holds its row's lock, and at the workers' logs.") if late else ""
+    return Reason("next", f"{text} {_heard(facts)}", advice)
+
+
+def _ahead(facts: Facts) -> str:
+    if facts.ahead > store.MOST_AHEAD:
+        return _("More than %(most)d due jobs of its queue go first.") % {"most": store.MOST_AHEAD}
+    text = ngettext(
+        "%(jobs)d due job of its queue goes first.", "%(jobs)d due jobs of its queue go first.", facts.ahead
     )
-    late = (facts.now - facts.run_at).total_seconds() > SOON_SECONDS
-    return Reason(
-        "next", text, _("If it stays, look who holds its row's lock, and at the workers' logs.") if late else ""
+    return text % {"jobs": facts.ahead}
+
+
+def _heard(facts: Facts) -> str:
+    """Say who serves its queue, as far as that is known."""
+    text = ngettext(
+        "%(serving)d worker of queue %(queue)s was heard from lately, %(heard)s ago.",
+        "%(serving)d workers of queue %(queue)s were heard from lately, the last %(heard)s ago.",
+        facts.serving,
     )
+    return text % {"serving": facts.serving, "queue": facts.queue, "heard": _since(facts, facts.served_beat_at)}
 
 
 def _not_due(facts: Facts) -> Reason:
@@ -290,34 +318,47 @@ def _not_due(facts: Facts) -> Reason:
 
 
 def _pause(facts: Facts) -> Reason:
-    what = _("Its queue %(name)s") if facts.pause_kind == "queue" else _("Its name %(name)s")
-    name = facts.queue if facts.pause_kind == "queue" else facts.name
+    """Tell of the pause of its queue, of its name, or of both."""
+    told = [_of_pause(facts, pause) for pause in facts.pauses]
+    advice = " && ".join(command for _text, command in told)
+    return Reason("paused", " ".join(text for text, _command in told), _("When that is over: ") + advice)
+
+
+def _of_pause(facts: Facts, pause: Paused) -> tuple[str, str]:
+    what = _("Its queue %(name)s") if pause.kind == "queue" else _("Its name %(name)s")
+    name = facts.queue if pause.kind == "queue" else facts.name
     words = {
         "what": what % {"name": name},
-        "ago": _since(facts, facts.paused_at),
-        "by": _by(facts.paused_by),
-        "until": " " + _("until %(at)s") % {"at": _at(facts.paused_until)} if facts.paused_until else "",
-        "why": _told(facts.pause_reason),
+        "ago": _since(facts, pause.paused_at),
+        "by": _by(pause.by),
+        "until": " " + _("until %(at)s") % {"at": _at(pause.until)} if pause.until else "",
+        "why": _told(pause.reason),
     }
     text = _("%(what)s was paused %(ago)s ago%(by)s%(until)s%(why)s.") % words
     # A name may be anything, and people paste what they read into a shell.
-    option = shlex.quote(name) if facts.pause_kind == "queue" else f"--job {shlex.quote(name)}"
-    return Reason("paused", text, _("When that is over: ") + f"manage.py pgjobs resume {option}")
+    option = shlex.quote(name) if pause.kind == "queue" else f"--job {shlex.quote(name)}"
+    return text, f"manage.py pgjobs resume {option}"
 
 
 def _unserved(facts: Facts) -> Reason:
-    words = {"ago": _since(facts, facts.run_at), "queue": facts.queue, "live": facts.live}
+    words = {"ago": _since(facts, facts.ready_since), "queue": facts.queue, "live": facts.live}
     if facts.draining:
-        text = _("It has been due for %(ago)s, but every worker of queue %(queue)s is draining.") % words
-        return Reason("draining", text, _("Start another: manage.py runjobs"))
+        text = _(
+            "It has been due for %(ago)s, but every worker of queue %(queue)s that was heard from lately is draining."
+        )
+        return Reason("draining", text % words, _("Start another: manage.py runjobs"))
     if facts.live:
-        text = (
-            _("It has been due for %(ago)s, but none of the %(live)d workers that live serves queue %(queue)s.") % words
+        text = ngettext(
+            "It has been due for %(ago)s, but the only worker that was heard from lately does not serve queue "
+            "%(queue)s.",
+            "It has been due for %(ago)s, but none of the %(live)d workers that were heard from lately serves queue "
+            "%(queue)s.",
+            facts.live,
         )
         advice = _("Start one that does, or move the job: ")
-        return Reason("not_served", text, f"{advice}manage.py pgjobs reschedule {facts.id} --to-queue NAME")
+        return Reason("not_served", text % words, f"{advice}manage.py pgjobs reschedule {facts.id} --to-queue NAME")
     heard = ""
     if facts.last_beat_at is not None:
-        heard = " " + _("(the last was heard of %(ago)s ago)") % {"ago": _since(facts, facts.last_beat_at)}
-    text = _("It has been due for %(ago)s, but no worker lives") % words
+        heard = " " + _("(the last %(ago)s ago)") % {"ago": _since(facts, facts.last_beat_at)}
+    text = _("It has been due for %(ago)s, but no worker was heard from lately") % words
     return Reason("no_worker", f"{text}{heard}.", _("Start one: manage.py runjobs"))

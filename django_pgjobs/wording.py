@@ -21,7 +21,13 @@ from django_pgjobs.exceptions import UnreadablePayload
 from django_pgjobs.models import Job
 from django_pgjobs.registry import registry
 
-STATE_LABELS: dict[str, Any] = {"scheduled": _("scheduled"), "retrying": _("retrying"), **dict(Job.State.choices)}
+STATE_LABELS: dict[str, Any] = {
+    "scheduled": _("scheduled"),
+    "retrying": _("retrying"),
+    "silent": _("worker silent"),
+    "lost": _("lost"),
+    **dict(Job.State.choices),
+}
 """State or label → the word people are shown."""
 
 SHOWN_CHARS = 10_000
@@ -45,8 +51,8 @@ def grouped(number: int) -> str:
 
 
 def label_of(job: Any) -> str:
-    """State or label of a job that was read with ``now``, the database's clock."""
-    return states.label(job.state, job.run_at, job.attempt, job.now)
+    """State or label of a job that was read with ``now``, the database's clock, and ``fate``: see ``liveness``."""
+    return getattr(job, "fate", "") or states.label(job.state, job.run_at, job.attempt, job.now)
 
 
 def until(instant: datetime, now: datetime) -> str:

@@ -44,9 +44,10 @@ def person(by: str) -> SafeString | str:
     return format_html('<span title="{}">{}</span>', by[:500], user[1][:150]) if user else format_html("{}", by[:200])
 
 
-def badge(state: str) -> SafeString:
-    """The state as a word in its colour."""
-    return format_html('<span class="pgjobs-state pgjobs-{}">{}</span>', state, STATE_LABELS.get(state, state))
+def badge(state: str, word: Any = None) -> SafeString:
+    """The state as a word in its colour: the word for a job in that state, or ``word``."""
+    shown = STATE_LABELS.get(state, state) if word is None else word
+    return format_html('<span class="pgjobs-state pgjobs-{}">{}</span>', state, shown)
 
 
 def when(instant: datetime | None) -> SafeString | str:

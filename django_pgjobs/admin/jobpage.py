@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
-from django.db.models import QuerySet, TextField
+from django.db.models import Q, QuerySet, TextField
 from django.db.models.functions import Cast, Left, Now
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
@@ -33,7 +33,8 @@ from django_pgjobs.admin.display import (
 from django_pgjobs.admin.pauses import notices_for_job
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.admin.trail import actions_of
-from django_pgjobs.models import Attempt, Heartbeat, Job
+from django_pgjobs.liveness import STATUS_LABELS, fate
+from django_pgjobs.models import Attempt, Claim, Heartbeat, Job
 from django_pgjobs.registry import registry
 from django_pgjobs.states import Hold
 from django_pgjobs.wording import Hidden, arguments, label_of, links_of, seconds
@@ -64,7 +65,7 @@ class JobPage(ReadOnlyAdmin):
         except ValueError:
             return None
         texts = {f"{column}_text": Cast(column, TextField()) for column in JSON_COLUMNS}
-        job = self.get_queryset(request).annotate(now=Now(), **texts).filter(pk=job_id).first()
+        job = self.get_queryset(request).annotate(now=Now(), fate=fate(), **texts).filter(pk=job_id).first()
         if job is not None:
             job.reveal = request.user.has_perm("pgjobs.view_payload")
         return job
@@ -130,14 +131,21 @@ class JobPage(ReadOnlyAdmin):
         ]
 
     def _worker(self, request: HttpRequest, job: Any) -> str:
-        """Its name if its heartbeat row is still there, else its id."""
-        beat = Heartbeat.objects.using(job._state.db).filter(pk=job.worker).only("name").first()
+        """Who has claimed it, or wrote its last end: a name and its status, else an id, or nothing."""
+        using = job._state.db
+        if not job.claim_id and not job.worker:
+            return ""
+        claims = Claim.objects.using(using).filter(claim_id=job.claim_id)
+        whose = Q(pk=job.worker) if job.outcome or not job.claim_id else Q(pk__in=claims.values("worker"))
+        beat = Heartbeat.objects.using(using).with_status().filter(whose).first()
         if beat is None:
-            return str(job.worker)
-        if not request.user.has_perm("pgjobs.view_heartbeat"):
-            return beat.name
-        url = reverse("admin:pgjobs_heartbeat_change", args=[beat.pk], current_app=self.admin_site.name)
-        return format_html('<a href="{}">{}</a>', url, beat.name)
+            return str(job.worker or "")
+        name = format_html("{}", beat.name)
+        if request.user.has_perm("pgjobs.view_heartbeat"):
+            url = reverse("admin:pgjobs_heartbeat_change", args=[beat.pk], current_app=self.admin_site.name)
+            name = format_html('<a href="{}">{}</a>', url, beat.name)
+        status = badge(beat.status, STATUS_LABELS.get(beat.status, beat.status))
+        return name if job.outcome or not job.claim_id else format_html("{} {}", name, status)
 
     def _sections(self, request: HttpRequest, job: Any) -> list[tuple[Any, Any]]:
         """(heading, table) of all that is known; what this job has not is left out."""
@@ -150,7 +158,8 @@ class JobPage(ReadOnlyAdmin):
         ]
         if job.result_text is not None:
             found.append((_("Result"), json_block(job.result_text)))
-        execution: list[tuple[Any, Any]] = [(_("worker"), self._worker(request, job))] if job.worker else []
+        worker = self._worker(request, job)
+        execution: list[tuple[Any, Any]] = [(_("worker"), worker)] if worker else []
         execution += [(_("claim"), job.claim_id)] if job.claim_id else []
         execution += [(_("headers"), json_block(job.headers_text))] if job.headers_text is not None else []
         return [*found, (_("Execution"), _facts_table(execution))] if execution else found

@@ -36,6 +36,7 @@ from django_pgjobs.admin.display import badge, below, briefly, format_html, shor
 from django_pgjobs.admin.jobpage import JobPage
 from django_pgjobs.admin.pauses import notices_for_list
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
+from django_pgjobs.liveness import fate
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.models import Action, ActionPart, Job
 from django_pgjobs.states import Outcome
@@ -77,9 +78,9 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
 
     def read_rows(self, jobs: QuerySet[Any], ids: Sequence[int]) -> list[Any]:
         """Read a page of the list, with the database's clock on every row."""
-        rows = jobs.annotate(now=Now(), error_start=Left("error", 200), hold_start=Left("hold_reason", 200)).only(
-            *LIST_COLUMNS
-        )
+        rows = jobs.annotate(
+            now=Now(), fate=fate(), error_start=Left("error", 200), hold_start=Left("hold_reason", 200)
+        ).only(*LIST_COLUMNS)
         return listing.in_order(rows, ids)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:

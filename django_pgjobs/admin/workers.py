@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import BooleanField, Exists, ExpressionWrapper, OuterRef, Q, QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.admin.display import format_html, when
+from django_pgjobs.admin.display import badge, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
-from django_pgjobs.conf import get_conf
+from django_pgjobs.liveness import STATUS_LABELS
 from django_pgjobs.models import Heartbeat, LeaderTerm
 
 
 class HeartbeatAdmin(ReadOnlyAdmin):
-    """Workers; one whose heartbeat is old, by the database's clock, is shown as stale."""
+    """Workers; one whose heartbeats do not come, by the database's clock, is shown as silent or lost."""
 
     list_display = (
         "name", "shown_state", "leads", "host", "pid", "shown_queues", "capacity", "running", "finished",
@@ -32,18 +31,16 @@ class HeartbeatAdmin(ReadOnlyAdmin):
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Let the database say who is stale."""
-        late = Q(last_beat_at__lt=Now() - timedelta(seconds=get_conf().stale_seconds)) & ~Q(state="stopped")
-        stale = ExpressionWrapper(late, output_field=BooleanField())
+        """Let the database say who has been heard from."""
         leads = Exists(LeaderTerm.objects.filter(worker=OuterRef("pk"), expires_at__gt=Now()))
-        workers: QuerySet[Any] = super().get_queryset(request).annotate(stale=stale, is_leader=leads)
-        return workers
+        workers: Any = super().get_queryset(request)
+        found: QuerySet[Any] = workers.with_status().annotate(is_leader=leads)
+        return found
 
     @admin.display(description=_("state"))
     def shown_state(self, beat: Any) -> str:
-        """Its own word, unless it has not been heard of for too long."""
-        word, kind = (_("stale"), "stale") if beat.stale else (beat.get_state_display(), beat.state)
-        return format_html('<span class="pgjobs-state pgjobs-{}">{}</span>', kind, word)
+        """Its own word while it is heard from; else *silent*, or *lost*."""
+        return badge(beat.status, STATUS_LABELS.get(beat.status, beat.status))
 
     @admin.display(description=_("leads"), boolean=True)
     def leads(self, beat: Any) -> bool:

@@ -26,10 +26,11 @@ class Measurer:
 
 
 def _measured(db: store.Database) -> object:
-    stale = get_conf().stale_seconds
+    conf = get_conf()
+    ages = {"silent_seconds": conf.silent_seconds, "stale_seconds": conf.stale_seconds}
     for most in BOUNDS[:-1]:
         try:
-            return figures.measure(db, stale_seconds=stale, most=most)
+            return figures.measure(db, **ages, most=most)
         except psycopg.errors.QueryCanceled:
             continue
-    return figures.measure(db, stale_seconds=stale, most=BOUNDS[-1])
+    return figures.measure(db, **ages, most=BOUNDS[-1])

@@ -80,6 +80,7 @@ class Rescuer:
                 _say(rescued)
                 store.notify_queues(db, {(job.queue, job.priority) for job in rescued if not job.outcome}, behind=True)
                 self.tell(rescued)
+                _mark_lost(db, conf, rescued)
                 if clock.monotonic() > began + AGAIN_SECONDS:
                     break
             else:
@@ -98,7 +99,7 @@ def _look(db: Connected, conf: Conf, limit: int) -> list[store.Rescued]:
         limit=limit,
         quiet_seconds=conf.renew_seconds,
         grace_seconds=conf.rescue_grace_seconds,
-        stale_seconds=conf.stale_seconds,
+        stale_seconds=conf.silent_seconds,
         without_on_cancel=[name for name, d in definitions.items() if d.on_cancel_func is None],
         without_on_abandon=[name for name, d in definitions.items() if d.on_abandon_func is None],
     )
@@ -110,3 +111,11 @@ def _say(rescued: list[store.Rescued]) -> None:
             "job rescued name=%s job=%d attempt=%d claim=%s queue=%s outcome=%s: %s",
             job.name, job.id, job.attempt, job.claim_id, job.queue, job.outcome or "ready", job.message,
         )  # fmt: skip
+
+
+def _mark_lost(db: Connected, conf: Conf, rescued: list[store.Rescued]) -> None:
+    """Say so at the heartbeats of the workers that lost them; one that comes back beats, which clears it."""
+    lost = [job for job in rescued if job.cause == "lost"]
+    quiet = min(conf.silent_seconds, conf.lease_seconds / 2)
+    for name in store.mark_lost(db, lost, quiet_seconds=quiet) if lost else []:
+        log.warning("worker is lost, its leases ran out worker=%s", name)

@@ -34,7 +34,11 @@ def unpause(db: store.Database) -> int:
     return total
 
 
+KEPT_SECONDS = 86_400.0
+"""How long a pause that has ended is kept: what waited under it was not late."""
+
+
 def sweep(db: store.Database) -> None:
-    """Forget the pauses that are over by the clock. A duty of the leader; they have no effect any more."""
-    for kind, name in store.sweep_pauses(db):
-        log.info("pause is over kind=%s name=%s", kind, name)
+    """Forget the pauses that ended long ago. A duty of the leader."""
+    for kind, name in store.sweep_pauses(db, kept_seconds=KEPT_SECONDS):
+        log.debug("pause of long ago is forgotten kind=%s name=%s", kind, name)

@@ -14,11 +14,13 @@ from django.core.management.base import BaseCommand
 from django.db import DatabaseError, connections
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
+from django.db.models import Q
+from django.db.models.functions import Left, Now
 
-from django_pgjobs import store
-from django_pgjobs.conf import get_conf
+from django_pgjobs import liveness, store
 from django_pgjobs.management import choosing, telling
-from django_pgjobs.management.counted import counting, paused_queues
+from django_pgjobs.management.counted import counting, known_workers, paused_queues
+from django_pgjobs.models import CronEntry
 from django_pgjobs.states import Hold, Outcome
 from django_pgjobs.why import span
 
@@ -31,6 +33,11 @@ OVERDUE_SECONDS = 30.0
 
 STATEMENT_TIMEOUT = "10s"
 MANY = 1000
+LOOKED_AT = 100
+"""How many due jobs of each queue and priority are looked at for the one that has waited longest."""
+
+SHARED = 20
+NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="How many jobs may have been abandoned --since (default: any).",
     )
     parser.add_argument(
-        "--since", metavar="AGE", type=choosing.age, default=3600.0, help="The time for --max-abandoned (default: 1h)."
+        "--max-lost", metavar="N", type=_count, help="How many workers may have been lost --since (default: any)."
+    )
+    parser.add_argument(
+        "--since",
+        metavar="AGE",
+        type=choosing.age,
+        default=3600.0,
+        help="The time for --max-abandoned and --max-lost (default: 1h).",
     )
     telling.add_format(parser)
     choosing.add_database(parser)
@@ -105,7 +119,14 @@ def _problems(using: str, options: dict[str, Any]) -> list[Problem]:
         if missing := _unapplied(using):
             return [Problem("migrations", f"Not applied: {', '.join(missing)}. Run manage.py migrate.")]
         with counting(using, statement_timeout=STATEMENT_TIMEOUT) as db:
-            return [*_of_queues(db, using, options), *_of_upkeep(db), *_of_failures(db, options)]
+            workers = known_workers(db)
+            return [
+                *_of_queues(db, using, options, workers),
+                *_of_workers(workers, options),
+                *_of_upkeep(db),
+                *_of_crons(using),
+                *_of_failures(db, options),
+            ]
     except DatabaseError as error:
         return [Problem("database", telling.words_of(error))]
 
@@ -120,18 +141,44 @@ def _unapplied(using: str) -> list[str]:
     return sorted(name for name in found - applied if name[0] not in "_~")
 
 
-def _of_queues(db: store.Database, using: str, options: dict[str, Any]) -> Iterator[Problem]:
+def _of_queues(
+    db: store.Database, using: str, options: dict[str, Any], workers: list[store.KnownWorker]
+) -> Iterator[Problem]:
     """Whether each queue with due jobs is served, and in time. A queue that is paused is meant to wait."""
-    workers = store.list_workers(db, stale_seconds=get_conf().stale_seconds)
     paused = paused_queues(using)
-    for due in store.count_due(db, most=1, budget=MANY):
+    for due in store.count_due(db, most=LOOKED_AT, budget=MANY * SHARED):
         if due.oldest_seconds is None or due.queue in paused or due.queue not in (options["queue"] or [due.queue]):
             continue
-        if not any(worker.state == "running" and worker.serves(due.queue) for worker in workers):
-            yield Problem("no_worker", f"Queue {due.queue} has due jobs, and no live worker serves it.", due.queue)
+        if not any(worker.status == "running" and worker.serves(due.queue) for worker in workers):
+            words = f"Queue {due.queue} has due jobs, and no worker that serves it was heard from lately."
+            yield Problem("no_worker", words, due.queue)
         if due.oldest_seconds > options["max_latency"]:
             words = f"The oldest due job of queue {due.queue} has waited for {span(due.oldest_seconds)}"
             yield Problem("latency", f"{words}, more than {span(options['max_latency'])}.", due.queue)
+
+
+def _of_workers(workers: list[store.KnownWorker], options: dict[str, Any]) -> Iterator[Problem]:
+    """Whether each worker is heard from; and, if that is asked, whether any was lost."""
+    asked = options["queue"]
+    ours = [worker for worker in workers if asked is None or any(map(worker.serves, asked))]
+    for worker in ours:
+        if worker.status == liveness.SILENT:
+            heard = span(worker.heard_seconds)
+            yield Problem("silent", f"Worker {worker.name} was last heard from {heard} ago, and has not stopped.")
+    if (most := options["max_lost"]) is not None:
+        since = options["since"]
+        lost = [each for each in ours if each.status == liveness.LOST and each.heard_seconds <= since]
+        if len(lost) > most:
+            names = ", ".join(each.name for each in lost[:NAMED])
+            yield Problem("lost", f"{len(lost)} of the workers heard from within {span(since)} are lost: {names}.")
+
+
+def _of_crons(using: str) -> Iterator[Problem]:
+    """Whether each cron entry can fire. One that is paused is meant to rest."""
+    resting = Q(paused_at__isnull=False) & (Q(paused_until=None) | Q(paused_until__gt=Now()))
+    broken = CronEntry.objects.using(using).exclude(broken="").exclude(resting).order_by("name")
+    for name, why in broken.values_list("name", Left("broken", 200))[:NAMED]:
+        yield Problem("cron", f"Cron entry {name} is broken and does not fire: {why}")
 
 
 def _of_upkeep(db: store.Database) -> Iterator[Problem]:

@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from django_pgjobs import figures, store
+from django_pgjobs import figures, liveness, store
 from django_pgjobs.conf import get_conf
 from django_pgjobs.management import choosing, telling
 from django_pgjobs.models import QueueState
@@ -24,7 +24,7 @@ MOST_NOW = 100_000
 """How far figures are counted for somebody who asks for it."""
 
 FRESH_SECONDS = 60.0
-"""Figures that are older are counted anew: nobody leads."""
+"""Figures that are older are counted anew: their leader cannot count."""
 
 HEADERS = (
     "QUEUE",
@@ -62,14 +62,15 @@ def show_stats(command: BaseCommand, options: dict[str, Any]) -> None:
     """Tell the figures."""
     using = choosing.database_of(options)
     with counting(using) as db:
-        told = _figures(db, now=options["now"])
+        workers = known_workers(db)
+        told = _figures(db, workers, now=options["now"])
         _mark_paused(told, using)
     if options["queue"]:
         told["queues"] = [found for found in told["queues"] if found["queue"] in options["queue"]]
     if options["format"] == "json":
         telling.say(command, telling.json_of(told))
         return
-    for line in _lines(told):
+    for line in _lines(told, workers):
         telling.say(command, line)
 
 
@@ -82,14 +83,31 @@ def counting(using: str, **settings: str) -> Iterator[store.Database]:
         yield db
 
 
-def _figures(db: store.Database, *, now: bool) -> dict[str, Any]:
-    """Return the figures that are kept; count where there are none, or only old ones."""
+def known_workers(db: store.Database) -> list[store.KnownWorker]:
+    """Return the workers that have not stopped."""
+    conf = get_conf()
+    return store.list_workers(db, silent_seconds=conf.silent_seconds, stale_seconds=conf.stale_seconds)
+
+
+def _figures(db: store.Database, workers: list[store.KnownWorker], *, now: bool) -> dict[str, Any]:
+    """Return the figures that the leader keeps; count where nobody leads who keeps any. Workers are as they are now."""
     kept = store.read_statistic(db)
-    if now or kept.age_seconds is None or kept.age_seconds > FRESH_SECONDS:
-        counted = figures.measure(db, stale_seconds=get_conf().stale_seconds, most=MOST_NOW)
+    if now or not _is_current(kept, store.read_leader(db)):
+        conf = get_conf()
+        counted = figures.measure(
+            db, silent_seconds=conf.silent_seconds, stale_seconds=conf.stale_seconds, most=MOST_NOW
+        )
         return {"measured_at": kept.now, "age_seconds": 0.0, "measured_by": None, **counted}
     told = {"measured_at": kept.measured_at, "age_seconds": kept.age_seconds, "measured_by": kept.worker_name}
-    return {**told, **kept.figures}
+    return {**told, **figures.with_workers(kept.figures, workers)}
+
+
+def _is_current(kept: store.Statistic, leader: tuple[str, float] | None) -> bool:
+    """Whether these are figures of the worker that leads now, and not of long ago."""
+    if kept.age_seconds is None or leader is None:
+        return False
+    name, seconds = leader
+    return seconds > 0 and name == kept.worker_name and kept.age_seconds <= FRESH_SECONDS
 
 
 def paused_queues(using: str) -> set[str]:
@@ -104,15 +122,29 @@ def _mark_paused(told: dict[str, Any], using: str) -> None:
         found["paused"] = found["queue"] in paused
 
 
-def _lines(told: dict[str, Any]) -> Iterator[str]:
-    workers = told["workers"]
+def _lines(told: dict[str, Any], workers: list[store.KnownWorker]) -> Iterator[str]:
     seconds, by = told["age_seconds"], telling.plain(told["measured_by"])
     yield f"Counted {span(seconds)} ago by {by}." if told["measured_by"] else "Counted now."
-    yield (
-        f"{workers['live']} workers live, {workers['draining']} of them draining; they hold {workers['held']} jobs"
-        f" in {workers['places']} threads."
-    )
+    yield _workers_line(told["workers"])
+    for worker in workers:
+        if worker.status == liveness.SILENT:
+            name, heard = telling.plain(worker.name), span(worker.heard_seconds)
+            yield f"Worker {name} is silent: last heard from {heard} ago, with {_jobs(worker.held)}."
     yield from telling.table(HEADERS, map(_cells, told["queues"]))
+
+
+def _workers_line(workers: dict[str, int]) -> str:
+    live, lately = workers["live"], span(get_conf().silent_seconds)
+    if not live:
+        return f"No worker was heard from within {lately}."
+    many = f"{live} worker{'' if live == 1 else 's'} {'was' if live == 1 else 'were'}"
+    draining = f", {workers['draining']} draining" if workers["draining"] else ""
+    held = f"{_jobs(workers['held'])} in {workers['places']} threads"
+    return f"{many} heard from within {lately}{draining}, with {held} at the last heartbeat."
+
+
+def _jobs(number: int) -> str:
+    return f"{number} job{'' if number == 1 else 's'}"
 
 
 def _cells(found: dict[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand
 from django.db.models.functions import Left, Now
 
 from django_pgjobs import listing, store
+from django_pgjobs.liveness import fate
 from django_pgjobs.management import choosing, telling
 from django_pgjobs.models import Job
 from django_pgjobs.querysets import JobQuerySet
@@ -93,7 +94,12 @@ def _named(jobs: JobQuerySet, asked: listing.Asked, ids: Iterable[int]) -> list[
 
 
 def _rows(jobs: JobQuerySet, ids: list[int]) -> Iterator[Any]:
-    texts: Any = {"now": Now(), "error_start": Left("error", 500), "reason_start": Left("hold_reason", 500)}
+    texts: Any = {
+        "now": Now(),
+        "fate": fate(),
+        "error_start": Left("error", 500),
+        "reason_start": Left("hold_reason", 500),
+    }
     rows: Any = jobs.annotate(**texts).only(*COLUMNS)
     for start in range(0, len(ids), PAGE):
         yield from listing.in_order(rows, ids[start : start + PAGE])

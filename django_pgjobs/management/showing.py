@@ -14,6 +14,7 @@ from django.db.models.functions import Cast, Left, Now
 
 from django_pgjobs import why
 from django_pgjobs.exceptions import UnreadablePayload
+from django_pgjobs.liveness import fate
 from django_pgjobs.management import choosing, telling
 from django_pgjobs.models import Attempt, Claim, Heartbeat, Job
 from django_pgjobs.steering import at_read_committed
@@ -105,7 +106,7 @@ def _fields_of_reason(reason: why.Reason) -> dict[str, str]:
 
 def _read(job_id: int, using: str) -> Any:
     texts: Any = {f"{column}_text": Cast(column, TextField()) for column in TEXTS}
-    return Job.objects.using(using).defer(*TEXTS).annotate(now=Now(), **texts).filter(pk=job_id).first()
+    return Job.objects.using(using).defer(*TEXTS).annotate(now=Now(), fate=fate(), **texts).filter(pk=job_id).first()
 
 
 def _execution(job: Any) -> dict[str, Any]:

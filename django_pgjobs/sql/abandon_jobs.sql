@@ -15,6 +15,7 @@ abandoned AS (
         finished_at = CASE WHEN NOT j.name = ANY (%(with_callback)s::text[]) THEN statement_timestamp() END,
         ending = CASE WHEN j.name = ANY (%(with_callback)s::text[]) THEN 'abandoned' END,
         run_at = CASE WHEN j.name = ANY (%(with_callback)s::text[]) THEN least(j.run_at, statement_timestamp()) ELSE j.run_at END,
+        ready_at = statement_timestamp(),
         hold = NULL
     FROM held
     WHERE j.id = held.id AND j.finished_at IS NULL AND j.claim_id IS NULL

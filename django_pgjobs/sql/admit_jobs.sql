@@ -251,7 +251,7 @@ held AS MATERIALIZED (
 ),
 let_in AS (
     UPDATE pgjobs_job AS j
-    SET hold = NULL
+    SET hold = NULL, ready_at = statement_timestamp()
     WHERE j.id = ANY (ARRAY (SELECT id FROM held))
     RETURNING j.id, j.queue, j.name, j.limit_key, j.priority
 ),

@@ -34,6 +34,8 @@ cancelled AS (
             WHEN j.claim_id IS NULL AND j.name = ANY (%(with_callback)s::text[]) THEN least(j.run_at, statement_timestamp())
             ELSE j.run_at
         END,
+        -- What is left of it, its callback, is due from now on.
+        ready_at = CASE WHEN j.claim_id IS NULL AND (j.ending IS NULL OR j.hold IS NOT NULL) THEN statement_timestamp() ELSE j.ready_at END,
         hold = CASE WHEN j.claim_id IS NULL THEN NULL ELSE j.hold END
     FROM held
     WHERE j.id = held.id AND j.finished_at IS NULL

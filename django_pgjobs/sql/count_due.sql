@@ -1,6 +1,6 @@
 -- count_due: ready jobs by queue, due and to come, each (queue, priority) counted up to a bound.
 -- Fence: none (reads).
--- Rows: one per queue = the queue, jobs due, jobs to come, seconds the oldest has been due, whether either bound was reached.
+-- Rows: one per queue = the queue, jobs due, jobs to come, seconds the oldest has been ready and due, whether either bound was reached.
 -- Clock: statement_timestamp().
 WITH RECURSIVE pairs AS (
     (
@@ -22,7 +22,11 @@ WITH RECURSIVE pairs AS (
     ) AS following
 ),
 listed AS MATERIALIZED (
-    SELECT queue, priority FROM pairs LIMIT 1000
+    SELECT pairs.queue, pairs.priority, over.until AS resumed_at
+    FROM pairs
+    LEFT JOIN pgjobs_queue_state AS over
+        ON over.kind = 'queue' AND over.name = pairs.queue AND over.until <= statement_timestamp()
+    LIMIT 1000
 ),
 bound AS MATERIALIZED (
     -- Many pairs share what may be read in all.
@@ -38,9 +42,10 @@ SELECT
 FROM listed
 CROSS JOIN bound
 CROSS JOIN LATERAL (
-    SELECT count(*) AS jobs, min(counted.run_at) AS oldest
+    SELECT count(*) AS jobs, min(counted.since) AS oldest
     FROM (
-        SELECT j.run_at
+        -- A job waits since it was last ready: not since before it was taken back, let in or resumed.
+        SELECT greatest(j.run_at, j.created_at, j.ready_at, listed.resumed_at) AS since
         FROM pgjobs_job AS j
         WHERE j.queue = listed.queue
           AND j.priority = listed.priority

@@ -1,8 +1,8 @@
 -- let_in: let a job in that a limit holds back, whatever its limits say; for tests, which run one job at a time.
 -- Fence: none (a held job; nobody has claimed it).
 -- Rows: 1 = it is ready; 0 = no limit held it.
--- Clock: none.
+-- Clock: statement_timestamp().
 UPDATE pgjobs_job AS j
-SET hold = NULL
+SET hold = NULL, ready_at = statement_timestamp()
 WHERE j.id = %(id)s::bigint AND j.hold = 'limited'
 RETURNING j.id

@@ -1,7 +1,16 @@
--- list_workers: the workers that live, and which queues they serve.
+-- list_workers: the workers that have not stopped, and what their heartbeats tell of them.
 -- Fence: none (reads).
--- Rows: one per worker that lives = name, state, queues and excluded queues as JSON, places, jobs held.
+-- Rows: one per worker = name, status, queues and excluded queues as JSON, places, jobs held, seconds since its last heartbeat.
 -- Clock: statement_timestamp().
-SELECT h.name, h.state, h.queues::text, h.excluded_queues::text, h.processes::bigint * h.threads, h.running
+SELECT
+    h.name,
+    CASE
+        WHEN h.state = 'lost' OR h.last_beat_at <= statement_timestamp() - make_interval(secs => %(stale)s::float8) THEN 'lost'
+        WHEN h.last_beat_at <= statement_timestamp() - make_interval(secs => %(silent)s::float8) THEN 'silent'
+        ELSE h.state
+    END,
+    h.queues::text, h.excluded_queues::text, h.processes::bigint * h.threads, h.running,
+    extract(epoch FROM statement_timestamp() - h.last_beat_at)::float8
 FROM pgjobs_heartbeat AS h
-WHERE h.state <> 'stopped' AND h.last_beat_at > statement_timestamp() - make_interval(secs => %(stale)s::float8)
+WHERE h.state <> 'stopped'
+ORDER BY h.last_beat_at DESC

@@ -2,14 +2,38 @@
 -- Fence: none (reads).
 -- Rows: 1; 0 = there is no such job.
 -- Clock: statement_timestamp().
-WITH RECURSIVE wanted AS MATERIALIZED (
+WITH RECURSIVE known AS MATERIALIZED (
+    SELECT
+        h.id, h.name, h.queues, h.excluded_queues, h.running, h.processes::bigint * h.threads AS places, h.last_beat_at,
+        CASE
+            WHEN h.state IN ('stopped', 'lost') THEN h.state
+            WHEN h.last_beat_at <= statement_timestamp() - make_interval(secs => %(stale)s::float8) THEN 'lost'
+            WHEN h.last_beat_at <= statement_timestamp() - make_interval(secs => %(silent)s::float8) THEN 'silent'
+            ELSE h.state
+        END AS status
+    FROM pgjobs_heartbeat AS h
+),
+pauses AS MATERIALIZED (
+    SELECT q.kind, q.name, q.paused_at, left(q.paused_by, 200) AS paused_by, left(q.reason, 500) AS reason, q.until
+    FROM pgjobs_queue_state AS q
+    WHERE q.until IS NULL OR q.until > statement_timestamp()
+),
+wanted AS MATERIALIZED (
     SELECT
         j.id, j.state, j.name, j.queue, j.priority, j.run_at, j.attempt, j.max_attempts, left(j.error, 500) AS error,
         left(j.hold_reason, 500) AS hold_reason, j.ending, j.ending_attempt, j.claimed_at, j.deadline_at, j.finished_at,
         j.duration_seconds, j.cancel_requested_at, j.cancel_mode, left(j.cancel_by, 200) AS cancel_by,
         left(j.cancel_reason, 500) AS cancel_reason, j.release_requested_at, j.idempotency_key,
         CASE WHEN j.outcome IS NOT NULL AND j.key_scope = 'until_finished' THEN j.key ELSE j.unique_key END AS unique_key,
-        left(j.limit_key, 200) AS limit_key, j.limit_key AS whole_limit_key, j.claim_id, j.worker
+        left(j.limit_key, 200) AS limit_key, j.claim_id, j.worker,
+        greatest(
+            j.run_at, j.created_at, j.ready_at,
+            (
+                SELECT over.until
+                FROM pgjobs_queue_state AS over
+                WHERE over.kind = 'queue' AND over.name = j.queue AND over.until <= statement_timestamp()
+            )
+        ) AS ready_since
     FROM pgjobs_job AS j
     WHERE j.id = %(id)s::bigint
 ),
@@ -67,12 +91,14 @@ ahead AS (
     ) AS counted
 )
 SELECT
-    statement_timestamp(), wanted.id, wanted.state, wanted.name, wanted.queue, wanted.run_at, wanted.attempt, wanted.max_attempts,
-    wanted.error, wanted.hold_reason, wanted.ending, wanted.ending_attempt, wanted.claimed_at, wanted.deadline_at,
-    wanted.finished_at, wanted.duration_seconds, wanted.cancel_requested_at, wanted.cancel_mode, wanted.cancel_by,
-    wanted.cancel_reason, wanted.release_requested_at, wanted.limit_key, lease.expires_at, beat.name, beat.state,
-    beat.last_beat_at, pause.kind, pause.paused_at, pause.paused_by, pause.reason, pause.until, workers.live, workers.serving,
-    workers.draining, workers.places, workers.held, workers.last_beat_at, ahead.jobs, blockers.ids, holder.id, result.job_id
+    statement_timestamp(), wanted.id, wanted.state, wanted.name, wanted.queue, wanted.run_at, wanted.ready_since, wanted.attempt,
+    wanted.max_attempts, wanted.error, wanted.hold_reason, wanted.ending, wanted.ending_attempt, wanted.claimed_at,
+    wanted.deadline_at, wanted.finished_at, wanted.duration_seconds, wanted.cancel_requested_at, wanted.cancel_mode,
+    wanted.cancel_by, wanted.cancel_reason, wanted.release_requested_at, wanted.limit_key, lease.expires_at, beat.name,
+    beat.status, beat.last_beat_at, workers.live, workers.serving, workers.draining, workers.places, workers.held,
+    workers.served_beat_at, workers.last_beat_at, ahead.jobs, holder.id, result.job_id,
+    of_queue.kind, of_queue.paused_at, of_queue.paused_by, of_queue.reason, of_queue.until,
+    of_name.kind, of_name.paused_at, of_name.paused_by, of_name.reason, of_name.until
 FROM wanted
 CROSS JOIN ahead
 LEFT JOIN LATERAL (
@@ -81,47 +107,26 @@ LEFT JOIN LATERAL (
     WHERE k.claim_id = wanted.claim_id AND wanted.id = ANY (k.job_ids)
     LIMIT 1
 ) AS lease ON true
-LEFT JOIN pgjobs_heartbeat AS beat ON beat.id = coalesce(lease.worker, wanted.worker)
-LEFT JOIN LATERAL (
-    SELECT q.kind, q.paused_at, left(q.paused_by, 200) AS paused_by, left(q.reason, 500) AS reason, q.until
-    FROM pgjobs_queue_state AS q
-    WHERE ((q.kind = 'queue' AND q.name = wanted.queue) OR (q.kind = 'job' AND q.name = wanted.name))
-      AND (q.until IS NULL OR q.until > statement_timestamp())
-    ORDER BY q.kind DESC
-    LIMIT 1
-) AS pause ON true
+LEFT JOIN known AS beat ON beat.id = coalesce(lease.worker, wanted.worker)
+LEFT JOIN pauses AS of_queue ON of_queue.kind = 'queue' AND of_queue.name = wanted.queue
+LEFT JOIN pauses AS of_name ON of_name.kind = 'job' AND of_name.name = wanted.name
 CROSS JOIN LATERAL (
     SELECT
         count(*) FILTER (WHERE seen.live) AS live,
-        count(*) FILTER (WHERE seen.live AND seen.serves AND seen.state = 'running') AS serving,
-        count(*) FILTER (WHERE seen.live AND seen.serves AND seen.state = 'draining') AS draining,
-        coalesce(sum(seen.places) FILTER (WHERE seen.live AND seen.serves AND seen.state = 'running'), 0)::bigint AS places,
-        coalesce(sum(seen.running) FILTER (WHERE seen.live AND seen.serves AND seen.state = 'running'), 0)::bigint AS held,
+        count(*) FILTER (WHERE seen.serves AND seen.status = 'running') AS serving,
+        count(*) FILTER (WHERE seen.serves AND seen.status = 'draining') AS draining,
+        coalesce(sum(seen.places) FILTER (WHERE seen.serves AND seen.status = 'running'), 0)::bigint AS places,
+        coalesce(sum(seen.running) FILTER (WHERE seen.serves AND seen.status = 'running'), 0)::bigint AS held,
+        max(seen.last_beat_at) FILTER (WHERE seen.serves AND seen.live) AS served_beat_at,
         max(seen.last_beat_at) AS last_beat_at
     FROM (
         SELECT
-            h.state, h.running, h.last_beat_at, h.processes::bigint * h.threads AS places,
-            h.state <> 'stopped'
-            AND h.last_beat_at > statement_timestamp() - make_interval(secs => %(stale)s::float8) AS live,
-            (h.queues IS NULL OR h.queues = 'null' OR h.queues ? wanted.queue)
-            AND NOT coalesce(h.excluded_queues ? wanted.queue, false) AS serves
-        FROM pgjobs_heartbeat AS h
+            known.status, known.running, known.last_beat_at, known.places, known.status IN ('running', 'draining') AS live,
+            (known.queues IS NULL OR known.queues = 'null' OR known.queues ? wanted.queue)
+            AND NOT coalesce(known.excluded_queues ? wanted.queue, false) AS serves
+        FROM known
     ) AS seen
 ) AS workers
-LEFT JOIN LATERAL (
-    SELECT array_agg(admitted.id) AS ids
-    FROM (
-        SELECT j.id
-        FROM pgjobs_job AS j
-        WHERE j.name = wanted.name
-          AND j.limit_key = wanted.whole_limit_key
-          AND j.hold IS NULL
-          AND j.finished_at IS NULL
-          AND (j.ending IS NULL OR j.claim_id IS NOT NULL)
-        LIMIT 5
-    ) AS admitted
-    WHERE wanted.state = 'limited'
-) AS blockers ON true
 LEFT JOIN LATERAL (
     SELECT j.id
     FROM pgjobs_job AS j

@@ -26,6 +26,7 @@ recorded AS (
         attempt = j.attempt - (j.ending IS NULL AND j.attempt > 0)::integer,
         ending_attempt = j.ending_attempt - (j.ending IS NOT NULL AND j.ending_attempt > 0)::integer,
         progress = NULL,
+        ready_at = statement_timestamp(),
         release_requested_at = NULL
     FROM held
     WHERE j.id = ANY (ARRAY[held.id])

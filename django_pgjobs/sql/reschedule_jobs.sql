@@ -36,6 +36,13 @@ moved AS (
             j.run_at
         ),
         queue = judged.wanted,
+        -- A new priority is no new wait; another instant or queue is.
+        ready_at = CASE
+            WHEN judged.wanted <> j.queue
+              OR coalesce(%(run_at)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s::float8)) IS NOT NULL
+            THEN statement_timestamp()
+            ELSE j.ready_at
+        END,
         priority = coalesce(%(priority)s::smallint, j.priority),
         limit_key = CASE WHEN %(limited)s::boolean THEN coalesce(j.limit_key, '') ELSE j.limit_key END,
         -- Let in it would keep its place while it waits for its instant, and was never let into another queue.

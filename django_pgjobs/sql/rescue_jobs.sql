@@ -70,6 +70,7 @@ rescued AS (
         error = CASE WHEN j.ending IS NULL THEN judged.message ELSE j.error END,
         deadline_at = NULL,
         progress = NULL,
+        ready_at = statement_timestamp(),
         release_requested_at = NULL
     FROM judged
     WHERE j.id = ANY (ARRAY[judged.id])

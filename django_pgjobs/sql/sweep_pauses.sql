@@ -1,7 +1,7 @@
--- sweep_pauses: forget pauses that are over; they have no effect any more.
+-- sweep_pauses: forget pauses that were over long ago.
 -- Fence: none (writes no job).
 -- Rows: one per pause forgotten.
 -- Clock: statement_timestamp().
 DELETE FROM pgjobs_queue_state
-WHERE until <= statement_timestamp()
+WHERE until <= statement_timestamp() - make_interval(secs => %(kept)s::float8)
 RETURNING kind, name

@@ -1,7 +1,7 @@
 -- unpark_jobs: let parked jobs go on whose name this code knows by other code than that which parked them.
 -- Fence: none (parked rows are claimed by nobody; the hold is compared under the row lock).
 -- Rows: one per job, with its queue and priority.
--- Clock: none.
+-- Clock: statement_timestamp().
 WITH known AS (
     SELECT name, fingerprint FROM unnest(%(names)s::text[], %(fingerprints)s::text[]) AS k (name, fingerprint)
 ),
@@ -18,7 +18,8 @@ held AS MATERIALIZED (
 UPDATE pgjobs_job AS j
 SET hold = CASE WHEN j.limit_key IS NOT NULL AND j.ending IS NULL THEN 'limited' END,
     hold_reason = '',
-    hold_fingerprint = ''
+    hold_fingerprint = '',
+    ready_at = statement_timestamp()
 FROM held
 WHERE j.id = ANY (ARRAY[held.id])
 RETURNING j.id, j.queue, j.priority

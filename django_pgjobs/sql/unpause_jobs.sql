@@ -40,7 +40,8 @@ held AS MATERIALIZED (
 )
 UPDATE pgjobs_job AS j
 SET hold = CASE WHEN j.limit_key IS NOT NULL AND j.ending IS NULL THEN 'limited' END,
-    hold_reason = ''
+    hold_reason = '',
+    ready_at = statement_timestamp()
 FROM held
 WHERE j.id = ANY (ARRAY[held.id])
 RETURNING j.id, j.queue, j.priority

@@ -48,7 +48,7 @@ from django_pgjobs.store.claiming import (
 from django_pgjobs.store.counting import (
     Counted,
     Due,
-    LivingWorker,
+    KnownWorker,
     Statistic,
     count_due,
     count_ended,
@@ -95,7 +95,7 @@ from django_pgjobs.store.ends import (
     release_jobs,
     write_progress,
 )
-from django_pgjobs.store.explaining import MOST_AHEAD, Facts, read_why
+from django_pgjobs.store.explaining import MOST_AHEAD, Facts, Paused, read_why
 from django_pgjobs.store.firing import (
     DeclaredCron,
     Fired,
@@ -116,6 +116,7 @@ from django_pgjobs.store.keeping import (
     Identity,
     Rescued,
     beat,
+    mark_lost,
     mark_waited,
     read_flags,
     read_identity,
@@ -203,10 +204,10 @@ __all__ = [
     "Group",
     "Identity",
     "KeyHolder",
+    "KnownWorker",
     "Line",
     "ListedCron",
     "ListedJob",
-    "LivingWorker",
     "Moved",
     "NewJob",
     "NewJobs",
@@ -214,6 +215,7 @@ __all__ = [
     "Pair",
     "Params",
     "Pause",
+    "Paused",
     "Pauses",
     "Place",
     "Prunable",
@@ -278,6 +280,7 @@ __all__ = [
     "list_workers",
     "lock_queues",
     "mark_ending",
+    "mark_lost",
     "mark_missing_crons",
     "mark_waited",
     "next_claimable",

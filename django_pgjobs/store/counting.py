@@ -30,15 +30,25 @@ class Counted(NamedTuple):
     more: bool
 
 
-class LivingWorker(NamedTuple):
-    """A worker that lives, by its heartbeat; ``queues`` None are all."""
+class KnownWorker(NamedTuple):
+    """A worker that has not stopped, by its heartbeat; ``queues`` None are all.
+
+    ``status``: *running* or *draining*; *silent* when it missed two heartbeats; *lost* when its leases ran out or it
+    has been silent for long. ``held``: jobs at its last heartbeat, ``heard_seconds`` ago.
+    """
 
     name: str
-    state: str
+    status: str
     queues: list[str] | None
     excluded: list[str]
     places: int
     held: int
+    heard_seconds: float
+
+    @property
+    def live(self) -> bool:
+        """Whether it was heard from lately, and has lost nothing since."""
+        return self.status in ("running", "draining")
 
     def serves(self, queue: str) -> bool:
         """Whether it claims jobs of this queue, or would if it were not draining."""
@@ -72,12 +82,15 @@ def count_overdue(db: Database, *, seconds: float, most: int) -> int:
     return int(db.fetch("count_overdue", {"seconds": seconds, "most": most})[0][0])
 
 
-def list_workers(db: Database, *, stale_seconds: float) -> list[LivingWorker]:
-    """Return the workers that were heard of within ``stale_seconds`` and have not stopped."""
-    rows = db.fetch("list_workers", {"stale": stale_seconds})
+def list_workers(db: Database, *, silent_seconds: float, stale_seconds: float) -> list[KnownWorker]:
+    """Return the workers that have not stopped, those heard from last first.
+
+    One is *silent* after ``silent_seconds`` without a heartbeat, and *lost* after ``stale_seconds``.
+    """
+    rows = db.fetch("list_workers", {"silent": silent_seconds, "stale": stale_seconds})
     return [
-        LivingWorker(name, state, _names(queues), _names(excluded) or [], places, held)
-        for name, state, queues, excluded, places, held in rows
+        KnownWorker(name, status, _names(queues), _names(excluded) or [], places, held, heard)
+        for name, status, queues, excluded, places, held, heard in rows
     ]
 
 

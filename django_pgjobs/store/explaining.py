@@ -8,6 +8,16 @@ from typing import NamedTuple
 from django_pgjobs.store.database import Database
 
 
+class Paused(NamedTuple):
+    """A pause that the job is under: ``kind`` is *queue* or *job*, ``until`` None for until somebody resumes it."""
+
+    kind: str
+    paused_at: datetime
+    by: str
+    reason: str
+    until: datetime | None
+
+
 class Facts(NamedTuple):
     """One job and all that bears on it. ``now`` is the database's clock; what is not so is None, ``""`` or 0."""
 
@@ -17,6 +27,8 @@ class Facts(NamedTuple):
     name: str
     queue: str
     run_at: datetime
+    ready_since: datetime
+    """When it last became ready and due: by its time, a rescue, a release, a limit or the end of a pause."""
     attempt: int
     max_attempts: int
     error: str
@@ -35,35 +47,41 @@ class Facts(NamedTuple):
     limit_key: str | None
     lease_expires_at: datetime | None
     worker_name: str | None
-    worker_state: str | None
+    worker_status: str | None
+    """*running*, *draining*, *stopped*; *silent* or *lost* when it has not been heard from."""
     worker_beat_at: datetime | None
-    pause_kind: str | None
-    paused_at: datetime | None
-    paused_by: str | None
-    pause_reason: str | None
-    paused_until: datetime | None
     live: int
-    """Workers that live; of those ``serving`` the job's queue and ``draining`` while they serve it."""
+    """Workers heard from lately; of those ``serving`` the job's queue and ``draining`` while they serve it."""
     serving: int
     draining: int
     places: int
-    """How many threads the serving workers have, and how many jobs they have ``held`` by their last heartbeat."""
+    """How many threads the serving workers have, and how many jobs they ``held`` at their last heartbeats."""
     held: int
+    served_beat_at: datetime | None
+    """When a live worker of its queue was last heard from."""
     last_beat_at: datetime | None
-    """When any worker was last heard of."""
+    """When any worker was last heard from."""
     ahead: int
     """How many due jobs of its queue are claimed first, counted up to ``MOST_AHEAD``."""
-    blockers: list[int] | None
-    """Up to five jobs that its limit has let in."""
     key_holder: int | None
     result_of: int | None
     """The job that ran in its place, for the same idempotency key."""
+    pauses: tuple[Paused, ...]
+    """The pause of its queue, of its name, or both."""
 
 
 MOST_AHEAD = 1000
 
 
-def read_why(db: Database, job_id: int, *, stale_seconds: float) -> Facts | None:
-    """Return what bears on a job; None when there is no such job."""
-    rows = db.fetch("read_why", {"id": job_id, "stale": stale_seconds, "most": MOST_AHEAD + 1})
-    return Facts._make(rows[0]) if rows else None
+def read_why(db: Database, job_id: int, *, silent_seconds: float, stale_seconds: float) -> Facts | None:
+    """Return what bears on a job; None when there is no such job.
+
+    A worker is *silent* after ``silent_seconds`` without a heartbeat, and *lost* after ``stale_seconds``.
+    """
+    params = {"id": job_id, "silent": silent_seconds, "stale": stale_seconds, "most": MOST_AHEAD + 1}
+    rows = db.fetch("read_why", params)
+    if not rows:
+        return None
+    row = rows[0]
+    pauses = tuple(Paused(*pause) for pause in (row[-10:-5], row[-5:]) if pause[0] is not None)
+    return Facts._make([*row[:-10], pauses])

@@ -123,3 +123,16 @@ def rescue_jobs(
         "without_on_abandon": list(without_on_abandon),
     }
     return [Rescued._make(row[:10]) for row in db.fetch("rescue_jobs", params)]
+
+
+def mark_lost(db: Database, taken: Sequence[Rescued], *, quiet_seconds: float) -> list[str]:
+    """Mark the workers that lost these jobs as *lost*; return their names. A heartbeat of theirs clears it.
+
+    A worker that still has a lease, or was heard from within ``quiet_seconds``, lives and is left alone.
+    """
+    params = {
+        "ids": [job.id for job in taken],
+        "claim_ids": [job.claim_id for job in taken],
+        "quiet": quiet_seconds,
+    }
+    return [row[0] for row in db.fetch("mark_lost", params)]

@@ -18,12 +18,15 @@ def backdate(rows: Model | QuerySet[Any], /, **moves: float | timedelta) -> int:
 
     ``rows``: a ``Job`` or a queryset of jobs, or ``Attempt``, ``Claim``, ``Heartbeat`` likewise. ``moves``: by how
     much, for each field: ``run_at``, ``created_at``, ``claimed_at``, ``deadline_at``, ``finished_at``, …; for jobs
-    also ``lease``, the lease of the claims that hold them. A negative number moves into the future; an instant that
-    is not set stays so. A row given is refreshed. Raises ``TypeError`` for anything but an instant of the rows.
+    also ``lease``, the lease of the claims that hold them. ``run_at`` takes ``created_at`` and ``ready_at`` along: a
+    job that is late by its ``run_at`` has waited that long. A negative number moves into the future; an instant that is
+    not set stays so. A row given is refreshed. Raises ``TypeError`` for anything but an instant of the rows.
     """
     queryset: Any = rows if isinstance(rows, QuerySet) else _itself(rows)
     by = {name: move if isinstance(move, timedelta) else timedelta(seconds=move) for name, move in moves.items()}
     _check_instants(queryset.model, by)
+    if queryset.model is Job and "run_at" in by:
+        by = {"created_at": by["run_at"], "ready_at": by["run_at"], **by}
     alias = queryset._db or router.db_for_write(queryset.model)
     found = queryset.model._base_manager.using(alias).filter(
         pk__in=list(queryset.using(alias).values_list("pk", flat=True))

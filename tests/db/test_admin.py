@@ -69,6 +69,8 @@ def make_one_of_each() -> dict[str, Job]:
         "abandoned": make(outcome="abandoned", error="ValueError: <b>no</b>", **ended),
     }
     far = now_plus(60)
+    worker: dict[str, Any] = {"host": "h", "pid": 1, "processes": 1, "threads": 1, "async_slots": 1, "version": "1"}
+    Heartbeat.objects.create(id=WORKER, name="web-1", queues=["elsewhere"], **worker)
     Claim.objects.create(
         claim_id=CLAIM, part=0, worker=WORKER, lease_expires_at=far, check_at=far, job_ids=[rows["running"].pk]
     )
@@ -731,7 +733,9 @@ def test_a_jobs_page_says_why_it_does_not_run(root: Client) -> None:
     """The sentence of ``pgjobs why``, escaped."""
     rows = make_one_of_each()
     Job.objects.filter(pk=rows["parked"].pk).update(hold_reason="no <b>such</b> job")
-    assert "but no worker lives." in html(root.get(f"{LIST}{rows['ready'].pk}/change/"))
+    assert "but the only worker that was heard from lately does not serve queue default." in html(
+        root.get(f"{LIST}{rows['ready'].pk}/change/")
+    )
     assert "it runs at" in html(root.get(f"{LIST}{rows['scheduled'].pk}/change/"))
     assert "cannot run it: no &lt;b&gt;such&lt;/b&gt; job." in html(root.get(f"{LIST}{rows['parked'].pk}/change/"))
 
@@ -809,15 +813,16 @@ def rows_read(node: dict[str, Any]) -> int:
 # --- workers -------------------------------------------------------------------------------------------------------
 
 
-def test_workers_are_shown_and_a_silent_one_is_stale(root: Client, settings: Any) -> None:
+def test_workers_are_shown_and_those_not_heard_from_are_silent_and_lost(root: Client, settings: Any) -> None:
     settings.PGJOBS = {"STALE_SECONDS": 60, "BEAT_SECONDS": 10}
     common: dict[str, Any] = {"host": "h", "pid": 1, "processes": 2, "threads": 4, "async_slots": 50, "version": "1"}
     Heartbeat.objects.create(name="alive", last_beat_at=now_plus(-5), queues=["mail"], **common)
-    Heartbeat.objects.create(name="silent<1>", last_beat_at=now_plus(-61), excluded_queues=["bulk"], **common)
+    Heartbeat.objects.create(name="silent<1>", last_beat_at=now_plus(-21), excluded_queues=["bulk"], **common)
+    Heartbeat.objects.create(name="forgotten", last_beat_at=now_plus(-61), **common)
     Heartbeat.objects.create(name="gone", last_beat_at=now_plus(-3600), state="stopped", queues="forged", **common)
     text = html(root.get("/admin/pgjobs/heartbeat/"))
     states = re.findall(r"pgjobs-state pgjobs-(\w+)", text)
-    assert states == ["running", "stale", "stopped"]
+    assert states == ["running", "silent", "lost", "stopped"]
     assert "all − bulk" in text
     assert "silent&lt;1&gt;" in text
     assert "2 × (4 threads + 50 async)" in text

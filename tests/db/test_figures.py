@@ -17,10 +17,11 @@ from django_pgjobs.maintenance import measuring
 from django_pgjobs.maintenance.duties import measuring as measuring_duty
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.measuring import Measurer
-from django_pgjobs.models import Claim, Heartbeat, Job, QueueState, Statistic
+from django_pgjobs.models import Claim, Heartbeat, Job, LeaderTerm, QueueState, Statistic
+from django_pgjobs.testing import backdate
 from tests.db.test_plans import Explaining, analysed_while_empty, nodes
 from tests.db.test_shell import pgjobs
-from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, register
+from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, job, register
 
 pytestmark = pytest.mark.usefixtures("committed")
 
@@ -39,14 +40,14 @@ def fill(raw: RawDatabase) -> None:
     good, bad, _ = claim(raw), claim(raw), claim(raw)
     store.finalise_success(raw, good.ends(), AUTHOR)
     store.finalise_end(raw, bad.ends(cause="failed", seconds=1.0, outcome="abandoned", failure=FAILURE), AUTHOR)
-    register(delay_seconds=-90)
+    backdate(job(register()[0]), run_at=90)
     register(priority=7)
     register(delay_seconds=60)
     register(delay_seconds=60, queue="mail")
 
 
 def measured(db: store.Database, **how: Any) -> dict[str, dict[str, Any]]:
-    found = figures.measure(db, stale_seconds=60, **how)
+    found = figures.measure(db, silent_seconds=20, stale_seconds=60, **how)
     return {each["queue"]: each for each in found["queues"]}
 
 
@@ -56,6 +57,8 @@ def test_each_kind_of_job_is_counted_where_it_belongs(raw: RawDatabase) -> None:
     beat(name="mailer", queues=["mail", "idle"])
     beat(name="drains", state="draining")
     beat(name="gone", state="stopped")
+    beat(name="silent", last_beat_at=Now() - timedelta(seconds=21), queues=["nobody"])
+    beat(name="lost", state="lost")
     found = measured(raw)
     assert list(found) == ["default", "idle", "mail"]
     ours = found["default"]
@@ -71,8 +74,8 @@ def test_each_kind_of_job_is_counted_where_it_belongs(raw: RawDatabase) -> None:
         "at_least": [],
     }
     assert (found["mail"]["scheduled"], found["mail"]["workers"], found["mail"]["oldest_ready_seconds"]) == (1, 2, None)
-    told = figures.measure(raw, stale_seconds=60)["workers"]
-    assert told == {"live": 3, "draining": 1, "places": 6, "held": 3}
+    told = figures.measure(raw, silent_seconds=20, stale_seconds=60)["workers"]
+    assert told == {"live": 3, "draining": 1, "silent": 1, "places": 6, "held": 3}
 
 
 def test_what_ended_long_ago_is_not_counted(raw: RawDatabase) -> None:
@@ -182,7 +185,7 @@ def test_a_server_that_cannot_count_in_time_is_asked_for_less(raw: RawDatabase, 
     asked: list[int] = []
     whole = figures.measure
 
-    def slow(db: RawDatabase, *, stale_seconds: float, most: int) -> dict[str, Any]:
+    def slow(db: RawDatabase, *, silent_seconds: float, stale_seconds: float, most: int) -> dict[str, Any]:
         asked.append(most)
         if most > 100:
             db.query("SET statement_timeout = '5ms'")
@@ -190,7 +193,7 @@ def test_a_server_that_cannot_count_in_time_is_asked_for_less(raw: RawDatabase, 
                 db.query("SELECT pg_sleep(10)")
             finally:
                 db.query("RESET statement_timeout")
-        return whole(db, stale_seconds=stale_seconds, most=most)
+        return whole(db, silent_seconds=silent_seconds, stale_seconds=stale_seconds, most=most)
 
     monkeypatch.setattr(figures, "measure", slow)
     Measurer(AUTHOR)(raw)
@@ -211,6 +214,7 @@ def stats(*arguments: object) -> dict[str, Any]:
 def test_stats_show_what_the_leader_counted(raw: RawDatabase) -> None:
     fill(raw)
     beat()
+    assert store.take_term(raw, AUTHOR, seconds=60)
     Measurer(AUTHOR)(raw)
     Job.objects.all().delete()
     found = stats()
@@ -224,7 +228,9 @@ def test_stats_show_what_the_leader_counted(raw: RawDatabase) -> None:
 def test_stats_count_where_nobody_did_or_long_ago(raw: RawDatabase) -> None:
     fill(raw)
     assert stats()["measured_by"] is None
+    assert store.take_term(raw, AUTHOR, seconds=60)
     Measurer(AUTHOR)(raw)
+    assert stats()["measured_by"] == "test worker"
     Statistic.objects.update(measured_at=Now() - timedelta(seconds=61))
     assert stats()["measured_by"] is None
     assert [found["queue"] for found in stats("--queue", "mail")["queues"]] == ["mail"]
@@ -250,11 +256,44 @@ def test_stats_as_a_table(raw: RawDatabase, monkeypatch: Any) -> None:
     status, out, _ = pgjobs("stats")
     first, second, head, *rows = out.splitlines()
     assert (status, first) == (0, "Counted now.")
-    assert second == "1 workers live, 0 of them draining; they hold 1 jobs in 2 threads."
+    assert second == "1 worker was heard from within 20 s, with 1 job in 2 threads at the last heartbeat."
     assert head.split()[:5] == ["QUEUE", "READY", "OLDEST", "SCHEDULED", "RUNNING"]
     assert rows[0].split()[0] == "\\x1b[31mred"
     assert rows[1].split() == ["default", "≥2", "90", "s", "≥1", "≥1", *["≥1"] * 4, "≥1", "0", "≥1", "0"]
     assert rows[2].startswith("mail (paused)  ")
+    assert store.take_term(raw, AUTHOR, seconds=60)
     Measurer(AUTHOR)(raw)
     assert pgjobs("stats")[1].startswith("Counted ")
     assert " ago by test worker.\n" in pgjobs("stats")[1]
+
+
+@pytest.mark.parametrize("gone", ["its term is over", "another leads"])
+def test_figures_of_a_leader_that_is_gone_are_not_shown_as_current(raw: RawDatabase, gone: str) -> None:
+    fill(raw)
+    assert store.take_term(raw, AUTHOR, seconds=60)
+    Measurer(AUTHOR)(raw)
+    assert stats()["measured_by"] == "test worker"
+    if gone == "another leads":
+        LeaderTerm.objects.update(worker_name="other")
+    else:
+        LeaderTerm.objects.update(expires_at=Now())
+    assert stats()["measured_by"] is None
+
+
+def test_stats_tell_of_the_workers_that_there_are_now(raw: RawDatabase) -> None:
+    """What the leader kept is of its time; who lives is read when somebody asks."""
+    beat(name="web-1", queues=["default"])
+    register()
+    assert store.take_term(raw, AUTHOR, seconds=60)
+    Measurer(AUTHOR)(raw)
+    assert (stats()["workers"]["live"], stats()["queues"][0]["workers"]) == (1, 1)
+    Heartbeat.objects.update(last_beat_at=Now() - timedelta(seconds=25))
+    found = stats()
+    assert found["measured_by"] == "test worker"
+    assert found["workers"] == {"live": 0, "draining": 0, "silent": 1, "places": 0, "held": 0}
+    assert found["queues"][0]["workers"] == 0
+    lines = pgjobs("stats")[1].splitlines()
+    assert lines[1:3] == [
+        "No worker was heard from within 20 s.",
+        "Worker web-1 is silent: last heard from 25 s ago, with 1 job.",
+    ]

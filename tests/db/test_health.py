@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 
 from django_pgjobs import store
 from django_pgjobs.management.checking import OVERDUE_SECONDS
-from django_pgjobs.models import Heartbeat, Job, LeaderTerm, QueueState
+from django_pgjobs.models import CronEntry, Heartbeat, Job, LeaderTerm, QueueState
 from django_pgjobs.testing import backdate
 from tests.db.test_shell import pgjobs, run
 from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, job, register, wait_for_age
@@ -66,22 +66,56 @@ def test_due_jobs_without_a_worker_of_their_queue(led: RawDatabase) -> None:
     assert problems() == [("no_worker", "default"), ("no_worker", "mail")]
 
 
+def test_a_worker_that_is_silent_is_told_of_until_it_is_lost(led: RawDatabase) -> None:
+    beat(name="web-1", queues=["mail"])
+    beat(name="web-2")
+    Heartbeat.objects.filter(name="web-1").update(last_beat_at=Now() - timedelta(seconds=19))
+    assert problems() == []
+    Heartbeat.objects.filter(name="web-1").update(last_beat_at=Now() - timedelta(seconds=21))
+    assert problems("--queue", "default") == []
+    assert problems("--queue", "mail") == [("silent", None)]
+    assert pgjobs("check") == (1, "silent: Worker web-1 was last heard from 21 s ago, and has not stopped.\n", "")
+    Heartbeat.objects.filter(name="web-1").update(state="lost")
+    assert problems() == problems("--max-lost", 1) == []
+    assert problems("--max-lost", 0, "--since", "20s") == []
+    assert problems("--max-lost", 0) == [("lost", None)]
+    assert "1 of the workers heard from within 60 min are lost: web-1." in pgjobs("check", "--max-lost", 0)[1]
+    Heartbeat.objects.filter(name="web-1").update(state="stopped")
+    assert problems("--max-lost", 0) == []
+
+
+def test_a_broken_cron_entry_unless_it_is_paused(led: RawDatabase) -> None:
+    given = {"declared_expression": "* * * * *", "declared_zone": "UTC", "declared_payload": {}, "declared_options": {}}
+    nightly = CronEntry(name="nightly", job_name="shop.report", broken="it has no\nnext fire", **given)
+    CronEntry.objects.bulk_create([nightly, CronEntry(name="hourly", job_name="shop.report", **given)])
+    beat()
+    assert problems() == [("cron", None)]
+    told = "cron: Cron entry nightly is broken and does not fire: it has no\\nnext fire\n"
+    assert pgjobs("check") == (1, told, "")
+    CronEntry.objects.filter(name="nightly").update(paused_at=Now())
+    assert problems() == []
+    CronEntry.objects.filter(name="nightly").update(paused_until=Now())
+    assert problems() == [("cron", None)]
+
+
 def test_a_job_that_has_been_due_for_too_long(led: RawDatabase) -> None:
     beat()
-    register(delay_seconds=-240)
+    backdate(job(register()[0]), run_at=240)
     assert problems() == []
     assert problems("--max-latency", "2m") == [("latency", "default")]
-    register(delay_seconds=-400, queue="mail", priority=-3)
+    backdate(job(register(queue="mail", priority=-3)[0]), run_at=400)
     assert problems() == [("latency", "mail")]
     status, out, _ = pgjobs("check")
     assert (status, out) == (1, "latency: The oldest due job of queue mail has waited for 7 min, more than 5 min.\n")
 
 
 def test_a_paused_queue_is_meant_to_wait(led: RawDatabase) -> None:
-    register(delay_seconds=-400)
+    backdate(job(register()[0]), run_at=800)
     QueueState.objects.create(kind="queue", name="default")
     assert problems() == []
     QueueState.objects.update(until=Now() - timedelta(seconds=1))
+    assert problems() == [("no_worker", "default")]
+    QueueState.objects.update(until=Now() - timedelta(seconds=400))
     assert problems() == [("no_worker", "default"), ("latency", "default")]
 
 

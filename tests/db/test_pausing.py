@@ -86,6 +86,9 @@ def test_a_pause_ends_by_resume_or_by_its_time(raw: RawDatabase) -> None:
     over(raw)
     raw.query("UPDATE pgjobs_queue_state SET until = NULL WHERE name = 'other'")
     sweep(raw)
+    assert QueueState.objects.count() == 2, "its jobs were not late while it lasted: it is kept for a day"
+    raw.query("UPDATE pgjobs_queue_state SET until = until - interval '25 hours' WHERE name = 'mail'")
+    sweep(raw)
     assert [state.name for state in QueueState.objects.all()] == ["other"]
 
 

@@ -62,7 +62,8 @@ def ids(*arguments: object) -> list[int]:
 
 
 def one_of_each(raw: RawDatabase) -> dict[str, int]:
-    """A job of every state and label."""
+    """A job of every state and label, and the worker of the running one."""
+    store.beat(raw, {**dict.fromkeys(("queues", "excluded_queues")), **BEAT})
     made = {hold: register()[0] for hold in ("waiting", "parked", "limited", "paused")}
     for hold, job_id in made.items():
         Job.objects.filter(pk=job_id).update(hold=hold)
@@ -248,7 +249,7 @@ def test_a_job_is_shown_with_worker_lease_and_attempts(raw: RawDatabase) -> None
     assert attempt["traceback"] == FAILURE.traceback
     status, out, _ = pgjobs("show", one)
     assert status == 0
-    assert out.startswith(f"#{one} test.job\nstate:         running\nwhy:           Worker web-1 has claimed it ")
+    assert out.startswith(f"#{one} test.job\nstate:         running\nwhy:           Worker web-1 claimed it ")
     for line in ("description:   Letter to ACME", "worker:        web-1", "  shop.errors.Declined: card refused"):
         assert f"\n{line}\n" in out
     assert "\nattempt 1 failed at 20" in out

@@ -104,7 +104,7 @@ def test_every_step_back_and_forth_works_on_a_filled_table(migrated: None) -> No
 def test_older_tables_are_told_from_ours(migrated: None) -> None:
     """A worker that is started before its migration waits for the last one, instead of failing at every claim."""
     assert store.read_identity(store.on("default")).table is not None
-    for name in ("0004_indexes_of_keys_and_limits", COLUMNS, "0002_leader_term"):
+    for name in ("0005_actions", "0004_indexes_of_keys_and_limits", COLUMNS, "0002_leader_term"):
         migrate("pgjobs", name)
         assert store.read_identity(store.on("default")).table is None
     # What registers goes on with plain jobs meanwhile.

@@ -1,0 +1,90 @@
+"""Who is alive, as far as the database knows: the status of a worker, and what became of a job that it claimed.
+
+A worker that was killed says nothing. Two heartbeats that do not come make it *silent*; it is *lost* when another
+worker has taken its jobs back, or when it has been silent for ``STALE_SECONDS``. The database's clock decides.
+``list_workers.sql`` and ``read_why.sql`` say the same in SQL; a test compares them.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import (
+    Case,
+    DurationField,
+    Exists,
+    ExpressionWrapper,
+    F,
+    OuterRef,
+    Q,
+    QuerySet,
+    TextField,
+    Value,
+    When,
+)
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from django_pgjobs.conf import get_conf
+
+SILENT = "silent"
+LOST = "lost"
+LIVE = ("running", "draining")
+
+STATUS_LABELS: dict[str, Any] = {
+    "running": _("running"),
+    "draining": _("draining"),
+    SILENT: _("silent"),
+    LOST: _("lost"),
+    "stopped": _("stopped"),
+}
+"""Status of a worker → the word people are shown."""
+
+
+class HeartbeatQuerySet(QuerySet[Any]):
+    """Workers."""
+
+    def with_status(self) -> HeartbeatQuerySet:
+        """Add ``status``, a key of ``STATUS_LABELS``, and ``heard_for``, the time since its last heartbeat."""
+        heard_for = ExpressionWrapper(Now() - F("last_beat_at"), output_field=DurationField())
+        found: HeartbeatQuerySet = self.annotate(status=_status(), heard_for=heard_for)
+        return found
+
+    def live(self) -> HeartbeatQuerySet:
+        """Keep those that were heard from lately and have lost nothing since."""
+        found: HeartbeatQuerySet = self.filter(_heard_within(get_conf().silent_seconds), state__in=LIVE)
+        return found
+
+
+def _heard_within(seconds: float) -> Q:
+    return Q(last_beat_at__gt=Now() - timedelta(seconds=seconds))
+
+
+def _status() -> Case:
+    conf = get_conf()
+    return Case(
+        When(state__in=["stopped", LOST], then=F("state")),
+        When(~_heard_within(conf.stale_seconds), then=Value(LOST)),
+        When(~_heard_within(conf.silent_seconds), then=Value(SILENT)),
+        default=F("state"),
+        output_field=TextField(),
+    )
+
+
+def fate() -> Case:
+    """Return an annotation for jobs: *lost* for a running one without a lease, *silent* when its worker is, else empty.
+
+    The words are the codes of ``why``. One look-up by primary key for each running job; nothing for the others.
+    """
+    from django_pgjobs.models import Claim, Heartbeat
+
+    leases = Claim._base_manager.filter(claim_id=OuterRef("claim_id"), lease_expires_at__gt=Now())
+    live = Heartbeat.objects.live().filter(pk=OuterRef("worker"))
+    return Case(
+        When(Q(claim_id__isnull=True) | Q(outcome__isnull=False), then=Value("")),
+        When(~Exists(leases), then=Value(LOST)),
+        When(~Exists(leases.filter(Exists(live))), then=Value(SILENT)),
+        default=Value(""),
+        output_field=TextField(),
+    )

@@ -1,0 +1,27 @@
+-- mark_lost: mark the workers as lost whose leases ran out and whose jobs were taken back for that, unless they still have a lease or were heard from a moment ago; their next heartbeat clears it.
+-- Fence: none (a heartbeat grants no right).
+-- Rows: one per worker marked, its name; a row that somebody holds is left to the next rescue.
+-- Clock: statement_timestamp().
+UPDATE pgjobs_heartbeat AS h
+SET state = 'lost'
+WHERE h.id = ANY (
+    ARRAY (
+        SELECT silent.id
+        FROM pgjobs_heartbeat AS silent
+        WHERE silent.id = ANY (
+            ARRAY (
+                SELECT a.worker
+                FROM unnest(%(ids)s::bigint[], %(claim_ids)s::uuid[]) AS taken (id, claim_id)
+                JOIN pgjobs_attempt AS a ON a.job_id = taken.id AND a.claim_id = taken.claim_id
+                WHERE a.cause = 'lost'
+            )
+        )
+          AND silent.state IN ('running', 'draining')
+          AND silent.last_beat_at <= statement_timestamp() - make_interval(secs => %(quiet)s::float8)
+          AND NOT EXISTS (
+            SELECT FROM pgjobs_claim AS k WHERE k.worker = silent.id AND k.lease_expires_at > statement_timestamp()
+        )
+        FOR NO KEY UPDATE SKIP LOCKED
+    )
+)
+RETURNING h.name
