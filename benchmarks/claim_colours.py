@@ -1,4 +1,4 @@
-"""How a claim finds jobs of one colour behind many of the other: by a list of names, or by a column (ADR-0021).
+"""How a claim finds jobs of one colour behind many of the other: by a list of names, or by a column (ADR-0022).
 
 The jobs of one name wait behind ``--jobs`` of another. Timed, in turns:
 
@@ -108,8 +108,9 @@ def _claim(db: WorkerConnection, begin: tuple[datetime, int], names: Sequence[st
     claim_id = uuid4()
     lines = {False: store.Line([store.Pair("default", 0, *begin)], 5)}
     asked = Asking(db, text) if text else db
-    terms = {"lease_seconds": 30.0, "allowance_seconds": 5.0, "grace_seconds": 10.0}
-    claimed = store.claim_lines(asked, lines, names, claim_id=claim_id, worker=uuid4(), **terms)
+    claimed = store.claim_lines(
+        asked, lines, names, claim_id=claim_id, worker=uuid4(), lease_seconds=30, allowance_seconds=5, grace_seconds=10
+    )
     assert len(claimed.jobs) == 5, claimed
 
 

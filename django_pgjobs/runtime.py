@@ -242,6 +242,7 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
         inbox,
         worker.frontier(),
         worker.claim_options(),
+        frozenset(name for name in registry.names() if registry.get(name).is_async),
     )
     admitter = Admitter(lambda: worker.connect("admit"), inbox, worker.admission(), claimer.let_in)
     if admitter.declares:

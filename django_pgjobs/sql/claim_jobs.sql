@@ -37,6 +37,7 @@ WITH candidates AS MATERIALIZED (
         WHERE pair.is_async = line.is_async
         LIMIT line.most
     ) AS taken
+    LIMIT %(most)s::integer
 ),
 claimed AS (
     UPDATE pgjobs_job AS j

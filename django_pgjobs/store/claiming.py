@@ -115,10 +115,12 @@ def claim_lines(
     lease_seconds: float,
     allowance_seconds: float,
     grace_seconds: float,
+    most: int | None = None,
 ) -> Claimed:
     """Claim as ``claim_jobs``, from the line of what runs on the loop (True) and from that of all else (False).
 
-    ``async_names`` says what runs on the loop; a callback runs in a thread whatever its job is called.
+    ``async_names`` says what runs on the loop; a callback runs in a thread whatever its job is called. ``most`` is how
+    many all lines may give together; what is then left over is of the last of them.
     """
     terms = _terms(claim_id, worker, lease_seconds, allowance_seconds, grace_seconds)
     params = {
@@ -126,6 +128,7 @@ def claim_lines(
         "limits": [line.limit for line in lines.values()],
         "pair_lines": [is_async for is_async, line in lines.items() for _ in line.pairs],
         "async_names": list(async_names),
+        "most": most,
         **_beginnings([pair for line in lines.values() for pair in line.pairs]),
         **terms,
     }

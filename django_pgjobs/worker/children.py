@@ -55,7 +55,10 @@ class Recipe:
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """One executor process as its supervisor sees it. ``leaving`` says why another shall take its place."""
+    """One executor process as its supervisor sees it. ``leaving`` says why another shall take its place.
+
+    ``exclusive``: suspects run in it; ``reserved``: they shall, as soon as it is empty.
+    """
 
     number: int
     process: subprocess.Popen[bytes]
@@ -72,6 +75,7 @@ class Child:
     payload_bytes: int = 0
     mean_seconds: float = FIRST_GUESS_SECONDS
     exclusive: bool = False
+    reserved: bool = False
     done: int = 0
     ready_at: float = 0.0
     looked_at: float = 0.0
@@ -99,7 +103,8 @@ class Child:
 
     def room(self, *, is_async: bool) -> int:
         """How many more jobs it may be sent: free places, and some 20 ms of work beyond, bounded in bytes."""
-        if self.state != READY or self.exclusive or self.payload_bytes > PAYLOAD_BYTES or self.mute():
+        closed = self.exclusive or self.reserved
+        if self.state != READY or closed or self.payload_bytes > PAYLOAD_BYTES or self.mute():
             return 0
         if is_async:
             return self.async_slots - self.outstanding[True]

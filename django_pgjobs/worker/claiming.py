@@ -4,13 +4,19 @@ Posts ``claimed`` with what a claim took, and ``idle`` when everything was looke
 is ready. A claim whose answer was lost is looked up by its claim_id and given back, and again for as long as its
 server process may still be at it, by the maintenance thread; a claim that fails on the data of a row is halved until
 one row is left, which is then claimed by its id, and parked if that fails too: two workers may be at it at once.
+
+Where the code has ``async def`` jobs there are two *lines*, what runs on the loop (True) and all else (False), each
+with its frontier. One statement claims from both, of each what main has room for. A line is *dry* when a claim has
+found less there than was asked.
 """
 
 from __future__ import annotations
 
+import math
 import threading
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 import psycopg
@@ -69,17 +75,39 @@ class Doubt:
     pause: float = FIRST_LOOK_SECONDS
 
 
+class NextDue(NamedTuple):
+    """When the next job is due, never if ``math.inf``, as it was asked after so many notifications."""
+
+    notified: int
+    asked_at: float
+    at: float
+
+
 class Claimer(Loop):
     """Claims on request."""
 
     role = "claim"
 
-    def __init__(self, connect: Connect, inbox: Posts, frontier: Frontier, options: ClaimOptions) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        inbox: Posts,
+        frontier: Frontier,
+        options: ClaimOptions,
+        async_names: frozenset[str] = frozenset(),
+    ) -> None:
         super().__init__(connect, inbox)
         self.frontier = frontier
+        self.lines = {False: frontier}
+        self.async_names = async_names
+        if async_names:
+            frontier.walks_past = True
+            self.lines[True] = Frontier(frontier.queues, frontier.excluded, walks_past=True)
         self.options = options
-        self.wanted = 0
-        self.unadopted = 0
+        self.wanted = dict.fromkeys(self.lines, 0)
+        self.unadopted = dict.fromkeys(self.lines, 0)
+        self.most: int | None = None
+        self.dry = dict.fromkeys(self.lines, False)
         self.halted = False
         self.paused: frozenset[str] = frozenset()
         self.hears = threading.Event()
@@ -90,6 +118,8 @@ class Claimer(Loop):
         self.notified = 0
         self.unconfirmed: UUID | None = None
         self.doubts: list[Doubt] = []
+        self.asked: tuple[bool, ...] = (False,)
+        self.next_due: NextDue | None = None
         self.next_pairs = 0.0
         self.looked_at = 0.0
         self.stirred_at = 0.0
@@ -97,18 +127,42 @@ class Claimer(Loop):
 
     # Asked by other threads
 
-    def request(self, wanted: int) -> None:
-        """Say how many jobs main has room for, those it has not heard of yet included; replaces the one before."""
-        with self.wake:
-            wanted -= self.unadopted
-            if wanted > 0 >= self.wanted:
-                self.wake.notify_all()
-            self.wanted = wanted
+    def request(self, threads: int, loop: int = 0, *, most: int | None = None) -> None:
+        """Say how many jobs main has room for, those it has not heard of yet included; replaces the one before.
 
-    def adopted(self, count: int) -> None:
-        """Main has heard of ``count`` claimed jobs; until then they take up the room it speaks of."""
+        ``most`` is how many it takes in all, whatever there is room for.
+        """
         with self.wake:
-            self.unadopted -= count
+            before = self._has_room()
+            self.most = None if most is None else most - sum(self.unadopted.values())
+            for is_async, room in ((False, threads), (True, loop)):
+                if is_async in self.lines:
+                    self.wanted[is_async] = room - self.unadopted[is_async]
+            if self._has_room() and (not before or self._may_find()):
+                self.wake.notify_all()
+
+    def _has_room(self) -> bool:
+        return any(wanted > 0 for wanted in self.wanted.values()) and (self.most is None or self.most > 0)
+
+    def _may_find(self) -> bool:
+        """Whether there is room for what the last claim has left, for want of room."""
+        found_before = any(wanted > 0 and not self.dry[is_async] for is_async, wanted in self.wanted.items())
+        return found_before and self._has_room()
+
+    def adopted(self, jobs: Iterable[store.ClaimedJob]) -> None:
+        """Main has heard of these claimed jobs; until then they take up the room it speaks of."""
+        with self.wake:
+            for is_async, some in self._by_line(jobs).items():
+                self.unadopted[is_async] -= len(some)
+
+    def _by_line(self, jobs: Iterable[store.ClaimedJob]) -> dict[bool, list[store.ClaimedJob]]:
+        """Sort jobs as the statement has: what it took from which line."""
+        if not self.async_names:
+            return {False: list(jobs)}
+        lines: dict[bool, list[store.ClaimedJob]] = {False: [], True: []}
+        for job in jobs:
+            lines[job.ending is None and job.name in self.async_names].append(job)
+        return lines
 
     def hear(self, pair: tuple[str, int]) -> None:
         """Take note of a registration; called by the listen thread."""
@@ -160,12 +214,12 @@ class Claimer(Loop):
         """Claim nothing more; what is ``busy`` still comes."""
         with self.wake:
             self.halted = True
-            self.wanted = 0
+            self.wanted = dict.fromkeys(self.lines, 0)
 
     @property
     def busy(self) -> bool:
         """Whether a claim is under way on a server that is there, or its answer on the way to main."""
-        return (self.unconfirmed is not None and self.reachable) or self.unadopted > 0
+        return (self.unconfirmed is not None and self.reachable) or any(self.unadopted.values())
 
     # The thread
 
@@ -177,43 +231,55 @@ class Claimer(Loop):
             wanted, notified = self._until_wanted()
             if not wanted:
                 continue
-            if not self._claim(db, min(wanted, BATCH)):
+            if not self._claim(db, {is_async: min(room, BATCH) for is_async, room in wanted.items()}):
                 self._rest(db, notified)
 
-    def _until_wanted(self) -> tuple[int, int]:
+    def _until_wanted(self) -> tuple[dict[bool, int], int]:
         with self.wake:
-            while not self.stopping.is_set() and (self.wanted <= 0 or self.halted):
+            while not self.stopping.is_set() and (not self._has_room() or self.halted):
                 self.wake.wait()
             self._learn()
-            return (0 if self.stopping.is_set() else self.wanted), self.notified
+            stopping = self.stopping.is_set()
+            return {line: room for line, room in self.wanted.items() if room > 0 and not stopping}, self.notified
 
     def _learn(self) -> None:
-        self.frontier.learn(self.heard)
-        self.frontier.let_in(self.admitted)
-        self.frontier.look_behind(None if self.anything_behind else self.behind)
+        for frontier in self.lines.values():
+            frontier.learn(self.heard)
+            frontier.let_in(self.admitted)
+            frontier.look_behind(None if self.anything_behind else self.behind)
         self.heard.clear()
         self.admitted.clear()
         self.behind.clear()
         self.anything_behind = False
 
-    def _claim(self, db: WorkerConnection, limit: int) -> bool:
+    def _claim(self, db: WorkerConnection, limits: Mapping[bool, int]) -> bool:
+        """Claim up to so many of each line; return whether to claim again at once."""
         self.looked_at = asked_at = clock.monotonic()
-        self.frontier.pause(self.paused)
+        self.asked = tuple(limits)
+        # Where there was no room nobody knows what is there.
+        self.dry = {is_async: is_async in limits and self.dry[is_async] for is_async in self.lines}
+        for frontier in self.lines.values():
+            frontier.pause(self.paused)
         self._refresh_pairs(db)
-        plan = self.frontier.plan(asked_at)
+        plans = {is_async: self.lines[is_async].plan(asked_at) for is_async in limits}
         claim_id = uuid4()
         with self.wake:
             # Main leaves when nothing is ``busy``: a claim that began unseen would take jobs for nobody.
-            if not plan or self.halted:
+            if not any(plans.values()) or self.halted:
+                self.dry |= dict.fromkeys(limits, True)
                 return False
-            self.unconfirmed = claim_id
+            self.unconfirmed, most = claim_id, self.most
+        lines = {
+            is_async: store.Line([visit.pair for visit in plan], limits[is_async]) for is_async, plan in plans.items()
+        }
         try:
-            jobs = store.claim_jobs(db, [visit.pair for visit in plan], limit=limit, **self._terms(claim_id))
+            claimed = store.claim_lines(db, lines, self.async_names, most=most, **self._terms(claim_id))
         except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable) as error:
             self.unconfirmed = None  # by the server's word: it took nothing
             now = clock.monotonic()
             if isinstance(error, psycopg.errors.QueryCanceled):
-                self.frontier.gave_up(plan, now, now - asked_at)
+                for is_async, plan in plans.items():
+                    self.lines[is_async].gave_up(plan, now, now - asked_at)
             raise
         except (psycopg.Error, UnicodeError) as error:
             if not is_data_trouble(error):
@@ -221,20 +287,36 @@ class Claimer(Loop):
             if getattr(error, "sqlstate", None) is None:
                 self._resolve(db, claim_id)  # the server has done its part, and it is we who cannot read it
             self.unconfirmed = None
-            self._isolate(db, plan, limit, error)
+            self._isolate(db, plans, limits, error)
             return True
         now = clock.monotonic()
-        self.frontier.saw(plan, jobs, limit, now, now - asked_at)
-        self._hand_over(claim_id, asked_at, jobs)
-        # Whoever hears is told of more; else where something came there may be more already.
-        return len(jobs) >= limit or (bool(jobs) and self.wanted > 0 and not self.hears.is_set())
+        full = most is not None and len(claimed.jobs) >= most
+        for is_async, found in self._by_line(claimed.jobs).items():
+            if is_async in plans:
+                limit = len(found) if full else limits[is_async]
+                self.lines[is_async].saw(plans[is_async], found, limit, now, now - asked_at, claimed.looked_at)
+                self.dry[is_async] = len(found) < limit
+        self._hand_over(claim_id, asked_at, claimed.jobs)
+        return self._goes_on(limits, bool(claimed.jobs))
+
+    def _goes_on(self, limits: Mapping[bool, int], found: bool) -> bool:
+        with self.wake:
+            if self._may_find():
+                return True
+            if self._has_room():
+                # Whoever hears is told of more; else where something came there may be more already.
+                return found and not self.hears.is_set()
+        # Without any room it waits for some, unless nothing is left: then for what becomes due, too.
+        return not all(self.dry[is_async] for is_async in limits)
 
     def _hand_over(self, claim_id: UUID, asked_at: float, jobs: list[store.ClaimedJob]) -> None:
         if jobs:
             self.stirred_at = asked_at
             with self.wake:
-                self.wanted = max(0, self.wanted - len(jobs))
-                self.unadopted += len(jobs)
+                for is_async, some in self._by_line(jobs).items():
+                    self.wanted[is_async] = max(0, self.wanted[is_async] - len(some))
+                    self.unadopted[is_async] += len(some)
+                self.most = None if self.most is None else self.most - len(jobs)
             self.inbox.post("claimed", str(claim_id), asked_at, jobs)
         self.unconfirmed = None
 
@@ -253,7 +335,9 @@ class Claimer(Loop):
         if now < self.next_pairs and self.frontier.reaches:
             return
         try:
-            self.frontier.replace(store.list_pairs(db))
+            pairs = store.list_pairs(db)
+            for frontier in self.lines.values():
+                frontier.replace(pairs)
         except psycopg.errors.QueryCanceled:
             # So much that is dead lies about: what is known is claimed from meanwhile.
             if not self.frontier.reaches:
@@ -305,18 +389,23 @@ class Claimer(Loop):
                 with self.wake:
                     self.doubts.remove(doubt)
 
-    def _isolate(self, db: WorkerConnection, plan: list[Visit], limit: int, error: Exception) -> None:
-        """Some row makes the claim of ``plan`` fail: claim fewer until only one is left."""
+    def _isolate(
+        self, db: WorkerConnection, plans: Mapping[bool, list[Visit]], limits: Mapping[bool, int], error: Exception
+    ) -> None:
+        """Some row makes the claim of ``plans`` fail: claim fewer until only one is left."""
         reason = " ".join(str(error).split())
+        limit = max(limits.values())
         if limit > 1:
             log.warning("claim failed on data, halving limit=%d: %s", limit, reason)
-            self._claim(db, max(1, limit // 2))
+            self._claim(db, {is_async: max(1, most // 2) for is_async, most in limits.items()})
             return
         # By this very plan: another begins with another queue. And the row that failed may be parked by now, by another
         # worker at the same: the one that is the first now is innocent until its own claim has failed.
-        job_id = store.next_claimable(db, [visit.pair for visit in plan])
-        if job_id is not None:
-            self._claim_one(db, job_id)
+        for is_async, plan in plans.items():
+            pairs = [visit.pair for visit in plan]
+            job_id = store.next_claimable(db, pairs, is_async=is_async, async_names=self.async_names)
+            if job_id is not None:
+                self._claim_one(db, job_id)
 
     def _claim_one(self, db: WorkerConnection, job_id: int) -> None:
         """Claim exactly this job; park it if its own data makes that fail."""
@@ -354,34 +443,55 @@ class Claimer(Loop):
         settling = self.settles_at - clock.monotonic()
         if settling > 0:
             self._sleep(settling, notified)
-            self.frontier.look_near()
+            self._look_near()
             return
         longest = (
             self.options.poll_seconds if self.hears.is_set() else min(self.options.poll_seconds, DEAF_POLL_SECONDS)
         )
-        pairs = list(self.frontier.reaches)
-        due = store.next_due(db, pairs) if pairs else None
+        due = self._due(db, notified)
         seconds = longest if due is None else min(longest, max(due, 0.0))
-        since, swept = max(self.stirred_at, self.settles_at), self.frontier.swept()
+        # Where there was no room nothing was looked at: what is there is looked at as soon as there is some.
+        asked = [self.lines[is_async] for is_async in self.asked]
+        since, swept = max(self.stirred_at, self.settles_at), min(frontier.swept() for frontier in asked)
         if swept < since:
             # Never to sleep before everything was looked at from the beginning: rows come in behind the frontier.
-            pause = min(seconds, DEAF_POLL_SECONDS, self.frontier.next_sweep(since) - clock.monotonic())
+            next_sweep = min(frontier.next_sweep(since) for frontier in asked)
+            pause = min(seconds, DEAF_POLL_SECONDS, next_sweep - clock.monotonic())
             if self._sleep(max(0.0, pause), notified):
-                self.frontier.look_near()
+                self._look_near()
             return
-        self.inbox.post("idle", min(swept, self.looked_at))
+        if len(asked) == len(self.lines) and all(self.dry.values()):
+            self.inbox.post("idle", min(swept, self.looked_at))
         if self._sleep(seconds, notified):
-            self.frontier.look_near()
+            self._look_near()
         with self.wake:
             # What was heard of is claimed before the list of all pairs is read again.
             soon = max(self.next_pairs, self.settles_at)
             self.next_pairs = self.settles_at if seconds >= longest else soon
         self.stirred_at = clock.monotonic()
 
+    def _due(self, db: WorkerConnection, notified: int) -> float | None:
+        """Seconds until the next job is due, None when none is; not asked again for each place that comes free."""
+        now = clock.monotonic()
+        known = self.next_due
+        if known is not None and known.notified == notified and now < min(known.asked_at + DEAF_POLL_SECONDS, known.at):
+            return None if math.isinf(known.at) else known.at - now
+        pairs = list({pair: None for frontier in self.lines.values() for pair in frontier.reaches})
+        due = store.next_due(db, pairs) if pairs else None
+        if len(self.lines) > 1:
+            self.next_due = NextDue(notified, now, math.inf if due is None else now + due)
+        return due
+
+    def _look_near(self) -> None:
+        for frontier in self.lines.values():
+            frontier.look_near()
+
     def _sleep(self, seconds: float, notified: int) -> bool:
-        """Return whether a registration was heard meanwhile."""
+        """Return whether a registration was heard meanwhile; ends, too, when there is room for what was left."""
         with self.wake:
-            self.wake.wait_for(lambda: self.stopping.is_set() or self.notified != notified, timeout=seconds)
+            self.wake.wait_for(
+                lambda: self.stopping.is_set() or self.notified != notified or self._may_find(), timeout=seconds
+            )
             self._learn()
             heard = self.notified != notified
         if heard:

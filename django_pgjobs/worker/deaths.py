@@ -1,10 +1,10 @@
 """What the death of an executor means for each job it had. Pure: a board, a status, no clock and no I/O.
 
 An executor we killed was killed for its culprits; the others are released, uncharged; so is all that ran in one that
-the watchdog ended, *frozen*. One that died by itself with
-one job running: that job is charged. With several: each runs again alone, uncharged, and one that kills its
-executor alone is charged. What it never started is free. A run that had left the board without its outcome having
-arrived has finished, and nobody knows how: it is charged, for ``max_attempts=1`` must not run twice.
+the watchdog ended, *frozen*. One that died by itself with one job running: that job is charged. With several: each half
+of them runs again by itself, uncharged, and so on; one that kills its executor alone is charged. What it never started
+is free. A run that had left the board without its outcome having arrived has finished, and nobody knows how: it is
+charged, for ``max_attempts=1`` must not run twice.
 """
 
 from __future__ import annotations

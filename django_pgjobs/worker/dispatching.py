@@ -2,15 +2,18 @@
 
 A job waits only as long as its claim is known to hold (``fresh_until``) and starts only while that is trusted; what
 an executor has not started within a second is taken back, so no short job stands behind a long one while a thread
-is free elsewhere. *Suspects* run alone: while one waits nothing else starts and nothing is claimed, so that an executor
-comes free for it. It waits until nothing of its dead executor is left on the server, whose last statement might
-commit beside the new run.
+is free elsewhere.
+
+*Suspects* ran in an executor when it died by itself: one of them may do it again. They run again in groups, with
+nobody else beside them, one group after the other on one executor, the *bench*; the others go on. A group that kills
+the bench too is halved, until one runs alone. A group waits until nothing of its dead executor is left on the server,
+whose last statement might commit beside the new run.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,37 +21,31 @@ from django_pgjobs.attempt import BODY
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.registry import registry
 from django_pgjobs.worker import channel
-from django_pgjobs.worker.children import PAYLOAD_BYTES, READY, Child
+from django_pgjobs.worker.children import PAYLOAD_BYTES, READY, STARTING, Child
 from django_pgjobs.worker.runs import SENT, UNSTOPPED, WAITING, HeldClaim, Run
 
 log = safe_logger("django_pgjobs")
 
 START_WITHIN_SECONDS = 1.0
 
-LOOK_PAST = 500
-"""Jobs that may wait here without room, while a thread or the loop is idle, so that claims reach jobs for it behind."""
-
-PAUSE_SECONDS = 1.0
-LONGEST_PAUSE_SECONDS = 8.0
-"""How long nothing is looked past after such jobs were handed back: other workers shall find them first. The pauses
-double until something was found behind them."""
-
 
 class Dispatcher:
-    """Jobs that wait for room, by whether they are ``async def``; suspects run alone."""
+    """Jobs that wait for room, by whether they are ``async def``; suspects wait in groups, for the bench."""
 
     def __init__(self) -> None:
         self.waiting: dict[bool, deque[Run]] = {False: deque(), True: deque()}
-        self.suspects: deque[Run] = deque()
-        self.async_seen = False
-        self.paused_at: float | None = None
+        self.groups: list[list[Run]] = []
+        self.suspected_at: float | None = None
         self.suspected = 0
-        self.look_past_at = 0.0
-        self.pause = PAUSE_SECONDS
         self._last = 0
 
     def __len__(self) -> int:
-        return len(self.waiting[False]) + len(self.waiting[True]) + len(self.suspects)
+        return len(self.waiting[False]) + len(self.waiting[True]) + sum(map(len, self.groups))
+
+    @property
+    def suspects(self) -> list[Run]:
+        """Those that wait to run again, the next first."""
+        return [run for group in self.groups for run in group]
 
     def add(self, runs: Iterable[Run], now: float) -> None:
         """Let claimed jobs wait for room, the best first; ``runs`` of one claim are in that order already."""
@@ -66,28 +63,37 @@ class Dispatcher:
                 is_async, callbacks = False, True
             run.is_async = is_async
             self.waiting[is_async].append(run)
-        self.async_seen = self.async_seen or len(self.waiting[True]) > 0
         for is_async, queue in self.waiting.items():
             length = before[is_async]
-            if before[not is_async] and len(queue) > length == 0:
-                self.pause = PAUSE_SECONDS
             # Most claims go on where the one before has ended: then all are in order as they are.
             if 0 < length < len(queue) and (callbacks or _rank(queue[length]) < _rank(queue[length - 1])):
                 self.waiting[is_async] = deque(sorted(queue, key=_rank))
 
-    def suspect(self, runs: Iterable[Run], now: float, *, after: str = "") -> None:
-        """These were running when their executor died by itself, or have ended one before: each runs alone.
+    def suspect(self, runs: Sequence[Run], now: float) -> None:
+        """These may end their executor: they run as one group, after those that wait already."""
+        if runs:
+            self._suspect(runs, now)
+            self.groups.append(list(runs))
+
+    def halve(self, runs: Sequence[Run], now: float, *, after: str) -> None:
+        """These were running when their executor died by itself: each half runs again, before those that wait already.
 
         Not before the connections of that executor, named ``after``, have ended.
         """
+        self._suspect(runs, now)
+        for run in runs:
+            run.after = after
+        middle = (len(runs) + 1) // 2
+        self.groups[:0] = [list(half) for half in (runs[:middle], runs[middle:]) if half]
+
+    def _suspect(self, runs: Sequence[Run], now: float) -> None:
         for run in runs:
             run.state, run.child, run.since, run.started_at = WAITING, None, now, 0.0
-            run.alone, run.after = True, after
-            self.suspects.append(run)
-            self.suspected += 1
-        if self.suspects and self.paused_at is None:
-            self.paused_at = now
-            log.warning("nothing else starts until suspects have an executor each alone jobs=%d", len(self.suspects))
+            run.alone, run.after = True, ""
+        self.suspected += len(runs)
+        if self.suspected_at is None:
+            self.suspected_at = now
+            log.warning("suspects run again in groups, on one executor, until one has done it alone jobs=%d", len(runs))
 
     def backends_ended(self, application_name: str) -> None:
         """Nothing of this dead executor is left on the server."""
@@ -95,29 +101,16 @@ class Dispatcher:
             if run.after == application_name:
                 run.after = ""
 
-    def _go_on(self, now: float) -> None:
-        if self.paused_at is not None and not self.suspects:
-            log.info("other jobs start again suspects=%d seconds=%.1f", self.suspected, now - self.paused_at)
-            self.paused_at, self.suspected = None, 0
+    def _go_on(self, crew: list[Child], now: float) -> None:
+        if self.suspected_at is not None and not self.groups and not any(child.exclusive for child in crew):
+            log.info("no suspects are left starts=%d seconds=%.1f", self.suspected, now - self.suspected_at)
+            self.suspected_at, self.suspected = None, 0
 
-    def room(self, crew: Iterable[Child], now: float) -> int:
-        """How many more jobs there is room for, what waits here taken off.
-
-        A claim takes jobs in their order, not by what there is room for. So jobs of one colour may find none while
-        threads, or the loop, have nothing to do: they are looked past, but never is the whole queue hoarded.
-        """
-        sync = sum(max(0, child.room(is_async=False)) for child in crew)
-        loops = sum(max(0, child.room(is_async=True)) for child in crew) if self.async_seen else 0
-        left = (sync - len(self.waiting[False]), loops - len(self.waiting[True]))
-        room, without = sum(max(0, room) for room in left), -sum(min(0, room) for room in left)
-        if now < self.look_past_at or without >= LOOK_PAST:
-            room -= without
-        return 0 if self.suspects else max(0, room)
-
-    def handed_back(self, now: float) -> None:
-        """What found no room for long has left."""
-        self.look_past_at = now + self.pause
-        self.pause = min(2 * self.pause, LONGEST_PAUSE_SECONDS)
+    def room(self, crew: Iterable[Child]) -> tuple[int, int]:
+        """How many more jobs there is room for in threads, and on loops, what waits here taken off."""
+        crew = list(crew)
+        threads, loops = (sum(max(0, child.room(is_async=is_async)) for child in crew) for is_async in (False, True))
+        return max(0, threads - len(self.waiting[False])), max(0, loops - len(self.waiting[True]))
 
     def idle_places(self, crew: Iterable[Child]) -> int:
         """Threads without any job sent for them, what waits here taken off."""
@@ -125,13 +118,12 @@ class Dispatcher:
 
     def dispatch(self, crew: list[Child], now: float) -> None:
         """Send what waits to executors that have room."""
-        if self.suspects:
-            self._dispatch_alone(crew, now)
-        self._go_on(now)
+        self._dispatch_suspects(crew, now)
+        self._go_on(crew, now)
         for is_async in (False, True):
             while self._fresh(self.waiting[is_async], now):
                 ready = [child for child in crew if child.room(is_async=is_async) > 0]
-                if not ready or self.suspects:
+                if not ready:
                     break
                 self._spread(ready, is_async, now)
 
@@ -154,13 +146,27 @@ class Dispatcher:
                 runs.append(run)
             self._send(child, runs, now)
 
-    def _dispatch_alone(self, crew: list[Child], now: float) -> None:
+    def _dispatch_suspects(self, crew: list[Child], now: float) -> None:
+        """Send the next group to the bench if that is empty; keep everything else away from it until it is."""
         for child in crew:
-            run = next((run for run in self.suspects if not run.after and _is_fresh(run, now)), None)
-            if run is not None and child.state == READY and not child.runs:
-                self.suspects.remove(run)
-                child.exclusive = True
-                self._send(child, [run], now)
+            child.reserved = False
+        if not self.groups or any(child.exclusive for child in crew):
+            return
+        bench = _bench(crew)
+        if bench is None:
+            return
+        group = next(
+            (group for group in self.groups if all(not run.after and _is_fresh(run, now) for run in group)), None
+        )
+        bench.reserved = True
+        if group is not None and not bench.runs:
+            places = {False: bench.threads, True: bench.async_slots}
+            sent = [run for is_async in places for run in _of(group, is_async)[: places[is_async]]]
+            left = [run for run in group if run not in sent]
+            at = self.groups.index(group)
+            self.groups[at : at + 1] = [left] if left else []
+            bench.exclusive = True
+            self._send(bench, sent, now)
 
     def _send(self, child: Child, runs: list[Run], now: float) -> None:
         if not runs:
@@ -187,8 +193,26 @@ class Dispatcher:
             taken += [run for run in queue if wanted(run)]
             self.waiting[is_async] = deque(run for run in queue if not wanted(run))
         taken += [run for run in self.suspects if wanted(run)]
-        self.suspects = deque(run for run in self.suspects if not wanted(run))
+        staying = ([run for run in group if not wanted(run)] for group in self.groups)
+        self.groups = [group for group in staying if group]
         return taken
+
+
+def _bench(crew: list[Child]) -> Child | None:
+    """Who runs suspects next: one that is empty, else the one with least to do.
+
+    Not the last one that others can go on in, while another is coming.
+    """
+    ready = [child for child in crew if child.state == READY]
+    coming = any(child.state == STARTING for child in crew)
+    empty = [child for child in ready if not child.runs]
+    if coming and (len(ready) == 1 or not empty):
+        return None
+    return min(ready, key=lambda child: (len(child.runs), bool(child.leaving)), default=None)
+
+
+def _of(runs: list[Run], is_async: bool) -> list[Run]:
+    return [run for run in runs if run.is_async == is_async]
 
 
 def _is_fresh(run: Run, now: float) -> bool:

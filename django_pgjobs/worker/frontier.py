@@ -18,6 +18,10 @@ What was claimed and is given back may lie there too, as many as there were. Who
 at once: a *hurried* sweep begins, however soon after the last, anew if one was under way, and its slices take half of
 the time. The next such one comes 4 durations later at the earliest, so that nobody else has to wait for those who give
 back all the time.
+
+Where the code has jobs of both colours, there is a frontier for each, which *walks past* the jobs of the other. Many
+may stand there and nothing for this one. So a visit that came to the end moves the frontier up to when it looked, by
+the database's clock, less a second; and near sweeps, too, pause for 20 durations, whoever is heard.
 """
 
 from __future__ import annotations
@@ -84,6 +88,7 @@ class Reach:
 
     at: Spot = BEGINNING
     near_due: float = NEVER
+    near_soonest: float = NEVER
     near_seconds: float = NEAR_SECONDS
     sweep_due: float = NEVER
     let_in_due: float = math.inf
@@ -135,9 +140,20 @@ class Reach:
             yield Visit(Pair(*key, *self.at), FRONT)
 
     def saw(
-        self, visit: Visit, jobs: Sequence[ClaimedJob], now: float, took: float, *, whole: bool, short: bool
+        self,
+        visit: Visit,
+        jobs: Sequence[ClaimedJob],
+        now: float,
+        took: float,
+        *,
+        whole: bool,
+        short: bool,
+        seen_to: datetime | None = None,
     ) -> None:
-        """Learn from a visit: ``whole`` if nothing is left there, ``short`` if the whole claim found too little."""
+        """Learn from a visit: ``whole`` if nothing is left there, ``short`` if the whole claim found too little.
+
+        ``seen_to`` is up to where it walked past what is not for it.
+        """
         last = (jobs[-1].run_at, jobs[-1].id) if jobs else None
         pause = SWEEP_FACTOR * took
         if visit.kind != FRONT:
@@ -168,8 +184,11 @@ class Reach:
                 self.near_seconds = min(NEAR_SECONDS, self.near_seconds * 2)
         if visit.kind != FRONT:
             self.near_due = now + max(SWEEP_FLOOR_SECONDS, pause)
+            self.near_soonest = NEVER if seen_to is None else now + pause
         if last is not None:
             self.at = last
+        if whole and seen_to is not None:
+            self.at = max(last or BEGINNING, (seen_to - timedelta(seconds=NEAREST_SECONDS), 0))
 
     def let_in(self) -> None:
         """Something was let in, perhaps behind the frontier: look there as soon as may be."""
@@ -205,11 +224,15 @@ class Reach:
 
 @dataclass(slots=True)
 class Frontier:
-    """The pairs a worker claims from, and how far each has been claimed."""
+    """The pairs a worker claims from, and how far each has been claimed.
+
+    ``walks_past`` says that it is for the jobs of one colour only, among those of the other.
+    """
 
     queues: frozenset[str] | None = None
     excluded: frozenset[str] = frozenset()
     paused: frozenset[str] = frozenset()
+    walks_past: bool = False
     reaches: dict[Key, Reach] = field(default_factory=dict)
     rotation: int = 0
     highest_id: int = 0
@@ -251,7 +274,7 @@ class Frontier:
     def look_near(self) -> None:
         """Make the next claim look behind every frontier, not far."""
         for reach in self.reaches.values():
-            reach.near_due = NEVER
+            reach.near_due = reach.near_soonest
 
     def look_behind(self, queues: Set[str] | None) -> None:
         """Learn that jobs of these queues, None for any, were given back; they may lie anywhere behind a frontier."""
@@ -287,8 +310,19 @@ class Frontier:
                 visits += self.reaches[key].visits(key, now, self.highest_id)
         return visits
 
-    def saw(self, plan: Sequence[Visit], jobs: Sequence[ClaimedJob], limit: int, now: float, took: float) -> None:
-        """Learn from a claim of ``plan`` that returned ``jobs`` (in order) at ``now`` after ``took`` seconds."""
+    def saw(
+        self,
+        plan: Sequence[Visit],
+        jobs: Sequence[ClaimedJob],
+        limit: int,
+        now: float,
+        took: float,
+        looked_at: datetime | None = None,
+    ) -> None:
+        """Learn from a claim of ``plan`` that returned ``jobs`` (in order) at ``now`` after ``took`` seconds.
+
+        ``looked_at`` is when it was asked by the database's clock.
+        """
         found: dict[Key, list[ClaimedJob]] = {}
         before, some = None, []
         for job in jobs:
@@ -302,11 +336,13 @@ class Frontier:
         self.quickest = quickest + DRIFT * took
         short = len(jobs) < limit
         yields = [_take(found.get((visit.pair.queue, visit.pair.priority), []), visit.pair.until) for visit in plan]
+        seen_to = looked_at if self.walks_past else None
         # A full claim stopped at the last visit that gave a row; it did not come to those behind it.
         last = len(plan) - 1 if short else max((index for index, some in enumerate(yields) if some), default=-1)
         for index, visit in enumerate(plan[: last + 1]):
             reach = self.reaches[visit.pair.queue, visit.pair.priority]
-            reach.saw(visit, yields[index], now, took, whole=short or index < last, short=short)
+            whole = short or index < last
+            reach.saw(visit, yields[index], now, took, whole=whole, short=short, seen_to=seen_to)
 
     def gave_up(self, plan: Sequence[Visit], now: float, took: float) -> None:
         """Learn that a claim of ``plan`` took too long: sweeps are to blame, or the frontiers if there was none."""

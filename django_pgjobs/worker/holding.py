@@ -159,10 +159,7 @@ class Holding:
 
     def back(self, child: Child, numbers: list[int]) -> None:
         """Runs that an executor gave back before their start."""
-        for number in numbers:
-            run = child.remove(number)
-            if run is not None:
-                self._returned(run)
+        self._returned(*(run for number in numbers if (run := child.remove(number)) is not None))
 
     def progress(self, child: Child, number: int, progress: dict[str, Any]) -> None:
         """What a running job says of itself."""
@@ -172,8 +169,7 @@ class Holding:
 
     def settle(self, death: Death) -> None:
         """Say of every run of a dead executor what becomes of it."""
-        for run in death.unstarted:
-            self._returned(run)
+        self._returned(*death.unstarted)
         for run, decision in death.decisions():
             if LOST in run.stops:
                 self._drop(run, "record how it ended")
@@ -188,8 +184,8 @@ class Holding:
             else:
                 suspects.append(run)
         if suspects:
-            log.warning("executor died with jobs in company, each runs again alone jobs=%d", len(suspects))
-            self.dispatcher.suspect(suspects, clock.monotonic(), after=death.application_name)
+            log.warning("executor died with jobs in company, each half runs again by itself jobs=%d", len(suspects))
+            self.dispatcher.halve(suspects, clock.monotonic(), after=death.application_name)
 
     def _ended_by_death(self, run: Run, decision: Decision, death: Death) -> None:
         failure: decide.Failure | None = getattr(decision, "failure", None)
@@ -238,8 +234,16 @@ class Holding:
         for run in runs:
             self._decided(run, decide.Release("not started"), None)
 
-    def _returned(self, run: Run) -> None:
-        """A run that never started is free again: to be given back, ended, or dispatched anew."""
+    def _returned(self, *runs: Run) -> None:
+        """Runs that never started are free again: to be given back, ended, or dispatched anew."""
+        again = [run for run in runs if not self._is_decided(run)]
+        now = clock.monotonic()
+        # Suspects that were sent together come back together: nothing was learnt of them.
+        self.dispatcher.suspect([run for run in again if run.alone], now)
+        self.dispatcher.add([run for run in again if not run.alone], now)
+
+    def _is_decided(self, run: Run) -> bool:
+        """Say what becomes of a run that is free again and shall not be dispatched; return whether that is so."""
         if LOST in run.stops:
             self._drop(run, "start the job")
         elif self.draining or run.released:
@@ -248,10 +252,9 @@ class Holding:
             self._decided(run, decide.Cancel(run.cancel_reason), None)
         elif self._is_paused(run):
             self._put_aside(run)
-        elif run.alone:
-            self.dispatcher.suspect([run], clock.monotonic())
         else:
-            self.dispatcher.add([run], clock.monotonic())
+            return False
+        return True
 
     def hand_back_stale(self, now: float) -> None:
         """Release jobs that found no room for long: another worker may have some.
@@ -259,10 +262,7 @@ class Holding:
         Callbacks stay, and suspects: claimed again they would run in company once more.
         """
         late = now - HAND_BACK_SECONDS
-        stale = self.dispatcher.withdraw(lambda run: run.kind == BODY and not run.alone and run.since < late)
-        if stale:
-            self.give_back(stale)
-            self.dispatcher.handed_back(now)
+        self.give_back(self.dispatcher.withdraw(lambda run: run.kind == BODY and not run.alone and run.since < late))
 
     # From an operator
 

@@ -54,8 +54,9 @@ class Run:
     """A claimed job on its way. ``run`` is 0 until it is dispatched; instants are ``clock.monotonic()``.
 
     ``outcome`` is the end that is written after a callback; ``stops`` why it is being stopped, by cause;
-    ``collateral`` that its executor was terminated for another; ``alone`` that it may have killed one by itself,
-    ``after`` which one: its connections have not been seen to end; ``remembers`` that it has an idempotency key.
+    ``collateral`` that its executor was terminated for another; ``alone`` that it may have killed one, so it
+    runs beside other suspects only, ``after`` which one: its connections have not been seen to end; ``remembers`` that
+    it has an idempotency key.
     One is made per job, so what seldom differs is the class's until it does.
     """
 

@@ -159,7 +159,7 @@ class Supervisor:
         if self.draining_until is None:
             if not self.acker.full:
                 self.dispatcher.dispatch(self.crew.children, now)
-            self._want(now)
+            self._want()
             self._maybe_leave()
         self.crew.flush()
 
@@ -173,20 +173,22 @@ class Supervisor:
         if self.draining_until is not None:
             self._drain_on(now, self.draining_until)
 
-    def _want(self, now: float) -> None:
-        """Ask for jobs when there is room: at once for idle threads, else when half the room is free."""
+    def _want(self) -> None:
+        """Ask for jobs when there is room: at once for idle threads and places, else when half the room is free."""
         crew = self.crew.children
-        room = self.dispatcher.room(crew, now) if self.knows_pauses and not self.acker.full else 0
+        threads, loops = self.dispatcher.room(crew) if self.knows_pauses and not self.acker.full else (0, 0)
+        most = None
         if self.limits.max_jobs is not None:
-            room = min(room, self.limits.max_jobs - self.ended - len(self.table.held))
+            most = self.limits.max_jobs - self.ended - len(self.table.held)
+            threads = min(threads, most)
         capacity = sum(child.threads + child.prefetch() for child in crew if child.state == READY)
-        wanted = room > 0 and (room * 2 >= capacity or self.dispatcher.idle_places(crew) > 0)
-        self.claimer.request(room if wanted else 0)
+        wanted = threads * 2 >= capacity or self.dispatcher.idle_places(crew) > 0
+        self.claimer.request(threads if wanted else 0, loops, most=most)
 
     def _on_claimed(self, claim_id: str, asked_at: float, jobs: list[ClaimedJob]) -> None:
         self.holding.adopt(claim_id, asked_at, jobs)
         self.crew.guard.adopted()
-        self.claimer.adopted(len(jobs))
+        self.claimer.adopted(jobs)
 
     def _on_idle(self, at: float) -> None:
         self.idle_at = at

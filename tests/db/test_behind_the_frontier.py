@@ -43,7 +43,7 @@ class Worker:
         """Claim once, so much later; return the ids."""
         self.now[0] += seconds
         before = len(self.heard.posts)
-        self.claimer._claim(self.db, limit)
+        self.claimer._claim(self.db, {False: limit})
         return [job.id for _, _, _, jobs in self.heard.posts[before:] for job in jobs]
 
     def claim_for(self, seconds: float, wanted: set[int], limit: int = BATCH) -> float | None:

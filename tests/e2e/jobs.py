@@ -160,6 +160,17 @@ def dies_once(how: str) -> None:
     ACTS[how]()
 
 
+@job(max_attempts=1)
+async def anaps(key: object, seconds: float) -> object:
+    """Notes its start; ends its process in the middle of its nap if its key is ``dies``."""
+    stage.here().note("start", current_context().id)
+    await asyncio.sleep(seconds / 2)
+    if key == "dies":
+        ACTS["kill"]()
+    await asyncio.sleep(seconds / 2)
+    return key
+
+
 @job(timeout=1, max_attempts=1)
 def spins(key: object = "", gate: str = "") -> None:
     stage.here().note("start", key, os.getpid())

@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 import re
 import string
+from typing import Any
+
+import pytest
 
 from django_pgjobs import register_many
+from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.models import Claim, Job
-from django_pgjobs.worker.dispatching import LOOK_PAST
 from tests.e2e import jobs
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import RawDatabase, patience, wait_until
@@ -121,37 +124,50 @@ def test_three_hundred_async_jobs_at_once_on_one_loop(worker: Workers) -> None:
     assert traces[-1].at - traces[0].at < patience(1.5)
 
 
-def test_a_slow_queue_of_one_colour_is_not_hoarded_for_the_sake_of_the_other(worker: Workers, stage: Stage) -> None:
-    """D18 A67: a worker whose threads are busy but whose loop is free does not claim all the jobs for threads."""
-    async_one = jobs.aeffect.register("first")
-    worker(threads=1, conf={"POLL_SECONDS": 60})
-    ended(async_one)
-    register_many(jobs.waits.bind("all") for _ in range(3000))
-    wait_until(lambda: stage.count("start", "all"), 10, "one of them runs")
-    claimed = Job.objects.filter(finished_at=None).exclude(claim_id=None)
-    counts: list[int] = []
-
-    def counted() -> bool:
-        counts.append(claimed.count())
-        return len(counts) > 200
-
-    wait_until(counted, 60, "we have counted two hundred times")
-    Job.objects.filter(claim_id=None).cancel()
-    stage.open("all")
-    assert max(counts) <= LOOK_PAST + 100, counts
+COLOURS = [(jobs.awaits, jobs.effect), (jobs.waits, jobs.aeffect)]
+"""What fills all places of one colour until its gate opens, and a job of the other colour."""
 
 
-def test_a_job_for_an_idle_thread_is_not_starved_by_three_hundred_that_wait_for_the_loop(
-    worker: Workers, stage: Stage
+def starts_behind(
+    worker: Workers, stage: Stage, count: int, waiting: JobDefinition[..., Any], short: JobDefinition[..., Any]
 ) -> None:
-    """They stand before it, and the loop is full with the first of them: it starts while they wait."""
-    register_many(jobs.awaits.bind("gate") for _ in range(300))
-    short = jobs.effect.register("short")
-    worker(processes=2, conf={"POLL_SECONDS": 60})
-    ended(short, timeout=5)
+    """Behind so many jobs that wait for places, those of the other colour start at once; nothing is hoarded."""
+    register_many(waiting.bind("gate") for _ in range(count))
+    worker(threads=4, conf={"POLL_SECONDS": 60})
+    wait_until(lambda: stage.count("start", "gate") >= 4, 30, "they take up all places of theirs")
+    for turn in range(3):
+        ended(*(short.register(f"{turn}/{n}") for n in range(5)), timeout=5)
     assert stage.count("end", "gate") == 0
-    Job.objects.filter(claim_id=None).cancel()
+    claimed = Job.objects.filter(finished_at=None).exclude(claim_id=None).count()
+    assert claimed <= 60, "no more than there is room for"
+    Job.objects.filter(claim_id=None, finished_at=None).cancel()
     stage.open("gate")
+
+
+@pytest.mark.parametrize(("waiting", "short"), COLOURS, ids=["threads", "loop"])
+def test_a_job_waits_for_nobody_of_the_other_colour(
+    worker: Workers, stage: Stage, waiting: JobDefinition[..., Any], short: JobDefinition[..., Any]
+) -> None:
+    """B10 D18 A67: 2,000 stand before it, and their places are full for as long as it takes."""
+    starts_behind(worker, stage, 2000, waiting, short)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("waiting", "short"), COLOURS, ids=["threads", "loop"])
+def test_a_job_waits_for_nobody_of_a_hundred_thousand_of_the_other_colour(
+    worker: Workers, stage: Stage, waiting: JobDefinition[..., Any], short: JobDefinition[..., Any]
+) -> None:
+    """B10."""
+    starts_behind(worker, stage, 100_000, waiting, short)
+
+
+def test_a_worker_ends_exactly_as_many_jobs_of_both_colours_as_it_was_told(worker: Workers, stage: Stage) -> None:
+    """A33: though each colour has room for all of them."""
+    register_many(definition.bind(n) for n in range(6) for definition in (jobs.effect, jobs.aeffect))
+    process = worker("--max-jobs=7", ready=False)
+    assert process.wait() == 0, process.log
+    assert stage.count("effect") == 7
+    assert Job.objects.filter(outcome="succeeded").count() == 7
 
 
 def test_one_claim_fails_on_data_and_the_rest_goes_on(worker: Workers, raw: RawDatabase) -> None:

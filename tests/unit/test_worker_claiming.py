@@ -39,7 +39,12 @@ def claimer(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> Claimer:
 
 
 def taking(monkeypatch: pytest.MonkeyPatch, take: Any) -> None:
-    monkeypatch.setattr(store, "claim_jobs", lambda db, plan, *, limit, **_: take(plan, limit))
+    """Of the line of threads, as all have that know no ``async def`` job."""
+
+    def claim_lines(db: Any, lines: dict[bool, store.Line], names: Any, **_: Any) -> store.Claimed:
+        return store.Claimed(take(list(lines[False].pairs), lines[False].limit), None)
+
+    monkeypatch.setattr(store, "claim_lines", claim_lines)
 
 
 def taking_one(monkeypatch: pytest.MonkeyPatch, take: Any) -> None:
@@ -58,9 +63,9 @@ def test_a_claim_that_is_under_way_while_the_worker_drains_is_waited_for(
         return [claimed(1), claimed(2)]
 
     taking(monkeypatch, take)
-    claimer._claim(DB, 5)
+    claimer._claim(DB, {False: 5})
     seen.append(claimer.busy)
-    claimer.adopted(2)
+    claimer.adopted([claimed(1), claimed(2)])
     assert [*seen, claimer.busy] == [True, True, False]
     assert [message[0] for message in heard.posts] == ["claimed"]
 
@@ -70,7 +75,7 @@ def test_no_claim_begins_once_the_worker_drains(claimer: Claimer, monkeypatch: p
     taking(monkeypatch, lambda plan, limit: pytest.fail("claimed"))
     claimer.request(5)
     claimer.halt()
-    assert claimer._claim(DB, 5) is False
+    assert claimer._claim(DB, {False: 5}) is False
     assert not claimer.busy
 
 
@@ -80,7 +85,7 @@ def test_a_claim_whose_server_is_away_is_not_waited_for(claimer: Claimer, monkey
 
     taking(monkeypatch, take)
     with pytest.raises(psycopg.OperationalError):
-        claimer._claim(DB, 5)
+        claimer._claim(DB, {False: 5})
     assert claimer.unconfirmed is not None
     claimer.reachable = False
     assert not claimer.busy
@@ -106,7 +111,7 @@ def test_the_row_that_is_parked_is_of_the_claim_that_failed(
         raise TOO_LARGE
 
     taking(monkeypatch, take)
-    monkeypatch.setattr(store, "next_claimable", lambda db, plan: {"a": 7, "b": 8}[plan[0].queue])
+    monkeypatch.setattr(store, "next_claimable", lambda db, plan, **_: {"a": 7, "b": 8}[plan[0].queue])
     taking_one(monkeypatch, lambda job_id: refusing([], 1))
 
     def park(db: Any, job_id: int, *_: Any) -> list[int]:
@@ -115,7 +120,7 @@ def test_the_row_that_is_parked_is_of_the_claim_that_failed(
 
     monkeypatch.setattr(store, "park_unclaimable", park)
     claimer.frontier.rotation = turns
-    assert claimer._claim(DB, 4)
+    assert claimer._claim(DB, {False: 4})
     assert len(failed) == 3  # 4, 2, 1
     assert parked == [{"a": 7, "b": 8}[failed[-1]]]
     assert not claimer.busy
@@ -126,34 +131,34 @@ def test_a_row_that_can_be_claimed_after_all_is_claimed_and_not_parked(
 ) -> None:
     """Another worker has parked the one that failed; what is the first now is innocent, and would stay parked."""
     taking(monkeypatch, refusing)
-    monkeypatch.setattr(store, "next_claimable", lambda db, plan: 9)
+    monkeypatch.setattr(store, "next_claimable", lambda db, plan, **_: 9)
     taking_one(monkeypatch, lambda job_id: [claimed(job_id)])
     monkeypatch.setattr(store, "park_unclaimable", lambda *_: pytest.fail("parked"))
-    assert claimer._claim(DB, 1)
+    assert claimer._claim(DB, {False: 1})
     [(kind, _, _, jobs)] = heard.posts
-    assert (kind, [job.id for job in jobs], claimer.unadopted) == ("claimed", [9], 1)
+    assert (kind, [job.id for job in jobs], claimer.unadopted) == ("claimed", [9], {False: 1})
     assert claimer.unconfirmed is None
 
 
 def test_nothing_is_parked_when_no_row_is_left_that_fails(claimer: Claimer, monkeypatch: pytest.MonkeyPatch) -> None:
     taking(monkeypatch, refusing)
-    monkeypatch.setattr(store, "next_claimable", lambda db, plan: None)
+    monkeypatch.setattr(store, "next_claimable", lambda db, plan, **_: None)
     monkeypatch.setattr(store, "park_unclaimable", lambda *_: pytest.fail("parked"))
-    assert claimer._claim(DB, 1)
+    assert claimer._claim(DB, {False: 1})
     assert not claimer.busy
 
 
 def test_a_worker_that_drains_claims_no_row_to_learn_whether_it_fails(
     claimer: Claimer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def next_claimable(db: Any, plan: list[Pair]) -> int:
+    def next_claimable(db: Any, plan: list[Pair], **_: Any) -> int:
         claimer.halt()
         return 9
 
     taking(monkeypatch, refusing)
     monkeypatch.setattr(store, "next_claimable", next_claimable)
     taking_one(monkeypatch, lambda job_id: pytest.fail("claimed"))
-    claimer._claim(DB, 1)
+    claimer._claim(DB, {False: 1})
     assert not claimer.busy
 
 
@@ -164,7 +169,7 @@ def test_other_trouble_parks_nothing(claimer: Claimer, monkeypatch: pytest.Monke
     taking(monkeypatch, take)
     monkeypatch.setattr(store, "park_unclaimable", lambda *_: pytest.fail("parked"))
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        claimer._claim(DB, 1)
+        claimer._claim(DB, {False: 1})
 
 
 @pytest.mark.parametrize(
@@ -202,8 +207,8 @@ def test_a_look_from_the_beginning_that_takes_too_long_is_not_repeated_at_once(
     claimer.frontier.reaches["a", 0].at = (DUE, 40)
     claimer.frontier.reaches["a", 0].near_due = 99.0
     with pytest.raises(psycopg.errors.QueryCanceled):
-        claimer._claim(DB, 5)
-    claimer._claim(DB, 5)
+        claimer._claim(DB, {False: 5})
+    claimer._claim(DB, {False: 5})
     assert begun == [0, 40]
 
 
@@ -215,7 +220,7 @@ def test_a_locked_table_says_nothing_of_where_to_begin(claimer: Claimer, monkeyp
 
     taking(monkeypatch, take)
     with pytest.raises(psycopg.errors.LockNotAvailable):
-        claimer._claim(DB, 5)
+        claimer._claim(DB, {False: 5})
     assert not claimer.busy
     assert [(reach.at, reach.halvings) for reach in claimer.frontier.reaches.values()] == [(BEGINNING, 0)] * 2
 
@@ -227,9 +232,9 @@ def test_a_list_of_queues_that_takes_too_long_stops_no_claim(claimer: Claimer, m
     taking(monkeypatch, lambda plan, limit: [claimed(1, queue=plan[0].queue)])
     monkeypatch.setattr(store, "list_pairs", canceled)
     with pytest.raises(psycopg.errors.QueryCanceled):
-        claimer._claim(DB, 1)
+        claimer._claim(DB, {False: 1})
     claimer.frontier.learn([("a", 0)])
-    assert claimer._claim(DB, 1)
+    assert claimer._claim(DB, {False: 1})
 
 
 def test_after_a_slow_look_what_becomes_due_does_not_wait_for_the_next(
@@ -265,17 +270,17 @@ def test_idle_means_that_everything_was_swept_since_something_was_last_found(
     claimer.frontier.learn([("a", 0), ("b", 0)])
     for reach in reaches.values():
         reach.at, reach.sweep_due, reach.swept = (DUE, 0), 99.0, 9.0
-    claimer._claim(DB, 5)
+    claimer._claim(DB, {False: 5})
     claimer._rest(DB, 0)
     assert [kind for kind, *_ in heard.posts] == ["claimed"], "swept before, and something came since"
     now[0] = 11.0
     reaches["a", 0].sweep_due = 0.0
-    claimer._claim(DB, 5)
+    claimer._claim(DB, {False: 5})
     claimer._rest(DB, 0)
     assert [kind for kind, *_ in heard.posts] == ["claimed"], "one of two is not enough"
     now[0] = 12.0
     reaches["b", 0].sweep_due = 0.0
-    claimer._claim(DB, 5)
+    claimer._claim(DB, {False: 5})
     claimer._rest(DB, 0)
     assert heard.posts[-1] == ("idle", 12.0)
 
@@ -300,12 +305,12 @@ def test_a_registration_right_after_one_that_was_heard_does_not_wait_for_the_pol
     claimer.frontier.learn([("a", 0)])
     claimer.hear(("a", 0))
     for _ in range(2):
-        claimer._claim(DB, 5)
+        claimer._claim(DB, {False: 5})
         now[0] += 0.001
     claimer._rest(DB, claimer.notified)
     assert slept == [pytest.approx(claiming.LOOK_AGAIN_SECONDS - 0.002)]
     assert claimer.frontier.reaches["a", 0].near_due < 0
-    claimer._claim(DB, 5)
+    claimer._claim(DB, {False: 5})
     claimer._rest(DB, claimer.notified)
     assert [kind for kind, *_ in heard.posts] == ["claimed", "idle"]
     assert slept[1:] == [5.0]
@@ -356,9 +361,150 @@ def test_whoever_hears_of_registrations_does_not_ask_in_vain(
     """A claim that came back short has seen everything; a deaf worker asks on while something comes in."""
     if hears:
         claimer.hears.set()
-    claimer.wanted = 9
+    claimer.wanted = {False: 9}
     taking(monkeypatch, lambda plan, limit: [claimed(number, queue="a") for number in range(found)])
-    assert claimer._claim(DB, 5) is again
+    assert claimer._claim(DB, {False: 5}) is again
+
+
+# Lines of two colours
+
+
+class Lines:
+    """A store of jobs of two colours; ``asked`` keeps the limits of each claim."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **ready: int) -> None:
+        self.ready = {False: ready.get("plain", 0), True: ready.get("on_loop", 0)}
+        self.asked: list[dict[bool, int]] = []
+        self.ids = itertools.count(1)
+        monkeypatch.setattr(store, "claim_lines", self.claim)
+
+    def claim(self, db: Any, lines: dict[bool, store.Line], names: Any, *, most: int | None, **_: Any) -> store.Claimed:
+        self.asked.append({is_async: line.limit for is_async, line in lines.items()})
+        jobs: list[ClaimedJob] = []
+        for is_async, line in lines.items():
+            count = min(self.ready[is_async], line.limit)
+            count = count if most is None else min(count, most - len(jobs))
+            self.ready[is_async] -= count
+            name = "on.loop" if is_async else "plain"
+            jobs += [claimed(next(self.ids), name=name, queue="a") for _ in range(count)]
+        return store.Claimed(jobs, DUE)
+
+
+@pytest.fixture
+def coloured(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> Claimer:
+    """A claimer whose code has an ``async def`` job."""
+    options = ClaimOptions(
+        UUID(int=1), lease_seconds=30, allowance_seconds=5, grace_seconds=30, poll_seconds=5.0, notify=True
+    )
+    claimer = Claimer(lambda: DB, heard, Frontier(frozenset("ab")), options, frozenset({"on.loop"}))
+    monkeypatch.setattr(store, "list_pairs", lambda db: [("a", 0), ("c", 0)])
+    monkeypatch.setattr(store, "next_due", lambda db, pairs: None)
+    claimer.hears.set()
+    return claimer
+
+
+def claim_as_wanted(claimer: Claimer) -> bool:
+    wanted, _ = claimer._until_wanted()
+    return claimer._claim(DB, wanted)
+
+
+def test_each_colour_is_asked_for_by_its_own_room(coloured: Claimer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B10: a loop that is full keeps nobody from threads, whatever stands in front."""
+    lines = Lines(monkeypatch, plain=3, on_loop=9)
+    coloured.request(2, 4)
+    assert claim_as_wanted(coloured), "it waits until there is room again"
+    coloured.request(2, 4)
+    assert coloured.wanted == {False: 0, True: 0}, "main speaks of room that jobs on their way to it take"
+    coloured.adopted([claimed(1), claimed(2), *(claimed(id, name="on.loop") for id in range(3, 7))])
+    coloured.request(2, 0)
+    claim_as_wanted(coloured)
+    assert lines.asked == [{False: 2, True: 4}, {False: 2}]
+    assert lines.ready == {False: 0, True: 5}
+    assert [set(frontier.reaches) for frontier in coloured.lines.values()] == [{("a", 0)}] * 2, "of queues it serves"
+
+
+def test_a_callback_takes_up_room_in_threads_whatever_its_job_is(coloured: Claimer) -> None:
+    coloured.adopted([claimed(1, name="on.loop", ending="abandoned"), claimed(2, name="on.loop"), claimed(3)])
+    assert coloured.unadopted == {False: -2, True: -1}
+
+
+def test_room_for_what_was_left_ends_the_rest_and_room_for_what_is_not_there_does_not(
+    coloured: Claimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads stand idle; each place on the loop that comes free is filled at once, and nobody asks in vain."""
+    Lines(monkeypatch, on_loop=9)
+    coloured.request(2, 4)
+    assert not claim_as_wanted(coloured), "for threads there is nothing"
+    assert not coloured._may_find()
+    coloured.adopted([claimed(id, name="on.loop") for id in range(4)])
+    coloured.request(2, 1)
+    assert coloured._may_find()
+    coloured.request(2, 0)
+    assert not coloured._may_find()
+
+
+def test_what_was_not_asked_about_may_be_there_as_soon_as_there_is_room(
+    coloured: Claimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes in meanwhile is heard of while nobody can take it."""
+    Lines(monkeypatch)
+    coloured.request(2, 4)
+    assert not claim_as_wanted(coloured)
+    coloured.request(0, 4)
+    assert not claim_as_wanted(coloured)
+    coloured.request(1, 4)
+    assert coloured._may_find()
+
+
+def test_idle_is_said_only_when_both_colours_were_looked_at(
+    coloured: Claimer, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coloured, "_sleep", lambda seconds, notified: False)
+    Lines(monkeypatch)
+    coloured.request(2, 0)
+    claim_as_wanted(coloured)
+    coloured._rest(DB, 0)
+    assert heard.posts == []
+    coloured.request(2, 4)
+    claim_as_wanted(coloured)
+    coloured._rest(DB, 0)
+    assert [kind for kind, *_ in heard.posts] == ["idle"]
+
+
+def test_no_more_are_claimed_of_both_colours_than_are_to_be_run(
+    coloured: Claimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = Lines(monkeypatch, plain=2, on_loop=9)
+    coloured.request(4, 4, most=3)
+    claim_as_wanted(coloured)
+    assert lines.ready == {False: 0, True: 8}
+    assert (coloured.most, coloured._has_room()) == (0, False)
+    coloured.request(4, 4, most=3)
+    assert not coloured._has_room(), "three are on their way to main"
+
+
+def test_the_row_that_makes_a_claim_of_two_lines_fail_is_looked_for_in_both(
+    coloured: Claimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[dict[bool, int]] = []
+
+    def claim_lines(db: Any, lines: dict[bool, store.Line], names: Any, **_: Any) -> store.Claimed:
+        tried.append({is_async: line.limit for is_async, line in lines.items()})
+        raise TOO_LARGE
+
+    monkeypatch.setattr(store, "claim_lines", claim_lines)
+    monkeypatch.setattr(store, "next_claimable", lambda db, plan, *, is_async, async_names: 8 if is_async else 7)
+    taking_one(monkeypatch, lambda job_id: refusing([], 1) if job_id == 8 else [claimed(job_id)])
+    parked: list[int] = []
+
+    def park(db: Any, job_id: int, *_: Any) -> list[int]:
+        parked.append(job_id)
+        return [job_id]
+
+    monkeypatch.setattr(store, "park_unclaimable", park)
+    coloured._claim(DB, {False: 1, True: 3})
+    assert tried == [{False: 1, True: 3}, {False: 1, True: 1}]
+    assert (parked, coloured.unadopted) == ([8], {False: 1, True: 0})
 
 
 # Claims whose answer was lost
@@ -570,10 +716,10 @@ def test_a_claim_that_only_we_cannot_read_is_given_back_before_fewer_are_claimed
         parked.append(list(ledger.jobs))
         return [job_id]
 
-    monkeypatch.setattr(store, "next_claimable", lambda db, plan: 7)
+    monkeypatch.setattr(store, "next_claimable", lambda db, plan, **_: 7)
     taking_one(monkeypatch, lambda job_id: take([], 1))
     monkeypatch.setattr(store, "park_unclaimable", park)
-    assert claimer._claim(DB, 4)
+    assert claimer._claim(DB, {False: 4})
     assert taken == [4, 2, 1, 1]
     assert parked == [[]], "all were free again when the one was parked"
     assert not claimer.busy

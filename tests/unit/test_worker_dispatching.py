@@ -1,4 +1,4 @@
-"""Who gets which job: the best first, to the emptiest first, nothing behind a long job, suspects alone."""
+"""Who gets which job: the best first, to the emptiest first, nothing behind a long job, suspects in groups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django_pgjobs import job as define
 from django_pgjobs.attempt import ON_ABANDON, Item
 from django_pgjobs.worker import channel
 from django_pgjobs.worker.children import PAYLOAD_BYTES, STARTING, Child
-from django_pgjobs.worker.dispatching import LOOK_PAST, START_WITHIN_SECONDS, Dispatcher
+from django_pgjobs.worker.dispatching import START_WITHIN_SECONDS, Dispatcher
 from django_pgjobs.worker.runs import ENDING, SENT, TAKING, WAITING, Run
 from tests.unit.worker_fakes import DUE, child_of, end_of, run_of
 
@@ -129,99 +129,174 @@ def test_an_executor_is_sent_no_more_payload_than_it_shall_hold_but_one_job_alwa
 
 
 def test_there_is_room_for_what_executors_take_less_what_waits() -> None:
+    """Each colour has its own: what waits for a loop takes no thread's place."""
     crew = [child_of(threads=2, async_slots=7), child_of(threads=3, async_slots=7), child_of(state=STARTING)]
     dispatcher = Dispatcher()
-    assert (dispatcher.room(crew, NOW), dispatcher.idle_places(crew)) == (5, 5)
+    assert (dispatcher.room(crew), dispatcher.idle_places(crew)) == ((5, 14), 5)
     dispatcher.add([plain(1), plain(2)], NOW)
-    assert (dispatcher.room(crew, NOW), dispatcher.idle_places(crew)) == (3, 3)
-    dispatcher.add([asynchronous(3)], NOW)  # from here on places on loops count
-    assert dispatcher.room(crew, NOW) == 3 + 13
+    assert (dispatcher.room(crew), dispatcher.idle_places(crew)) == ((3, 14), 3)
+    dispatcher.add([asynchronous(id) for id in range(3, 40)], NOW)
+    assert dispatcher.room(crew) == (3, 0)
 
 
-def test_jobs_of_one_colour_that_find_no_room_are_looked_past_but_never_is_the_whole_queue_drawn_in() -> None:
-    """Claims take jobs in their order: a job for an idle thread may stand behind many for a loop that is full."""
-    crew = [child_of(threads=2, async_slots=1)]
-    dispatcher = dispatcher_of(*(asynchronous(id) for id in range(1, 3)))
-    assert dispatcher.room(crew, NOW) == 2
-    dispatcher.add([asynchronous(id) for id in range(3, LOOK_PAST)], NOW)
-    assert dispatcher.room(crew, NOW) == 2
-    dispatcher.add([asynchronous(LOOK_PAST + id) for id in range(2)], NOW)
-    assert dispatcher.room(crew, NOW) == 0
+def dead(*ids: int) -> list[Run]:
+    """Runs that were running when their executor died."""
+    return [plain(id) for id in ids]
 
 
-def test_after_what_found_no_room_was_handed_back_nothing_is_looked_past_for_a_while() -> None:
-    """Another worker shall find it first; where nothing for an idle thread was found, the pauses double."""
-    crew = [child_of(threads=2, async_slots=1)]
-    dispatcher = dispatcher_of(*(asynchronous(id) for id in range(1, 4)))
-    for pause in (1.0, 2.0, 4.0, 8.0, 8.0):
-        dispatcher.handed_back(NOW)
-        assert dispatcher.room(crew, NOW + pause - 0.1) == 0
-        assert dispatcher.room(crew, NOW + pause) == 2
-    dispatcher.add([plain(9)], NOW)  # it stood behind them
-    dispatcher.handed_back(NOW)
-    assert dispatcher.room(crew, NOW + 1.0) == 1
+def ran(child: Child) -> None:
+    """What runs there ends, and leaves the executor whole."""
+    for number in list(child.runs):
+        child.remove(number)
 
 
-def test_suspects_run_alone_and_nothing_else_starts_meanwhile() -> None:
-    busy, empty, starting = child_of(), child_of(), child_of(state=STARTING)
-    busy.add(plain(90, number=90))
-    dispatcher = dispatcher_of(plain(3))
-    one, two = plain(1), plain(2)
-    dispatcher.suspect([one, two], NOW)
-    assert (dispatcher.room([busy, empty], NOW), len(dispatcher)) == (0, 3)
-    dispatcher.dispatch([starting, busy, empty], NOW)
-    assert (sent(busy), sent(empty), sent(starting)) == ([], [1], [])
-    assert (empty.exclusive, one.alone, two.state) == (True, True, WAITING)
-    empty.remove(one.run)
-    dispatcher.dispatch([busy, empty], NOW)
-    assert sent(empty) == [1, 2]
-    assert sent(busy) == [3]
-
-
-def test_a_suspect_whose_claim_may_be_lost_waits_too() -> None:
-    child, suspect = child_of(), plain(1)
+def test_suspects_run_in_halves_on_one_executor_while_the_others_go_on() -> None:
+    """B9: one bad job among many holds up neither those that ran beside it nor anybody else."""
+    bench, other = child_of(threads=4), child_of(threads=4)
     dispatcher = Dispatcher()
-    dispatcher.suspect([suspect], NOW)
-    suspect.fresh_until = NOW - 1
+    dispatcher.halve(dead(1, 2, 3, 4, 5), NOW, after="pgjobs 1")
+    dispatcher.backends_ended("pgjobs 1")
+    dispatcher.add([plain(id) for id in range(10, 14)], NOW)
+    dispatcher.dispatch([bench, other], NOW)
+    assert (sent(bench), sent(other)) == ([1, 2, 3], [10, 11, 12, 13])
+    assert (bench.exclusive, dispatcher.room([bench, other])) == (True, (0, 3)), "nobody else beside them"
+    dispatcher.dispatch([bench, other], NOW)
+    ran(bench)
+    dispatcher.add([plain(20)], NOW)
+    dispatcher.dispatch([bench, other], NOW)
+    assert (sent(bench), sent(other)) == ([1, 2, 3, 4, 5], [10, 11, 12, 13])
+    ran(bench)
+    dispatcher.dispatch([bench, other], NOW)
+    assert sent(bench) == [1, 2, 3, 4, 5, 20]
+
+
+@pytest.mark.parametrize("guilty", [1, 23, 24, 46])
+def test_the_guilty_one_of_forty_six_is_alone_after_six_deaths_at_most(guilty: int) -> None:
+    """B9: and nobody has started oftener than that."""
+    dispatcher = Dispatcher()
+    starts: dict[int, int] = dict.fromkeys(range(1, 47), 1)
+    runs, deaths = [asynchronous(id) for id in starts], 1
+    for run in runs:
+        run.is_async = True
+    dispatcher.halve(runs, NOW, after="")
+    while dispatcher.groups:
+        bench = child_of(async_slots=50)
+        dispatcher.dispatch([bench], NOW)
+        group = list(bench.runs.values())
+        for run in group:
+            starts[run.job.id] += 1
+        ran(bench)
+        if guilty in [run.job.id for run in group]:
+            deaths += 1
+            if len(group) > 1:
+                dispatcher.halve(group, NOW, after="")
+    assert deaths <= 7
+    assert max(starts.values()) <= 7
+    assert min(starts.values()) == 2
+
+
+def test_a_group_that_comes_back_unstarted_stays_together_and_runs_after_those_that_wait() -> None:
+    dispatcher = Dispatcher()
+    dispatcher.halve(dead(1, 2), NOW, after="")
+    dispatcher.suspect(dead(3, 4), NOW)
+    dispatcher.suspect([], NOW)
+    assert [[run.job.id for run in group] for group in dispatcher.groups] == [[1], [2], [3, 4]]
+    dispatcher.halve(dead(5, 6, 7), NOW, after="")
+    assert [run.job.id for run in dispatcher.suspects] == [5, 6, 7, 1, 2, 3, 4]
+    assert len(dispatcher) == 7
+
+
+def test_the_bench_is_who_is_empty_else_who_comes_else_who_is_nearly_empty() -> None:
+    """Work goes on elsewhere: nobody with work to do is kept from more where another comes anyhow."""
+    busy, busier, starting = child_of(), child_of(), child_of(state=STARTING)
+    busy.add(plain(90, number=90))
+    busier.add(plain(91, number=91), plain(92, number=92))
+    dispatcher = Dispatcher()
+    dispatcher.suspect(dead(1), NOW)
+    dispatcher.dispatch([busier, busy, starting], NOW)
+    assert dispatcher.room([busier, busy, starting]) == (1, 6), "they go on"
+    dispatcher.dispatch([busier, busy], NOW)
+    assert (sent(busy), dispatcher.room([busier, busy])) == ([], (0, 3)), "it becomes empty"
+    busy.remove(90)
+    dispatcher.dispatch([busy, starting], NOW)
+    assert (sent(busy), dispatcher.room([busy, starting])) == ([], (2, 3)), "the last one that others can go on in"
+    dispatcher.dispatch([busier, busy], NOW)
+    assert (sent(busy), sent(busier), busy.exclusive, busy.reserved) == ([1], [], True, True)
+    ran(busy)
+    dispatcher.dispatch([busier, busy], NOW)
+    assert dispatcher.room([busier, busy]) == (2, 6)
+
+
+def test_with_one_executor_nothing_else_runs_while_there_are_suspects() -> None:
+    child = child_of(threads=2)
+    dispatcher = dispatcher_of(plain(9))
+    dispatcher.halve(dead(1, 2), NOW, after="")
+    for expected in ([1], [1, 2], [1, 2, 9]):
+        dispatcher.dispatch([child], NOW)
+        assert sent(child) == expected
+        ran(child)
+
+
+def test_no_more_suspects_are_sent_at_once_than_there_are_places() -> None:
+    """What waited in its buffer would start when another had ended, and be no neighbour of it."""
+    child = child_of(threads=2, async_slots=1)
+    runs = [*dead(1, 2, 3), asynchronous(4), asynchronous(5)]
+    for run in runs[3:]:
+        run.is_async = True
+    dispatcher = Dispatcher()
+    dispatcher.suspect(runs, NOW)
+    dispatcher.dispatch([child], NOW)
+    assert sent(child) == [1, 2, 4]
+    ran(child)
+    dispatcher.dispatch([child], NOW)
+    assert sent(child)[3:] == [3, 5]
+
+
+def test_suspects_wait_while_the_claim_of_one_may_be_lost() -> None:
+    child, (one, two) = child_of(), dead(1, 2)
+    dispatcher = Dispatcher()
+    dispatcher.suspect([one, two], NOW)
+    one.fresh_until = NOW - 1
     dispatcher.dispatch([child], NOW)
     assert sent(child) == []
 
 
 def test_a_suspect_waits_until_nothing_of_its_dead_executor_is_left_on_the_server() -> None:
     """Protocol trap 7: a statement of the dead process might commit beside the new run."""
-    child, other = child_of(), child_of()
-    dispatcher = dispatcher_of(plain(3))
-    dispatcher.suspect([plain(1)], NOW, after="pgjobs 1")
-    dispatcher.suspect([plain(2)], NOW, after="pgjobs 2")
-    dispatcher.dispatch([child, other], NOW)
-    dispatcher.backends_ended("pgjobs 2")
-    dispatcher.dispatch([child, other], NOW)
-    assert (sent(child), sent(other)) == ([2], [])
+    child = child_of()
+    dispatcher = Dispatcher()
+    dispatcher.halve(dead(1), NOW, after="pgjobs 1")
+    dispatcher.halve(dead(2), NOW, after="pgjobs 2")
+    dispatcher.dispatch([child], NOW)
+    assert sent(child) == []
     dispatcher.backends_ended("pgjobs 1")
-    dispatcher.dispatch([child, other], NOW)
-    assert (sent(child), sent(other)) == ([2], [1])
-    assert dispatcher.room([child, other], NOW) == 0  # both are theirs alone
+    dispatcher.dispatch([child], NOW)
+    assert sent(child) == [1]
+    dispatcher.backends_ended("pgjobs 2")
+    ran(child)
+    dispatcher.dispatch([child], NOW)
+    assert sent(child) == [1, 2]
 
 
-def test_it_is_said_when_suspects_hold_everything_up_and_when_it_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_it_is_said_when_there_are_suspects_and_when_none_is_left(caplog: pytest.LogCaptureFixture) -> None:
     child = child_of()
     dispatcher = Dispatcher()
     with caplog.at_level(logging.INFO):
-        dispatcher.suspect([plain(1), plain(2)], NOW)
-        dispatcher.suspect([plain(4)], NOW + 1)
+        dispatcher.halve(dead(1, 2), NOW, after="")
+        dispatcher.suspect(dead(4), NOW + 1)
         for number in (1, 2, 3):
             dispatcher.dispatch([child], NOW + number)
-            assert dispatcher.room([child_of()], NOW) == (0 if number < 3 else 2)
-            child.remove(number)
+            ran(child)
         dispatcher.dispatch([child], NOW + 4)
-        dispatcher.suspect([plain(5)], NOW + 9)
+        dispatcher.suspect(dead(5), NOW + 9)
         dispatcher.withdraw(lambda run: True)
         dispatcher.dispatch([child], NOW + 10)
+    first = "suspects run again in groups, on one executor, until one has done it alone jobs="
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("WARNING", "nothing else starts until suspects have an executor each alone jobs=2"),
-        ("INFO", "other jobs start again suspects=3 seconds=3.0"),
-        ("WARNING", "nothing else starts until suspects have an executor each alone jobs=1"),
-        ("INFO", "other jobs start again suspects=1 seconds=1.0"),
+        ("WARNING", f"{first}2"),
+        ("INFO", "no suspects are left starts=3 seconds=4.0"),
+        ("WARNING", f"{first}1"),
+        ("INFO", "no suspects are left starts=1 seconds=1.0"),
     ]
 
 

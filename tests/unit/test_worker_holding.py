@@ -86,13 +86,20 @@ def test_of_jobs_that_died_in_company_only_those_run_again_that_shall(holding: H
 
 
 def test_a_suspect_that_comes_back_unstarted_is_still_a_suspect(holding: Holding, acker: Acker) -> None:
-    """Else it would run in company after all, and take the next ones along."""
-    holding.settle(Death(-9, {}, suspects=[run_of(1), run_of(2)]))
-    [first, _] = list(holding.dispatcher.suspects)
-    holding.dispatcher.suspects.remove(first)
-    holding.settle(Death(-9, {}, unstarted=[first]))
-    assert first in holding.dispatcher.suspects
-    assert not holding.dispatcher.waiting[False]
+    """Else it would run in company after all, and take the next ones along. Those sent together stay together."""
+    holding.settle(Death(-9, {}, suspects=[run_of(1), run_of(2), run_of(3), run_of(4)]))
+    first, second = holding.dispatcher.groups
+    holding.dispatcher.groups.remove(first)
+    holding.settle(Death(-9, {}, unstarted=[*first, run_of(5)]))
+    assert holding.dispatcher.groups == [second, first]
+    assert [run.job.id for run in holding.dispatcher.waiting[False]] == [5]
+    child = child_of()
+    holding.dispatcher.groups.remove(second)
+    for number, run in enumerate(second, 1):
+        run.run = number
+        child.add(run)
+    holding.back(child, [1, 2, 3])
+    assert holding.dispatcher.groups == [first, second]
 
 
 def test_a_worker_that_drains_hands_back_those_that_died_in_company(holding: Holding, acker: Acker) -> None:
@@ -227,7 +234,7 @@ def test_suspects_that_wait_are_put_aside_and_others_start_again(holding: Holdin
     paused(holding)
     assert ends(acker) == BACK[:1]
     holding.dispatcher.dispatch([], 1.0)
-    assert holding.dispatcher.paused_at is None
+    assert holding.dispatcher.suspected_at is None
 
 
 def test_after_the_pause_everything_starts_as_before(holding: Holding, acker: Acker) -> None:
