@@ -9,6 +9,11 @@ come back from suspend believing that a lease is still good. It is the same in s
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
+
+EARLIEST = datetime(1, 1, 3, tzinfo=UTC)
+LATEST = datetime(9999, 12, 29, tzinfo=UTC)
+"""What Python can show in every time zone. PostgreSQL knows 300,000 years, BC and infinity; see ``store.instants``."""
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 

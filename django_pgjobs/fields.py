@@ -1,4 +1,4 @@
-"""Two model fields that Django does not have.
+"""Three model fields that Django does not have.
 
 ``StateField`` lets ``filter(state=…)`` use the indexes. The generated column itself is in no index, and must
 not be: the claim changes it, and one index that holds it would turn every claim into a non-HOT update. So its
@@ -6,25 +6,34 @@ not be: the claim changes it, and one index that holds it would turn every claim
 
 ``BigIntArrayField`` is a ``bigint[]`` without ``django.contrib.postgres``, which Django 6.1 would demand in
 every project's ``INSTALLED_APPS`` for its ArrayField.
+
+``InstantField`` can be read whatever SQL has written into it. To migrations it is a ``DateTimeField``: only what a
+query selects differs.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models.lookups import Exact, In
 
+from django_pgjobs.clock import EARLIEST, LATEST
 from django_pgjobs.states import Hold, JobState, Outcome
 
 if TYPE_CHECKING:
     ListField = models.Field[list[int], list[int]]
     TextField = models.CharField[str, str]
+    TimeField = models.DateTimeField[datetime | str, datetime]
 else:
     ListField = models.Field
     TextField = models.CharField
+    TimeField = models.DateTimeField
 
 
 class BigIntArrayField(ListField):
@@ -33,6 +42,54 @@ class BigIntArrayField(ListField):
     def db_type(self, connection: Any) -> str:
         """Return the column's type."""
         return "bigint[]"
+
+    def to_python(self, value: Any) -> Any:
+        """Return the list; a fixture has it as JSON text. Raises ``ValidationError``."""
+        try:
+            found = json.loads(value) if isinstance(value, str) else value
+            return None if found is None else [int(number) for number in found]
+        except (TypeError, ValueError):
+            raise ValidationError(f"{value!r} is no list of integers.", code="invalid") from None
+
+    def value_to_string(self, obj: models.Model) -> str:
+        """Return the JSON text that a fixture has."""
+        return json.dumps(self.value_from_object(obj))
+
+
+class _InstantField(TimeField):
+    """An instant; one that Python has no ``datetime`` for is read as ``clock.EARLIEST`` or ``clock.LATEST``."""
+
+    def deconstruct(self) -> Any:
+        """Return what migrations write down: a ``DateTimeField``."""
+        name, _, args, kwargs = super().deconstruct()
+        return name, "django.db.models.DateTimeField", args, kwargs
+
+    def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
+        """Select it within bounds if the query was told to; conditions, orders and indexes have the column itself."""
+        if not getattr(compiler.query, WITHIN_BOUNDS, False):
+            return sql, params
+        least, most = (f"'{bound.isoformat()}'::timestamptz" for bound in (EARLIEST, LATEST))
+        # Not LEAST and GREATEST, to which a null is no value at all.
+        bounded = f"CASE WHEN {sql} < {least} THEN {least} WHEN {sql} > {most} THEN {most} ELSE {sql} END"
+        return bounded, (*params, *params, *params)
+
+
+WITHIN_BOUNDS = "pgjobs_within_bounds"
+"""The attribute of a query that says so. Not always: ``values("run_at").order_by("run_at")`` would lose its index."""
+
+
+def within_bounds(query: Any) -> Any:
+    """Return the query, with those that it combines, told to select instants within bounds."""
+    found = query.chain()
+    setattr(found, WITHIN_BOUNDS, True)
+    found.combined_queries = tuple(map(within_bounds, found.combined_queries))
+    return found
+
+
+if TYPE_CHECKING:
+    InstantField = models.DateTimeField  # so that null=True means what it means there
+else:
+    InstantField = _InstantField
 
 
 class StateField(TextField):

@@ -18,7 +18,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.cronsteering import CronEntryQuerySet, SteerableCron
-from django_pgjobs.fields import BigIntArrayField, StateField
+from django_pgjobs.fields import BigIntArrayField, InstantField, StateField
 from django_pgjobs.indexes import GistIndex
 from django_pgjobs.liveness import HeartbeatQuerySet
 from django_pgjobs.querysets import JobQuerySet, Steerable
@@ -53,14 +53,14 @@ class Job(Steerable, PostgresModel):
         ABANDONED = JobState.ABANDONED, _("abandoned")
 
     id = models.BigAutoField(primary_key=True)
-    run_at = models.DateTimeField(_("run at"), db_default=Now(), help_text=_("Earliest instant it may be claimed."))
-    created_at = models.DateTimeField(_("registered at"), db_default=Now())
-    claimed_at = models.DateTimeField(_("claimed at"), null=True)
-    deadline_at = models.DateTimeField(_("deadline"), null=True, help_text=_("Backstop: when others may take it."))
-    finished_at = models.DateTimeField(_("finished at"), null=True)
-    ready_at = models.DateTimeField(_("ready again at"), null=True)
-    cancel_requested_at = models.DateTimeField(_("cancel requested at"), null=True)
-    release_requested_at = models.DateTimeField(_("release requested at"), null=True)
+    run_at = InstantField(_("run at"), db_default=Now(), help_text=_("Earliest instant it may be claimed."))
+    created_at = InstantField(_("registered at"), db_default=Now())
+    claimed_at = InstantField(_("claimed at"), null=True)
+    deadline_at = InstantField(_("deadline"), null=True, help_text=_("Backstop: when others may take it."))
+    finished_at = InstantField(_("finished at"), null=True)
+    ready_at = InstantField(_("ready again at"), null=True)
+    cancel_requested_at = InstantField(_("cancel requested at"), null=True)
+    release_requested_at = InstantField(_("release requested at"), null=True)
     claim_id = models.UUIDField(_("claim"), null=True)
     worker = models.UUIDField(_("worker"), null=True)
     timeout_seconds = models.FloatField(_("timeout in seconds"), null=True)
@@ -92,7 +92,7 @@ class Job(Steerable, PostgresModel):
     idempotency_key = models.TextField(_("idempotency key"), null=True)
     limit_key = models.TextField(_("key of its limits"), null=True)
     cron_entry = models.TextField(_("cron entry"), null=True)
-    fire_at = models.DateTimeField(_("fire of the cron entry"), null=True)
+    fire_at = InstantField(_("fire of the cron entry"), null=True)
     # Frozen: Django refuses to alter it and a change rewrites the table. New states are data in ``hold``.
     state = models.GeneratedField(
         expression=Coalesce(
@@ -169,6 +169,13 @@ class Job(Steerable, PostgresModel):
         raise TypeError(
             "A job is not saved: register it by its definition's register(), and change it by cancel(), retry(), "
             "abandon(), release() or reschedule()."
+        )
+
+    def refresh_from_db(self, using: str | None = None, fields: Any = None, from_queryset: Any = None) -> None:
+        """Read it anew, as Django's."""
+        own = JobQuerySet(type(self), using=using, hints={"instance": self})
+        super().refresh_from_db(
+            using=using, fields=fields, from_queryset=own if from_queryset is None else from_queryset
         )
 
     @property

@@ -7,35 +7,33 @@ job it is about, and where. Every duration is seconds or ``timedelta`` outside a
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
-
-from django.conf import settings
-from django.utils import timezone
 
 from django_pgjobs import keys
 from django_pgjobs.backoff import Backoff
-from django_pgjobs.conf import QUEUE_NAME, Conf
+from django_pgjobs.conf import Conf
 from django_pgjobs.keys import ConflictOption, Key, OnConflict, Scope, ScopeOption, Window
 from django_pgjobs.limits import JobLimits, Limit, read_job_limits
 from django_pgjobs.refusals import InvalidOption as InvalidOption
 from django_pgjobs.states import KeyScope
+from django_pgjobs.values import PRIORITIES, Duration, check_int, check_run_at, check_start
+from django_pgjobs.values import check_allowed_queue as check_allowed_queue
+from django_pgjobs.values import check_queue as check_queue
+from django_pgjobs.values import did_you_mean as did_you_mean
+from django_pgjobs.values import seconds as seconds
 
 if TYPE_CHECKING:
     from django_pgjobs.cronentries import Cron
 
 NAME_LIMIT = 200
-PRIORITIES = range(-100, 101)
 LEAST_TIMEOUT_SECONDS = 0.001
 
 BYPASSED = "what bypasses the queue runs at once, once, and is not stored"
 UNCOUNTED = "what bypasses the queue is not stored, so no limit counts it"
 
-Duration = float | timedelta
 RetryRule = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 BackoffRule = Backoff | Callable[[BaseException, int], Duration | None]
 
@@ -79,11 +77,6 @@ class RegisterOptions(TypedDict, total=False):
     bypass: bool
 
 
-def wall_clock() -> datetime:
-    """Return what this machine's clock says, in UTC."""
-    return datetime.now(UTC)
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Everything about a registration that is not the arguments; checked against settings ``conf``."""
@@ -121,7 +114,7 @@ class Plan:
             )
         if isinstance(self.key, str):
             keys.check_pattern(self.key, self.conf.key_pattern)
-        self._check_start()
+        check_start(self.run_at, self.delay, self.conf)
         if self.bypass:
             self._check_bypass()
         return self
@@ -146,23 +139,6 @@ class Plan:
             where = f"queue {self.queue!r} is limited by PGJOBS['QUEUE_LIMITS']"
             raise InvalidOption(f"{where}, and limits and bypass exclude each other: {UNCOUNTED}")
 
-    def _check_start(self) -> None:
-        if self.run_at is not None and self.delay is not None:
-            raise InvalidOption("give run_at or delay, not both")
-        ceiling = timedelta(days=self.conf.run_at_ceiling_days)
-        if self.run_at is not None:
-            # The one look at this machine's clock: it bounds nonsense, the database's decides when the job runs.
-            self._check_ahead(self.run_at, self.run_at - wall_clock(), ceiling)
-        if self.delay is not None and self.delay > ceiling.total_seconds():
-            raise InvalidOption(f"delay must be at most {ceiling.days} days, not {self.delay:g} seconds")
-
-    def _check_ahead(self, run_at: datetime, ahead: timedelta, ceiling: timedelta) -> None:
-        if ahead > ceiling:
-            raise InvalidOption(f"run_at must be at most {ceiling.days} days ahead, not {run_at}")
-        past = self.conf.past_run_at_seconds
-        if past is not None and -ahead.total_seconds() > past:
-            raise InvalidOption(f"run_at must be at most {past:g} seconds ago, not {run_at}")
-
     def changed(self, given: Mapping[str, Any]) -> Plan:
         """Return the plan with what ``.using`` was given, checked. Raises ``InvalidOption``."""
         return replace(self, **given).check() if given else self
@@ -175,38 +151,11 @@ def check_known(given: Iterable[str], known: Collection[str]) -> None:
             raise InvalidOption(f"unknown option {option!r}{did_you_mean(option, known)}")
 
 
-def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """Return `` (did you mean 'x'?)`` for the closest of ``words``, or nothing."""
-    close = get_close_matches(word, list(words), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
-
-
-def check_int(option: str, value: object, allowed: range) -> int:
-    """Return ``value`` if it is an int (no bool) within ``allowed``."""
-    if not isinstance(value, int) or isinstance(value, bool) or value not in allowed:
-        raise InvalidOption(f"{option} must be an integer from {allowed[0]} to {allowed[-1]}, not {value!r}")
-    return int(value)
-
-
 def check_attempts(value: object) -> int:
     """Return ``value`` if it is an int ≥ 1; the ceiling is a setting, checked with the plan."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InvalidOption(f"max_attempts must be an integer ≥ 1, not {value!r}")
     return int(value)
-
-
-def seconds(option: str, value: object) -> float:
-    """Return a duration, seconds or ``timedelta``, as finite float seconds ≥ 0."""
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise InvalidOption(f"{option} must be seconds or a timedelta, not {value!r}")
-    if not 0 <= value < math.inf:
-        raise InvalidOption(f"{option} must be a finite number of seconds ≥ 0, not {value!r}")
-    try:
-        return float(value)
-    except OverflowError:
-        raise InvalidOption(f"{option} is too large") from None
 
 
 def check_timeout(value: object) -> float | None:
@@ -217,32 +166,6 @@ def check_timeout(value: object) -> float | None:
     if timeout < LEAST_TIMEOUT_SECONDS:
         raise InvalidOption(f"timeout must be at least {LEAST_TIMEOUT_SECONDS:g} seconds, or None for unlimited")
     return timeout
-
-
-def check_queue(value: object) -> str:
-    """Return the queue's name; members of text enumerations count as their value."""
-    if not isinstance(value, str) or not QUEUE_NAME.fullmatch(str.__str__(value)):
-        raise InvalidOption(f"queue must be 1 to 100 of the characters A-Z a-z 0-9 _ . : -, not {value!r}")
-    return str.__str__(value)
-
-
-def check_allowed_queue(queue: str, allowed: tuple[str, ...] | None) -> None:
-    """Refuse a queue that ``PGJOBS["QUEUES"]`` does not list."""
-    if allowed is not None and queue not in allowed:
-        raise InvalidOption(f"queue {queue!r} is not in PGJOBS['QUEUES']{did_you_mean(queue, allowed)}")
-
-
-def check_run_at(value: object) -> datetime:
-    """Return the instant in UTC; a naive one is the project's local time, and only where ``USE_TZ`` is off."""
-    if not isinstance(value, datetime):
-        raise InvalidOption(f"run_at must be a datetime, not {value!r}")
-    if settings.USE_TZ and timezone.is_naive(value):
-        raise InvalidOption(f"run_at must be an aware datetime, as USE_TZ is on; {value!r} has no time zone")
-    # In its own zone the second pass of a repeated hour equals the first, and becomes it when nothing is added.
-    try:
-        return (value if timezone.is_aware(value) else timezone.make_aware(value)).astimezone(UTC)
-    except OverflowError:
-        raise InvalidOption(f"run_at must be in the years 1 to 9999 of UTC, not {value!r}") from None
 
 
 def check_flag(option: str, value: object) -> bool:

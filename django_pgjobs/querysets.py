@@ -7,15 +7,16 @@ slip of the keyboard.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from asgiref.sync import sync_to_async
-from django.db import models, router
+from django.db import DataError, models, router
 
 from django_pgjobs import blocking, steering, waiting, why
 from django_pgjobs.blocking import Blocker
+from django_pgjobs.fields import within_bounds
 from django_pgjobs.steering import Steered
 from django_pgjobs.why import Reason
 
@@ -47,22 +48,22 @@ class JobQuerySet(models.QuerySet["Job"]):
         stronger. ``by``: a user or text. A job with ``on_cancel`` ends after that callback. Waits for row locks up to
         5 s. May be repeated.
         """
-        return steering.cancel(self.model, self._alias(), self._ids(), mode=mode, by=by, reason=reason)
+        return steering.cancel(self, self._alias(), mode=mode, by=by, reason=reason)
 
     @_alters_queryset
     def abandon(self, *, by: object = None, reason: str = "") -> Steered:
         """Give these jobs up; their ``on_abandon`` runs. Running jobs are skipped: cancel them. May be repeated."""
-        return steering.abandon(self.model, self._alias(), self._ids(), by=by, reason=reason)
+        return steering.abandon(self, self._alias(), by=by, reason=reason)
 
     @_alters_queryset
     def retry(self, *, by: object = None, reason: str = "") -> Steered:
         """Make abandoned, cancelled and parked jobs ready, with as many more attempts as their definition gives."""
-        return steering.retry(self.model, self._alias(), self._ids(), by=by, reason=reason)
+        return steering.retry(self, self._alias(), by=by, reason=reason)
 
     @_alters_queryset
     def release(self, *, by: object = None, reason: str = "") -> Steered:
         """Ask the workers of these running jobs to give them back, uncharged."""
-        return steering.release(self.model, self._alias(), self._ids(), by=by, reason=reason)
+        return steering.release(self, self._alias(), by=by, reason=reason)
 
     @_alters_queryset
     def reschedule(
@@ -76,9 +77,9 @@ class JobQuerySet(models.QuerySet["Job"]):
         reason: str = "",
     ) -> Steered:
         """Move unclaimed jobs to another instant (``delay`` in seconds, database clock), queue or priority."""
-        using, ids = self._alias(), self._ids()
+        using = self._alias()
         return steering.reschedule(
-            self.model, using, ids, run_at=run_at, delay=delay, queue=queue, priority=priority, by=by, reason=reason
+            self, using, run_at=run_at, delay=delay, queue=queue, priority=priority, by=by, reason=reason
         )
 
     @_alters_queryset
@@ -106,13 +107,42 @@ class JobQuerySet(models.QuerySet["Job"]):
         """Reschedule, from asynchronous code; arguments as ``reschedule``."""
         return await sync_to_async(self.reschedule)(**to)
 
+    def iterator(self, chunk_size: int | None = None) -> Iterator[Job]:
+        """Iterate without keeping the jobs; as Django's."""
+        return super(JobQuerySet, self._within_bounds()).iterator(chunk_size)
+
+    def aiterator(self, chunk_size: int = 2000) -> AsyncIterator[Job]:
+        """Iterate without keeping the jobs, from asynchronous code; as Django's."""
+        return super(JobQuerySet, self._within_bounds()).aiterator(chunk_size)
+
+    def aggregate(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Aggregate, as Django's."""
+        return super(JobQuerySet, self._within_bounds()).aggregate(*args, **kwargs)
+
+    def _fetch_all(self) -> None:
+        fetch: Callable[[], None] = super()._fetch_all
+        try:
+            fetch()
+        except DataError as error:
+            if getattr(error.__cause__, "sqlstate", None) is not None:
+                raise
+            # Not the server's word: an instant that SQL has written and Python cannot read. See ``InstantField``.
+            self._be_within_bounds()
+            fetch()
+
+    def _within_bounds(self) -> Self:
+        found = self.all()
+        found._be_within_bounds()
+        return found
+
+    def _be_within_bounds(self) -> None:
+        rows = self._iterable_class
+        self.query = within_bounds(self.query)  # which forgets what values_list() has said of the rows
+        self._iterable_class = rows
+
     def _alias(self) -> str:
         own: Any = self
         return str(own._db or router.db_for_write(self.model, **own._hints))
-
-    def _ids(self) -> list[int]:
-        with steering.at_read_committed(self._alias()):
-            return sorted(self.using(self._alias()).values_list("pk", flat=True))
 
 
 class Steerable(models.Model):

@@ -174,12 +174,12 @@ class Queue:
 
     def _pages(self) -> Iterator[ListedJob]:
         db = store.on(self.database)
-        after: tuple[datetime | str, int] = store.BEFORE_ALL
-        while page := store.list_queue(db, self.name, after=after, limit=PAGE):
+        after = store.BEFORE_ALL
+        while True:
+            page, after = store.list_queue(db, self.name, after=after, limit=PAGE)
             yield from page
             if len(page) < PAGE:
                 return
-            after = page[-1].run_at, page[-1].id
 
 
 _GONE = {JobState.SUCCEEDED, JobState.CANCELLED, JobState.ABANDONED, "unknown"}

@@ -3,32 +3,33 @@
 An operator waits for row locks, up to ``LOCK_SECONDS``; a job that stays locked is reported as *busy*. A job that
 a worker has claimed is never overwritten: it gets a request, and its worker acts on it under the fence. So each
 of these may be repeated, and may race with claim, end and rescue. The ORM picks and locks the rows here, since
-this path is not hot; ``store`` writes them.
+this path is not hot; ``store`` writes them. Between picking and locking a job may change: what was asked for, and
+what may be done to it, is compared again under the lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.conf import settings
 from django.db import OperationalError, models, router, transaction
-from django.utils import timezone
+from django.db.models import Q
 
-from django_pgjobs import store, waking
-from django_pgjobs.conf import QUEUE_NAME, get_conf
+from django_pgjobs import store, values, waking
+from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.refusals import InvalidOption
 from django_pgjobs.registry import registry
-from django_pgjobs.states import CancelMode
+from django_pgjobs.states import CancelMode, Hold, Outcome
 from django_pgjobs.takenkeys import LOCK_NOT_AVAILABLE, KeyedWrite
-from django_pgjobs.trail import Trail
+from django_pgjobs.trail import Trail, storable
 
 if TYPE_CHECKING:
-    from django_pgjobs.models import Job
+    from django_pgjobs.querysets import JobQuerySet
 
 log = safe_logger("django_pgjobs")
 
@@ -50,40 +51,66 @@ class Steered:
         return Steered(self.changed + other.changed, skipped)
 
 
+class Target(NamedTuple):
+    """Where ``reschedule`` moves jobs; None leaves it as it is. ``delay`` in seconds."""
+
+    run_at: datetime | None = None
+    delay: float | None = None
+    queue: str | None = None
+    priority: int | None = None
+
+    def words(self) -> str:
+        """Say where to."""
+        said = [f"run_at={self.run_at.isoformat()}"] if self.run_at is not None else []
+        said += [f"delay={self.delay:g}"] if self.delay is not None else []
+        said += [f"queue={self.queue}"] if self.queue is not None else []
+        return " ".join([*said, f"priority={self.priority}"] if self.priority is not None else said)
+
+
+UNFINISHED = Q(finished_at=None)
+UNCLAIMED = UNFINISHED & Q(claim_id=None)
+CLAIMED = UNFINISHED & Q(claim_id__isnull=False)
+RETRIABLE = Q(outcome__in=[Outcome.ABANDONED, Outcome.CANCELLED]) | Q(hold=Hold.PARKED)
+"""What an action may be done to, as far as a row's own columns say it: PostgreSQL compares these again once it has
+waited for a lock, and no other row is locked."""
+
+CHANGED = "changed"
+"""Why a job was skipped that was no longer what had been asked for when its row was locked."""
+
 Write = Callable[[store.Database, Sequence[int]], list[int]]
 
 
-def cancel(jobs: type[Job], using: str, ids: Iterable[int], *, mode: str, by: object, reason: str) -> Steered:
+def cancel(jobs: JobQuerySet, using: str, *, mode: str, by: object, reason: str) -> Steered:
     """Cancel: see ``JobQuerySet.cancel``."""
     if mode not in list(CancelMode):
         raise ValueError(f"cancel(mode=…) takes {', '.join(repr(str(m)) for m in CancelMode)}, not {mode!r}")
-    callbacks = _names_with("on_cancel_func")
+    callbacks, author, words = _names_with("on_cancel_func"), storable(who(by)), storable(reason)
 
     def write(db: store.Database, held: Sequence[int]) -> list[int]:
-        changed = store.cancel_jobs(db, held, mode=mode, by=who(by), reason=reason, with_callback=callbacks)
+        changed = store.cancel_jobs(db, held, mode=mode, by=author, reason=words, with_callback=callbacks)
         waking.tell(using, changed.notices)
         return changed.ids
 
     trail = Trail("cancel", who(by), reason, mode=mode)
-    return _told(trail, _steer(jobs, using, ids, write, trail))
+    return _told(trail, _steer(jobs, using, UNFINISHED, write, trail))
 
 
-def abandon(jobs: type[Job], using: str, ids: Iterable[int], *, by: object, reason: str) -> Steered:
+def abandon(jobs: JobQuerySet, using: str, *, by: object, reason: str) -> Steered:
     """Abandon: see ``JobQuerySet.abandon``."""
     callbacks = _names_with("on_abandon_func")
-    text = f"Abandoned by {who(by)}" if by else "Abandoned by an operator"
+    text = storable(f"Abandoned by {who(by)}" if by else "Abandoned by an operator")
+    text = f"{text}: {storable(reason)}" if reason else text
 
     def write(db: store.Database, held: Sequence[int]) -> list[int]:
-        words = f"{text}: {reason}" if reason else text
-        changed = store.abandon_jobs(db, held, reason=words, with_callback=callbacks)
+        changed = store.abandon_jobs(db, held, reason=text, with_callback=callbacks)
         waking.tell(using, changed.notices)
         return changed.ids
 
     trail = Trail("abandon", who(by), reason)
-    return _told(trail, _steer(jobs, using, ids, write, trail))
+    return _told(trail, _steer(jobs, using, UNCLAIMED, write, trail))
 
 
-def retry(jobs: type[Job], using: str, ids: Iterable[int], *, by: object, reason: str) -> Steered:
+def retry(jobs: JobQuerySet, using: str, *, by: object, reason: str) -> Steered:
     """Retry: see ``JobQuerySet.retry``."""
     attempts = {name: registry.get(name).max_attempts for name in registry.names()}
 
@@ -91,19 +118,18 @@ def retry(jobs: type[Job], using: str, ids: Iterable[int], *, by: object, reason
         return store.retry_jobs(db, held, attempts=attempts, default_attempts=get_conf().default_max_attempts)
 
     trail = Trail("retry", who(by), reason)
-    return _told(trail, _steer(jobs, using, ids, KeyedWrite(using, write), trail))
+    return _told(trail, _steer(jobs, using, RETRIABLE, KeyedWrite(using, write), trail))
 
 
-def release(jobs: type[Job], using: str, ids: Iterable[int], *, by: object, reason: str) -> Steered:
+def release(jobs: JobQuerySet, using: str, *, by: object, reason: str) -> Steered:
     """Release: see ``JobQuerySet.release``."""
     trail = Trail("release", who(by), reason)
-    return _told(trail, _steer(jobs, using, ids, store.release_wish, trail))
+    return _told(trail, _steer(jobs, using, CLAIMED, store.release_wish, trail))
 
 
 def reschedule(
-    jobs: type[Job],
+    jobs: JobQuerySet,
     using: str,
-    ids: Iterable[int],
     *,
     run_at: datetime | None,
     delay: float | timedelta | None,
@@ -113,44 +139,35 @@ def reschedule(
     reason: str,
 ) -> Steered:
     """Reschedule: see ``JobQuerySet.reschedule``."""
-    seconds = _check_reschedule(run_at, delay, queue, priority)
-    limited = queue is not None and get_conf().queue_limits.of(queue) is not None
+    to = _checked_target(run_at, delay, queue, priority)
+    limited = to.queue is not None and get_conf().queue_limits.of(to.queue) is not None
 
     def write(db: store.Database, held: Sequence[int]) -> store.Moved:
         return store.reschedule_jobs(
-            db, held, run_at=run_at, delay_seconds=seconds, queue=queue, priority=priority, limited=limited
+            db, held, run_at=to.run_at, delay_seconds=to.delay, queue=to.queue, priority=to.priority, limited=limited
         )
 
-    trail = Trail("reschedule", who(by), reason, mode=_where_to(run_at, seconds, queue, priority))
-    return _told(trail, _steer(jobs, using, ids, KeyedWrite(using, write), trail))
+    trail = Trail("reschedule", who(by), reason, mode=to.words())
+    return _told(trail, _steer(jobs, using, UNCLAIMED, KeyedWrite(using, write), trail))
 
 
-def _where_to(run_at: datetime | None, seconds: float | None, queue: str | None, priority: int | None) -> str:
-    said = [f"run_at={run_at.isoformat()}"] if run_at is not None else []
-    said += [f"delay={seconds:g}"] if seconds is not None else []
-    said += [f"queue={queue}"] if queue is not None else []
-    return " ".join([*said, f"priority={priority}"] if priority is not None else said)
-
-
-def _check_reschedule(
-    run_at: datetime | None, delay: float | timedelta | None, queue: str | None, priority: int | None
-) -> float | None:
-    if run_at is None and delay is None and queue is None and priority is None:
+def _checked_target(run_at: object, delay: object, queue: object, priority: object) -> Target:
+    """Return where jobs go, by the rules of a registration. Raises ``InvalidJob``."""
+    try:
+        target = Target(
+            None if run_at is None else values.check_run_at(run_at),
+            None if delay is None else values.seconds("delay", delay),
+            None if queue is None else values.check_queue(queue),
+            None if priority is None else values.check_int("priority", priority, values.PRIORITIES),
+        )
+        values.check_start(target.run_at, target.delay, get_conf())
+        if target.queue is not None:
+            values.check_allowed_queue(target.queue, get_conf().queues)
+    except InvalidOption as error:
+        raise InvalidJob(str(error)) from None
+    if target == Target():
         raise InvalidJob("reschedule() needs run_at, delay, queue or priority.")
-    if run_at is not None and delay is not None:
-        raise InvalidJob("reschedule() takes run_at or delay, not both.")
-    if run_at is not None and settings.USE_TZ and timezone.is_naive(run_at):
-        raise InvalidJob("run_at must be an aware datetime, because USE_TZ is on.")
-    if priority is not None and not -100 <= priority <= 100:
-        raise InvalidJob(f"priority must be from -100 to 100, not {priority!r}.")
-    if queue is not None:
-        allowed = get_conf().queues
-        if not QUEUE_NAME.fullmatch(queue) or (allowed is not None and queue not in allowed):
-            raise InvalidJob(f"There is no queue {queue!r}.")
-    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-    if seconds is not None and not 0 <= seconds < float("inf"):
-        raise InvalidJob(f"delay must be a finite number of seconds ≥ 0, not {delay!r}.")
-    return seconds
+    return target
 
 
 def who(by: object) -> str:
@@ -164,7 +181,8 @@ def who(by: object) -> str:
 
 def _told(trail: Trail, steered: Steered) -> Steered:
     """Log who did what, and why."""
-    words = " ".join(f"by={trail.by}: {trail.reason}".split())  # in one line: whoever may cancel must not write the log
+    # In one line: whoever may cancel must not write the log.
+    words = " ".join(storable(f"by={trail.by}: {trail.reason}").split())
     log.info("operator's %s changed=%d skipped=%s %s", trail.verb, steered.changed, steered.skipped, words)
     return steered
 
@@ -173,66 +191,97 @@ def _names_with(callback: str) -> list[str]:
     return [name for name in registry.names() if getattr(registry.get(name), callback) is not None]
 
 
-def _steer(jobs: type[Job], using: str, ids: Iterable[int], write: Write, trail: Trail) -> Steered:
+@dataclass(slots=True)
+class _Batch:
+    """Jobs of one transaction: which were ``meant``, and what became of them; what is in no set was not locked."""
+
+    jobs: JobQuerySet
+    using: str
+    eligible: Q
+    write: Write
+    trail: Trail
+    meant: set[int]
+    changed: set[int] = field(default_factory=set)
+    locked: set[int] = field(default_factory=set)
+    strayed: set[int] = field(default_factory=set)
+
+    def go(self, *, wait: bool) -> None:
+        """Lock the rows that are left, in id order, and write them. With ``wait`` a lock held too long raises."""
+        left = sorted(self.meant - self.locked)
+        with at_read_committed(self.using), _lock_timeout(self.using):
+            rows = self._rows(left).select_for_update(skip_locked=not wait, no_key=True).order_by("pk")
+            locked = list(rows.values_list("pk", flat=True))
+            # A statement of its own, which sees what had changed until the locks were had, whatever the filter joins.
+            asked = self._still_asked_for(locked)
+            held = [job for job in locked if job in asked]
+            changed = self.write(store.on(self.using), held) if held else []
+            self.trail.add(store.on(self.using), len(changed), changed)
+        self.locked.update(locked)
+        self.strayed.update(set(locked) - asked)
+        self.changed.update(changed)
+
+    def busy(self) -> set[int]:
+        """Return the jobs that could be written if nobody held their rows."""
+        return set(self._rows(sorted(self.meant - self.locked)).values_list("pk", flat=True))
+
+    def _rows(self, ids: Sequence[int]) -> Any:
+        rows: Any = self.jobs.model._base_manager.using(self.using)
+        return rows.filter(self.eligible, pk__in=ids)
+
+    def _still_asked_for(self, ids: Sequence[int]) -> set[int]:
+        if not ids:
+            return set()
+        found: Any = self.jobs.using(self.using)
+        if found.query.combinator:
+            found = self.jobs.model._base_manager.using(self.using).filter(pk__in=found.values("pk"))
+        # Of a slice the condition is left: which rows are the first ten may differ by now.
+        found.query.clear_limits()
+        found.query.distinct, found.query.distinct_fields = False, ()
+        return set(found.filter(pk__in=ids).order_by().values_list("pk", flat=True))
+
+
+def _steer(jobs: JobQuerySet, using: str, eligible: Q, write: Write, trail: Trail) -> Steered:
+    with at_read_committed(using):
+        ids = sorted(set(jobs.using(using).values_list("pk", flat=True)))
     done = Steered()
-    for batch in _chunks(ids):
-        done += _steer_batch(jobs, using, batch, write, trail)
+    for start in range(0, len(ids), BATCH):
+        done += _steer_batch(_Batch(jobs, using, eligible, write, trail, set(ids[start : start + BATCH])))
     trail.skip(store.on(using), done.skipped)
     return done
 
 
-def _chunks(ids: Iterable[int]) -> Iterable[list[int]]:
-    everything = list(dict.fromkeys(ids))
-    return (everything[start : start + BATCH] for start in range(0, len(everything), BATCH))
-
-
-def _steer_batch(jobs: type[Job], using: str, ids: list[int], write: Write, trail: Trail) -> Steered:
+def _steer_batch(batch: _Batch) -> Steered:
     """Write what can be locked at once, wait for the rest, report what stays locked as busy."""
-    changed, locked = _locked_write(jobs, using, ids, write, trail, wait=False)
-    for wait in (True, False):
-        # When one row stays locked the wait for all of them fails; the last try takes those that have come free.
-        left = sorted(set(ids) - set(locked))
-        if not left:
-            break
+    batch.go(wait=False)
+    busy: set[int] = set()
+    if batch.meant - batch.locked:
         try:
-            more, held = _locked_write(jobs, using, left, write, trail, wait=wait)
+            batch.go(wait=True)
         except OperationalError as error:
             if getattr(error.__cause__, "sqlstate", "") != LOCK_NOT_AVAILABLE:
                 raise
-        else:
-            changed, locked = changed + more, locked + held
-            break
-    refused = write.refused if isinstance(write, KeyedWrite) else {}
-    return Steered(len(changed), _skipped(using, set(ids) - set(changed), set(locked), refused))
+            # One row that stays locked makes the wait for all of them fail; the last try takes what has come free.
+            batch.go(wait=False)
+            with at_read_committed(batch.using):
+                busy = batch.busy()
+    reasons = dict.fromkeys(busy, "busy") | dict.fromkeys(batch.strayed, CHANGED)
+    reasons |= batch.write.refused if isinstance(batch.write, KeyedWrite) else {}
+    return Steered(len(batch.changed), _skipped(batch.using, batch.meant - batch.changed, reasons))
 
 
-def _skipped(using: str, ids: set[int], locked: set[int], refused: Mapping[int, str]) -> dict[str, int]:
-    """Say why ``ids`` were not changed: reason → number."""
+def _skipped(using: str, ids: set[int], reasons: Mapping[int, str]) -> dict[str, int]:
+    """Say why ``ids`` were not changed: reason → number. Without a reason it is the state."""
+    if not ids:
+        return {}
     with at_read_committed(using):
         states = store.read_states(store.on(using), sorted(ids))
     skipped: dict[str, int] = {}
     for job_id in ids:
         state, ending = states.get(job_id, ("unknown", False))
-        if job_id in states and job_id not in locked:
-            state = "busy"
-        elif ending and state == "ready":
-            state = "ending"
-        state = refused.get(job_id, state)
+        if job_id in states:
+            state = reasons.get(job_id, "ending" if ending and state == "ready" else state)
         skipped[state] = skipped.get(state, 0) + 1
     return skipped
-
-
-def _locked_write(
-    jobs: type[Job], using: str, ids: list[int], write: Write, trail: Trail, *, wait: bool
-) -> tuple[list[int], list[int]]:
-    """Lock the rows in id order and write them: (changed, locked). With ``wait``, a lock held too long raises."""
-    rows: Any = jobs._base_manager.using(using)
-    with at_read_committed(using), _lock_timeout(using):
-        picked = rows.select_for_update(skip_locked=not wait, no_key=True).filter(pk__in=ids).order_by("pk")
-        locked = list(picked.values_list("pk", flat=True))
-        changed = write(store.on(using), locked) if locked else []
-        trail.add(store.on(using), len(changed), changed)
-        return changed, locked
 
 
 def written_at(row: models.Model) -> str:

@@ -88,10 +88,10 @@ class Trail:
             "verb": self.verb,
             "kind": self.kind,
             "via": way.via,
-            **{name: _storable(text) for name, text in words.items()},
+            **{name: storable(text)[:MOST_CHARS] for name, text in words.items()},
         }
 
 
-def _storable(text: str) -> str:
-    """A text that a column takes, whatever it says: the trace of an action must not be what makes it fail."""
-    return text[:MOST_CHARS].replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+def storable(words: object) -> str:
+    """Return words as a text that a column takes: neither an action nor its trace fails for a NUL in them."""
+    return str("" if words is None else words).replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

@@ -28,6 +28,7 @@ _UNCLAIMED = frozenset({JobState.READY, JobState.WAITING, JobState.PARKED, JobSt
 REASONS: dict[str, Any] = {
     **STATE_LABELS,
     "busy": _("locked by somebody else"),
+    "changed": _("changed meanwhile"),
     "ending": _("ending already"),
     "key taken": _("another job has their key"),
     "unknown": _("gone"),

@@ -193,7 +193,7 @@ due AS MATERIALIZED (
         SELECT coalesce(sum(p.starts), 0) AS starts
         FROM pgjobs_admission AS p
         WHERE walked.key_rate IS NOT NULL
-          AND p.subject = 'key:' || walked.job || ':' || walked.limit_key
+          AND p.subject = 'key:' || walked.job || chr(10) || walked.limit_key
           AND p.admitted_at > statement_timestamp() - make_interval(secs => walked.key_per)
     ) AS started
     WHERE walked.run_at <= statement_timestamp()
@@ -267,7 +267,7 @@ subjects AS MATERIALIZED (
         VALUES
             ('queue:' || asked.queue, asked.queue_per, asked.queue_rate),
             ('job:' || asked.job, asked.job_per, asked.job_rate),
-            ('key:' || asked.job || ':' || nullif(let_in.limit_key, ''), asked.key_per, asked.key_rate)
+            ('key:' || asked.job || chr(10) || nullif(let_in.limit_key, ''), asked.key_per, asked.key_rate)
     ) AS rated (subject, per, rate)
     WHERE rated.rate IS NOT NULL AND rated.subject IS NOT NULL
     GROUP BY rated.subject
@@ -305,7 +305,7 @@ LATERAL (
         count(*) AS groups,
         coalesce(bool_or((limit_key, priority) <= (asked.after_key, asked.after_priority)), false) AS turned,
         coalesce(bool_or(run_at <= statement_timestamp()), false) AS due,
-        min(run_at) FILTER (WHERE run_at > statement_timestamp()) AS next,
+        min(least(run_at, '9999-12-29 00:00Z')) FILTER (WHERE run_at > statement_timestamp()) AS next,
         (array_agg(limit_key ORDER BY place DESC))[1] AS last_key, (array_agg(priority ORDER BY place DESC))[1] AS last_priority
     FROM walked
     WHERE walked.queue = asked.queue AND walked.name = asked.name

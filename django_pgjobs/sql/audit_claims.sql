@@ -38,7 +38,7 @@ given AS (
     RETURNING job_ids
 )
 SELECT
-    walked.queue, walked.priority, walked.run_at, walked.id,
+    walked.queue, walked.priority, walked.run_at::text, walked.id,
     (SELECT count(*) FROM walked),
     (SELECT coalesce(array_agg(member.id), '{}') FROM given, unnest(given.job_ids) AS member (id))
 FROM walked

@@ -26,7 +26,6 @@ listed AS MATERIALIZED (
     FROM pairs
     LEFT JOIN pgjobs_queue_state AS over
         ON over.kind = 'queue' AND over.name = pairs.queue AND over.until <= statement_timestamp()
-    LIMIT 1000
 ),
 bound AS MATERIALIZED (
     -- Many pairs share what may be read in all.
@@ -42,7 +41,7 @@ SELECT
 FROM listed
 CROSS JOIN bound
 CROSS JOIN LATERAL (
-    SELECT count(*) AS jobs, min(counted.since) AS oldest
+    SELECT count(*) AS jobs, min(greatest(counted.since, '0001-01-03 00:00Z')) AS oldest -- not -infinity, from which nothing can be subtracted
     FROM (
         -- A job waits since it was last ready: not since before it was taken back, let in or resumed.
         SELECT greatest(j.run_at, j.created_at, j.ready_at, listed.resumed_at) AS since

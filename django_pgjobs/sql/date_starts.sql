@@ -37,7 +37,7 @@ subjects AS MATERIALIZED (
         ) AS of_queue
         WHERE of_queue.per IS NOT NULL
         UNION ALL
-        SELECT CASE WHEN given.keyed THEN given.subject || ':' || waiting.limit_key ELSE given.subject END, given.per, waiting.jobs
+        SELECT CASE WHEN given.keyed THEN given.subject || chr(10) || waiting.limit_key ELSE given.subject END, given.per, waiting.jobs
         FROM given
         JOIN waiting ON waiting.name = given.name
         WHERE NOT given.keyed OR waiting.limit_key <> ''

@@ -1,6 +1,6 @@
 -- list_queue: the next unfinished jobs of a queue after (%(run_at)s, %(id)s), by time, then id; one index range for each priority and each hold.
 -- Fence: none (reads).
--- Rows: one per job = its run_at, its id, and waiting, runnable or running.
+-- Rows: one per job = its run_at, its id, whether it is waiting, runnable or running, and its run_at as text.
 -- Clock: statement_timestamp().
 WITH RECURSIVE priorities AS (
     (
@@ -45,7 +45,7 @@ paused AS MATERIALIZED (
     FROM pgjobs_queue_state
     WHERE (until IS NULL OR until > statement_timestamp()) AND (kind = 'job' OR name = %(queue)s)
 )
-SELECT run_at, id, label
+SELECT run_at, id, label, run_at::text AS place
 FROM (
     SELECT claimable.run_at, claimable.id, claimable.label
     FROM priorities,

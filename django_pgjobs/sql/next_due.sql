@@ -2,7 +2,7 @@
 -- Fence: none (reads).
 -- Rows: 1, null when nothing is scheduled.
 -- Clock: statement_timestamp().
-SELECT extract(epoch FROM min(upcoming.run_at) - statement_timestamp())::float8
+SELECT extract(epoch FROM min(least(upcoming.run_at, '9999-12-29 00:00Z')) - statement_timestamp())::float8
 FROM unnest(%(queues)s::text[], %(priorities)s::smallint[]) AS pair (queue, priority),
 LATERAL (
     SELECT j.run_at

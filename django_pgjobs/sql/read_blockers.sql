@@ -14,7 +14,7 @@ kinds AS (
         VALUES
             ('queue', %(queue_per)s::float8, 'queue:' || blocked.queue),
             ('job', %(job_per)s::float8, 'job:' || %(job)s::text),
-            ('key', %(key_per)s::float8, 'key:' || %(job)s::text || ':' || blocked.limit_key)
+            ('key', %(key_per)s::float8, 'key:' || %(job)s::text || chr(10) || blocked.limit_key)
     ) AS kind (kind, per, subject)
     WHERE kind.kind <> 'key' OR blocked.limit_key <> ''
 )

@@ -8,9 +8,10 @@ from typing import Any, Protocol
 from django.db import connections
 
 from django_pgjobs import sql
+from django_pgjobs.store.instants import Rows as Rows
+from django_pgjobs.store.instants import rows_of
 
 Params = Mapping[str, Any]
-Rows = list[tuple[Any, ...]]
 
 
 def statement(name: str) -> str:
@@ -48,7 +49,7 @@ class DjangoDatabase:
         with connections[self.alias].cursor() as cursor:
             cursor.execute(sql.statement(name), params)
             # Not ``description``, which makes an object for each column: a sixth of the time of a registration.
-            return list(cursor.fetchall()) if cursor.pgresult.nfields else []
+            return rows_of(cursor) if cursor.pgresult.nfields else []
 
 
 def on(alias: str) -> DjangoDatabase:

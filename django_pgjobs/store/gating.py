@@ -40,10 +40,14 @@ def count_unfinished(db: Database, queues: Iterable[str], *, most: int) -> dict[
     return dict(db.fetch("count_unfinished", {"queues": sorted(queues), "most": most}))
 
 
-def list_queue(db: Database, queue: str, *, after: tuple[datetime | str, int], limit: int) -> list[ListedJob]:
-    """Return the next unfinished jobs of a queue after (run_at, id), in that order."""
-    params = {"queue": queue, "run_at": after[0], "id": after[1], "limit": limit}
-    return [ListedJob(*row) for row in db.fetch("list_queue", params)]
+Page = tuple[list[ListedJob], tuple[str, int]]
+"""Some jobs, and the place of the last: its run_at as text, as Python has no datetime for each that SQL can write."""
+
+
+def list_queue(db: Database, queue: str, *, after: tuple[str, int], limit: int) -> Page:
+    """Return the next unfinished jobs of a queue after (run_at, id), in that order, and where they end."""
+    rows = db.fetch("list_queue", {"queue": queue, "run_at": after[0], "id": after[1], "limit": limit})
+    return [ListedJob(*row[:3]) for row in rows], (rows[-1][3], rows[-1][1]) if rows else after
 
 
 def _signed(number: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.ends import Author
@@ -24,7 +24,8 @@ class Place(NamedTuple):
 
     queue: str
     priority: int
-    run_at: Any
+    run_at: str
+    """As text: Python has no datetime for each that SQL can write."""
     id: int
 
 

@@ -20,6 +20,7 @@ from django.db import DatabaseError as DjangoDatabaseError
 from django.db import connections
 
 from django_pgjobs import clock, store
+from django_pgjobs.store.instants import rows_of
 
 PINS = {
     "plan_cache_mode": "force_generic_plan",
@@ -107,7 +108,7 @@ class WorkerConnection:
             else:
                 cursor = self._execute(name, params)
             # Not ``description``, which makes an object for each column.
-            rows = cursor.fetchall() if cursor.pgresult is not None and cursor.pgresult.nfields else []
+            rows = rows_of(cursor) if cursor.pgresult is not None and cursor.pgresult.nfields else []
         finally:
             self.asked_at = None
         self.statements += 1
@@ -125,9 +126,9 @@ class WorkerConnection:
         self.asked_at = clock.monotonic()
         try:
             cursor.execute(text.encode())
-            found = [cursor.fetchall() if cursor.description else []]
+            found = [rows_of(cursor) if cursor.description else []]
             while cursor.nextset():
-                found.append(cursor.fetchall() if cursor.description else [])
+                found.append(rows_of(cursor) if cursor.description else [])
         finally:
             self.asked_at = None
         self.statements += 1

@@ -297,3 +297,19 @@ def test_stats_tell_of_the_workers_that_there_are_now(raw: RawDatabase) -> None:
         "No worker was heard from within 20 s.",
         "Worker web-1 is silent: last heard from 25 s ago, with 1 job.",
     ]
+
+
+def test_no_queue_is_left_out_however_many_there_are(raw: RawDatabase) -> None:
+    """A probe that sees the first thousand queues says that all is well while the last is a day late."""
+    raw.query(
+        "INSERT INTO pgjobs_job (name, payload, queue, priority, created_at)"
+        " SELECT 'test.job', '{}', 'q' || lpad((n / 3)::text, 4, '0'), n %% 3, statement_timestamp()"
+        " - CASE WHEN n >= 3000 THEN interval '1 day' ELSE '0' END FROM generate_series(0, 3002) AS n",
+        [],
+    )
+    raw.query("UPDATE pgjobs_job SET run_at = created_at")
+    found = measured(raw)
+    assert len(found) == 1001
+    assert {each["ready"] for each in found.values()} == {3}
+    late = [due.queue for due in store.count_due(raw, most=1, budget=1000) if (due.oldest_seconds or 0) > 3600]
+    assert late == ["q1000"]

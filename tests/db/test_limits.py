@@ -457,7 +457,7 @@ QUEUES = {"*": {"rate": 5, "per": 60}, "mail": {"concurrency": 9}}
     ("subject", "limits", "queues"),
     [
         ("job:test.job", [Limit(rate=5, per=60)], None),
-        ("key:test.job:a", [Limit(rate=5, per=60, key=lambda value=None: "a")], None),
+        ("key:test.job\na", [Limit(rate=5, per=60, key=lambda value=None: "a")], None),
         ("queue:default", [], QUEUES),
     ],
 )
@@ -480,6 +480,21 @@ def test_what_waits_for_a_worker_is_dated_anew_though_nothing_is_held_back(
         assert [(each.subject, each.starts) for each in Admission.objects.all()] == [(subject, 5)]
         _move(raw, 61)
         assert admission.turn(raw).jobs == 5
+
+
+def test_the_rates_of_two_jobs_share_no_window_whatever_their_names_and_keys(raw: RawDatabase) -> None:
+    """A name may hold a colon, and so may a key: what separates them is in no name."""
+    name, longer = "report", "report:daily"
+    rated = {each: terms(name=each, job=each, names=(each,), of_key=Bounds(None, 3, 60.0)) for each in (name, longer)}
+    blocked(4, "daily:5", name=name)
+    last = blocked(4, "5", name=longer)[-1]
+    assert entered(raw, rated[name]) == 3
+    assert len(claim(raw, 3).ids) == 3
+    per = {"queue": 60.0, "job": 60.0, "key": 60.0}
+    found = store.read_blockers(raw, last, job=longer, names=[longer], per=per, limit=9)
+    assert {each.kind: each.starts for each in found}["key"] == 0
+    assert entered(raw, rated[longer]) == 3
+    assert [each.starts for each in Admission.objects.all()] == [3, 3]
 
 
 def test_a_queue_that_is_named_has_not_the_rate_of_every_other(raw: RawDatabase) -> None:

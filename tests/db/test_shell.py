@@ -439,8 +439,10 @@ def test_actions_take_the_filters_of_a_list(raw: RawDatabase) -> None:
         (["reschedule", "1", "--delay", "1h", "--run-at", "tomorrow"], "is no instant"),
         (["reschedule", "1", "--delay", "1h", "--run-at", "2030-02-31T00:00"], "is no instant"),
         (["reschedule", "1", "--delay", "1h", "--run-at", "2030-01-31T00:00"], "run_at or delay, not both"),
-        (["reschedule", "1", "--priority", "101"], "priority must be from -100 to 100"),
-        (["reschedule", "1", "--to-queue", "no such"], "There is no queue 'no such'"),
+        (["reschedule", "1", "--priority", "101"], "priority must be an integer from -100 to 100"),
+        (["reschedule", "1", "--to-queue", "no such"], "queue must be 1 to 100 of the characters"),
+        (["reschedule", "1", "--delay", "5000d"], "delay must be at most 3650 days"),
+        (["reschedule", "1", "--run-at", "9999-12-31T23:00"], "run_at must be from 0001-01-03 to 9999-12-29 UTC"),
     ],
 )
 def test_wrong_usage_is_refused(raw: RawDatabase, arguments: list[str], complaint: str) -> None:

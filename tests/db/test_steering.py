@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -12,7 +12,9 @@ from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import connection, transaction
+from django.db.models import Count
 from django.template import Context, Template
+from django.test.utils import CaptureQueriesContext
 
 from django_pgjobs import job as define
 from django_pgjobs import steering, store
@@ -169,19 +171,33 @@ def test_an_action_may_be_repeated(raw: RawDatabase, action: str) -> None:
     assert second in {1: [Steered(1)], 0: [Steered(0, {"cancelled": 1}), Steered(0, {"abandoned": 1})]}[second.changed]
 
 
-def test_a_job_that_is_gone_is_unknown(raw: RawDatabase) -> None:
-    """A56."""
+def test_a_job_that_is_gone_is_unknown(raw: RawDatabase, other: RawDatabase, background: Background) -> None:
+    """A56: before it is looked for, or while its row is waited for."""
     one = job(ready(raw))
-    gone = Job.objects.filter(pk=one.pk)
-    assert gone.delete()
+    other.query("DELETE FROM pgjobs_job WHERE id = %s", [one.pk])
+    done = background(one.cancel)
+    wait_until(lambda: blocked_by(raw, other.pid), 10, "the cancel waits for the row")
+    other.commit()
+    assert done.result() == Steered(0, {"unknown": 1})
     assert one.cancel() == Steered()
-    assert steering.cancel(Job, "default", [one.pk], mode="ask", by=None, reason="") == Steered(0, {"unknown": 1})
 
 
 def test_a_slice_of_a_queryset_is_steered(raw: RawDatabase) -> None:
     ids = register(3)
     assert Job.objects.order_by("-pk")[:2].cancel() == Steered(2)
     assert [job(one).state for one in ids] == ["ready", "cancelled", "cancelled"]
+
+
+def test_every_kind_of_queryset_is_steered(raw: RawDatabase) -> None:
+    """What is compared again under the lock is the condition, whatever else the query says."""
+    ids = register(6)
+    jobs = Job.objects.filter(pk__gte=0)
+    assert jobs.filter(pk=ids[0]).union(jobs.filter(pk=ids[1])).cancel() == Steered(2)
+    assert jobs.filter(pk=ids[2]).distinct().order_by("-run_at").cancel() == Steered(1)
+    assert jobs.filter(queue="default", pk=ids[3]).distinct("queue").order_by("queue").cancel() == Steered(1)
+    assert jobs.annotate(tries=Count("attempts")).filter(tries=0, pk=ids[4]).cancel() == Steered(1)
+    assert jobs.filter(attempts=None, pk__in=ids[4:]).exclude(pk=ids[4]).cancel() == Steered(1)
+    assert jobs.none().cancel() == Steered()
 
 
 # --- cancel and abandon ----------------------------------------------------------------------------------------------
@@ -382,17 +398,48 @@ def test_a_delay_counts_from_now_by_the_clock_of_the_database(raw: RawDatabase, 
         ({"delay": -1}, "delay must be"),
         ({"delay": float("inf")}, "delay must be"),
         ({"delay": float("nan")}, "delay must be"),
-        ({"priority": 101}, "priority must be"),
-        ({"queue": ""}, "no queue ''"),
+        ({"delay": True}, "delay must be seconds or a timedelta, not True"),
+        ({"delay": "1"}, "delay must be seconds or a timedelta, not '1'"),
+        ({"delay": 5e11}, "delay must be at most 3650 days"),
+        ({"delay": 1e300}, "delay must be at most 3650 days"),
+        ({"run_at": date(2030, 1, 1)}, "run_at must be a datetime, not"),
+        ({"run_at": "2030-01-01"}, "run_at must be a datetime, not"),
+        ({"run_at": datetime(2090, 1, 1, tzinfo=UTC)}, "run_at must be at most 3650 days ahead"),
+        (
+            {"run_at": datetime(9999, 12, 31, 23, tzinfo=timezone(-timedelta(hours=5)))},
+            "run_at must be from 0001-01-03",
+        ),
+        ({"run_at": datetime.min.replace(tzinfo=timezone(timedelta(hours=5)))}, "run_at must be from 0001-01-03"),
+        ({"priority": 101}, "priority must be an integer from -100 to 100"),
+        ({"priority": 1.5}, "priority must be an integer from -100 to 100, not 1.5"),
+        ({"priority": True}, "priority must be an integer from -100 to 100, not True"),
+        ({"priority": "1"}, "priority must be an integer from -100 to 100, not '1'"),
+        ({"queue": ""}, "queue must be 1 to 100 of the characters"),
+        ({"queue": 7}, "queue must be 1 to 100 of the characters"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
 )
 def test_a_move_to_nowhere_is_refused(raw: RawDatabase, to: dict[str, Any], complaint: str) -> None:
+    """C35: by the rules of a registration, before anything is read or written."""
     one = ready(raw)
     before = raw.row(one)
-    with pytest.raises(InvalidJob, match=complaint):
-        job(one).reschedule(**to)
+    with transaction.atomic():
+        with pytest.raises(InvalidJob, match=complaint), CaptureQueriesContext(connection) as asked:
+            job(one).reschedule(**to)
+        assert len(asked) == 1, "the test's own"
+        assert Job.objects.count() == 1
     assert raw.row(one) == before
+
+
+@pytest.mark.parametrize("verb", ["cancel", "abandon"])
+def test_words_that_postgresql_cannot_hold_keep_no_job_from_ending(raw: RawDatabase, verb: str) -> None:
+    """A NUL or a lone surrogate in what somebody caught and passed on; it is written as its number."""
+    one = ready(raw)
+    with transaction.atomic():
+        assert getattr(job(one), verb)(by="a\0b", reason="half \ud800, nothing \0.") == Steered(1)
+        ended = job(one)
+    said = f"{ended.cancel_by}: {ended.cancel_reason}" if verb == "cancel" else ended.error
+    assert said.endswith("a\\0b: half \\ud800, nothing \\0.")
 
 
 @pytest.mark.skipif(not settings.USE_TZ, reason="instants are naive without USE_TZ")
@@ -404,9 +451,60 @@ def test_a_naive_instant_is_refused(raw: RawDatabase) -> None:
 def test_only_known_queues_are_taken_where_they_are_listed(raw: RawDatabase, settings: Any) -> None:
     settings.PGJOBS = {"QUEUES": ["default", "mail"]}
     one = ready(raw)
-    with pytest.raises(InvalidJob, match="no queue 'mial'"):
+    with pytest.raises(InvalidJob, match="queue 'mial' is not in PGJOBS"):
         job(one).reschedule(queue="mial")
     assert job(one).reschedule(queue="mail") == Steered(1)
+
+
+# --- what changes between picking and locking ------------------------------------------------------------------------
+
+
+def test_a_job_that_is_claimed_meanwhile_is_not_killed_as_a_ready_one(
+    raw: RawDatabase, other: RawDatabase, background: Background
+) -> None:
+    """A54: the filter said ready, and the job runs by the time its row is had."""
+    [one] = register()
+    claim(other)
+    done = background(lambda: Job.objects.filter(state="ready").cancel(mode="kill"))
+    wait_until(lambda: blocked_by(raw, other.pid), 10, "the cancel waits for the row")
+    other.commit()
+    assert done.result() == Steered(0, {"changed": 1})
+    assert (job(one).state, job(one).cancel_mode, job(one).cancel_requested_at) == ("running", "", None)
+
+
+def test_a_job_that_leaves_the_filter_meanwhile_is_left_alone(
+    raw: RawDatabase, other: RawDatabase, background: Background
+) -> None:
+    """What another table says counts too: a filter may join."""
+    moved, told = register(2)
+    other.query("UPDATE pgjobs_job SET queue = 'mail' WHERE id = %s", [moved])
+    other.lock(told)
+    other.query(
+        "INSERT INTO pgjobs_attempt (job_id, claim_id, number, cause) VALUES (%s, gen_random_uuid(), 1, 'failed')",
+        [told],
+    )
+    done = background(lambda: Job.objects.filter(queue="default", attempts=None).abandon())
+    wait_until(lambda: blocked_by(raw, other.pid), 10, "the abandon waits for a row")
+    other.commit()
+    assert done.result() == Steered(0, {"changed": 2})
+    assert [job(one).state for one in (moved, told)] == ["ready", "ready"]
+
+
+@pytest.mark.parametrize(
+    ("action", "maker"),
+    [
+        ("cancel", succeeded), ("abandon", cancelled), ("abandon", running), ("retry", succeeded), ("retry", ready),
+        ("release", ready), ("reschedule", running), ("reschedule", abandoned),
+    ],
+)  # fmt: skip
+def test_no_row_is_locked_that_the_action_cannot_change(
+    raw: RawDatabase, other: RawDatabase, action: str, maker: Callable[[RawDatabase], int]
+) -> None:
+    """Somebody else holds it, and nobody waits; a hundred thousand ended jobs of a queue are read and not written."""
+    one = maker(raw)
+    state = job(one).state
+    other.lock(one)
+    assert getattr(Job.objects.filter(queue="default"), action)(**ARGUMENTS.get(action, {})) == Steered(0, {state: 1})
 
 
 # --- races and locks -------------------------------------------------------------------------------------------------

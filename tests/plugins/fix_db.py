@@ -23,6 +23,7 @@ from django.test.utils import setup_databases, teardown_databases
 from django_pgjobs import store
 from django_pgjobs.decisions import Failure
 from django_pgjobs.models import Job
+from django_pgjobs.store.instants import rows_of
 from django_pgjobs.worker.connection import PINS
 
 T = TypeVar("T")
@@ -85,7 +86,7 @@ class RawDatabase:
     def fetch(self, name: str, params: store.Params) -> store.Rows:
         cursor = psycopg.Cursor(self.raw)
         cursor.execute(store.statement(name), params, binary=True)
-        return cursor.fetchall() if cursor.description else []
+        return rows_of(cursor) if cursor.description else []
 
     def fetch_together(self, statements: Sequence[tuple[str, store.Params]]) -> list[store.Rows]:
         with self.raw.transaction():
