@@ -66,6 +66,7 @@ class Job(Steerable, PostgresModel):
     timeout_seconds = models.FloatField(_("timeout in seconds"), null=True)
     duration_seconds = models.FloatField(_("duration in seconds"), null=True)
     attempt = models.IntegerField(_("attempt"), db_default=0)
+    suspect_attempt = models.IntegerField(_("attempt that may have ended its process"), null=True)
     max_attempts = models.IntegerField(_("maximum attempts"), db_default=5)
     priority = models.SmallIntegerField(_("priority"), db_default=0, help_text=_("Larger runs first."))
     ending_attempt = models.SmallIntegerField(_("starts of the callback"), db_default=0)

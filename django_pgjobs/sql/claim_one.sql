@@ -32,9 +32,10 @@ claimed AS (
         left(j.headers::text, %(most_chars)s::integer) AS headers, j.deadline_at,
         left(j.error, %(most_chars)s::integer) AS error,
         CASE
-            WHEN coalesce(j.limit_key, j.idempotency_key, j.cron_entry) IS NOT NULL
+            WHEN coalesce(j.limit_key, j.idempotency_key, j.cron_entry) IS NOT NULL OR j.suspect_attempt = j.attempt
             THEN json_build_object(
-                'limit_key', j.limit_key, 'idempotency_key', j.idempotency_key, 'cron_entry', j.cron_entry, 'fire_at', j.fire_at
+                'limit_key', j.limit_key, 'idempotency_key', j.idempotency_key, 'cron_entry', j.cron_entry, 'fire_at', j.fire_at,
+                'suspect', coalesce(j.suspect_attempt = j.attempt, false)
             )::text
         END AS extras
 ),

@@ -3,11 +3,11 @@
 -- Rows: one per job held; a missing one was locked, lost, cancelled meanwhile, or held before.
 -- Clock: none.
 WITH paused AS MATERIALIZED (
-    SELECT id, claim_id, reason
-    FROM json_to_recordset(%(items)s::json) AS p (id bigint, claim_id uuid, reason text)
+    SELECT id, claim_id, reason, suspect
+    FROM json_to_recordset(%(items)s::json) AS p (id bigint, claim_id uuid, reason text, suspect boolean)
 ),
 held AS MATERIALIZED (
-    SELECT j.id, paused.reason
+    SELECT j.id, paused.reason, paused.suspect
     FROM paused
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[paused.id])
     WHERE true
@@ -19,6 +19,7 @@ held AS MATERIALIZED (
 UPDATE pgjobs_job AS j
 SET claim_id = NULL,
     deadline_at = NULL,
+    suspect_attempt = CASE WHEN held.suspect THEN j.attempt ELSE j.suspect_attempt END,
     attempt = j.attempt - (j.ending IS NULL AND j.attempt > 0)::integer,
     ending_attempt = j.ending_attempt - (j.ending IS NOT NULL AND j.ending_attempt > 0)::integer,
     hold = 'paused',

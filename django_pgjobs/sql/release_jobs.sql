@@ -5,7 +5,7 @@
 WITH released AS MATERIALIZED (
     SELECT *
     FROM json_to_recordset(%(items)s::json) AS r (
-        id bigint, claim_id uuid, cause text, seconds float8, exception text, message text
+        id bigint, claim_id uuid, cause text, seconds float8, suspect boolean, exception text, message text
     )
 ),
 held AS MATERIALIZED (
@@ -23,6 +23,7 @@ recorded AS (
     SET claim_id = NULL,
         hold = CASE WHEN j.limit_key IS NOT NULL AND j.ending IS NULL THEN 'limited' END,
         deadline_at = NULL,
+        suspect_attempt = CASE WHEN held.suspect THEN j.attempt ELSE j.suspect_attempt END,
         attempt = j.attempt - (j.ending IS NULL AND j.attempt > 0)::integer,
         ending_attempt = j.ending_attempt - (j.ending IS NOT NULL AND j.ending_attempt > 0)::integer,
         progress = NULL,

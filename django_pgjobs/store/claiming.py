@@ -22,8 +22,8 @@ character longer than this, so that no row can make its claim too slow."""
 class ClaimedJob(NamedTuple):
     """A job as the claim returns it; ``payload`` is JSON text, or None when it is too big for the channel.
 
-    ``extras`` is None, or JSON text of what few jobs have: ``limit_key``, ``idempotency_key``, ``cron_entry`` and
-    ``fire_at``.
+    ``extras`` is None, or JSON text of what few jobs have: ``limit_key``, ``idempotency_key``, ``cron_entry``,
+    ``fire_at``, and ``suspect`` where it may have ended the process of this very attempt.
     """
 
     id: int

@@ -43,6 +43,7 @@ class End:
     reason: str = ""
     fingerprint: str = ""
     failure: Failure | None = None
+    suspect: bool = False
 
     def as_json(self, *keys: str) -> str:
         """Return a JSON object of the fence and of ``keys``."""
@@ -150,7 +151,7 @@ def park_jobs(db: Database, ends: Sequence[End]) -> list[int]:
 
 def hold_jobs(db: Database, ends: Sequence[End]) -> list[int]:
     """Hold jobs whose name is paused, uncharged, with ``reason``."""
-    items = _array(end.as_json("reason") for end in ends)
+    items = _array(end.as_json("reason", "suspect") for end in ends)
     return [row[0] for row in db.fetch("hold_jobs", {"items": items})]
 
 
@@ -164,8 +165,11 @@ class Released(NamedTuple):
 
 
 def release_jobs(db: Database, ends: Sequence[End], author: Author) -> list[Released]:
-    """Give jobs back, uncharged; an Attempt is kept where ``cause`` is given (it had started)."""
-    items = _array(end.with_failure("cause", "seconds") for end in ends)
+    """Give jobs back, uncharged; an Attempt is kept where ``cause`` is given (it had started).
+
+    A ``suspect`` is one for whoever claims it next, too.
+    """
+    items = _array(end.with_failure("cause", "seconds", "suspect") for end in ends)
     rows = db.fetch("release_jobs", {"items": items, **_author(author)})
     return [Released._make(row) for row in rows]
 

@@ -89,7 +89,7 @@ class Dispatcher:
     def _suspect(self, runs: Sequence[Run], now: float) -> None:
         for run in runs:
             run.state, run.child, run.since, run.started_at = WAITING, None, now, 0.0
-            run.alone, run.after = True, ""
+            run.alone, run.after, run.is_async = True, "", _is_async(run)
         self.suspected += len(runs)
         if self.suspected_at is None:
             self.suspected_at = now
@@ -213,6 +213,11 @@ def _bench(crew: list[Child]) -> Child | None:
 
 def _of(runs: list[Run], is_async: bool) -> list[Run]:
     return [run for run in runs if run.is_async == is_async]
+
+
+def _is_async(run: Run) -> bool:
+    definition = registry.find(run.job.name)
+    return definition is not None and definition.is_async and run.kind == BODY
 
 
 def _is_fresh(run: Run, now: float) -> bool:

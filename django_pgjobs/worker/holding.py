@@ -84,6 +84,8 @@ class Holding:
             or max(run.chars for run in runs) > MOST_CHARS
         ):
             runs = [run for run in runs if self._begin(run)]
+            self.dispatcher.suspect([run for run in runs if run.alone], clock.monotonic())
+            runs = [run for run in runs if not run.alone]
         self.dispatcher.add(runs, clock.monotonic())
 
     def _begin(self, run: Run) -> bool:
@@ -98,6 +100,7 @@ class Holding:
                 run, decide.Park("Its headers are too long, or its ending is not known.", _fingerprint(job)), None
             )
             return False
+        run.alone = job.ending is None and is_suspect(job.extras)
         if job.ending is not None:
             run.kind, run.outcome = CALLBACK_OF[job.ending], job.ending
         elif job.cancelled:
@@ -180,6 +183,7 @@ class Holding:
             if run.kind != BODY and LOST not in run.stops:
                 self._callback_died(run, death.failure())
             elif self.draining or self._is_paused(run) or run.released or run.cancelled or LOST in run.stops:
+                run.alone = True
                 self._returned(run)
             else:
                 suspects.append(run)
@@ -223,6 +227,8 @@ class Holding:
             decision = decide.Cancel("", getattr(decision, "failure", None))
         job, claim_id = run.job, run.claim.claim_id
         kind, end = finalising.end_of(decision, job.id, claim_id, job.name, seconds)
+        # Whoever claims it next shall know: in company it might take others along.
+        end.suspect = run.alone and run.kind == BODY
         self._write(kind, run, end)
 
     def _write(self, kind: str, run: Run, end: End) -> None:
@@ -382,6 +388,11 @@ class Holding:
             if cause not in run.stops:
                 run.child.end.send([channel.TAKE_BACK, [run.run]])
             stop(run, cause, ladder, clock.monotonic())
+
+
+def is_suspect(extras: str | None) -> bool:
+    """Whether a job may have ended the process of the start before this one, which was given back."""
+    return extras is not None and bool(json.loads(extras).get("suspect"))
 
 
 def _strength(mode: str) -> int:

@@ -6,13 +6,17 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
 
 from django_pgjobs import store
+from django_pgjobs.decisions import Failure
 from django_pgjobs.models import Claim, Job
+from django_pgjobs.worker.holding import is_suspect
 from tests.plugins.fix_db import (
     AUTHOR,
     WORKER,
@@ -513,3 +517,30 @@ def test_names_nobody_knows_and_callbacks_are_for_threads(raw: RawDatabase) -> N
     assert store.next_claimable(raw, pairs, async_names=["on.loop"]) == callback
     assert claim_lines(raw, ["on.loop"], loop=5) == ([], [])
     assert claim_lines(raw, ["on.loop"], threads=5) == ([callback, unknown], [])
+
+
+# Suspects
+
+
+def marks(jobs: Sequence[store.ClaimedJob]) -> list[bool]:
+    return [is_suspect(job.extras) for job in jobs]
+
+
+@pytest.mark.parametrize("how", ["released", "held"])
+def test_a_suspect_that_is_given_back_is_one_until_its_attempt_is_charged(raw: RawDatabase, how: str) -> None:
+    """G4: whoever claims it next must not run it in company; once it was charged it is told apart."""
+    first, second = register(2)
+    claimed = claim(raw, 2)
+    give_back: Any = store.hold_jobs if how == "held" else partial(store.release_jobs, author=AUTHOR)
+    give_back(raw, claimed.ends(suspect=True, reason="paused")[:1])
+    give_back(raw, claimed.ends(reason="paused")[1:])
+    raw.query("UPDATE pgjobs_job SET hold = NULL")
+    again = claim(raw, 2)
+    assert (again.ids, marks(again.jobs)) == ([first, second], [True, False])
+    assert [one.attempt for one in again.jobs] == [1, 1]
+    store.release_jobs(raw, again.ends(), AUTHOR)
+    again = claim(raw, 2)
+    assert marks(again.jobs) == [True, False], "what did not start is no less suspect"
+    failure = Failure("x.Crash", "it crashed")
+    store.finalise_retry(raw, again.ends(failure=failure, cause="crashed"), AUTHOR)
+    assert marks(claim(raw, 2).jobs) == [False, False]

@@ -109,6 +109,29 @@ def test_a_worker_that_drains_hands_back_those_that_died_in_company(holding: Hol
     assert SUCCESS not in dict(acker.puts)
 
 
+SUSPECT = '{"limit_key": null, "suspect": true}'
+
+
+def test_suspects_that_are_handed_back_stay_suspects(holding: Holding, acker: Acker) -> None:
+    """G4: by a drain, a pause, an operator; and the next worker runs them as one group, callbacks not among them."""
+    holding.settle(Death(-9, {}, suspects=[run_of(1, released=True), run_of(2)]))
+    holding.give_back(holding.dispatcher.withdraw(lambda run: True))
+    holding.give_back([run_of(3)])
+    assert [(end.id, end.suspect) for _, end in acker.puts] == [(1, True), (2, True), (3, False)]
+    holding.adopt(
+        "a",
+        0.0,
+        [
+            claimed(1, extras=SUSPECT),
+            claimed(2, extras=SUSPECT),
+            claimed(3, extras='{"suspect": false}'),
+            claimed(4, extras=SUSPECT, ending="abandoned", ending_attempt=1),
+        ],
+    )
+    assert [[run.job.id for run in group] for group in holding.dispatcher.groups] == [[1, 2]]
+    assert [run.job.id for run in holding.dispatcher.waiting[False]] == [3, 4]
+
+
 def test_a_callback_that_died_in_company_is_counted_and_runs_alone_from_then_on(holding: Holding, acker: Acker) -> None:
     """Three starts at most: the next claim counts this one. Alone no neighbour's end can use the others up."""
     callback = run_of(1, ending="abandoned", kind="on_abandon", outcome="abandoned")
