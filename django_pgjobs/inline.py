@@ -71,7 +71,11 @@ class InlineWorker:
         """Work until stopped, idle or done; return the exit status."""
         leader = Leader(self.worker.author)
         declared = declared_crons(self.worker)
-        self.duties = [*duties(leader, lambda rescued: None, declared), pruning(leader), forgetting(leader)]
+        self.duties = [
+            *duties(leader, lambda rescued: None, declared, self.keeper),
+            pruning(leader),
+            forgetting(leader),
+        ]
         self.keeper.start()
         db: WorkerConnection | None = None
         while not self.stopped.is_set():

@@ -253,7 +253,7 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
     keeper = _keeper(worker, inbox, table, supervisor)
     leader = Leader(worker.author)
     maintained = [
-        *duties(leader, lambda rescued: inbox.post("rescued", rescued), declared),
+        *duties(leader, lambda rescued: inbox.post("rescued", rescued), declared, keeper),
         Duty("claims in doubt", claimer.look_up, DOUBT_SECONDS, last=True),
         Duty("limited", admitter.look, LOOK_FOR_LIMITED_SECONDS),
     ]

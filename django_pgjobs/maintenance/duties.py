@@ -15,7 +15,7 @@ from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.measuring import Measurer
 from django_pgjobs.maintenance.parking import unpark
 from django_pgjobs.maintenance.pruning import Pruner
-from django_pgjobs.maintenance.rescue import Rescuer
+from django_pgjobs.maintenance.rescue import Own, Rescuer
 from django_pgjobs.maintenance.resuming import sweep, unpause
 
 log = safe_logger("django_pgjobs")
@@ -38,7 +38,7 @@ class Duty:
     """A duty, its period in seconds (jittered, so that workers do not march in step), and when it is due.
 
     ``leader`` makes it that one's alone. Its first turn comes after ``first`` seconds; with ``last`` it has one more
-    when the worker leaves.
+    when the worker leaves. While ``urgent()`` it is due at every tick.
     """
 
     def __init__(
@@ -50,18 +50,20 @@ class Duty:
         leader: Leader | None = None,
         first: float = 0.0,
         last: bool = False,
+        urgent: Callable[[], bool] = lambda: False,
     ) -> None:
         self.name = name
         self.perform = perform
         self.seconds = seconds
         self.leader = leader
         self.last = last
+        self.urgent = urgent
         self.due = clock.monotonic() + first if first else 0.0
 
     def tick(self, db: Any) -> None:
         """Perform the duty on this connection if it is due."""
         now = clock.monotonic()
-        if now >= self.due and (self.leader is None or self.leader.leads):
+        if (now >= self.due or self.urgent()) and (self.leader is None or self.leader.leads):
             self.due = now + self.seconds * random.uniform(0.8, 1.0)  # noqa: S311 (jitter)
             self.perform(db)
 
@@ -72,11 +74,18 @@ class Duty:
 
 
 def duties(
-    leader: Leader, tell: Callable[[list[store.Rescued]], object], declared: Mapping[str, store.DeclaredCron]
+    leader: Leader,
+    tell: Callable[[list[store.Rescued]], object],
+    declared: Mapping[str, store.DeclaredCron],
+    own: Own | None = None,
 ) -> list[Duty | Leader | CronSync]:
-    """Return the duties of a worker whose code has ``declared`` cron entries; ``tell`` hears what rescues took back."""
+    """Return the duties of a worker whose code has ``declared`` cron entries.
+
+    ``tell`` hears what rescues took back; ``own`` says what this worker holds and whether its renewals get through.
+    """
+    rescuer = Rescuer(tell, own)
     found: list[Duty | CronSync] = [
-        Duty("rescue", Rescuer(tell), RESCUE_SECONDS),
+        Duty("rescue", rescuer, RESCUE_SECONDS, urgent=lambda: rescuer.urgent),
         Duty("unpark", unpark, UNPARK_SECONDS),
         Duty("unpause", unpause, UNPAUSE_SECONDS),
         CronSync(declared, leader),

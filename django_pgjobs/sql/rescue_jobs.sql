@@ -2,10 +2,15 @@
 -- Fence: required.
 -- Rows: one per job taken back, with what became of it; rows somebody holds are skipped until the next look.
 -- Clock: statement_timestamp().
-WITH due AS MATERIALIZED (
-    SELECT claim_id, part, worker, lease_expires_at, lease_expires_at <= statement_timestamp() AS expired, job_ids
+WITH known AS MATERIALIZED (
+    -- Sent before a silence of the network, this statement may arrive after it, and before the renewals of the living.
+    SELECT coalesce(%(seen)s::timestamptz, statement_timestamp()) AS until
+),
+due AS MATERIALIZED (
+    SELECT claim_id, part, worker, lease_expires_at, lease_expires_at <= (SELECT until FROM known) AS expired, job_ids
     FROM pgjobs_claim
-    WHERE check_at <= statement_timestamp()
+    WHERE check_at <= (SELECT until FROM known)
+      AND claim_id <> ALL (%(held)s::uuid[]) -- own
       -- After an outage every lease is expired; whoever is alive renews first.
       AND pg_postmaster_start_time() <= statement_timestamp() - make_interval(secs => %(quiet)s::float8)
     ORDER BY check_at
@@ -34,7 +39,7 @@ dead AS MATERIALIZED (
     FROM held
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[held.id])
     -- The deadline is read again under the lock: its owner may have come so far as to call back, which has its own.
-    WHERE (held.expired OR j.deadline_at + make_interval(secs => %(grace)s::float8) <= statement_timestamp())
+    WHERE (held.expired OR j.deadline_at + make_interval(secs => %(grace)s::float8) <= (SELECT until FROM known))
       AND j.claim_id = held.claim_id -- fence
       AND j.outcome IS NULL -- fence
     FOR NO KEY UPDATE OF j SKIP LOCKED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
@@ -99,6 +100,12 @@ class Rescued(NamedTuple):
     cause: str
 
 
+def look_at_claims(db: Database, *, soon_seconds: float) -> tuple[datetime, bool]:
+    """Return the server's time, and whether a ledger row is due for a look by then or within ``soon_seconds``."""
+    row = db.fetch("look_at_claims", {"soon": soon_seconds})[0]
+    return row[0], bool(row[1])
+
+
 def rescue_jobs(
     db: Database,
     *,
@@ -108,9 +115,13 @@ def rescue_jobs(
     stale_seconds: float,
     without_on_cancel: Sequence[str],
     without_on_abandon: Sequence[str],
+    seen: datetime | None = None,
+    held: Sequence[str] = (),
 ) -> list[Rescued]:
     """Take back the jobs of up to ``limit`` ledger rows that are due for a look.
 
+    Only what had expired by ``seen`` is taken, a time of the server that whoever asks has read; None stands for the
+    time at which the statement gets there, however late. The claims in ``held`` are the caller's own and left alone.
     Nothing is taken within ``quiet_seconds`` of the server's start, nor for a passed deadline before
     ``grace_seconds`` after it. A name in neither list has a callback, or is not known here.
     """
@@ -121,6 +132,8 @@ def rescue_jobs(
         "stale": stale_seconds,
         "without_on_cancel": list(without_on_cancel),
         "without_on_abandon": list(without_on_abandon),
+        "seen": seen,
+        "held": list(held),
     }
     return [Rescued._make(row[:10]) for row in db.fetch("rescue_jobs", params)]
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -49,6 +50,10 @@ CANCEL_SECONDS = 2.0
 ANSWER_SECONDS = 5.0
 """How long after the server has given a statement up its word may take to arrive."""
 
+LONG_WAIT_SECONDS = 0.25
+WAITS = 20
+"""Longer waits for an answer are remembered, the last so many."""
+
 TROUBLE = (
     psycopg.OperationalError,
     psycopg.InterfaceError,
@@ -73,8 +78,9 @@ class WorkerConnection:
 
     def __init__(self, alias: str, role: str, *, statement_seconds: float | None, durable: bool = True) -> None:
         self.statements = 0
-        self.connected_at = clock.monotonic()
+        self.connected_at = self.answered_at = clock.monotonic()
         self.asked_at: float | None = None
+        self._waits: deque[tuple[float, float]] = deque(maxlen=WAITS)
         self.alone = statement_seconds is None
         seconds = statement_seconds or 0.0
         self.patience = float("inf") if self.alone else max(seconds, 1.0) + ANSWER_SECONDS
@@ -110,7 +116,7 @@ class WorkerConnection:
             # Not ``description``, which makes an object for each column.
             rows = rows_of(cursor) if cursor.pgresult is not None and cursor.pgresult.nfields else []
         finally:
-            self.asked_at = None
+            self._answered()
         self.statements += 1
         return rows
 
@@ -130,7 +136,7 @@ class WorkerConnection:
             while cursor.nextset():
                 found.append(rows_of(cursor) if cursor.description else [])
         finally:
-            self.asked_at = None
+            self._answered()
         self.statements += 1
         return found[-asked:]
 
@@ -138,6 +144,27 @@ class WorkerConnection:
         cursor = psycopg.Cursor(self.connection)
         cursor.execute(store.statement(name), params, binary=True)
         return cursor
+
+    def _answered(self) -> None:
+        now, asked_at = clock.monotonic(), self.asked_at
+        self.asked_at, self.answered_at = None, now
+        if asked_at is not None and now - asked_at > LONG_WAIT_SECONDS:
+            self.waited(now, now - asked_at)
+
+    def waited(self, until: float, seconds: float) -> None:
+        """Remember that for so long, and until then, nothing was heard of the server."""
+        self._waits.append((until, seconds))
+
+    def inherit(self, old: WorkerConnection) -> None:
+        """Remember what ``old``, in whose place this one is, has waited for, and how long there was none."""
+        now = clock.monotonic()
+        self._waits.extend(old._waits)
+        self.waited(now, now - old.answered_at)
+
+    def waits(self) -> list[tuple[float, float]]:
+        """Return when long waits ended, and how many seconds they took; the one that goes on as if it ended now."""
+        now, asked_at = clock.monotonic(), self.asked_at
+        return [*self._waits, *([] if asked_at is None else [(now, now - asked_at)])]
 
     def cut_if_mute(self, now: float) -> bool:
         """Cut a connection whose answer is overdue, from another thread; return whether it was.

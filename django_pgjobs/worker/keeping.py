@@ -15,7 +15,7 @@ import psycopg
 
 from django_pgjobs import clock, store
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
+from django_pgjobs.worker.connection import LONG_WAIT_SECONDS, TROUBLE, WorkerConnection
 from django_pgjobs.worker.loop import Connect, Loop, Posts
 
 log = safe_logger("django_pgjobs")
@@ -85,10 +85,26 @@ class Keeper(Loop):
             if now >= self.next_beat:
                 self.next_beat = now + self.beat_seconds  # first: a row that somebody holds must not be asked for again
                 store.beat(db, self.facts())
+            pause, slept_at = self._pause_seconds(), clock.monotonic()
             with self.wake:
-                self.wake.wait_for(
-                    lambda: self.stopping.is_set() or not self.next_pauses, timeout=self._pause_seconds()
-                )
+                self.wake.wait_for(lambda: self.stopping.is_set() or not self.next_pauses, timeout=pause)
+            overslept = clock.monotonic() - slept_at - pause
+            if overslept > LONG_WAIT_SECONDS:
+                db.waited(clock.monotonic(), overslept)  # stopped, or suspended with its machine
+
+    def holds(self) -> list[str]:
+        """Return the claims this worker holds; for the rescue, in its thread."""
+        return list(self.check_ins())
+
+    def silences(self, longer_than: float) -> list[tuple[float, float]]:
+        """Return when renewals could not get through, as ended when and after how many seconds.
+
+        Without a connection that is now, with one at least since it was made. Called in the thread that rescues.
+        """
+        db = self.db
+        if db is None or db.gone:
+            return [(clock.monotonic(), 0.0)]
+        return [(db.connected_at, 0.0), *(wait for wait in db.waits() if wait[1] > longer_than)]
 
     def _pause_seconds(self) -> float:
         due = min(self.next_renewal, self.next_beat, self.next_flags, self.next_pauses)

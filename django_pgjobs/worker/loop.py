@@ -88,7 +88,10 @@ class Loop(threading.Thread):
             self.statements += old.statements
             old.statements = 0
             old.close()
-        db = self.db = self.connect()
+        db = self.connect()
+        if old is not None:
+            db.inherit(old)
+        self.db = db
         self.connections += 1
         if not self.reachable:
             log.warning("database is back loop=%s", self.role)

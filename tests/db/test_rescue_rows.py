@@ -6,7 +6,8 @@ Only an expired lease or a passed deadline makes work dead. Each case moves the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -31,6 +32,7 @@ from tests.plugins.fix_db import (
     wait_for_age,
     wait_until,
 )
+from tests.plugins.sabotage import line_id, lines_of, sabotage
 
 OTHER = UUID("00000000-0000-4000-8000-000000000002")
 
@@ -333,6 +335,12 @@ def test_many_that_look_at_once_take_disjoint_jobs_and_wait_for_nobody(
     assert Attempt.objects.count() == 1000
 
 
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One look is enough, so that no test waits for the second."""
+    monkeypatch.setattr("django_pgjobs.maintenance.rescue.CONFIRM_SECONDS", 0.0)
+
+
 class Old(RawDatabase):
     """A connection that has been up for long, to a server that has been; it counts its statements by name."""
 
@@ -350,6 +358,7 @@ class Old(RawDatabase):
         return rows
 
 
+@pytest.mark.usefixtures("at_once")
 def test_however_much_is_dead_a_look_takes_a_bounded_part(
     raw: RawDatabase, other: RawDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -374,6 +383,86 @@ def test_however_much_is_dead_a_look_takes_a_bounded_part(
     assert [found.id for found in rescue(db)] == [ids[600]]
 
 
+# Silence
+
+
+def before_a_silence(raw: RawDatabase) -> tuple[datetime, Claimed]:
+    """Claim a job, look at the server's time, and let the lease run out since."""
+    claimed = claimed_one(raw, max_attempts=1)
+    seen, _ = store.look_at_claims(raw, soon_seconds=0)
+    raw.query(
+        "UPDATE pgjobs_claim SET lease_expires_at = %s::timestamptz + interval '1 ms', check_at = %s",
+        [seen, seen + timedelta(milliseconds=1)],
+    )
+    wait_until(lambda: store.look_at_claims(raw, soon_seconds=0)[1], 5, "the lease has run out")
+    return seen, claimed
+
+
+def late(raw: RawDatabase, seen: datetime | None = None, held: Sequence[str] = ()) -> list[int]:
+    found = store.rescue_jobs(
+        raw, limit=10, quiet_seconds=0, grace_seconds=10, stale_seconds=60, without_on_cancel=["test.job"],
+        without_on_abandon=["test.job"], seen=seen, held=held,
+    )  # fmt: skip
+    return [rescued.id for rescued in found]
+
+
+def test_a_rescue_that_was_sent_before_a_silence_knows_no_more_than_it_did(raw: RawDatabase) -> None:
+    """P39 P41: it arrives before the renewals of those who live; what had run out when it was sent is dead even so."""
+    seen, claimed = before_a_silence(raw)
+    before = raw.row(claimed.ids[0])
+    assert late(raw, seen) == []
+    assert raw.row(claimed.ids[0]) == before
+    assert late(raw, store.look_at_claims(raw, soon_seconds=0)[0]) == claimed.ids
+
+
+def test_a_deadline_that_has_passed_since_is_not_known_either(raw: RawDatabase) -> None:
+    """P41: the end of the job may be under way as well."""
+    claimed = claimed_one(raw)
+    seen, _ = store.look_at_claims(raw, soon_seconds=0)
+    raw.query("UPDATE pgjobs_job SET deadline_at = %s::timestamptz - interval '9.999 s'", [seen])
+    raw.query("UPDATE pgjobs_claim SET check_at = '2001-01-01'")
+    wait_until(lambda: store.look_at_claims(raw, soon_seconds=0)[0] > seen + timedelta(seconds=0.01), 5, "it is later")
+    assert late(raw, seen) == []
+    raw.query("UPDATE pgjobs_claim SET check_at = '2001-01-01'")
+    assert late(raw) == claimed.ids
+
+
+@pytest.mark.parametrize(("name", "line"), lines_of("%(seen)s", ["rescue_jobs"]), ids=line_id)
+def test_without_its_bound_a_late_rescue_takes_the_jobs_of_the_living(
+    raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, name: str, line: str
+) -> None:
+    """The sabotaged twin of the tests above."""
+    seen, claimed = before_a_silence(raw)
+    sabotage(monkeypatch, name, line, "SELECT statement_timestamp() AS until")
+    assert late(raw, seen) == claimed.ids
+
+
+def test_a_worker_leaves_alone_what_it_holds_itself(raw: RawDatabase) -> None:
+    """D16: until it has read that it has lost it; others take it by the lease."""
+    claimed = claimed_one(raw)
+    expire(raw)
+    assert late(raw, held=[str(claimed.claim_id)]) == []
+    assert late(raw) == claimed.ids
+
+
+@pytest.mark.parametrize(("name", "line"), lines_of("-- own", ["rescue_jobs"]), ids=line_id)
+def test_without_its_guard_a_worker_would_take_its_own(
+    raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, name: str, line: str
+) -> None:
+    """The sabotaged twin of the test above."""
+    claimed = claimed_one(raw)
+    expire(raw)
+    sabotage(monkeypatch, name, line)
+    assert late(raw, held=[str(claimed.claim_id)]) == claimed.ids
+
+
+@pytest.mark.parametrize(("within", "due"), [(0.0, False), (5.0, True)])
+def test_a_look_tells_whether_anything_is_due_or_soon_will_be(raw: RawDatabase, within: float, due: bool) -> None:
+    claimed_one(raw)
+    raw.query("UPDATE pgjobs_claim SET check_at = statement_timestamp() + interval '4 s'")
+    assert store.look_at_claims(raw, soon_seconds=within)[1] is due
+
+
 def test_a_ledger_row_that_somebody_holds_is_left_for_the_next_look(raw: RawDatabase, other: RawDatabase) -> None:
     """D18 X2: the rescue of all others would wait behind it, look after look, until its statement is given up."""
     held, free = claimed_one(raw), claimed_one(raw)
@@ -385,6 +474,7 @@ def test_a_ledger_row_that_somebody_holds_is_left_for_the_next_look(raw: RawData
     assert [found.id for found in look(raw)] == held.ids
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_look_that_finds_nothing_says_nothing(raw: RawDatabase, caplog: pytest.LogCaptureFixture) -> None:
     """W25."""
     claimed_one(raw)
@@ -401,6 +491,7 @@ def test_nobody_rescues_right_after_the_server_has_come_up(raw: RawDatabase) -> 
     assert len(look(raw)) == 1
 
 
+@pytest.mark.usefixtures("at_once")
 def test_nobody_rescues_just_after_a_standby_was_promoted(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     """P39: connections are older than the promotion, and so is the server; before it nobody could renew."""
     claimed_one(raw)

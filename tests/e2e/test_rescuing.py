@@ -90,10 +90,12 @@ def test_the_jobs_of_a_killed_worker_go_on_with_another(worker: Workers, stage: 
 
 
 def test_a_worker_learns_that_it_lost_its_job(worker: Workers, stage: Stage, raw: RawDatabase) -> None:
-    """C39 C44 C45 W23 W24 P19: rescued from under it; its job is told to stop, and its end refused."""
-    process = worker(conf={"LEASE_SECONDS": 9.0, "RENEW_SECONDS": 3.0}, env=HEARING)
+    """C39 C44 C45 W23 W24 P19 D16: rescued by another; its job is told to stop, and its end refused."""
+    slow: dict[str, object] = {"LEASE_SECONDS": 9.0, "RENEW_SECONDS": 3.0}
+    process = worker(conf=slow, env=HEARING)
     job = jobs.obedient.register("fail", 60)
     started(stage, job.pk)
+    worker(conf=slow, env=HEARING)
     first = read(job).claim_id
     expire = (
         "UPDATE pgjobs_claim SET lease_expires_at = '2001-01-01', check_at = '2001-01-01'"

@@ -26,6 +26,9 @@ class FakeConnection:
     def close(self) -> None:
         self.gone = True
 
+    def inherit(self, old: WorkerConnection) -> None:
+        assert old.gone
+
     def cut_if_mute(self, now: float) -> bool:
         return now > 5.0
 
