@@ -17,8 +17,7 @@ abandoned AS (
         run_at = CASE WHEN j.name = ANY (%(with_callback)s::text[]) THEN least(j.run_at, statement_timestamp()) ELSE j.run_at END,
         ready_at = statement_timestamp(),
         hold = NULL
-    FROM held
-    WHERE j.id = held.id AND j.finished_at IS NULL AND j.claim_id IS NULL
+    WHERE j.id = ANY (ARRAY (SELECT id FROM held)) AND j.finished_at IS NULL AND j.claim_id IS NULL
     RETURNING j.id, j.queue, j.priority, j.waited AND j.finished_at IS NOT NULL AS waited, j.ending IS NOT NULL AS due,
         j.run_at < statement_timestamp() - interval '1 second' AS old -- else a look a little behind the frontier finds it
 )

@@ -37,8 +37,7 @@ cancelled AS (
         -- What is left of it, its callback, is due from now on.
         ready_at = CASE WHEN j.claim_id IS NULL AND (j.ending IS NULL OR j.hold IS NOT NULL) THEN statement_timestamp() ELSE j.ready_at END,
         hold = CASE WHEN j.claim_id IS NULL THEN NULL ELSE j.hold END
-    FROM held
-    WHERE j.id = held.id AND j.finished_at IS NULL
+    WHERE j.id = ANY (ARRAY (SELECT id FROM held)) AND j.finished_at IS NULL
     RETURNING j.id, j.queue, j.priority, j.waited AND j.finished_at IS NOT NULL AS waited, j.ending IS NOT NULL AND j.claim_id IS NULL AS due,
         j.run_at < statement_timestamp() - interval '1 second' AS old -- else a look a little behind the frontier finds it
 )

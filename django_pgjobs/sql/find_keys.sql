@@ -1,4 +1,4 @@
--- find_keys: tell which jobs have these keys now, or have taken them for the window of now.
+-- find_keys: tell which jobs have these keys now, or have taken them for the window of now. One probe for each, whatever the statistics say.
 -- Fence: none (reads).
 -- Rows: one per key that is taken: its place in the input, the job's id, whether it has started; the job of a window may be gone.
 -- Clock: statement_timestamp().
@@ -8,25 +8,35 @@ WITH wanted AS MATERIALIZED (
         date_bin(make_interval(secs => seconds), statement_timestamp(), 'epoch'::timestamptz) AS begins_at
     FROM unnest(%(queues)s::text[], %(keys)s::text[], %(windows)s::float8[])
         WITH ORDINALITY AS w (queue, key, seconds, position)
-),
-holders AS (
-    SELECT wanted.position, j.id
-    FROM wanted
-    JOIN pgjobs_job AS j ON j.queue = ANY (ARRAY[wanted.queue]) AND j.unique_key = ANY (ARRAY[wanted.key])
-    WHERE wanted.seconds IS NULL AND j.unique_key IS NOT NULL AND j.finished_at IS NULL
-    UNION ALL
-    SELECT wanted.position, w.job_id
-    FROM wanted
-    JOIN pgjobs_key_window AS w
-        ON w.queue = ANY (ARRAY[wanted.queue])
-        AND w.key = ANY (ARRAY[wanted.key])
-        AND w.begins_at = ANY (ARRAY[wanted.begins_at])
 )
-SELECT
-    holders.position, holders.id,
-    NOT EXISTS (
-        SELECT
+SELECT wanted.position, holder.id, holder.started
+FROM wanted
+CROSS JOIN LATERAL (
+    (
+        SELECT j.id, j.claim_id IS NOT NULL OR j.ending IS NOT NULL AS started
         FROM pgjobs_job AS j
-        WHERE j.id = holders.id AND j.finished_at IS NULL AND j.claim_id IS NULL AND j.ending IS NULL
-    ) AS started
-FROM holders
+        WHERE wanted.seconds IS NULL
+          AND j.queue = wanted.queue
+          AND j.unique_key = wanted.key
+          AND j.unique_key IS NOT NULL
+          AND j.finished_at IS NULL
+        LIMIT 1
+    )
+    UNION ALL
+    (
+        SELECT
+            w.job_id,
+            -- A scalar, not EXISTS, which may be answered by a hash of the whole table.
+            coalesce(
+                (
+                    SELECT j.finished_at IS NOT NULL OR j.claim_id IS NOT NULL OR j.ending IS NOT NULL
+                    FROM pgjobs_job AS j
+                    WHERE j.id = w.job_id
+                ),
+                true
+            )
+        FROM pgjobs_key_window AS w
+        WHERE w.queue = wanted.queue AND w.key = wanted.key AND w.begins_at = wanted.begins_at
+        LIMIT 1
+    )
+) AS holder

@@ -1,4 +1,4 @@
--- give_up_keys: take keys from jobs that have not been claimed, so that another may have them; these are cancelled next.
+-- give_up_keys: take keys from jobs that have not been claimed, so that another may have them; these are cancelled next. One probe for each, whatever the statistics say.
 -- Fence: none (only jobs nobody has claimed and that still have the key in that queue; compared under the row lock).
 -- Rows: one per job that has given its key up, by its id.
 -- Clock: statement_timestamp().
@@ -7,40 +7,50 @@ WITH wanted AS MATERIALIZED (
     FROM unnest(%(queues)s::text[], %(keys)s::text[], %(windows)s::float8[]) AS w (queue, key, seconds)
 ),
 holders AS MATERIALIZED (
-    SELECT j.id, NULL::text AS queue, NULL::text AS key, NULL::timestamptz AS begins_at
+    SELECT holder.id, wanted.queue, wanted.key, wanted.begins_at
     FROM wanted
-    JOIN pgjobs_job AS j ON j.queue = ANY (ARRAY[wanted.queue]) AND j.unique_key = ANY (ARRAY[wanted.key])
-    WHERE wanted.seconds IS NULL AND j.unique_key IS NOT NULL AND j.finished_at IS NULL
-    UNION ALL
-    SELECT w.job_id, w.queue, w.key, w.begins_at
-    FROM wanted
-    JOIN pgjobs_key_window AS w
-        ON w.queue = ANY (ARRAY[wanted.queue])
-        AND w.key = ANY (ARRAY[wanted.key])
-        AND w.begins_at = ANY (ARRAY[wanted.begins_at])
+    CROSS JOIN LATERAL (
+        (
+            SELECT j.id
+            FROM pgjobs_job AS j
+            WHERE wanted.seconds IS NULL
+              AND j.queue = wanted.queue
+              AND j.unique_key = wanted.key
+              AND j.unique_key IS NOT NULL
+              AND j.finished_at IS NULL
+            LIMIT 1
+        )
+        UNION ALL
+        (
+            SELECT w.job_id
+            FROM pgjobs_key_window AS w
+            WHERE w.queue = wanted.queue AND w.key = wanted.key AND w.begins_at = wanted.begins_at
+            LIMIT 1
+        )
+    ) AS holder
+    ORDER BY holder.id
 ),
 held AS MATERIALIZED (
-    SELECT j.id
-    FROM pgjobs_job AS j
-    WHERE j.id = ANY (ARRAY (SELECT id FROM holders))
-      AND j.finished_at IS NULL AND j.claim_id IS NULL AND j.ending IS NULL
-      AND (
-          (j.queue, j.unique_key) IN (SELECT queue, key FROM wanted WHERE seconds IS NULL)
-          OR j.id = ANY (ARRAY (SELECT id FROM holders WHERE begins_at IS NOT NULL))
-      )
-    ORDER BY j.id
-    FOR NO KEY UPDATE
+    SELECT locked.id, holders.queue, holders.key, holders.begins_at
+    FROM holders
+    CROSS JOIN LATERAL (
+        SELECT j.id
+        FROM pgjobs_job AS j
+        WHERE j.id = holders.id
+          AND j.finished_at IS NULL AND j.claim_id IS NULL AND j.ending IS NULL
+          AND (holders.begins_at IS NOT NULL OR (j.queue = holders.queue AND j.unique_key = holders.key))
+        LIMIT 1
+        FOR NO KEY UPDATE
+    ) AS locked
 ),
 freed AS (
     DELETE FROM pgjobs_key_window AS w
-    USING holders
-    WHERE w.queue = ANY (ARRAY[holders.queue])
-      AND w.key = ANY (ARRAY[holders.key])
-      AND w.begins_at = ANY (ARRAY[holders.begins_at])
-      AND holders.id IN (SELECT id FROM held)
+    USING held
+    WHERE w.queue = ANY (ARRAY[held.queue])
+      AND w.key = ANY (ARRAY[held.key])
+      AND w.begins_at = ANY (ARRAY[held.begins_at])
 )
 UPDATE pgjobs_job AS j
 SET unique_key = NULL
-FROM held
-WHERE j.id = held.id AND j.finished_at IS NULL AND j.claim_id IS NULL
+WHERE j.id = ANY (ARRAY (SELECT id FROM held)) AND j.finished_at IS NULL AND j.claim_id IS NULL
 RETURNING j.id

@@ -1,6 +1,6 @@
 -- register_special_jobs: insert many jobs of which some have a key, a limit or a cron entry; a key's window is taken by the same statement.
 -- Fence: none (creates rows nobody knows yet).
--- Rows: one per job inserted: its place in the input, id, run_at, created_at; a missing one's key is taken.
+-- Rows: one per job: its place in the input, id, run_at, created_at; no id if its key is taken.
 -- Clock: statement_timestamp().
 WITH given AS MATERIALIZED (
     SELECT
@@ -49,5 +49,5 @@ inserted AS (
     RETURNING id, run_at, created_at
 )
 SELECT given.position, inserted.id, inserted.run_at, inserted.created_at
-FROM inserted
-JOIN given ON given.id = inserted.id
+FROM given
+FULL JOIN inserted ON inserted.id = given.id -- full, since such a join is never a nested loop

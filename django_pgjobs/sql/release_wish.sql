@@ -10,6 +10,5 @@ WITH held AS MATERIALIZED (
 )
 UPDATE pgjobs_job AS j
 SET release_requested_at = statement_timestamp()
-FROM held
-WHERE j.id = held.id AND j.finished_at IS NULL AND j.claim_id IS NOT NULL
+WHERE j.id = ANY (ARRAY (SELECT id FROM held)) AND j.finished_at IS NULL AND j.claim_id IS NOT NULL
 RETURNING j.id, j.queue, j.priority

@@ -16,15 +16,17 @@ judged AS MATERIALIZED (
         OR held.queue = held.wanted
         OR (
             row_number() OVER (PARTITION BY held.unique_key ORDER BY held.queue <> held.wanted, held.id) = 1
-            AND NOT EXISTS (
-                SELECT
+            AND (
+                -- Not EXISTS, which may be answered by a hash of all keys.
+                SELECT true
                 FROM pgjobs_job AS rival
                 WHERE rival.queue = held.wanted
                   AND rival.unique_key = held.unique_key
                   AND rival.unique_key IS NOT NULL
                   AND rival.finished_at IS NULL
                   AND rival.id <> held.id
-            )
+                LIMIT 1
+            ) IS NULL
         ) AS free
     FROM held
 ),
@@ -35,10 +37,10 @@ moved AS (
             statement_timestamp() + make_interval(secs => %(delay)s::float8),
             j.run_at
         ),
-        queue = judged.wanted,
+        queue = coalesce(%(queue)s::text, j.queue),
         -- A new priority is no new wait; another instant or queue is.
         ready_at = CASE
-            WHEN judged.wanted <> j.queue
+            WHEN coalesce(%(queue)s::text, j.queue) <> j.queue
               OR coalesce(%(run_at)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s::float8)) IS NOT NULL
             THEN statement_timestamp()
             ELSE j.ready_at
@@ -50,8 +52,7 @@ moved AS (
             WHEN j.hold IS NULL AND j.ending IS NULL AND (j.limit_key IS NOT NULL OR %(limited)s::boolean) THEN 'limited'
             ELSE j.hold
         END
-    FROM judged
-    WHERE j.id = judged.id AND judged.free AND j.finished_at IS NULL AND j.claim_id IS NULL
+    WHERE j.id = ANY (ARRAY (SELECT id FROM judged WHERE free)) AND j.finished_at IS NULL AND j.claim_id IS NULL
     RETURNING
         j.id, j.queue, CASE WHEN j.hold IS DISTINCT FROM 'limited' THEN j.priority END AS priority,
         -- Else a look a little behind the frontier finds it.

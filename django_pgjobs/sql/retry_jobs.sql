@@ -18,15 +18,17 @@ judged AS MATERIALIZED (
         held.wanted IS NULL
         OR (
             row_number() OVER (PARTITION BY held.queue, held.wanted ORDER BY held.ended, held.id) = 1
-            AND NOT EXISTS (
-                SELECT
+            AND (
+                -- Not EXISTS, which may be answered by a hash of all keys.
+                SELECT true
                 FROM pgjobs_job AS rival
                 WHERE rival.queue = held.queue
                   AND rival.unique_key = held.wanted
                   AND rival.unique_key IS NOT NULL
                   AND rival.finished_at IS NULL
                   AND rival.id <> held.id
-            )
+                LIMIT 1
+            ) IS NULL
         ) AS free
     FROM held
 ),
@@ -52,9 +54,8 @@ retried AS (
             WHEN j.limit_key IS NOT NULL AND (j.outcome IS NOT NULL OR j.ending IS NULL) THEN 'limited'
         END,
         hold_reason = '', hold_fingerprint = '', run_at = statement_timestamp(),
-        unique_key = judged.wanted
-    FROM judged
-    WHERE j.id = judged.id AND judged.free AND (j.outcome IN ('abandoned', 'cancelled') OR j.hold = 'parked')
+        unique_key = CASE WHEN j.outcome IS NOT NULL AND j.key_scope = 'until_finished' THEN j.key ELSE j.unique_key END
+    WHERE j.id = ANY (ARRAY (SELECT id FROM judged WHERE free)) AND (j.outcome IN ('abandoned', 'cancelled') OR j.hold = 'parked')
     RETURNING j.id, j.queue, CASE WHEN j.hold IS NULL THEN j.priority END AS priority
 )
 SELECT id, false AS taken, queue, priority, false AS old FROM retried

@@ -180,7 +180,7 @@ def register_special_jobs(using: str, new: Sequence[NewJob]) -> list[Registered 
     for some in portions:
         jobs = ",".join([_special_as_json(new[at]) for at in some])
         for position, *row in on(using).fetch("register_special_jobs", {"jobs": f"[{jobs}]"}):
-            stored[some[position - 1]] = Registered(*row)
+            stored[some[position - 1]] = Registered(*row) if row[0] is not None else None
     return stored
 
 

@@ -1,0 +1,260 @@
+"""The plans of what producers, operators and the admin run: on Django's connection, which pins none.
+
+Statistics may say anything: those of the empty table or of one that had nothing but history, those from before all
+keys came, those of thousands of queues.
+Each statement is explained as it is run, so what the ORM makes of a queryset is bounded too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from itertools import islice
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection, transaction
+from django.test import override_settings
+
+from django_pgjobs import Cron, JobDefinition, job, pausing, register_many, store
+from django_pgjobs.exceptions import QueueFull
+from django_pgjobs.models import CronEntry, Job
+from django_pgjobs.queues import PAGE, Queue
+from django_pgjobs.registry import registry
+from django_pgjobs.worker.connection import PINS
+from tests.db.test_plans import ENDED, PAGES_PER_JOB, analysed_while_empty, nodes
+from tests.plugins.fix_db import RawDatabase, claim
+
+READY = 40_000
+KEYED = 20_000
+PAIRS = 3001
+BATCH = 100
+LISTED = PAGE
+TIMES = 20
+"""How often a node may touch each of the jobs that are asked for: a nested loop over two batches touches it a hundred
+times, a scan of the table some nine hundred times."""
+
+INSERT = (
+    "INSERT INTO pgjobs_job (name, payload, queue, priority, run_at, outcome, finished_at, claim_id, key, key_scope, "
+)
+INSERT += "unique_key, limit_key, hold, cron_entry) SELECT 'shapes.plain', '{}', "
+SEED = {
+    "ended": [
+        f"'default', 0, now(), 'succeeded', now(), gen_random_uuid(), NULL, '', NULL, NULL, NULL, NULL "
+        f"FROM generate_series(1, {ENDED})",
+        "'default', 0, now(), 'abandoned', now(), NULL, 'a' || g, 'until_finished', NULL, NULL, NULL, NULL "
+        "FROM generate_series(1, 1000) AS g",
+    ],
+    "plain": [
+        f"'default', mod(g, 2) * 3, now() - interval '1 hour', NULL, NULL, NULL, NULL, '', NULL, NULL, NULL, NULL "
+        f"FROM generate_series(1, {READY}) AS g",
+        "'default', 1, now() + interval '1 hour', NULL, NULL, NULL, NULL, '', NULL, NULL, NULL, NULL "
+        "FROM generate_series(1, 5000)",
+        "'limited', 0, now() - interval '1 hour', NULL, NULL, NULL, NULL, '', NULL, 'k' || mod(g, 1000), "
+        "'limited', NULL FROM generate_series(1, 5000) AS g",
+        "'limited', 0, now() - interval '1 hour', NULL, NULL, NULL, NULL, '', NULL, 'k' || g, NULL, NULL "
+        "FROM generate_series(1, 100) AS g",
+        "'default', 0, now(), NULL, NULL, NULL, NULL, '', NULL, NULL, 'parked', NULL FROM generate_series(1, 1000)",
+        "'default', 0, now(), NULL, NULL, NULL, NULL, '', NULL, NULL, 'paused', NULL FROM generate_series(1, 1000)",
+        "'crons', 0, now(), NULL, NULL, NULL, NULL, '', NULL, NULL, NULL, 'clean' FROM generate_series(1, 50)",
+    ],
+    "keyed": [
+        "'default', 0, now() - interval '1 hour', NULL, NULL, NULL, 'k' || g, 'until_finished', 'k' || g, "
+        f"NULL, NULL, NULL FROM generate_series(1, {KEYED}) AS g",
+    ],
+    "pairs": [
+        "'q' || mod(g, 1500), mod(g, 200) - 100, now(), NULL, NULL, NULL, NULL, '', NULL, NULL, NULL, NULL "
+        f"FROM generate_series(1, {PAIRS}) AS g",
+    ],
+}
+
+
+def plain(n: int = 1) -> None: ...
+
+
+EXPLAINABLE = {"--", "WITH", "SELECT", "INSERT", "UPDATE", "DELETE", "("}
+
+
+class Explained:
+    """Explains each statement on our tables before it is run, and notes what costs more than the jobs asked for."""
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs = jobs
+        self.seen = 0
+        self.faults: list[str] = []
+
+    def __call__(self, execute: Any, text: Any, params: Any, many: bool, context: Any) -> Any:
+        if "pgjobs_" in str(text) and str(text).split()[0] in {
+            "--",
+            "WITH",
+            "SELECT",
+            "INSERT",
+            "UPDATE",
+            "DELETE",
+            "(",
+        }:
+            self.seen += 1
+            execute("SAVEPOINT explained", None, False, context)
+            execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {_bare(text)}", params, False, context)
+            [explained] = context["cursor"].fetchone()[0]
+            execute("ROLLBACK TO SAVEPOINT explained", None, False, context)
+            execute("RELEASE SAVEPOINT explained", None, False, context)
+            self.faults += [
+                f"{fault}: {' '.join(_bare(text).split())[:100]}" for fault in self._faults(explained["Plan"])
+            ]
+        return execute(text, params, many, context)
+
+    def _faults(self, plan: dict[str, Any]) -> Iterator[str]:
+        pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+        if pages > PAGES_PER_JOB * self.jobs:
+            yield f"{pages} pages"
+        for node in nodes(plan):
+            read = sum(node.get(f"Rows Removed by {what}", 0) for what in ("Filter", "Join Filter", "Index Recheck"))
+            rows = (node["Actual Rows"] + read) * node["Actual Loops"]
+            if rows > TIMES * self.jobs:
+                yield f"{node['Node Type']} of {node.get('Relation Name', '')} touched {rows:.0f} rows"
+
+
+def _bare(text: Any) -> str:
+    """The statement without the comments before it."""
+    return "\n".join(line for line in str(text).splitlines() if not line.startswith("--"))
+
+
+KINDS = {
+    "keys": "unique_key IS NOT NULL AND claim_id IS NULL",
+    "plain": "unique_key IS NULL AND outcome IS NULL AND hold IS NULL AND claim_id IS NULL AND queue = 'default' "
+    "AND run_at < now()",
+    "running": "outcome IS NULL AND claim_id IS NOT NULL",
+    "ended": "outcome = 'abandoned'",
+    "parked": "hold = 'parked'",
+    "limited": "hold = 'limited'",
+}
+IDS: dict[str, list[int]] = {}
+
+
+@contextmanager
+def connected() -> Iterator[RawDatabase]:
+    """A worker's connection: the seed is no statement of theirs."""
+    params = connection.get_connection_params() | {"cursor_factory": None}
+    with psycopg.connect(**params, autocommit=True) as raw:
+        for name, value in PINS.items():
+            raw.execute(f"SET {name} = {value}")
+        yield RawDatabase(raw)
+
+
+@pytest.fixture(scope="module", params=["empty", "drained", "older", "pairs"])
+def statistics(request: pytest.FixtureRequest, django_db_setup: None, django_db_blocker: Any) -> Iterator[str]:
+    """A full table whose statistics are of the empty one, of ended jobs only, older than its keyed jobs, or of
+    thousands of pairs.
+    """
+    with django_db_blocker.unblock(), registry.isolated(), connected() as raw:
+        with analysed_while_empty(raw):
+            for part, rows in SEED.items():
+                if (request.param, part) in (("drained", "plain"), ("older", "keyed")):
+                    raw.query("ANALYZE pgjobs_job")
+                for some in rows:
+                    raw.query(INSERT + some)
+            claim(raw, BATCH)
+            declared = Cron("0 3 * * *", job(name="shapes.plain")(plain).bind(), name="clean").declared()
+            store.declare_cron(raw, declared, overwrite=True, fresh_seconds=0)
+            if request.param == "pairs":
+                raw.query("ANALYZE pgjobs_job")
+            for kind, where in KINDS.items():
+                IDS[kind] = [
+                    row[0]
+                    for row in raw.query(f"SELECT id FROM pgjobs_job WHERE {where} ORDER BY id DESC LIMIT {BATCH}")
+                ]
+                assert len(IDS[kind]) == BATCH, kind
+            yield request.param
+        raw.query("TRUNCATE pgjobs_job, pgjobs_claim, pgjobs_cron_entry, pgjobs_key_window, pgjobs_action")
+        connection.close()
+
+
+def declared() -> Any:
+    return registry.get("shapes.plain")
+
+
+def keyed(**options: Any) -> list[Any]:
+    """A batch of registrations whose keys are taken, far from each other."""
+    found = registry.get("shapes.plain")
+    return [JobDefinition.using(found, key=f"k{n * 190 + 7}", **options).bind(n) for n in range(1, BATCH + 1)]
+
+
+def some(kind: str) -> Any:
+    """A batch of jobs as a queryset that names them by id."""
+    return Job.objects.filter(pk__in=IDS[kind])
+
+
+def one(kind: str) -> Job:
+    return Job.objects.get(pk=IDS[kind][0])
+
+
+WINDOW = timedelta(hours=1)
+
+
+def windows() -> None:
+    """Taken, found taken, and taken by another."""
+    for policy in ("existing", "existing", "replace"):
+        assert register_many(keyed(key_scope=WINDOW, on_conflict=policy))
+
+
+def bounded(queue: str) -> None:
+    with override_settings(PGJOBS={"CAPACITY": {queue: BATCH}}), suppress(QueueFull):
+        declared().using(queue=queue).register(1)
+
+
+STATEMENTS: dict[str, tuple[int, Callable[[], object]]] = {
+    "register, the key is taken": (BATCH, lambda: [bound.register() for bound in keyed()[:3]]),
+    "register many, the keys are taken": (BATCH, lambda: register_many(keyed())),
+    "replace one": (BATCH, lambda: [bound.register() for bound in keyed(on_conflict="replace")[:3]]),
+    "replace many": (BATCH, lambda: register_many(keyed(on_conflict="replace"))),
+    "windows": (BATCH, windows),
+    "into a bounded queue that is full": (BATCH, lambda: bounded("default")),
+    "into a bounded queue of held jobs": (BATCH, lambda: bounded("limited")),
+    "register again": (BATCH, lambda: one("plain").register_again()),
+    "wait": (BATCH, lambda: store.mark_waited(store.on("default"), one("plain").pk)),
+    "cancel": (BATCH, lambda: some("keys").cancel()),
+    "cancel running ones": (BATCH, lambda: some("running").cancel(mode="kill")),
+    "abandon": (BATCH, lambda: some("keys").abandon()),
+    "retry ended ones": (BATCH, lambda: some("ended").retry()),
+    "retry parked ones": (BATCH, lambda: some("parked").retry()),
+    "release": (BATCH, lambda: some("running").release()),
+    "move to another queue": (BATCH, lambda: some("keys").reschedule(queue="mail")),
+    "run now": (BATCH, lambda: some("plain").reschedule(delay=0)),
+    "pause a queue whose jobs a limit has let in": (BATCH, lambda: pausing.pause_queue("limited")),
+    "pause a job": (BATCH, lambda: pausing.pause_job("shapes.plain")),
+    "resume a job": (BATCH, lambda: pausing.resume_job("shapes.plain")),
+    "run a cron entry": (BATCH, lambda: CronEntry.objects.get().run_now()),
+    "stop a cron entry": (BATCH, lambda: CronEntry.objects.get().stop()),
+    "why is it not run": (store.MOST_AHEAD + 1, lambda: one("plain").why()),
+    "why is it not run, with a key": (store.MOST_AHEAD + 1, lambda: one("keys").why()),
+    "why is it held": (BATCH, lambda: one("limited").why()),
+    "why did it end": (BATCH, lambda: one("ended").why()),
+    "what blocks it": (BATCH, lambda: one("limited").blocked_by()),
+    "the first of a queue": (LISTED, lambda: list(islice(Queue("default").list(), 10))),
+    "one of a queue by its key": (BATCH, lambda: Queue("default").status("k77")),
+    "next to the end of a queue": (
+        LISTED, lambda: store.list_queue(store.on("default"), "default", after=("2020-01-01", 0), limit=LISTED),
+    ),
+}  # fmt: skip
+"""What is run → how many jobs it may cost."""
+
+
+def test_what_producers_and_operators_run_costs_its_batch_and_not_the_table(
+    statistics: str, django_db_blocker: Any
+) -> None:
+    """A1, A11: a plan that follows from the statement's shape, not from what the statistics say or a worker pins."""
+    wrong = {}
+    with django_db_blocker.unblock():
+        for name, (jobs, run) in STATEMENTS.items():
+            watch = Explained(jobs)
+            with transaction.atomic():
+                with connection.execute_wrapper(watch):
+                    run()
+                transaction.set_rollback(True)
+            assert watch.seen, name
+            if watch.faults:
+                wrong[name] = watch.faults
+    assert wrong == {}
