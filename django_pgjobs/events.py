@@ -47,6 +47,16 @@ def ordinal(number: int) -> str:
     return f"{number}{suffix}"
 
 
+def executor_started(database: str, threads: int, async_slots: int) -> None:
+    """This process will run jobs."""
+    signals.executor_started.send_robust(None, database=database, threads=threads, async_slots=async_slots)
+
+
+def executor_stopping(reason: str) -> None:
+    """This process will run no more jobs, and leaves."""
+    signals.executor_stopping.send_robust(None, reason=reason)
+
+
 def started(definition: Any, context: JobContext) -> None:
     """An attempt begins, in its own thread. Raises nothing."""
     if jobs_log.isEnabledFor(logging.INFO):

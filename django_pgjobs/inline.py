@@ -26,7 +26,7 @@ from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.performing import Performer
 from django_pgjobs.runtime import Worker, WorkerOptions, declared_crons, wait_for_database
 from django_pgjobs.store import ClaimedJob
-from django_pgjobs.worker import hygiene, process
+from django_pgjobs.worker import hygiene, leaving, process
 from django_pgjobs.worker.admitting import HELD_SECONDS, SHORTEST_SECONDS
 from django_pgjobs.worker.claiming import DEAF_POLL_SECONDS
 from django_pgjobs.worker.connection import TROUBLE, WorkerConnection
@@ -190,4 +190,8 @@ def run(options: WorkerOptions) -> int:
         if wait_for_database(worker.worker, worker.stopped) is None:
             return 0
         log.info("inline worker starts name=%s", worker.worker.author.name)
-        return worker.run()
+        leaving.say_started(options.database, 1, 1)
+        try:
+            return worker.run()
+        finally:
+            leaving.say_stopping(leaving.DRAINED)

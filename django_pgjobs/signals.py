@@ -1,5 +1,6 @@
-"""Django signals about jobs. ``sender`` is the ``JobDefinition``, or None where this process does not know the name.
+"""Django signals about jobs, and about the processes that run them.
 
+``sender`` is the ``JobDefinition``, or None where this process does not know the name, or where it is about a process.
 Sent with ``send_robust``: an error in a receiver is logged by Django and changes nothing of the job. All but
 ``job_registered`` are sent in the executor, the process that runs the job's code, never in the supervisor.
 """
@@ -12,6 +13,22 @@ job_registered = Signal()
 """A job was inserted. Sent in the registering process, inside its transaction, which may still be rolled back.
 
 ``job``: the ``Job``. After ``register_many`` its ``run_at`` and ``created_at`` are deferred fields.
+"""
+
+executor_started = Signal()
+"""A process that will run jobs has started: once, after ``AppConfig.ready()``, before its first job.
+
+Sent in a thread of its own, so a receiver may ask the database, and its connections are closed afterwards. After ten
+seconds the process goes on without it. Sender: None. ``database``: the alias its jobs are in; ``threads``: how many
+jobs it runs at once; ``async_slots``: how many ``async def`` jobs besides.
+"""
+
+executor_stopping = Signal()
+"""A process that ran jobs leaves in good order: once, after its last outcome was handed over, before ``atexit``.
+
+Sent in a thread of its own; after three seconds the process goes on without it. Sender: None. ``reason``:
+``"drained"``, as its worker stops or another process takes its place, or ``"orphaned"``: its worker was killed, jobs
+that still run are lost, and it has a second. Not sent when the process is killed or crashes.
 """
 
 job_started = Signal()

@@ -15,10 +15,13 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 from django_pgjobs import inline, reloading, runtime
 from django_pgjobs.conf import QUEUE_NAME, get_conf
-from django_pgjobs.worker import executor
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.worker import executor, process
 from django_pgjobs.worker.entry import ANY_PROJECT, entry_point
 from django_pgjobs.worker.handover import handing_over, take_over
 from django_pgjobs.worker.logs import speak_on_stderr
+
+log = safe_logger("django_pgjobs")
 
 
 def add_subcommands(subcommands: Any) -> None:
@@ -107,6 +110,11 @@ def check_and_run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 def _run(command: BaseCommand, options: dict[str, Any]) -> int:
     """Run a worker; one that a program starts leaves this process as it was, and knows what a test runner changed."""
+    if library := process.patched_by():
+        log.warning(
+            "threads are patched by %s: a job that computes stops its neighbours and cannot be interrupted; "
+            "workers need a manage.py that patches nothing", library,
+        )  # fmt: skip
     worker = _worker_options(command, options)
     if options["inline"]:
         return inline.run(worker)

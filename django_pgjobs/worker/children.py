@@ -89,6 +89,8 @@ class Child:
     asked_at: float | None = None
     deaf_since: float | None = None
     hung_since: float | None = None
+    idle_since: float | None = None
+    said_bye: bool = False
     watchdog: Watchdog | None = None
 
     @property
@@ -179,12 +181,21 @@ class Child:
         for run in self.runs.values():
             run.collateral = True
         self.take_back([run for run in self.runs.values() if run.state == SENT])
-        _signal_group(self.pid, signal.SIGTERM)
+        self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL to its whole group."""
+        """SIGKILL to it and to its whole group."""
         self.state = KILLED
-        _signal_group(self.pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        """Signal its group, and the process itself, which a job may have moved to another group."""
+        _signal_group(self.pid, number)
+        with suppress(ProcessLookupError, PermissionError):
+            if self.pidfd is not None and hasattr(signal, "pidfd_send_signal"):
+                signal.pidfd_send_signal(self.pidfd, number)
+            else:
+                os.kill(self.pid, number)
 
     def exit_status(self, ended: Callable[[], None] = lambda: None) -> int | None:
         """Return how it ended as ``Popen.returncode`` does, None while it lives; takes its group along, then reaps.

@@ -16,7 +16,7 @@ from typing import Any
 from django_pgjobs import __version__, clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.worker import channel, children, stopping
+from django_pgjobs.worker import channel, children, leaving, stopping
 from django_pgjobs.worker.acking import Acker
 from django_pgjobs.worker.children import DEAD, DRAINING, KILLED, READY, STARTING, TERMINATING, Child, Recipe
 from django_pgjobs.worker.deaths import Death
@@ -44,6 +44,13 @@ DEAF_SECONDS = 1.0
 
 HUNG_SECONDS = 10.0
 """How long an executor may leave a question unanswered while none of its jobs runs; a job may hold its interpreter."""
+
+
+LEAVE_MARGIN_SECONDS = 1.0
+"""How much longer than it allows itself an executor is given to leave."""
+
+ENDED_BY_OTHERS = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
+"""Ends that say nothing about the code which an executor was to load: the kernel wanted memory, or a person."""
 
 
 class Crew:
@@ -97,6 +104,7 @@ class Crew:
             elif child.end.eof:
                 self._check_deaf(child, now)
             self._check_hung(child, now)
+            self._check_leaving(child, now)
         self.last_look = now
         self.untold.hand_over()
         self.out_of_memory.look(now)
@@ -234,6 +242,18 @@ class Crew:
             )  # fmt: skip
             child.kill()
 
+    def _check_leaving(self, child: Child, now: float) -> None:
+        """Kill an executor that has nothing left to do and does not leave: its place would stay taken for ever."""
+        paused = now > self.last_look + HUNG_SECONDS / 2
+        if child.state != DRAINING or child.runs or paused:
+            child.idle_since = None
+            return
+        child.idle_since = child.idle_since or now
+        limit = leaving.EXIT_SECONDS if child.said_bye else leaving.before_bye_seconds()
+        if now > child.idle_since + limit + LEAVE_MARGIN_SECONDS:
+            log.error("executor does not leave, it is killed pid=%d seconds=%.0f", child.pid, now - child.idle_since)
+            child.kill()
+
     def _on_message(self, child: Child, message: channel.Message) -> None:
         match message:
             case [channel.SUCCEEDED, runs, micros, results]:
@@ -252,6 +272,7 @@ class Crew:
             case [channel.BOOT_FAILED, why, away]:
                 child.boot_error, child.database_away = why, away
             case [channel.BYE, rss]:
+                child.said_bye, child.idle_since = True, None
                 log.debug("executor leaves pid=%d rss=%.0fMB", child.pid, rss / 1e6)
 
     def _on_ready(self, child: Child, hello: dict[str, Any]) -> None:
@@ -314,7 +335,7 @@ class Crew:
         if self.draining:
             return
         if was == STARTING or child.boot_error:
-            self._boot_failed(child, status)
+            self._boot_failed(child, status, death.suffix)
         elif was == DRAINING and status == 0:
             log.info("executor has been recycled pid=%d jobs=%d", child.pid, child.done)
         else:
@@ -338,19 +359,24 @@ class Crew:
         with suppress(KeyError, ValueError):
             self.selector.unregister(descriptor)
 
-    def _boot_failed(self, child: Child, status: int) -> None:
-        why = child.boot_error or f"it exited with status {status} before it was ready; its own words are above"
+    def _boot_failed(self, child: Child, status: int, suffix: str = "") -> None:
+        by_others = status in ENDED_BY_OTHERS and not child.boot_error
+        if by_others:
+            why = f"{signal.Signals(-status).name} ended it before it was ready{suffix}"
+        else:
+            why = child.boot_error or f"it exited with status {status} before it was ready; its own words are above"
         # Ended by the watchdog because we stood still, it has shown nothing about the code it was to load.
         innocent = child.database_away or self.guard.ended(child)
-        self._cannot_boot(why, pid=child.pid, passes=innocent, innocent=innocent)
+        self._cannot_boot(why, pid=child.pid, passes=innocent, again=innocent or by_others)
 
-    def _cannot_boot(self, why: str, *, pid: int, passes: bool, innocent: bool = False) -> None:
+    def _cannot_boot(self, why: str, *, pid: int, passes: bool, again: bool = False) -> None:
+        """Try again after a pause. ``passes``: without end; ``again``: though no executor has ever been ready."""
         if passes:
             # An outage is waited for, however long, by the first executor too: its supervisor has found a database.
             self.boot_delays += 1
         else:
             self.boot_failures += 1
-        if (not self.booted and not innocent) or self.boot_failures > BOOT_TRIES:
+        if (not self.booted and not again) or self.boot_failures > BOOT_TRIES:
             log.critical("executor cannot boot, worker stops pid=%d: %s", pid, why)
             self.failed("an executor cannot boot")
             return

@@ -22,12 +22,12 @@ from typing import Any, NoReturn
 import psycopg
 from django.db import OperationalError
 
-from django_pgjobs import events, localpool
+from django_pgjobs import clock, events, localpool
 from django_pgjobs.attempt import Told
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.registry import registry
-from django_pgjobs.worker import channel, hygiene, orphaning, process
+from django_pgjobs.worker import channel, hygiene, leaving, orphaning, process
 from django_pgjobs.worker.board import Board
 from django_pgjobs.worker.buffers import Buffers
 from django_pgjobs.worker.eventloop import EventLoop
@@ -39,7 +39,6 @@ from django_pgjobs.worker.telling import Teller
 
 log = safe_logger("django_pgjobs")
 
-TELL_SECONDS = 5.0
 IDENTITY_SECONDS = 15.0
 AWAY = (OperationalError, psycopg.OperationalError, TimeoutError)
 
@@ -61,6 +60,7 @@ class Executor:
         self.parent = os.getppid()
         self.database = database
         self.application_name = application_name
+        self.leads = os.getpgrp() == self.pid
         self.leaving = threading.RLock()  # who says BYE may find that nobody is there
         self.outbox = Outbox(end, self._orphaned)
         self.buffers = Buffers(end, board, self.outbox, self._bye)
@@ -142,13 +142,13 @@ class Executor:
 
     def _bye(self) -> NoReturn:
         self.leaving.acquire()
+        leaving.end_after(leaving.before_bye_seconds())
         self.outbox.flush()
-        self.teller.close(TELL_SECONDS)
+        self.teller.close(leaving.TELL_SECONDS)
         self._wait_for_bypassed()
         with suppress(OSError):  # nobody is left to be told
             self.end.send([channel.BYE, rss_bytes()])
-        logging.shutdown()
-        process.flush_streams()
+        leaving.last_steps(leaving.DRAINED, leaving.EXIT_SECONDS)
         os._exit(0)
 
     def _wait_for_bypassed(self) -> None:
@@ -159,14 +159,20 @@ class Executor:
 
     def _orphaned(self) -> NoReturn:
         self.leaving.acquire()  # by whoever notices first; the others must not end the process before it is done
+        until = clock.monotonic() + leaving.ORPHANED_SECONDS
+        leaving.end_after(leaving.ORPHANED_SECONDS)
         unstarted, _ = self.buffers.empty()
-        if orphaning.supervisor_has_ended(self.parent):
+        alone = orphaning.supervisor_has_ended(self.parent)
+        if alone:
             orphaning.give_back(unstarted, self.database, self.application_name)
         log.warning("supervisor is gone, executor stops pid=%d", self.pid)
+        if alone:
+            leaving.last_steps(leaving.ORPHANED, until - clock.monotonic())
         logging.shutdown()
         process.flush_streams()
-        if os.getpgrp() == self.pid:
-            os.killpg(self.pid, signal.SIGKILL)  # the programs that its jobs have started too
+        if self.leads:  # whichever group a job has moved this process to
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)  # the programs that its jobs have started too
         os._exit(1)
 
 
@@ -199,6 +205,7 @@ def main(
         words = " ".join(str(error).split())
         end.send([channel.BOOT_FAILED, f"it cannot reach database {database!r}: {words}", away])
         sys.exit(3)
+    leaving.say_started(database, threads, async_slots)
     hello = {
         "protocol": channel.PROTOCOL,
         "version": __version__,

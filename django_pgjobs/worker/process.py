@@ -6,6 +6,7 @@ A forked child inherits Python's signal handlers. With ours ``Process.terminate(
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import sys
@@ -47,6 +48,12 @@ def handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[tuple
         _handled.difference_update(new)
         for number, previous in before.items():
             signal.signal(number, previous)
+
+
+def patched_by() -> str:
+    """Return the library, gevent for example, that has put something else in the place of threads; mostly empty."""
+    module: str = getattr(_thread.start_new_thread, "__module__", "_thread")
+    return "" if module == "_thread" else module.partition(".")[0]
 
 
 def print_at_once() -> None:

@@ -93,11 +93,21 @@ def _outlive(executors: set[int], trusted_seconds: float) -> int:
 
 
 def _end(executors: set[int]) -> None:
+    kills = {pid: _kill_of(pid) for pid in executors}
     for pid in executors:
         _signal(os.kill, pid, signal.SIGABRT)
     time.sleep(STACKS_SECONDS if executors else 0)
-    for pid in executors:
+    for pid, (send, target) in kills.items():
         _signal(os.killpg, pid, signal.SIGKILL)
+        _signal(send, target, signal.SIGKILL)  # a job may have moved it to another group
+
+
+def _kill_of(pid: int) -> tuple[object, int]:
+    """Return how to signal a process later, when its pid may be another's already; where that can be said."""
+    if hasattr(signal, "pidfd_send_signal"):
+        with suppress(OSError):
+            return signal.pidfd_send_signal, os.pidfd_open(pid)
+    return os.kill, pid
 
 
 def _lives(pid: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import subprocess
 import time
@@ -67,7 +68,15 @@ def _runs_a_program() -> None:
     subprocess.run(["sleep", "60"], check=True)
 
 
+def _moves_away() -> None:
+    """Out of the process group that its executor leads, into the supervisor's."""
+    os.setpgid(0, os.getpgid(os.getppid()))
+    stage.here().note("moved", os.getpgid(0))
+    _swallows_everything()
+
+
 WAYS: dict[str, Any] = {
+    "moves away": _moves_away,
     "sleeps": _sleeps,
     "queue": _waits_on_a_queue,
     "spins": _spins,

@@ -30,6 +30,9 @@ NOW = Backoff(0)
 
 if os.environ.get("PGJOBS_TEST_BOOT") == "raises" and "executor" in sys.argv:
     raise RuntimeError("the jobs of this project cannot be imported")
+if os.environ.get("PGJOBS_TEST_BOOT") == "killed" and "executor" in sys.argv and not stage.here().is_open("killed"):
+    stage.here().open("killed")
+    os.kill(os.getpid(), signal.SIGKILL)
 if os.environ.get("PGJOBS_TEST_BOOT") == "sleeps" and "executor" in sys.argv:
     time.sleep(60)
 if os.environ.get("PGJOBS_TEST_BOOT") == "deployed" and "executor" in sys.argv and stage.here().is_open("deployed"):

@@ -16,8 +16,9 @@ from tests.e2e import stage
 
 @job(max_attempts=1, timeout=30)
 def maps_in_a_pool(method: str) -> list[int]:
-    """Its context manager ends the pool by ``terminate``."""
+    """Its context manager ends the pool by ``terminate``, whatever its children do."""
     with multiprocessing.get_context(method).Pool(2) as pool:
+        pool.apply_async(time.sleep, (60,))
         return pool.map(abs, [-1, -2, -3])
 
 
@@ -75,3 +76,15 @@ def tells_flags() -> dict[str, object]:
     """How the interpreter of an executor was started."""
     flags = {name: getattr(sys.flags, name) for name in dir(sys.flags) if not name.startswith(("_", "n_", "count"))}
     return {**{name: int(value) for name, value in flags.items() if not callable(value)}, "argv": sys.orig_argv}
+
+
+@job(max_attempts=1)
+def reports(key: str, fails: bool = False) -> None:
+    """Leaves a message and a span with libraries that send them later."""
+    import sentry_sdk  # here: only where a test has set it up
+    from opentelemetry import trace
+
+    with trace.get_tracer(__name__).start_as_current_span(f"span of {key}"):
+        sentry_sdk.capture_message(f"message of {key}")
+    if fails:
+        raise ValueError(f"failure of {key}")

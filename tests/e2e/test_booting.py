@@ -33,6 +33,13 @@ def test_an_executor_that_is_never_ready_stops_the_worker(worker: Workers) -> No
     assert process.said("executor cannot boot, worker stops .* it was not READY within 1 s")
 
 
+def test_a_first_executor_that_somebody_kills_while_it_boots_is_started_again(worker: Workers) -> None:
+    """The kernel may want memory just then; that says nothing about the project's code."""
+    process = worker(env={"PGJOBS_TEST_BOOT": "killed"})
+    assert process.said("executor cannot boot, tried again in .* SIGKILL ended it before it was ready")
+    assert ended(jobs.effect.register("k"))[0].outcome == "succeeded"
+
+
 def test_check_errors_refuse_the_start_with_their_own_text(worker: Workers) -> None:
     """§2 configuration: the same text as ``manage.py check``."""
     process = worker(ready=False, conf={"LEASE_SECOND": 3})

@@ -63,3 +63,22 @@ def test_a_program_without_a_script_starts_executors_too(worker: Workers) -> Non
     flags = flags_of(worker, sys.executable, "-c", code)
     argv = flags["argv"]
     assert argv[argv.index("-m") + 1] == "django"
+
+
+PATCHED = """
+import _thread
+real = _thread.start_new_thread
+def start_new_thread(*arguments):
+    return real(*arguments)
+start_new_thread.__module__ = "gevent.thread"
+_thread.start_new_thread = start_new_thread
+"""
+
+
+def test_a_program_that_patches_threads_is_warned(worker: Workers, tmp_path: Path) -> None:
+    """As ``gevent.monkey.patch_all()`` does; jobs run all the same."""
+    script = tmp_path / "manage.py"
+    script.write_text(MANAGE.format(setup=PATCHED, arguments="sys.argv"))
+    flags_of(worker, sys.executable, str(script))
+    assert worker.started[0].said("WARNING threads are patched by gevent")
+    assert not worker.started[0].said("WARNING threads are patched by gevent", times=2)

@@ -150,6 +150,17 @@ def test_who_swallows_everything_is_killed_within_the_ladder(
     ]
 
 
+def test_a_job_that_has_moved_its_process_to_another_group_is_killed_there(shared_worker: WorkerProcess) -> None:
+    """Its executor leads no group any more, and takes the supervisor's along no more than its own."""
+    before = shared_worker.executors()
+    job = begin(shared_worker, hard.goes_on, "moves away", "away")
+    wait_until(lambda: shared_worker.stage.count("moved", shared_worker.pid), 5, "it has moved")
+    job.cancel(mode="kill")
+    wait_until(lambda: set(before) - set(shared_worker.executors()), 5, "its process is dead")
+    assert ended(job)[0].outcome == "cancelled"
+    assert ended(jobs.effect.register("after"))[0].outcome == "succeeded"
+
+
 @pytest.mark.slow
 def test_interrupt_stops_at_the_interrupt_and_kill_goes_on(shared_worker: WorkerProcess) -> None:
     """X10 §4: nobody's process is killed for a cancel that did not ask for it."""

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from django_pgjobs import __version__, clock
-from django_pgjobs.worker import channel, children
+from django_pgjobs.worker import channel, children, leaving
 from django_pgjobs.worker.children import DRAINING, KILLED, READY, STARTING, TERMINATING, Child
-from django_pgjobs.worker.crew import DEAF_SECONDS, SHORT_LIFE_SECONDS, SHORT_LIVES, Crew
+from django_pgjobs.worker.crew import BOOT_TRIES, DEAF_SECONDS, SHORT_LIFE_SECONDS, SHORT_LIVES, Crew
 from django_pgjobs.worker.recycling import Recycling
 from django_pgjobs.worker.runs import Table
 from django_pgjobs.worker.untold import MOST_DEATHS, Event
@@ -148,6 +148,26 @@ def test_a_first_executor_that_the_watchdog_ended_is_started_again(crew: Crew, f
     assert len(crew.children) == 1
 
 
+@pytest.mark.parametrize("status", [-signal.SIGKILL, -signal.SIGTERM])
+def test_a_first_executor_that_others_end_is_tried_again_a_few_times(
+    crew: Crew, failed: list[str], status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kernel for want of memory, or a person; where it happens each time the worker stops."""
+    for _ in range(BOOT_TRIES):
+        crew.boot_after = 0.0
+        crew.tick(0.0)
+        crew._boot_failed(crew.children.pop(), status, " (out of memory)")
+    assert failed == []
+    assert f"{signal.Signals(-status).name} ended it before it was ready (out of memory)" in caplog.text
+    crew._boot_failed(child_of(state=STARTING), status)
+    assert failed == ["an executor cannot boot"]
+
+
+def test_a_first_executor_that_crashes_by_itself_stops_the_worker(crew: Crew, failed: list[str]) -> None:
+    crew._boot_failed(child_of(state=STARTING), -signal.SIGSEGV)
+    assert failed == ["an executor cannot boot"]
+
+
 def test_an_outage_is_no_try_of_the_code(crew: Crew, failed: list[str]) -> None:
     """D118: however often the database was away, code that cannot boot gets its three tries."""
     ready(crew)
@@ -234,6 +254,33 @@ def test_an_executor_that_may_be_well_is_not_killed(crew: Crew, why: str) -> Non
         crew._on_message(child, [channel.BACK, [], "asked"])
     step = 3600.0 if why == "the machine was suspended" else 1.0
     assert answers_at(crew, child, [1002.0 + step * count for count in range(1, 30)]) == [READY] * 29
+
+
+def test_an_executor_that_does_not_leave_is_killed(crew: Crew) -> None:
+    """B6: the process that it was to end by itself cannot; after its BYE it gets as long as it allows itself."""
+    silent, leaving_one, busy = ready(crew, number=1), ready(crew, number=2), ready(crew, number=3)
+    busy.add(run_of(1, number=1))
+    for child in (silent, leaving_one, busy):
+        child.state = DRAINING
+    crew._on_message(leaving_one, [channel.BYE, 0])
+    for now in range(1, 100):
+        crew.last_look = now - 1.0
+        for child in (silent, leaving_one, busy):
+            crew._check_leaving(child, float(now))
+        if now == leaving.EXIT_SECONDS + 1:
+            assert (silent.state, leaving_one.state) == (DRAINING, DRAINING)
+        if now == leaving.EXIT_SECONDS + 3:
+            assert (silent.state, leaving_one.state) == (DRAINING, KILLED)
+    assert (silent.state, busy.state) == (KILLED, DRAINING)
+
+
+def test_an_executor_gets_its_whole_time_to_leave_after_a_pause_of_the_worker(crew: Crew) -> None:
+    child = ready(crew)
+    child.state = DRAINING
+    crew._check_leaving(child, 0.1)
+    crew.last_look = 0.1
+    crew._check_leaving(child, 1000.0)
+    assert (child.state, child.idle_since) == (DRAINING, None)
 
 
 def test_what_an_executor_had_not_told_when_it_died_is_told_by_another(crew: Crew, mortal: None) -> None:
