@@ -35,10 +35,10 @@ from django_pgjobs.states import LABELS, Hold, JobState, Outcome
 MOST = 10_000
 """A list says "more than 10,000" instead of counting further."""
 
-NEAR = 20_000
+NEAR = 100_000
 """Jobs among which a name or a queue is looked for."""
 
-NEAR_TEXT = 10_000
+NEAR_TEXT = 100_000
 """Jobs in which a text is looked for."""
 
 NEAR_HELD = 5_000
@@ -47,12 +47,17 @@ NEAR_HELD = 5_000
 FAR = 1_000_000
 """The same as ``NEAR``, for who has the time (a text: a second or two)."""
 
+FAR_HELD = 20_000
+"""The same as ``NEAR_HELD``."""
+
 ARMS = 40
 """With more (queue, priority) pairs than this, one sort is cheaper than merging them."""
 
 BIGGEST_ID = 2**63 - 1
 TEXT_LIMIT = 200
-STATES: tuple[str, ...] = (JobState.READY, *LABELS, *(state for state in JobState if state != JobState.READY))
+STATES: tuple[str, ...] = (
+    JobState.READY.value, *LABELS, *(state.value for state in JobState if state != JobState.READY),
+)  # fmt: skip
 """What one can choose; *ready* here means due."""
 
 _ID = re.compile(r"#?0*([0-9]{1,30})")
@@ -173,7 +178,7 @@ def parse_search(search: str) -> tuple[str, int | None]:
 def reach_of(state: str, text: str, *, far: bool) -> int:
     """Return how many jobs a bounded search looks at."""
     if state in _HELD:
-        return NEAR if far else NEAR_HELD
+        return FAR_HELD if far else NEAR_HELD
     return FAR if far else NEAR_TEXT if text else NEAR
 
 

@@ -18,6 +18,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.cronsteering import CronEntryQuerySet, SteerableCron
+from django_pgjobs.escapes import visible
 from django_pgjobs.fields import BigIntArrayField, InstantField, StateField
 from django_pgjobs.indexes import GistIndex
 from django_pgjobs.liveness import HeartbeatQuerySet
@@ -163,7 +164,7 @@ class Job(Steerable, PostgresModel):
         )
 
     def __str__(self) -> str:
-        return f"{self.name} #{self.pk}"
+        return f"{visible(self.name)} #{self.pk}"
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Refuse: jobs are registered, and changed by their steering methods."""
@@ -293,7 +294,7 @@ class Heartbeat(PostgresModel):
         default_permissions = ("view",)
 
     def __str__(self) -> str:
-        return self.name
+        return visible(self.name)
 
 
 class LeaderTerm(PostgresModel):
@@ -363,7 +364,7 @@ class CronEntry(SteerableCron, PostgresModel):
         permissions = (("run_cronentry", _("Can run, pause and resume cron entries")),)
 
     def __str__(self) -> str:
-        return self.name
+        return visible(self.name)
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Refuse: an old last fire, written back, would be made a second time."""
@@ -432,7 +433,7 @@ class QueueState(PostgresModel):
         constraints = (models.UniqueConstraint(name="pgjobs_queue_state_name", fields=["kind", "name"]),)
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.name}"
+        return visible(f"{self.kind} {self.name}")
 
     def validate_constraints(self, exclude: Any = None) -> None:
         """Take a name that is paused already: pausing again replaces who, why and until when."""

@@ -24,6 +24,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs import listing, store
 from django_pgjobs.conf import get_conf
+from django_pgjobs.escapes import visible
 from django_pgjobs.listing import Asked
 from django_pgjobs.models import Job
 from django_pgjobs.registry import registry
@@ -60,7 +61,7 @@ class OfferedFilter(SimpleListFilter):
 
     def offered(self, names: Iterable[str]) -> Choices:
         """These names and the chosen one, sorted, once each."""
-        return [(name, name) for name in sorted({*names, self.value() or ""} - {""})]
+        return [(name, visible(name)) for name in sorted({*names, self.value() or ""} - {""})]
 
 
 class StateFilter(OfferedFilter):
@@ -197,3 +198,12 @@ class JobChangeList(ChangeList):
         if not self.cut:
             return ""
         return _("Only the first %(count)s jobs of this list were searched.") % {"count": grouped(self.asked.reach)}
+
+    @property
+    def further(self) -> tuple[str, str] | None:
+        """The address and the words of a search that looks further; None when this one has looked as far as it goes."""
+        most = listing.reach_of(self.asked.state, self.asked.text, far=True)
+        if not self.cut or self.asked.reach >= most:
+            return None
+        words = _("Search the first %(count)s") % {"count": grouped(most)}
+        return self.get_query_string({"reach": "far"}, ["p"]), words

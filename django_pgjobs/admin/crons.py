@@ -21,9 +21,10 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from django_pgjobs.admin.actions import ACTIONS, message_of
-from django_pgjobs.admin.display import badge, below, format_html, format_html_join, short, table_of, when
+from django_pgjobs.admin.display import badge, below, format_html, format_html_join, person, short, table_of, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.cronsteering import JSON_COLUMNS, OVERRIDES, check_overrides
+from django_pgjobs.escapes import visible
 from django_pgjobs.exceptions import PgJobsError
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.registry import registry
@@ -99,20 +100,21 @@ class CronEntryAdmin(ReadOnlyAdmin):
     form = OverrideForm
     change_form_template = "admin/pgjobs/cronentry/change_form.html"
     list_display = (
-        "name", "shown_status", "shown_expression", "job_name", "shown_last_fire", "shown_last_job", "shown_next_fire",
+        "shown_name", "shown_status", "shown_expression", "shown_job", "shown_last_fire", "shown_last_job",
+        "shown_next_fire",
     )  # fmt: skip
     ordering = ("name",)
     search_fields = ("name", "job_name")
     actions: Any = ("pause", "resume", "run_now")
     fieldsets = (
-        (None, {"fields": ("name", "shown_status", "shown_note", "job_name", "shown_arguments")}),
+        (None, {"fields": ("shown_name", "shown_status", "shown_note", "shown_job", "shown_arguments")}),
         (_("Schedule"), {"fields": ("shown_expression", "misfire", "overlap", "shown_fires")}),
         (_("History"), {"fields": ("shown_last_fire", "shown_last_job", "shown_created", "shown_declared")}),
         (_("Instead of what code declares"), {"fields": OVERRIDES}),
     )
     readonly_fields = (
-        "name", "shown_status", "shown_note", "job_name", "shown_arguments", "shown_expression", "misfire", "overlap",
-        "shown_fires", "shown_last_fire", "shown_last_job", "shown_created", "shown_declared",
+        "shown_name", "shown_status", "shown_note", "shown_job", "shown_arguments", "shown_expression", "misfire",
+        "overlap", "shown_fires", "shown_last_fire", "shown_last_job", "shown_created", "shown_declared",
     )  # fmt: skip
 
     # Permissions
@@ -150,6 +152,16 @@ class CronEntryAdmin(ReadOnlyAdmin):
                 entry.payload = InvalidJSONInput(entry.own_text)
         return entry
 
+    @admin.display(description=_("name"))
+    def shown_name(self, entry: CronEntry) -> Any:
+        """As code declares it."""
+        return visible(entry.name)
+
+    @admin.display(description=_("job"))
+    def shown_job(self, entry: CronEntry) -> Any:
+        """The name of its jobs."""
+        return visible(entry.job_name)
+
     @admin.display(description=_("status"))
     def shown_status(self, entry: CronEntry) -> Any:
         """One word, and of a pause by whom and until when."""
@@ -159,17 +171,18 @@ class CronEntryAdmin(ReadOnlyAdmin):
         if entry.status != "paused":
             return word
         until = format_html("{} {}", _("until"), when(entry.paused_until)) if entry.paused_until else ""
-        return below(word, format_html("{} {}", entry.paused_by[:60], until) if entry.paused_by or until else "")
+        return below(word, format_html("{} {}", person(entry.paused_by), until) if entry.paused_by or until else "")
 
     @admin.display(description=_("why"))
     def shown_note(self, entry: CronEntry) -> Any:
         """Why it does not fire, and what to do."""
         if entry.broken:
-            return _("It does not fire: %(reason)s. Mend the row or the override.") % {"reason": entry.broken}
+            words = {"reason": visible(entry.broken)}
+            return _("It does not fire: %(reason)s. Mend the row or the override.") % words
         if entry.missing_since is not None:
             text = _("No worker's code declares it since {}. It fires again when one does.")
             return format_html(str(text), when(entry.missing_since))
-        return entry.paused_reason if entry.is_paused and entry.paused_reason else "–"
+        return visible(entry.paused_reason) if entry.is_paused and entry.paused_reason else "–"
 
     @admin.display(description=_("expression"))
     def shown_expression(self, entry: CronEntry) -> Any:
@@ -257,7 +270,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
                 with coming(ADMIN):
                     changed = getattr(entry, verb)(by=request.user, **words)
             except PgJobsError as error:
-                self.message_user(request, str(error), messages.ERROR)
+                self.message_user(request, visible(error), messages.ERROR)
             else:
                 done += 1
                 made += [changed] if isinstance(changed, Job) else []

@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.escapes import visible
 from django_pgjobs.exceptions import UnreadablePayload
-from django_pgjobs.wording import SHOWN_CHARS, STATE_LABELS, grouped, json_text, parsed
+from django_pgjobs.wording import SHOWN_CHARS, STATE_LABELS, grouped, json_text, parsed, seconds
 
 _USER = re.compile(r"\w+\.\w+:\S+ (.+)", re.DOTALL)
 
@@ -116,3 +116,8 @@ def progress_bar(text: str) -> SafeString:
         return block(text)
     bar = format_html('<progress value="{}" max="1"></progress> ', f"{share:.3f}") if total else ""
     return format_html("{}{} {}", bar, said, message)
+
+
+def ago(instant: datetime | None, now: datetime) -> SafeString | str:
+    """How long something has been so: *40 s*, with the instant as its tooltip."""
+    return "–" if instant is None else _time(instant, seconds((now - instant).total_seconds()))

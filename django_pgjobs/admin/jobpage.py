@@ -26,6 +26,7 @@ from django_pgjobs.admin.display import (
     format_html,
     format_html_join,
     json_block,
+    person,
     progress_bar,
     table_of,
     when,
@@ -33,10 +34,11 @@ from django_pgjobs.admin.display import (
 from django_pgjobs.admin.pauses import notices_for_job
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.admin.trail import actions_of
+from django_pgjobs.escapes import visible
 from django_pgjobs.liveness import STATUS_LABELS, fate
 from django_pgjobs.models import Attempt, Claim, Heartbeat, Job
 from django_pgjobs.registry import registry
-from django_pgjobs.states import Hold
+from django_pgjobs.states import Hold, JobState
 from django_pgjobs.wording import Hidden, arguments, label_of, links_of, seconds
 
 JSON_COLUMNS = ("payload", "headers", "result", "progress")
@@ -46,6 +48,17 @@ ATTEMPTS = 25
 TRACEBACK_CHARS = 20_000
 
 CANCEL_MODES = {"ask": _("ask"), "interrupt": _("interrupt"), "kill": _("kill")}
+
+
+BUTTONS_INSTEAD: dict[str, Any] = {
+    "cancelled": _("Retry makes it ready again."),
+    "abandoned": _("Mend the cause, then retry it."),
+    "cancelling": _("If it does not stop, cancel it once more in a stronger way."),
+    "scheduled": _("Run now makes it due."),
+    "retrying": _("Run now makes it due."),
+    "paused": _("It goes on when the pause is over or resumed."),
+}
+"""Code of a reason → what its advice is where a page has the button; the others have none here."""
 
 
 class JobPage(ReadOnlyAdmin):
@@ -120,12 +133,14 @@ class JobPage(ReadOnlyAdmin):
         latest: Any = rows.annotate(**texts, words=Left("message", 2000)).order_by("-pk")[: ATTEMPTS + 1]
         return [
             {
-                "row": row,
-                "cause": capfirst(row.get_cause_display()),
+                "cause": visible(capfirst(row.get_cause_display())),
+                "number": row.number,
+                "worker": visible(row.worker_name),
+                "release": visible(row.release),
                 "started": when(row.started_at),
                 "took": seconds(row.duration_seconds),
-                "links": links_of(row.chain_text, row.exception, row.words),
-                "traceback": row.trace,
+                "links": [tuple(map(visible, link)) for link in links_of(row.chain_text, row.exception, row.words)],
+                "traceback": visible(row.trace),
             }
             for row in latest
         ]
@@ -208,9 +223,9 @@ def _reasons_of(job: Any) -> list[Any]:
     """Sentences that say why the job stands as it does, and what to do."""
     reason = why.of(job.pk, job._state.db)
     found: list[Any] = [reason.text]
-    found += [reason.advice] if reason.advice else []
+    found += [_advice_of(reason)] if reason.advice else []
     if job.cancel_requested_at:
-        found.append(_cancel_of(job))
+        found.append(_cancel_of(job, told=reason.code in ("cancelled", "cancelling")))
     if job.release_requested_at and not job.outcome:
         found.append(_("Its worker was asked to give it back."))
     if registry.find(job.name) is None:
@@ -230,16 +245,29 @@ def _blockers_of(job: Any) -> list[str]:
     return found
 
 
-def _cancel_of(job: Any) -> str:
-    by = _("by %(who)s") % {"who": job.cancel_by} if job.cancel_by else ""
+def _advice_of(reason: why.Reason) -> Any:
+    """What to do; where a button of this page does it, not the command."""
+    return BUTTONS_INSTEAD.get(reason.code, reason.advice) if "manage.py pgjobs" in reason.advice else reason.advice
+
+
+def _cancel_of(job: Any, *, told: bool) -> str:
+    """How and when it was cancelled, and if that is not ``told`` above, by whom and why."""
     mode = CANCEL_MODES.get(job.cancel_mode, job.cancel_mode)
-    head = format_html(str(_("Cancel ({}) requested {} {}")), mode, when(job.cancel_requested_at), by)
+    head = format_html(str(_("Cancel ({}) requested {}")), mode, when(job.cancel_requested_at))
+    if told:
+        return head
+    head = format_html(str(_("{} by {}")), head, person(job.cancel_by)) if job.cancel_by else head
     return format_html("{}: {}", head, job.cancel_reason) if job.cancel_reason else head
 
 
 def _times_of(job: Any) -> list[tuple[Any, Any]]:
     """(words, instant or duration) of all that is known."""
-    instants = ("created_at", "run_at", "claimed_at", "deadline_at", "cancel_requested_at", "finished_at")
+    instants = ["created_at", "run_at", "cancel_requested_at", "finished_at"]
+    # An admitted, parked or given back job keeps these of an earlier claim, which says nothing of where it stands now.
+    if job.state == JobState.RUNNING:
+        instants[2:2] = ["claimed_at", "deadline_at"]
+    elif job.outcome:
+        instants[2:2] = ["claimed_at"]
     found: list[tuple[Any, Any]] = [(_verbose(name), when(value)) for name in instants if (value := getattr(job, name))]
     found += [(str(_("took")), seconds(job.duration_seconds))] if job.duration_seconds is not None else []
     limit = seconds(job.timeout_seconds) if job.timeout_seconds is not None else str(_("unlimited"))

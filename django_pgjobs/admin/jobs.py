@@ -12,8 +12,8 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.core.exceptions import PermissionDenied
 from django.db import router
-from django.db.models import QuerySet
-from django.db.models.functions import Left, Now
+from django.db.models import OuterRef, QuerySet, Subquery, TextField
+from django.db.models.functions import Cast, Left, Now
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
@@ -32,14 +32,14 @@ from django_pgjobs.admin.changelist import (
     StateFilter,
 )
 from django_pgjobs.admin.confirming import filter_words, neighbours_of, preview, samples_of
-from django_pgjobs.admin.display import badge, below, briefly, format_html, short
+from django_pgjobs.admin.display import ago, badge, below, briefly, format_html, person, progress_bar, short
 from django_pgjobs.admin.jobpage import JobPage
 from django_pgjobs.admin.pauses import notices_for_list
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.liveness import fate
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.models import Action, ActionPart, Job
-from django_pgjobs.states import Outcome
+from django_pgjobs.models import Action, ActionPart, Claim, Heartbeat, Job
+from django_pgjobs.states import JobState, Outcome
 from django_pgjobs.trail import ADMIN, coming
 from django_pgjobs.wording import STATE_LABELS, label_of, seconds, until
 
@@ -47,7 +47,7 @@ logger = safe_logger("django_pgjobs")
 
 LIST_COLUMNS = (
     "id", "name", "state", "queue", "priority", "attempt", "max_attempts", "run_at", "finished_at", "duration_seconds",
-    "description", "outcome", "ending", "hold",
+    "description", "outcome", "ending", "hold", "claimed_at", "cancel_mode",
 )  # fmt: skip
 """What the list reads: nothing that may be a megabyte."""
 
@@ -56,6 +56,14 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
     """Jobs, read-only; their actions are methods of ``JobQuerySet``."""
 
     list_display = ("id", "shown_name", "shown_state", "shown_queue", "shown_attempt", "shown_run_at", "shown_end")
+    list_display_of = {
+        "running": (
+            "id", "shown_name", "shown_state", "shown_worker", "shown_claimed", "shown_progress", "shown_queue",
+            "shown_attempt",
+        ),
+        "cancelled": ("id", "shown_name", "shown_state", "shown_cancel", "shown_queue", "shown_attempt", "shown_end"),
+    }  # fmt: skip
+    """The columns of the list of a state that has some of its own."""
     list_display_links = ("id", "shown_name")
     list_filter = (StateFilter, QueueFilter, NameFilter, ReachFilter)
     lookups = ("state", "queue", "name", "reach")
@@ -72,6 +80,10 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
         """Use the list that reads along indexes."""
         return JobChangeList
 
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """The columns that say most of the state that is asked for."""
+        return self.list_display_of.get(request.GET.get("state", ""), self.list_display)
+
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
         """Digits find an id, text a part of name or description."""
         return queryset.filter(listing.search_condition(*listing.parse_search(search_term))), False
@@ -79,7 +91,14 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
     def read_rows(self, jobs: QuerySet[Any], ids: Sequence[int]) -> list[Any]:
         """Read a page of the list, with the database's clock on every row."""
         rows = jobs.annotate(
-            now=Now(), fate=fate(), error_start=Left("error", 200), hold_start=Left("hold_reason", 200)
+            now=Now(),
+            fate=fate(),
+            error_start=Left("error", 200),
+            hold_start=Left("hold_reason", 200),
+            cancel_start=Left("cancel_reason", 200),
+            by_start=Left("cancel_by", 200),
+            worker_name=_worker_of(),
+            progress_start=Left(Cast("progress", TextField()), 500),
         ).only(*LIST_COLUMNS)
         return listing.in_order(rows, ids)
 
@@ -105,8 +124,41 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
         label: Any = badge(label_of(job))
         if job.ending and not job.outcome:
             label = format_html('{} <span class="pgjobs-ending">→ {}</span>', label, STATE_LABELS.get(job.ending, ""))
-        reason = job.hold_start if job.hold else job.error_start if job.outcome != Outcome.SUCCEEDED else ""
-        return below(label, short(reason, 60))
+        return below(label, self._why(job))
+
+    def _why(self, job: Any) -> Any:
+        """What says most about where it stands: who runs it, who cancelled it, what held it or made it fail."""
+        if job.state == JobState.RUNNING:
+            return format_html("{} {}", self.shown_worker(job), self.shown_progress(job)) if job.worker_name else ""
+        if job.outcome == Outcome.CANCELLED:
+            return self.shown_cancel(job)
+        return short(job.hold_start if job.hold else job.error_start if job.outcome != Outcome.SUCCEEDED else "", 60)
+
+    @admin.display(description=_("worker"))
+    def shown_worker(self, job: Any) -> str:
+        """Who has claimed it."""
+        return short(job.worker_name or "–", 60)
+
+    @admin.display(description=_("since"))
+    def shown_claimed(self, job: Any) -> str:
+        """For how long, and since when."""
+        if job.claimed_at is None:
+            return "–"
+        return below(ago(job.claimed_at, job.now), briefly(job.claimed_at, job.now))
+
+    @admin.display(description=_("progress"))
+    def shown_progress(self, job: Any) -> str:
+        """A bar and what the job says."""
+        return progress_bar(job.progress_start) if job.progress_start else ""
+
+    @admin.display(description=_("by whom, why"))
+    def shown_cancel(self, job: Any) -> str:
+        """Who cancelled it and why, or what the job itself said."""
+        why = job.cancel_start or job.error_start
+        if not job.by_start:
+            return short(why, 60) or "–"
+        by = format_html(str(_("by {}")), person(job.by_start))
+        return format_html("{}: {}", by, short(why, 60)) if why else by
 
     @admin.display(description=_("queue"))
     def shown_queue(self, job: Job) -> str:
@@ -272,6 +324,12 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
     def _page_of(self, request: HttpRequest, job_id: int) -> str:
         url = reverse("admin:pgjobs_job_change", args=[job_id], current_app=self.admin_site.name)
         return add_preserved_filters({"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}, url)
+
+
+def _worker_of() -> Subquery:
+    """The name of the worker that has claimed a job."""
+    claims = Claim.objects.filter(claim_id=OuterRef(OuterRef("claim_id"))).values("worker")
+    return Subquery(Heartbeat.objects.filter(pk__in=claims).values("name")[:1])
 
 
 def _asked_of(request: HttpRequest) -> listing.Asked:

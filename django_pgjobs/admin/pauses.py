@@ -121,6 +121,7 @@ class QueueStateAdmin(ReadOnlyAdmin):
     form = PauseForm
     list_display = ("shown_name", "shown_kind", "shown_by", "shown_reason", "shown_since", "shown_until")
     fieldsets = ((None, {"fields": ("kind", "name", "anyway", "reason", "until")}),)
+    readonly_fields = ("shown_name", "shown_kind", "shown_by", "shown_reason", "shown_since", "shown_until")
     search_fields = ("name", "reason")
     ordering = ("-kind", "name")
     actions: Any = ("resume",)
@@ -132,6 +133,10 @@ class QueueStateAdmin(ReadOnlyAdmin):
     def has_pause_permission(self, request: HttpRequest) -> bool:
         """May pause and resume."""
         return request.user.has_perm("pgjobs.pause_queue")
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """The form to pause, or what was paused."""
+        return self.fieldsets if obj is None else ((None, {"fields": self.readonly_fields}),)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Leave out pauses that are over, by the database's clock: they have no effect."""

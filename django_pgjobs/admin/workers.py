@@ -10,23 +10,24 @@ from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.admin.display import badge, when
+from django_pgjobs.admin.display import badge, below, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
+from django_pgjobs.escapes import visible
 from django_pgjobs.liveness import STATUS_LABELS
 from django_pgjobs.models import Heartbeat, LeaderTerm
+from django_pgjobs.wording import grouped
 
 
 class HeartbeatAdmin(ReadOnlyAdmin):
     """Workers; one whose heartbeats do not come, by the database's clock, is shown as silent or lost."""
 
     list_display = (
-        "name", "shown_state", "leads", "host", "pid", "shown_queues", "capacity", "running", "finished",
-        "release", "shown_beat",
+        "shown_name", "shown_state", "shown_beat", "leads", "shown_work", "shown_queues", "capacity", "shown_release",
     )  # fmt: skip
     ordering = ("-last_beat_at",)
     fieldsets = (
-        (None, {"fields": ("name", "shown_state", "leads", "host", "pid", "id", "version", "release")}),
-        (_("Work"), {"fields": ("shown_queues", "capacity", "running", "finished")}),
+        (None, {"fields": ("shown_name", "shown_state", "leads", "id", "version", "shown_release")}),
+        (_("Work"), {"fields": ("shown_queues", "capacity", "shown_work")}),
         (_("Timing"), {"fields": ("shown_start", "shown_beat")}),
     )
 
@@ -36,6 +37,23 @@ class HeartbeatAdmin(ReadOnlyAdmin):
         workers: Any = super().get_queryset(request)
         found: QuerySet[Any] = workers.with_status().annotate(is_leader=leads)
         return found
+
+    @admin.display(description=_("name"))
+    def shown_name(self, beat: Heartbeat) -> str:
+        """Its name, and below it where it runs."""
+        where = _("%(host)s, process %(pid)d") % {"host": beat.host, "pid": beat.pid}
+        return below(beat.name, str(where))
+
+    @admin.display(description=_("jobs"))
+    def shown_work(self, beat: Heartbeat) -> str:
+        """How many it runs, and how many it has finished."""
+        running = _("%(count)s running") % {"count": grouped(beat.running)}
+        return below(str(running), str(_("%(count)s finished") % {"count": grouped(beat.finished)}))
+
+    @admin.display(description=_("release"))
+    def shown_release(self, beat: Heartbeat) -> str:
+        """Of the project's code."""
+        return visible(beat.release) or "–"
 
     @admin.display(description=_("state"))
     def shown_state(self, beat: Any) -> str:
@@ -72,4 +90,4 @@ class HeartbeatAdmin(ReadOnlyAdmin):
 
 
 def _names(stored: Any) -> str:
-    return ", ".join(map(str, stored)) if isinstance(stored, list) else ""
+    return visible(", ".join(map(str, stored))) if isinstance(stored, list) else ""

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--all", action="store_true", help="All of them, however many, and however long it takes.")
     parser.add_argument(
-        "--far", action="store_true", help="Look for what no index knows among 1,000,000 jobs instead of 20,000."
+        "--far", action="store_true", help="Look for what no index knows among 1,000,000 jobs instead of 100,000."
     )
     telling.add_format(parser)
     choosing.add_database(parser)
