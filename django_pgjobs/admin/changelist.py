@@ -176,6 +176,8 @@ class JobChangeList(ChangeList):
         self.multi_page = self.result_count > self.list_per_page
         self.paginator = paginator
         self.result_list = admin.read_rows(self.root_queryset, self._page_of(ids))
+        for job in self.result_list:
+            job.in_columns = self.asked.state in admin.list_display_of
 
     def _page_of(self, ids: Sequence[int]) -> Sequence[int]:
         if not self.multi_page or (self.show_all and self.can_show_all):

@@ -128,6 +128,8 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
 
     def _why(self, job: Any) -> Any:
         """What says most about where it stands: who runs it, who cancelled it, what held it or made it fail."""
+        if job.in_columns:
+            return ""
         if job.state == JobState.RUNNING:
             return format_html("{} {}", self.shown_worker(job), self.shown_progress(job)) if job.worker_name else ""
         if job.outcome == Outcome.CANCELLED:

@@ -73,6 +73,7 @@ def test_the_list_of_running_jobs_says_where_since_when_and_how_far(root: Client
     assert cell(page, "shown_worker") == "web-1"
     assert re.match(r"\d\d\.\d s ", cell(page, "shown_claimed"))
     assert cell(page, "shown_progress") == "30 / 40 lines"
+    assert cell(page, "shown_state") == "running", "nothing is told twice"
     assert "of the attempt before" not in html(page)
 
 
