@@ -59,7 +59,6 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
     list_display_of = {
         "running": (
             "id", "shown_name", "shown_state", "shown_worker", "shown_claimed", "shown_progress", "shown_queue",
-            "shown_attempt",
         ),
         "cancelled": ("id", "shown_name", "shown_state", "shown_cancel", "shown_queue", "shown_attempt", "shown_end"),
     }  # fmt: skip

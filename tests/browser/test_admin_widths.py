@@ -96,6 +96,7 @@ def test_a_queue_that_nobody_knows_is_asked_about(page: Page, log_in: LogIn, pic
     log_in(User.objects.create_superuser("root"))
     page.goto("/admin/pgjobs/queuestate/add/")
     expect(page.locator("#id_anyway")).to_be_hidden()
+    page.select_option("#id_kind", "queue")
     page.fill("#id_name", "paiments")
     page.get_by_role("button", name="Save").click()
     expect(page.locator(".errorlist").first).to_contain_text("did you mean 'payments'?")
