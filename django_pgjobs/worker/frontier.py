@@ -21,7 +21,8 @@ back all the time.
 
 Where the code has jobs of both colours, there is a frontier for each, which *walks past* the jobs of the other. Many
 may stand there and nothing for this one. So a visit that came to the end moves the frontier up to when it looked, by
-the database's clock, less a second; and near sweeps, too, pause for 20 durations, whoever is heard.
+the database's clock, less a moment for commits under way, which near sweeps look behind; these pause for 20 durations
+then, whoever is heard.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ LET_IN_SECONDS = 0.02
 NEAR_SECONDS = 60.0
 NEAREST_SECONDS = 1.0
 """How far before the frontier a near sweep begins, and how far at least where that has become dear."""
+
+COMMIT_SECONDS = 0.05
+"""How far before where a walk has ended the next one begins. At 10,000 registrations/s it passes 500 of them again."""
 
 DEAR_SECONDS = 0.1
 CHEAP_SECONDS = 0.05
@@ -188,7 +192,7 @@ class Reach:
         if last is not None:
             self.at = last
         if whole and seen_to is not None:
-            self.at = max(last or BEGINNING, (seen_to - timedelta(seconds=NEAREST_SECONDS), 0))
+            self.at = max(last or BEGINNING, (seen_to - timedelta(seconds=COMMIT_SECONDS), 0))
 
     def let_in(self) -> None:
         """Something was let in, perhaps behind the frontier: look there as soon as may be."""

@@ -13,6 +13,7 @@ from django_pgjobs.store import ClaimedJob, Pair, Spot
 from django_pgjobs.worker import frontier as room
 from django_pgjobs.worker.frontier import (
     BEGINNING,
+    COMMIT_SECONDS,
     DEAR_SECONDS,
     FRONT,
     HURRY_FACTOR,
@@ -603,3 +604,44 @@ def test_a_paused_queue_is_not_claimed_from_and_learnt_anew_when_it_goes_on() ->
     frontier.learn([A])
     assert kinds(frontier, 1.0)[A] == [REST]
     assert frontier.swept() == float("-inf"), "nobody knows what has come meanwhile"
+
+
+# Jobs of the other colour
+
+
+def walking() -> Frontier:
+    frontier = frontier_of(A)
+    frontier.walks_past = True
+    frontier.reaches[A] = Reach(spot(0, 5), near_due=99.0, sweep_due=99.0)
+    return frontier
+
+
+def test_what_is_of_the_other_colour_is_walked_past_once() -> None:
+    """B10: up to when the claim looked there is nothing more for this one, however much there is for the other."""
+    frontier = walking()
+    looked_at = DUE + timedelta(seconds=100)
+    frontier.saw(frontier.plan(1.0), [], 5, 1.0, 0.2, looked_at)
+    assert frontier.reaches[A].at == (looked_at - timedelta(seconds=COMMIT_SECONDS), 0)
+
+
+def test_a_walk_that_found_enough_goes_on_where_it_ended() -> None:
+    frontier = walking()
+    frontier.saw(frontier.plan(1.0), [job(6, seconds=2), job(9, seconds=3)], 2, 1.0, 0.2, DUE + timedelta(seconds=100))
+    assert frontier.reaches[A].at == spot(3, 9)
+
+
+def test_whoever_walks_past_nothing_stays_where_the_last_claim_ended() -> None:
+    frontier = reached(at=spot(0, 5))
+    frontier.saw(frontier.plan(1.0), [], 5, 1.0, 0.2, DUE + timedelta(seconds=100))
+    assert frontier.reaches[A].at == spot(0, 5)
+
+
+@pytest.mark.parametrize(("walks_past", "after"), [(True, 1.0 + SWEEP_FACTOR * 0.05), (False, NEVER)])
+def test_a_look_that_walked_far_is_not_repeated_for_each_that_is_heard(walks_past: bool, after: float) -> None:
+    """A job heard of is at the frontier but for one whose commit took long."""
+    frontier = walking()
+    frontier.walks_past = walks_past
+    frontier.look_near()
+    frontier.saw(frontier.plan(1.0), [], 5, 1.0, 0.05, DUE + timedelta(seconds=100))
+    frontier.look_near()
+    assert frontier.reaches[A].near_due == pytest.approx(after)
