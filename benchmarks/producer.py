@@ -1,4 +1,7 @@
-"""A process that registers, or inserts, when told so: ``WAY TIMES`` on stdin, the seconds on stdout."""
+"""A process that registers, or inserts, when told so: ``WAY TIMES`` on stdin, the seconds on stdout.
+
+``delay:MICROSECONDS 1`` plays a disk that flushes so slowly, from there on.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,11 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 
 import django
+from django.test import override_settings
 
 
 def main() -> None:
@@ -19,10 +25,21 @@ def main() -> None:
     def register() -> None:
         jobs.noop.register(7)
 
-    ways: dict[str, Callable[[], None]] = {"bare": bare_insert, "register": register}
+    ways: dict[str, Callable[[], None]] = {
+        "bare": bare_insert,
+        "register": register,
+        "silent": buy,
+        "notifying": buy,
+        "inside": partial(buy, notify=True),
+    }
     for order in sys.stdin:
         way, times = order.split()
-        print(f"{seconds(ways[way], int(times)):.6f}", flush=True)
+        if way.startswith("delay:"):
+            delay_flushes(int(way.removeprefix("delay:")))
+            print("0", flush=True)
+            continue
+        with override_settings(PGJOBS={"NOTIFY": False}) if way in ("silent", "inside") else nullcontext():
+            print(f"{seconds(ways[way], int(times)):.6f}", flush=True)
 
 
 def bare_insert() -> None:
@@ -37,6 +54,28 @@ def bare_insert() -> None:
             ["benchmarks.jobs.noop", '{"args": [7], "kwargs": {}}'],
         )
         cursor.fetchone()
+
+
+def buy(*, notify: bool = False) -> None:
+    """Insert a business row and register a job by one transaction; ``notify`` inside of it too."""
+    from django.db import connection, transaction
+
+    from benchmarks import jobs
+
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("INSERT INTO bench_order (what) VALUES ('shoes')")
+        jobs.noop.register(7)
+        if notify:
+            cursor.execute("SELECT pg_notify('pgjobs', '0:default')")
+
+
+def delay_flushes(microseconds: int) -> None:
+    """Have every flush of the WAL that this connection makes begin so much later, as on a slow disk."""
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute("SET commit_siblings = 0")
+        cursor.execute(f"SET commit_delay = {microseconds}")
 
 
 def seconds(act: Callable[[], object], times: int) -> float:

@@ -116,7 +116,7 @@ def _send(connection: BaseDatabaseWrapper, registered: Iterable[Notice], told: s
     if not unheard and not told:
         return
     try:
-        store.notify(store.on(alias), {*unheard, *told})
+        store.notify(store.beneath(alias), {*unheard, *told})
     except Error as error:
         logger.warning("stored, and workers will see it when they look: %s", " ".join(str(error).split()))
     else:

@@ -9,6 +9,7 @@ NAMES = (
     "drain",
     "register",
     "register_many",
+    "producers",
     "pickup",
     "pinned",
     "big_tables",

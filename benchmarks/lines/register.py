@@ -12,6 +12,8 @@ from benchmarks.plan import Plan
 TITLE = "register(), one commit each"
 PRODUCERS = (1, 4)
 
+Producer = subprocess.Popen[str]
+
 
 def measure(plan: Plan) -> Result:
     """Let so many processes insert by turns in both ways; a round's rate is that of all together."""
@@ -19,15 +21,15 @@ def measure(plan: Plan) -> Result:
     singles = plan.fixed(400, quick=100)
     for number in PRODUCERS:
         tables.empty()
-        producers = [_start() for _ in range(number)]
+        producers = [start() for _ in range(number)]
         try:
-            _together(producers, "bare", 50)
-            _together(producers, "register", 50)
+            together(producers, "bare", 50)
+            together(producers, "register", 50)
             ours: list[float] = []
             bare: list[float] = []
             for turn in range(plan.rounds(9)):
                 for way in ("bare", "register") if turn % 2 else ("register", "bare"):
-                    rate = number * singles / _together(producers, way, singles)
+                    rate = number * singles / together(producers, way, singles)
                     (ours if way == "register" else bare).append(rate)
         finally:
             for producer in producers:
@@ -42,7 +44,8 @@ def measure(plan: Plan) -> Result:
     return Result(figures, "autocommit, NOTIFY included; interleaved rounds")
 
 
-def _start() -> subprocess.Popen[str]:
+def start() -> Producer:
+    """Start a process that registers when told so."""
     return subprocess.Popen(
         [sys.executable, "-m", "benchmarks.producer"],
         cwd=workers.ROOT,
@@ -52,7 +55,7 @@ def _start() -> subprocess.Popen[str]:
     )
 
 
-def _together(producers: list[subprocess.Popen[str]], way: str, times: int) -> float:
+def together(producers: list[Producer], way: str, times: int) -> float:
     """Tell all to begin and return the seconds until the last was done."""
     for producer in producers:
         assert producer.stdin is not None

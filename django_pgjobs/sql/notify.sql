@@ -1,6 +1,5 @@
--- notify: send notifications; on the channel pgjobs a priority, 'limited' (to those who let jobs in) or 'behind' (old jobs may be claimed again), ':' and a queue.
+-- notify: send one notification, as notify_many.
 -- Fence: none (writes nothing).
--- Rows: one per notification, no content.
+-- Rows: 1, no content.
 -- Clock: none.
-SELECT pg_notify(n.channel, n.payload)
-FROM unnest(%(channels)s::text[], %(payloads)s::text[]) AS n (channel, payload)
+SELECT pg_notify(%(channel)s::text, %(payload)s::text)

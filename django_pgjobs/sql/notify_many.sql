@@ -1,0 +1,6 @@
+-- notify_many: send notifications; on the channel pgjobs a priority, 'limited' (to those who let jobs in) or 'behind' (old jobs may be claimed again), ':' and a queue.
+-- Fence: none (writes nothing).
+-- Rows: one per notification, no content.
+-- Clock: none.
+SELECT pg_notify(n.channel, n.payload)
+FROM unnest(%(channels)s::text[], %(payloads)s::text[]) AS n (channel, payload)
