@@ -3,9 +3,9 @@
 -- Rows: one per kind: how many jobs are let in, some of their ids, and how many starts the window holds; 0 = no limit holds the job back, or it is not due.
 -- Clock: statement_timestamp().
 WITH blocked AS MATERIALIZED (
-    SELECT j.queue, j.name, j.limit_key
+    SELECT j.queue, j.name, j.limit_key, j.hold, j.run_at
     FROM pgjobs_job AS j
-    WHERE j.id = %(id)s::bigint AND j.hold = 'limited' AND j.run_at <= statement_timestamp()
+    WHERE j.id = %(id)s::bigint -- by its id alone: an index of held jobs would find it too, and read them all
 ),
 kinds AS (
     SELECT kind.kind, kind.per, kind.subject, blocked.queue, blocked.limit_key
@@ -16,7 +16,9 @@ kinds AS (
             ('job', %(job_per)s::float8, 'job:' || %(job)s::text),
             ('key', %(key_per)s::float8, 'key:' || %(job)s::text || chr(10) || blocked.limit_key)
     ) AS kind (kind, per, subject)
-    WHERE kind.kind <> 'key' OR blocked.limit_key <> ''
+    WHERE blocked.hold = 'limited'
+      AND blocked.run_at <= statement_timestamp()
+      AND (kind.kind <> 'key' OR blocked.limit_key <> '')
 )
 SELECT
     kinds.kind, kinds.queue, kinds.limit_key, counted.jobs, counted.ids,
