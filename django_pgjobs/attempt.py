@@ -8,6 +8,7 @@ A job's body, middleware, signal receivers, backoff and retry rules run here and
 from __future__ import annotations
 
 import inspect
+import json
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -48,6 +49,8 @@ OUR_FILES.update((__file__, middleware.__file__))
 
 NOTHING = decide.Succeed()
 NO_ATTEMPTS, NOT_RETRIED, HANDED_BACK = "no attempts left", "not to be retried", "handed back"
+TOO_LATE = "its deadline leaves no time for another attempt"
+NOT_STARTED = "The job's deadline had passed before the attempt could start, so it did not run."
 
 
 class Numbered(Protocol):
@@ -84,6 +87,14 @@ class Item(NamedTuple):
     is_async: bool = False
     cancelled: bool = False
     extras: str | None = None
+    until: float | None = None
+    """The instant of ``clock.monotonic()`` at which the job's own deadline passes."""
+
+
+def until_of(extras: str | None, claimed_at: float) -> float | None:
+    """Return when a job's deadline passes, by ``clock.monotonic()``, of one that was claimed at ``claimed_at``."""
+    left = None if extras is None else json.loads(extras).get("seconds_left")
+    return None if left is None else claimed_at + float(left)
 
 
 class Told:
@@ -155,6 +166,8 @@ def prepare(
         return decide.Park(str(error))
     if item.kind == BODY and item.attempt > item.max_attempts:
         return decide.Abandon("attempts exhausted", failure_of(AttemptsExhausted()), cause=None)
+    if item.kind == BODY and item.until is not None and clock.monotonic() >= item.until:
+        return decide.Abandon(TOO_LATE, failure_of(DeadlinePassed(NOT_STARTED)), Cause.TIMEOUT)
     try:
         args, kwargs = definition.load(item.payload or "")
         headers = decode_result(item.headers) if item.headers else {}
@@ -298,7 +311,7 @@ def failed(prepared: Prepared, error: BaseException) -> Decision:
         decision = _decision(prepared, account)
     except BaseException:
         events.log.exception("what a failure comes to cannot be asked job=%d", prepared.item.id)
-        decision = by_numbers(prepared.item, _failure(account), Cause.FAILED)
+        decision = by_numbers(prepared.item, _failure(account), Cause.FAILED, prepared.item.until)
     try:
         _log_failure(prepared, decision, account)
     except BaseException:
@@ -322,20 +335,30 @@ def _decision(prepared: Prepared, account: Account) -> Decision:
         return decide.Release(HANDED_BACK, _failure(account))
     if prepared.told.interrupt is DeadlinePassed:
         # As after a kill: whether a retry rule names the exception does not depend on how far it had to go.
-        return by_numbers(prepared.item, _failure(account), Cause.TIMEOUT)
+        return by_numbers(prepared.item, _failure(account), Cause.TIMEOUT, prepared.item.until)
     if context.attempt >= context.max_attempts:
         return decide.Abandon(NO_ATTEMPTS, _failure(account))
     delay = prepared.definition.retry_delay(error, context.attempt)
     if delay is None:
         return decide.Abandon(NOT_RETRIED, _failure(account))
-    return decide.Retry(delay, _failure(account))
+    return _retry(delay, _failure(account), Cause.FAILED, prepared.item.until)
 
 
-def by_numbers(job: Numbered, failure: Failure, cause: str) -> Decision:
-    """Retry by the numeric backoff while attempts are left: no exception is there to ask the project's rules about."""
+def by_numbers(job: Numbered, failure: Failure, cause: str, until: float | None) -> Decision:
+    """Retry by the numeric backoff while attempts are left: no exception is there to ask the project's rules about.
+
+    ``until``: when the job's deadline passes, by ``clock.monotonic()``.
+    """
     if job.attempt >= job.max_attempts:
         return decide.Abandon(NO_ATTEMPTS, failure, cause)
-    return decide.Retry(numeric_delay(job), failure, cause)
+    return _retry(numeric_delay(job), failure, cause, until)
+
+
+def _retry(delay: float, failure: Failure, cause: str, until: float | None) -> Decision:
+    """Retry, unless the next attempt could not start before the deadline: why it failed is known now."""
+    if until is not None and clock.monotonic() + delay >= until:
+        return decide.Abandon(TOO_LATE, failure, cause)
+    return decide.Retry(delay, failure, cause)
 
 
 def numeric_delay(job: Numbered) -> float:

@@ -70,6 +70,8 @@ class Facts(Protocol):
     def run_at(self) -> float: ...
     @property
     def extras(self) -> str | None: ...
+    @property
+    def until(self) -> float | None: ...
 
 
 class JobContext:
@@ -170,8 +172,14 @@ class JobContext:
 
     @property
     def deadline(self) -> float | None:
-        """The instant of ``django_pgjobs.clock.monotonic()`` at which the attempt is stopped, or None."""
-        return None if self.timeout is None else self.started + self.timeout
+        """The instant of ``django_pgjobs.clock.monotonic()`` at which the attempt is stopped, or None.
+
+        The end of its timeout or the job's own deadline, whichever comes first.
+        """
+        until, timeout = self._facts.until, self.timeout
+        if timeout is None:
+            return until
+        return self.started + timeout if until is None else min(self.started + timeout, until)
 
     def remaining(self) -> float | None:
         """Return the seconds left before the deadline, 0.0 when it has passed, None when there is none."""

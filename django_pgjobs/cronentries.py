@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MisfirePolicy = Literal["once", "skip", "all"]
 OverlapPolicy = Literal["allow", "skip", "after_completion"]
 
-NOT_OPTIONS = ("run_at", "delay")
+NOT_OPTIONS = ("run_at", "delay", "deadline")
 """What a call may be given, and its schedule decides."""
 
 KEPT = (
@@ -123,7 +123,7 @@ class Cron:
             expression=self.expression,
             zone=self.zone or settings.TIME_ZONE,
             payload=new.payload,
-            options=json.dumps({field: getattr(new, field) for field in KEPT}),
+            options=json.dumps({**{field: getattr(new, field) for field in KEPT}, **_tags(new)}),
             misfire=str(self.misfire),
             overlap=self.overlap,
         )
@@ -172,6 +172,11 @@ class Cron:
     def _wrong(self, what: object) -> InvalidJob:
         entry = f"cron entry {self.name!r}" if self.name else "cron entry"
         return InvalidJob(f"{self.location}: {entry}: {what}")
+
+
+def _tags(new: store.NewJob) -> dict[str, object]:
+    # Only where there are some: the rows of all other entries stay as they are.
+    return {"tags": new.tags} if new.tags else {}
 
 
 def check_crons(value: object) -> tuple[Cron, ...]:

@@ -27,10 +27,14 @@ from django_pgjobs.clock import EARLIEST, LATEST
 from django_pgjobs.states import Hold, JobState, Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    TagsBase = models.JSONField[Iterable[str], tuple[str, ...]]
     ListField = models.Field[list[int], list[int]]
     TextField = models.CharField[str, str]
     TimeField = models.DateTimeField[datetime | str, datetime]
 else:
+    TagsBase = models.JSONField
     ListField = models.Field
     TextField = models.CharField
     TimeField = models.DateTimeField
@@ -90,6 +94,30 @@ if TYPE_CHECKING:
     InstantField = models.DateTimeField  # so that null=True means what it means there
 else:
     InstantField = _InstantField
+
+
+class TagsField(TagsBase):
+    """Short texts as a JSON array, null for none; its value is a tuple."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{"null": True, **options})
+
+    def deconstruct(self) -> Any:
+        """Leave out what is always so."""
+        name, path, args, options = super().deconstruct()
+        return name, path, args, {key: value for key, value in options.items() if key != "null"}
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        """Return the texts; what is no array of texts, and not from us, makes no reader fail."""
+        try:
+            found = super().from_db_value(value, expression, connection)
+        except (ValueError, RecursionError):
+            return ()
+        return tuple(tag for tag in found if isinstance(tag, str)) if isinstance(found, list) else ()
+
+    def get_prep_value(self, value: Any) -> Any:
+        """Return what is stored: null instead of an empty array, which the index need not hold."""
+        return list(value) if isinstance(value, tuple) and value else None if value == () else value
 
 
 class StateField(TextField):

@@ -1,4 +1,4 @@
-"""An index that Django has in ``django.contrib.postgres`` only, which 6.1 would demand in ``INSTALLED_APPS``."""
+"""Indexes that Django has in ``django.contrib.postgres`` only, which 6.1 would demand in ``INSTALLED_APPS``."""
 
 from __future__ import annotations
 
@@ -15,3 +15,13 @@ class GistIndex(models.Index):
     def create_sql(self, model: Any, schema_editor: Any, using: str = "", **options: Any) -> Any:
         """Return ``CREATE INDEX … USING gist``."""
         return super().create_sql(model, schema_editor, using=f" USING {self.suffix}", **options)
+
+
+class GinIndex(GistIndex):
+    """A GIN index: of lists it finds those that hold a value."""
+
+    suffix = "gin"
+
+    def create_sql(self, model: Any, schema_editor: Any, using: str = "", **options: Any) -> Any:
+        """Return ``CREATE INDEX … USING gin``."""
+        return super().create_sql(model, schema_editor, using, **options)

@@ -144,7 +144,8 @@ class JobDefinition(JobPolicy, Generic[P, R]):
     def using(self, **options: Unpack[RegisterOptions]) -> BoundOptions[P, R]:
         """Return this job with options for one or more registrations.
 
-        ``run_at`` (aware datetime) or ``delay`` (seconds or ``timedelta``, on the database's clock), ``queue``,
+        ``run_at`` (aware datetime) or ``delay`` (seconds or ``timedelta``, on the database's clock); ``deadline``
+        (aware datetime: not started after it, stopped at it, abandoned then); ``tags``, added to the job's; ``queue``,
         ``priority``, ``timeout`` (None for unlimited), ``max_attempts``, ``database`` (alias); ``key`` and
         ``idempotency_key`` (a text, a callable of the arguments, or None for none), ``key_scope``, ``on_conflict``.
         ``bypass=True`` runs the job at once in a thread of this process, once, and stores nothing. Raises
@@ -287,7 +288,7 @@ def job(func: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     ``"until_started"``, a ``Window``); ``on_conflict`` says what a second registration does (``"existing"``,
     ``"replace"``, ``"raise"``). ``idempotency_key``, given likewise, lets a job return the result of an earlier one.
     ``limits`` (a ``Limit``, or one with a key and one without) says how many run at once and how many start in a time,
-    in all workers.
+    in all workers. ``tags`` are texts to find its jobs by.
 
     Raises ``InvalidJob`` naming file and line for everything that is wrong with it.
     """

@@ -11,6 +11,7 @@ that its own index gives:
 * waiting, parked, limited: by name (``pgjobs_job_held``), and by nothing else: sorting within a name reads them all
 * running: newest id first, by the ids in the ledger of claims
 * older than an age, in whatever state: oldest id first, as the newest ones are not
+* tagged, in whatever state: newest id first, by the ids that the index of tags knows (``pgjobs_job_tags``)
 
 A name, a queue or a text is in none of those indexes (but for a queue's unfinished and a name's held jobs). They
 are looked for among the first ``NEAR`` rows of the order (a text: ``NEAR_TEXT``), or ``FAR`` when the operator
@@ -91,6 +92,7 @@ class Asked:
     reach: int = NEAR
     description: str = ""
     key: str = ""
+    tag: str = ""
     since: float | None = None
     """Seconds: younger ones, and with ``older`` older ones; of an ended state since the end, else since registering."""
     older: float | None = None
@@ -99,16 +101,16 @@ class Asked:
     @classmethod
     def of(cls, params: Any, search: str) -> Asked:
         """Read them from a query dict (``state``, ``queue``, ``name``, ``reach``) and a search term."""
-        state, queue, name = (params.get(key, "") for key in ("state", "queue", "name"))
+        state, queue, name, tag = (params.get(key, "") for key in ("state", "queue", "name", "tag"))
         text, job_id = parse_search(search)
-        problem = "\0" in queue + name or bool(state and state not in STATES)
+        problem = "\0" in queue + name + tag or bool(state and state not in STATES)
         reach = reach_of(state, text, far=params.get("reach") == "far")
-        return cls("" if problem else state, queue, name, text, job_id, reach, problem=problem)
+        return cls("" if problem else state, queue, name, text, job_id, reach, tag=tag, problem=problem)
 
     @property
     def words(self) -> str:
         """The filters as an operator would type them: *state ready, queue mail, "order 17"*; empty for none."""
-        named = {name: getattr(self, name) for name in ("state", "queue", "name", "description", "key")}
+        named = {name: getattr(self, name) for name in ("state", "queue", "name", "tag", "description", "key")}
         said = [f"{name} {value}" for name, value in named.items() if value]
         said += [f"since {self.since:g} s"] if self.since is not None else []
         said += [f"older than {self.older:g} s"] if self.older is not None else []
@@ -118,7 +120,7 @@ class Asked:
     @property
     def bounded(self) -> bool:
         """Whether only a part of the jobs is looked at."""
-        if self.job_id is not None or self.state == JobState.RUNNING:
+        if self.job_id is not None or self.state == JobState.RUNNING or self.tag:
             return False
         rest = bool(self.text or self.description or self.key)
         aged = self.state not in _ENDED and (self.since is not None or self.older is not None)
@@ -134,6 +136,8 @@ class Asked:
             if value := getattr(self, column):
                 found &= Q(**{column: value})
         found &= Q(key=self.key) if self.key else Q()
+        # In a subquery of its own, which the index answers, whatever the order of the list would suggest.
+        found &= Q(pk__in=Job.objects.filter(tags__contains=[self.tag]).values("pk")[:FAR]) if self.tag else Q()
         found &= Q(description__icontains=self.description) if self.description else Q()
         return found & self.age()
 
@@ -149,7 +153,7 @@ class Asked:
 
     def arms(self, pairs: Pairs) -> list[Arm]:
         """The index ranges that hold what was asked for; ``pairs`` are all (queue, priority) with unfinished jobs."""
-        if self.job_id is not None or self.state == JobState.RUNNING:
+        if self.job_id is not None or self.state == JobState.RUNNING or self.tag:
             return [Arm(Q(), ("-pk",))]
         if self.state in _DUE:
             return self._due_arms([pair for pair in pairs if self.queue in ("", pair[0])])

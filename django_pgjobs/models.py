@@ -19,8 +19,8 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.cronsteering import CronEntryQuerySet, SteerableCron
 from django_pgjobs.escapes import visible
-from django_pgjobs.fields import BigIntArrayField, InstantField, StateField
-from django_pgjobs.indexes import GistIndex
+from django_pgjobs.fields import BigIntArrayField, InstantField, StateField, TagsField
+from django_pgjobs.indexes import GinIndex, GistIndex
 from django_pgjobs.liveness import HeartbeatQuerySet
 from django_pgjobs.querysets import JobQuerySet, Steerable
 from django_pgjobs.states import Cause, Ending, JobState, Outcome, label
@@ -95,6 +95,8 @@ class Job(Steerable, PostgresModel):
     limit_key = models.TextField(_("key of its limits"), null=True)
     cron_entry = models.TextField(_("cron entry"), null=True)
     fire_at = InstantField(_("fire of the cron entry"), null=True)
+    tags = TagsField(_("tags"))
+    not_after = InstantField(_("not after"), null=True, help_text=_("Not started after it, stopped at it."))
     # Frozen: Django refuses to alter it and a change rewrites the table. New states are data in ``hold``.
     state = models.GeneratedField(
         expression=Coalesce(
@@ -148,6 +150,12 @@ class Job(Steerable, PostgresModel):
                 name="pgjobs_job_cron",
                 fields=["cron_entry"],
                 condition=Q(cron_entry__isnull=False, finished_at__isnull=True),
+            ),
+            GinIndex(
+                name="pgjobs_job_tags",
+                fields=["tags"],
+                opclasses=["jsonb_path_ops"],
+                condition=Q(tags__isnull=False),
             ),
             models.Index(
                 name="pgjobs_job_held_order",

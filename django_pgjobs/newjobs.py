@@ -57,7 +57,11 @@ def new_job(row: Row, headers: str | None, payload: str | None = None) -> store.
     )  # fmt: skip
     if definition.is_limited or plan.conf.queue_limits.said:
         new = new._replace(limit_key=definition.limit_key(plan, args, kwargs))
-    return new if plan.key is None and plan.idempotency_key is None else _with_keys(new, row)
+    if not plan.is_special:
+        return new
+    if plan.has_keys:
+        new = _with_keys(new, row)
+    return new._replace(tags=plan.tags, not_after=plan.deadline)
 
 
 def _with_keys(new: store.NewJob, row: Row) -> store.NewJob:
@@ -141,7 +145,7 @@ class Batch:
         if row.plan.bypass:
             raise InvalidJob(f"row {self.count}: register_many stores jobs, and bypass=True would store nothing")
         self.databases.add(row.plan.database)
-        self.special = self.special or row.plan.has_keys
+        self.special = self.special or row.plan.is_special
         self.limited = self.limited or row.definition.is_limited or bool(row.plan.conf.queue_limits)
 
     def each(self) -> list[store.NewJob]:

@@ -19,7 +19,16 @@ from django_pgjobs.keys import ConflictOption, Key, OnConflict, Scope, ScopeOpti
 from django_pgjobs.limits import JobLimits, Limit, read_job_limits
 from django_pgjobs.refusals import InvalidOption as InvalidOption
 from django_pgjobs.states import KeyScope
-from django_pgjobs.values import PRIORITIES, Duration, check_int, check_run_at, check_start
+from django_pgjobs.tags import check_tags
+from django_pgjobs.values import (
+    PRIORITIES,
+    Duration,
+    check_deadline,
+    check_instant,
+    check_int,
+    check_run_at,
+    check_start,
+)
 from django_pgjobs.values import check_allowed_queue as check_allowed_queue
 from django_pgjobs.values import check_queue as check_queue
 from django_pgjobs.values import did_you_mean as did_you_mean
@@ -58,17 +67,23 @@ class JobOptions(TypedDict, total=False):
     on_conflict: ConflictOption
     idempotency_key: Key | None
     limits: Limit | Sequence[Limit]
+    tags: Iterable[str]
 
 
 class RegisterOptions(TypedDict, total=False):
-    """The options of ``.using``. None for ``run_at``, ``delay`` or ``database`` means not given; for a key, none."""
+    """The options of ``.using``.
+
+    None for ``run_at``, ``delay``, ``deadline`` or ``database`` means not given; for a key, none.
+    """
 
     run_at: datetime | None
     delay: Duration | None
+    deadline: datetime | None
     queue: str
     priority: int
     timeout: Duration | None
     max_attempts: int
+    tags: Iterable[str]
     database: str | None
     key: Key | None
     key_scope: ScopeOption | Window | timedelta
@@ -88,6 +103,8 @@ class Plan:
     timeout: float | None
     run_at: datetime | None = None
     delay: float | None = None
+    deadline: datetime | None = None
+    tags: tuple[str, ...] = ()
     database: str | None = None
     key: Key | None = None
     key_scope: Scope = KeyScope.UNTIL_FINISHED
@@ -102,6 +119,11 @@ class Plan:
         """Whether a registration may have a key or an idempotency key."""
         return self.key is not None or self.idempotency_key is not None
 
+    @property
+    def is_special(self) -> bool:
+        """Whether a registration may have what few jobs have, apart from limits."""
+        return self.has_keys or bool(self.tags) or self.deadline is not None
+
     def check(self) -> Plan:
         """Return self if the settings allow it. Raises ``InvalidOption``."""
         check_allowed_queue(self.queue, self.conf.queues)
@@ -115,6 +137,8 @@ class Plan:
         if isinstance(self.key, str):
             keys.check_pattern(self.key, self.conf.key_pattern)
         check_start(self.run_at, self.delay, self.conf)
+        if self.deadline is not None:
+            check_deadline(self.deadline, self.run_at, self.delay, self.conf)
         if self.bypass:
             self._check_bypass()
         return self
@@ -140,7 +164,9 @@ class Plan:
             raise InvalidOption(f"{where}, and limits and bypass exclude each other: {UNCOUNTED}")
 
     def changed(self, given: Mapping[str, Any]) -> Plan:
-        """Return the plan with what ``.using`` was given, checked. Raises ``InvalidOption``."""
+        """Return the plan with what ``.using`` was given, checked; tags are added. Raises ``InvalidOption``."""
+        if given.get("tags"):
+            given = {**given, "tags": check_tags((*self.tags, *given["tags"]))}
         return replace(self, **given).check() if given else self
 
 
@@ -185,10 +211,12 @@ def check_database(value: object) -> str:
 REGISTER_CHECKS: dict[str, Callable[[object], object]] = {
     "run_at": check_run_at,
     "delay": lambda value: seconds("delay", value),
+    "deadline": lambda value: check_instant("deadline", value),
     "queue": check_queue,
     "priority": lambda value: check_int("priority", value, PRIORITIES),
     "timeout": check_timeout,
     "max_attempts": check_attempts,
+    "tags": check_tags,
     "database": check_database,
     "key": lambda value: keys.check_key("key", value),
     "key_scope": keys.check_scope,
@@ -196,7 +224,7 @@ REGISTER_CHECKS: dict[str, Callable[[object], object]] = {
     "idempotency_key": lambda value: keys.check_key("idempotency_key", value),
     "bypass": lambda value: check_flag("bypass", value),
 }
-_NONE_MEANS_NOT_GIVEN = frozenset({"run_at", "delay", "database"})
+_NONE_MEANS_NOT_GIVEN = frozenset({"run_at", "delay", "deadline", "database"})
 
 
 WITH_BYPASS = frozenset({"bypass", "queue", "timeout"})
@@ -312,6 +340,7 @@ JOB_CHECKS: dict[str, Callable[[object], object]] = {
     "on_conflict": keys.check_on_conflict,
     "idempotency_key": lambda value: keys.declared_key("idempotency_key", value),
     "limits": check_limits,
+    "tags": check_tags,
 }
 
 

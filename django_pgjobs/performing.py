@@ -17,7 +17,7 @@ from typing import Any
 
 from django_pgjobs import attempt, clock, events, finalising, store
 from django_pgjobs import decisions as decide
-from django_pgjobs.attempt import BODY, Item, Prepared, Told
+from django_pgjobs.attempt import BODY, Item, Prepared, Told, until_of
 from django_pgjobs.context import Cancellation, Reporter
 from django_pgjobs.decisions import Decision
 from django_pgjobs.finalising import CALLBACK_OF, CALLBACK_STARTS, END, MARK, REQUEUES, RETRY, SUCCESS
@@ -61,6 +61,7 @@ def item_of(job: ClaimedJob, claim_id: str, kind: str, payload: str | None) -> I
         error=job.error,
         run_at=job.run_at.timestamp(),
         extras=job.extras,
+        until=until_of(job.extras, clock.monotonic()),
     )
 
 

@@ -114,6 +114,7 @@ class JobPolicy:
                 key_scope=self._declared.get("key_scope", KeyScope.UNTIL_FINISHED),
                 on_conflict=self._declared.get("on_conflict", OnConflict.EXISTING),
                 idempotency_key=self.idempotency_key,
+                tags=self._declared.get("tags", ()),
                 limited=self.is_limited,
             ).check()
             plan.check_backoff(self._declared.get("backoff", conf.default_backoff))

@@ -18,6 +18,7 @@ from django_pgjobs import blocking, steering, waiting, why
 from django_pgjobs.blocking import Blocker
 from django_pgjobs.fields import within_bounds
 from django_pgjobs.steering import Steered
+from django_pgjobs.tags import check_tags
 from django_pgjobs.why import Reason
 
 if TYPE_CHECKING:
@@ -106,6 +107,10 @@ class JobQuerySet(models.QuerySet["Job"]):
     async def areschedule(self, **to: Any) -> Steered:
         """Reschedule, from asynchronous code; arguments as ``reschedule``."""
         return await sync_to_async(self.reschedule)(**to)
+
+    def tagged(self, *tags: str) -> JobQuerySet:
+        """Return those of these jobs that have all of these tags; an index finds them. Raises ``ValueError``."""
+        return self.filter(tags__contains=list(check_tags(tags)))
 
     def iterator(self, chunk_size: int | None = None) -> Iterator[Job]:
         """Iterate without keeping the jobs; as Django's."""

@@ -66,7 +66,7 @@ def register_one(row: Row) -> Job:
 
 
 def _insert(alias: str, new: store.NewJob) -> store.Registered | int:
-    if new.key is None and new.idempotency_key is None and new.limit_key is None:
+    if not new.is_special:
         return store.register_job(alias, new)
     return insert_one(alias, new)
 
@@ -187,7 +187,8 @@ def _model() -> type[Job]:
 def _blank() -> dict[str, Any]:
     """Column → value of a job of which nothing has happened yet, in the order of the model's fields."""
     fields = _model()._meta.concrete_fields
-    return {field.attname: None if field.null else field.db_default for field in fields} | {"state": "ready"}
+    blank = {field.attname: None if field.null else field.db_default for field in fields}
+    return blank | {"state": "ready", "tags": ()}
 
 
 def _job(alias: str | None, new: store.NewJob, stored: dict[str, Any]) -> Job:
@@ -222,7 +223,7 @@ def _special(new: store.NewJob) -> dict[str, Any]:
     values |= {"hold": "limited", "state": "limited"} if new.limit_key is not None else {}
     return values | {
         name: getattr(new, name)
-        for name in ("key", "key_scope", "idempotency_key", "limit_key", "cron_entry", "fire_at")
+        for name in ("key", "key_scope", "idempotency_key", "limit_key", "cron_entry", "fire_at", "tags", "not_after")
     }
 
 

@@ -21,6 +21,9 @@ PRIORITIES = range(-100, 101)
 
 Duration = float | timedelta
 
+CLOCKS_DIFFER_SECONDS = 60.0
+"""How far this machine's clock may be from the database's before an instant is taken for a mistake."""
+
 
 def wall_clock() -> datetime:
     """Return what this machine's clock says, in UTC."""
@@ -44,6 +47,21 @@ def _check_ahead(run_at: datetime, ahead: timedelta, ceiling: timedelta, past: f
         raise InvalidOption(f"run_at must be at most {ceiling.days} days ahead, not {run_at}")
     if past is not None and -ahead.total_seconds() > past:
         raise InvalidOption(f"run_at must be at most {past:g} seconds ago, not {run_at}")
+
+
+def check_deadline(deadline: datetime, run_at: datetime | None, delay: float | None, conf: Conf) -> None:
+    """Refuse a deadline that no job could meet, or further ahead than the settings allow a start to be."""
+    if run_at is not None and deadline <= run_at:
+        raise InvalidOption(f"deadline must be after run_at, and {deadline} is not after {run_at}")
+    # As for run_at: this machine's clock bounds nonsense, the database's decides.
+    ahead = (deadline - wall_clock()).total_seconds()
+    if ahead < -CLOCKS_DIFFER_SECONDS:
+        raise InvalidOption(f"deadline must be in the future, and {deadline} was {-ahead:.0f} seconds ago")
+    if delay is not None and delay > ahead + CLOCKS_DIFFER_SECONDS:
+        raise InvalidOption(f"deadline must be after the start, and {deadline} is before the delay ends")
+    days = conf.run_at_ceiling_days
+    if ahead > days * 86400.0:
+        raise InvalidOption(f"deadline must be at most {days:g} days ahead, not {deadline}")
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
@@ -87,16 +105,21 @@ def check_allowed_queue(queue: str, allowed: tuple[str, ...] | None) -> None:
 
 
 def check_run_at(value: object) -> datetime:
+    """Return the instant at which a job may start, in UTC; see ``check_instant``."""
+    return check_instant("run_at", value)
+
+
+def check_instant(option: str, value: object) -> datetime:
     """Return the instant in UTC; a naive one is the project's local time, and only where ``USE_TZ`` is off."""
     if not isinstance(value, datetime):
-        raise InvalidOption(f"run_at must be a datetime, not {value!r}")
+        raise InvalidOption(f"{option} must be a datetime, not {value!r}")
     if settings.USE_TZ and timezone.is_naive(value):
-        raise InvalidOption(f"run_at must be an aware datetime, as USE_TZ is on; {value!r} has no time zone")
+        raise InvalidOption(f"{option} must be an aware datetime, as USE_TZ is on; {value!r} has no time zone")
     # In its own zone the second pass of a repeated hour equals the first, and becomes it when nothing is added.
     try:
         instant = (value if timezone.is_aware(value) else timezone.make_aware(value)).astimezone(UTC)
     except OverflowError:
         instant = None
     if instant is None or not EARLIEST <= instant <= LATEST:
-        raise InvalidOption(f"run_at must be from {EARLIEST.date()} to {LATEST.date()} UTC, not {value!r}")
+        raise InvalidOption(f"{option} must be from {EARLIEST.date()} to {LATEST.date()} UTC, not {value!r}")
     return instant

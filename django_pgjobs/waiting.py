@@ -157,8 +157,9 @@ def register_again(job: Job) -> Job:
         headers=None if job.headers is None else json.dumps(job.headers),
         description=job.description,
         limit_key=job.limit_key,
+        tags=job.tags,
     )
-    register = store.register_job if new.limit_key is None else store.register_special
+    register = store.register_special if new.is_special else store.register_job
     with gates.passing(connections[alias], get_conf(), (new.queue,)):
         registered = register(alias, new)
     if registered is None:

@@ -99,6 +99,21 @@ class NameFilter(OfferedFilter):
         return self.offered(registry.names())
 
 
+class TagFilter(OfferedFilter):
+    """The tags that the job definitions declare, and the chosen one; shown where there is any."""
+
+    title = _("tag")
+    parameter_name = "tag"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
+        """Take them from the registry, never from the table."""
+        return self.offered({tag for definition in registry.definitions() for tag in definition.plan.tags})
+
+    def has_output(self) -> bool:
+        """Show it only where a choice is offered."""
+        return bool(self.lookup_choices)
+
+
 class ReachFilter(OfferedFilter):
     """How many jobs a bounded search looks at; shown where there is one."""
 

@@ -14,6 +14,7 @@ from django.db.models.functions import Cast, Left, Now
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.http import urlencode
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
@@ -204,10 +205,17 @@ def _facts_of(job: Any) -> list[tuple[Any, Any]]:
     found += [(_("queue"), job.queue), (_("priority"), job.priority), (_("attempt"), tries)]
     keys = ((_("key"), job.key), (_("idempotency key"), job.idempotency_key))
     found += [(word, key) for word, key in keys if key is not None]
+    found += [(_("tags"), _tag_links(job.tags))] if job.tags else []
+    found += [(_("deadline"), when(job.not_after))] if job.not_after else []
     if job.cron_entry is None:
         return found
     fire = format_html("{} {}", job.cron_entry, when(job.fire_at)) if job.fire_at else job.cron_entry
     return [*found, (_("cron entry and its fire"), fire)]
+
+
+def _tag_links(tags: tuple[str, ...]) -> str:
+    url = reverse("admin:pgjobs_job_changelist")
+    return format_html_join(", ", '<a href="{}?{}">{}</a>', ((url, urlencode({"tag": tag}), tag) for tag in tags))
 
 
 def _arguments_of(job: Any) -> str:

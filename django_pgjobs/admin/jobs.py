@@ -30,6 +30,7 @@ from django_pgjobs.admin.changelist import (
     QueueFilter,
     ReachFilter,
     StateFilter,
+    TagFilter,
 )
 from django_pgjobs.admin.confirming import filter_words, neighbours_of, preview, samples_of
 from django_pgjobs.admin.display import ago, badge, below, briefly, format_html, person, progress_bar, short
@@ -64,8 +65,8 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
     }  # fmt: skip
     """The columns of the list of a state that has some of its own."""
     list_display_links = ("id", "shown_name")
-    list_filter = (StateFilter, QueueFilter, NameFilter, ReachFilter)
-    lookups = ("state", "queue", "name", "reach")
+    list_filter = (StateFilter, QueueFilter, NameFilter, TagFilter, ReachFilter)
+    lookups = ("state", "queue", "name", "tag", "reach")
     list_per_page = 50
     paginator = CappedPaginator
     search_fields = ("name", "description")

@@ -65,6 +65,7 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", metavar="AGE", type=age, help=f"Jobs, {since}, within this time: 90s, 30m, 36h, 7d.")
     parser.add_argument("--older-than", metavar="AGE", type=age, help=f"Jobs, {since}, longer ago than this.")
     parser.add_argument("--description", metavar="TEXT", type=words, help="Jobs with this text in their description.")
+    parser.add_argument("--tag", metavar="TAG", type=words, help="Jobs with this tag.")
     parser.add_argument("--key", metavar="KEY", type=words, help="Jobs registered with this key.")
 
 
@@ -83,7 +84,7 @@ def database_of(options: dict[str, Any]) -> str:
 
 def is_filtered(options: dict[str, Any]) -> bool:
     """Whether any filter was given."""
-    names = ("queue", "name", "state", "since", "older_than", "description", "key")
+    names = ("queue", "name", "state", "since", "older_than", "description", "key", "tag")
     return any(options[name] is not None for name in names)
 
 
@@ -104,6 +105,7 @@ def asked_of(options: dict[str, Any], *, far: bool = False) -> listing.Asked:
         reach=listing.reach_of(state, text, far=far),
         description=text,
         key=options["key"] or "",
+        tag=options["tag"] or "",
         since=options["since"],
         older=options["older_than"],
     )

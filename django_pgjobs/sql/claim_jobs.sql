@@ -45,7 +45,10 @@ claimed AS (
         claimed_at = statement_timestamp(),
         attempt = j.attempt + (j.ending IS NULL)::integer,
         ending_attempt = j.ending_attempt + (j.ending IS NOT NULL)::integer,
-        deadline_at = statement_timestamp() + make_interval(secs => j.timeout_seconds + %(allowance)s::float8),
+        deadline_at = least(
+            statement_timestamp() + make_interval(secs => j.timeout_seconds + %(allowance)s::float8),
+            j.not_after + make_interval(secs => %(allowance)s::float8)
+        ),
         unique_key = CASE WHEN j.key_scope = 'until_started' THEN NULL ELSE j.unique_key END
     WHERE j.id = ANY (ARRAY (SELECT id FROM candidates))
     RETURNING
@@ -59,10 +62,13 @@ claimed AS (
         left(j.headers::text, %(most_chars)s::integer) AS headers, j.deadline_at,
         left(j.error, %(most_chars)s::integer) AS error,
         CASE
-            WHEN coalesce(j.limit_key, j.idempotency_key, j.cron_entry) IS NOT NULL OR j.suspect_attempt = j.attempt
+            WHEN coalesce(j.limit_key, j.idempotency_key, j.cron_entry) IS NOT NULL
+              OR j.suspect_attempt = j.attempt
+              OR j.not_after IS NOT NULL
             THEN json_build_object(
                 'limit_key', j.limit_key, 'idempotency_key', j.idempotency_key, 'cron_entry', j.cron_entry, 'fire_at', j.fire_at,
-                'suspect', coalesce(j.suspect_attempt = j.attempt, false)
+                'suspect', coalesce(j.suspect_attempt = j.attempt, false),
+                'seconds_left', extract(epoch FROM j.not_after - statement_timestamp())::float8
             )::text
         END AS extras
 ),

@@ -9,6 +9,7 @@ SELECT
         SELECT indrelid FROM pg_index
         WHERE indrelid = to_regclass('pgjobs_job') AND indexrelid = to_regclass('pgjobs_job_unique_key') AND indisvalid
           AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = indrelid AND attname = 'suspect_attempt' AND NOT attisdropped)
+          AND to_regclass('pgjobs_job_tags') IS NOT NULL
     )::bigint,
     pg_backend_pid(),
     current_setting('max_connections')::integer

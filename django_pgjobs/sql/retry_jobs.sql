@@ -54,6 +54,8 @@ retried AS (
             WHEN j.limit_key IS NOT NULL AND (j.outcome IS NOT NULL OR j.ending IS NULL) THEN 'limited'
         END,
         hold_reason = '', hold_fingerprint = '', run_at = statement_timestamp(),
+        -- Who retries a job behind its deadline wants it to run.
+        not_after = CASE WHEN j.not_after > statement_timestamp() THEN j.not_after END,
         unique_key = CASE WHEN j.outcome IS NOT NULL AND j.key_scope = 'until_finished' THEN j.key ELSE j.unique_key END
     WHERE j.id = ANY (ARRAY (SELECT id FROM judged WHERE free)) AND (j.outcome IN ('abandoned', 'cancelled') OR j.hold = 'parked')
     RETURNING j.id, j.queue, CASE WHEN j.hold IS NULL THEN j.priority END AS priority

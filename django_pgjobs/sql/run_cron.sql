@@ -14,17 +14,18 @@ WITH picked AS MATERIALIZED (
 registered AS (
     INSERT INTO pgjobs_job (
         name, queue, priority, max_attempts, timeout_seconds, payload, description, run_at,
-        key, key_scope, unique_key, idempotency_key, limit_key, hold, cron_entry, fire_at
+        key, key_scope, unique_key, idempotency_key, limit_key, hold, cron_entry, fire_at, tags
     )
     SELECT
         p.job_name, o.queue, o.priority, o.max_attempts, o.timeout_seconds, p.payload,
         CASE WHEN p.as_declared THEN o.description ELSE '' END, statement_timestamp(),
         o.key, o.key_scope, CASE WHEN o.key_scope IN ('until_started', 'until_finished') THEN o.key END,
-        o.idempotency_key, o.limit_key, CASE WHEN o.limit_key IS NOT NULL THEN 'limited' END, p.name, statement_timestamp()
+        o.idempotency_key, o.limit_key, CASE WHEN o.limit_key IS NOT NULL THEN 'limited' END, p.name, statement_timestamp(),
+        o.tags
     FROM picked AS p,
     LATERAL jsonb_to_record(p.options) AS o (
         queue text, priority smallint, max_attempts integer, timeout_seconds float8, description text, key text, key_scope text,
-        idempotency_key text, limit_key text
+        idempotency_key text, limit_key text, tags jsonb
     )
     WHERE NOT p.busy
     ON CONFLICT (queue, unique_key) WHERE unique_key IS NOT NULL AND finished_at IS NULL DO NOTHING

@@ -23,7 +23,8 @@ class ClaimedJob(NamedTuple):
     """A job as the claim returns it; ``payload`` is JSON text, or None when it is too big for the channel.
 
     ``extras`` is None, or JSON text of what few jobs have: ``limit_key``, ``idempotency_key``, ``cron_entry``,
-    ``fire_at``, and ``suspect`` where it may have ended the process of this very attempt.
+    ``fire_at``, ``suspect`` where it may have ended the process of this very attempt, ``seconds_left`` from the claim
+    until its deadline.
     """
 
     id: int

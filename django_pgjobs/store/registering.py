@@ -53,6 +53,8 @@ class NewJob(NamedTuple):
     idempotency_key: str | None = None
     cron_entry: str | None = None
     fire_at: datetime | None = None
+    tags: tuple[str, ...] = ()
+    not_after: datetime | None = None
 
     @property
     def wakes(self) -> tuple[str, int | None]:
@@ -67,6 +69,8 @@ class NewJob(NamedTuple):
             or self.idempotency_key is not None
             or self.limit_key is not None
             or self.cron_entry is not None
+            or bool(self.tags)
+            or self.not_after is not None
         )
 
 
@@ -121,6 +125,8 @@ def register_special(using: str, new: NewJob) -> Registered | None:
         "limit_key": new.limit_key,
         "cron_entry": new.cron_entry,
         "fire_at": new.fire_at,
+        "tags": json.dumps(new.tags) if new.tags else None,
+        "not_after": new.not_after,
     }
     rows = on(using).fetch("register_special", params)
     return Registered(*rows[0][:3]) if rows else None
@@ -212,6 +218,8 @@ def _special_as_json(new: NewJob) -> str:
             "limit_key": new.limit_key,
             "cron_entry": new.cron_entry,
             "fire_at": new.fire_at.isoformat() if new.fire_at else None,
+            "tags": new.tags or None,
+            "not_after": new.not_after.isoformat() if new.not_after else None,
         }
     )
     [job] = _as_json(NewJobs(new, (new.payload,)))

@@ -30,6 +30,7 @@ class _Facts:
     description: str
     run_at: float
     extras: str | None
+    until: float | None = None
 
 
 @dataclass(slots=True)

@@ -194,10 +194,12 @@ class Crew:
             if run is None:
                 continue
             run.started_at = started_ns / 1e9
-            if run.timeout is not None and now > run.started_at + run.timeout and TIMEOUT not in run.stops:
-                log.warning("deadline passed, job is stopped timeout=%gs pid=%d %s", run.timeout, child.pid, facts(run))
+            stops_at = run.stops_at
+            if stops_at is not None and now > stops_at and TIMEOUT not in run.stops:
+                ran = stops_at - run.started_at
+                log.warning("deadline passed, job is stopped after=%.3gs pid=%d %s", ran, child.pid, facts(run))
                 # After a pause of ours, or of the machine, the rungs come one after the other all the same.
-                stopping.stop(run, TIMEOUT, TIMEOUT, max(run.started_at + run.timeout, self.last_look))
+                stopping.stop(run, TIMEOUT, TIMEOUT, max(stops_at, self.last_look))
             if run.stops:
                 stopping.advance(run, child, now)
 

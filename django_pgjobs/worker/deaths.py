@@ -103,10 +103,12 @@ def timed_out(run: Run, failure: Failure | None = None) -> Decision:
     kind, words = f"{DeadlinePassed.__module__}.{DeadlinePassed.__qualname__}", _too_long(run)
     failure = failure or Failure(kind, words)
     causes = failure.chain[1:] if failure.kind == kind else failure.chain
-    return by_numbers(run.job, Failure(kind, words, ((kind, words), *causes), failure.traceback), "timeout")
+    return by_numbers(run.job, Failure(kind, words, ((kind, words), *causes), failure.traceback), "timeout", run.until)
 
 
 def _too_long(run: Run) -> str:
+    if run.until is not None and run.stops_at == run.until:
+        return "The job's deadline passed while the attempt ran."
     definition = registry.find(run.job.name)
     default = definition is not None and run.timeout == get_conf().default_timeout_seconds
     words = "the default timeout, set timeout= to change it" if default else "its timeout"
@@ -114,4 +116,4 @@ def _too_long(run: Run) -> str:
 
 
 def _crashed(run: Run, error: ExecutorDied) -> Decision:
-    return by_numbers(run.job, failure_of(error), "crashed")
+    return by_numbers(run.job, failure_of(error), "crashed", run.until)

@@ -239,5 +239,5 @@ def _item(run: Run) -> tuple[Any, ...]:
     return (
         run.run, kind, job.id, run.claim.claim_id, job.name, job.attempt, job.max_attempts, timeout, job.payload,
         job.headers, job.queue, job.description, error, job.run_at.timestamp(), run.is_async, run.cancelled,
-        job.extras,
+        job.extras, run.until,
     )  # fmt: skip

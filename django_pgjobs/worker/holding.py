@@ -13,7 +13,7 @@ from typing import Any
 
 from django_pgjobs import clock, events, finalising
 from django_pgjobs import decisions as decide
-from django_pgjobs.attempt import BODY
+from django_pgjobs.attempt import BODY, until_of
 from django_pgjobs.decisions import Decision
 from django_pgjobs.finalising import CALLBACK_OF, CALLBACK_STARTS, END, MARK, RETRY, SUCCESS
 from django_pgjobs.idempotency import key_of
@@ -93,6 +93,7 @@ class Holding:
         job = run.job
         if key_of(job.extras) is not None:
             run.remembers = self.acker.remembers = True
+        run.until = until_of(job.extras, run.claim.asked_at)
         if run.size > MOST_CHARS or (job.ending is not None and job.ending not in CALLBACK_OF):
             # No registration and no statement of ours writes such a row.
             log.error("job cannot be run as it is and is parked %s", facts(run))

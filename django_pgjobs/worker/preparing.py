@@ -68,4 +68,4 @@ def failed_outside(item: Item, error: BaseException) -> Decision:
     failure = attempt.failure_of(error)
     if item.kind != BODY:
         return decide.Retry(attempt.numeric_delay(item), failure)
-    return attempt.by_numbers(item, failure, Cause.FAILED)
+    return attempt.by_numbers(item, failure, Cause.FAILED, item.until)

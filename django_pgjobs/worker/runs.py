@@ -78,6 +78,8 @@ class Run:
     collateral: bool = False
     alone: bool = False
     after: str = ""
+    until: float | None = None
+    """When the job's own deadline passes."""
 
     def __init__(
         self, job: ClaimedJob, claim: HeldClaim, *, chars: int = 0, fresh_until: float = 0.0, since: float = 0.0
@@ -107,6 +109,15 @@ class Run:
     def timeout(self) -> float | None:
         """Seconds it may run, None for unlimited; a callback has its own limit."""
         return self.job.timeout_seconds if self.kind == BODY else get_conf().callback_seconds
+
+    @property
+    def stops_at(self) -> float | None:
+        """When it is stopped, counted from ``started_at``: at the end of its timeout or at the job's own deadline."""
+        until = self.until if self.kind == BODY else None
+        timeout = self.timeout
+        if timeout is None:
+            return until
+        return self.started_at + timeout if until is None else min(self.started_at + timeout, until)
 
 
 def facts(run: Run) -> str:
@@ -172,8 +183,8 @@ class Table:
         now = clock.monotonic()
         grace = get_conf().rescue_grace_seconds
         for run in self.held.copy().values():
-            if run.timeout is not None and run.started_at:
-                left = run.started_at + run.timeout + ALLOWANCE_SECONDS + grace - now
+            if run.started_at and (stops_at := run.stops_at) is not None:
+                left = stops_at + ALLOWANCE_SECONDS + grace - now
                 claim_id = run.claim.claim_id
                 check_ins[claim_id] = min(check_ins.get(claim_id, NEVER_SECONDS), max(left, 0.0))
         return check_ins

@@ -7,7 +7,7 @@ are *collateral*, and are released uncharged when they fail of it.
 from __future__ import annotations
 
 from django_pgjobs import decisions as decide
-from django_pgjobs.attempt import HANDED_BACK, NO_ATTEMPTS, NOT_RETRIED
+from django_pgjobs.attempt import HANDED_BACK, NO_ATTEMPTS, NOT_RETRIED, TOO_LATE
 from django_pgjobs.decisions import Decision, Failure
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker import channel
@@ -100,7 +100,7 @@ def _plain_failure(decision: Decision) -> Failure | None:
     match decision:
         case decide.Retry(failure=failure):
             return failure
-        case decide.Abandon(reason=reason, failure=failure) if reason in (NO_ATTEMPTS, NOT_RETRIED):
+        case decide.Abandon(reason=reason, failure=failure) if reason in (NO_ATTEMPTS, NOT_RETRIED, TOO_LATE):
             return failure
         case _:
             return None

@@ -599,7 +599,9 @@ OPTION_TEXTS = {
     "sensitive": "arguments that nobody shall see in admin and logs",
     "limits": "a `Limit`, or one with a key and one without: how many run at once, how many start in a time",
     "cron": "a `Cron`, or a list of them: when it runs by itself, without arguments",
+    "tags": "short texts to find and steer jobs by; those of `using` are added to those of `@job`",
     "run_at": "earliest start, an aware datetime",
+    "deadline": "the job is not started after this aware datetime, and stopped at it; then it is abandoned",
     "delay": "the same as seconds or `timedelta`, counted by the database's clock",
     "database": "alias to register in",
     "key": "no second live job of this key in its queue: in `@job` a format string of the arguments"
@@ -657,6 +659,12 @@ OPTION_BOUNDS = {
         "RUN_AT_CEILING_DAYS, PAST_RUN_AT_SECONDS",
     ),
     "delay": ("from 0 seconds to so many days; not with `run_at`", "0", "RUN_AT_CEILING_DAYS"),
+    "deadline": (
+        "aware instant, in the future and after `run_at`, at most so many days ahead",
+        "none",
+        "RUN_AT_CEILING_DAYS",
+    ),
+    "tags": ("up to 20 printable texts of 1 to 50 characters, no spaces around", "none", ""),
     "database": ("an alias of `DATABASES` that is PostgreSQL", "the router's", ""),
     "key": (
         "1 to 200 printable characters that match the setting, or a callable that makes them",

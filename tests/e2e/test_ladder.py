@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from django_pgjobs import register_many
 from django_pgjobs.jobs import JobDefinition
@@ -61,6 +63,22 @@ def test_an_interrupt_is_seen_within_a_second_and_stops_nobody_else(
     stage.open("beside")
     assert [(each.outcome, each.attempt, history(each)) for each in ended(neighbour)] == [("succeeded", 1, [])]
     assert stage.count("start", "beside") == 1
+
+
+@pytest.mark.parametrize("definition", [hard.goes_on, hard.agoes_on])
+def test_a_running_job_is_stopped_at_its_own_deadline(
+    shared_worker: WorkerProcess, definition: JobDefinition[..., Any]
+) -> None:
+    """D26, D27: whatever its timeout; it is abandoned at once, for no attempt could start in time."""
+    stage = shared_worker.stage
+    deadline = timezone.now() + timedelta(seconds=patience(3))
+    job = begin(shared_worker, definition, "sleeps", "hard", deadline=deadline, timeout=None, max_attempts=5)
+    (after,) = ended(job)
+    assert stage.count("stopped", "hard") == 1
+    assert (after.outcome, after.attempt, history(after)) == ("abandoned", 1, [(1, "timeout")])
+    assert after.finished_at is not None
+    assert after.finished_at > deadline - timedelta(seconds=1)
+    assert "deadline passed while the attempt ran" in after.error
 
 
 def begin_neighbour(worker: WorkerProcess) -> Job:

@@ -54,7 +54,7 @@ def test_a_job_goes_to_an_executor_with_everything_it_needs() -> None:
     assert (kind, start_by) == (channel.RUN, NOW + START_WITHIN_SECONDS)
     assert item == (
         1, "body", 7, "claim-7", "dispatching.plain", 1, 3, 30.0, '{"args":[1]}', '{"a":1}', "default", "seven", "",
-        DUE.timestamp(), False, False, '{"idempotency_key":"k"}',
+        DUE.timestamp(), False, False, '{"idempotency_key":"k"}', None,
     )  # fmt: skip
     assert (run.state, run.child, run.run, run.since) == (SENT, child, 1, NOW)
     assert child.runs == {1: run}
