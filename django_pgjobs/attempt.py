@@ -163,8 +163,10 @@ def prepare(
     try:
         definition = registry.get(item.name)
     except UnknownJob as error:
+        events.parked(item, f"{error} Worker code knows no job of this name; workers import jobs.py of each app.")
         return decide.Park(str(error))
     if item.kind == BODY and item.attempt > item.max_attempts:
+        events.log.error("job abandoned %s: no attempt was left before it started", events.facts(item))
         return decide.Abandon("attempts exhausted", failure_of(AttemptsExhausted()), cause=None)
     if item.kind == BODY and item.until is not None and clock.monotonic() >= item.until:
         return decide.Abandon(TOO_LATE, failure_of(DeadlinePassed(NOT_STARTED)), Cause.TIMEOUT)
@@ -180,6 +182,7 @@ def prepare(
 
 def _unreadable(item: Item, definition: Definition, error: UnreadablePayload) -> Decision:
     if item.kind != ON_CANCEL:
+        events.parked(item, f"{error} It goes on with code that its arguments fit.")
         return decide.Park(clean(str(error)), definition.fingerprint)
     # A cancelled job is never parked, so its worker would mark it for this callback again, and again.
     events.log.error(

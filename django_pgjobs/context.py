@@ -14,7 +14,7 @@ from contextvars import ContextVar, Token
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from django_pgjobs import clock
+from django_pgjobs import clock, logs
 
 if TYPE_CHECKING:
     from django_pgjobs.decisions import Failure
@@ -228,7 +228,7 @@ class JobContext:
         self._reporter(n, total, str(message).replace("\0", "")[:MESSAGE_LIMIT])
 
 
-_current: ContextVar[JobContext] = ContextVar("django_pgjobs_context")
+_current: ContextVar[JobContext] = logs.running
 
 
 def current_context() -> JobContext:

@@ -9,7 +9,7 @@ back. A log line is a fixed phrase, then ``job=… attempt=… claim=… queue=�
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from django.dispatch import Signal
 
@@ -34,11 +34,45 @@ _SIGNALS = {
 }
 
 
-def facts(context: JobContext) -> str:
+PARKED_SECONDS = 60.0
+"""How often it is said that jobs of one name are parked: while code is rolled out there may be many."""
+
+_parked: dict[str, float] = {}
+
+
+class Facts(Protocol):
+    """A job as far as every line about an attempt names it."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def queue(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def max_attempts(self) -> int: ...
+    @property
+    def claim_id(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+
+
+def facts(context: Facts) -> str:
     """Return the facts every line about an attempt carries, the job's description last if it has one."""
     text = f"name={context.name} job={context.id} attempt={context.attempt}/{context.max_attempts}"
     text = f"{text} claim={context.claim_id} queue={context.queue}"
     return f"{text} {context.description!r}" if context.description else text
+
+
+def parked(item: Facts, why: str) -> None:
+    """A job cannot be run by this code; said once a minute for each name."""
+    now = clock.monotonic()
+    if now < _parked.get(item.name, float("-inf")) + PARKED_SECONDS:
+        return
+    _parked[item.name] = now
+    log.warning("job parked %s: %s", facts(item), " ".join(why.split()))
 
 
 def ordinal(number: int) -> str:

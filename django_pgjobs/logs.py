@@ -10,6 +10,7 @@ import logging
 import signal
 import sys
 import threading
+from contextvars import ContextVar
 from typing import Any
 
 from django_pgjobs.exceptions import JobInterrupted
@@ -17,6 +18,9 @@ from django_pgjobs.failures import kind_of, text_of
 
 LIMIT = 4000
 """Characters of a record that go to stderr when nothing else takes it."""
+
+running: ContextVar[Any] = ContextVar("django_pgjobs_context")
+"""The ``JobContext`` of the job that runs here; ``context`` sets it."""
 
 _CALLER = 3
 """Frames from the standard logger up to whoever logs."""
@@ -98,3 +102,31 @@ def say_on_stderr(level: int, message: str, args: tuple[Any, ...], error: BaseEx
         sys.stderr.flush()
     except BaseException:
         return  # nobody is left to tell
+
+
+class JobFilter(logging.Filter):
+    """Gives each record ``job``, ``attempt``, ``queue`` and ``claim``: those of the job that logs, else None.
+
+    For the ``filters`` of a handler in ``LOGGING``. Workers add it to every handler there is by themselves; add it
+    where other processes use a format with these names. What a record has already is kept. It lets every record pass.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Complete the record."""
+        context = running.get(None)
+        for name, attribute in _FACTS:
+            if name not in record.__dict__:
+                record.__dict__[name] = None if context is None else getattr(context, attribute)
+        return True
+
+
+_FACTS = (("job", "id"), ("attempt", "attempt"), ("queue", "queue"), ("claim", "claim_id"))
+
+
+def name_jobs() -> None:
+    """Let every handler that there is know of the job that logs. Repeatable."""
+    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
+    for logger in loggers:
+        for handler in getattr(logger, "handlers", ()):
+            if not any(isinstance(known, JobFilter) for known in handler.filters):
+                handler.filters.insert(0, JobFilter())  # first: a project's own filters may look at them

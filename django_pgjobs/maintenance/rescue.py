@@ -16,6 +16,7 @@ lock on it, could rescue the jobs of all the others. So whoever lives gets the t
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
@@ -27,6 +28,7 @@ from django_pgjobs import clock, store
 from django_pgjobs.conf import Conf, get_conf
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.registry import registry
+from django_pgjobs.states import Outcome
 
 log = safe_logger("django_pgjobs")
 
@@ -184,9 +186,11 @@ def _look(
 
 def _say(rescued: list[store.Rescued]) -> None:
     for job in rescued:
-        log.warning(
+        abandoned = Outcome.ABANDONED in (job.outcome, job.ending)
+        log.log(
+            logging.ERROR if abandoned else logging.WARNING,
             "job rescued name=%s job=%d attempt=%d claim=%s queue=%s outcome=%s: %s",
-            job.name, job.id, job.attempt, job.claim_id, job.queue, job.outcome or "ready", job.message,
+            job.name, job.id, job.attempt, job.claim_id, job.queue, job.outcome or job.ending or "ready", job.message,
         )  # fmt: skip
 
 

@@ -18,14 +18,14 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-PROTOCOL = 4
+PROTOCOL = 5
 MAX_FRAME_BYTES = 32 * 1024 * 1024
 CHUNK_BYTES = 256 * 1024
 
 MARSHALLED = b"M"
 
 READY, BOOT_FAILED, BYE = "READY", "BOOT_FAILED", "BYE"
-DONE, SUCCEEDED, BACK, PROGRESS, TOLD = "DONE", "SUCCEEDED", "BACK", "PROGRESS", "TOLD"
+DONE, SUCCEEDED, BACK, PROGRESS, TOLD, STRUCK = "DONE", "SUCCEEDED", "BACK", "PROGRESS", "TOLD", "STRUCK"
 RUN, TAKE_BACK, STOP, TRUST, DRAIN, STORED = "RUN", "TAKE_BACK", "STOP", "TRUST", "DRAIN", "STORED"
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode

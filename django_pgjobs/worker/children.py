@@ -81,6 +81,7 @@ class Child:
     looked_at: float = 0.0
     drained: bool = False
     leaving: str = ""
+    struck: int = 0
     listens: bool = False
     telling: dict[int, Batch] = field(default_factory=dict)
     culprits: dict[int, str] = field(default_factory=dict)

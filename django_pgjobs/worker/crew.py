@@ -269,6 +269,9 @@ class Crew:
                 self.holding.progress(child, number, progress)
             case [channel.TOLD, number]:
                 self.untold.told(child, number)
+            case [channel.STRUCK, held_seconds]:
+                child.struck += 1
+                log.info("thread of an executor was interrupted pid=%d held_back=%.3fs", child.pid, held_seconds)
             case [channel.READY, hello]:
                 self._on_ready(child, hello)
             case [channel.BOOT_FAILED, why, away]:

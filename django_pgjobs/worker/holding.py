@@ -194,7 +194,11 @@ class Holding:
 
     def _ended_by_death(self, run: Run, decision: Decision, death: Death) -> None:
         failure: decide.Failure | None = getattr(decision, "failure", None)
-        log.warning("attempt ended with its executor %s: %s", facts(run), failure.message if failure else decision)
+        words = failure.message if failure else str(decision)
+        if run.kind == BODY and not run.cancelled and isinstance(decision, decide.Abandon):
+            log.error("job abandoned, its attempt ended with its executor %s: %s", facts(run), words)
+        else:
+            log.warning("attempt ended with its executor %s: %s", facts(run), words)
         if run.kind == BODY or isinstance(decision, decide.Release):
             self._decided(run, decision, death.seconds.get(run.run))
         elif death.culprits.get(run.run) == TIMEOUT:

@@ -1,8 +1,8 @@
 """In the executor: stopping a job that runs, by an exception in its thread and by cancelling its queries.
 
-Only the control thread interrupts, and only while the *door* of the job's thread is open: while the job's own code
-runs, not ours around it. No lock could do this: an exception inside ``with lock`` may leave it held. Instead each
-side writes first and then reads what the other has written:
+One thread at a time interrupts, mostly the control thread, and only while the *door* of the job's thread is open:
+while the job's own code runs, not ours around it. No lock could do this: an exception inside ``with lock`` may leave
+it held. Instead each side writes first and then reads what the other has written:
 
 * the control thread: ``told.interrupt``, ``setting``, then it looks whether the door is open for this job;
 * the job's thread: ``open``, then it looks at ``told.interrupt``, when it opens and when it closes the door.
@@ -11,6 +11,11 @@ So one of the two always sees the other. An exception that comes while the door 
 taken back before it has come: what the job came to is known by then. Queries are cancelled beside it, since no
 exception reaches a thread that waits for the server; whatever the thread had connected is thrown away afterwards,
 so a late cancel meets no other job's query.
+
+An interrupt is *held back* while the job's thread is where Python code takes locks that other threads want too
+(``delicate``): a thread of its own looks again every few milliseconds. It comes after ``HOLD_SECONDS`` where the
+thread only waits in such code, and after ``LONGEST_HOLD_SECONDS`` in any case. What is left of
+the risk goes with the process: an executor in which a thread was interrupted is recycled.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -28,9 +34,20 @@ from django_pgjobs.exceptions import CancelRequested, DeadlinePassed, JobInterru
 from django_pgjobs.failures import OUR_FILES
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker import hygiene
+from django_pgjobs.worker.delicate import Place, place_of
 from django_pgjobs.worker.ladders import CANCELLED, LOST, RELEASED, TIMEOUT
 
 log = safe_logger("django_pgjobs")
+
+HOLD_SECONDS = 0.15
+"""How long an interrupt is held back while the thread is somewhere in machinery that others use too."""
+
+LONGEST_HOLD_SECONDS = 60.0
+"""How long, at most, while it takes a lock. A thread that waits for one for ever meets later rungs before."""
+
+LOOK_SECONDS = 0.002
+TURN_SECONDS = 0.02
+"""How long who looks may keep the interpreter until it has raised: the thread it has looked at must not go on."""
 
 CANCEL_SECONDS = 2.0
 """What a query's cancel may take: it needs a connection of its own."""
@@ -48,28 +65,70 @@ OUR_FILES.add(__file__)
 class Door:
     """One job thread's; made in that thread. ``told`` is of the job that it runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, struck: Callable[[float], None] = lambda seconds: None) -> None:
         self.ident = threading.get_ident()
         self.connections = hygiene.mine()
         self.told = Told()
         self.open: Told | None = None
         self.setting = False
+        self.struck = struck
+        self.held: Told | None = None
+        self.striking = threading.Lock()  # never taken by the job's thread
 
     # In the control thread
 
     def interrupt(self, told: Told, kind: type[JobInterrupted]) -> None:
-        """Raise ``kind`` in the job that ``told`` is of, now or when its own code begins; nothing if it has ended."""
-        told.interrupt = kind
+        """Raise ``kind`` in the job that ``told`` is of, now or when its own code begins; nothing if it has ended.
+
+        Returns at once. It is held back while it could harm other threads; ``struck`` hears of it, with the seconds.
+        """
+        with self.striking:
+            told.interrupt = kind
+            if self.held is told or self._strike(told, 0.0):
+                return
+            self.held = told
+        try:
+            threading.Thread(target=self._hold, args=(told,), name="pgjobs-interrupt", daemon=True).start()
+        except RuntimeError as error:
+            log.error("interrupt cannot be held back: %s", error)
+            self._let_go(told, LONGEST_HOLD_SECONDS)
+
+    def _hold(self, told: Told) -> None:
+        began = time.monotonic()
+        while not self._let_go(told, time.monotonic() - began):
+            time.sleep(LOOK_SECONDS)
+
+    def _let_go(self, told: Told, held_seconds: float) -> bool:
+        with self.striking:
+            if self.held is told and not self._strike(told, held_seconds):
+                return False
+            self.held = None
+            return True
+
+    def _strike(self, told: Told, held_seconds: float) -> bool:
+        """Raise in the job unless it has ended; return False where it is to be held back."""
+        with _in_long_turns:
+            # Those that wait for the interpreter ask for it after the new time only, once they have had it.
+            time.sleep(LOOK_SECONDS / 10)
+            return self._look_and_strike(told, held_seconds)
+
+    def _look_and_strike(self, told: Told, held_seconds: float) -> bool:
+        kind = told.interrupt
         self.setting = True
         try:
-            if self.open is not told:
-                return
-            told.struck = True
+            if self.open is not told or kind is None:
+                return True
+            place = place_of(self.ident, _CALL)
+            if place and held_seconds < (HOLD_SECONDS if place is Place.BUSY else LONGEST_HOLD_SECONDS):
+                return False
             _set_exception(self.ident, kind)
+            told.struck = True
             queries = hygiene.active(self.connections)  # after: a query that has begun before it is cancelled
         finally:
             self.setting = False
+        self.struck(held_seconds)
         cancel_queries(queries)
+        return True
 
     # In the job's thread
 
@@ -133,6 +192,34 @@ class Door:
             time.sleep(0)
         if told.struck:
             _set_exception(self.ident, None)
+
+
+_CALL = Door.call.__code__
+
+
+class _LongTurns:
+    """While a thread is within, none takes the interpreter away from another before ``TURN_SECONDS``."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.within = 0
+        self.usual = 0.0
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.within += 1
+            if self.within == 1:
+                self.usual = sys.getswitchinterval()
+                sys.setswitchinterval(max(self.usual, TURN_SECONDS))
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.within -= 1
+            if not self.within:
+                sys.setswitchinterval(self.usual)
+
+
+_in_long_turns = _LongTurns()
 
 
 class TaskDoor:

@@ -6,6 +6,7 @@ import contextvars
 import os
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 
 from django_pgjobs import attempt, store
@@ -14,7 +15,7 @@ from django_pgjobs.decisions import Decision
 from django_pgjobs.exceptions import JobInterrupted
 from django_pgjobs.failures import kind_of
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.worker import hygiene
+from django_pgjobs.worker import channel, hygiene
 from django_pgjobs.worker.buffers import SHORT_SECONDS, Buffers
 from django_pgjobs.worker.interrupting import Door, release_logging
 from django_pgjobs.worker.preparing import failed_outside, reporter, with_payload
@@ -108,7 +109,7 @@ class JobThreads:
             self.buffers.finish(slot, item, failed_outside(item, lost), told.started)
 
     def _serve(self, slot: int) -> None:
-        door = self.doors[slot] = Door()
+        door = self.doors[slot] = Door(self._struck)
         seconds = SHORT_SECONDS
         while not door.told.struck:
             item, told = self.buffers.next(slot, rouse=seconds >= SHORT_SECONDS)
@@ -116,6 +117,11 @@ class JobThreads:
             decision = contextvars.Context().run(self.run, item, told, door)
             seconds = self.buffers.finish(slot, item, decision, told.started)
             self.running[slot] = None
+
+    def _struck(self, held_seconds: float) -> None:
+        # A supervisor that is gone is the control thread's business.
+        with suppress(OSError):
+            self.buffers.end.send([channel.STRUCK, round(held_seconds, 6)])
 
     def interrupt(self, told: Told, kind: type[JobInterrupted]) -> None:
         """Stop a job that has started on one of these threads; called in the control thread."""

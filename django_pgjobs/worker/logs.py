@@ -11,11 +11,12 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from django_pgjobs.logs import say_on_stderr
+from django_pgjobs.logs import name_jobs, say_on_stderr
 
 LIMIT = 10_000
 LAST_WORDS_SECONDS = 3.0
 FORMAT = "%(asctime)s %(levelname)s %(message)s"
+JOBS_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
 class _Handler(logging.handlers.QueueHandler):
@@ -91,6 +92,51 @@ def speak_on_stderr(verbosity: int) -> Callable[[], None]:
 
     Returns what undoes it, for a program that goes on after its worker.
     """
+    undo = _speak_of_ourselves(verbosity), _speak_of_jobs(verbosity)
+    name_jobs()
+
+    def be_silent() -> None:
+        for each in undo:
+            each()
+
+    return be_silent
+
+
+def _speak_of_jobs(verbosity: int) -> Callable[[], None]:
+    """Let the project's own loggers reach stderr, from INFO on, where nobody has configured the root logger."""
+    root = logging.root
+    if root.handlers or root.level != logging.WARNING:
+        return lambda: None
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JobFormatter(JOBS_FORMAT))
+    handler.addFilter(_has_no_other_handler)
+    root.addHandler(handler)
+    root.setLevel(logging.INFO if verbosity >= 1 else logging.WARNING)
+
+    def be_silent() -> None:
+        root.removeHandler(handler)
+        root.setLevel(logging.WARNING)
+
+    return be_silent
+
+
+def _has_no_other_handler(record: logging.LogRecord) -> bool:
+    """Whether only the root logger has a handler for this record: Django's own, and ours, are said once."""
+    return _reached(logging.getLogger(record.name)) == logging.root.handlers
+
+
+class _JobFormatter(logging.Formatter):
+    """Says behind a line which job it is of."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        if (job := getattr(record, "job", None)) is None:
+            return line
+        first, newline, rest = line.partition("\n")
+        return f"{first} job={job} attempt={record.attempt} queue={record.queue}{newline}{rest}"  # type: ignore[attr-defined]
+
+
+def _speak_of_ourselves(verbosity: int) -> Callable[[], None]:
     logger, jobs = logging.getLogger("django_pgjobs"), logging.getLogger("django_pgjobs.jobs")
     if _configured(logger):
         return lambda: None

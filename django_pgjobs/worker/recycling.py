@@ -24,6 +24,8 @@ class Recycling:
 
     def why(self, child: Child, now: float) -> str:
         """Return why ``child`` shall go, empty if it may stay. Its memory is looked at once a second."""
+        if child.struck:
+            return "one of its threads was interrupted"
         if self.max_jobs is not None and child.done >= self.max_jobs:
             return f"it has run {child.done} jobs"
         if self.max_megabytes is None or not child.done or now < child.looked_at + LOOK_SECONDS:

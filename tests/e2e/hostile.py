@@ -403,3 +403,8 @@ def says_much(megabytes: int) -> None:
 def in_executors() -> bool:
     """Tell whether this is an executor, which runs jobs, and not the process that leads it."""
     return "executor" in sys.argv
+
+
+@job(max_attempts=1)
+def says(words: str) -> None:
+    logging.getLogger("shop").info(words)

@@ -23,7 +23,7 @@ import django_pgjobs
 from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze, current_context, job
 from django_pgjobs.models import Job
 from tests.chaos import guests  # noqa: F401 (its jobs are registered)
-from tests.e2e import hard, hostile, libraries, stage  # noqa: F401 (their jobs are registered)
+from tests.e2e import hard, hostile, libraries, stage, stormy  # noqa: F401 (their jobs are registered)
 from tests.e2e.values import RESULTS
 
 NOW = Backoff(0)

@@ -59,7 +59,7 @@ def test_an_interrupt_is_seen_within_a_second_and_stops_nobody_else(
     assert stage.count("finally", "hard") == 1
     assert (after.outcome, after.attempt, after.cancel_mode) == ("cancelled", 1, "interrupt")
     assert (after.cancel_by, after.cancel_reason, history(after)) == ("anna", "enough", [(1, "failed")])
-    assert shared_worker.executors() == before
+    assert set(before) <= set(shared_worker.executors()), "it lives on with its neighbour until its successor is ready"
     stage.open("beside")
     assert [(each.outcome, each.attempt, history(each)) for each in ended(neighbour)] == [("succeeded", 1, [])]
     assert stage.count("start", "beside") == 1

@@ -1,0 +1,119 @@
+"""Where in its code a thread is: whether an exception that comes out of nowhere there could harm other threads.
+
+Locks that Python code takes (the import system's, ``threading.Condition``, ``Semaphore``, ``queue.Queue``, those of
+``logging``) are held for an instant before the ``with`` or ``try`` begins that releases them. An exception in that
+instant leaves them held for ever, and with them every thread that wants them. So an interrupt looks first.
+
+Reading the frames of a thread says where it is *now*: the caller must raise at once, before the thread goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio.base_events
+import concurrent.futures._base
+import concurrent.futures.thread
+import contextlib
+import importlib.util
+import inspect
+import logging
+import multiprocessing.synchronize
+import queue
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable
+from enum import IntEnum
+from types import CodeType, FrameType
+from typing import Any
+
+import asgiref.local
+
+
+class Place(IntEnum):
+    """How delicate it is where a thread is."""
+
+    OPEN = 0
+    """The job's own code, or something that holds no lock of Python's."""
+
+    BUSY = 1
+    """Within machinery that others use too, at a moment at which it can bear an exception."""
+
+    TAKING = 2
+    """Where a lock is taken or let go, as far as is known."""
+
+
+def _file(function: Callable[..., Any]) -> str:
+    return function.__code__.co_filename
+
+
+_IMPORTS = frozenset(
+    {"<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", _file(importlib.util.find_spec)}
+)
+
+_MACHINERY = _IMPORTS | frozenset(
+    _file(function)
+    for function in (
+        logging.Logger.handle,
+        queue.Queue.put,
+        threading.Condition.wait,
+        concurrent.futures._base.Future.result,
+        concurrent.futures.thread.ThreadPoolExecutor.submit,
+        multiprocessing.synchronize.SemLock.__enter__,
+    )
+)
+
+_LOCKING = (
+    _MACHINERY
+    | {_file(contextlib.ExitStack.__exit__), _file(weakref.finalize.__call__), _file(tempfile.gettempdir)}
+    | {_file(asgiref.local.Local.__getattr__), _file(asyncio.base_events.BaseEventLoop.call_soon_threadsafe)}
+)
+
+_IMPORT_LOCKS = frozenset(
+    {"acquire", "release", "__enter__", "__exit__", "_get_module_lock", "_lock_unlock_module", "cb"}
+)
+"""The functions of the import system that take locks or let them go."""
+
+
+def _lines_with(function: Callable[..., Any] | None, words: str) -> tuple[CodeType, frozenset[int]] | None:
+    if function is None:
+        return None
+    try:
+        lines, first = inspect.getsourcelines(function)
+    except (OSError, TypeError):  # without its source nothing of it is known to be safe
+        return None
+    return function.__code__, frozenset(first + n for n, line in enumerate(lines) if words in line)
+
+
+_WAITS: dict[CodeType, frozenset[int]] = dict(
+    filter(
+        None,
+        (
+            _lines_with(threading.Condition.wait, "waiter.acquire("),
+            _lines_with(getattr(threading.Thread, "_wait_for_tstate_lock", None), "lock.acquire("),
+        ),
+    )
+)
+"""The lines on which threads wait for long, in a call inside a ``try`` that makes good for an exception right there."""
+
+
+def place_of(ident: int, within: CodeType) -> Place:
+    """Return how delicate it is where thread ``ident`` is; only frames inside one of ``within`` count."""
+    frame: FrameType | None = sys._current_frames().get(ident)
+    if frame is None:
+        return Place.OPEN
+    found = _innermost(frame)
+    while frame is not None and frame.f_code is not within:
+        if found is Place.OPEN and frame.f_code.co_filename in _MACHINERY:
+            found = Place.BUSY
+        frame = frame.f_back
+    return found if frame is not None else Place.OPEN
+
+
+def _innermost(frame: FrameType) -> Place:
+    code = frame.f_code
+    if code.co_filename in _IMPORTS:
+        return Place.TAKING if code.co_name in _IMPORT_LOCKS else Place.BUSY
+    if code.co_filename in _LOCKING:
+        return Place.BUSY if frame.f_lineno in _WAITS.get(code, ()) else Place.TAKING
+    return Place.OPEN
