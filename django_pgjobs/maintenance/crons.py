@@ -23,6 +23,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 from django.core.exceptions import ImproperlyConfigured
 from django.db import router
+from django.db.models.functions import Now
 
 from django_pgjobs import clock, cron, store
 from django_pgjobs.conf import get_conf
@@ -30,7 +31,7 @@ from django_pgjobs.cron import AFTER_COMPLETION, Due, InvalidCron, Schedule
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.leader import Leader
-from django_pgjobs.models import Job
+from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.registry import registry
 
 log = safe_logger("django_pgjobs")
@@ -122,11 +123,16 @@ def _declare(db: store.Database, declared: store.DeclaredCron) -> bool:
 
 
 class MarkMissing:
-    """Marks entries whose code is gone."""
+    """Marks entries whose code is gone. Not hot: the ORM picks them (ADR-0007)."""
 
-    def __call__(self, db: store.Database) -> None:
-        """Mark them. May be repeated, and by several at once."""
-        for name, job_name in store.mark_missing_crons(db, missing_seconds=MISSING_SECONDS):
+    def __call__(self, db: store.Picking) -> None:
+        """Mark them; a row that somebody holds waits for the next turn. May be repeated, and by several at once."""
+        with db.orm() as alias:
+            long_ago = Now() - timedelta(seconds=MISSING_SECONDS)
+            old = CronEntry.objects.using(alias).filter(missing_since=None, declared_at__lt=long_ago)
+            names = list(old.select_for_update(skip_locked=True, no_key=True).values_list("name", flat=True))
+            marked = store.mark_missing_crons(db, names) if names else []
+        for name, job_name in marked:
             log.warning(
                 "cron entry is declared by no worker's code any more, it does not fire until one does cron=%s name=%s",
                 name, job_name,

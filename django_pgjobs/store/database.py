@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
-from django.db import connections
+from django.db import connections, transaction
 
 from django_pgjobs import sql
 from django_pgjobs.store.instants import Rows as Rows
@@ -38,6 +39,14 @@ class Transacting(Database, Protocol):
         ...
 
 
+class Picking(Database, Protocol):
+    """A connection on which Django's ORM can pick and lock rows for statements that follow in its transaction."""
+
+    def orm(self) -> AbstractContextManager[str]:
+        """Open a transaction and yield the alias by which the ORM works on this very connection."""
+        ...
+
+
 class DjangoDatabase:
     """Django's connection of an alias, inside whatever transaction the caller has open."""
 
@@ -50,6 +59,12 @@ class DjangoDatabase:
             cursor.execute(sql.statement(name), params)
             # Not ``description``, which makes an object for each column: a sixth of the time of a registration.
             return rows_of(cursor) if cursor.pgresult.nfields else []
+
+    @contextmanager
+    def orm(self) -> Iterator[str]:
+        """Open a transaction, or a savepoint in the caller's; yield the alias."""
+        with transaction.atomic(using=self.alias):
+            yield self.alias
 
 
 class UnseenDatabase(DjangoDatabase):

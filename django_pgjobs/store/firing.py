@@ -37,9 +37,9 @@ def refresh_crons(db: Database, names: Sequence[str], *, fresh_seconds: float) -
     return {row[0] for row in db.fetch("refresh_crons", {"names": list(names), "fresh": fresh_seconds})}
 
 
-def mark_missing_crons(db: Database, *, missing_seconds: float) -> list[tuple[str, str]]:
-    """Mark entries that nobody has declared for ``missing_seconds``; return their names and those of their jobs."""
-    return [(row[0], row[1]) for row in db.fetch("mark_missing_crons", {"missing": missing_seconds})]
+def mark_missing_crons(db: Database, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Mark entries whose rows the caller has locked as declared by no code; return their names and their jobs'."""
+    return [(row[0], row[1]) for row in db.fetch("mark_missing_crons", {"names": list(names)})]
 
 
 class ListedCron(NamedTuple):

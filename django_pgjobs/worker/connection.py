@@ -12,13 +12,13 @@ from __future__ import annotations
 import os
 import socket
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
 from django.db import DatabaseError as DjangoDatabaseError
-from django.db import connections
+from django.db import connections, transaction
 
 from django_pgjobs import clock, store
 from django_pgjobs.store.instants import rows_of
@@ -91,7 +91,8 @@ class WorkerConnection:
             self._settings["synchronous_commit"] = "off"
             # Sooner than the statement as a whole: a claim that was slow makes its sweeps smaller, a lock does not.
             self._settings["lock_timeout"] = f"{max(1, round(seconds * 750))}ms"
-        self.connection = _connect(alias, role)
+        self._wrapper = _connect(alias, role)
+        self.connection: psycopg.Connection[Any] = self._wrapper.connection
         self.pooled = False
         self.identity = store.read_identity(self)
         self.pooled = self.identity.backend_pid != self.connection.info.backend_pid
@@ -144,6 +145,26 @@ class WorkerConnection:
         cursor = psycopg.Cursor(self.connection)
         cursor.execute(store.statement(name), params, binary=True)
         return cursor
+
+    @contextmanager
+    def orm(self) -> Iterator[str]:
+        """Open a transaction in which Django's ORM of this thread works on this connection; yield the alias for it.
+
+        For what is not hot: the ORM composes, a statement of ``sql/`` writes. The thread's own connection, if it has
+        one, is back afterwards.
+        """
+        alias = self._wrapper.alias
+        before = next((each for each in connections.all(initialized_only=True) if each.alias == alias), None)
+        connections[alias] = self._wrapper
+        self.asked_at = clock.monotonic()
+        try:
+            with transaction.atomic(using=alias):
+                yield alias
+        finally:
+            self._answered()
+            del connections[alias]
+            if before is not None:
+                connections[alias] = before
 
     def _answered(self) -> None:
         now, asked_at = clock.monotonic(), self.asked_at
@@ -200,7 +221,8 @@ class WorkerConnection:
             self.connection.close()
 
 
-def _connect(alias: str, role: str) -> psycopg.Connection[Any]:
+def _connect(alias: str, role: str) -> Any:
+    """Return Django's wrapper of a new connection, in autocommit."""
     wrapper = connections.create_connection(alias)
     options = {key: value for key, value in wrapper.settings_dict["OPTIONS"].items() if key != "pool"}
     options["application_name"] = role[:63]
@@ -210,6 +232,6 @@ def _connect(alias: str, role: str) -> psycopg.Connection[Any]:
     connection: psycopg.Connection[Any] = wrapper.connection
     if not connection.autocommit:
         connection.rollback()
-        connection.autocommit = True
+        connection.autocommit = wrapper.autocommit = True
     connection.prepare_threshold = None  # who knows whose server process this is
-    return connection
+    return wrapper

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from django.db import connections
 from django.test import override_settings
 
 from django_pgjobs import Cron, clock, cron, job, store
@@ -22,6 +23,7 @@ from django_pgjobs.maintenance.duties import Duty, duties
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.registry import registry
+from django_pgjobs.worker.connection import WorkerConnection
 from django_pgjobs.worker.maintaining import Maintainer
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, claim, patience
 
@@ -580,7 +582,6 @@ def test_a_row_that_somebody_holds_is_not_waited_for(raw: RawDatabase, other: Ra
     raw.query("SET lock_timeout = '100ms'")
     tick(raw)
     store.refresh_crons(raw, ["clean"], fresh_seconds=0)
-    store.mark_missing_crons(raw, missing_seconds=0)
     assert Job.objects.count() == 0
     other.rollback()
     tick(raw)
@@ -899,7 +900,7 @@ def test_an_entry_whose_code_is_gone_is_marked_until_it_comes_back(
     sync.tick(raw)
     declare(raw, "stays")
     put(raw, "test.clean", declared_at=ago(raw, seconds=crons.MISSING_SECONDS + 1), created_at=ago(raw, hours=1))
-    MarkMissing()(raw)
+    MarkMissing()(store.on("default"))
     assert [row.name for row in CronEntry.objects.exclude(missing_since=None)] == ["test.clean"]
     assert "declared by no worker's code any more" in caplog.text
     tick(raw)
@@ -909,6 +910,32 @@ def test_an_entry_whose_code_is_gone_is_marked_until_it_comes_back(
     assert entry("test.clean").missing_since is None
     tick(raw)
     assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize(("lock", "marked"), [("UPDATE", ["free"]), ("KEY SHARE", ["free", "held"])])
+def test_entries_without_code_are_marked_on_the_workers_own_connection_and_held_rows_are_left(
+    raw: RawDatabase, other: RawDatabase, lock: str, marked: list[str]
+) -> None:
+    """W38: rescue shares that thread; who only points to the row is not in the way."""
+    for name in ("free", "held"):
+        declare(raw, name)
+        put(raw, name, declared_at=ago(raw, seconds=crons.MISSING_SECONDS + 1))
+    other.query("BEGIN")
+    other.query(f"SELECT name FROM pgjobs_cron_entry WHERE name = 'held' FOR {lock}")
+    django = connections["default"]
+    db = WorkerConnection("default", "test", statement_seconds=patience(10.0))
+    try:
+        db.connection.execute("SET lock_timeout = '100ms'")
+        MarkMissing()(db)
+        assert sorted(CronEntry.objects.exclude(missing_since=None).values_list("name", flat=True)) == marked
+        assert connections["default"] is django
+        other.rollback()
+        MarkMissing()(db)
+        assert not CronEntry.objects.filter(missing_since=None).exists()
+        assert db.connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        assert store.read_identity(db) == db.identity
+    finally:
+        db.close()
 
 
 def test_a_declaration_seen_lately_is_not_written_again(raw: RawDatabase) -> None:
