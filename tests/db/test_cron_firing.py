@@ -938,6 +938,39 @@ def test_entries_without_code_are_marked_on_the_workers_own_connection_and_held_
         db.close()
 
 
+def test_a_new_declaration_replaces_all_of_the_old_one(raw: RawDatabase) -> None:
+    """W36: whatever the code says now is what counts."""
+    declare(raw)
+    said = {
+        "job_name": "test.other", "expression": "@daily", "zone": "Europe/Berlin", "payload": '{"args": [2]}',
+        "misfire": "skip", "overlap": "skip",
+    }  # fmt: skip
+    declare(raw, **said, options={"priority": 7})
+    row = entry()
+    assert (row.job_name, row.declared_expression, row.declared_zone) == ("test.other", "@daily", "Europe/Berlin")
+    assert (row.declared_payload, row.declared_options["priority"]) == ({"args": [2]}, 7)
+    assert (row.misfire, row.overlap) == ("skip", "skip")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"last_fire_at": "2001-01-01"}, {"last_job_id": 7}, {"expression": "@daily"}, {"zone": "Europe/Berlin"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_fire_is_planned_only_for_an_entry_that_stands_as_it_was_read(
+    raw: RawDatabase, changed: dict[str, Any]
+) -> None:
+    """An operator or another leader was faster; each of these columns alone is reason enough."""
+    declare(raw)
+    [read] = store.list_crons(raw, everything=True)
+    put(raw, **changed)
+    assert not store.plan_cron(raw, read, latest(raw))
+    [read] = store.list_crons(raw, everything=True)
+    assert store.plan_cron(raw, read, latest(raw))
+
+
 def test_a_declaration_seen_lately_is_not_written_again(raw: RawDatabase) -> None:
     """Many workers say the same each minute; the row is written by the first of them."""
     declare(raw)

@@ -199,8 +199,8 @@ def test_a_job_that_its_claims_rows_do_not_name_gets_a_part_of_its_own(raw: RawD
     assert rescue(raw) == ids
 
 
-def test_the_audit_leaves_alone_what_is_in_order(raw: RawDatabase) -> None:
-    """D14 D32: ready, waiting for its time, running under a claim, held, ended."""
+def test_the_audit_leaves_alone_what_is_in_order(raw: RawDatabase, caplog: pytest.LogCaptureFixture) -> None:
+    """D14 D32: ready, waiting for its time, running under a claim, held, ended; and says nothing of it."""
     register(2)
     register(delay_seconds=60)
     ended = register(queue="b")
@@ -212,6 +212,7 @@ def test_the_audit_leaves_alone_what_is_in_order(raw: RawDatabase) -> None:
     assert Audit()(raw) == 0
     assert list(Claim.objects.values_list("claim_id", "part").order_by("claim_id")) == before
     assert job(ended[0]).state == "succeeded"
+    assert caplog.records == []
 
 
 def test_several_audits_at_once_give_one_row(

@@ -66,6 +66,9 @@ class Lane:
     def __enter__(self) -> Lane:
         copy_tree(self.place)
         self.server.start()
+        if self._pytest(["tests/unit/test_mutations.py"], SECONDS[NEAR])[0] != 0:
+            self.server.stop()
+            raise RuntimeError("without any fault the tests fail already: is the tree in the middle of something?")
         return self
 
     def __exit__(self, *_: object) -> None:

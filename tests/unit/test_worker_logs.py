@@ -37,6 +37,24 @@ def handler() -> Iterator[Gated]:
     log.removeHandler(handler)
 
 
+@pytest.mark.parametrize(
+    ("verbosity", "package", "jobs"),
+    [
+        (0, logging.WARNING, logging.WARNING), (1, logging.INFO, logging.WARNING),
+        (2, logging.INFO, logging.INFO), (3, logging.DEBUG, logging.INFO),
+    ],
+)  # fmt: skip
+def test_what_a_worker_says_on_stderr_follows_the_verbosity(verbosity: int, package: int, jobs: int) -> None:
+    """A70: lines of single jobs from -v 2 on; and afterwards all is as it was."""
+    each = logging.getLogger("django_pgjobs.jobs")
+    before = log.level, each.level, list(log.handlers)
+    be_silent = logs.speak_on_stderr(verbosity)
+    said = log.level, each.level
+    be_silent()
+    assert said == (package, jobs)
+    assert (log.level, each.level, log.handlers) == before
+
+
 def test_what_was_said_is_written_before_the_end(handler: Gated) -> None:
     handler.gate.set()
     with logging_in_a_thread() as listening:
