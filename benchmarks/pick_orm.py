@@ -3,7 +3,7 @@
 What is timed is ``maintenance.crons.MarkMissing``, on a worker's own connection: ``orm`` as it is, ``raw`` as one
 statement that picks, locks and writes. With nothing to mark, as nearly always, and with fifty entries.
 
-    python benchmarks/pick_orm.py [--rounds 5] [--seconds 1]
+    python -m benchmarks.pick_orm [--rounds 5] [--seconds 1]
 
 Uses DATABASE_URL as tests do, makes a database of its own and drops it. Figures of one run compare; those of two runs
 do not.
@@ -17,9 +17,9 @@ import statistics
 import time
 from collections.abc import Callable
 
-from claim_orm import own_database
 from django.db import connection
 
+from benchmarks.claim_orm import own_database
 from django_pgjobs.maintenance.crons import MISSING_SECONDS, MarkMissing
 from django_pgjobs.worker.connection import WorkerConnection
 
@@ -52,7 +52,7 @@ def seed(entries: int) -> None:
 
 def timed(way: Callable[[], object], entries: int, seconds: float) -> float:
     """Return the median of a turn in milliseconds."""
-    turns = []
+    turns: list[float] = []
     until = time.perf_counter() + seconds
     while time.perf_counter() < until or len(turns) < 3:
         seed(entries)
