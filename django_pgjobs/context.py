@@ -10,6 +10,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from contextvars import ContextVar, Token
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -220,12 +221,21 @@ class JobContext:
     def progress(self, n: float, total: float | None = None, message: str = "") -> None:
         """Tell people how far the job is: ``n`` of ``total``, and what it is doing (≤ 200 characters kept).
 
-        May be called as often as the job likes. Raises ``ValueError`` for a number that is not finite or < 0.
+        May be called as often as the job likes. Raises ``ValueError`` for what is no finite number ≥ 0.
         """
-        for number in (n, total):
-            if number is not None and not (math.isfinite(number) and number >= 0):
-                raise ValueError(f"progress needs finite numbers ≥ 0, not {number!r}")
-        self._reporter(n, total, str(message).replace("\0", "")[:MESSAGE_LIMIT])
+        text = str(message).replace("\0", "")[:MESSAGE_LIMIT].encode("utf-8", "replace").decode()
+        self._reporter(_share(n), None if total is None else _share(total), text)
+
+
+def _share(number: float) -> float:
+    with suppress(TypeError, OverflowError):
+        if math.isfinite(number) and number >= 0:
+            return number if isinstance(number, int) else float(number)
+    raise ValueError(f"progress needs finite numbers ≥ 0, not {_short(repr(number))}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MESSAGE_LIMIT else f"{text[:MESSAGE_LIMIT]}…"
 
 
 _current: ContextVar[JobContext] = logs.running

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ log = safe_logger("django_pgjobs")
 CHILD = "PGJOBS_RELOADED"
 STOP_SECONDS = 5.0
 LOOK_SECONDS = 0.2
+
+FOREIGN = frozenset({"site-packages", "dist-packages", "node_modules", "__pycache__"})
+"""Directories whose files are not the project's. What of them is imported is watched all the same."""
 
 _leash: int | None = None
 
@@ -116,11 +120,11 @@ def _stop(child: subprocess.Popen[bytes]) -> int:
 
 def _watch(changed: threading.Event) -> None:
     reloader: BaseReloader = get_reloader()
-    reloader.watch_dir(Path(settings.BASE_DIR) if hasattr(settings, "BASE_DIR") else Path.cwd(), "**/*.py")
+    base = Path(settings.BASE_DIR) if hasattr(settings, "BASE_DIR") else Path.cwd()
     seen: dict[Path, float] = {}
     first = True
     while True:
-        for path in reloader.watched_files(include_globs=True):
+        for path in {*reloader.watched_files(include_globs=False), *sources(base)}:
             try:
                 mtime = path.stat().st_mtime
             except OSError:
@@ -130,3 +134,12 @@ def _watch(changed: threading.Event) -> None:
             seen[path] = mtime
         first = False
         threading.Event().wait(1.0)
+
+
+def sources(base: Path) -> Iterator[Path]:
+    """Yield the Python files of a project: not those of environments, installed packages and hidden directories."""
+    for directory, names, files in os.walk(base):
+        place = Path(directory)
+        names[:] = [name for name in names if not (name.startswith(".") or name in FOREIGN)]
+        names[:] = [name for name in names if not (place / name / "pyvenv.cfg").exists()]
+        yield from (place / name for name in files if name.endswith(".py"))

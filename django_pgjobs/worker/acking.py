@@ -194,11 +194,15 @@ class Acker(Loop):
 
     def _write_progress(self, db: WorkerConnection, reports: list[tuple[int, str, str]]) -> None:
         try:
-            written = store.write_progress(db, reports)
+            written = set(store.write_progress(db, reports))
         except psycopg.DataError as error:
-            log.warning("progress cannot be stored: %s", " ".join(str(error).split()))
+            if len(reports) > 1:  # that of one job; its neighbours' are sound
+                for report in reports:
+                    self._write_progress(db, [report])
+            else:
+                log.warning("progress cannot be stored job=%d: %s", reports[0][0], " ".join(str(error).split()))
             return
-        missing = [(job_id, claim_id) for job_id, claim_id, _ in reports if job_id not in set(written)]
+        missing = [(job_id, claim_id) for job_id, claim_id, _ in reports if job_id not in written]
         readings = store.read_fences(db, missing) if missing else {}
         for job_id, claim_id in missing:
             now = readings.get(job_id)

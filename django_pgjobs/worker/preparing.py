@@ -42,13 +42,14 @@ def with_payload(item: Item, database: str) -> Item | Decision:
 
 def reporter(end: channel.ExecutorEnd, run: int) -> Callable[[float, float | None, str], None]:
     """Return what ``context.progress()`` of a run calls: it tells the supervisor, at most so often."""
-    last = 0.0
+    last, done = 0.0, False
 
     def report(n: float, total: float | None, message: str) -> None:
-        nonlocal last
+        nonlocal last, done
         now = clock.monotonic()
-        if now - last >= PROGRESS_SECONDS or (total is not None and n >= total):
-            last = now
+        whole = total is not None and n >= total
+        if now - last >= PROGRESS_SECONDS or (whole and not done):  # the total at once, but not over and over
+            last, done = now, whole
             # A supervisor that is gone is the control thread's business, not the job's.
             with suppress(OSError):
                 end.send([channel.PROGRESS, run, {"n": n, "total": total, "message": message}])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from datetime import UTC, datetime
+from decimal import Decimal
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,7 +96,18 @@ def test_progress_reaches_the_reporter_cut_and_cleaned() -> None:
     assert reports == [(3, None, ""), (4.5, 10, ("pages" + "x" * 500)[:200])]
 
 
-@pytest.mark.parametrize(("n", "total"), [(-1, None), (math.nan, None), (1, math.inf), (1, -1)])
+def test_progress_takes_what_counts_as_a_number_and_text_that_no_database_takes() -> None:
+    """A lone surrogate, as a file's name may have, would spoil the reports of neighbours too."""
+    reports: list[tuple[object, ...]] = []
+    context = make_context(reporter=lambda *report: reports.append(report))
+    context.progress(Decimal("1.5"), Fraction(5, 2), "file \udcff.txt")  # type: ignore[arg-type]
+    assert reports == [(1.5, 2.5, "file ?.txt")]
+    assert json.dumps(reports)
+
+
+@pytest.mark.parametrize(
+    ("n", "total"), [(-1, None), (math.nan, None), (1, math.inf), (1, -1), (Fraction(10**400), None), ("1", None)]
+)
 def test_progress_refuses_numbers_that_are_no_share(n: float, total: float | None) -> None:
     with pytest.raises(ValueError, match="finite numbers"):
         make_context().progress(n, total)

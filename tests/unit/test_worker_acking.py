@@ -290,6 +290,29 @@ def test_two_runs_of_one_job_are_never_written_by_one_statement(server: Server, 
     assert len({first.fence, other.fence, second.fence}) == 2
 
 
+def test_progress_that_cannot_be_stored_costs_its_own_job_only(
+    acker: Acker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And it is not tried again; an outcome that waits behind it is written."""
+    stored: list[int] = []
+
+    def write(db: Any, reports: list[tuple[int, str, str]]) -> list[int]:
+        if any(text == "bad" for _, _, text in reports):
+            raise psycopg.DataError("unsupported Unicode escape sequence")
+        stored.extend(id for id, _, _ in reports)
+        return [id for id, _, _ in reports]
+
+    monkeypatch.setattr(store, "write_progress", write)
+    for id, text in ((1, "{}"), (2, "bad"), (3, "{}")):
+        acker.report(id, f"claim-{id}", text)
+    flush(acker)
+    flush(acker)
+    assert stored == [1, 3]
+    assert [record.message for record in caplog.records] == [
+        "progress cannot be stored job=2: unsupported Unicode escape sequence"
+    ]
+
+
 def test_progress_of_a_job_that_another_has_claimed_is_refused_and_told(
     acker: Acker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -212,7 +212,10 @@ def test_a_connection_that_cannot_be_closed_does_not_change_what_the_job_came_to
 # Trust, and the supervisor's end
 
 
-def test_what_runs_and_what_starts_later_learns_until_when_its_lease_is_trusted(working: Executor) -> None:
+def test_what_runs_and_what_starts_later_learns_until_when_its_lease_is_trusted(
+    working: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(working.threads, "revive", lambda: None)  # they would take what is to be taken here
     buffer(working, (FUTURE, 1), (FUTURE, 2))
     working.buffers.next(0, rouse=False)
     working._obey([channel.TRUST, 42.0])
