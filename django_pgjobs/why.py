@@ -6,6 +6,7 @@ Whatever comes from the row is text of strangers, and the reader escapes it.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ from django_pgjobs.store import Facts, Paused
 
 SOON_SECONDS = 10.0
 """A due job that is the next for a worker with free places has been claimed after so long, or something is wrong."""
+
+
+_USER = re.compile(r"\w+\.\w+:\S+ (.+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,9 @@ def _since(facts: Facts, instant: datetime | None) -> str:
 
 
 def _by(who: str | None) -> str:
-    return " " + _("by %(who)s") % {"who": who} if who else ""
+    """Name who did something; a user, who is stored as *auth.User:1 anna*, by the name alone."""
+    user = _USER.fullmatch(who or "")
+    return " " + _("by %(who)s") % {"who": user[1] if user else who} if who else ""
 
 
 def _told(text: str | None) -> str:

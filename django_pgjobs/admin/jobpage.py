@@ -227,29 +227,30 @@ def _arguments_of(job: Any) -> str:
     return table_of((name, block(text)) for name, text in shown)
 
 
+_TELL_OF_THE_CANCEL = ("cancelled", "cancelling", "silent")
+"""Codes of reasons that say who cancelled it, and why."""
+
+
 def _reasons_of(job: Any) -> list[Any]:
     """Sentences that say why the job stands as it does, and what to do."""
     reason = why.of(job.pk, job._state.db)
     found: list[Any] = [reason.text]
     found += [_advice_of(reason)] if reason.advice else []
     if job.cancel_requested_at:
-        found.append(_cancel_of(job, told=reason.code in ("cancelled", "cancelling")))
-    if job.release_requested_at and not job.outcome:
-        found.append(_("Its worker was asked to give it back."))
+        found.append(_cancel_of(job, told=reason.code in _TELL_OF_THE_CANCEL))
     if registry.find(job.name) is None:
         found.append(_("This process knows no job of this name."))
     return found
 
 
 def _blockers_of(job: Any) -> list[str]:
-    """The limits that hold it back, with links to some of the jobs that take up their places."""
+    """Links to some of the jobs that take up the places it waits for; the reason names the limits."""
     if job.hold != Hold.LIMITED:
         return []
-    found = []
+    found: list[str] = []
     for blocker in job.blocked_by():
         urls = ((reverse("admin:pgjobs_job_change", args=[each]), each) for each in blocker.job_ids)
-        links = format_html_join(", ", '<a href="{}">#{}</a>', urls)
-        found.append(format_html("{}: {}", blocker.words, links) if blocker.job_ids else blocker.words)
+        found += [format_html_join(", ", '<a href="{}">#{}</a>', urls)] if blocker.job_ids else []
     return found
 
 
@@ -270,12 +271,12 @@ def _cancel_of(job: Any, *, told: bool) -> str:
 
 def _times_of(job: Any) -> list[tuple[Any, Any]]:
     """(words, instant or duration) of all that is known."""
-    instants = ["created_at", "run_at", "cancel_requested_at", "finished_at"]
+    instants = ["created_at", "run_at", "ready_at", "cancel_requested_at", "finished_at"]
     # An admitted, parked or given back job keeps these of an earlier claim, which says nothing of where it stands now.
     if job.state == JobState.RUNNING:
-        instants[2:2] = ["claimed_at", "deadline_at"]
+        instants[3:3] = ["claimed_at", "deadline_at"]
     elif job.outcome:
-        instants[2:2] = ["claimed_at"]
+        instants[3:3] = ["claimed_at"]
     found: list[tuple[Any, Any]] = [(_verbose(name), when(value)) for name in instants if (value := getattr(job, name))]
     found += [(str(_("took")), seconds(job.duration_seconds))] if job.duration_seconds is not None else []
     limit = seconds(job.timeout_seconds) if job.timeout_seconds is not None else str(_("unlimited"))

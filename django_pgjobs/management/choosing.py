@@ -58,7 +58,7 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state",
         metavar="STATE",
-        choices=listing.STATES,
+        choices=list(map(str, listing.STATES)),
         help=f"Jobs that are {', '.join(most)} or {last}; ready ones are due, the others scheduled or retrying.",
     )
     since = "of an ended --state, that ended; of others, that were registered"

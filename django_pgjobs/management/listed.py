@@ -6,14 +6,15 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
+from uuid import UUID
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 from django.db.models.functions import Left, Now
 
 from django_pgjobs import listing, store
 from django_pgjobs.liveness import fate
 from django_pgjobs.management import choosing, telling
-from django_pgjobs.models import Job
+from django_pgjobs.models import Claim, Heartbeat, Job
 from django_pgjobs.querysets import JobQuerySet
 from django_pgjobs.wording import grouped, label_of
 
@@ -41,6 +42,12 @@ def add_subcommands(subcommands: Any) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare which jobs, how many, and how it is told."""
     choosing.add_filters(parser)
+    parser.add_argument(
+        "--worker",
+        metavar="NAME",
+        type=choosing.words,
+        help="Jobs that this worker has claimed, by its name or its id.",
+    )
     parser.add_argument(
         "--limit", metavar="N", type=choosing.number, default=LIMIT, help="At most N jobs (default: %(default)s)."
     )
@@ -75,6 +82,11 @@ def show_list(command: BaseCommand, options: dict[str, Any]) -> None:
 def _found(jobs: JobQuerySet, options: dict[str, Any]) -> tuple[list[int], str]:
     """Return the ids in order, and a remark if there may be more."""
     asked = choosing.asked_of(options, far=options["far"])
+    if options["worker"] is not None:
+        wanted = _claimed_by(options["worker"], jobs.db)
+        held = _named(jobs, asked, [job_id for job_id in wanted if not options["ids"] or job_id in options["ids"]])
+        most = len(held) if options["all"] else options["limit"]
+        return held[:most], f"There are more than {most}: see --limit and --all." if len(held) > most else ""
     if options["ids"]:
         return _named(jobs, asked, options["ids"]), ""
     arms = asked.arms(store.list_pairs(store.on(jobs.db)))
@@ -85,6 +97,27 @@ def _found(jobs: JobQuerySet, options: dict[str, Any]) -> tuple[list[int], str]:
         return ids[:-1], f"There are more than {most - 1}: see --limit and --all."
     wider = "--all looks at all" if options["far"] else "--far and --all look further"
     return ids, f"Only the first {grouped(asked.reach)} jobs were searched; {wider}." if cut else ""
+
+
+def _claimed_by(worker: str, using: str) -> list[int]:
+    """Return the ids of jobs that the worker of this name or id has claimed and not ended, newest first."""
+    beats = Heartbeat.objects.using(using)
+    known = beats.filter(pk=UUID(worker)) if _is_id(worker) else beats.filter(name=worker)
+    ids = list(known.values_list("pk", flat=True))
+    if not ids:
+        raise CommandError(f"There is no worker {telling.plain(worker)!r}: see pgjobs workers --all.")
+    claims = Claim.objects.using(using).filter(worker__in=ids)
+    claimed = {job_id for held in claims.values_list("job_ids", flat=True) for job_id in held}
+    running = Job.objects.using(using).filter(pk__in=claimed, claim_id__in=claims.values("claim_id"), outcome=None)
+    return list(running.order_by("-pk").values_list("pk", flat=True))
+
+
+def _is_id(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _named(jobs: JobQuerySet, asked: listing.Asked, ids: Iterable[int]) -> list[int]:

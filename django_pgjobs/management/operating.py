@@ -97,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     if verb == "cancel":
         parser.add_argument(
             "--mode",
-            choices=list(CancelMode),
+            choices=list(map(str, CancelMode)),
             default=str(CancelMode.ASK),
             help="What a running job meets: it is asked, an exception is raised in it, or its process is killed "
             "(default: %(default)s).",

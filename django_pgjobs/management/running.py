@@ -1,4 +1,7 @@
-"""The options of ``runjobs`` and ``pgjobs run``, and the way from them to a worker."""
+"""The options of ``runjobs`` and ``pgjobs run``, and the way from them to a worker.
+
+The worker itself is imported where one is run: every other subcommand, a probe first of all, does without it.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,22 @@ import os
 import sys
 import threading
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DEFAULT_DB_ALIAS, connections
 
-from django_pgjobs import inline, reloading, runtime
+from django_pgjobs import reloading
 from django_pgjobs.conf import QUEUE_NAME, get_conf
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.worker import executor, process
+from django_pgjobs.worker import process
 from django_pgjobs.worker.entry import ANY_PROJECT, entry_point
 from django_pgjobs.worker.handover import handing_over, take_over
 from django_pgjobs.worker.logs import speak_on_stderr
+
+if TYPE_CHECKING:
+    from django_pgjobs import runtime
 
 log = safe_logger("django_pgjobs")
 
@@ -115,6 +121,8 @@ def _run(command: BaseCommand, options: dict[str, Any]) -> int:
             "threads are patched by %s: a job that computes stops its neighbours and cannot be interrupted; "
             "workers need a manage.py that patches nothing", library,
         )  # fmt: skip
+    from django_pgjobs import inline, runtime
+
     worker = _worker_options(command, options)
     if options["inline"]:
         return inline.run(worker)
@@ -144,6 +152,8 @@ def _check_caller(database: str) -> None:
 
 
 def _worker_options(command: BaseCommand, options: dict[str, Any]) -> runtime.WorkerOptions:
+    from django_pgjobs import runtime
+
     from_command_line = getattr(command, "_called_from_command_line", False)
     passed = [f"--{key}={options[key]}" for key in ("settings", "pythonpath") if options.get(key)]
     if not from_command_line:
@@ -170,6 +180,8 @@ def _worker_options(command: BaseCommand, options: dict[str, Any]) -> runtime.Wo
 
 def run_executor(command: BaseCommand, options: dict[str, Any]) -> None:
     """Run an executor: never returns."""
+    from django_pgjobs.worker import executor
+
     speak_on_stderr(options["verbosity"])
     take_over()
     executor.main(

@@ -28,10 +28,10 @@ TEXTS = ("payload", "headers", "result", "progress")
 
 FIELDS = (
     "id", "name", "queue", "state", "outcome", "priority", "attempt", "max_attempts", "description", "created_at",
-    "run_at", "claimed_at", "deadline_at", "finished_at", "timeout_seconds", "duration_seconds", "error", "hold",
-    "hold_reason", "ending", "ending_attempt", "cancel_requested_at", "cancel_mode", "cancel_by", "cancel_reason",
-    "release_requested_at", "key", "key_scope", "idempotency_key", "limit_key", "cron_entry", "fire_at", "claim_id",
-    "tags", "not_after",
+    "run_at", "ready_at", "claimed_at", "deadline_at", "finished_at", "timeout_seconds", "duration_seconds", "error",
+    "hold", "hold_reason", "ending", "ending_attempt", "cancel_requested_at", "cancel_mode", "cancel_by",
+    "cancel_reason", "release_requested_at", "key", "key_scope", "idempotency_key", "limit_key", "cron_entry",
+    "fire_at", "claim_id", "tags", "not_after",
 )  # fmt: skip
 """Columns that are fields of the JSON as they are."""
 
@@ -198,7 +198,8 @@ def _facts(job: Any, reason: why.Reason, execution: dict[str, Any]) -> Iterator[
     yield "description", job.description
     yield "queue", f"{job.queue}, priority {job.priority}"
     yield "attempt", f"{job.attempt} of {job.max_attempts}"
-    for column in ("created_at", "run_at", "claimed_at", "deadline_at", "finished_at", "fire_at", "not_after"):
+    claimed = ("claimed_at",) if job.claim_id or job.outcome else ()  # else it is the instant of a claim that is over
+    for column in ("created_at", "run_at", "ready_at", *claimed, "deadline_at", "finished_at", "fire_at", "not_after"):
         yield column.replace("_", " "), _instant(getattr(job, column))
     yield "took", "" if job.duration_seconds is None else seconds(job.duration_seconds)
     yield "timeout", "unlimited" if job.timeout_seconds is None else seconds(job.timeout_seconds)

@@ -197,6 +197,11 @@ def stats_options() -> str:
     return _options_of("stats")
 
 
+def workers_options() -> str:
+    """What ``pgjobs workers`` takes."""
+    return _options_of("workers")
+
+
 def check_options() -> str:
     """What ``pgjobs check`` takes."""
     return _options_of("check")

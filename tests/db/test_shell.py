@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from io import StringIO
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -520,3 +521,50 @@ def test_what_the_database_refuses_is_told_in_a_line(raw: RawDatabase) -> None:
             assert "Traceback" not in found.stderr
     finally:
         raw.query("DROP ROLE pgjobs_nobody")
+
+
+# workers, and list --worker
+
+
+def test_workers_are_told_with_their_status(raw: RawDatabase) -> None:
+    store.beat(raw, {**BEAT, "queues": '["mail"]', "excluded_queues": None})
+    store.beat(raw, {**BEAT, "queues": None, "excluded_queues": '["bulk"]', "id": uuid4(), "name": EVIL})
+    store.beat(
+        raw, {**BEAT, "queues": None, "excluded_queues": None, "id": uuid4(), "name": "gone", "state": "stopped"}
+    )
+    Heartbeat.objects.filter(name="web-1").update(last_beat_at=Now() - timedelta(seconds=25), running=3)
+    assert store.take_term(raw, AUTHOR, seconds=60)
+    told = json.loads(pgjobs("workers", "--format", "json")[1])
+    assert [(each["status"], each["queues"], each["leads"]) for each in told] == [
+        ("running", None, False), ("silent", ["mail"], True),
+    ]  # fmt: skip
+    assert 25 <= told[1]["heard_seconds"] < 40
+    status, out, err = pgjobs("workers")
+    head, evil, silent = out.splitlines()
+    assert (status, err, head.split()[:3]) == (0, "", ["NAME", "STATUS", "HEARD"])
+    assert "\\x1b]0;owned" in evil
+    assert "all,-bulk" in evil
+    assert silent.split()[:8] == ["web-1", "silent,", "leads", "25", "s", "ago", "mail", "3"]
+    assert len(pgjobs("workers", "--all")[1].splitlines()) == 4
+    assert [each["name"] for each in json.loads(pgjobs("workers", "--queue", "mail", "--format", "json")[1])] == [
+        EVIL, "web-1",
+    ]  # fmt: skip
+
+
+def test_the_jobs_of_a_worker_are_listed(raw: RawDatabase) -> None:
+    store.beat(raw, {**dict.fromkeys(("queues", "excluded_queues")), **BEAT})
+    register(4)
+    first, second = claim(raw, 2), claim(raw, worker=uuid4())
+    store.finalise_success(raw, first.ends()[:1], AUTHOR)
+    assert ids("--worker", "web-1") == ids("--worker", str(WORKER)) == [first.ids[1]]
+    assert ids("--worker", "web-1", "--state", "ready") == []
+    assert second.ids[0] not in ids("--worker", "web-1")
+    with pytest.raises(CommandError, match="There is no worker 'web-2': see pgjobs workers --all"):
+        pgjobs("list", "--worker", "web-2")
+
+
+def test_a_wrong_choice_is_refused_with_the_words_that_people_type(raw: RawDatabase) -> None:
+    with pytest.raises(CommandError, match="'ready', 'scheduled'"):
+        pgjobs("list", "--state", "bogus")
+    with pytest.raises(CommandError, match="'ask', 'interrupt', 'kill'"):
+        pgjobs("cancel", "--mode", "bogus")

@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 from django.utils import translation
 
 from django_pgjobs import store, why
-from django_pgjobs.models import Claim, Heartbeat, Job, QueueState, StoredResult
+from django_pgjobs.models import Admission, Claim, Heartbeat, Job, QueueState, StoredResult
 from django_pgjobs.states import Hold, JobState
 from django_pgjobs.testing import backdate
 from tests.db.test_plans import Explaining, analysed_while_empty, nodes
@@ -330,3 +330,30 @@ def test_the_reason_costs_the_same_however_many_jobs_there_are(db_connection: An
         assert max(read) <= 2 * (store.MOST_AHEAD + 1)
         worker()
         assert "More than 1000 due jobs of its queue go first" in said(last)[1]
+
+
+def test_a_job_of_a_paused_queue_and_name_tells_of_both(raw: RawDatabase) -> None:
+    [one] = register()
+    QueueState.objects.create(kind="queue", name="default", paused_by="anna")
+    QueueState.objects.create(kind="job", name="test.job", paused_by="bert", reason="too slow")
+    code, words = said(one)
+    assert code == "paused"
+    assert "Its queue default was paused " in words
+    assert " ago by anna. Its name test.job was paused " in words
+    assert words.endswith("manage.py pgjobs resume default && manage.py pgjobs resume --job test.job")
+
+
+def test_a_rate_says_how_many_starts_are_used_up(raw: RawDatabase, settings: Any) -> None:
+    """What ``blocked_by()`` knows, ``why()`` tells."""
+    settings.PGJOBS = {"QUEUE_LIMITS": {"default": {"rate": 20, "per": 10, "concurrency": 1}}}
+    [one] = register()
+    Job.objects.update(hold="limited", limit_key="")
+    [other] = register()
+    Job.objects.filter(pk=other).update(limit_key="")
+    Admission.objects.create(subject="queue:default", admitted_at=Now(), expires_at=Now(), starts=20)
+    worker()
+    code, words = said(one)
+    assert code == "limited"
+    assert f"Queue default: 1 of 1 places are taken (#{other})." in words
+    assert "Queue default: 20 of 20 starts in 10 seconds are used up." in words
+    assert words.endswith("A worker lets it in when there is room and its turn has come.")

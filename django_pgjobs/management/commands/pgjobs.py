@@ -17,9 +17,10 @@ from django_pgjobs.management import (
     running,
     showing,
     telling,
+    workers,
 )
 
-GROUPS = (running, listed, showing, counted, checking, operating, pausing, crons, pruning)
+GROUPS = (running, listed, showing, counted, workers, checking, operating, pausing, crons, pruning)
 """Modules of subcommands, in the order of the help. Each has ``add_subcommands(subcommands)``, which sets a parser's
 default ``perform``: what is called with the command and its options."""
 

@@ -1,0 +1,89 @@
+"""``manage.py pgjobs workers``: who runs jobs, who was heard from when, and who is silent or lost."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from django.core.management.base import BaseCommand
+from django.db.models import Exists, OuterRef
+from django.db.models.functions import Now
+
+from django_pgjobs.management import choosing, telling
+from django_pgjobs.models import Heartbeat, LeaderTerm
+from django_pgjobs.why import span
+
+HEADERS = ("NAME", "STATUS", "HEARD", "QUEUES", "JOBS", "PLACES", "FINISHED", "HOST", "PID", "RELEASE", "STARTED")
+
+COLUMNS = (
+    "id", "name", "status", "host", "pid", "queues", "excluded_queues", "processes", "threads", "async_slots",
+    "running", "finished", "version", "release", "started_at", "last_beat_at",
+)  # fmt: skip
+"""What is told of a worker; in this order they are the fields of its JSON."""
+
+
+def add_subcommands(subcommands: Any) -> None:
+    """Declare ``workers``."""
+    text = "Show the workers: who was heard from when, which queues they serve, how many jobs they hold."
+    parser = subcommands.add_parser("workers", help=text, description=text)
+    add_arguments(parser)
+    parser.set_defaults(perform=show_workers)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare which workers, and how it is told."""
+    parser.add_argument("--queue", metavar="NAME", type=choosing.words, help="Only those that serve this queue.")
+    parser.add_argument("--all", action="store_true", help="Those that have stopped within a day, too.")
+    telling.add_format(parser)
+    choosing.add_database(parser)
+
+
+@telling.facing_the_database
+def show_workers(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Tell of the workers, those heard from last first."""
+    found = _workers(choosing.database_of(options), everyone=options["all"])
+    if options["queue"] is not None:
+        found = [worker for worker in found if _serves(worker, options["queue"])]
+    if options["format"] == "json":
+        telling.say(command, telling.json_of([_fields_of(worker) for worker in found]))
+        return
+    for line in telling.table(HEADERS, map(_cells, found)):
+        telling.say(command, line)
+
+
+def _workers(using: str, *, everyone: bool) -> list[Any]:
+    leads = Exists(LeaderTerm.objects.filter(worker=OuterRef("pk"), expires_at__gt=Now()))
+    workers = Heartbeat.objects.using(using).with_status().annotate(leads=leads)
+    shown = workers if everyone else workers.exclude(state=Heartbeat.State.STOPPED)
+    return list(shown.order_by("-last_beat_at", "pk"))
+
+
+def _serves(worker: Any, queue: str) -> bool:
+    return (worker.queues is None or queue in _names(worker.queues)) and queue not in _names(worker.excluded_queues)
+
+
+def _names(stored: Any) -> list[str]:
+    return [str(name) for name in stored] if isinstance(stored, list) else []
+
+
+def _fields_of(worker: Any) -> dict[str, Any]:
+    told = {column: getattr(worker, column) for column in COLUMNS}
+    return {**told, "leads": worker.leads, "heard_seconds": worker.heard_for.total_seconds()}
+
+
+def _cells(worker: Any) -> tuple[str, ...]:
+    served = ",".join(_names(worker.queues)) if worker.queues is not None else "all"
+    without = "".join(f",-{name}" for name in _names(worker.excluded_queues))
+    return (
+        telling.short(worker.name, 60),
+        telling.plain(worker.status) + (", leads" if worker.leads else ""),
+        f"{span(worker.heard_for.total_seconds())} ago",
+        telling.short(f"{served}{without}", 60),
+        str(worker.running),
+        str(worker.processes * worker.threads),
+        str(worker.finished),
+        telling.short(worker.host, 40),
+        str(worker.pid),
+        telling.short(worker.release, 40) or "-",
+        telling.instant(worker.started_at),
+    )
