@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
-from django.core.exceptions import ValidationError
+from django.core.exceptions import EmptyResultSet, ValidationError
 from django.db import models
 from django.db.models.lookups import Exact, In
 
@@ -148,13 +148,14 @@ def _compile(states: list[Any], lookup: Any, compiler: Any, connection: Any) -> 
     if alias is None or not all(isinstance(state, str) for state in states):
         return None
     quote: Callable[[str], str] = getattr(compiler, "quote_name", None) or compiler.quote_name_unless_alias  # until 6.0
-    conditions = [
+    told = [
         _state_condition(str(state), lambda name: f"{quote(alias)}.{connection.ops.quote_name(name)}")
         for state in states
     ]
-    if not conditions or any(condition is None for condition in conditions):
-        return None
-    return "(" + " OR ".join(str(condition) for condition in conditions) + ")"
+    conditions = [condition for condition in told if condition is not None]
+    if not conditions:
+        raise EmptyResultSet  # words that are no states: no row has them, and none is read to see that
+    return "(" + " OR ".join(conditions) + ")"
 
 
 @StateField.register_lookup

@@ -63,6 +63,19 @@ Arguments = Mapping[str, object] | tuple[object, ...]
 
 logger = safe_logger("django_pgjobs")
 
+_PLAIN, _WITH_OPTIONS = "write register(…)", "write using(…).register(…)"
+ELSEWHERE = {
+    "delay": f"{_PLAIN}, or using(delay=…).register(…) for later",
+    "enqueue": _PLAIN,
+    "defer": _PLAIN,
+    "send": _PLAIN,
+    "aenqueue": "write aregister(…)",
+    "apply_async": _WITH_OPTIONS,
+    "send_with_options": _WITH_OPTIONS,
+    "configure": _WITH_OPTIONS,
+}
+"""How other job queues call what ``register`` does, and what to write instead."""
+
 
 class JobDefinition(JobPolicy, Generic[P, R]):
     """A function that can be registered as a job, and still be called.
@@ -85,6 +98,14 @@ class JobDefinition(JobPolicy, Generic[P, R]):
     def __reduce__(self) -> str:
         """Pickle and copy by name, as functions are."""
         return self.func.__qualname__
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what a word of other job queues is here."""
+            told = f"job {self.name!r} has no {name}()" if name in ELSEWHERE else f"a job definition has no {name!r}"
+            cure = f": {ELSEWHERE[name]}" if name in ELSEWHERE else ""
+            raise AttributeError(f"{told}{cure}", name=name, obj=self)
 
     # Callbacks
 
@@ -247,7 +268,13 @@ def register_many(jobs: Iterable[BoundJob], database: str | None = None) -> list
     All go to ``database``, or to the one alias their options name, or where the router says. Raises
     ``InvalidJob``; nothing is stored then.
     """
-    return register_all((job.row() for job in jobs), database, get_conf())
+    return register_all(map(_row_of, jobs), database, get_conf())
+
+
+def _row_of(call: object) -> Row:
+    if not isinstance(call, BoundJob):
+        raise InvalidJob(f"register_many() takes calls, made by a definition's bind(…), not {call!r}.")
+    return call.row()
 
 
 async def aregister_many(jobs: Iterable[BoundJob], database: str | None = None) -> list[int]:

@@ -9,7 +9,7 @@ writes must stay heap-only (HOT) updates. No constraint points to Job: one would
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from django.db import models
 from django.db.models import F, Func, Q, Value
@@ -22,11 +22,13 @@ from django_pgjobs.escapes import visible
 from django_pgjobs.fields import BigIntArrayField, InstantField, StateField, TagsField
 from django_pgjobs.indexes import GinIndex, GistIndex
 from django_pgjobs.liveness import HeartbeatQuerySet
-from django_pgjobs.querysets import JobQuerySet, Steerable
+from django_pgjobs.querysets import NOT_DELETED, JobQuerySet, Steerable
 from django_pgjobs.states import Cause, Ending, JobState, Outcome, label
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from django_pgjobs.querysets import JobManager
 
 
 class PostgresModel(models.Model):
@@ -110,7 +112,10 @@ class Job(Steerable, PostgresModel):
         verbose_name=_("state"),
     )
 
-    objects: ClassVar[models.Manager[Job]] = JobQuerySet.as_manager()
+    if TYPE_CHECKING:
+        objects: ClassVar[JobManager]
+    else:
+        objects = JobQuerySet.as_manager()
 
     class Meta(PostgresModel.Meta):
         db_table = "pgjobs_job"
@@ -180,6 +185,10 @@ class Job(Steerable, PostgresModel):
             "A job is not saved: register it by its definition's register(), and change it by cancel(), retry(), "
             "abandon(), release() or reschedule()."
         )
+
+    def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse: a job ends by its steering methods, and ended ones are pruned."""
+        raise TypeError(NOT_DELETED)
 
     def refresh_from_db(self, using: str | None = None, fields: Any = None, from_queryset: Any = None) -> None:
         """Read it anew, as Django's."""

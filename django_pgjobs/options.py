@@ -40,6 +40,19 @@ if TYPE_CHECKING:
 NAME_LIMIT = 200
 LEAST_TIMEOUT_SECONDS = 0.001
 
+ELSEWHERE = {
+    "eta": "run_at",
+    "schedule_at": "run_at",
+    "countdown": "delay",
+    "schedule_in": "delay",
+    "max_retries": "max_attempts",
+    "retries": "max_attempts",
+    "time_limit": "timeout",
+    "queue_name": "queue",
+    "lock": "key",
+}
+"""How other job queues call an option, and how it is called here."""
+
 BYPASSED = "what bypasses the queue runs at once, once, and is not stored"
 UNCOUNTED = "what bypasses the queue is not stored, so no limit counts it"
 
@@ -174,7 +187,9 @@ def check_known(given: Iterable[str], known: Collection[str]) -> None:
     """Refuse an option that does not exist, with the one that was probably meant."""
     for option in given:
         if option not in known:
-            raise InvalidOption(f"unknown option {option!r}{did_you_mean(option, known)}")
+            meant = ELSEWHERE.get(option, "")
+            hint = f" (did you mean {meant!r}?)" if meant in known else did_you_mean(option, known)
+            raise InvalidOption(f"unknown option {option!r}{hint}")
 
 
 def check_attempts(value: object) -> int:

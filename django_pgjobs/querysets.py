@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 from django.db import DataError, models, router
@@ -23,6 +23,11 @@ from django_pgjobs.why import Reason
 
 if TYPE_CHECKING:
     from django_pgjobs.models import Job
+
+NOT_DELETED = (
+    "A job is not deleted: a worker may be running it. End it by cancel() or abandon(); ended jobs go when their "
+    "retention is over, or at once by manage.py pgjobs prune --older-than."
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -112,6 +117,11 @@ class JobQuerySet(models.QuerySet["Job"]):
         """Return those of these jobs that have all of these tags; an index finds them. Raises ``ValueError``."""
         return self.filter(tags__contains=list(check_tags(tags)))
 
+    @_alters_queryset
+    def delete(self) -> NoReturn:
+        """Refuse: jobs end by the steering methods, and ended ones are pruned."""
+        raise TypeError(NOT_DELETED)
+
     def iterator(self, chunk_size: int | None = None) -> Iterator[Job]:
         """Iterate without keeping the jobs; as Django's."""
         return super(JobQuerySet, self._within_bounds()).iterator(chunk_size)
@@ -148,6 +158,31 @@ class JobQuerySet(models.QuerySet["Job"]):
     def _alias(self) -> str:
         own: Any = self
         return str(own._db or router.db_for_write(self.model, **own._hints))
+
+
+if TYPE_CHECKING:
+
+    class JobManager(models.Manager["Job"]):
+        """What ``Job.objects`` is to a type checker that does not run Django: as ``JobQuerySet.as_manager()``."""
+
+        def get_queryset(self) -> JobQuerySet: ...
+        def all(self) -> JobQuerySet: ...
+        def none(self) -> JobQuerySet: ...
+        def using(self, alias: str | None) -> JobQuerySet: ...
+        def filter(self, *args: Any, **kwargs: Any) -> JobQuerySet: ...
+        def exclude(self, *args: Any, **kwargs: Any) -> JobQuerySet: ...
+        def order_by(self, *field_names: Any) -> JobQuerySet: ...
+        def reverse(self) -> JobQuerySet: ...
+        def tagged(self, *tags: str) -> JobQuerySet: ...
+        def distinct(self, *field_names: Any) -> JobQuerySet: ...
+        def only(self, *fields: Any) -> JobQuerySet: ...
+        def defer(self, *fields: Any) -> JobQuerySet: ...
+        def alias(self, *args: Any, **kwargs: Any) -> JobQuerySet: ...
+        def annotate(self, *args: Any, **kwargs: Any) -> JobQuerySet: ...
+        def prefetch_related(self, *lookups: Any) -> JobQuerySet: ...
+        def select_for_update(
+            self, nowait: bool = ..., skip_locked: bool = ..., of: Any = ..., no_key: bool = ...
+        ) -> JobQuerySet: ...
 
 
 class Steerable(models.Model):

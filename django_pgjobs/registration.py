@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Collection, Iterable
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from functools import cache, partial, wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, router
 from django.db.models.base import ModelState
 from django.db.models.signals import ModelSignal, post_init, pre_init
@@ -42,6 +43,26 @@ def _parse(text: str) -> Any:
     return _scan(text, 0)[0]
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _with_twin(function: F) -> F:
+    """Name the asynchronous twin where Django only says that this is asynchronous code."""
+
+    @wraps(function)
+    def register(*args: Any) -> Any:
+        try:
+            return function(*args)
+        except SynchronousOnlyOperation:
+            raise SynchronousOnlyOperation(
+                "register() and register_many() wait for the database: in asynchronous code write "
+                "await aregister(…) or await aregister_many(…)."
+            ) from None
+
+    return cast(F, register)
+
+
+@_with_twin
 def register_one(row: Row) -> Job:
     """Insert one job and return it, or the one that has its key.
 
@@ -77,6 +98,7 @@ def _existing(alias: str, new: store.NewJob, job_id: int) -> Job:
     return found or _model().from_db(alias, ["id", "queue", "key"], [job_id, new.queue, new.key])
 
 
+@_with_twin
 def register_all(rows: Iterable[Row], database: str | None, conf: Conf) -> list[int]:
     """Insert many jobs of any kind by one statement; return their ids in the order of ``rows``.
 

@@ -38,6 +38,9 @@ LOOK_SECONDS = 1.0
 def wait(job: Job, timeout: float | timedelta | None) -> Job:
     """Block until ``job`` has ended; see ``Job.wait``."""
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    given: object = seconds
+    if isinstance(given, bool) or not isinstance(given, int | float | None):
+        raise InvalidJob(f"timeout must be seconds, a timedelta or None for no end, not {timeout!r}.")
     alias = written_at(job)  # waiting writes: the end is told of only if somebody waits
     refreshed = _refresh(job, alias)
     if refreshed.finished_at is None:
@@ -79,7 +82,7 @@ def in_thread(asked: Callable[[Job, float | timedelta | None], T], job: Job, tim
 
 
 def _refresh(job: Job, alias: str) -> Job:
-    found: Job | None = type(job)._base_manager.using(alias).filter(pk=job.pk).first()
+    found = type(job).objects.using(alias).filter(pk=job.pk).first()
     if found is None:
         raise JobDoesNotExist(f"There is no job {job.pk}: it was never committed, or has ended and is not kept.")
     job.__dict__.update({k: v for k, v in found.__dict__.items() if k != "_state"})

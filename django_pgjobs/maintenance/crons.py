@@ -194,9 +194,11 @@ class Firer:
             self.begun = {name: making for name, making in self.begun.items() if name in entries}
         self.turns = deque(name for name in self.turns if name in entries)
         waiting = set(self.turns)
-        self.turns += [
-            name for name, entry in entries.items() if name not in waiting and self._is_to_be_looked_at(entry, now)
-        ]
+        new = [entry for name, entry in entries.items() if name not in waiting and self._is_to_be_looked_at(entry, now)]
+        # What is due goes before ten thousand that are still to be planned; what it has to make up for, behind them.
+        due = sorted((entry for entry in new if _is_due(entry)), key=lambda entry: entry.next_fire_at or entry.now)
+        self.turns.extendleft(entry.name for entry in reversed(due))
+        self.turns += [entry.name for entry in new if not _is_due(entry)]
         return entries
 
     def _is_to_be_looked_at(self, entry: store.ListedCron, now: float) -> bool:
@@ -245,6 +247,10 @@ class Firer:
             return making.entry
         self.begun.pop(entry.name, None)
         return None
+
+
+def _is_due(entry: store.ListedCron) -> bool:
+    return entry.next_fire_at is not None and entry.next_fire_at <= entry.now
 
 
 def _look(db: store.Database, entry: store.ListedCron) -> Making | None:

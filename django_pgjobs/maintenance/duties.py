@@ -13,7 +13,7 @@ from django_pgjobs.maintenance.crons import CronSync, Firer, MarkMissing
 from django_pgjobs.maintenance.forgetting import Forgetter
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.measuring import Measurer
-from django_pgjobs.maintenance.parking import unpark
+from django_pgjobs.maintenance.parking import Unparker
 from django_pgjobs.maintenance.pruning import Pruner
 from django_pgjobs.maintenance.rescue import Own, Rescuer
 from django_pgjobs.maintenance.resuming import sweep, unpause
@@ -86,7 +86,7 @@ def duties(
     rescuer = Rescuer(tell, own)
     found: list[Duty | CronSync] = [
         Duty("rescue", rescuer, RESCUE_SECONDS, urgent=lambda: rescuer.urgent),
-        Duty("unpark", unpark, UNPARK_SECONDS),
+        Duty("unpark", Unparker(), UNPARK_SECONDS),
         Duty("unpause", unpause, UNPAUSE_SECONDS),
         CronSync(declared, leader),
         Duty("cron_eval", Firer(lambda: leader.leads), CRON_SECONDS, leader=leader),

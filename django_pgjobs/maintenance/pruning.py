@@ -35,7 +35,7 @@ TROUBLE_SECONDS = 30.0
 """The pause after trouble with the database that is no row's fault."""
 
 ANEW_SECONDS = 600.0
-"""How often a walk begins at the oldest end again."""
+"""How often a walk that has come to its end begins at the oldest one again."""
 
 LEAST_SECONDS = 60.0
 """No job is pruned sooner: a worker whose answer was lost must find its end, and who waited for a job its result."""
@@ -94,26 +94,30 @@ class Walk:
     window: int = -1
     size: int = BATCH
     anew_at: float = 0.0
+    complete: bool = True
     rest_until: float = 0.0
     chunks: list[list[int]] = field(default_factory=list)
 
     def list(self, db: store.Database) -> bool:
         """Put the next slice into ``chunks``; return whether there may be more behind it."""
         now = clock.monotonic()
-        if now >= self.anew_at:
-            self.after, self.window, self.anew_at = store.OLDEST, -1, now + ANEW_SECONDS
+        # A walk that begins anew before it has come to the end may never come to what lies behind a queue that is kept.
+        if self.complete and now >= self.anew_at:
+            self.after, self.window, self.anew_at, self.complete = store.OLDEST, -1, now + ANEW_SECONDS, False
         try:
             found = self._slice(db)
         except psycopg.errors.QueryCanceled:
             self._leave_out()
             return False
         if found is None:
+            self.complete = True
             return False
         self.chunks = [found.ids[start : start + BATCH] for start in range(0, len(found.ids), BATCH)]
         full = found.walked >= self.size
         # Ends of one instant may be more than a slice: then the next must be larger, or it would not come further.
         self.size = self.size * 2 if full and found.until == self.after else BATCH
         self.after = self.known = found.until
+        self.complete = not full
         return full
 
     def _slice(self, db: store.Database) -> store.Prunable | None:
@@ -132,6 +136,7 @@ class Walk:
 
     def _leave_out(self) -> None:
         """Begin later: too much of what was pruned before is still in the index."""
+        self.complete = True
         if self.known is not None and self.after == store.OLDEST and self.window < 0:
             self.after = self.known
         else:

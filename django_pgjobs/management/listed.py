@@ -16,6 +16,8 @@ from django_pgjobs.liveness import fate
 from django_pgjobs.management import choosing, telling
 from django_pgjobs.models import Claim, Heartbeat, Job
 from django_pgjobs.querysets import JobQuerySet
+from django_pgjobs.registry import registry
+from django_pgjobs.values import did_you_mean
 from django_pgjobs.wording import grouped, label_of
 
 LIMIT = 50
@@ -72,11 +74,25 @@ def show_list(command: BaseCommand, options: dict[str, Any]) -> None:
             telling.say(command, line)
     if remark:
         telling.say(command, remark, aside=True)
+    if not ids and (hint := _name_hint(options["name"])):
+        telling.say(command, hint, aside=True)
+        sys.exit(telling.SKIPPED)
     missing = set(options["ids"]) - set(ids) if options["ids"] else set()
     if missing:
         gone = ", ".join(f"#{job_id}" for job_id in sorted(missing))
         telling.say(command, f"Not among them: {gone}.", aside=True)
         sys.exit(telling.SKIPPED)
+
+
+def _name_hint(name: str | None) -> str:
+    """Return what to say when nothing was found and this project's code has no job of that name."""
+    if name is None or registry.find(name) is not None:
+        return ""
+    known = sorted(registry.names())
+    ends = [each for each in known if each.endswith(f".{name}")]
+    meant = ends[0] if len(ends) == 1 else ""
+    hint = f" (did you mean {meant!r}?)" if meant else did_you_mean(name, known)
+    return telling.plain(f"The code here has no job {name!r}{hint}; --name takes the whole name.")
 
 
 def _found(jobs: JobQuerySet, options: dict[str, Any]) -> tuple[list[int], str]:

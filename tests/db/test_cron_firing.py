@@ -272,6 +272,22 @@ def test_entries_take_turns(raw: RawDatabase, slow: Callable[[], None]) -> None:
     assert Job.objects.filter(cron_entry="clean").count() == 3
 
 
+def test_what_is_due_goes_before_ten_thousand_that_are_still_to_be_planned(raw: RawDatabase) -> None:
+    """A new leader has seen none of them; planning them all may take it a minute."""
+    for number in range(20):
+        declare(raw, f"a{number:02}")
+    declare(raw, "late")
+    declare(raw, "later")
+    put(raw, "late", created_at=ago(raw, hours=1), next_fire_at=ago(raw, minutes=20))
+    put(raw, "later", created_at=ago(raw, hours=1), next_fire_at=ago(raw, minutes=10))
+    answers = iter([True, True, False])
+    Firer(lambda: next(answers))(raw)
+    assert set(Job.objects.values_list("cron_entry", flat=True)) == {"late", "later"}
+    firer = Firer()
+    firer(raw)
+    assert not CronEntry.objects.filter(next_fire_at=None).exists()
+
+
 def test_a_leader_no_more_makes_no_more_fires(raw: RawDatabase) -> None:
     """W10 W46: it is asked before each."""
     missed(raw, "clean", "all(5)")

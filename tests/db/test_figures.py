@@ -216,7 +216,7 @@ def test_stats_show_what_the_leader_counted(raw: RawDatabase) -> None:
     beat()
     assert store.take_term(raw, AUTHOR, seconds=60)
     Measurer(AUTHOR)(raw)
-    Job.objects.all().delete()
+    Job._base_manager.all().delete()
     found = stats()
     assert (found["measured_by"], found["queues"][0]["ready"]) == ("test worker", 2)
     assert 0 < found["age_seconds"] < 60

@@ -236,6 +236,22 @@ def test_a_walk_rests_when_it_is_done_and_begins_anew_now_and_then(raw: RawDatab
     assert pruner(counting) == 1
 
 
+def test_a_walk_begins_anew_only_when_it_has_come_to_its_end(raw: RawDatabase, time: Time) -> None:
+    """Behind a queue that is kept for ever lies what may go, however long the way there takes."""
+    put(raw, 5 * BATCH, hours=99, queue="law")
+    gone = put(raw, 3)
+    pruner = Pruner(rules=[Rule("succeeded", HOUR, ("law",))])
+
+    class Slow(Counting):
+        def fetch(self, name: str, params: store.Params) -> store.Rows:
+            time(ANEW_SECONDS / 2)
+            return super().fetch(name, params)
+
+    slow = Slow(raw)
+    assert sum(pruner(slow) for _ in range(12)) == len(gone)
+    assert Job.objects.count() == 5 * BATCH
+
+
 def test_locked_jobs_are_waited_for_by_nobody(raw: RawDatabase, other: RawDatabase, time: Time) -> None:
     first, _ = put(raw, 2)
     other.lock(first)

@@ -23,6 +23,7 @@ from django_pgjobs import job as declare
 from django_pgjobs import listing, payload, store
 from django_pgjobs.decisions import Failure
 from django_pgjobs.management import listed, showing, telling
+from django_pgjobs.management.commands.pgjobs import Command
 from django_pgjobs.models import Heartbeat, Job
 from django_pgjobs.registry import registry
 from django_pgjobs.testing import backdate
@@ -442,7 +443,7 @@ def test_actions_take_the_filters_of_a_list(raw: RawDatabase) -> None:
         (["reschedule", "1", "--delay", "1h", "--run-at", "2030-01-31T00:00"], "run_at or delay, not both"),
         (["reschedule", "1", "--priority", "101"], "priority must be an integer from -100 to 100"),
         (["reschedule", "1", "--to-queue", "no such"], "queue must be 1 to 100 of the characters"),
-        (["reschedule", "1", "--delay", "5000d"], "delay must be at most 3650 days"),
+        (["reschedule", "1", "--delay", "5000d"], "'5000d' is no age .* of ten years at most"),
         (["reschedule", "1", "--run-at", "9999-12-31T23:00"], "run_at must be from 0001-01-03 to 9999-12-29 UTC"),
     ],
 )
@@ -450,6 +451,43 @@ def test_wrong_usage_is_refused(raw: RawDatabase, arguments: list[str], complain
     with pytest.raises(CommandError, match=complaint) as refusal:
         call_command("pgjobs", *arguments)
     assert refusal.value.returncode == telling.WRONG or "Error:" in str(refusal.value)
+
+
+@pytest.mark.parametrize("before", [[], ["list"]], ids=["before the subcommand", "behind it"])
+def test_django_s_own_options_are_taken_on_both_sides_of_a_subcommand(raw: RawDatabase, before: list[str]) -> None:
+    """C3: as each command of Django takes them."""
+    register()
+    given = ["-v", "0", "--settings", "tests.settings", "--no-color", "--traceback", "--pythonpath", "."]
+    found = run(*before, *given, *([] if before else ["list"]))
+    assert found.returncode == 0, found.stderr
+    assert "test.job" in found.stdout
+
+
+def test_every_subcommand_takes_them_and_leaves_what_stood_before_it() -> None:
+    """C3: those of a group of its own too."""
+    parser = Command().create_parser("manage.py", "pgjobs")
+    for words in (["show", "1"], ["crons", "pause", "a"], ["run"], ["check"], ["prune"]):
+        told = parser.parse_args(["-v", "3", *words, "--traceback", "--settings", "x"])
+        assert (told.verbosity, told.traceback, told.settings) == (3, True, "x")
+        assert parser.parse_args([*words, "--verbosity", "0"]).verbosity == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("charge", "The code here has no job 'charge' (did you mean 'shop.charge'?)"),
+        ("shop.chagre", "(did you mean 'shop.charge'?)"),
+        ("qqqq", "The code here has no job 'qqqq'; --name takes the whole name."),
+    ],
+)
+def test_a_name_that_no_code_has_and_no_job_is_told_of(raw: RawDatabase, name: str, hint: str) -> None:
+    """C17: an empty table and status 0 read like *there are none*."""
+    status, out, err = pgjobs("list", "--name", name, "--format", "json")
+    assert (status, json.loads(out)) == (telling.SKIPPED, [])
+    assert hint in err
+    assert pgjobs("list", "--name", "shop.charge")[0] == 0
+    register(name=name)
+    assert pgjobs("list", "--name", name)[0] == 0, "a job of older code is a job"
 
 
 def run(*arguments: str, env: dict[str, str] | None = None, shell: bool = False) -> subprocess.CompletedProcess[str]:

@@ -132,7 +132,7 @@ def eaten_in(worker: Workers, memory_group: Group, tries: int = 3) -> tuple[Work
     """
     process = worker(program=memory_group(400))
     eaten = jobs.eats_memory.register(600)
-    this = Job.objects.filter(pk=eaten.pk)
+    this = Job._base_manager.filter(pk=eaten.pk)
     wait_until(lambda: this.get().finished_at is not None or process.process.poll() is not None, 20, "it is killed")
     if process.process.poll() is not None and tries > 1:
         this.delete()

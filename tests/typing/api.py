@@ -18,6 +18,8 @@ from django_pgjobs import (
     register_many,
 )
 from django_pgjobs.models import Job
+from django_pgjobs.querysets import JobQuerySet
+from django_pgjobs.steering import Steered
 
 if TYPE_CHECKING:
     from django_pgjobs.jobs import JobOf
@@ -141,6 +143,20 @@ async def registering_async() -> None:
     assert_type(await plain.using(delay=1).aregister(7), JobOf[str])
     assert_type(await plain.bind(7).aregister(), Job)
     assert_type(await plain.aregister_many([(7,)]), list[int])
+
+
+def operating() -> None:
+    jobs = Job.objects.filter(state="ready")
+    assert_type(jobs, JobQuerySet)
+    assert_type(jobs.cancel(mode="kill", reason="by mistake"), Steered)
+    assert_type(Job.objects.exclude(state="ready").order_by("pk").using("x").reschedule(delay=5), Steered)
+    assert_type(Job.objects.all().abandon(), Steered)
+    assert_type(Job.objects.using("default").retry(), Steered)
+    assert_type(Job.objects.get(pk=1), Job)
+    assert_type(Job.objects.get(pk=1).release(), Steered)
+    assert_type(jobs.first(), Job | None)
+    assert_type(Job.objects.count(), int)
+    assert_type(list(jobs), list[Job])
 
 
 def steering(definition: JobDefinition[[int], str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+from functools import partial
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -25,6 +27,23 @@ GROUPS = (running, listed, showing, counted, workers, checking, operating, pausi
 default ``perform``: what is called with the command and its options."""
 
 
+def take_standard_options(subcommands: Any) -> None:
+    """Take Django's own options behind a subcommand as well as before it; what is not given there stays as it was."""
+    for parser in set(subcommands.choices.values()):
+        take = partial(parser.add_argument, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        known = parser._option_string_actions
+        if "--verbosity" not in known:
+            take("-v", "--verbosity", type=int, choices=[0, 1, 2, 3])
+        for option in ("--settings", "--pythonpath"):
+            take(option)
+        for option in ("--traceback", "--no-color", "--force-color", "--skip-checks"):
+            if option not in known:
+                take(option, action="store_true")
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                take_standard_options(action)
+
+
 class Command(BaseCommand):
     """The subcommands; ``pgjobs run`` is ``runjobs``."""
 
@@ -36,6 +55,7 @@ class Command(BaseCommand):
         subcommands = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
         for group in GROUPS:
             group.add_subcommands(subcommands)
+        take_standard_options(subcommands)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the subcommand."""

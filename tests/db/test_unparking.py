@@ -1,0 +1,76 @@
+"""Unparking: what other code has parked goes on; what this code has parked is not looked through without end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_pgjobs import clock, store
+from django_pgjobs.maintenance.parking import LONGEST_REST_SECONDS, Unparker
+from django_pgjobs.models import Job
+from django_pgjobs.registry import registry
+from tests import jobs
+from tests.plugins.fix_db import RawDatabase, register
+
+NAME = jobs.succeeds.name
+
+
+class Slow:
+    """A database whose every statement takes so long, by the worker's clock."""
+
+    def __init__(self, db: RawDatabase, passes: Callable[[float], None], seconds: float) -> None:
+        self.db, self.passes, self.seconds = db, passes, seconds
+        self.asked: list[str] = []
+
+    def fetch(self, name: str, params: store.Params) -> store.Rows:
+        self.asked.append(name)
+        self.passes(self.seconds)
+        return self.db.fetch(name, params)
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    now = [1000.0]
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+
+    def passes(seconds: float) -> None:
+        now[0] += seconds
+
+    return passes
+
+
+def park(raw: RawDatabase, fingerprint: str) -> int:
+    [one] = register(name=NAME)
+    Job.objects.filter(pk=one).update(hold="parked", hold_fingerprint=fingerprint)
+    return one
+
+
+def test_after_a_long_look_that_found_nothing_it_rests_and_then_looks_again(
+    raw: RawDatabase, time: Callable[[float], None]
+) -> None:
+    park(raw, registry.fingerprints()[NAME])
+    unparker, db = Unparker(), Slow(raw, time, 0.3)
+    assert unparker(db) == 0
+    older = park(raw, "older code")
+    time(LONGEST_REST_SECONDS - 1)
+    assert (unparker(db), len(db.asked)) == (0, 1)
+    time(1.1)
+    assert unparker(db) == 1
+    assert Job.objects.get(pk=older).hold is None
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.3])
+def test_while_there_is_something_or_looking_is_cheap_it_looks_each_time(
+    raw: RawDatabase, time: Callable[[float], None], seconds: float
+) -> None:
+    unparker: Any = Unparker()
+    for _ in range(3):
+        park(raw, "older code")
+        assert unparker(Slow(raw, time, seconds)) == 1
+        time(30)
+    assert unparker(Slow(raw, time, 0.001)) == 0
+    time(30)
+    park(raw, "older code")
+    assert unparker(Slow(raw, time, 0.001)) == 1
