@@ -28,6 +28,16 @@ Reporter = Callable[[float, float | None, str], None]
 """Takes (n, total, message) of ``progress``; must not block for long."""
 
 
+executor_name = ""
+"""Which executor this process is; see ``name_executor``."""
+
+
+def name_executor(name: str) -> None:
+    """Say once, at the start, which executor this process is."""
+    global executor_name
+    executor_name = name
+
+
 class Cancellation(Protocol):
     """What this process has been told about a wish to stop the job, and of its lease; it may change at any time."""
 
@@ -209,6 +219,11 @@ class JobContext:
         It turns True again when the worker reaches the database and finds the job still its own.
         """
         return clock.monotonic() < self._cancellation.trusted_until
+
+    @property
+    def executor(self) -> str:
+        """The process that runs the job, by the name of its database connections; empty outside of a worker."""
+        return executor_name
 
     @property
     def log(self) -> JobLogger:

@@ -9,6 +9,7 @@ back. A log line is a fixed phrase, then ``job=… attempt=… claim=… queue=�
 from __future__ import annotations
 
 import logging
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from django.dispatch import Signal
@@ -133,5 +134,7 @@ def anybody_listens() -> bool:
 
 def stored(what: str, fields: dict[str, Any]) -> None:
     """Tell the receivers of one durable write (or refused one); ``fields`` are the signal's keywords."""
+    if fields.get("retry_at"):
+        fields = {**fields, "retry_at": datetime.fromisoformat(fields["retry_at"])}  # it came through a frame
     sender = registry.find(fields["name"])
     _SIGNALS[what].send_robust(sender, **fields)

@@ -18,6 +18,7 @@ from django_pgjobs import clock, store
 from django_pgjobs import decisions as decide
 from django_pgjobs.admitting import Turn
 from django_pgjobs.attempt import Told
+from django_pgjobs.context import name_executor
 from django_pgjobs.decisions import Decision
 from django_pgjobs.finalising import HOLD, RELEASE
 from django_pgjobs.logs import safe_logger
@@ -186,6 +187,7 @@ def run(options: WorkerOptions) -> int:
     """Run an inline worker until stopped; return its exit status. Main thread only."""
     worker = InlineWorker(Worker.of(replace(options, processes=1, threads=1)))
     hygiene.remember_connections()
+    name_executor(worker.worker.author.name)
     with process.handling(lambda *_: worker.stopped.set()):
         if wait_for_database(worker.worker, worker.stopped) is None:
             return 0

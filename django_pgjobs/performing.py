@@ -140,7 +140,7 @@ class Performer:
     def _record(self, job: ClaimedJob, kind: str, end: End) -> Ended:
         """Write an end; wait while somebody holds the row, and end as cancelled what was cancelled meanwhile."""
         remember = key_of(job.extras) is not None
-        while not finalising.write(self.db, kind, [end], self.author, remember=remember):
+        while not (rows := finalising.write(self.db, kind, [end], self.author, remember=remember)):
             now = store.read_fences(self.db, [(end.id, end.claim_id)]).get(end.id)
             if now is None or not now.ours or now.ended:
                 action, reason = finalising.ACTIONS[kind], finalising.refusal(now)
@@ -156,15 +156,20 @@ class Performer:
                 kind, end = finalising.end_of(cancel, end.id, end.claim_id, job.name, end.seconds)
             else:
                 time.sleep(BUSY_SECONDS)
-        _tell_of_end(job, kind, end)
+        self._tell_of_end(job, kind, end, rows[job.id])
         return Ended(kind, end, recorded=True)
 
-
-def _tell_of_end(job: ClaimedJob, kind: str, end: End) -> None:
-    if kind == RETRY:
-        _tell(events.RETRIED, job, delay=end.delay)
-    elif kind in (SUCCESS, END):
-        _tell(events.FINISHED, job, outcome=Outcome.SUCCEEDED if kind == SUCCESS else end.outcome)
+    def _tell_of_end(self, job: ClaimedJob, kind: str, end: End, row: Any) -> None:
+        about = {
+            "queue": job.queue,
+            "executor": self.author.name,
+            "duration": end.seconds,
+            "error": end.failure.summary if end.failure else job.error if kind == END else "",
+        }
+        if kind == RETRY:
+            _tell(events.RETRIED, job, **about, delay=end.delay, retry_at=row.run_at.isoformat())
+        elif kind in (SUCCESS, END):
+            _tell(events.FINISHED, job, **about, outcome=Outcome.SUCCEEDED if kind == SUCCESS else end.outcome)
 
 
 def _tell(what: str, job: ClaimedJob, **facts: Any) -> None:

@@ -51,13 +51,18 @@ attempt_ended = Signal()
 job_finished = Signal()
 """A job reached its end; sent after the durable write.
 
-``job_id``: int; ``name``: str; ``outcome``: ``"succeeded"``, ``"cancelled"`` or ``"abandoned"``; ``attempt``: int.
+``job_id``: int; ``name``: str; ``queue``: str; ``outcome``: ``"succeeded"``, ``"cancelled"`` or ``"abandoned"``;
+``attempt``: int; ``executor``: which process ran it, by the name of its database connections, empty if none did;
+``duration``: seconds the last attempt took on the monotonic clock, None where no attempt ended; ``error``: what went
+wrong in one line, empty for a success.
 """
 
 job_retried = Signal()
 """A failed attempt was stored and the job will run again; sent after the durable write.
 
-``job_id``: int; ``name``: str; ``attempt``: the failed attempt's number; ``delay``: seconds until the next.
+``job_id``: int; ``name``: str; ``queue``: str; ``attempt``: the failed attempt's number, the next has one more;
+``delay``: seconds until the next; ``retry_at``: the aware instant of that on the database's clock, None after a rescue,
+which does not wait; ``executor``, ``duration``, ``error``: as for ``job_finished``.
 """
 
 lease_lost = Signal()

@@ -175,7 +175,7 @@ class Dispatcher:
         for run in runs:
             number += 1
             run.run, run.child, run.state, run.since, run.collateral = number, child, SENT, now, False
-            run.stops = UNSTOPPED
+            run.stops, run.executor = UNSTOPPED, child.application_name
         self._last = number
         child.add(*runs)
         start_by = min(now + START_WITHIN_SECONDS, min({run.claim for run in runs}, key=_trust).trusted_until)

@@ -25,6 +25,7 @@ from django.db import OperationalError
 from django_pgjobs import clock, events, localpool
 from django_pgjobs.attempt import Told
 from django_pgjobs.conf import get_conf
+from django_pgjobs.context import name_executor
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.registry import registry
 from django_pgjobs.worker import channel, hygiene, leaving, orphaning, process
@@ -195,6 +196,7 @@ def main(
     with suppress(AttributeError, OSError, RuntimeError, ValueError):  # where there is no stderr to write to
         faulthandler.enable()  # a crash in C, and the watchdog's question, show the stacks of all threads
     end = channel.ExecutorEnd(socket.socket(fileno=channel_fd))
+    name_executor(application_name)
     hygiene.prepare_connections(application_name, get_conf().executor_conn_max_age_seconds)
     board = Board(board_fd, threads, async_slots)
     try:

@@ -302,6 +302,7 @@ class Holding:
         """Ends that have been flushed."""
         if kind == MARK:
             for run, end, _ in entries:
+                run.duration = end.seconds
                 # From what was written: the ack thread may have made a cancel, or an abandon, of another end.
                 run.outcome, run.error = end.outcome, end.failure.summary if end.failure else ""
             self._start_callbacks([run for run, _, _ in entries])
@@ -316,7 +317,7 @@ class Holding:
                 if isinstance(row, Released) and row.times >= RELEASES_TOLD:
                     log.warning("job was handed back while it ran, once more times=%d %s", row.times, facts(run))
         if kind in (SUCCESS, END, RETRY):
-            self.tell(lambda: [_event(kind, run, end) for run, end, _ in entries])
+            self.tell(lambda: [_event(kind, run, end, row) for run, end, row in entries])
 
     def _start_callbacks(self, runs: list[Run]) -> None:
         now = clock.monotonic()
@@ -422,15 +423,19 @@ def events_of_rescue(job: Rescued) -> list[Event]:
     about = {"job_id": job.id, "name": job.name, "attempt": job.attempt}
     facts = {**about, "queue": job.queue, "claim_id": str(job.claim_id), "cause": job.cause, "message": job.message}
     found: list[Event] = [(events.RESCUED, {**facts, "outcome": job.outcome, "ending": job.ending})]
+    ended = {**about, "queue": job.queue, "executor": "", "duration": None, "error": job.message}
     if job.outcome:
-        found.append((events.FINISHED, {**about, "outcome": job.outcome}))
+        found.append((events.FINISHED, {**ended, "outcome": job.outcome}))
     elif not job.ending:
-        found.append((events.RETRIED, {**about, "delay": 0.0}))
+        found.append((events.RETRIED, {**ended, "delay": 0.0, "retry_at": None}))
     return found
 
 
-def _event(kind: str, run: Run, end: End) -> Event:
-    fields = _fields(run)
+def _event(kind: str, run: Run, end: End, row: Any) -> Event:
+    duration = run.duration if end.seconds is None else end.seconds
+    error = end.failure.summary if end.failure else run.error
+    fields = {**_fields(run), "queue": run.job.queue, "executor": run.executor, "duration": duration, "error": error}
     if kind == RETRY:
-        return events.RETRIED, {**fields, "delay": end.delay}
+        retry_at = row.run_at.isoformat() if isinstance(row, Rescheduled) else None
+        return events.RETRIED, {**fields, "delay": end.delay, "retry_at": retry_at}
     return events.FINISHED, {**fields, "outcome": Outcome.SUCCEEDED if kind == SUCCESS else end.outcome}

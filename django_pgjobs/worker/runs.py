@@ -78,6 +78,10 @@ class Run:
     collateral: bool = False
     alone: bool = False
     after: str = ""
+    executor: str = ""
+    """The executor it was sent to last, by the name of its connections."""
+    duration: float | None = None
+    """Seconds the body took, once that is known; its callback is written after it."""
     until: float | None = None
     """When the job's own deadline passes."""
 

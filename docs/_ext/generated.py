@@ -506,7 +506,7 @@ def payload_refusals() -> str:
 
 # Coverage
 
-ROW_ID = re.compile(r"\b([CDAWPX])(\d{1,2})(?:\s*[–-]\s*\1?(\d{1,2}))?\b")
+ROW_ID = re.compile(r"\b([CDAWPX])(\d{1,2})(?:(?:\s*[–-]\s*|\s+to\s+)\1?(\d{1,2}))?\b")
 
 
 def rows() -> dict[str, Any]:

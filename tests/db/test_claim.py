@@ -368,7 +368,7 @@ def test_what_is_due_already_is_claimed_and_is_nothing_to_wait_for(raw: RawDatab
 
 
 def test_the_row_that_makes_a_claim_fail_is_parked_alone(raw: RawDatabase) -> None:
-    """P13: a row whose data no claim survives is held with the reason, and the others go on."""
+    """D21 P13: a row whose data no claim survives is held with the reason, and the others go on."""
     poison, normal = register(2, timeout_seconds=1.0)
     Job.objects.filter(pk=poison).update(timeout_seconds=1e300)
     with pytest.raises(psycopg.DataError):

@@ -230,7 +230,7 @@ def test_a_job_whose_lease_and_deadline_have_both_passed_is_rescued_once(raw: Ra
 
 
 def test_a_rescued_job_is_ready_at_once_and_charged(raw: RawDatabase) -> None:
-    """W15 W16 W20 W22: ready, no claim, no deadline, no backoff; the history has one more; the next claim counts."""
+    """D19 W15 W16 W20 W22: ready, no claim, deadline or backoff; the history has one more; the next claim counts."""
     claimed = claimed_one(raw, timeout_seconds=30.0)
     store.finalise_retry(raw, claimed.ends(cause="failed", failure=FAILURE), AUTHOR)
     second = claim(raw)

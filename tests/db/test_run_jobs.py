@@ -701,12 +701,21 @@ def test_signals_of_stored_ends_are_sent() -> None:
     signals.job_finished.connect(hear)
     job, fine = fails.register(), says.register()
     run_jobs()
-    name = {"job_id": job.pk, "name": "run.fails"}
+    said_of = [(sender, facts.pop("duration"), facts.pop("retry_at", None)) for sender, facts in heard]
+    assert all(isinstance(duration, float) for _, duration, _ in said_of)
+    assert [retry_at is None for _, _, retry_at in said_of] == [False, True, False, True]
+    failed = {
+        "job_id": job.pk,
+        "name": "run.fails",
+        "queue": "default",
+        "executor": "run_jobs",
+        "error": "ValueError: no",
+    }
     assert heard == [
-        (fails, {**name, "attempt": 1, "delay": 0.0}),
-        (says, {"job_id": fine.pk, "name": "run.says", "attempt": 1, "outcome": "succeeded"}),
-        (fails, {**name, "attempt": 2, "delay": 0.0}),
-        (fails, {**name, "attempt": 3, "outcome": "abandoned"}),
+        (fails, {**failed, "attempt": 1, "delay": 0.0}),
+        (says, {**failed, "job_id": fine.pk, "name": "run.says", "attempt": 1, "outcome": "succeeded", "error": ""}),
+        (fails, {**failed, "attempt": 2, "delay": 0.0}),
+        (fails, {**failed, "attempt": 3, "outcome": "abandoned"}),
     ]
 
 

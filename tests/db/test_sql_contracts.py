@@ -63,7 +63,7 @@ def test_a_statement_starts_with_its_contract(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_statement_says_which_clock_it_reads(name: str) -> None:
-    """C35, X9: the database's clock, and only where it is announced."""
+    """C35, D33, X9: the database's clock, which stands still within a statement, and only where it is announced."""
     announced = header(name)[3] == "-- Clock: statement_timestamp()."
     assert announced == ("statement_timestamp()" in sql.statement(name))
 

@@ -22,6 +22,7 @@ def connect() -> None:
 
 def on_started(context: Any, **_: Any) -> None:
     stage.here().note("signal", context.id, "started", context.attempt)
+    stage.here().note("facts", context.id, "started", context.executor)
 
 
 def on_hit(context: Any, idempotency_key: str, first_job_id: int, **_: Any) -> None:
@@ -32,7 +33,8 @@ def on_ended(context: Any, decision: Any, exception: BaseException | None, **_: 
     stage.here().note("signal", context.id, "ended", type(decision).__name__, type(exception).__name__)
 
 
-def on_finished(job_id: int, outcome: str, **_: Any) -> None:
+def on_finished(job_id: int, outcome: str, **facts: Any) -> None:
+    stage.here().note("facts", job_id, "finished", facts["executor"], facts["duration"], facts["queue"], facts["error"])
     found = Job.objects.filter(pk=job_id).first()
     stage.here().note("signal", job_id, "finished", outcome, found.state if found else "gone")
     if stage.here().is_open("receiver-fails"):
@@ -41,7 +43,10 @@ def on_finished(job_id: int, outcome: str, **_: Any) -> None:
         os._exit(9)
 
 
-def on_retried(job_id: int, attempt: int, delay: float, **_: Any) -> None:
+def on_retried(job_id: int, attempt: int, delay: float, **facts: Any) -> None:
+    stage.here().note(
+        "facts", job_id, "retried", facts["executor"], facts["duration"], facts["retry_at"].isoformat(), facts["error"]
+    )
     stage.here().note("signal", job_id, "retried", attempt, delay, Job.objects.get(pk=job_id).state)
 
 

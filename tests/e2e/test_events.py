@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -49,6 +50,25 @@ def test_a_failure_is_told_with_its_exception_a_retry_with_its_delay(shared_work
     ((_, attempt, delay, _state),) = [words for words in told if words[0] == "retried"]
     assert (attempt, float(delay)) == ("1", 0.0)
     assert told[-1] == ("finished", "abandoned", "abandoned")
+
+
+def test_signals_carry_executor_duration_error_and_the_instant_of_a_retry(shared_worker: WorkerProcess) -> None:
+    """C60 C61 C62 C63 C66: the executor is told by the name of its connections; the instant is the database's."""
+    one = jobs.doomed.register()
+    heard(shared_worker, one, 6)
+    facts = [trace.words[2:] for trace in shared_worker.stage.traces("facts", one.pk)]
+    [started, *_] = [words for words in facts if words[0] == "started"]
+    [retried] = [words for words in facts if words[0] == "retried"]
+    [finished] = [words for words in facts if words[0] == "finished"]
+    assert started[1].startswith("pgjobs_")
+    assert retried[1] == finished[1] == started[1]
+    assert 0 <= float(retried[2]) < 60
+    assert 0 <= float(finished[2]) < 60
+    [first, *_] = one.attempts.order_by("number")
+    assert datetime.fromisoformat(retried[3]) == first.ended_at
+    assert "ValueError" in retried[4]
+    assert finished[3] == "default"
+    assert "ValueError" in finished[4]
 
 
 def test_a_cancel_and_a_crash_are_told_by_whoever_is_alive(shared_worker: WorkerProcess) -> None:

@@ -45,7 +45,7 @@ def make_context(**changes: Any) -> JobContext:
     facts |= changes
     rest = {name: facts.pop(name) for name in ("headers", "reporter", "cancellation", "started")}
     error = facts.pop("error", None)
-    return JobContext(SimpleNamespace(**facts), **rest, error=error)
+    return JobContext(SimpleNamespace(**{"until": None, **facts}), **rest, error=error)
 
 
 def test_remaining_attempts_count_down_to_one() -> None:
