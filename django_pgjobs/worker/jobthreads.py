@@ -40,15 +40,17 @@ class JobThreads:
         self.running: list[Item | None] = [None] * count
         self.errors: list[BaseException | None] = [None] * count
         self.taking = threading.Lock()
+        self.started = False
 
     def start(self) -> None:
         """Start them all."""
+        self.started = True
         for slot in range(self.count):
             self._start_one(slot)
 
     def revive(self) -> None:
         """Start threads for slots that have none: theirs has ended without a successor. Called now and then."""
-        for slot, owner in enumerate(self.owners):
+        for slot, owner in enumerate(self.owners if self.started else ()):
             if owner is None or not owner.is_alive():
                 self._start_one(slot)
 

@@ -72,7 +72,7 @@ def test_cancel_kill_ends_the_process_and_the_job(shared_worker: WorkerProcess) 
     neighbour = running(shared_worker, jobs.waits.register("beside"), "start", "beside")
     job = jobs.holds_the_gil_for_ever.register()
     running(shared_worker, job, "start", "gil")
-    (pid,) = shared_worker.executors()
+    pid = shared_worker.stage.traces("start", "gil")[0].pid
     asked_at = time.monotonic()
     job.cancel(mode="kill", by="x", reason="enough")
     (after,) = ended(job)

@@ -137,7 +137,7 @@ def test_a_slot_without_a_thread_gets_one_and_no_slot_gets_two(monkeypatch: pyte
         dies.wait()
 
     monkeypatch.setattr(threads, "_serve", serve)
-    start(0)
+    threads.start()
     wait_until(lambda: served == [0], 10, "the slot is served")
     threads.revive()
     start(0)
