@@ -179,6 +179,7 @@ def test_jobs_of_a_loop_that_cannot_be_started_are_handed_back(refusal: Refusal,
                     True,
                     False,
                     None,
+                    None,
                 )
             ],
         ]
