@@ -116,8 +116,12 @@ class TagsField(TagsBase):
         return tuple(tag for tag in found if isinstance(tag, str)) if isinstance(found, list) else ()
 
     def get_prep_value(self, value: Any) -> Any:
-        """Return what is stored: null instead of an empty array, which the index need not hold."""
-        return list(value) if isinstance(value, tuple) and value else None if value == () else value
+        """Return what JSON can hold."""
+        return list(value) if isinstance(value, tuple) else value
+
+    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
+        """Return SQL's null for none, however it was read, from a fixture for one."""
+        return super().get_db_prep_save(value or None, connection)
 
 
 class StateField(TextField):

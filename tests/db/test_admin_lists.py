@@ -174,7 +174,7 @@ def test_a_search_says_how_far_it_looked_and_offers_to_look_further(
     assert link is not None
     assert link[1] == "Only the first 1,000 jobs of this list were searched."
     assert link[3] == "Search the first 2,000"
-    assert page.index("pgjobs-further") < page.index('id="changelist-filter"')
+    assert page.index("pgjobs-further") < page.index('id="changelist-form"')
     far = html(root.get(LIST + link[2].replace("&amp;", "&")))
     assert "Only the first 2,000 jobs of this list were searched." in far
     assert "pgjobs-further" not in far

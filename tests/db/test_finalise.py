@@ -161,7 +161,9 @@ def test_a_release_without_a_cause_leaves_the_job_as_it_was(raw: RawDatabase) ->
     claimed = claim(raw)
     [back] = store.release_jobs(raw, claimed.ends(), AUTHOR)
     assert back == store.Released(one, "default", 0, times=0)
-    assert raw.row(one) == {**before, "claimed_at": raw.row(one)["claimed_at"]}
+    after = raw.row(one)
+    assert after["ready_at"] is not None, "it counts as late from now on"
+    assert after == {**before, "claimed_at": after["claimed_at"], "ready_at": after["ready_at"]}
     assert not Attempt.objects.exists()
 
 

@@ -13,7 +13,7 @@ from django.test import Client
 
 from django_pgjobs import Cron, job, pausing, store
 from django_pgjobs.exceptions import JobNotFinished
-from django_pgjobs.models import CronEntry, Job, QueueState
+from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.registry import registry
 from django_pgjobs.steering import written_at
 
@@ -117,7 +117,7 @@ def test_a_cron_entry_is_steered_in_the_admin(replica: str, root: Client, verb: 
 def test_a_pause_is_ended_in_the_admin(replica: str, root: Client) -> None:
     state = pausing.pause_queue("default", by="ann")
     assert root.post(PAUSES, {"action": "resume", "_selected_action": [state.pk]}).status_code == 302
-    assert not QueueState.objects.exists()
+    assert pausing.paused() == []
 
 
 def test_what_was_read_from_an_alias_that_somebody_named_is_steered_there(second: str) -> None:
