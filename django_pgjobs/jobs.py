@@ -19,6 +19,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from django_pgjobs import options as checks
+from django_pgjobs import queuenames
 from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.functions import check_callback, check_function, location_of
@@ -360,7 +361,9 @@ def _checked(
         merged = {**before, **checks.checked_register_options(given)}
     except InvalidOption as error:
         raise InvalidJob(f"job {definition.name!r}: {error}") from None
-    _changed(definition, merged)
+    plan = _changed(definition, merged)
+    if "queue" in given:
+        queuenames.notice(plan.queue, definition.name, plan.conf)
     return merged
 
 

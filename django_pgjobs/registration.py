@@ -13,7 +13,7 @@ from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import connections, router
+from django.db import ProgrammingError, connections, router
 from django.db.models.base import ModelState
 from django.db.models.signals import ModelSignal, post_init, pre_init
 from django.utils import timezone
@@ -46,8 +46,8 @@ def _parse(text: str) -> Any:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _with_twin(function: F) -> F:
-    """Name the asynchronous twin where Django only says that this is asynchronous code."""
+def _with_cure(function: F) -> F:
+    """Name the cure where Django or the server names the trouble only: asynchronous code, tables that are not there."""
 
     @wraps(function)
     def register(*args: Any) -> Any:
@@ -58,11 +58,18 @@ def _with_twin(function: F) -> F:
                 "register() and register_many() wait for the database: in asynchronous code write "
                 "await aregister(…) or await aregister_many(…)."
             ) from None
+        except ProgrammingError as error:
+            words = str(error).partition("\n")[0]
+            # A trigger of the project may miss a table of its own.
+            if not store.is_not_migrated(error) or "pgjobs_" not in words:
+                raise
+            # Of the same class and with the same cause, for those who catch it.
+            raise type(error)(f"{store.NOT_MIGRATED} ({words}).") from error.__cause__
 
     return cast(F, register)
 
 
-@_with_twin
+@_with_cure
 def register_one(row: Row) -> Job:
     """Insert one job and return it, or the one that has its key.
 
@@ -98,7 +105,7 @@ def _existing(alias: str, new: store.NewJob, job_id: int) -> Job:
     return found or _model().from_db(alias, ["id", "queue", "key"], [job_id, new.queue, new.key])
 
 
-@_with_twin
+@_with_cure
 def register_all(rows: Iterable[Row], database: str | None, conf: Conf) -> list[int]:
     """Insert many jobs of any kind by one statement; return their ids in the order of ``rows``.
 

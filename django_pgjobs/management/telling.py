@@ -21,6 +21,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, OperationalError
 from django.utils import timezone
 
+from django_pgjobs import store
 from django_pgjobs.escapes import plain as plain
 from django_pgjobs.trail import SHELL, coming
 
@@ -34,9 +35,6 @@ WRONG = 2
 
 PIPE_CLOSED = 141
 """That of a program which SIGPIPE ended, as nobody reads on."""
-
-NOT_THERE = ("42P01", "42703", "3F000")
-"""SQLSTATE of a table, a column or a schema that is not there."""
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:
@@ -122,10 +120,9 @@ def facing_the_database(perform: F) -> F:
 
 def words_of(error: BaseException) -> str:
     """Return what a database error means, in one line."""
-    state = getattr(error.__cause__ or error, "sqlstate", "") or ""
     words = plain(" ".join(str(error).split()))
-    if state in NOT_THERE:
-        return f"The tables of django-pgjobs are not there, or older than this code: run manage.py migrate ({words})."
+    if store.is_not_migrated(error):
+        return f"{store.NOT_MIGRATED} ({words})."
     if isinstance(error, OperationalError | psycopg.OperationalError):
         return f"The database does not answer: {words}"
     return f"The database refuses it: {words}"

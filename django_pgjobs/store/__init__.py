@@ -61,6 +61,7 @@ from django_pgjobs.store.counting import (
     write_statistic,
 )
 from django_pgjobs.store.database import (
+    NOT_MIGRATED,
     Database,
     DjangoDatabase,
     Params,
@@ -70,6 +71,7 @@ from django_pgjobs.store.database import (
     beneath,
     configure,
     configuring,
+    is_not_migrated,
     is_read_only,
     on,
     read_committed,
@@ -179,6 +181,7 @@ __all__ = [
     "INLINE_PAYLOAD_BYTES",
     "MOST_AHEAD",
     "MOST_CHARS",
+    "NOT_MIGRATED",
     "OLDEST",
     "PAUSES",
     "VACUUMS",
@@ -272,6 +275,7 @@ __all__ = [
     "fire_cron",
     "give_up_keys",
     "hold_jobs",
+    "is_not_migrated",
     "is_read_only",
     "is_waited_for",
     "let_in",

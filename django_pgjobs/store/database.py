@@ -14,6 +14,16 @@ from django_pgjobs.store.instants import rows_of
 
 Params = Mapping[str, Any]
 
+NOT_MIGRATED = "The tables of django-pgjobs are not there, or older than this code: run manage.py migrate"
+
+_NOT_THERE = ("42P01", "42703", "3F000")
+"""SQLSTATE of a table, a column or a schema that is not there."""
+
+
+def is_not_migrated(error: BaseException) -> bool:
+    """Say whether this error, Django's or psycopg's, is that of a table or column that is not there."""
+    return getattr(error.__cause__ or error, "sqlstate", None) in _NOT_THERE
+
 
 def statement(name: str) -> str:
     """Return the text of a statement, for a connection that runs it itself."""

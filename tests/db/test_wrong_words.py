@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import copy
+import logging
 import pickle
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.apps import apps
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import transaction
+from django.db import ProgrammingError, connection, transaction
+from django.test import override_settings
+from psycopg.errors import UndefinedColumn, UndefinedTable
 
-from django_pgjobs import register_many, store
+from django_pgjobs import job as declare
+from django_pgjobs import queuenames, register_many, store
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import Attempt, Job
+from django_pgjobs.registry import registry
 from tests import jobs
 from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, job, register
 
@@ -102,3 +109,126 @@ def test_what_points_to_a_job_goes_without_it(raw: RawDatabase) -> None:
     store.finalise_end(raw, raw_end, AUTHOR)
     assert Attempt.objects.filter(job_id=one).delete()[0] == 1
     assert Job._base_manager.filter(pk=one).delete()[0] == 1
+
+
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """What was warned of, in a process that has looked at no queue's name yet and knows one job, in ``reports``."""
+    monkeypatch.setattr(queuenames, "_looked_at", set())
+    caplog.set_level(logging.WARNING, "django_pgjobs")
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def report_of() -> None: ...
+
+
+@pytest.fixture
+def report() -> Iterator[Any]:
+    """A job of the queue ``reports``; nobody knows another."""
+    with registry.isolated():
+        yield declare(name="report", queue="reports")(report_of)
+
+
+def test_a_queue_that_is_probably_misspelt_is_told_once(warnings: Callable[[], list[str]], report: Any) -> None:
+    with transaction.atomic():
+        for _ in range(3):
+            report.using(queue="reprots").register()
+            report.bind().using(queue="reprots").register()
+            report.using(delay=1).using(queue="reprots").register()
+    [told] = warnings()
+    assert "queue=reprots name=report close=reports" in told
+    assert "PGJOBS['QUEUES']" in told
+    assert Job.objects.filter(queue="reprots").count() == 9
+
+
+@pytest.mark.parametrize("queue", ["reports", "mail", "reports2", "billing", "reports-by-night"])
+def test_a_queue_that_is_declared_or_unlike_any_other_is_nobodys_business(
+    warnings: Callable[[], list[str]], report: Any, queue: str
+) -> None:
+    report.using(queue=queue).register()
+    assert warnings() == []
+
+
+@override_settings(PGJOBS={"QUEUE_LIMITS": {"slow": {"concurrency": 1}}})
+def test_a_setting_that_names_a_queue_knows_it(warnings: Callable[[], list[str]], report: Any) -> None:
+    report.using(queue="slow")
+    assert warnings() == []
+    report.using(queue="slwo")
+    assert "close=slow" in warnings()[0]
+
+
+@override_settings(PGJOBS={"QUEUES": ["reports", "reprots"]})
+def test_where_the_settings_say_which_queues_there_are_nothing_is_guessed(
+    warnings: Callable[[], list[str]], report: Any
+) -> None:
+    report.using(queue="reprots")
+    with pytest.raises(InvalidJob, match=r"is not in PGJOBS\['QUEUES'\] \(did you mean"):
+        report.using(queue="reporst")
+    assert warnings() == []
+
+
+def test_before_every_module_of_jobs_is_imported_nothing_is_guessed(
+    warnings: Callable[[], list[str]], report: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apps, "ready", False)
+    report.using(queue="reprots")
+    assert warnings() == []
+    monkeypatch.setattr(apps, "ready", True)
+    report.using(queue="reprots")
+    assert len(warnings()) == 1
+
+
+def test_names_made_up_without_end_are_not_remembered_without_end(
+    warnings: Callable[[], list[str]], report: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queuenames, "MOST", 5)
+    for number in range(20):
+        report.using(queue=f"customer-{number}")
+    assert len(queuenames._looked_at) == 5
+    assert warnings() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "back", "cause"),
+    [
+        ("RENAME TO pgjobs_elsewhere", "ALTER TABLE pgjobs_elsewhere RENAME TO pgjobs_job", UndefinedTable),
+        ("RENAME COLUMN payload TO load", "ALTER TABLE pgjobs_job RENAME COLUMN load TO payload", UndefinedColumn),
+    ],
+    ids=["table", "column"],
+)
+def test_a_missing_migration_is_named_by_registering(change: str, back: str, cause: type[Exception]) -> None:
+    def alter(sql: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(sql)
+
+    alter(f"ALTER TABLE pgjobs_job {change}")
+    try:
+        for ask in (
+            jobs.succeeds.register,
+            jobs.succeeds.using(tags=["a"]).register,
+            lambda: jobs.succeeds.register_many([()]),
+            lambda: jobs.succeeds.register_many([()] * store.COPY_FROM_JOBS),
+        ):
+            with pytest.raises(ProgrammingError, match=r"run manage\.py migrate .*pgjobs_job") as raised:
+                ask()
+            assert isinstance(raised.value.__cause__, cause)
+            assert "\n" not in str(raised.value)
+    finally:
+        alter(back)
+    assert jobs.succeeds.register().state == "ready"
+
+
+def test_a_table_that_a_trigger_of_the_project_misses_keeps_its_own_words() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("""
+            CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS
+                $$ BEGIN INSERT INTO shop_audit VALUES (new.id); RETURN new; END $$;
+            CREATE TRIGGER audit AFTER INSERT ON pgjobs_job FOR EACH ROW EXECUTE FUNCTION audit();
+        """)
+    try:
+        with pytest.raises(ProgrammingError, match=r'"shop_audit" does not exist') as raised:
+            jobs.succeeds.register()
+        assert "migrate" not in str(raised.value)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP FUNCTION audit CASCADE")
