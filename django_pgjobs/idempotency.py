@@ -14,14 +14,15 @@ from typing import Any, Protocol
 
 import psycopg
 from asgiref.sync import sync_to_async
-from django.db import InterfaceError, OperationalError
+from django.db import Error
 
 from django_pgjobs import decisions as decide
 from django_pgjobs import events
 from django_pgjobs.store import StoredResult
 
 LOOK_AGAIN_SECONDS = 5.0
-AWAY = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
+UNREAD = (Error, psycopg.Error)
+"""Whatever the database answers to our own statement: it is never charged to the job."""
 
 Recall = Callable[[Sequence[str], str], StoredResult | None]
 """Reads what is stored under (names of the job, key)."""
@@ -54,7 +55,7 @@ def recalled(prepared: Recallable) -> decide.Succeed | decide.Snooze | None:
     definition, context = prepared.definition, prepared.context
     try:
         found = recall(list({definition.name, *definition.aliases, context.name}), key)
-    except AWAY as error:
+    except UNREAD as error:
         return _look_again(context, error)
     if found is None:
         return None

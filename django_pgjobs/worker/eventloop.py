@@ -11,7 +11,7 @@ from functools import partial
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
-from django_pgjobs import attempt, clock, store
+from django_pgjobs import attempt, clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.attempt import Item, Told
 from django_pgjobs.decisions import Decision
@@ -21,7 +21,7 @@ from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker import hygiene
 from django_pgjobs.worker.buffers import Buffers
 from django_pgjobs.worker.interrupting import TaskDoor
-from django_pgjobs.worker.preparing import PAYLOAD_SECONDS, failed_outside, reporter, with_payload
+from django_pgjobs.worker.preparing import PAYLOAD_SECONDS, failed_outside, find_result, reporter, with_payload
 
 log = safe_logger("django_pgjobs")
 
@@ -33,7 +33,7 @@ class EventLoop:
         self.buffers = buffers
         self.free_slots = list(slots)
         self.database = database
-        self.recall = partial(store.find_result, store.on(database))
+        self.recall = partial(find_result, database)
         self.pid = os.getpid()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.tasks: set[asyncio.Task[None]] = set()

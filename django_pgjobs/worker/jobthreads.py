@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from functools import partial
 
-from django_pgjobs import attempt, store
+from django_pgjobs import attempt
 from django_pgjobs.attempt import Item, Told
 from django_pgjobs.decisions import Decision
 from django_pgjobs.exceptions import JobInterrupted
@@ -18,7 +18,7 @@ from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker import channel, hygiene
 from django_pgjobs.worker.buffers import SHORT_SECONDS, Buffers
 from django_pgjobs.worker.interrupting import Door, release_logging
-from django_pgjobs.worker.preparing import failed_outside, reporter, with_payload
+from django_pgjobs.worker.preparing import failed_outside, find_result, reporter, with_payload
 
 log = safe_logger("django_pgjobs")
 
@@ -33,7 +33,7 @@ class JobThreads:
         self.buffers = buffers
         self.count = count
         self.database = database
-        self.recall = partial(store.find_result, store.on(database))
+        self.recall = partial(find_result, database)
         self.pid = os.getpid()
         self.doors: list[Door | None] = [None] * count
         self.owners: list[threading.Thread | None] = [None] * count

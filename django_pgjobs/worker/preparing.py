@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
-from django.db import InterfaceError, OperationalError
+from django.db import Error, connections
 
 from django_pgjobs import attempt, clock, store
 from django_pgjobs import decisions as decide
@@ -14,7 +15,9 @@ from django_pgjobs.decisions import Decision
 from django_pgjobs.failures import Account, kind_of, text_of
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import Cause
-from django_pgjobs.worker import channel
+from django_pgjobs.worker import channel, hygiene
+
+Answer = TypeVar("Answer")
 
 log = safe_logger("django_pgjobs")
 
@@ -25,8 +28,8 @@ PAYLOAD_SECONDS = 5.0
 def with_payload(item: Item, database: str) -> Item | Decision:
     """Read what is too big for the channel; return what the attempt comes to where it cannot be had."""
     try:
-        payload = store.read_payload(store.on(database), item.id, item.claim_id)
-    except (OperationalError, InterfaceError) as error:
+        payload = asked(database, lambda db: store.read_payload(db, item.id, item.claim_id))
+    except Error as error:
         if item.kind != BODY:
             raise
         # Nothing of the job has run, so its attempt is not charged.
@@ -38,6 +41,29 @@ def with_payload(item: Item, database: str) -> Item | Decision:
     if payload is None:
         return decide.Release("the claim was lost before the payload was read")
     return item._replace(payload=payload)
+
+
+def find_result(database: str, names: Sequence[str], key: str) -> store.StoredResult | None:
+    """Return what is stored under an idempotency key; the connection is this thread's."""
+    return asked(database, lambda db: store.find_result(db, names, key))
+
+
+def asked(database: str, ask: Callable[[store.Database], Answer]) -> Answer:
+    """Return what ``ask`` reads on this thread's connection, on a new one if the kept one refuses.
+
+    An earlier job may have left settings on it, such as a ``search_path`` or a ``statement_timeout``: they are not the
+    fault of the job that is about to start.
+    """
+    kept = connections[database].connection is not None
+    try:
+        return ask(store.on(database))
+    except Error as error:
+        if not kept:
+            raise
+        words = " ".join(str(error).split())
+        log.warning("kept connection cannot read of the next job, replaced alias=%s: %s", database, words)
+        hygiene.discard(connections[database])
+        return ask(store.on(database))
 
 
 def reporter(end: channel.ExecutorEnd, run: int) -> Callable[[float, float | None, str], None]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, ProgrammingError
 from django.test import override_settings
 
 from django_pgjobs import Backoff, Snooze, job, signals, sql, store
@@ -298,7 +298,9 @@ def test_a_success_without_the_statement_of_its_own_would_be_forgotten(raw: RawD
 # Trouble
 
 
-@pytest.mark.parametrize("error", [OperationalError("away"), psycopg.OperationalError("away")])
+@pytest.mark.parametrize(
+    "error", [OperationalError("away"), ProgrammingError("no such table"), psycopg.OperationalError("away")]
+)
 @pytest.mark.parametrize("definition", [charge, acharge])
 def test_a_job_whose_key_cannot_be_looked_up_is_not_run(
     monkeypatch: pytest.MonkeyPatch, definition: Any, error: Exception

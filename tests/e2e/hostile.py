@@ -395,11 +395,6 @@ async def sleeps_on_the_loop(seconds: float) -> str:
     return "done"
 
 
-@job(max_attempts=1)
-def says_much(megabytes: int) -> None:
-    raise ValueError("x" * megabytes * 1024 * 1024)
-
-
 def in_executors() -> bool:
     """Tell whether this is an executor, which runs jobs, and not the process that leads it."""
     return "executor" in sys.argv

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from django_pgjobs.models import Job, StoredResult
+from tests.chaos import guests
 from tests.e2e import jobs
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import RawDatabase, wait_until
-from tests.plugins.fix_worker import Workers, ended
+from tests.plugins.fix_worker import Workers, ended, history
 
 QUICK = {"LEASE_SECONDS": 2.0, "RENEW_SECONDS": 0.5, "BEAT_SECONDS": 0.5, "STALE_SECONDS": 2.0}
 NOTHING = {"RETENTION_HOURS": {"succeeded": 0, "cancelled": 0, "abandoned": 0}}
@@ -39,6 +40,30 @@ def test_a_hit_is_told_between_start_and_end_and_runs_nothing(worker: Workers, s
     ]
     process.hear(f"HIT result of job {first.pk} key='k' name={job.name} job={hits[0].pk} attempt=1/")
     assert kept() == {"k": "once"}
+
+
+@pytest.mark.parametrize("setting", ["search_path", "role"])
+def test_settings_that_a_job_left_on_the_connection_are_not_charged_to_the_next(
+    worker: Workers, stage: Stage, setting: str
+) -> None:
+    """G5: its key is looked up on a new connection where the kept one refuses."""
+    process = worker(threads=1)
+    [first] = ended(jobs.effect.using(idempotency_key="k").register("once"))
+    ended(guests.behaves_badly.register(setting))
+    [hit] = ended(jobs.effect.using(idempotency_key="k").register("once"))
+    assert (hit.outcome, hit.attempt, hit.result, history(hit)) == ("succeeded", 1, first.result, []), hit.error
+    assert stage.count("effect", "once") == 1
+    process.hear("kept connection cannot read of the next job, replaced alias=default: ")
+
+
+def test_large_arguments_are_read_beside_what_a_job_left_on_the_connection(worker: Workers) -> None:
+    """G5: the same connection, the other statement that precedes the body."""
+    process = worker(threads=1)
+    ended(guests.behaves_badly.register("search_path"))
+    large = "x" * 300_000
+    [whole] = ended(jobs.swallows.register(large))
+    assert (whole.outcome, whole.attempt, whole.result) == ("succeeded", 1, [len(large), 0]), whole.error
+    process.hear("kept connection cannot read of the next job, replaced alias=default: ")
 
 
 def test_a_worker_killed_between_body_and_end_stores_nothing(worker: Workers, stage: Stage, other: RawDatabase) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import traceback
 from typing import Any
 
@@ -12,7 +13,7 @@ from django.test import override_settings
 from django_pgjobs import failures
 from django_pgjobs.attempt import failure_of
 from django_pgjobs.decisions import Failure
-from django_pgjobs.failures import clean
+from django_pgjobs.failures import LOG_LIMIT, Account, clean
 
 
 def caught(raising: Any) -> BaseException:
@@ -191,6 +192,23 @@ def test_a_long_traceback_keeps_both_ends(limit: int) -> None:
     assert len(before) + int(between) + len(after) == len(whole)
     assert whole.startswith(before)
     assert whole.endswith(after)
+
+
+@pytest.mark.parametrize("cause", [False, True], ids=["its own", "of its cause"])
+def test_a_very_long_message_goes_to_a_log_shortened(caplog: pytest.LogCaptureFixture, *, cause: bool) -> None:
+    """G5: 10 MB in one record hold up whoever collects the logs; kind and end of the message stay."""
+    long = ValueError("x" * 10 * 1024 * 1024 + "the end")
+
+    def raises() -> None:
+        if cause:
+            raise RuntimeError("outer") from long
+        raise long
+
+    info, text = Account(caught(raises)).for_log()
+    logging.getLogger("django_pgjobs").error("failed%s", text, exc_info=info)
+    assert len(caplog.text) < 2 * LOG_LIMIT
+    assert "ValueError: xxx" in caplog.text
+    assert ("RuntimeError: outer" if cause else "the end") in caplog.text
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800", "grün ←", "\x1b[31m"])
