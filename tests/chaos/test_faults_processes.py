@@ -78,7 +78,7 @@ def test_the_death_of_an_executor_is_recorded_and_its_job_runs_again_within_a_se
 def test_all_executors_killed_at_once_cost_each_job_one_attempt_at_most(
     worker: Workers, stage: Stage, record_property: Record
 ) -> None:
-    """C29 D18: alone in its executor a job is charged, in company each runs again alone; all end once."""
+    """C29 D18: alone in its executor a job is charged, in company each half runs again by itself; all end once."""
     process = worker(conf={**FAST, "LEASE_SECONDS": 30}, processes=2, threads=3)
     taken = running(stage, "k", 5)
     fault = Recovery(record_property)
