@@ -22,6 +22,7 @@ from django_pgjobs.backoff import LONGEST_SECONDS
 from django_pgjobs.conf import get_conf
 from django_pgjobs.context import Cancellation, JobContext, Reporter, activate, deactivate
 from django_pgjobs.decisions import Decision, Failure
+from django_pgjobs.endedby import History, ended_by
 from django_pgjobs.exceptions import (
     Abandon,
     AttemptsExhausted,
@@ -157,7 +158,12 @@ class Prepared:
 
 
 def prepare(
-    item: Item, reporter: Reporter, told: Cancellation, guard: Guard = UNGUARDED, recall: Recall | None = None
+    item: Item,
+    reporter: Reporter,
+    told: Cancellation,
+    guard: Guard = UNGUARDED,
+    recall: Recall | None = None,
+    history: History | None = None,
 ) -> Prepared | Decision:
     """Find the definition and load the payload; a job this code cannot run is parked, never failed."""
     try:
@@ -175,7 +181,7 @@ def prepare(
         headers = decode_result(item.headers) if item.headers else {}
     except UnreadablePayload as error:
         return _unreadable(item, definition, error)
-    before = Failure("", item.error) if item.kind != BODY and item.error else None
+    before = ended_by(item.id, item.error, history) if item.kind != BODY and item.error else None
     context = JobContext(item, headers, reporter, told, told.started or clock.monotonic(), before)
     return Prepared(definition, item, context, args, kwargs, told, guard, recall)
 

@@ -31,6 +31,7 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.attempt import BODY, Item, Prepared, Told
 from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Decision
+from django_pgjobs.endedby import History
 from django_pgjobs.exceptions import DeadlinePassed
 from django_pgjobs.finalising import CALLBACK_OF, has_callback
 from django_pgjobs.logs import safe_logger
@@ -121,7 +122,7 @@ def _call_back(new: NewJob, claim_id: str, outcome: str, decision: Decision, doo
         return
     failure = getattr(decision, "failure", None)
     item = _item(new, claim_id, CALLBACK_OF[outcome], get_conf().callback_seconds)
-    _attempt(item._replace(error=failure.summary if failure else ""), door)
+    _attempt(item._replace(error=failure.summary if failure else ""), door, lambda _: failure)
 
 
 def _item(new: NewJob, claim_id: str, kind: str, timeout: float | None) -> Item:
@@ -143,10 +144,10 @@ def _item(new: NewJob, claim_id: str, kind: str, timeout: float | None) -> Item:
     )
 
 
-def _attempt(item: Item, door: LocalDoor) -> Decision:
+def _attempt(item: Item, door: LocalDoor, history: History | None = None) -> Decision:
     told = door.told = Told()
     door.seconds = item.timeout
-    prepared = attempt.prepare(item, _ignore_progress, told, door)
+    prepared = attempt.prepare(item, _ignore_progress, told, door, history=history)
     if not isinstance(prepared, Prepared):
         return prepared
     with _deadline(item.timeout, told, door):

@@ -89,7 +89,8 @@ class JobContext:
     """The first argument of callbacks, and of jobs declared with ``takes_context=True``.
 
     ``started`` is an instant of ``django_pgjobs.clock.monotonic()``; ``error`` is, in ``on_abandon``, what ended the
-    job as it is stored; ``headers`` is what middleware captured at registering.
+    job: its kind, message, chain of causes and traceback as the history has them, or one line of it in ``message``
+    where the history does not have it any more; ``headers`` is what middleware captured at registering.
     """
 
     # One is made per job and most jobs look at none of it: so it refers to the facts and copies none.

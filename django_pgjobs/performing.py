@@ -120,7 +120,8 @@ class Performer:
             return decide.Release("the claim was lost before the payload was read")
         reporter = self.reporter_of(self.db, job.id, claim_id)
         item, recall = item_of(job, claim_id, kind, payload), partial(store.find_result, self.db)
-        prepared = attempt.prepare(item, reporter, self.told, recall=recall)
+        history = partial(store.read_failure, self.db)
+        prepared = attempt.prepare(item, reporter, self.told, recall=recall, history=history)
         if not isinstance(prepared, Prepared):
             return prepared
         return contextvars.Context().run(self.run, prepared)

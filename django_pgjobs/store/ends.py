@@ -67,6 +67,15 @@ class End:
         return json.dumps(fields)
 
 
+def read_failure(db: Database, job_id: int) -> Failure | None:
+    """Return how the latest attempt in the job's history failed; None if no attempt is kept."""
+    rows = db.fetch("read_failure", {"id": job_id})
+    if not rows:
+        return None
+    kind, message, chain, traceback = rows[0]
+    return Failure(kind, message, tuple((one, words) for one, words in json.loads(chain)), traceback)
+
+
 def _array(objects: Iterable[str]) -> str:
     return "[" + ",".join(objects) + "]"
 

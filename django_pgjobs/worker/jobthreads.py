@@ -18,7 +18,7 @@ from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker import channel, hygiene
 from django_pgjobs.worker.buffers import SHORT_SECONDS, Buffers
 from django_pgjobs.worker.interrupting import Door, release_logging
-from django_pgjobs.worker.preparing import failed_outside, find_result, reporter, with_payload
+from django_pgjobs.worker.preparing import failed_outside, find_result, read_failure, reporter, with_payload
 
 log = safe_logger("django_pgjobs")
 
@@ -34,6 +34,7 @@ class JobThreads:
         self.count = count
         self.database = database
         self.recall = partial(find_result, database)
+        self.history = partial(read_failure, database)
         self.pid = os.getpid()
         self.doors: list[Door | None] = [None] * count
         self.owners: list[threading.Thread | None] = [None] * count
@@ -139,7 +140,8 @@ class JobThreads:
             whole = item if item.payload is not None else with_payload(item, self.database)
             if not isinstance(whole, Item):
                 return whole
-            prepared = attempt.prepare(whole, reporter(self.buffers.end, item.run), told, door, self.recall)
+            report = reporter(self.buffers.end, item.run)
+            prepared = attempt.prepare(whole, report, told, door, self.recall, self.history)
             if not isinstance(prepared, attempt.Prepared):
                 return prepared
             return attempt.run_here(prepared)

@@ -48,6 +48,11 @@ def find_result(database: str, names: Sequence[str], key: str) -> store.StoredRe
     return asked(database, lambda db: store.find_result(db, names, key))
 
 
+def read_failure(database: str, job_id: int) -> decide.Failure | None:
+    """Return how the latest attempt of a job failed, for its callback; the connection is this thread's."""
+    return asked(database, lambda db: store.read_failure(db, job_id))
+
+
 def asked(database: str, ask: Callable[[store.Database], Answer]) -> Answer:
     """Return what ``ask`` reads on this thread's connection, on a new one if the kept one refuses.
 

@@ -60,7 +60,7 @@ def careful(what: str) -> Any:
 
 @careful.on_abandon
 def regrets(context: JobContext, what: str) -> None:
-    said.append((job(context.id).state, job(context.id).ending, getattr(context.error, "message", None)))
+    said.append((job(context.id).state, job(context.id).ending, getattr(context.error, "summary", None)))
 
 
 @careful.on_cancel

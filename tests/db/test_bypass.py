@@ -56,7 +56,7 @@ def fail(how: str) -> None:
 
 @fail.on_abandon
 def abandoned(context: JobContext, how: str) -> None:
-    seen.append(("abandoned", how, context.error and context.error.message, context.attempt))
+    seen.append(("abandoned", how, context.error and context.error.summary, context.attempt))
 
 
 @fail.on_cancel
@@ -78,7 +78,7 @@ def spin() -> None:
 
 @spin.on_abandon
 def spun(context: JobContext) -> None:
-    seen.append(context.error and context.error.message)
+    seen.append(context.error and context.error.summary)
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
 
@@ -91,7 +91,7 @@ def query() -> None:
 
 @query.on_abandon
 def queried(context: JobContext) -> None:
-    seen.append(context.error and context.error.message)
+    seen.append(context.error and context.error.summary)
 
 
 @job
@@ -103,7 +103,7 @@ async def sleep(seconds: float) -> None:
 
 @sleep.on_abandon
 async def overslept(context: JobContext, seconds: float) -> None:
-    seen.append(context.error and context.error.message)
+    seen.append(context.error and context.error.summary)
 
 
 @job

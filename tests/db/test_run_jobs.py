@@ -14,13 +14,14 @@ from unittest import mock
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import User
-from django.db import DataError, IntegrityError, connection, transaction
+from django.db import DataError, IntegrityError, OperationalError, connection, transaction
 from django.db.transaction import TransactionManagementError
 from django.test import TestCase, TransactionTestCase, override_settings
 from django.utils import translation
 
 from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze, current_context, finalising, signals, store
 from django_pgjobs import job as define
+from django_pgjobs.decisions import Failure
 from django_pgjobs.models import Attempt, Claim, Job
 from django_pgjobs.registry import registry
 from django_pgjobs.testing import Ran, arun_jobs, isolated_registry, run_job, run_jobs
@@ -70,6 +71,19 @@ def makes_user(name: str) -> int:
 def fails(text: str = "no") -> None:
     said.append(current_context().attempt)
     raise ValueError(text)
+
+
+@define(name="run.gives_up", max_attempts=1)
+def gives_up() -> None:
+    try:
+        raise KeyError("inner")
+    except KeyError as error:
+        raise ValueError("outer") from error
+
+
+@gives_up.on_abandon
+def after_giving_up(context: JobContext) -> None:
+    said.append(context.error)
 
 
 @define(name="run.fails_later", max_attempts=3, backoff=Backoff(3600))
@@ -179,7 +193,7 @@ def with_callbacks(how: str) -> None:
 @with_callbacks.on_abandon
 def regrets(context: JobContext, how: str) -> None:
     User.objects.create(username="regrets")
-    said.append(("abandoned", how, getattr(context.error, "message", None)))
+    said.append(("abandoned", how, getattr(context.error, "summary", None)))
 
 
 @with_callbacks.on_cancel
@@ -778,3 +792,35 @@ def test_in_an_async_function_without_a_transaction() -> None:
         return await arun_jobs()
 
     assert len(async_to_sync(test)().succeeded) == 2
+
+
+@in_a_test_case
+def test_on_abandon_is_given_the_whole_error() -> None:
+    """C6, row A5: with its kind, the chain of causes and a traceback, as the history shows them."""
+    one = gives_up.register()
+    assert run_jobs().abandoned == [one.pk]
+    [error] = said
+    assert isinstance(error, Failure)
+    assert (error.kind, error.message) == ("ValueError", "outer")
+    assert error.chain == (("ValueError", "outer"), ("KeyError", "'inner'"))
+    assert error.traceback == Attempt.objects.get(job=one).traceback
+    assert 'raise ValueError("outer") from error' in error.traceback
+
+
+@in_a_test_case
+def test_on_abandon_is_given_one_line_where_the_history_does_not_have_the_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C6: the callback runs all the same."""
+
+    def away(*_: object) -> None:
+        raise OperationalError("away")
+
+    gives_up.register()
+    monkeypatch.setattr(store, "read_failure", lambda *_: Failure("OSError", "of another attempt"))
+    run_jobs()
+    gives_up.register()
+    monkeypatch.setattr(store, "read_failure", away)
+    run_jobs()
+    assert said == [Failure("", "ValueError: outer ← KeyError: 'inner'")] * 2
+    assert "history cannot be read, a callback gets one line of its error" in caplog.text

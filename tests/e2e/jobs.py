@@ -118,6 +118,9 @@ def doomed(callback: str = "") -> None:
 @doomed.on_abandon
 def after_doom(context: JobContext, callback: str = "") -> None:
     stage.here().note("on_abandon", context.id, type(context.error).__name__, current_context().attempt)
+    if (error := context.error) is not None:
+        line = error.traceback.strip().splitlines()[-1:]
+        stage.here().note("ended_by", context.id, error.kind, error.message, *(kind for kind, _ in error.chain), *line)
     ACTS[callback]()
 
 

@@ -26,6 +26,8 @@ def test_the_last_failure_is_followed_by_one_call_of_on_abandon(shared_worker: W
     kept = doomed.attempts.get(number=2)
     assert 'raise ValueError("outer") from error' in kept.traceback
     assert kept.duration_seconds is not None
+    [trace] = shared_worker.stage.traces("ended_by", doomed.pk)
+    assert trace.words[2:] == ("ValueError", "outer", "ValueError", "KeyError", "ValueError:_outer")
 
 
 def test_an_error_in_on_abandon_is_logged_and_changes_nothing(shared_worker: WorkerProcess) -> None:
