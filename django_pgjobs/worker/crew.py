@@ -269,6 +269,9 @@ class Crew:
                 self.holding.progress(child, number, progress)
             case [channel.TOLD, number]:
                 self.untold.told(child, number)
+            case [channel.STACK, number, stack]:
+                if (run := child.runs.get(number)) is not None:
+                    run.stack = stack
             case [channel.STRUCK, held_seconds]:
                 child.struck += 1
                 log.info("thread of an executor was interrupted pid=%d held_back=%.3fs", child.pid, held_seconds)

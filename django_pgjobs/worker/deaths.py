@@ -101,7 +101,7 @@ class Death:
 def timed_out(run: Run, failure: Failure | None = None) -> Decision:
     """Return what an attempt comes to that was longer than its timeout; ``failure`` is how it ended when stopped."""
     kind, words = f"{DeadlinePassed.__module__}.{DeadlinePassed.__qualname__}", _too_long(run)
-    failure = failure or Failure(kind, words)
+    failure = failure or Failure(kind, words, traceback=run.stack)
     causes = failure.chain[1:] if failure.kind == kind else failure.chain
     return by_numbers(run.job, Failure(kind, words, ((kind, words), *causes), failure.traceback), "timeout", run.until)
 

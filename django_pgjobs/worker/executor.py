@@ -26,6 +26,7 @@ from django_pgjobs import clock, events, localpool
 from django_pgjobs.attempt import Told
 from django_pgjobs.conf import get_conf
 from django_pgjobs.context import name_executor
+from django_pgjobs.exceptions import DeadlinePassed
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.registry import registry
 from django_pgjobs.worker import channel, hygiene, leaving, orphaning, process
@@ -36,6 +37,7 @@ from django_pgjobs.worker.interrupting import KINDS
 from django_pgjobs.worker.jobthreads import JobThreads
 from django_pgjobs.worker.ladders import CANCELLED, INTERRUPT, LOST
 from django_pgjobs.worker.outbox import FLUSH_SECONDS, Outbox
+from django_pgjobs.worker.stacks import stack_of
 from django_pgjobs.worker.telling import Teller
 
 log = safe_logger("django_pgjobs")
@@ -125,9 +127,21 @@ class Executor:
         if kind is None or told.interrupt is kind:
             return
         if told.slot < self.threads.count:
+            if kind is DeadlinePassed:
+                self._send_stack(run, told)
             self.threads.interrupt(told, kind)
         else:
             self.loop.interrupt(run, kind)
+
+    def _send_stack(self, run: int, told: Told) -> None:
+        """Tell where a job stands whose time is over, before anything is done to it: it may have to be killed."""
+        try:
+            stack = stack_of(self.threads.owners[told.slot], get_conf().traceback_limit_chars)
+        except Exception:
+            log.exception("stack of a job cannot be read slot=%d", told.slot)
+            return
+        if stack:
+            self.end.send([channel.STACK, run, stack])
 
     def _told(self, number: int) -> None:
         # Called in the teller's thread. A supervisor that is gone is the control thread's business.

@@ -82,6 +82,8 @@ class Run:
     """The executor it was sent to last, by the name of its connections."""
     duration: float | None = None
     """Seconds the body took, once that is known; its callback is written after it."""
+    stack: str = ""
+    """Where its thread stood when it was to be interrupted at its deadline."""
     until: float | None = None
     """When the job's own deadline passes."""
 

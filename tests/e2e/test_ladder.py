@@ -13,6 +13,7 @@ from django.utils import timezone
 from django_pgjobs import register_many
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.models import Job
+from django_pgjobs.worker.stacks import TITLE
 from tests.e2e import hard, jobs
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import RawDatabase, patience, wait_until
@@ -158,7 +159,10 @@ def test_a_job_that_waits_for_a_program_is_stopped_by_sigterm(shared_worker: Wor
 def test_who_swallows_everything_is_killed_within_the_ladder(
     shared_worker: WorkerProcess, definition: JobDefinition[..., Any], how: str
 ) -> None:
-    """A30 C26 §4: five seconds after the deadline; the neighbour is released uncharged and runs again."""
+    """A30 B15 C26 §4: five seconds after the deadline; the neighbour is released uncharged and runs again.
+
+    The history of one in a thread shows where it hung.
+    """
     stage, before = shared_worker.stage, shared_worker.executors()
     neighbour = begin_neighbour(shared_worker)
     job = begin(shared_worker, definition, how, "deaf", timeout=0.3, max_attempts=1)
@@ -166,6 +170,11 @@ def test_who_swallows_everything_is_killed_within_the_ladder(
     assert (after.outcome, history(after)) == ("abandoned", [(1, "timeout")])
     assert 5.0 < (after.attempts.get().duration_seconds or 0) < patience(6)
     assert stage.count("swallowed") == 1
+    if definition is hard.goes_on:
+        trace = after.attempts.get().traceback
+        assert trace.startswith(f"{TITLE}\n")
+        assert "hard.py" in trace.splitlines()[1]
+        assert "in goes_on" in trace.splitlines()[1]
     assert not set(before) & set(shared_worker.executors())
     wait_until(lambda: stage.count("start", "beside") == 2, 20, "the neighbour runs again")
     stage.open("beside")

@@ -135,10 +135,12 @@ def test_of_an_executor_that_was_killed_for_one_job_the_others_are_released(chil
     starts(child, 3)
     starts(child, 4, slot=1)
     child.culprits = {3: "timeout"}
+    culprit.stack = "where it hung"
     (first, timed_out), (second, released) = Death.of(child, -9, NOW).decisions()
     assert (first, second) == (culprit, neighbour)
     assert isinstance(timed_out, decide.Retry)
     assert timed_out.cause == "timeout"
+    assert timed_out.failure.traceback == "where it hung"
     assert "longer than 8 s (its timeout)" in timed_out.failure.message
     assert isinstance(released, decide.Release)
     assert released.failure is not None
