@@ -22,7 +22,7 @@ def test_a_worker_makes_a_probe_content_and_keeps_figures(worker: Workers, stage
     wait_until(counted.exists, 60, "the leader has counted itself")
     assert problems() == [], process.log
     assert waiting.why().code == "running"
-    assert "Worker web-1 has claimed it" in pgjobs("why", waiting.pk)[1]
+    assert "Worker web-1 claimed it " in pgjobs("why", waiting.pk)[1]
     assert counted.get().worker_name == "web-1"
     stage.open("w")
     wait_until(lambda: waiting.why().code == "succeeded", 30, "the job has ended")
