@@ -88,7 +88,7 @@ def test_a_job_with_one_attempt_is_not_run_twice_for_a_lost_outcome(
 
 @pytest.mark.parametrize("point", ["body", "finished"])
 def test_an_executor_dies_with_jobs_in_company(ground: Ground, record_property: Any, point: str) -> None:
-    """D18, crash table: each half runs again by itself, and nobody is charged, for none of them does it again."""
+    """D18, crash table: each half runs again by itself, uncharged; who had finished and was not heard is charged."""
     ground.workers(env=armed(**{point: {"do": "kill", "after": 3}}), threads=3)
     with ground.fault("kill"):
         jobs = [ground.register(act, "wait", gate="go") for _ in range(2)]
@@ -100,7 +100,8 @@ def test_an_executor_dies_with_jobs_in_company(ground: Ground, record_property: 
         ground.stage.open("go")
         after = settled(jobs, record_property, 6.0)
     assert [job.outcome for job in after] == ["succeeded"] * 3
-    assert sum(job.attempt for job in after) <= 4
+    # Of those that finish, outcomes may be lost with the process: these are charged, once each.
+    assert all(job.attempt == (1 if point == "body" else len(history(job)) + 1) <= 2 for job in after)
     ground.check()
 
 
