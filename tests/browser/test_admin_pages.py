@@ -88,8 +88,9 @@ def rows() -> dict[str, Job]:
         async_slots=50,
         version="0.1.0",
     )
+    later = now + timedelta(hours=1)
     Claim.objects.create(
-        claim_id=CLAIM, part=0, worker=WORKER, lease_expires_at=now, check_at=now, job_ids=[rows["running"].pk]
+        claim_id=CLAIM, part=0, worker=WORKER, lease_expires_at=later, check_at=later, job_ids=[rows["running"].pk]
     )
     for number in (1, 2):
         Attempt.objects.create(
