@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import selectors
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
@@ -22,6 +26,8 @@ from django_pgjobs.worker import hygiene
 from django_pgjobs.worker.buffers import Buffers
 from django_pgjobs.worker.interrupting import TaskDoor
 from django_pgjobs.worker.preparing import PAYLOAD_SECONDS, failed_outside, find_result, reporter, with_payload
+
+MEND_SECONDS = 0.1
 
 log = safe_logger("django_pgjobs")
 
@@ -38,6 +44,7 @@ class EventLoop:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.tasks: set[asyncio.Task[None]] = set()
         self.doors: dict[int, TaskDoor] = {}
+        self.broken_selectors: list[Any] = []
 
     def pump_soon(self) -> None:
         """Let the loop look at its buffer; called in the control thread.
@@ -66,8 +73,25 @@ class EventLoop:
         while True:
             try:
                 loop.run_forever()
+            except OSError as error:  # of what it waits on: whatever callbacks raise goes to its exception handler
+                log.error("event loop cannot wait, its selector is replaced: %s", error)
+                time.sleep(MEND_SECONDS)
+                self._mend(loop)
             except BaseException:
                 log.exception("event loop interrupted, going on")
+
+    def _mend(self, loop: Any) -> None:
+        """Have the loop wait on a new selector with the same files: some job has closed the descriptor of its own."""
+        old = getattr(loop, "_selector", None)
+        if old is None:
+            return  # no loop of asyncio's own
+        # Kept: let go, it would close its descriptor's number, which may be somebody else's by now.
+        self.broken_selectors.append(old)
+        new = selectors.DefaultSelector()
+        for key in list((old.get_map() or {}).values()):
+            with suppress(OSError, ValueError):  # closed as well
+                new.register(key.fileobj, key.events, key.data)
+        loop._selector = new
 
     def pump(self) -> None:
         """Start as many jobs as there are free slots; runs in the loop."""

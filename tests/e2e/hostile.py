@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -387,17 +386,6 @@ async def puts_hostile_things_on_the_loop() -> str:
 async def closes_the_selector() -> str:
     os.close(asyncio.get_running_loop()._selector._selector.fileno())  # type: ignore[attr-defined]
     return "done"
-
-
-@job(max_attempts=1)
-async def sleeps_on_the_loop(seconds: float) -> str:
-    await asyncio.sleep(seconds)
-    return "done"
-
-
-def in_executors() -> bool:
-    """Tell whether this is an executor, which runs jobs, and not the process that leads it."""
-    return "executor" in sys.argv
 
 
 @job(max_attempts=1)
