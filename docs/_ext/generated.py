@@ -23,6 +23,7 @@ from typing import Any
 from unittest import mock
 from uuid import UUID
 
+import drawings
 from django.core.management import load_command_class
 from django.core.management.base import BaseCommand
 from django.db import models as django_models
@@ -238,69 +239,30 @@ def subcommands() -> list[str]:
 
 # States
 
-PLACES = {
-    "ready": (330, 150),
-    "running": (570, 60),
-    "succeeded": (830, 40),
-    "abandoned": (830, 150),
-    "cancelled": (830, 310),
-    "parked": (90, 270),
-    "waiting": (90, 340),
-    "limited": (90, 410),
-    "paused": (90, 480),
-}
-"""Where each state is drawn: the middle of its box."""
-
-CURVES = {("running", "parked"): (510, 275)}
-"""Transitions whose straight line would run through another state: the point towards which they bend."""
-
-HALF_WIDTH, HALF_HEIGHT = 60, 20
-
-
-def _leave(place: tuple[float, float], towards: tuple[float, float], aside: float) -> tuple[float, float]:
-    """The point at the box around ``place`` where a line towards a point leaves it, moved aside."""
-    dx, dy = towards[0] - place[0], towards[1] - place[1]
-    length = max((dx**2 + dy**2) ** 0.5, 1)
-    dx, dy = dx / length, dy / length
-    x, y = place[0] - dy * aside, place[1] + dx * aside
-    reaches = []
-    if dx:
-        reaches.append(((HALF_WIDTH + 3) * (1 if dx > 0 else -1) - (x - place[0])) / dx)
-    if dy:
-        reaches.append(((HALF_HEIGHT + 3) * (1 if dy > 0 else -1) - (y - place[1])) / dy)
-    reach = min(reaches)
-    return x + dx * reach, y + dy * reach
-
-
-def _edge(start: str, end: str) -> str:
-    both_ways = start in states.TRANSITIONS[states.JobState(end)]
-    aside = 7 if both_ways else 0
-    bend = CURVES.get((start, end))
-    ax, ay = _leave(PLACES[start], bend or PLACES[end], aside)
-    bx, by = _leave(PLACES[end], bend or PLACES[start], -aside)
-    through = f"Q{bend[0]} {bend[1]} " if bend else "L"
-    return f'<path d="M{ax:.0f} {ay:.0f} {through}{bx:.0f} {by:.0f}" marker-end="url(#pgjobs-tip)"/>'
-
 
 def states_diagram() -> str:
     """Every state and transition, drawn."""
-    edges = "".join(_edge(a, b) for a, many in states.TRANSITIONS.items() for b in many)
-    boxes = "".join(
-        f'<rect x="{x - HALF_WIDTH}" y="{y - HALF_HEIGHT}" width="{2 * HALF_WIDTH}" height="{2 * HALF_HEIGHT}" rx="8"/>'
-        f'<text x="{x}" y="{y + 5}">{name}</text>'
-        for name, (x, y) in PLACES.items()
-    )
-    tip = (
-        '<marker id="pgjobs-tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" '
-        'orient="auto"><path d="M0 0 8 4 0 8z" fill="currentColor" stroke="none"/></marker>'
-    )
-    return (
-        '<div class="pgjobs-diagram"><svg viewBox="0 0 920 450" role="img" aria-label="The states of a job and '
-        f'what may follow each; the page on states has them as a table"><defs>{tip}</defs>'
-        f'<g stroke="currentColor" stroke-width="1.2" fill="none" opacity=".65">{edges}</g>'
-        f'<g fill="none" stroke="currentColor" stroke-width="1.5" font-size="15" text-anchor="middle">{boxes}</g>'
-        "</svg></div>"
-    )
+    return drawings.states().inline()
+
+
+def architecture_diagram() -> str:
+    """Processes, threads, connections and tables, drawn."""
+    return drawings.architecture().inline()
+
+
+def claim_diagram() -> str:
+    """From a registration to the end that counts, drawn."""
+    return drawings.life_of_a_claim().inline()
+
+
+def stopping_diagram() -> str:
+    """The rungs by reason and second, drawn."""
+    return drawings.stopping().inline()
+
+
+def leader_diagram() -> str:
+    """A leader's end and its successor, drawn."""
+    return drawings.leader_terms().inline()
 
 
 def states_table() -> str:

@@ -64,6 +64,7 @@ def generated() -> ModuleType:
     """Return the module that makes the generated parts of the documentation."""
     name = "pgjobs_docs_generated"
     if name not in sys.modules:
+        sys.path.insert(0, str(DOCS / "_ext"))  # as conf.py does
         spec = importlib.util.spec_from_file_location(name, DOCS / "_ext" / "generated.py")
         assert spec is not None
         assert spec.loader is not None
