@@ -4,7 +4,7 @@
     python -m tests.mutations --seed 7 --count 120 --list       # only show what would be tried
     python -m tests.mutations --retry report.jsonl              # the survivors of a report, once more
 
-``--rounds near,unit,db`` leaves the end-to-end tests out, ``--lanes 2`` is how many faults are tried at once, each with
+``--rounds near,workers`` leaves the long rounds out, ``--lanes 2`` is how many faults are tried at once, each with
 a PostgreSQL server of its own. ``--report FILE`` gets a line of JSON a fault as soon as it is judged; a run that is
 started again with the same file goes on where it was. Status 1 if anything survived. Needs Linux.
 """

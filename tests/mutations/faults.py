@@ -106,7 +106,7 @@ def choose(seed: int, count: int, root: Path = ROOT) -> list[Fault]:
     """Choose that many different lines at random, and of each one of its faults; the same seed chooses the same."""
     by_line: dict[tuple[str, int], list[Fault]] = {}
     for folder in FOLDERS:
-        for path in sorted((root / folder).iterdir()):
+        for path in sorted((root / folder).rglob("*")):
             if path.suffix in (".py", ".sql"):
                 name = path.relative_to(root).as_posix()
                 for fault in faults_of(name, path.read_text(encoding="utf-8")):
@@ -141,6 +141,8 @@ def _live(node: ast.AST) -> Iterator[ast.AST]:
             if isinstance(child, ast.JoinedStr) or (
                 isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
             ):
+                continue
+            if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
                 continue
             if isinstance(child, ast.Call) and ast.unparse(child.func) in ("log.debug", "Protocol", "TypeVar"):
                 continue

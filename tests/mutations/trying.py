@@ -1,9 +1,9 @@
 """Trying faults: each in a copy of the tree, with the tests that are nearest to it first.
 
-Four rounds: *near*, the few test files that speak most of what was changed; *unit* and *db*, all of those; and *e2e*,
-the tests that start workers. A round tries what the one before has left. A fault is *noticed* when a test fails with it
-that passes without it, and twice: one failure may be the machine's. What hangs for longer than its round may take is
-noticed too.
+Five rounds: *near*, the few test files that speak most of what was changed; *workers*, the few that start workers and
+concern it; *unit*, *db* and *e2e*, all of those. A round tries what the one before has left. A fault is *noticed* when
+a test fails with it that passes without it, and twice: one failure may be the machine's. What hangs for longer than
+its round may take is noticed too.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from uuid import uuid4
 import psycopg
 
 from django_pgjobs.embedded import EmbeddedServer
+from tests.mutations.concerning import concerning
 from tests.mutations.faults import ROOT, Fault
 
 NEAR = "near"
-SECONDS = {NEAR: 400.0, "unit": 600.0, "db": 1500.0, "e2e": 1800.0}
+WORKERS = "workers"
+SECONDS = {NEAR: 400.0, WORKERS: 900.0, "unit": 600.0, "db": 1500.0, "e2e": 1800.0}
 """The rounds, and how long one may take: several times what it takes on a machine with other work to do."""
 
 NEAR_FILES = 5
@@ -89,7 +91,8 @@ class Lane:
         return Verdict(fault, noticed_by, round_, time.monotonic() - began)
 
     def _noticed_by(self, fault: Fault, round_: str, path: Path, text: str, faulty: str) -> str:
-        tests = near(fault, self.place) if round_ == NEAR else [f"tests/{round_}"]
+        chosen = {NEAR: near, WORKERS: concerning}
+        tests = chosen[round_](fault, self.place) if round_ in chosen else [f"tests/{round_}"]
         passed_over: list[str] = []
         while len(passed_over) < FLAKES:
             status, output = self._pytest([*tests, *(f"--deselect={test}" for test in passed_over)], SECONDS[round_])

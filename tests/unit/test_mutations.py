@@ -7,11 +7,13 @@ import random
 
 import pytest
 
+from tests.mutations.concerning import BY_MODULE, BY_WORD, EVERYDAY, concerning
 from tests.mutations.faults import FOLDERS, ROOT, Fault, choose, faults_of
 from tests.mutations.trying import near
 
 PYTHON = '''\
 """Doc."""
+if TYPE_CHECKING: pass
 log.debug("%d", 1 + 1)
 def walk(a: int = 3, b=None):
     """Doc: a < b."""
@@ -36,13 +38,13 @@ def after(faults: list[Fault], line: int) -> set[str]:
 
 def test_python_is_changed_where_it_runs_and_nowhere_else() -> None:
     faults = faults_of("django_pgjobs/x.py", PYTHON)
-    assert {fault.line for fault in faults} == {3, 5, 6, 7}
-    assert "def walk(a: int = 0, b=None):" in after(faults, 3)
+    assert {fault.line for fault in faults} == {4, 6, 7, 8}
+    assert "def walk(a: int = 0, b=None):" in after(faults, 4)
     assert {"if a <= b and not a:", "if (a < b) or (not a):", "if (not a):", "if a < b and bool(a):"} <= after(
-        faults, 5
+        faults, 6
     )
-    assert after(faults, 6) == {"pass"}
-    assert after(faults, 7) == {"return max(a, b)  # < 5", "return None  # < 5"}
+    assert after(faults, 7) == {"pass"}
+    assert after(faults, 8) == {"return max(a, b)  # < 5", "return None  # < 5"}
 
 
 def test_sql_is_changed_where_it_is_no_comment() -> None:
@@ -57,7 +59,7 @@ def test_sql_is_changed_where_it_is_no_comment() -> None:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_fault_leaves_a_file_that_can_be_read(folder: str) -> None:
     """One that does not would be noticed by anything, and say nothing about the tests."""
-    files = [path for path in (ROOT / folder).iterdir() if path.suffix in (".py", ".sql")]
+    files = [path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".sql")]
     for path in random.Random(1).sample(files, min(8, len(files))):
         text = path.read_text(encoding="utf-8")
         for fault in faults_of(path.relative_to(ROOT).as_posix(), text):
@@ -84,3 +86,10 @@ def test_a_line_that_has_moved_is_found_and_one_that_is_gone_is_said_to_be() -> 
 def test_the_tests_of_a_module_and_of_a_statement_are_the_nearest() -> None:
     assert near(Fault("django_pgjobs/worker/acking.py", 1, "", ""))[0] == "tests/unit/test_worker_acking.py"
     assert "tests/db/test_rescue_rows.py" in near(Fault("django_pgjobs/sql/rescue_jobs.sql", 1, "", ""))
+
+
+def test_the_end_to_end_tests_that_concern_a_module_or_a_statement_exist() -> None:
+    for name in " ".join([*BY_MODULE.values(), *BY_WORD.values(), EVERYDAY]).split():
+        assert (ROOT / f"tests/e2e/test_{name}.py").is_file(), name
+    assert concerning(Fault("django_pgjobs/worker/hygiene.py", 1, "", ""), ROOT)[0] == "tests/e2e/test_hygiene.py"
+    assert concerning(Fault("django_pgjobs/sql/admit_jobs.sql", 1, "", ""), ROOT) == ["tests/e2e/test_limits.py"]
