@@ -450,6 +450,38 @@ def test_what_waits_for_a_worker_is_counted_when_it_can_start(raw: RawDatabase) 
     assert len(let_in()) == 8
 
 
+def test_of_what_was_let_in_only_what_still_waits_is_dated_anew(raw: RawDatabase) -> None:
+    """What has started keeps its instant: counted twice it would shut the rate, counted later it would shift it."""
+    rated = terms(of_job=Bounds(None, 5, 60.0))
+    blocked(9)
+    assert entered(raw, rated) == 5
+    assert len(claim(raw, 2).ids) == 2
+    _move(raw, 25)
+    assert entered(raw, rated) == 0
+    assert [each.starts for each in Admission.objects.order_by("admitted_at")] == [2, 3]
+    _move(raw, 36)
+    assert entered(raw, rated) == 2
+
+
+def test_who_takes_up_the_room_is_told_of_queue_name_and_key_each(raw: RawDatabase) -> None:
+    """Each with its own jobs and starts: in the queue, under the name, under the key."""
+    rated = {
+        each: terms(name=each, job=each, names=(each,), of_queue=Bounds(None, 9, 60.0),
+                    of_job=Bounds(None, 9, 60.0), of_key=Bounds(None, 9, 60.0))
+        for each in ("mail.send", "mail.sort")
+    }  # fmt: skip
+    ids = [
+        *blocked(1, "a", name="mail.send"), *blocked(1, "b", name="mail.send"), *blocked(1, "a", name="mail.sort")
+    ]  # fmt: skip
+    assert entered(raw, *rated.values()) == 3
+    [last] = blocked(1, "a", name="mail.send")
+    per = {"queue": 60.0, "job": 60.0, "key": 60.0}
+    found = store.read_blockers(raw, last, job="mail.send", names=["mail.send"], per=per, limit=9)
+    assert {each.kind: (each.jobs, sorted(each.ids or ()), each.starts) for each in found} == {
+        "queue": (3, ids, 3), "job": (2, ids[:2], 2), "key": (1, ids[:1], 1),
+    }  # fmt: skip
+
+
 QUEUES = {"*": {"rate": 5, "per": 60}, "mail": {"concurrency": 9}}
 
 

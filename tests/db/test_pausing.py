@@ -99,6 +99,16 @@ def test_former_names_of_a_job_are_paused_and_resumed_with_it(raw: RawDatabase, 
     assert not store.read_pauses(raw)
 
 
+def test_a_pause_waits_for_nobody_who_holds_a_job(raw: RawDatabase, other: RawDatabase) -> None:
+    """An operator's long transaction on one job must not keep the queue running."""
+    held, free = register(2, limit_key="k")
+    raw.query("UPDATE pgjobs_job SET hold = NULL WHERE id = ANY (%s)", [[held, free]])
+    other.lock(held)
+    raw.query("SET lock_timeout = '1s'")
+    assert [pause.name for pause in store.pause(raw, "queue", ["default"], by="", reason="")] == ["default"]
+    assert [job(each).hold for each in (held, free)] == [None, "limited"]
+
+
 def test_a_pause_belongs_to_the_callers_transaction(raw: RawDatabase) -> None:
     with transaction.atomic():
         pausing.pause_queue("mail")

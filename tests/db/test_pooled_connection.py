@@ -16,11 +16,17 @@ def test_a_statement_behind_a_pooler_is_answered_and_leaves_nothing_behind(commi
     jobs.effect.register("one")
     db = WorkerConnection("default", "pgjobs test pooled", statement_seconds=1)
     try:
+        db.connection.execute("RESET ALL")
         db.pooled = True
         db.connection.prepare_threshold = None
+        defaults = {
+            name: db.connection.execute(f"SHOW {name}").fetchone() for name in ("plan_cache_mode", "statement_timeout")
+        }
         before = db.connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()
         assert store.list_pairs(db) == [("default", 0)]
         assert db.connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == before
+        for name in ("plan_cache_mode", "statement_timeout"):
+            assert db.connection.execute(f"SHOW {name}").fetchone() == defaults[name], "others are served by it next"
         raw.query("BEGIN")
         raw.query("LOCK TABLE pgjobs_job")
         with pytest.raises(psycopg.errors.QueryCanceled):

@@ -141,6 +141,23 @@ def test_without_limits_it_is_called_only_by_what_is_held_back() -> None:
     assert made.goes_on()
 
 
+def test_it_takes_turns_until_nothing_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker whose code has no limits lets in what others' code has left, and rests again."""
+    made = admitter(HELD, Turn(jobs=1, blocked=True), Turn(), declared=False)
+    made.called.set()
+    slept: list[float] = []
+
+    def sleep(seconds: float, stirs: int) -> int:
+        slept.append(seconds)
+        return stirs
+
+    monkeypatch.setattr(made, "_sleep", sleep)
+    made.serve(DB)
+    assert slept == [admitting.SHORTEST_SECONDS, 0.0, admitting.LONGEST_SECONDS]
+    assert not made.called.is_set()
+    assert made.admission.begun == 1  # type: ignore[attr-defined]
+
+
 def admitted(**facts: Any) -> Admitted:
     return Admitted(
         **{

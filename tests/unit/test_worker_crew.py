@@ -32,12 +32,16 @@ class Holding:
 
     def __init__(self) -> None:
         self.outcomes: list[Any] = []
+        self.successes: list[Any] = []
         self.table = Table()
 
     def done(self, child: Child, items: list[Any]) -> None:
         if items == ["bad"]:
             raise ValueError("not a decision")
         self.outcomes += items
+
+    def succeeded(self, child: Child, *columns: list[Any]) -> None:
+        self.successes += zip(*columns, strict=True)
 
     def settle(self, death: Any) -> None: ...
 
@@ -185,6 +189,28 @@ def test_starting_the_others_does_not_go_on_for_ever_when_that_fails(
     refused()
     crew._on_message(crew.children[0], [channel.READY, HELLO])
     assert (len(crew.children), failed) == (1, [])
+
+
+def test_successes_reach_those_who_hold_the_jobs(crew: Crew) -> None:
+    child = ready(crew)
+    end_of(child).arriving = [[channel.SUCCEEDED, [1, 2], [1000, 2000], ["1", None]]]
+    crew._on_frames(child)
+    assert crew.holding.successes == [(1, 1000, "1"), (2, 2000, None)]  # type: ignore[attr-defined]
+
+
+def test_of_executors_that_are_killed_those_are_told_that_have_jobs(
+    crew: Crew, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An operator reads why jobs were handed back; who is killed already is not killed again."""
+    busy, idle, dead = ready(crew), ready(crew), ready(crew, state=KILLED)
+    busy.add(run_of(1, number=1), run_of(2, number=2))
+    dead.add(run_of(3, number=3))
+    crew.kill("released")
+    assert [child.state for child in crew.children] == [KILLED] * 3
+    assert (busy.culprits, idle.culprits, dead.culprits) == ({1: "released", 2: "released"}, {}, {})
+    assert [record.getMessage() for record in caplog.records] == [
+        f"executor killed cause=released pid={busy.pid} jobs=2"
+    ]
 
 
 def test_an_executor_that_sends_nonsense_is_killed_after_what_it_said_before(crew: Crew) -> None:

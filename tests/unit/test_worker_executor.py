@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 from django.db import InterfaceError, OperationalError, connections
 
+from django_pgjobs import clock, store
 from django_pgjobs import decisions as decide
-from django_pgjobs import store
 from django_pgjobs.attempt import BODY, ON_ABANDON, Item, Told
 from django_pgjobs.decisions import Failure
 from django_pgjobs.worker import channel, hygiene, orphaning
@@ -195,6 +195,36 @@ def test_a_task_that_a_neighbour_cancelled_before_its_first_step_goes_back(worki
     assert working.buffers.board.running() == {}
 
 
+def test_each_job_of_the_loop_has_a_place_of_its_own(
+    working: Executor, end: End, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The board shows who has started; on one place the second would hide the first."""
+    working.outbox.timer_armed = True
+    buffer(working, (FUTURE, 1), (FUTURE, 2), (FUTURE, 3), name="async")
+    seen: list[tuple[int, set[int]]] = []
+
+    async def decide_(item: Item, told: Told) -> decide.Decision:
+        seen.append((told.slot, set(working.buffers.board.running())))
+        return decide.Succeed(str(item.run))
+
+    monkeypatch.setattr(working.loop, "_decide", decide_)
+
+    async def pump() -> None:
+        working.loop.loop = asyncio.get_running_loop()
+        working.loop.pump()
+        assert (working.loop.free_slots, working.buffers.active) == ([], 2)
+        while working.loop.tasks:
+            await asyncio.gather(*working.loop.tasks)
+
+    asyncio.run(pump())
+    working.outbox.flush()
+    assert sorted(slot for slot, _ in seen[:2]) == [2, 3]
+    assert seen[0][1] == {1, 2}
+    succeeded = [run for kind, *rest in end.sent if kind == channel.SUCCEEDED for run in rest[0]]
+    assert sorted(succeeded) == [1, 2, 3]
+    assert (sorted(working.loop.free_slots), working.loop.doors) == ([2, 3], {})
+
+
 def test_a_connection_that_cannot_be_closed_does_not_change_what_the_job_came_to(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -207,6 +237,59 @@ def test_a_connection_that_cannot_be_closed_does_not_change_what_the_job_came_to
     monkeypatch.setattr(connections, "all", lambda initialized_only: [Stubborn()])
     hygiene.close_all()
     assert "cannot be closed" in caplog.text
+
+
+# Starts and ends
+
+
+def test_an_end_is_told_with_how_long_it_took_and_its_slot_is_free(
+    working: Executor, end: End, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short jobs are told of together while more wait, as long as there is a timer that sends them."""
+    now = [1000.0]
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+    monkeypatch.setattr(working.buffers, "leave", lambda: pytest.fail("nobody has said that it shall"))
+    working.outbox.timer_armed = True
+    buffer(working, (FUTURE, 1), (FUTURE, 2), (FUTURE, 3))
+    for run, took in ((1, 0.0005), (2, 5.0)):
+        started, told = working.buffers.next(0, rouse=False)
+        told.started = now[0]
+        now[0] += took
+        assert working.buffers.finish(0, started, decide.Succeed(None), told.started) == pytest.approx(took)
+        assert working.buffers.board.running() == {}
+        assert (working.buffers.active, run in working.buffers.told) == (0, False)
+        assert bool(end.sent) is (run == 2), "the long one is told at once"
+    [[kind, runs, micros, _]] = end.sent
+    assert (kind, runs, [round(each, -2) for each in micros]) == (channel.SUCCEEDED, [1, 2], [500, 5_000_000])
+
+
+def test_who_ends_the_last_job_of_an_executor_that_drains_leaves(
+    working: Executor, end: End, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[int] = []
+    monkeypatch.setattr(working.buffers, "leave", lambda: left.append(working.buffers.active))
+    buffer(working, *[(FUTURE, run) for run in (1, 2, 3, 4)])
+    running = [working.buffers.next(slot, rouse=False) for slot in (0, 1)]
+    working.buffers.finish(0, running[0][0], decide.Succeed(None), 0.0)
+    running[0] = working.buffers.next(0, rouse=False)
+    working._obey([channel.DRAIN])
+    assert end.sent[-1] == [channel.BACK, [4], "drain"]
+    for slot, (started, told) in enumerate(running):
+        assert left == []
+        working.buffers.finish(slot, started, decide.Succeed(None), told.started)
+    assert left == [0]
+
+
+def test_a_job_hears_who_asks_it_to_stop_and_why(working: Executor) -> None:
+    """``context.cancel_requested``: a job that is only asked stops by itself. One that was lost hears so, too."""
+    buffer(working, (FUTURE, 1), (FUTURE, 2), (FUTURE, 3))
+    told = [working.buffers.next(slot, rouse=False)[1] for slot in (0, 1, 0)]
+    working._obey([channel.STOP, 1, "flag", "cancelled", "anna", "too late"])
+    working._obey([channel.STOP, 2, "flag", "lost", "", "it was taken from this worker"])
+    working._obey([channel.STOP, 99, "flag", "cancelled", "", "of a run that has ended"])
+    assert [(each.requested, each.by, each.reason) for each in told] == [
+        (True, "anna", "too late"), (True, "", "it was taken from this worker"), (False, "", ""),
+    ]  # fmt: skip
 
 
 # Trust, and the supervisor's end

@@ -32,7 +32,7 @@ class FakeWatchdog:
 
     def __init__(self) -> None:
         self.said: list[tuple[str, int]] = []
-        self.fired = self.gone = self.closed = False
+        self.fired = self.gone = self.closed = self.reaped = False
         all_of_them.append(self)
 
     def say(self, verb: str, number: int) -> None:
@@ -43,6 +43,7 @@ class FakeWatchdog:
 
     def reap(self) -> None:
         assert self.closed
+        self.reaped = True
 
 
 all_of_them: list[FakeWatchdog] = []
@@ -145,6 +146,7 @@ def test_an_executor_is_watched_from_its_start_to_its_end(guard: Guard) -> None:
     guard.close()
     guard.reap()
     assert watchdog.closed
+    assert watchdog.reaped, "it would stay behind as a zombie where the worker is not the last of its process"
     guard.forget(child)
 
 
@@ -185,6 +187,7 @@ def test_without_a_watchdog_a_worker_works(
     assert "watchdog cannot be started" in caplog.text
     assert not guard.ended(child)
     guard.close()
+    guard.reap()
 
 
 # The process

@@ -9,12 +9,13 @@ import pytest
 from django_pgjobs import job as define
 from django_pgjobs.finalising import END, MARK, PARK, RELEASE, RETRY, SUCCESS
 from django_pgjobs.registry import registry
-from django_pgjobs.store import MOST_CHARS, End, Pauses, Released
+from django_pgjobs.store import MOST_CHARS, End, Flag, Pauses, Released
 from django_pgjobs.worker.channel import STOP, TAKE_BACK
 from django_pgjobs.worker.deaths import Death
 from django_pgjobs.worker.dispatching import Dispatcher
 from django_pgjobs.worker.holding import Holding
 from django_pgjobs.worker.runs import SENT, Run, Table
+from django_pgjobs.worker.untold import Event
 from tests.unit.worker_fakes import child_of, claimed, end_of, run_of
 
 
@@ -276,3 +277,108 @@ def test_a_job_with_an_idempotency_key_is_noted_with_its_claim(holding: Holding)
         holding.adopt("a", 0.0, [claimed(1), claimed(2, extras=extras)])
         assert holding.acker.remembers is remembers
         assert [run.job.id for run in holding.table.held.values() if run.remembers] == ([2] if remembers else [])
+
+
+# What others want of the jobs held, and what becomes of them when they are lost
+
+
+def on_an_executor(holding: Holding, *runs: Run) -> Any:
+    """Return an executor to which these runs were sent."""
+    child = child_of()
+    for number, run in enumerate(runs, 1):
+        run.run, run.child, run.state = number, child, SENT
+    child.add(*runs)
+    return child
+
+
+def flag(id: int, **wishes: Any) -> Flag:
+    return Flag(**{"id": id, "claim_id": "a", "lost": False, "cancelled": False, "mode": "ask", "by": "", "reason": "",
+                   "released": False, **wishes})  # fmt: skip
+
+
+def flagged(holding: Holding, *flags: Flag) -> None:
+    holding.fresh(1.0, {each.id for each in flags}, list(flags))
+
+
+def test_what_is_flagged_while_it_waits_here_does_not_start(holding: Holding, acker: Acker) -> None:
+    """One that was lost is written nothing of; the others of the claim go on."""
+    holding.adopt("a", 0.0, [claimed(n) for n in (1, 2, 3, 4)])
+    flagged(holding, flag(1, lost=True), flag(2, cancelled=True, reason="no"), flag(3, released=True))
+    assert [(kind, end.id, end.outcome) for kind, end in acker.puts] == [(END, 2, "cancelled"), (RELEASE, 3, "")]
+    assert [run.job.id for run in holding.dispatcher.waiting[False]] == [4]
+    assert 1 not in holding.table.held
+
+
+def test_what_is_flagged_on_an_executor_is_taken_back_or_stopped_once(holding: Holding, acker: Acker) -> None:
+    """Each wish has a ladder of its own; read again a second later it says nothing new."""
+    child = on_an_executor(holding, *holding.table.adopt("a", 0.0, [claimed(n) for n in (1, 2, 3, 4)]))
+    for _ in range(2):
+        flagged(holding, flag(1, lost=True), flag(2, cancelled=True), flag(3, released=True), flag(4))
+    asked = [message[1] for message in end_of(child).sent if message[0] == TAKE_BACK]
+    told = [message[1:4] for message in end_of(child).sent if message[0] == STOP]
+    assert asked == [[1], [2], [3]]
+    assert [stop for stop in told if stop[1] == "flag"] == [[1, "flag", "lost"], [2, "flag", "cancelled"]]
+    assert {run.job.id: set(run.stops) for run in child.runs.values()} == {
+        1: {"lost"}, 2: {"cancelled"}, 3: {"released"}, 4: set(),
+    }  # fmt: skip
+
+
+def test_only_a_harder_cancel_replaces_one(holding: Holding) -> None:
+    [run] = holding.table.adopt("a", 0.0, [claimed(1)])
+    on_an_executor(holding, run)
+    for mode, by in (("interrupt", "anna"), ("ask", "bob")):
+        flagged(holding, flag(1, cancelled=True, mode=mode, by=by))
+    assert (run.cancel_mode, run.cancel_by) == ("interrupt", "anna")
+
+
+def test_a_callback_is_neither_cancelled_nor_released(holding: Holding) -> None:
+    """Its job has its outcome; what is left is to tell the project."""
+    [run] = holding.table.adopt("a", 0.0, [claimed(1, ending="abandoned")])
+    run.kind = "on_abandon"
+    child = on_an_executor(holding, run)
+    flagged(holding, flag(1, cancelled=True, released=True))
+    assert (end_of(child).sent, dict(run.stops)) == ([], {})
+
+
+@pytest.mark.parametrize("batched", [True, False], ids=["among successes", "alone"])
+def test_a_success_of_a_job_that_was_taken_away_is_told_as_lost_and_not_written(
+    acker: Acker, caplog: pytest.LogCaptureFixture, batched: bool
+) -> None:
+    """Its fence would refuse it; whoever holds the job now says how it ends."""
+    told: list[Event] = []
+    parts: Any = (Table(), Dispatcher(), acker)
+    holding = Holding(*parts, hear=lambda pair: None, tell=lambda events: told.extend(events()))
+    child = on_an_executor(holding, *holding.table.adopt("a", 0.0, [claimed(1), claimed(2)]))
+    flagged(holding, flag(1, lost=True))
+    if batched:
+        holding.succeeded(child, [1, 2], [1000, 1000], ["1", "2"])
+    else:
+        holding.done(child, [[1, 0.001, "succeed", "1"], [2, 0.001, "succeed", "2"]])
+    assert [(kind, end.id) for kind, end in acker.puts] == [(SUCCESS, 2)]
+    assert list(holding.table.held) == [2]
+    assert [(name, about["job_id"], about["action"]) for name, about in told] == [("lost", 1, "record how it ended")]
+    assert "lease lost, nothing of the job was changed" in caplog.text
+
+
+def test_a_callback_that_came_to_an_end_ends_its_job_and_one_that_failed_is_tried_again(
+    holding: Holding, acker: Acker
+) -> None:
+    runs = holding.table.adopt("a", 0.0, [claimed(n, ending="abandoned") for n in (1, 2, 3)])
+    for run in runs:
+        run.kind, run.outcome = "on_abandon", "abandoned"
+    child = on_an_executor(holding, *runs)
+    holding.succeeded(child, [1], [1000], [None])
+    holding.done(child, [[2, 0.1, "succeed", None], [3, 0.1, "retry", 5.0, ["E", "no", [], ""], "failed"]])
+    assert [(kind, end.id, end.outcome) for kind, end in acker.puts] == [
+        (END, 1, "abandoned"), (END, 2, "abandoned"), (RETRY, 3, ""),
+    ]  # fmt: skip
+
+
+def test_only_jobs_that_have_reached_their_end_are_counted(holding: Holding) -> None:
+    """By this ``--max-jobs`` ends a worker."""
+    counted = [holding.ended]
+    for kind in (SUCCESS, END, RETRY, RELEASE):
+        [run] = holding.table.adopt(kind, 0.0, [claimed(1)])
+        holding.stored(kind, [(run, End(1, kind), None)])
+        counted.append(holding.ended)
+    assert counted == [0, 1, 2, 2, 2]
