@@ -5,17 +5,17 @@ through the flush of its WAL; a queue of notifications that is full fails the co
 cannot be prepared. A statement that only notifies, behind the commit, has nothing to flush. A process that dies between
 the two, a notification that fails, a hook of the project that raises: all of them cost the workers' next poll, no job.
 
-Of registrations at most one notification is sent per 5 ms, process, queue and priority. That is enough: what is asked
-about here is committed, and a worker looks again ``LOOK_AGAIN_SECONDS`` after it has heard, which is no earlier than
-the notification began.
+A process that registers often does not notify each time. After a notification it stays silent about the same queue and
+priority for ``QUIET_SECONDS``. If it notified shortly before already, it stays silent for ``BUSY_SECONDS`` and says so.
+Workers look again until that time is over. They count from when they hear, which is no earlier than the notification
+began, and what is held back here is committed, so their last look finds it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import Error, connections
 
@@ -30,16 +30,27 @@ if TYPE_CHECKING:
 
     from django_pgjobs.conf import Conf
 
-NOTIFY_INTERVAL_SECONDS = 0.005
-"""Shorter than what a worker waits to look again, with room for clocks that do not run alike."""
+QUIET_SECONDS = 0.005
+BUSY_SECONDS = 0.05
+"""Both shorter than workers keep looking, with room for clocks that do not run alike."""
+
+RUSH_SECONDS = 0.02
+"""Two notifications closer together than this begin a busy stretch; it ends with a gap of ``2 * BUSY_SECONDS``."""
 
 logger = safe_logger("django_pgjobs")
 
-_notified: dict[tuple[str, Notice], float] = {}
-"""(alias, notice of a registration) → when the last notification that was sent of it *began*.
+_notified: dict[tuple[str, Notice], _Last] = {}
+"""(alias, notice of a registration) → the last notification that was sent of it.
 
-A fork inherits it and may keep silent for 5 ms after its parent notified, which is what the interval means.
+A fork inherits it and stays silent for as long as its parent would have.
 """
+
+
+class _Last(NamedTuple):
+    """When a notification began, and for how long nothing is sent after that instant."""
+
+    begun: float
+    silence: float
 
 
 def registered(connection: BaseDatabaseWrapper, pairs: Iterable[tuple[str, int | None]], conf: Conf) -> None:
@@ -110,17 +121,28 @@ def _when_committed(connection: BaseDatabaseWrapper, registered: set[Notice], to
 def _send(connection: BaseDatabaseWrapper, registered: Iterable[Notice], told: set[Notice]) -> None:
     begun = monotonic()
     alias = connection.alias
-    unheard = [
-        notice for notice in registered if _notified.get((alias, notice), -math.inf) <= begun - NOTIFY_INTERVAL_SECONDS
-    ]
+    unheard = {notice: silence for notice in registered if (silence := _silence(alias, notice, begun)) is not None}
     if not unheard and not told:
         return
+    busy = {store.busy(notice.queue) for notice, silence in unheard.items() if silence == BUSY_SECONDS}
     try:
-        store.notify(store.beneath(alias), {*unheard, *told})
+        store.notify(store.beneath(alias), {*unheard, *busy, *told})
     except Error as error:
         logger.warning("stored, and workers will see it when they look: %s", " ".join(str(error).split()))
     else:
-        _notified.update(dict.fromkeys([(alias, notice) for notice in unheard], begun))
+        _notified.update({(alias, notice): _Last(begun, silence) for notice, silence in unheard.items()})
+
+
+def _silence(alias: str, notice: Notice, now: float) -> float | None:
+    """For how long nothing more of this pair needs to be sent behind a notification now; None if none is due."""
+    last = _notified.get((alias, notice))
+    if last is None:
+        return QUIET_SECONDS
+    gap = now - last.begun
+    if gap < last.silence:
+        return None
+    rush = RUSH_SECONDS if last.silence == QUIET_SECONDS else 2 * BUSY_SECONDS
+    return BUSY_SECONDS if gap < rush and notice.is_for_claimers else QUIET_SECONDS
 
 
 def _in_transaction(connection: BaseDatabaseWrapper) -> bool:

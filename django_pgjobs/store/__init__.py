@@ -150,7 +150,7 @@ from django_pgjobs.store.leading import (
     sweep_heartbeats,
     take_term,
 )
-from django_pgjobs.store.notifying import PAUSES, WORKERS, Notice, notify, notify_queues, wake_up
+from django_pgjobs.store.notifying import PAUSES, WORKERS, Notice, busy, notify, notify_queues, wake_up
 from django_pgjobs.store.pausing import Pause, Pauses, pause, read_pauses, resume, sweep_pauses, unpause_jobs
 from django_pgjobs.store.pruning import OLDEST, Prunable, count_prunable, list_prunable, prune_jobs
 from django_pgjobs.store.registering import (
@@ -245,6 +245,7 @@ __all__ = [
     "beat",
     "beneath",
     "break_cron",
+    "busy",
     "cancel_jobs",
     "claim_jobs",
     "claim_lines",

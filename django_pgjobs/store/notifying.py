@@ -11,11 +11,24 @@ WORKERS = "pgjobs"
 WAITERS = "pgjobs_ended"
 
 
+LIMITED = "limited"
+
+
 class Notice(NamedTuple):
     """One notification: a channel, and what is said there."""
 
     channel: str
     payload: str
+
+    @property
+    def is_for_claimers(self) -> bool:
+        """Whether this is of a registration that no limit holds."""
+        return not self.payload.startswith(LIMITED)
+
+    @property
+    def queue(self) -> str:
+        """The queue that this is about."""
+        return self.payload.partition(":")[2]
 
 
 PAUSES = Notice(WORKERS, "pauses")
@@ -24,12 +37,17 @@ PAUSES = Notice(WORKERS, "pauses")
 
 def wake_up(queue: str, priority: int | None) -> Notice:
     """Wake those who claim from the queue at this priority; None wakes those who let jobs into the queue."""
-    return Notice(WORKERS, f"{'limited' if priority is None else priority}:{queue}")
+    return Notice(WORKERS, f"{LIMITED if priority is None else priority}:{queue}")
 
 
 def behind(queue: str) -> Notice:
     """Tell that jobs of the queue are claimable which may be older than any that is claimed now."""
     return Notice(WORKERS, f"behind:{queue}")
+
+
+def busy(queue: str) -> Notice:
+    """Ask workers of the queue to keep looking: for a moment more is registered without a notification."""
+    return Notice(WORKERS, f"busy:{queue}")
 
 
 def ended(job_id: int) -> Notice:
@@ -53,8 +71,7 @@ def notify_queues(db: Database, pairs: Iterable[tuple[str, int | None]], *, behi
     that is claimed now, so a look at what is new does not find them.
     """
     told = {wake_up(*pair) for pair in pairs}
-    notify(db, told | {_behind(notice) for notice in told} if behind else told)
+    notify(db, told | {_behind(notice.queue) for notice in told} if behind else told)
 
 
-def _behind(notice: Notice) -> Notice:
-    return behind(notice.payload.partition(":")[2])
+_behind = behind  # ``notify_queues`` has an argument of this name

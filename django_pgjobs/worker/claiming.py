@@ -32,7 +32,11 @@ log = safe_logger("django_pgjobs")
 
 BATCH = 500
 LOOK_AGAIN_SECONDS = 0.008
-"""A producer notifies at most every few milliseconds: one that registers right after is told of by nobody."""
+BUSY_SECONDS = 0.055
+"""After a notification a producer is silent for 5 ms, after one that says it is busy for 50: see ``waking``.
+
+While one is busy the claimer looks every ``LOOK_AGAIN_SECONDS``, and so finds what comes in silence.
+"""
 
 PAIRS_FACTOR = 50.0
 DEAF_POLL_SECONDS = 1.0
@@ -205,9 +209,15 @@ class Claimer(Loop):
                 self.next_pairs = 0.0
                 self._stir()
 
+    def keep_looking(self) -> None:
+        """Look again and again for a moment; called by the listen thread where a producer is busy."""
+        with self.wake:
+            self.settles_at = max(self.settles_at, clock.monotonic() + BUSY_SECONDS)
+            self.wake.notify_all()
+
     def _stir(self) -> None:
         self.notified += 1
-        self.settles_at = clock.monotonic() + LOOK_AGAIN_SECONDS
+        self.settles_at = max(self.settles_at, clock.monotonic() + LOOK_AGAIN_SECONDS)
         self.wake.notify_all()
 
     def halt(self) -> None:
@@ -442,7 +452,7 @@ class Claimer(Loop):
         """
         settling = self.settles_at - clock.monotonic()
         if settling > 0:
-            self._sleep(settling, notified)
+            self._sleep(min(settling, LOOK_AGAIN_SECONDS), notified)
             self._look_near()
             return
         longest = (

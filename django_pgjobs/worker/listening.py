@@ -19,6 +19,7 @@ PAUSES = "pauses"
 PRIORITY = re.compile(r"-?[0-9]{1,3}")
 LIMITED = "limited"
 BEHIND = "behind"
+BUSY = "busy"
 
 
 class Listener(Loop):
@@ -48,6 +49,7 @@ class Listener(Loop):
             self._ask(db)
             self.claimer.hears.set()
             self.claimer.look()  # at what was registered while nobody listened
+            self.claimer.keep_looking()  # somebody may be busy
             asked_at = clock.monotonic()
             while not self.stopping.is_set():
                 if clock.monotonic() > asked_at + ASK_SECONDS:
@@ -74,5 +76,7 @@ class Listener(Loop):
             self.claimer.hear((queue, int(word)))
         elif word == BEHIND:
             self.claimer.look_behind(queue)
+        elif word == BUSY:
+            self.claimer.keep_looking()
         elif word == LIMITED:
             self.stir()

@@ -187,7 +187,7 @@ def test_workers_are_not_told_where_notifications_are_switched_off() -> None:
 
 
 @on_disk
-def test_a_burst_wakes_workers_at_most_once_in_five_milliseconds() -> None:
+def test_a_burst_wakes_workers_once() -> None:
     with patch("django_pgjobs.waking.monotonic", return_value=100.0), notifications() as sent:
         for n in range(5):
             pay.register(n)
@@ -207,8 +207,46 @@ def test_who_is_committed_behind_the_interval_wakes_workers_again(register: Any,
     with patch("django_pgjobs.waking.monotonic", side_effect=[100.0, committed]), notifications() as sent:
         pay.register(1)
         register(2)
-    assert sent == ["0:default"] * times
-    assert waking.NOTIFY_INTERVAL_SECONDS < claiming.LOOK_AGAIN_SECONDS
+    assert sent[:times] == ["0:default"] * times
+    assert (times == 1) == (sent[times:] == [])
+    assert waking.QUIET_SECONDS < claiming.LOOK_AGAIN_SECONDS
+
+
+def sent_at(instants: list[float], register: Callable[[int], object] = pay.register) -> list[list[str]]:
+    """Register at these instants; return what each registration sent."""
+    sent = []
+    for n, instant in enumerate(instants):
+        with patch("django_pgjobs.waking.monotonic", return_value=instant), notifications() as one:
+            register(n)
+        sent.append(one)
+    return sent
+
+
+ONE = ["0:default"]
+BUSY = ["0:default", "busy:default"]
+
+
+@on_disk
+def test_a_producer_in_a_rush_says_that_it_is_busy_and_stays_silent_for_longer() -> None:
+    """A2: what each registration costs is what keeps producers slower than silence; workers look on their own then."""
+    assert sent_at([100.0, 100.01, 100.02, 100.059, 100.061]) == [ONE, BUSY, [], [], BUSY]
+    assert waking.BUSY_SECONDS < claiming.BUSY_SECONDS
+
+
+@on_disk
+def test_a_gap_ends_the_rush() -> None:
+    assert sent_at([100.0, 100.01, 100.111, 100.2]) == [ONE, BUSY, ONE, ONE]
+
+
+@on_disk
+def test_a_producer_that_takes_its_time_always_notifies_and_is_never_busy() -> None:
+    assert sent_at([100.0, 100.021, 100.042, 100.063]) == [ONE] * 4
+
+
+@on_disk
+def test_what_limits_hold_is_never_registered_in_long_silence() -> None:
+    """Whoever lets jobs in looks twice, not for as long as a producer is busy."""
+    assert sent_at([100.0, 100.01, 100.02], one_by_one.register) == [["limited:default"]] * 3
 
 
 @on_disk

@@ -316,6 +316,35 @@ def test_a_registration_right_after_one_that_was_heard_does_not_wait_for_the_pol
     assert slept[1:] == [5.0]
 
 
+def test_while_a_producer_is_busy_the_claimer_looks_again_and_again(
+    claimer: Claimer, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A2: what is registered meanwhile comes without a notification. Only behind the last look is the worker idle."""
+    now = [10.0]
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+    looks: list[float] = []
+
+    def sleep(seconds: float, notified: int) -> bool:
+        now[0] += seconds
+        return False
+
+    def take(plan: list[Pair], limit: int) -> list[ClaimedJob]:
+        looks.append(now[0] - 10.0)
+        return []
+
+    monkeypatch.setattr(claimer, "_sleep", sleep)
+    taking(monkeypatch, take)
+    claimer.hears.set()
+    claimer.frontier.learn([("a", 0)])
+    claimer.hear(("a", 0))
+    claimer.keep_looking()
+    while ("idle",) not in [post[:1] for post in heard.posts]:
+        claimer._claim(DB, {False: 5})
+        claimer._rest(DB, claimer.notified)
+    assert looks[:-1] == [pytest.approx(n * claiming.LOOK_AGAIN_SECONDS) for n in range(len(looks) - 1)]
+    assert looks[-1] == pytest.approx(claiming.BUSY_SECONDS)
+
+
 def test_what_an_idle_worker_hears_of_is_claimed_once_and_first(
     claimer: Claimer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -622,6 +651,17 @@ def test_of_what_was_given_back_the_next_claim_hears(claimer: Claimer) -> None:
     claimer._learn()
     assert [reach.behind for reach in claimer.frontier.reaches.values()] == [True, False]
     assert not claimer.behind
+
+
+def test_that_a_producer_is_busy_is_heard_for_queues_that_are_served(claimer: Claimer) -> None:
+    claimer.frontier.excluded = frozenset({"excluded"})
+    listener = Listener(lambda: DB, Heard(), claimer, lambda: None, stir)
+    for payload in ("busy:excluded", "busy:", "busy:a b", "Busy:a"):
+        listener._hand_on(Notice(payload))  # type: ignore[arg-type]
+    assert claimer.settles_at == 0.0
+    listener._hand_on(Notice("busy:a"))  # type: ignore[arg-type]
+    assert claimer.settles_at > clock.monotonic()
+    assert claimer.heard == set()
 
 
 @pytest.mark.parametrize(
