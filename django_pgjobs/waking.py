@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from django_pgjobs.conf import Conf
 
 QUIET_SECONDS = 0.005
-BUSY_SECONDS = 0.05
+BUSY_SECONDS = 0.1
 """Both shorter than workers keep looking, with room for clocks that do not run alike."""
 
 RUSH_SECONDS = 0.02

@@ -32,8 +32,8 @@ log = safe_logger("django_pgjobs")
 
 BATCH = 500
 LOOK_AGAIN_SECONDS = 0.008
-BUSY_SECONDS = 0.055
-"""After a notification a producer is silent for 5 ms, after one that says it is busy for 50: see ``waking``.
+BUSY_SECONDS = 0.105
+"""After a notification a producer is silent for 5 ms, after one that says it is busy for 100: see ``waking``.
 
 While one is busy the claimer looks every ``LOOK_AGAIN_SECONDS``, and so finds what comes in silence.
 """

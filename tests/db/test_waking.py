@@ -229,13 +229,13 @@ BUSY = ["0:default", "busy:default"]
 @on_disk
 def test_a_producer_in_a_rush_says_that_it_is_busy_and_stays_silent_for_longer() -> None:
     """A2: what each registration costs is what keeps producers slower than silence; workers look on their own then."""
-    assert sent_at([100.0, 100.01, 100.02, 100.059, 100.061]) == [ONE, BUSY, [], [], BUSY]
+    assert sent_at([100.0, 100.01, 100.02, 100.109, 100.111]) == [ONE, BUSY, [], [], BUSY]
     assert waking.BUSY_SECONDS < claiming.BUSY_SECONDS
 
 
 @on_disk
 def test_a_gap_ends_the_rush() -> None:
-    assert sent_at([100.0, 100.01, 100.111, 100.2]) == [ONE, BUSY, ONE, ONE]
+    assert sent_at([100.0, 100.01, 100.211, 100.24]) == [ONE, BUSY, ONE, ONE]
 
 
 @on_disk
