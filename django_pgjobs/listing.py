@@ -7,7 +7,7 @@ that its own index gives:
 * all jobs: newest id first (primary key)
 * succeeded, cancelled, abandoned: latest end first (``pgjobs_job_ended``)
 * ready, scheduled, retrying: earliest ``run_at`` first, one *arm* for each (queue, priority) that has jobs
-  (``pgjobs_job_claim_order``)
+  (``pgjobs_job_claim_order``); where these are very many, ``store.first_due`` finds the first ids of all of them
 * waiting, parked, limited: by name (``pgjobs_job_held``), and by nothing else: sorting within a name reads them all
 * running: newest id first, by the ids in the ledger of claims
 * older than an age, in whatever state: oldest id first, as the newest ones are not
@@ -26,9 +26,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from django.db.models import F, Q, QuerySet, Value
+from django.db.models import BooleanField, F, Func, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Now
 
+from django_pgjobs import store
+from django_pgjobs.fields import BigIntArrayField
 from django_pgjobs.models import Job
 from django_pgjobs.querysets import JobQuerySet
 from django_pgjobs.states import LABELS, Hold, JobState, Outcome
@@ -52,7 +54,10 @@ FAR_HELD = 20_000
 """The same as ``NEAR_HELD``."""
 
 ARMS = 40
-"""With more (queue, priority) pairs than this, one sort is cheaper than merging them."""
+"""PostgreSQL merges so many (queue, priority) pairs; with more of them the planning would take longer than the list."""
+
+DEEPER = 4
+"""How many times as far a list looks when other conditions have left it too few jobs."""
 
 BIGGEST_ID = 2**63 - 1
 TEXT_LIMIT = 200
@@ -73,11 +78,16 @@ Pairs = Sequence[tuple[str, int]]
 
 
 class Arm(NamedTuple):
-    """A part of a list that one index range answers: its condition, its order, and the lookup that can bound it."""
+    """A part of a list that one index range answers: its condition, its order, and the lookup that can bound it.
+
+    ``pairs`` are those of a list of due jobs (``later``: of those to run later) that has too many for an arm each.
+    """
 
     where: Q
     order: tuple[str, ...]
     bound: str = "run_at"
+    pairs: Pairs = ()
+    later: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +146,10 @@ class Asked:
             if value := getattr(self, column):
                 found &= Q(**{column: value})
         found &= Q(key=self.key) if self.key else Q()
-        # In a subquery of its own, which the index answers, whatever the order of the list would suggest.
-        found &= Q(pk__in=Job.objects.filter(tags__contains=[self.tag]).values("pk")[:FAR]) if self.tag else Q()
+        if self.tag:
+            # An array, which PostgreSQL makes once: it may run a subquery of IN anew for each job that it looks at.
+            tagged = Job.objects.filter(tags__contains=[self.tag]).values("pk")[:FAR]
+            found &= _is_one_of(Subquery(tagged, template="ARRAY(%(subquery)s)"))
         found &= Q(description__icontains=self.description) if self.description else Q()
         return found & self.age()
 
@@ -167,7 +179,8 @@ class Asked:
 
     def _due_arms(self, pairs: Pairs) -> list[Arm]:
         if not 0 < len(pairs) <= ARMS:
-            return [Arm(Q(), DUE_ORDER)]
+            place = Q(queue=self.queue) if self.queue else Q()
+            return [Arm(place, DUE_ORDER, pairs=pairs, later=self.state in LABELS)]
         return [Arm(Q(queue=queue, priority=priority), DUE_ORDER) for queue, priority in pairs]
 
 
@@ -209,7 +222,11 @@ def search_condition(text: str, job_id: int | None) -> Q:
 def bounded(asked: Asked, jobs: QuerySet[Job], arms: Sequence[Arm]) -> list[Arm]:
     """Return the arms cut to the first ``asked.reach`` jobs together; empty when there are no more anyway."""
     if asked.state in _HELD:
-        return _bounded_held(asked, jobs, arms[0])
+        # Thousands may share a name, so no name is an edge: the ids themselves are.
+        held = jobs.filter(state_condition(asked.state)).order_by(*arms[0].order).values_list("pk", flat=True)
+        return _among(asked, list(held[: asked.reach + 1]), arms[0])
+    if arms[0].pairs:
+        return _among(asked, _first_due(jobs, arms[0], asked.reach + 1), arms[0])
     share = max(asked.reach // len(arms), 1000)
     # A retrying job is searched among all that are to run later: no index knows the attempt.
     state = state_condition(asked.state) if asked.state != "retrying" else _LATER
@@ -223,17 +240,26 @@ def bounded(asked: Asked, jobs: QuerySet[Job], arms: Sequence[Arm]) -> list[Arm]
 
 def _cut(arm: Arm, edge: Any, last_id: int) -> list[Arm]:
     if arm.order != DUE_ORDER:
-        return [arm._replace(where=arm.where & Q(**{arm.bound: edge}))]
+        # With one end only, PostgreSQL expects a third of a table that it has no statistics of, and reads all of it.
+        other = {"pk__gte": Q(pk__lte=BIGGEST_ID), "pk__lte": Q(pk__gte=0)}.get(arm.bound, Q())
+        return [arm._replace(where=arm.where & Q(**{arm.bound: edge}) & other)]
     # A million jobs registered at once have one run_at: the id must cut them too, and two ranges can do it.
     before, at = Q(run_at__lt=edge), Q(run_at=edge, pk__lte=last_id)
     return [arm._replace(where=arm.where & before), arm._replace(where=arm.where & at)]
 
 
-def _bounded_held(asked: Asked, jobs: QuerySet[Job], arm: Arm) -> list[Arm]:
-    # Thousands may share a name, so no name is an edge: the ids themselves are.
-    held = jobs.filter(state_condition(asked.state)).order_by(*arm.order).values_list("pk", flat=True)
-    ids = list(held[: asked.reach + 1])
-    return [arm._replace(where=Q(pk__in=ids[:-1]))] if len(ids) > asked.reach else []
+def _among(asked: Asked, ids: Sequence[int], arm: Arm) -> list[Arm]:
+    return [Arm(_is_one_of(_array(ids[:-1])), arm.order)] if len(ids) > asked.reach else []
+
+
+def _is_one_of(array: Any) -> Q:
+    words: dict[str, Any] = {"template": "%(expressions)s)", "arg_joiner": " = ANY ("}
+    return Q(Func(F("pk"), array, output_field=BooleanField(), **words))
+
+
+def _array(ids: Sequence[int]) -> Value:
+    """One parameter, whatever their number: a statement cannot have 100,000."""
+    return Value(list(ids), BigIntArrayField())
 
 
 def _row_at(offset: int, jobs: QuerySet[Job], number: int, arm: Arm) -> Any:
@@ -244,12 +270,29 @@ def _row_at(offset: int, jobs: QuerySet[Job], number: int, arm: Arm) -> Any:
     return ordered.values_list("arm", "edge", "last_id")[offset : offset + 1]
 
 
-def find_ids(jobs: QuerySet[Job], arms: Sequence[Arm], most: int | None = MOST + 1) -> list[int]:
+def find_ids(jobs: QuerySet[Job], arms: Sequence[Arm], most: int | None) -> list[int]:
     """Return the ids of ``jobs`` in the arms' order, at most ``most``; with None all."""
+    if arms[0].pairs and most is not None:
+        return _find_due(jobs, arms[0], most)
     if len(arms) == 1:
         return list(jobs.filter(arms[0].where).order_by(*arms[0].order).values_list("pk", flat=True)[:most])
     parts = [jobs.filter(arm.where).order_by(*arm.order).values_list("pk", "run_at")[:most] for arm in arms]
     return [row[0] for row in _union(parts).order_by("run_at", "pk")[:most]]
+
+
+def _find_due(jobs: QuerySet[Job], arm: Arm, most: int) -> list[int]:
+    """Look at the first due jobs, and at more of them while other conditions of ``jobs`` leave fewer than ``most``."""
+    size = most
+    while True:
+        first = _first_due(jobs, arm, size)
+        there = set(jobs.filter(arm.where, _is_one_of(_array(first))).order_by().values_list("pk", flat=True))
+        if len(there) >= most or len(first) < size:
+            return [job_id for job_id in first if job_id in there][:most]
+        size *= DEEPER
+
+
+def _first_due(jobs: QuerySet[Job], arm: Arm, limit: int) -> list[int]:
+    return store.first_due(store.on(jobs.db), arm.pairs, later=arm.later, limit=limit)
 
 
 def _union(parts: Sequence[Any]) -> Any:

@@ -181,7 +181,7 @@ class JobChangeList(ChangeList):
 
     def get_results(self, request: HttpRequest) -> None:
         """Read one page: the ids along the index, then their rows."""
-        ids = listing.find_ids(self.unbounded, self.cut or self.arms)
+        ids = listing.find_ids(self.unbounded, self.cut or self.arms, listing.MOST + 1)
         self.more = len(ids) > listing.MOST
         admin: Any = self.model_admin
         paginator = admin.get_paginator(request, ids[: listing.MOST], self.list_per_page)

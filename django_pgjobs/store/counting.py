@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 from django_pgjobs.store.database import Database
 
+DEEPER = 4
+"""How many times as many jobs a pair gives that has given too few."""
+
 
 class Due(NamedTuple):
     """The ready jobs of a queue; ``more_ready`` and ``more_scheduled`` say that there are at least so many."""
@@ -58,6 +61,27 @@ class KnownWorker(NamedTuple):
 def count_due(db: Database, *, most: int, budget: int) -> list[Due]:
     """Count due and future jobs of each queue: ``most`` of each priority, ``budget`` of all together."""
     return [Due._make(row) for row in db.fetch("count_due", {"most": most, "budget": budget})]
+
+
+def first_due(db: Database, pairs: Sequence[tuple[str, int]], *, later: bool, limit: int) -> list[int]:
+    """Return the ids of the first ``limit`` due jobs of these (queue, priority) pairs, by time, then id.
+
+    ``later``: of those that are to run later. Each pair gives its share, and more as long as all that it has given is
+    among the first ones; so this reads a few times ``limit`` jobs, however many there are.
+    """
+    sizes = [-(-limit // len(pairs))] * len(pairs)
+    params = {
+        "queues": [queue for queue, _ in pairs],
+        "priorities": [priority for _, priority in pairs],
+        "later": later,
+        "limit": limit,
+    }
+    while True:
+        ids, deeper = db.fetch("first_due", {**params, "sizes": sizes})[0]
+        if not deeper:
+            return list(ids)
+        for place in deeper:
+            sizes[place - 1] = min(sizes[place - 1] * DEEPER, limit)
 
 
 def count_held(db: Database, holds: Sequence[str], *, most: int) -> list[Counted]:

@@ -1,0 +1,30 @@
+-- first_due: the first due jobs of many (queue, priority) pairs, or those that are to run later, by time, then id; of each pair no more than its size.
+-- Fence: none (reads).
+-- Rows: 1 = the ids in order, and the places in the list of the pairs that may have more among the first ones than their size.
+-- Clock: statement_timestamp().
+WITH ranked AS MATERIALIZED (
+    SELECT pair.place, pair.size, ready.id, row_number() OVER (ORDER BY ready.run_at, ready.id) AS rank
+    FROM unnest(%(queues)s::text[], %(priorities)s::smallint[], %(sizes)s::integer[])
+        WITH ORDINALITY AS pair (queue, priority, size, place),
+    LATERAL (
+        SELECT j.run_at, j.id
+        FROM pgjobs_job AS j
+        WHERE j.queue = pair.queue AND j.priority = pair.priority AND j.finished_at IS NULL AND j.hold IS NULL
+          AND j.claim_id IS NULL
+          AND j.run_at >= CASE
+              WHEN %(later)s::boolean THEN statement_timestamp() + interval '1 microsecond' ELSE '-infinity'
+          END
+          AND j.run_at <= CASE WHEN %(later)s::boolean THEN 'infinity' ELSE statement_timestamp() END
+        ORDER BY j.run_at, j.id
+        LIMIT pair.size
+    ) AS ready
+)
+SELECT
+    (SELECT coalesce(array_agg(id ORDER BY rank), '{}') FROM ranked WHERE rank <= %(limit)s::bigint),
+    ARRAY (
+        SELECT place
+        FROM ranked
+        WHERE rank <= %(limit)s::bigint AND size < %(limit)s::bigint
+        GROUP BY place, size
+        HAVING count(*) = size
+    )

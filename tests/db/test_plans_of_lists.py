@@ -1,0 +1,115 @@
+"""The plans of lists: each filter of the admin's list pages and of ``pgjobs list``, under whatever statistics.
+
+As in ``test_plans_by_shape``, each statement is explained as it is run, on Django's connection, which pins no plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from io import StringIO
+from itertools import product
+from typing import Any
+
+import pytest
+from django.contrib.admin import site
+from django.contrib.auth.models import User
+from django.core.management import call_command
+from django.db import connection, transaction
+from django.test import Client
+
+from django_pgjobs import listing, store
+from django_pgjobs.listing import Asked
+from django_pgjobs.models import Heartbeat, Job
+from tests.db.test_plans_by_shape import (
+    Explained,
+    statistics,  # noqa: F401 (a fixture)
+)
+from tests.plugins.fix_db import WORKER
+
+REACH = 1000
+"""Ids that a list reads at most, and jobs that a bounded search looks at. A scan of the table is seventy times that."""
+
+STATES = ("", *map(str, listing.STATES))
+PLACES: list[dict[str, str]] = [{}, {"queue": "default"}, {"queue": "q7"}, {"queue": "nobody-has-it"}]
+REST: list[dict[str, str]] = [{"name": "shapes.plain"}, {"q": "nothing has this"}, {"tag": "vip"}]
+FILTERS = [
+    *({"state": state, **place} for state, place in product(STATES, PLACES)),
+    *({"state": state, **rest} for state, rest in product(STATES, REST)),
+    *({"state": state, **place, **rest} for state, place, rest in product(("ready", "retrying"), PLACES[1:], REST)),
+]
+PAGES = [
+    "pgjobs/job/", "pgjobs/job/?state=ready&p=4", "pgjobs/job/?state=running", "pgjobs/job/?state=ready&q=vip",
+    "pgjobs/job/?q=77", "pgjobs/job/?tag=vip", "pgjobs/action/", "pgjobs/heartbeat/", "pgjobs/queuestate/",
+    "pgjobs/cronentry/",
+]  # fmt: skip
+
+ASKED: list[list[str]] = [[], ["--queue", "default"], ["--since", "30m"], ["--older-than", "30m"]]
+OPTIONS: list[list[str]] = [
+    [],
+    *(["--state", state, *rest] for state in ("ready", "succeeded", "parked") for rest in ASKED),
+    ["--queue", "limited"],
+    ["--name", "shapes.plain"],
+    ["--tag", "vip"],
+    ["--key", "k77"],
+    ["--state", "ready", "--key", "k77"],
+    ["--description", "nothing has this"],
+    ["--since", "30m"],
+    ["--older-than", "30m"],
+    ["--worker", "web-1"],
+]
+
+
+@pytest.fixture
+def near(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MOST", "NEAR", "NEAR_TEXT", "NEAR_HELD"):
+        monkeypatch.setattr(listing, name, REACH)
+
+
+def faults_of(run: Callable[[], object]) -> list[str]:
+    watch = Explained(REACH)
+    with connection.execute_wrapper(watch):
+        run()
+    assert watch.seen
+    return watch.faults
+
+
+def look(pairs: listing.Pairs, params: dict[str, str]) -> None:
+    """Read a page of the admin's list as ``JobChangeList`` does, the pairs of the queue filter given."""
+    asked = Asked.of(params, params.get("q", ""))
+    arms = asked.arms(pairs)
+    jobs = Job.objects.filter(asked.where(), listing.search_condition(asked.text, asked.job_id))
+    cut = listing.bounded(asked, Job.objects.all(), arms) if asked.bounded else []
+    ids = listing.find_ids(jobs, cut or arms, listing.MOST + 1)
+    admin: Any = site._registry[Job]
+    admin.read_rows(Job.objects.all(), ids[:50])
+
+
+def list_jobs(options: list[str]) -> None:
+    call_command("pgjobs", "list", *options, stdout=StringIO(), stderr=StringIO())
+
+
+def see(root: Client, page: str) -> None:
+    assert root.get(f"/admin/{page}").status_code == 200
+
+
+@pytest.mark.usefixtures("near")
+def test_a_list_costs_what_it_looks_at_and_not_the_table(
+    statistics: str,  # noqa: F811
+    django_db_blocker: Any,
+) -> None:
+    """A1, A11: whatever filters are chosen in the admin, or typed in the shell."""
+    with django_db_blocker.unblock(), transaction.atomic():
+        root = Client()
+        root.force_login(User.objects.create_superuser("root"))
+        beat = {"host": "h", "pid": 1, "processes": 1, "threads": 1, "async_slots": 1, "version": "1"}
+        Heartbeat.objects.create(id=WORKER, name="web-1", **beat)
+        pairs = store.list_pairs(store.on("default"))
+        runs: list[tuple[object, Callable[[], object]]] = [
+            *((asked, partial(look, pairs, asked)) for asked in FILTERS),
+            *((options, partial(list_jobs, options)) for options in OPTIONS),
+            *((page, partial(see, root, page)) for page in PAGES),
+        ]
+        wrong = {str(what): found for what, run in runs if (found := faults_of(run))}
+        transaction.set_rollback(True)
+    assert wrong == {}
