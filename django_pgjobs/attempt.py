@@ -27,6 +27,7 @@ from django_pgjobs.exceptions import (
     Abandon,
     AttemptsExhausted,
     Cancel,
+    CancelRequested,
     DeadlinePassed,
     JobControl,
     JobInterrupted,
@@ -52,6 +53,13 @@ NOTHING = decide.Succeed()
 NO_ATTEMPTS, NOT_RETRIED, HANDED_BACK = "no attempts left", "not to be retried", "handed back"
 TOO_LATE = "its deadline leaves no time for another attempt"
 NOT_STARTED = "The job's deadline had passed before the attempt could start, so it did not run."
+
+_CAUSES: dict[type[JobInterrupted] | None, Cause] = {
+    CancelRequested: Cause.CANCELLED,
+    DeadlinePassed: Cause.TIMEOUT,
+    WorkerStopping: Cause.RELEASED,
+}
+"""What an attempt was interrupted with → why it did not succeed, whatever it raised in the end."""
 
 
 class Numbered(Protocol):
@@ -335,7 +343,9 @@ def _decision(prepared: Prepared, account: Account) -> Decision:
     if issubclass(kind, Cancel):
         return decide.Cancel(text_of(error))
     if context.cancelled:
-        return decide.Cancel("", None if issubclass(kind, JobControl) else _failure(account))
+        if issubclass(kind, JobControl):
+            return decide.Cancel()
+        return decide.Cancel("", _failure(account), _CAUSES.get(prepared.told.interrupt, Cause.FAILED))
     if issubclass(kind, Snooze):
         return decide.Snooze(min(error.seconds, LONGEST_SECONDS))  # type: ignore[attr-defined]
     if issubclass(kind, (Abandon, UnstorableResult)):

@@ -70,10 +70,13 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The job ends as cancelled."""
+    """The job ends as cancelled. ``cause`` says why its attempt failed, where there is a ``failure``: an attempt may
+    fail by itself, or pass its timeout, before the cancel gets to it.
+    """
 
     reason: str = ""
     failure: Failure | None = None
+    cause: str | None = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,9 +70,9 @@ def end_of(decision: Decision, job_id: int, claim_id: str, name: str, seconds: f
             kind = MARK if has_callback(name, Outcome.ABANDONED) else END
             cause = cause if failure else None
             return kind, End(job_id, claim_id, seconds, outcome=Outcome.ABANDONED, cause=cause, failure=failure)
-        case decide.Cancel(reason=reason, failure=failure):
+        case decide.Cancel(reason=reason, failure=failure, cause=cause):
             kind = MARK if has_callback(name, Outcome.CANCELLED) else END
-            cause = "failed" if failure else None
+            cause = cause if failure else None
             return kind, End(
                 job_id, claim_id, seconds, outcome=Outcome.CANCELLED, cause=cause, reason=reason, failure=failure
             )

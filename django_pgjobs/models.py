@@ -231,7 +231,7 @@ class Claim(PostgresModel):
 
 
 class Attempt(PostgresModel):
-    """A failed, lost, released or timed-out attempt: the retry history.
+    """An attempt that did not succeed, and the cause: failed, timeout, crashed, lost, released or cancelled.
 
     The successful last attempt is on the job itself, so success costs no row here.
     """

@@ -153,7 +153,7 @@ class Performer:
                 _tell(events.LOST, job, claim_id=end.claim_id, action=action, reason=reason)
                 return Ended(kind, end, recorded=False)
             if now.cancelled and not now.ending and kind in REQUEUES:
-                cancel = decide.Cancel("", end.failure)
+                cancel = decide.Cancel("", end.failure, end.cause)
                 kind, end = finalising.end_of(cancel, end.id, end.claim_id, job.name, end.seconds)
             else:
                 time.sleep(BUSY_SECONDS)

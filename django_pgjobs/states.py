@@ -65,6 +65,7 @@ class Cause(StrEnum):
     CRASHED = "crashed"
     LOST = "lost"
     RELEASED = "released"
+    CANCELLED = "cancelled"
 
 
 class CancelMode(StrEnum):

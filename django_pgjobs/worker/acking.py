@@ -360,7 +360,7 @@ class Acker(Loop):
         return busy + self._keep(db, left)
 
     def _cancel_instead(self, db: WorkerConnection, run: Run, end: End) -> list[Busy]:
-        cancel = decide.Cancel("", end.failure)
+        cancel = decide.Cancel("", end.failure, end.cause)
         kind, other = finalising.end_of(cancel, end.id, end.claim_id, run.job.name, end.seconds)
         return self._write(db, kind, [(run, other)])
 

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-PROTOCOL = 6
+PROTOCOL = 7
 MAX_FRAME_BYTES = 32 * 1024 * 1024
 CHUNK_BYTES = 256 * 1024
 

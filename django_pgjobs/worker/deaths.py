@@ -75,7 +75,8 @@ class Death:
         if cause == "timeout":
             return timed_out(run)
         if cause == "cancelled":
-            return decide.Cancel(run.cancel_reason, failure_of(self._died()))
+            died = ExecutorDied("The job was cancelled, and the process that ran it was killed.")
+            return decide.Cancel(run.cancel_reason, failure_of(died))
         if run.run not in self.seconds:
             return _crashed(run, ExecutorDied("The job had finished, but its outcome was lost with its process."))
         return _crashed(run, self._died())

@@ -19,8 +19,8 @@ def pack_decision(decision: Decision) -> list[Any]:
             return ["snooze", seconds]
         case decide.Abandon(reason=reason, failure=failure, cause=cause):
             return ["abandon", reason, _pack_failure(failure), cause]
-        case decide.Cancel(reason=reason, failure=failure):
-            return ["cancel", reason, _pack_failure(failure)]
+        case decide.Cancel(reason=reason, failure=failure, cause=cause):
+            return ["cancel", reason, _pack_failure(failure), cause]
         case decide.Park(reason=reason, fingerprint=fingerprint):
             return ["park", reason, fingerprint]
         case decide.Hold(reason=reason):
@@ -42,8 +42,8 @@ def unpack_decision(values: list[Any]) -> Decision:
             return decide.Snooze(seconds)
         case ["abandon", reason, failure, cause]:
             return decide.Abandon(reason, _unpack_failure(failure), cause)
-        case ["cancel", reason, failure]:
-            return decide.Cancel(reason, _unpack_failure(failure))
+        case ["cancel", reason, failure, cause]:
+            return decide.Cancel(reason, _unpack_failure(failure), cause)
         case ["park", reason, fingerprint]:
             return decide.Park(reason, fingerprint)
         case ["hold", reason]:

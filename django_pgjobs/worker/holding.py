@@ -19,7 +19,7 @@ from django_pgjobs.finalising import CALLBACK_OF, CALLBACK_STARTS, END, MARK, RE
 from django_pgjobs.idempotency import key_of
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.registry import registry
-from django_pgjobs.states import CancelMode, Outcome
+from django_pgjobs.states import CancelMode, Cause, Outcome
 from django_pgjobs.store import MOST_CHARS, ClaimedJob, End, Flag, Pauses, Released, Rescheduled, Rescued
 from django_pgjobs.worker import channel
 from django_pgjobs.worker.acking import Acker, Refused
@@ -229,7 +229,8 @@ class Holding:
     def _decided(self, run: Run, decision: Decision, seconds: float | None) -> None:
         """Queue the statement that writes ``decision``; any end but success of a cancelled job is a cancel."""
         if run.cancelled and run.kind == BODY and not isinstance(decision, decide.Succeed | decide.Cancel):
-            decision = decide.Cancel("", getattr(decision, "failure", None))
+            failure, cause = getattr(decision, "failure", None), getattr(decision, "cause", Cause.RELEASED)
+            decision = decide.Cancel("", failure, cause)
         job, claim_id = run.job, run.claim.claim_id
         kind, end = finalising.end_of(decision, job.id, claim_id, job.name, seconds)
         # Whoever claims it next shall know: in company it might take others along.

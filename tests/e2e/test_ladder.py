@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 import time
 from datetime import timedelta
+from io import StringIO
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
+from django.core.management import call_command
+from django.test import Client
 from django.utils import timezone
 
 from django_pgjobs import register_many
@@ -65,7 +69,7 @@ def test_an_interrupt_is_seen_within_a_second_and_stops_nobody_else(
     assert stopped.at - asked_at < patience(1)
     assert stage.count("finally", "hard") == 1
     assert (after.outcome, after.attempt, after.cancel_mode) == ("cancelled", 1, "interrupt")
-    assert (after.cancel_by, after.cancel_reason, history(after)) == ("anna", "enough", [(1, "failed")])
+    assert (after.cancel_by, after.cancel_reason, history(after)) == ("anna", "enough", [(1, "cancelled")])
     assert set(before) <= set(shared_worker.executors()), "it lives on with its neighbour until its successor is ready"
     stage.open("beside")
     assert [(each.outcome, each.attempt, history(each)) for each in ended(neighbour)] == [("succeeded", 1, [])]
@@ -192,6 +196,25 @@ def test_a_job_that_has_moved_its_process_to_another_group_is_killed_there(share
     wait_until(lambda: set(before) - set(shared_worker.executors()), 5, "its process is dead")
     assert ended(job)[0].outcome == "cancelled"
     assert ended(jobs.effect.register("after"))[0].outcome == "succeeded"
+
+
+def test_an_attempt_that_was_killed_for_a_cancel_is_told_as_cancelled(shared_worker: WorkerProcess) -> None:
+    """A54 §4: in the history, in the shell and on its page; nobody looks for an error of the job's own."""
+    before = deaths(shared_worker)
+    job = begin(shared_worker, hard.goes_on, "swallows everything", "deaf")
+    job.cancel(mode="kill", by="anna", reason="wrong file")
+    (after,) = ended(job)
+    words = "The job was cancelled, and the process that ran it was killed."
+    assert (after.outcome, after.error, history(after)) == ("cancelled", f"ExecutorDied: {words}", [(1, "cancelled")])
+    assert deaths(shared_worker) == before + 1
+    shell = StringIO()
+    call_command("pgjobs", "show", str(job.pk), stdout=shell)
+    assert re.search(rf"^attempt 1 cancelled at .*\n.*{words}$", shell.getvalue(), re.M)
+    client, reader = Client(), User.objects.create_superuser("reader")
+    client.force_login(reader)
+    page = client.get(f"/admin/pgjobs/job/{job.pk}/change/").content.decode()
+    reader.delete()
+    assert re.search(r"<td>1</td>\s*<td>cancelled</td>", page)
 
 
 @pytest.mark.slow

@@ -19,7 +19,14 @@ from django_pgjobs import job as define
 from django_pgjobs.attempt import BODY, ON_ABANDON, ON_CANCEL, Item, Prepared, Told
 from django_pgjobs.backoff import LONGEST_SECONDS
 from django_pgjobs.decisions import Decision, Failure
-from django_pgjobs.exceptions import DeadlinePassed, JobInterrupted, PgJobsError, UnstorableResult, WorkerStopping
+from django_pgjobs.exceptions import (
+    CancelRequested,
+    DeadlinePassed,
+    JobInterrupted,
+    PgJobsError,
+    UnstorableResult,
+    WorkerStopping,
+)
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.payload import encode_payload, encode_result
 from tests.plugins.fix_db import patience
@@ -398,7 +405,23 @@ def test_any_end_but_success_of_a_cancelled_job_is_a_cancel(definition: JobDefin
     for family in ("value", "exit", "unstorable"):
         decision = perform(definition, family, told=told, attempt=5)
         assert isinstance(decision, decide.Cancel)
+        assert decision.cause == "failed"  # it was only asked
         failure(decision)
+
+
+@pytest.mark.parametrize("definition", [does, adoes], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    ("kind", "cause"), [(CancelRequested, "cancelled"), (DeadlinePassed, "timeout"), (WorkerStopping, "released")]
+)
+def test_the_attempt_of_a_cancelled_job_keeps_why_it_was_stopped(
+    definition: JobDefinition[..., Any], kind: type[JobInterrupted], cause: str
+) -> None:
+    """C26: its job ends as cancelled, whatever it raises in the end."""
+    told = interrupted(kind)
+    told.requested = True
+    decision = perform(definition, "value", told=told)
+    assert isinstance(decision, decide.Cancel)
+    assert (decision.cause, failure(decision).summary) == (cause, "ValueError: no")
 
 
 @pytest.mark.parametrize("definition", [does, adoes], ids=["sync", "async"])

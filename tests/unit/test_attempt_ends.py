@@ -58,7 +58,12 @@ ABANDONED = {"outcome": "abandoned", "cause": "failed", "failure": FAILURE}
         (
             decide.Cancel("", FAILURE),
             "end",
-            {"seconds": 2.0, "outcome": "cancelled", "cause": "failed", "failure": FAILURE},
+            {"seconds": 2.0, "outcome": "cancelled", "cause": "cancelled", "failure": FAILURE},
+        ),
+        (
+            decide.Cancel("", FAILURE, "timeout"),
+            "end",
+            {"seconds": 2.0, "outcome": "cancelled", "cause": "timeout", "failure": FAILURE},
         ),
     ],
 )

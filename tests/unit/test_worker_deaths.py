@@ -162,7 +162,9 @@ def test_a_job_that_was_to_be_killed_is_cancelled(child: Child) -> None:
     child.culprits = {3: "cancelled"}
     _, decision = only(Death.of(child, -9, NOW))
     assert isinstance(decision, decide.Cancel)
-    assert decision.reason == "too dear"
+    assert (decision.reason, decision.cause) == ("too dear", "cancelled")
+    assert decision.failure is not None
+    assert decision.failure.summary == "ExecutorDied: The job was cancelled, and the process that ran it was killed."
 
 
 def test_what_was_handed_back_while_it_ran_is_released(child: Child) -> None:

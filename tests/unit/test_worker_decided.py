@@ -24,6 +24,7 @@ FAILURE = Failure("ValueError", "no", (("ValueError", "no"), ("OSError", "cause"
         decide.Abandon("why", FAILURE, "timeout"),
         decide.Abandon("why", None, None),
         decide.Cancel("why", FAILURE),
+        decide.Cancel("", FAILURE, "failed"),
         decide.Cancel(),
         decide.Park("why", "f00"),
         decide.Release("why"),

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from django_pgjobs import decisions as decide
 from django_pgjobs import job as define
+from django_pgjobs.decisions import Decision, Failure
 from django_pgjobs.finalising import END, MARK, PARK, RELEASE, RETRY, SUCCESS
 from django_pgjobs.registry import registry
 from django_pgjobs.store import MOST_CHARS, End, Flag, Pauses, Released
@@ -17,6 +19,8 @@ from django_pgjobs.worker.holding import Holding
 from django_pgjobs.worker.runs import SENT, Run, Table
 from django_pgjobs.worker.untold import Event
 from tests.unit.worker_fakes import child_of, claimed, end_of, run_of
+
+FAILURE = Failure("ValueError", "no")
 
 
 @define(name="holding.known")
@@ -84,6 +88,24 @@ def test_of_jobs_that_died_in_company_only_those_run_again_that_shall(holding: H
     assert list(holding.dispatcher.suspects) == [again]
     assert again.after == "pgjobs 1"
     assert [(kind, end.id) for kind, end in acker.puts] == [(END, 2), (RELEASE, 3)]
+
+
+@pytest.mark.parametrize(
+    ("decision", "cause"),
+    [
+        (decide.Retry(5.0, FAILURE, "crashed"), "crashed"),
+        (decide.Abandon("no attempts left", FAILURE, "timeout"), "timeout"),
+        (decide.Release("collateral", FAILURE), "released"),
+        (decide.Snooze(5.0), None),
+    ],
+)
+def test_a_job_that_ended_before_its_cancel_got_there_keeps_why(
+    holding: Holding, acker: Acker, decision: Decision, cause: str | None
+) -> None:
+    """The job is cancelled; its history says how the attempt failed."""
+    holding._decided(run_of(1, cancelled=True), decision, 2.0)
+    [(kind, end)] = acker.puts
+    assert (kind, end.outcome, end.cause) == (END, "cancelled", cause)
 
 
 def test_a_suspect_that_comes_back_unstarted_is_still_a_suspect(holding: Holding, acker: Acker) -> None:
