@@ -363,7 +363,7 @@ def _checked(
         raise InvalidJob(f"job {definition.name!r}: {error}") from None
     plan = _changed(definition, merged)
     if "queue" in given:
-        queuenames.notice(plan.queue, definition.name, plan.conf)
+        queuenames.notice(plan.queue, f"name={definition.name}", plan.conf)
     return merged
 
 

@@ -34,6 +34,7 @@ from django_pgjobs.fields import BigIntArrayField
 from django_pgjobs.models import Job
 from django_pgjobs.querysets import JobQuerySet
 from django_pgjobs.states import LABELS, Hold, JobState, Outcome
+from django_pgjobs.wording import exactly
 
 MOST = 10_000
 """A list says "more than 10,000" instead of counting further."""
@@ -122,8 +123,8 @@ class Asked:
         """The filters as an operator would type them: *state ready, queue mail, "order 17"*; empty for none."""
         named = {name: getattr(self, name) for name in ("state", "queue", "name", "tag", "description", "key")}
         said = [f"{name} {value}" for name, value in named.items() if value]
-        said += [f"since {self.since:g} s"] if self.since is not None else []
-        said += [f"older than {self.older:g} s"] if self.older is not None else []
+        said += [f"since {exactly(self.since)} ago"] if self.since is not None else []
+        said += [f"older than {exactly(self.older)}"] if self.older is not None else []
         said += [f"id {self.job_id}"] if self.job_id is not None else []
         return ", ".join([*said, f'"{self.text}"'] if self.text else said)
 

@@ -22,7 +22,7 @@ from django_pgjobs.escapes import visible
 from django_pgjobs.fields import BigIntArrayField, InstantField, StateField, TagsField
 from django_pgjobs.indexes import GinIndex, GistIndex
 from django_pgjobs.liveness import HeartbeatQuerySet
-from django_pgjobs.querysets import NOT_DELETED, JobQuerySet, Steerable
+from django_pgjobs.querysets import NOT_DELETED, BoundedQuerySet, JobQuerySet, Steerable
 from django_pgjobs.states import Cause, Ending, JobState, Outcome, label
 
 if TYPE_CHECKING:
@@ -251,13 +251,15 @@ class Attempt(PostgresModel):
     worker = models.UUIDField(_("worker"), null=True)
     worker_name = models.TextField(_("worker name"), db_default="")
     release = models.TextField(_("release"), db_default="")
-    started_at = models.DateTimeField(_("started at"), null=True)
-    ended_at = models.DateTimeField(_("ended at"), db_default=Now())
+    started_at = InstantField(_("started at"), null=True)
+    ended_at = InstantField(_("ended at"), db_default=Now())
     duration_seconds = models.FloatField(_("duration in seconds"), null=True)
     exception = models.TextField(_("exception"), db_default="")
     message = models.TextField(_("message"), db_default="")
     chain = models.JSONField(_("chain of causes"), db_default=Value([], models.JSONField()))
     traceback = models.TextField(_("traceback"), db_default="")
+
+    objects: ClassVar[models.Manager[Attempt]] = BoundedQuerySet.as_manager()
 
     class Meta(PostgresModel.Meta):
         db_table = "pgjobs_attempt"

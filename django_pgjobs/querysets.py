@@ -30,6 +30,7 @@ NOT_DELETED = (
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
+M = TypeVar("M", bound=models.Model)
 
 
 def _alters(method: F) -> F:
@@ -42,7 +43,44 @@ def _alters_queryset(method: F) -> F:
     return _alters(method)
 
 
-class JobQuerySet(models.QuerySet["Job"]):
+class BoundedQuerySet(models.QuerySet[M]):
+    """Rows of which SQL may have written instants that Python cannot read: these are read at a bound."""
+
+    def iterator(self, chunk_size: int | None = None) -> Iterator[Any]:
+        """Iterate without keeping the rows; as Django's."""
+        return super(BoundedQuerySet, self._within_bounds()).iterator(chunk_size)
+
+    def aiterator(self, chunk_size: int = 2000) -> AsyncIterator[Any]:
+        """Iterate without keeping the rows, from asynchronous code; as Django's."""
+        return super(BoundedQuerySet, self._within_bounds()).aiterator(chunk_size)
+
+    def aggregate(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Aggregate, as Django's."""
+        return super(BoundedQuerySet, self._within_bounds()).aggregate(*args, **kwargs)
+
+    def _fetch_all(self) -> None:
+        fetch: Callable[[], None] = super()._fetch_all
+        try:
+            fetch()
+        except DataError as error:
+            if getattr(error.__cause__, "sqlstate", None) is not None:
+                raise
+            # Not the server's word: an instant that SQL has written and Python cannot read. See ``InstantField``.
+            self._be_within_bounds()
+            fetch()
+
+    def _within_bounds(self) -> Self:
+        found = self.all()
+        found._be_within_bounds()
+        return found
+
+    def _be_within_bounds(self) -> None:
+        rows = self._iterable_class
+        self.query = within_bounds(self.query)  # which forgets what values_list() has said of the rows
+        self._iterable_class = rows
+
+
+class JobQuerySet(BoundedQuerySet["Job"]):
     """Jobs, with what an operator may do with all of them."""
 
     @_alters_queryset
@@ -121,39 +159,6 @@ class JobQuerySet(models.QuerySet["Job"]):
     def delete(self) -> NoReturn:
         """Refuse: jobs end by the steering methods, and ended ones are pruned."""
         raise TypeError(NOT_DELETED)
-
-    def iterator(self, chunk_size: int | None = None) -> Iterator[Job]:
-        """Iterate without keeping the jobs; as Django's."""
-        return super(JobQuerySet, self._within_bounds()).iterator(chunk_size)
-
-    def aiterator(self, chunk_size: int = 2000) -> AsyncIterator[Job]:
-        """Iterate without keeping the jobs, from asynchronous code; as Django's."""
-        return super(JobQuerySet, self._within_bounds()).aiterator(chunk_size)
-
-    def aggregate(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Aggregate, as Django's."""
-        return super(JobQuerySet, self._within_bounds()).aggregate(*args, **kwargs)
-
-    def _fetch_all(self) -> None:
-        fetch: Callable[[], None] = super()._fetch_all
-        try:
-            fetch()
-        except DataError as error:
-            if getattr(error.__cause__, "sqlstate", None) is not None:
-                raise
-            # Not the server's word: an instant that SQL has written and Python cannot read. See ``InstantField``.
-            self._be_within_bounds()
-            fetch()
-
-    def _within_bounds(self) -> Self:
-        found = self.all()
-        found._be_within_bounds()
-        return found
-
-    def _be_within_bounds(self) -> None:
-        rows = self._iterable_class
-        self.query = within_bounds(self.query)  # which forgets what values_list() has said of the rows
-        self._iterable_class = rows
 
     def _alias(self) -> str:
         own: Any = self

@@ -26,8 +26,10 @@ MOST = 1000
 _looked_at: set[str] = set()
 
 
-def notice(queue: str, job: str, conf: Conf) -> None:
-    """Warn once per name and process of a queue that ``using`` was given and that nobody else names so.
+def notice(queue: str, where: str, conf: Conf) -> None:
+    """Warn once per name and process of a queue that ``using`` or ``reschedule`` was given and nobody else names so.
+
+    ``where`` says which call it was, as *key=value*.
 
     Silent where ``QUEUES`` is set, and until Django is ready: by then every module of jobs has been imported.
     """
@@ -41,10 +43,10 @@ def notice(queue: str, job: str, conf: Conf) -> None:
     others = [name for name in known if _without_digits(name) != _without_digits(queue)]
     if close := get_close_matches(queue, others, n=1, cutoff=ALIKE):
         logger.warning(
-            "no job is declared with this queue queue=%s name=%s close=%s: if it is misspelt, mend it; the setting "
+            "no job is declared with this queue queue=%s %s close=%s: if it is misspelt, mend it; the setting "
             "PGJOBS['QUEUES'] refuses queues that it does not list",
             queue,
-            job,
+            where,
             close[0],
         )
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.db import OperationalError, models, router, transaction
 from django.db.models import Q
 
-from django_pgjobs import store, values, waking
+from django_pgjobs import queuenames, store, values, waking
 from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import safe_logger
@@ -163,6 +163,7 @@ def _checked_target(run_at: object, delay: object, queue: object, priority: obje
         values.check_start(target.run_at, target.delay, get_conf())
         if target.queue is not None:
             values.check_allowed_queue(target.queue, get_conf().queues)
+            queuenames.notice(target.queue, "call=reschedule", get_conf())
     except InvalidOption as error:
         raise InvalidJob(str(error)) from None
     if target == Target():

@@ -101,7 +101,7 @@ def _since(facts: Facts, instant: datetime | None) -> str:
     return "?" if instant is None else span((facts.now - instant).total_seconds())
 
 
-def _by(who: str | None) -> str:
+def by_whom(who: str | None) -> str:
     """Name who did something; a user, who is stored as *auth.User:1 anna*, by the name alone."""
     user = _USER.fullmatch(who or "")
     return " " + _("by %(who)s") % {"who": user[1] if user else who} if who else ""
@@ -129,7 +129,7 @@ def _succeeded(facts: Facts) -> Reason:
 
 
 def _cancelled(facts: Facts) -> Reason:
-    words = {"ago": _since(facts, facts.finished_at), "by": _by(facts.cancel_by), "why": _told(facts.cancel_reason)}
+    words = {"ago": _since(facts, facts.finished_at), "by": by_whom(facts.cancel_by), "why": _told(facts.cancel_reason)}
     return Reason("cancelled", _("It was cancelled %(ago)s ago%(by)s%(why)s.") % words, _retry(facts))
 
 
@@ -203,7 +203,7 @@ def _cancelling(facts: Facts) -> str:
     words = {
         "ago": _since(facts, facts.cancel_requested_at),
         "mode": facts.cancel_mode or "ask",
-        "by": _by(facts.cancel_by),
+        "by": by_whom(facts.cancel_by),
         "why": _told(facts.cancel_reason),
     }
     return _("Its cancel (%(mode)s) was requested %(ago)s ago%(by)s%(why)s.") % words
@@ -336,7 +336,7 @@ def _of_pause(facts: Facts, pause: Paused) -> tuple[str, str]:
     words = {
         "what": what % {"name": name},
         "ago": _since(facts, pause.paused_at),
-        "by": _by(pause.by),
+        "by": by_whom(pause.by),
         "until": " " + _("until %(at)s") % {"at": _at(pause.until)} if pause.until else "",
         "why": _told(pause.reason),
     }

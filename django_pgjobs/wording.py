@@ -72,6 +72,15 @@ def seconds(duration: float | None) -> str:
     return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 120 else f"{minutes} min {rest:02} s"
 
 
+def exactly(duration: float) -> str:
+    """A duration in the largest unit that says it exactly: 90 s, 90 min, 36 h, 7 days. Stored, so not translated."""
+    for unit, name in ((86_400, "day"), (3600, "h"), (60, "min")):
+        count, rest = divmod(duration, unit)
+        if count and not rest:
+            return f"{count:.0f} {name}{'s' if name == 'day' and count > 1 else ''}"
+    return f"{duration:.0f} s" if duration == int(duration) else f"{duration:g} s"
+
+
 def parsed(text: str | None) -> Any:
     """The value of a JSON text from the database. Raises ``UnreadablePayload``."""
     try:

@@ -12,15 +12,22 @@ from django.core.management.base import BaseCommand
 from django.db.models import TextField
 from django.db.models.functions import Cast, Left, Now
 
-from django_pgjobs import why
+from django_pgjobs import store, why
 from django_pgjobs.exceptions import UnreadablePayload
 from django_pgjobs.liveness import fate
 from django_pgjobs.management import choosing, telling
 from django_pgjobs.models import Attempt, Claim, Heartbeat, Job
 from django_pgjobs.steering import at_read_committed
+from django_pgjobs.why import by_whom
 from django_pgjobs.wording import SHOWN_CHARS, Hidden, arguments, label_of, links_of, parsed, seconds
 
 ATTEMPTS = 25
+ACTIONS = 25
+"""How many of the latest actions are shown."""
+
+PLACES = {"admin": "in the admin", "shell": "in the shell", "code": "in code"}
+"""``via`` of an action, in words."""
+
 TRACEBACK_CHARS = 20_000
 
 TEXTS = ("payload", "headers", "result", "progress")
@@ -40,7 +47,7 @@ EXIT_HELP = "Exit status: 0, or 1 when there is no such job."
 
 def add_subcommands(subcommands: Any) -> None:
     """Declare ``show`` and ``why``."""
-    text = "Show one job: its state and why, its times, arguments, result and attempts."
+    text = "Show one job: its state and why, its times, arguments, result, what operators did to it, and attempts."
     show = subcommands.add_parser("show", help=text, description=f"{text} {EXIT_HELP}")
     add_arguments(show)
     show.add_argument(
@@ -84,15 +91,17 @@ def show_job(command: BaseCommand, options: dict[str, Any]) -> None:
     with at_read_committed(using):
         job = _read(options["id"], using)
         attempts = _attempts(job, options["attempts"]) if job is not None else []
+        actions = _actions(job) if job is not None else []
         execution = _execution(job) if job is not None else {}
     if job is None:
         telling.say(command, str(why.unknown(options["id"])), aside=True)
         sys.exit(telling.SKIPPED)
     if options["format"] == "json":
-        told = {**_fields_of(job), **execution, "why": _fields_of_reason(reason), "attempts": attempts}
+        reason_fields = _fields_of_reason(reason)
+        told = {**_fields_of(job), **execution, "why": reason_fields, "actions": actions, "attempts": attempts}
         telling.say(command, telling.json_of(told))
         return
-    for line in _lines(job, reason, execution, attempts):
+    for line in _lines(job, reason, execution, actions, attempts):
         telling.say(command, line)
 
 
@@ -124,6 +133,23 @@ def _execution(job: Any) -> dict[str, Any]:
         "worker_state": beat.state if beat else None,
         "worker_last_beat_at": beat.last_beat_at if beat else None,
     }
+
+
+def _actions(job: Any) -> list[dict[str, Any]]:
+    """Return what operators did to the job, the latest first, as fields of JSON."""
+    return [
+        {
+            "acted_at": each.acted_at,
+            "verb": each.verb,
+            "mode": each.mode,
+            "via": each.via,
+            "by": each.acted_by,
+            "reason": each.reason,
+            "changed": each.changed,
+            "filter": each.asked,
+        }
+        for each in store.list_actions(store.on(job._state.db), job.pk, limit=ACTIONS)
+    ]
 
 
 def _attempts(job: Any, most: int) -> list[dict[str, Any]]:
@@ -184,10 +210,17 @@ def _stored(text: str | None) -> Any:
 # As text
 
 
-def _lines(job: Any, reason: why.Reason, execution: dict[str, Any], attempts: list[dict[str, Any]]) -> Iterator[str]:
+def _lines(
+    job: Any,
+    reason: why.Reason,
+    execution: dict[str, Any],
+    actions: list[dict[str, Any]],
+    attempts: list[dict[str, Any]],
+) -> Iterator[str]:
     yield telling.plain(f"#{job.pk} {job.name}")
     yield from telling.facts((name, value) for name, value in _facts(job, reason, execution) if value not in ("", None))
     yield from _arguments_lines(job)
+    yield from map(_action_line, actions)
     for attempt in attempts:
         yield from _attempt_lines(attempt, whole=attempt is attempts[0])
 
@@ -231,6 +264,16 @@ def _arguments_lines(job: Any) -> Iterator[str]:
         return
     yield "arguments:" if shown else "arguments:     none"
     yield from (f"  {line}" for line in telling.facts((name, _bounded(text)) for name, text in shown))
+
+
+def _action_line(action: dict[str, Any]) -> str:
+    mode = f" ({action['mode']})" if action["mode"] else ""
+    by, where = by_whom(action["by"]), PLACES.get(action["via"], action["via"])
+    asked = f" ({action['filter']})" if action["filter"] else ""
+    many = f", one of {action['changed']}" if action["changed"] != 1 or asked else ""
+    reason = f": {action['reason']}" if action["reason"] else ""
+    words = f"{action['verb']}{mode} at {telling.instant(action['acted_at'])}{by}, {where}{many}{asked}{reason}"
+    return telling.plain(" ".join(words.split()))
 
 
 def _attempt_lines(attempt: dict[str, Any], *, whole: bool) -> Iterator[str]:

@@ -1,8 +1,8 @@
--- beat: say that this worker lives; grants no right to a job.
+-- beat: say that this worker lives, or that it has stopped, after which nothing changes the row; grants no right to a job.
 -- Fence: none (the worker's own row).
--- Rows: 1.
+-- Rows: 1; 0 for a heartbeat that arrives after the worker's last.
 -- Clock: statement_timestamp().
-INSERT INTO pgjobs_heartbeat (
+INSERT INTO pgjobs_heartbeat AS h (
     id, name, host, pid, queues, excluded_queues, processes, threads, async_slots, version, release, state, running, finished
 )
 VALUES (
@@ -14,4 +14,5 @@ SET last_beat_at = statement_timestamp(),
     state = excluded.state,
     running = excluded.running,
     finished = excluded.finished
+WHERE h.state <> 'stopped'
 RETURNING id

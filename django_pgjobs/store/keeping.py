@@ -41,7 +41,7 @@ def read_flags(db: Database, fences: Sequence[tuple[int, str]]) -> list[Flag]:
 
 
 def beat(db: Database, facts: Mapping[str, object]) -> None:
-    """Write this worker's heartbeat row; ``facts`` are its columns."""
+    """Write this worker's heartbeat row; ``facts`` are its columns. One that says *stopped* is its last."""
     db.fetch("beat", facts)
 
 

@@ -15,6 +15,7 @@ from django_pgjobs.maintenance.resuming import unpause
 from django_pgjobs.models import Claim, Heartbeat, Job, QueueState
 from django_pgjobs.states import JobState
 from django_pgjobs.testing import backdate
+from tests.db.test_shell import BEAT
 from tests.db.test_why import worker
 from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, RawDatabase, claim, job, register, wait_until
 
@@ -50,6 +51,28 @@ def test_the_status_of_a_worker_is_the_same_for_every_reader(
     assert facts.live == live
     assert Heartbeat.objects.all().live().count() == live
     assert Job.objects.annotate(fate=fate()).values_list("fate", flat=True).get() == ("" if live else "silent")
+
+
+def test_a_heartbeat_that_comes_late_does_not_bring_a_worker_back_that_has_stopped(raw: RawDatabase) -> None:
+    """It was held up by the network or by a row's lock, and its worker has said farewell since."""
+    store.beat(raw, {**facts_of("web-1"), "running": 3})
+    store.beat(raw, {**facts_of("web-1"), "state": "stopped", "finished": 9})
+    before = Heartbeat.objects.values().get()
+    assert before["state"] == "stopped"
+    for state in ("running", "draining"):
+        store.beat(raw, {**facts_of("web-1"), "state": state, "running": 3})
+        assert Heartbeat.objects.values().get() == before
+
+
+def test_a_lost_worker_that_beats_again_is_back(raw: RawDatabase) -> None:
+    store.beat(raw, facts_of("web-1"))
+    Heartbeat.objects.update(state="lost")
+    store.beat(raw, facts_of("web-1"))
+    assert Heartbeat.objects.get().state == "running"
+
+
+def facts_of(name: str) -> dict[str, Any]:
+    return {**dict.fromkeys(("queues", "excluded_queues")), **BEAT, "name": name}
 
 
 def test_a_running_job_without_a_lease_is_lost_and_no_other_has_a_fate(raw: RawDatabase) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import connection
 from django.db.models.functions import Now
@@ -268,7 +270,46 @@ def test_the_fields_of_a_job(raw: RawDatabase) -> None:
     found = shown(register()[0])
     said = ["label", "arguments", "arguments_hidden", "headers", "result", "progress"]
     execution = ["lease_expires_at", "worker", "worker_name", "worker_state", "worker_last_beat_at"]
-    assert list(found) == [*showing.FIELDS, *said, *execution, "why", "attempts"]
+    assert list(found) == [*showing.FIELDS, *said, *execution, "why", "actions", "attempts"]
+
+
+def test_what_operators_did_to_a_job_is_shown(raw: RawDatabase) -> None:
+    """The same as on its page in the admin: the latest first, in JSON with all that is known."""
+    anna = User.objects.create_user("anna")
+    ids = register(3)
+    one = Job.objects.get(pk=ids[0])
+    one.reschedule(delay=60, by=anna, reason="bank is\nclosed")
+    pgjobs("cancel", "--queue", "default", "--since", "1h", "--by", "bob", "--yes")
+    one.retry(by="carol")
+    found = shown(one.pk)["actions"]
+    assert [(each["verb"], each["mode"], each["via"]) for each in found] == [
+        ("retry", "", "code"), ("cancel", "ask", "shell"), ("reschedule", "delay=60", "code"),
+    ]  # fmt: skip
+    assert [each["by"] for each in found] == ["carol", "bob", f"auth.User:{anna.pk} anna"]
+    assert [(each["changed"], each["filter"]) for each in found] == [
+        (1, ""), (3, "queue default, since 1 h ago"), (1, ""),
+    ]  # fmt: skip
+    assert found[2]["reason"] == "bank is\nclosed"
+    lines = pgjobs("show", one.pk)[1].splitlines()
+    at = r" at 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d "
+    for line in (
+        f"retry{at}by carol, in code",
+        f"cancel \\(ask\\){at}by bob, in the shell, one of 3 \\(queue default, since 1 h ago\\)",
+        f"reschedule \\(delay=60\\){at}by anna, in code: bank is closed",
+    ):
+        assert [told for told in lines if re.fullmatch(line, told)], (line, lines)
+    other = ids[1]
+    Job.objects.filter(pk=other).abandon(by=EVIL, reason=EVIL)
+    assert not set("\x1b\x07\u202e\x9b") & set(pgjobs("show", other)[1])
+    anna.delete()
+
+
+def test_only_the_latest_actions_of_a_job_are_shown(raw: RawDatabase) -> None:
+    [one] = register()
+    for number in range(showing.ACTIONS + 2):
+        Job.objects.filter(pk=one).reschedule(priority=number)
+    assert [each["mode"] for each in shown(one)["actions"]][:1] == [f"priority={showing.ACTIONS + 1}"]
+    assert len(shown(one)["actions"]) == showing.ACTIONS
 
 
 def test_sensitive_arguments_are_never_shown(raw: RawDatabase) -> None:

@@ -12,11 +12,12 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgjobs import Cron, pausing, steering, store
+from django_pgjobs import Cron, listing, pausing, steering, store
 from django_pgjobs import job as define
 from django_pgjobs.maintenance.crons import CronSync, declared_for
 from django_pgjobs.maintenance.forgetting import Forgetter
 from django_pgjobs.maintenance.leader import Leader
+from django_pgjobs.management import choosing
 from django_pgjobs.models import Action, ActionPart, CronEntry, Job
 from django_pgjobs.registry import registry
 from django_pgjobs.trail import coming
@@ -141,6 +142,23 @@ def test_the_shell_says_that_it_was_the_shell_and_with_what_filter() -> None:
     assert of(ids[0]) == [("cancel", "ask", "anna", "wrong import")]
     call_command("pgjobs", "retry", str(ids[0]), "--by", "bob")
     assert Action.objects.latest("pk").asked == ""
+
+
+@pytest.mark.parametrize(
+    ("age", "words"),
+    [
+        ("1h", "1 h"), ("90m", "90 min"), ("36h", "36 h"), ("7d", "7 days"), ("24h", "1 day"), ("2w", "14 days"),
+        ("90s", "90 s"), ("90", "90 s"), ("0", "0 s"), ("1.5h", "90 min"), ("0.5s", "0.5 s"),
+        ("31536001s", "31536001 s"),
+    ],
+)  # fmt: skip
+def test_an_age_in_a_filter_is_kept_exactly_in_words_for_people(age: str, words: str) -> None:
+    register()
+    call_command("pgjobs", "cancel", "--older-than", "0", "--since", "7d", "--yes")
+    assert Action.objects.latest("pk").asked == "since 7 days ago, older than 0 s"
+    assert listing.Asked(since=choosing.age(age), older=choosing.age(age)).words == (
+        f"since {words} ago, older than {words}"
+    )
 
 
 def test_pauses_of_queues_and_jobs_leave_traces_in_code_and_shell() -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
+from uuid import uuid4
 
 import pytest
 from django.contrib.auth.models import User
@@ -20,7 +21,7 @@ from django_pgjobs.admitting import Admission
 from django_pgjobs.clock import EARLIEST, LATEST
 from django_pgjobs.conf import get_conf
 from django_pgjobs.maintenance import audit
-from django_pgjobs.models import Job
+from django_pgjobs.models import Attempt, Job
 from django_pgjobs.worker.connection import WorkerConnection
 from tests.db.test_shell import pgjobs
 from tests.plugins.fix_db import RawDatabase, claim, from_the_beginning, job, register
@@ -167,3 +168,19 @@ def test_limits_let_in_what_is_due_beside_it(raw: RawDatabase, worker: WorkerCon
     assert turn.jobs == 1
     assert turn.seconds is None or 0 < turn.seconds < 1e12
     assert job(ids[1]).hold is None
+
+
+def test_the_history_of_a_job_reads_its_instants_and_its_own_at_a_bound(instant: str, raw: RawDatabase) -> None:
+    """Whichever way the ORM is asked for them."""
+    jobs = list(Job.objects.order_by("pk").values_list("pk", flat=True))
+    for number, one in enumerate(jobs, 1):
+        Attempt.objects.create(job_id=one, claim_id=uuid4(), number=number, cause="failed")
+    raw.query("UPDATE pgjobs_attempt SET started_at = %s, ended_at = %s WHERE number = 2", [instant, instant])
+    of_the_job = list(Attempt.objects.order_by("number").values_list("job__run_at", flat=True))
+    assert (len(of_the_job), of_the_job[1]) == (3, bound(instant))
+    assert EARLIEST < of_the_job[0] < LATEST
+    assert Attempt.objects.values("job__run_at", "number").get(number=2)["job__run_at"] == bound(instant)
+    odd = Job.objects.get(pk=jobs[1]).attempts.select_related("job").get()
+    assert odd.job.run_at == odd.started_at == odd.ended_at == bound(instant)
+    assert [each.number for each in Attempt.objects.order_by("number").iterator()] == [1, 2, 3]
+    assert bound(instant) in Attempt.objects.aggregate(low=Min("ended_at"), high=Max("ended_at")).values()

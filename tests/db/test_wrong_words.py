@@ -149,6 +149,20 @@ def test_a_queue_that_is_declared_or_unlike_any_other_is_nobodys_business(
     assert warnings() == []
 
 
+def test_moving_jobs_to_a_queue_that_is_probably_misspelt_is_told_once(
+    warnings: Callable[[], list[str]], report: Any
+) -> None:
+    job = report.register()
+    for _ in range(2):
+        assert job.reschedule(queue="reprots").changed == 1
+    [told] = warnings()
+    assert "queue=reprots call=reschedule close=reports" in told
+    assert Job.objects.get().queue == "reprots"
+    Job.objects.all().reschedule(queue="reports")
+    Job.objects.all().reschedule(priority=3)
+    assert len(warnings()) == 1
+
+
 @override_settings(PGJOBS={"QUEUE_LIMITS": {"slow": {"concurrency": 1}}})
 def test_a_setting_that_names_a_queue_knows_it(warnings: Callable[[], list[str]], report: Any) -> None:
     report.using(queue="slow")
