@@ -11,8 +11,8 @@ import time
 from uuid import uuid4
 
 from django_pgjobs import store
-from django_pgjobs.worker.connection import WorkerConnection
-from django_pgjobs.worker.frontier import Frontier
+from django_pgjobs.worker.shared.connection import WorkerConnection
+from django_pgjobs.worker.threads.frontier import Frontier
 
 BATCH = 500
 

@@ -40,7 +40,7 @@ from django.test.utils import setup_databases, teardown_databases  # noqa: E402
 
 from django_pgjobs import store  # noqa: E402
 from django_pgjobs.models import Claim, Job  # noqa: E402
-from django_pgjobs.worker.connection import WorkerConnection  # noqa: E402
+from django_pgjobs.worker.shared.connection import WorkerConnection  # noqa: E402
 
 BEGINNING = datetime(1, 1, 1, tzinfo=UTC), 0
 BY_NAME = "AND (j.ending IS NULL AND j.name IN (SELECT unnest(%(async_names)s::text[]))) = line.is_async"

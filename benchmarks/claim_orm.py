@@ -44,7 +44,7 @@ from django.test.utils import setup_databases, teardown_databases  # noqa: E402
 
 from django_pgjobs import store  # noqa: E402
 from django_pgjobs.models import Claim, Job  # noqa: E402
-from django_pgjobs.worker.connection import WorkerConnection  # noqa: E402
+from django_pgjobs.worker.shared.connection import WorkerConnection  # noqa: E402
 
 BATCHES = (1, 100, 500)
 BEGINNING = (datetime(1, 1, 1, tzinfo=UTC), 0)

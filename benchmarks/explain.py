@@ -110,8 +110,8 @@ def _both_pinned(plan: Plan) -> list[Explained]:
 def _both(where: str, frontier: tuple[Any, int] | None = None) -> list[Explained]:
     """Print and return both plans for one batch, which is given back by a rollback."""
     from django_pgjobs import store
-    from django_pgjobs.worker.connection import WorkerConnection
-    from django_pgjobs.worker.frontier import BEGINNING
+    from django_pgjobs.worker.shared.connection import WorkerConnection
+    from django_pgjobs.worker.threads.frontier import BEGINNING
 
     db = WorkerConnection("default", "explain", statement_seconds=600)
     pair, claim_id, author = store.Pair("default", 0, *(frontier or BEGINNING)), uuid4(), store.Author(uuid4())

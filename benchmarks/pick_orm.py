@@ -20,8 +20,8 @@ from collections.abc import Callable
 from django.db import connection
 
 from benchmarks.claim_orm import own_database
-from django_pgjobs.maintenance.crons import MISSING_SECONDS, MarkMissing
-from django_pgjobs.worker.connection import WorkerConnection
+from django_pgjobs.maintenance.cron_firing import MISSING_SECONDS, MarkMissing
+from django_pgjobs.worker.shared.connection import WorkerConnection
 
 RAW = f"""
 WITH old AS MATERIALIZED (

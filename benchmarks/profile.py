@@ -57,8 +57,8 @@ def main() -> None:
 
 def _threads(options: argparse.Namespace) -> None:
     from benchmarks import tables
-    from django_pgjobs import runtime
-    from django_pgjobs.worker.entry import entry_point
+    from django_pgjobs.running import runtime
+    from django_pgjobs.worker.shared.command_line import entry_point
 
     tables.empty()
     found: Future[tuple[Clocks, float]] = Future()
@@ -161,8 +161,8 @@ def _server_processes() -> dict[str, int]:
 
 def _profile(role: str) -> cProfile.Profile:
     """Return a profile that the thread of this role will run under."""
-    from django_pgjobs.worker.loop import Loop
-    from django_pgjobs.worker.supervisor import Supervisor
+    from django_pgjobs.worker.supervisor.supervisor import Supervisor
+    from django_pgjobs.worker.threads.loop import Loop
 
     profiler = cProfile.Profile(time.thread_time)
     owner, method = (Supervisor, "run") if role == "main" else (Loop, "run")
@@ -182,12 +182,12 @@ def _profile(role: str) -> cProfile.Profile:
 
 def _alone(count: int) -> None:
     """Run no-op jobs in a job thread's own way in this process; print what its functions cost."""
-    from django_pgjobs.worker import channel
-    from django_pgjobs.worker.board import Board
-    from django_pgjobs.worker.buffers import Buffers
-    from django_pgjobs.worker.interrupting import Door
-    from django_pgjobs.worker.jobthreads import JobThreads
-    from django_pgjobs.worker.outbox import Outbox
+    from django_pgjobs.worker.executor.interrupts import Door
+    from django_pgjobs.worker.executor.job_threads import JobThreads
+    from django_pgjobs.worker.executor.outbox import Outbox
+    from django_pgjobs.worker.executor.run_queue import Buffers
+    from django_pgjobs.worker.shared import channel
+    from django_pgjobs.worker.shared.board import Board
 
     ours, theirs = socket.socketpair()
     threading.Thread(target=_read_all, args=(theirs,), daemon=True).start()
@@ -222,7 +222,7 @@ def _read_all(sock: socket.socket) -> None:
 def _travelling(number: int) -> tuple[Any, ...]:
     """A no-op job as the supervisor sends it."""
     from benchmarks import jobs
-    from django_pgjobs.attempt import Item
+    from django_pgjobs.execution.attempt import Item
 
     claim_id = "0b0d9a52-7c51-4a05-8a3e-6f1b2a1c9d10"
     payload = f'{{"args": [{number}], "kwargs": {{}}}}'

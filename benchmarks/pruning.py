@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass, field
 
 from django_pgjobs import store
-from django_pgjobs.worker.connection import WorkerConnection
+from django_pgjobs.worker.shared.connection import WorkerConnection
 
 BATCH = 1000
 REST_SECONDS = 0.05

@@ -7,13 +7,13 @@ tables in ``django_pgjobs.models``, signals in ``django_pgjobs.signals``; anythi
 
 from __future__ import annotations
 
-from django_pgjobs.backoff import Backoff
 from django_pgjobs.context import JobContext, current_context
-from django_pgjobs.cronentries import Cron
+from django_pgjobs.cron_entries import Cron
+from django_pgjobs.definition.keys import Window
 from django_pgjobs.exceptions import Abandon, Cancel, JobInterrupted, Snooze
 from django_pgjobs.jobs import BoundJob, JobDefinition, job, register_many
-from django_pgjobs.keys import Window
-from django_pgjobs.limits import Limit
+from django_pgjobs.values.backoff import Backoff
+from django_pgjobs.values.limit import Limit
 
 __version__ = "0.1.0"
 

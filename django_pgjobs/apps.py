@@ -22,15 +22,15 @@ class PgJobsConfig(AppConfig):
 
     def ready(self) -> None:
         """Import the ``jobs`` module of every installed app; an error in one of them is raised as it is."""
-        from django_pgjobs import registration
         from django_pgjobs.checks import register_checks
+        from django_pgjobs.registering import register
 
-        registration.run_bypassed = _run_bypassed
+        register.run_bypassed = _run_bypassed
         autodiscover_modules("jobs")
         register_checks()
 
 
 def _run_bypassed(new: NewJob) -> None:
-    from django_pgjobs import bypass  # here, so that only who bypasses the queue loads what runs jobs
+    from django_pgjobs.running import bypass  # here, so that only who bypasses the queue loads what runs jobs
 
     bypass.run(new)

@@ -352,7 +352,7 @@ def check_commands(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
 
 def check_definitions(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Messages:
     """What jobs declare agrees with the settings and with itself."""
-    from django_pgjobs.registry import registry
+    from django_pgjobs.definition.registry import registry
 
     if (conf := _conf()) is None:
         return

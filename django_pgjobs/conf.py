@@ -21,11 +21,11 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-from django_pgjobs import quotas
-from django_pgjobs.backoff import LONGEST_SECONDS, Backoff
-from django_pgjobs.limits import Limit, read_limit
-from django_pgjobs.quotas import ByQueue, Rate
-from django_pgjobs.retentions import MOST_HOURS, Retention, read_retention
+from django_pgjobs.values import by_queue
+from django_pgjobs.values.backoff import LONGEST_SECONDS, Backoff
+from django_pgjobs.values.by_queue import ByQueue, Rate
+from django_pgjobs.values.limit import Limit, read_limit
+from django_pgjobs.values.retention import MOST_HOURS, Retention, read_retention
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 """What a queue may be called; to be matched in full."""
@@ -136,11 +136,11 @@ def _retention(value: Any) -> Retention:
 
 
 def _capacity(value: Any) -> ByQueue[int]:
-    return _by_queue(quotas.read_by_queue(value, '{"mail": 1000, "*": 100000}', quotas.read_capacity))
+    return _by_queue(by_queue.read_by_queue(value, '{"mail": 1000, "*": 100000}', by_queue.read_capacity))
 
 
 def _rate(value: Any) -> ByQueue[Rate]:
-    return _by_queue(quotas.read_by_queue(value, '{"mail": {"tokens": 30, "register": 3}}', quotas.read_rate))
+    return _by_queue(by_queue.read_by_queue(value, '{"mail": {"tokens": 30, "register": 3}}', by_queue.read_rate))
 
 
 def _by_queue(value: ByQueue[Any]) -> ByQueue[Any]:
@@ -169,7 +169,7 @@ def _pattern(value: Any) -> str:
 
 
 def _queue_limits(value: Any) -> ByQueue[Limit]:
-    return _by_queue(quotas.read_by_queue(value, '{"mail": {"concurrency": 10, "rate": 100, "per": 60}}', read_limit))
+    return _by_queue(by_queue.read_by_queue(value, '{"mail": {"concurrency": 10, "rate": 100, "per": 60}}', read_limit))
 
 
 def _backoff(value: Any) -> Backoff:

@@ -18,17 +18,17 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from django_pgjobs import options as checks
-from django_pgjobs import queuenames
 from django_pgjobs.conf import get_conf
+from django_pgjobs.definition import options as checks
+from django_pgjobs.definition import queue_names
+from django_pgjobs.definition.options import InvalidOption, JobOptions, Plan, RegisterOptions
+from django_pgjobs.definition.policy import JobPolicy
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.definition.signature import check_callback, check_function, location_of
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.functions import check_callback, check_function, location_of
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.newjobs import Row
-from django_pgjobs.options import InvalidOption, JobOptions, Plan, RegisterOptions
-from django_pgjobs.policy import JobPolicy
-from django_pgjobs.registration import register_all, register_one
-from django_pgjobs.registry import registry
+from django_pgjobs.registering.encode import Row
+from django_pgjobs.registering.register import register_all, register_one
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -363,7 +363,7 @@ def _checked(
         raise InvalidJob(f"job {definition.name!r}: {error}") from None
     plan = _changed(definition, merged)
     if "queue" in given:
-        queuenames.notice(plan.queue, f"name={definition.name}", plan.conf)
+        queue_names.notice(plan.queue, f"name={definition.name}", plan.conf)
     return merged
 
 

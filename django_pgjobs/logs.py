@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from django_pgjobs.exceptions import JobInterrupted
-from django_pgjobs.failures import kind_of, text_of
+from django_pgjobs.serialization.failures import kind_of, text_of
 
 LIMIT = 4000
 """Characters of a record that go to stderr when nothing else takes it."""

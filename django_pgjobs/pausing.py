@@ -20,11 +20,11 @@ from django.utils import timezone
 
 from django_pgjobs import store, waking
 from django_pgjobs.conf import MOST_SECONDS, QUEUE_NAME, get_conf
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.registry import registry
-from django_pgjobs.steering import at_read_committed, who
-from django_pgjobs.trail import Trail
+from django_pgjobs.steering.jobs import at_read_committed, who
+from django_pgjobs.steering.trail import Trail
 
 if TYPE_CHECKING:
     from django_pgjobs.models import QueueState

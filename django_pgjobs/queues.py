@@ -27,20 +27,22 @@ from django.db import connections, router
 from django.db.models import BooleanField, ExpressionWrapper, Q
 from django.db.models.functions import Now
 
-from django_pgjobs import options, payload, store
-from django_pgjobs.buckets import of_this_process
+from django_pgjobs import store
 from django_pgjobs.conf import get_conf
 from django_pgjobs.context import JobContext
+from django_pgjobs.definition import options
+from django_pgjobs.definition.options import BackoffRule, InvalidOption
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, JobDoesNotExist, UnreadablePayload
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.models import Job
-from django_pgjobs.options import BackoffRule, InvalidOption
 from django_pgjobs.pausing import pauses_of
-from django_pgjobs.quotas import Rate
-from django_pgjobs.registry import registry
+from django_pgjobs.registering.token_bucket import of_this_process
+from django_pgjobs.serialization import payload
 from django_pgjobs.states import JobState
-from django_pgjobs.steering import Steered
+from django_pgjobs.steering.jobs import Steered
 from django_pgjobs.store import ListedJob
+from django_pgjobs.values.by_queue import Rate
 
 WAITING: Final = "waiting"
 RUNNABLE: Final = "runnable"

@@ -10,8 +10,8 @@ from benchmarks import tables
 from benchmarks.figures import Figure, Result, at_most, percentile
 from benchmarks.plan import Plan
 from django_pgjobs import store
-from django_pgjobs.worker.connection import WorkerConnection
-from django_pgjobs.worker.frontier import Frontier
+from django_pgjobs.worker.shared.connection import WorkerConnection
+from django_pgjobs.worker.threads.frontier import Frontier
 
 TITLE = "Millions of rows"
 BATCH = 100

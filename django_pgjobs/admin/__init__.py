@@ -2,7 +2,7 @@
 
 It reads by the ORM and changes jobs by their steering methods only; it never imports the worker and writes no
 SQL. Every page must stay quick beside millions of finished jobs, so each list reads along an index
-(``listing``), counts no further than 10,000, and searches what no index knows among the newest jobs only.
+(``job_list``), counts no further than 10,000, and searches what no index knows among the newest jobs only.
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ from django.utils.translation import gettext as now_translated
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from django_pgjobs.escapes import visible
+from django_pgjobs.presentation.wording import STATE_LABELS, grouped
+from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import JobState
-from django_pgjobs.steering import Steered
-from django_pgjobs.wording import STATE_LABELS, grouped
+from django_pgjobs.steering.jobs import Steered
 
 _UNCLAIMED = frozenset({JobState.READY, JobState.WAITING, JobState.PARKED, JobState.LIMITED, JobState.PAUSED})
 

@@ -22,13 +22,14 @@ from django.utils.functional import cached_property
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs import listing, store
+from django_pgjobs import store
 from django_pgjobs.conf import get_conf
-from django_pgjobs.escapes import visible
-from django_pgjobs.listing import Asked
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Job
-from django_pgjobs.registry import registry
-from django_pgjobs.wording import STATE_LABELS, grouped
+from django_pgjobs.presentation import job_list
+from django_pgjobs.presentation.job_list import Asked
+from django_pgjobs.presentation.wording import STATE_LABELS, grouped
+from django_pgjobs.serialization.escapes import visible
 
 if TYPE_CHECKING:
     Pages = Paginator[Any]
@@ -45,8 +46,8 @@ class CappedPaginator(Pages):
     def count(self) -> int:
         """The number of rows, or ``listing.MOST`` if there are more."""
         if isinstance(self.object_list, QuerySet):
-            return self.object_list.order_by()[: listing.MOST].count()
-        return min(len(self.object_list), listing.MOST)
+            return self.object_list.order_by()[: job_list.MOST].count()
+        return min(len(self.object_list), job_list.MOST)
 
 
 class OfferedFilter(SimpleListFilter):
@@ -72,7 +73,7 @@ class StateFilter(OfferedFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
         """All of them; nothing is counted."""
-        return [(state, capfirst(STATE_LABELS[state])) for state in listing.STATES]
+        return [(state, capfirst(STATE_LABELS[state])) for state in job_list.STATES]
 
 
 class QueueFilter(OfferedFilter):
@@ -138,7 +139,7 @@ class ReachFilter(OfferedFilter):
 
     def _words(self, *, far: bool) -> str:
         asked = self._asked()
-        number = grouped(listing.reach_of(asked.state, asked.text, far=far))
+        number = grouped(job_list.reach_of(asked.state, asked.text, far=far))
         return str(_("the first %(count)s jobs") % {"count": number})
 
 
@@ -169,22 +170,22 @@ class JobChangeList(ChangeList):
         return Asked.of(self.params, self.query)
 
     @cached_property
-    def arms(self) -> list[listing.Arm]:
+    def arms(self) -> list[job_list.Arm]:
         """The index ranges to read."""
         pairs = next((spec.pairs for spec in self.filter_specs if isinstance(spec, QueueFilter)), [])
         return self.asked.arms(pairs)
 
     @cached_property
-    def cut(self) -> list[listing.Arm]:
+    def cut(self) -> list[job_list.Arm]:
         """The index ranges that bound the search; empty when everything is looked at."""
-        return listing.bounded(self.asked, self.root_queryset, self.arms) if self.asked.bounded else []
+        return job_list.bounded(self.asked, self.root_queryset, self.arms) if self.asked.bounded else []
 
     def get_results(self, request: HttpRequest) -> None:
         """Read one page: the ids along the index, then their rows."""
-        ids = listing.find_ids(self.unbounded, self.cut or self.arms, listing.MOST + 1)
-        self.more = len(ids) > listing.MOST
+        ids = job_list.find_ids(self.unbounded, self.cut or self.arms, job_list.MOST + 1)
+        self.more = len(ids) > job_list.MOST
         admin: Any = self.model_admin
-        paginator = admin.get_paginator(request, ids[: listing.MOST], self.list_per_page)
+        paginator = admin.get_paginator(request, ids[: job_list.MOST], self.list_per_page)
         self.result_count = paginator.count
         self.show_full_result_count, self.full_result_count, self.show_admin_actions = False, None, True
         self.can_show_all = self.result_count <= self.list_max_show_all
@@ -219,7 +220,7 @@ class JobChangeList(ChangeList):
     @property
     def further(self) -> tuple[str, str] | None:
         """The address and the words of a search that looks further; None when this one has looked as far as it goes."""
-        most = listing.reach_of(self.asked.state, self.asked.text, far=True)
+        most = job_list.reach_of(self.asked.state, self.asked.text, far=True)
         if not self.cut or self.asked.reach >= most:
             return None
         words = _("Search the first %(count)s") % {"count": grouped(most)}

@@ -10,11 +10,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_pgjobs.admin.actions import Action
-from django_pgjobs.escapes import visible
-from django_pgjobs.listing import Asked
 from django_pgjobs.models import Claim, Heartbeat, Job
+from django_pgjobs.presentation.job_list import Asked
+from django_pgjobs.presentation.wording import STATE_LABELS, grouped, label_of
+from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import JobState
-from django_pgjobs.wording import STATE_LABELS, grouped, label_of
 
 COUNTED = 100_000
 """Up to so many jobs are counted to the last one."""

@@ -23,14 +23,14 @@ from django.utils.translation import ngettext
 from django_pgjobs.admin.actions import ACTIONS, message_of
 from django_pgjobs.admin.display import badge, below, format_html, format_html_join, person, short, table_of, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
-from django_pgjobs.cronsteering import JSON_COLUMNS, OVERRIDES, check_overrides
-from django_pgjobs.escapes import visible
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import PgJobsError
 from django_pgjobs.models import CronEntry, Job
-from django_pgjobs.registry import registry
-from django_pgjobs.steering import Steered
-from django_pgjobs.trail import ADMIN, coming
-from django_pgjobs.wording import Hidden, arguments
+from django_pgjobs.presentation.wording import Hidden, arguments
+from django_pgjobs.serialization.escapes import visible
+from django_pgjobs.steering.crons import JSON_COLUMNS, OVERRIDES, check_overrides
+from django_pgjobs.steering.jobs import Steered
+from django_pgjobs.steering.trail import ADMIN, coming
 
 PREVIEWED = 10
 MOST_NAMED = 10

@@ -15,9 +15,9 @@ from django.utils import html, timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.escapes import visible
 from django_pgjobs.exceptions import UnreadablePayload
-from django_pgjobs.wording import SHOWN_CHARS, STATE_LABELS, grouped, json_text, parsed, seconds
+from django_pgjobs.presentation.wording import SHOWN_CHARS, STATE_LABELS, grouped, json_text, parsed, seconds
+from django_pgjobs.serialization.escapes import visible
 
 _USER = re.compile(r"\w+\.\w+:\S+ (.+)", re.DOTALL)
 

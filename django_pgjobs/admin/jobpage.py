@@ -18,7 +18,6 @@ from django.utils.http import urlencode
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs import why
 from django_pgjobs.admin.actions import ACTIONS
 from django_pgjobs.admin.confirming import neighbours_of
 from django_pgjobs.admin.display import (
@@ -35,12 +34,13 @@ from django_pgjobs.admin.display import (
 from django_pgjobs.admin.pauses import notices_for_job
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.admin.trail import actions_of
-from django_pgjobs.escapes import visible
-from django_pgjobs.liveness import STATUS_LABELS, fate
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.inspection import why
+from django_pgjobs.inspection.liveness import STATUS_LABELS, fate
 from django_pgjobs.models import Attempt, Claim, Heartbeat, Job
-from django_pgjobs.registry import registry
+from django_pgjobs.presentation.wording import Hidden, arguments, label_of, links_of, seconds
+from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import Hold, JobState
-from django_pgjobs.wording import Hidden, arguments, label_of, links_of, seconds
 
 JSON_COLUMNS = ("payload", "headers", "result", "progress")
 ATTEMPTS = 25

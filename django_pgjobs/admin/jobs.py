@@ -20,7 +20,6 @@ from django.urls import path, reverse
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs import listing
 from django_pgjobs.admin.actions import ACTIONS, message_of, steer
 from django_pgjobs.admin.actions import Action as SteeringAction
 from django_pgjobs.admin.changelist import (
@@ -37,12 +36,13 @@ from django_pgjobs.admin.display import ago, badge, below, briefly, format_html,
 from django_pgjobs.admin.jobpage import JobPage
 from django_pgjobs.admin.pauses import notices_for_list
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
-from django_pgjobs.liveness import fate
+from django_pgjobs.inspection.liveness import fate
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.models import Action, ActionPart, Claim, Heartbeat, Job
+from django_pgjobs.presentation import job_list
+from django_pgjobs.presentation.wording import STATE_LABELS, label_of, seconds, until
 from django_pgjobs.states import JobState, Outcome
-from django_pgjobs.trail import ADMIN, coming
-from django_pgjobs.wording import STATE_LABELS, label_of, seconds, until
+from django_pgjobs.steering.trail import ADMIN, coming
 
 logger = safe_logger("django_pgjobs")
 
@@ -86,7 +86,7 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
         """Digits find an id, text a part of name or description."""
-        return queryset.filter(listing.search_condition(*listing.parse_search(search_term))), False
+        return queryset.filter(job_list.search_condition(*job_list.parse_search(search_term))), False
 
     def read_rows(self, jobs: QuerySet[Any], ids: Sequence[int]) -> list[Any]:
         """Read a page of the list, with the database's clock on every row."""
@@ -100,12 +100,12 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
             worker_name=_worker_of(),
             progress_start=Left(Cast("progress", TextField()), 500),
         ).only(*LIST_COLUMNS)
-        return listing.in_order(rows, ids)
+        return job_list.in_order(rows, ids)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Refuse ids that are none before Django makes an error of them."""
         chosen = request.POST.getlist(ACTION_CHECKBOX_NAME)
-        if not all(text.isascii() and text.isdigit() and int(text[:20]) <= listing.BIGGEST_ID for text in chosen):
+        if not all(text.isascii() and text.isdigit() and int(text[:20]) <= job_list.BIGGEST_ID for text in chosen):
             self.message_user(request, _("These are no jobs."), messages.ERROR)
             return HttpResponseRedirect(request.get_full_path())
         queue, name = request.GET.get("queue", ""), request.GET.get("name", "")
@@ -334,5 +334,5 @@ def _worker_of() -> Subquery:
     return Subquery(Heartbeat.objects.filter(pk__in=claims).values("name")[:1])
 
 
-def _asked_of(request: HttpRequest) -> listing.Asked:
-    return listing.Asked.of(request.GET, request.GET.get("q", ""))
+def _asked_of(request: HttpRequest) -> job_list.Asked:
+    return job_list.Asked.of(request.GET, request.GET.get("q", ""))

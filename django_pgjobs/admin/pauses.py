@@ -22,12 +22,12 @@ from django.utils.translation import ngettext
 from django_pgjobs import pausing
 from django_pgjobs.admin.display import format_html, person, short, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
-from django_pgjobs.escapes import visible
+from django_pgjobs.definition.options import did_you_mean
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import QueueState
-from django_pgjobs.options import did_you_mean
-from django_pgjobs.steering import written_at
-from django_pgjobs.trail import ADMIN, coming
+from django_pgjobs.serialization.escapes import visible
+from django_pgjobs.steering.jobs import written_at
+from django_pgjobs.steering.trail import ADMIN, coming
 
 MOST_NOTICES = 5
 

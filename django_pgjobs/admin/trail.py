@@ -18,7 +18,7 @@ from django_pgjobs.admin.changelist import CappedPaginator
 from django_pgjobs.admin.display import below, format_html, format_html_join, person, short, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.models import Action, ActionPart
-from django_pgjobs.wording import STATE_LABELS, grouped
+from django_pgjobs.presentation.wording import STATE_LABELS, grouped
 
 MOST = 25
 """How many actions the page of a job shows."""

@@ -12,10 +12,10 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.admin.display import badge, below, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
-from django_pgjobs.escapes import visible
-from django_pgjobs.liveness import STATUS_LABELS
+from django_pgjobs.inspection.liveness import STATUS_LABELS
 from django_pgjobs.models import Heartbeat, LeaderTerm
-from django_pgjobs.wording import grouped
+from django_pgjobs.presentation.wording import grouped
+from django_pgjobs.serialization.escapes import visible
 
 
 class HeartbeatAdmin(ReadOnlyAdmin):

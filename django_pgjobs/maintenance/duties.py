@@ -9,14 +9,14 @@ from typing import Any
 from django_pgjobs import clock, store
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.audit import Audit
-from django_pgjobs.maintenance.crons import CronSync, Firer, MarkMissing
-from django_pgjobs.maintenance.forgetting import Forgetter
+from django_pgjobs.maintenance.cron_firing import CronSync, Firer, MarkMissing
+from django_pgjobs.maintenance.expiry import Forgetter
 from django_pgjobs.maintenance.leader import Leader
-from django_pgjobs.maintenance.measuring import Measurer
-from django_pgjobs.maintenance.parking import Unparker
 from django_pgjobs.maintenance.pruning import Pruner
 from django_pgjobs.maintenance.rescue import Own, Rescuer
-from django_pgjobs.maintenance.resuming import sweep, unpause
+from django_pgjobs.maintenance.statistics import Measurer
+from django_pgjobs.maintenance.unparking import Unparker
+from django_pgjobs.maintenance.unpausing import sweep, unpause
 
 log = safe_logger("django_pgjobs")
 

@@ -20,8 +20,8 @@ import psycopg
 from django_pgjobs import clock, store
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.retentions import Retention
 from django_pgjobs.states import Outcome
+from django_pgjobs.values.retention import Retention
 
 log = safe_logger("django_pgjobs")
 

@@ -26,8 +26,8 @@ import psycopg
 
 from django_pgjobs import clock, store
 from django_pgjobs.conf import Conf, get_conf
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.registry import registry
 from django_pgjobs.states import Outcome
 
 log = safe_logger("django_pgjobs")

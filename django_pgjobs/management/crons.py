@@ -9,11 +9,11 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from django_pgjobs.cronsteering import JSON_COLUMNS, MOST_PREVIEWED, CronEntryQuerySet
 from django_pgjobs.exceptions import PgJobsError
-from django_pgjobs.management import choosing, telling
-from django_pgjobs.management.operating import instant, shell_user
+from django_pgjobs.management import filters, output
+from django_pgjobs.management.steer import instant, shell_user
 from django_pgjobs.models import CronEntry
+from django_pgjobs.steering.crons import JSON_COLUMNS, MOST_PREVIEWED, CronEntryQuerySet
 
 HELP = {
     "list": "Show the cron entries, how they stand, and when they fire next.",
@@ -41,58 +41,58 @@ def add_subcommands(subcommands: Any) -> None:
 
 def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     many = "*" if verb in ("list", "next") else "+"
-    parser.add_argument("names", metavar="ENTRY", nargs=many, type=choosing.words, help="Cron entries by their names.")
+    parser.add_argument("names", metavar="ENTRY", nargs=many, type=filters.words, help="Cron entries by their names.")
     if verb == "next":
         parser.add_argument(
-            "--count", metavar="N", type=choosing.number, default=5, help="How many fires of each (default: 5)."
+            "--count", metavar="N", type=filters.number, default=5, help="How many fires of each (default: 5)."
         )
     if verb in ("pause", "stop"):
-        parser.add_argument("--reason", metavar="TEXT", type=choosing.words, default="", help="Why.")
+        parser.add_argument("--reason", metavar="TEXT", type=filters.words, default="", help="Why.")
     if verb == "pause":
         ends = parser.add_mutually_exclusive_group()
         ends.add_argument("--until", metavar="INSTANT", type=instant, help="When they go on by themselves.")
         ends.add_argument(
-            "--for", metavar="AGE", type=choosing.age, dest="seconds", help="How long from now: 90s, 30m, 36h, 7d."
+            "--for", metavar="AGE", type=filters.age, dest="seconds", help="How long from now: 90s, 30m, 36h, 7d."
         )
     if many == "+":
         parser.add_argument("--by", metavar="TEXT", default=shell_user(), help="Who (default: the user of the shell).")
-    telling.add_format(parser)
-    choosing.add_database(parser)
+    output.add_format(parser)
+    filters.add_database(parser)
 
 
 def _chosen(options: dict[str, Any]) -> CronEntryQuerySet:
     """Return the entries that are named, or all. A name that there is not is told, before anything is done."""
-    entries = CronEntryQuerySet(CronEntry, using=choosing.database_of(options)).order_by("pk").defer(*JSON_COLUMNS)
+    entries = CronEntryQuerySet(CronEntry, using=filters.database_of(options)).order_by("pk").defer(*JSON_COLUMNS)
     names = set(options["names"])
     if not names:
         return entries
     found = entries.filter(pk__in=names)
     if missing := names - set(found.values_list("pk", flat=True)):
-        words = ", ".join(telling.plain(name) for name in sorted(missing))
-        raise CommandError(f"There is no cron entry {words}.", returncode=telling.SKIPPED)
+        words = ", ".join(output.plain(name) for name in sorted(missing))
+        raise CommandError(f"There is no cron entry {words}.", returncode=output.SKIPPED)
     return found
 
 
-@telling.facing_the_database
+@output.facing_the_database
 def show(command: BaseCommand, options: dict[str, Any]) -> None:
     """List them; exit with 1 if one is broken or missing, so that it serves as a probe."""
     entries = list(_chosen(options))
     if options["format"] == "json":
-        telling.say(command, telling.json_of({"crons": [_as_json(entry) for entry in entries]}))
+        output.say(command, output.json_of({"crons": [_as_json(entry) for entry in entries]}))
     else:
         headers = ("entry", "status", "expression", "zone", "job", "last fire", "next fire", "note")
-        for line in telling.table(headers, map(_cells, entries)):
-            telling.say(command, line)
+        for line in output.table(headers, map(_cells, entries)):
+            output.say(command, line)
     if any(entry.status in ("broken", "missing") for entry in entries):
-        sys.exit(telling.SKIPPED)
+        sys.exit(output.SKIPPED)
 
 
 def _cells(entry: CronEntry) -> tuple[str, ...]:
     upcoming = entry.next_fires(1)
     return (
-        telling.short(entry.pk, 60), entry.status, telling.short(entry.effective_expression, 40),
-        telling.short(entry.effective_zone, 40), telling.short(entry.job_name, 60), telling.instant(entry.last_fire_at),
-        telling.instant(upcoming[0] if upcoming and entry.status == "on" else None), telling.short(_note(entry), 120),
+        output.short(entry.pk, 60), entry.status, output.short(entry.effective_expression, 40),
+        output.short(entry.effective_zone, 40), output.short(entry.job_name, 60), output.instant(entry.last_fire_at),
+        output.instant(upcoming[0] if upcoming and entry.status == "on" else None), output.short(_note(entry), 120),
     )  # fmt: skip
 
 
@@ -100,10 +100,10 @@ def _note(entry: CronEntry) -> str:
     if entry.broken:
         return entry.broken
     if entry.missing_since is not None:
-        return f"no code declares it since {telling.instant(entry.missing_since)}"
+        return f"no code declares it since {output.instant(entry.missing_since)}"
     if not entry.is_paused:
         return ""
-    until = f" until {telling.instant(entry.paused_until)}" if entry.paused_until else ""
+    until = f" until {output.instant(entry.paused_until)}" if entry.paused_until else ""
     by = f" by {entry.paused_by}" if entry.paused_by else ""
     return f"paused{by}{until}" + (f": {entry.paused_reason}" if entry.paused_reason else "")
 
@@ -129,28 +129,26 @@ def _as_json(entry: CronEntry) -> dict[str, Any]:
     }
 
 
-@telling.facing_the_database
+@output.facing_the_database
 def preview(command: BaseCommand, options: dict[str, Any]) -> None:
     """Show their next fires; exit with 1 if one has none."""
     if options["count"] > MOST_PREVIEWED:
-        raise CommandError(f"--count takes at most {MOST_PREVIEWED}.", returncode=telling.WRONG)
+        raise CommandError(f"--count takes at most {MOST_PREVIEWED}.", returncode=output.WRONG)
     found = {entry.pk: entry.next_fires(options["count"]) for entry in _chosen(options)}
     if options["format"] == "json":
-        telling.say(command, telling.json_of({"next": found}))
+        output.say(command, output.json_of({"next": found}))
     else:
-        for line in telling.table(("entry", "fire"), _fires(found)):
-            telling.say(command, line)
+        for line in output.table(("entry", "fire"), _fires(found)):
+            output.say(command, line)
     if not all(found.values()):
-        sys.exit(telling.SKIPPED)
+        sys.exit(output.SKIPPED)
 
 
 def _fires(found: dict[str, list[Any]]) -> list[tuple[str, str]]:
-    return [
-        (telling.short(name, 60), telling.instant(fire)) for name, fires in found.items() for fire in fires or [None]
-    ]
+    return [(output.short(name, 60), output.instant(fire)) for name, fires in found.items() for fire in fires or [None]]
 
 
-@telling.facing_the_database
+@output.facing_the_database
 def run_now(command: BaseCommand, options: dict[str, Any]) -> None:
     """Register a job of each; exit with 1 if one of them could not be."""
     jobs: dict[str, int | None] = {}
@@ -159,28 +157,28 @@ def run_now(command: BaseCommand, options: dict[str, Any]) -> None:
             jobs[entry.pk] = entry.run_now(by=options["by"]).pk
         except PgJobsError as error:
             jobs[entry.pk] = None
-            telling.say(command, telling.plain(error), aside=True)
+            output.say(command, output.plain(error), aside=True)
     if options["format"] == "json":
-        telling.say(command, telling.json_of({"jobs": jobs}))
+        output.say(command, output.json_of({"jobs": jobs}))
     else:
         for name, job in jobs.items():
-            telling.say(command, telling.plain(f"{name}: " + ("not run" if job is None else f"job {job}")))
+            output.say(command, output.plain(f"{name}: " + ("not run" if job is None else f"job {job}")))
     if None in jobs.values():
-        sys.exit(telling.SKIPPED)
+        sys.exit(output.SKIPPED)
 
 
-@telling.facing_the_database
+@output.facing_the_database
 def pause(command: BaseCommand, options: dict[str, Any]) -> None:
     """Pause them, and say how many."""
     until = options["until"] if options["seconds"] is None else timedelta(seconds=options["seconds"])
     try:
         changed = _chosen(options).pause(by=options["by"], reason=options["reason"], until=until)
     except PgJobsError as error:
-        raise CommandError(str(error), returncode=telling.WRONG) from None
+        raise CommandError(str(error), returncode=output.WRONG) from None
     _say_changed(command, options, "paused", changed)
 
 
-@telling.facing_the_database
+@output.facing_the_database
 def resume(command: BaseCommand, options: dict[str, Any]) -> None:
     """Resume them, and say how many were paused; exit with 1 if one was not."""
     chosen = _chosen(options)
@@ -189,12 +187,12 @@ def resume(command: BaseCommand, options: dict[str, Any]) -> None:
     _say_changed(command, options, "resumed", changed)
     for name in asked:
         if name not in paused:
-            telling.say(command, telling.plain(f"{name} was not paused"), aside=True)
+            output.say(command, output.plain(f"{name} was not paused"), aside=True)
     if changed < len(asked):
-        sys.exit(telling.SKIPPED)
+        sys.exit(output.SKIPPED)
 
 
-@telling.facing_the_database
+@output.facing_the_database
 def stop(command: BaseCommand, options: dict[str, Any]) -> None:
     """Pause them and cancel their jobs; say how many of each, and exit with 1 if a job was not cancelled."""
     chosen = _chosen(options)
@@ -202,20 +200,20 @@ def stop(command: BaseCommand, options: dict[str, Any]) -> None:
     steered = chosen.stop(by=options["by"], reason=options["reason"])
     if options["format"] == "json":
         told = {"stopped": asked, "cancelled": steered.changed, "skipped": steered.skipped}
-        telling.say(command, telling.json_of(told))
+        output.say(command, output.json_of(told))
     else:
         jobs = f"{steered.changed} {'job' if steered.changed == 1 else 'jobs'} cancelled"
-        telling.say(command, f"{_entries(asked)} stopped, {jobs}")
-        telling.say_skipped(command, steered.skipped)
+        output.say(command, f"{_entries(asked)} stopped, {jobs}")
+        output.say_skipped(command, steered.skipped)
     if steered.skipped:
-        sys.exit(telling.SKIPPED)
+        sys.exit(output.SKIPPED)
 
 
 def _say_changed(command: BaseCommand, options: dict[str, Any], what: str, changed: int) -> None:
     if options["format"] == "json":
-        telling.say(command, telling.json_of({what: changed}))
+        output.say(command, output.json_of({what: changed}))
     else:
-        telling.say(command, f"{_entries(changed)} {what}")
+        output.say(command, f"{_entries(changed)} {what}")
 
 
 def _entries(number: int) -> str:

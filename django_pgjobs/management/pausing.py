@@ -11,13 +11,13 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from django_pgjobs import pausing
+from django_pgjobs.definition.options import did_you_mean
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.management import choosing, telling
-from django_pgjobs.management.operating import instant, shell_user
+from django_pgjobs.management import filters, output
+from django_pgjobs.management.steer import instant, shell_user
 from django_pgjobs.models import QueueState
-from django_pgjobs.options import did_you_mean
-from django_pgjobs.registry import registry
-from django_pgjobs.steering import at_read_committed
+from django_pgjobs.steering.jobs import at_read_committed
 
 HELP = {
     "pause": "Let nothing of queues, or of jobs by their names, start any more; what runs goes on.",
@@ -34,13 +34,13 @@ def add_subcommands(subcommands: Any) -> None:
 
 
 def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
-    parser.add_argument("queues", metavar="QUEUE", nargs="*", type=choosing.words, help="Queues by their names.")
+    parser.add_argument("queues", metavar="QUEUE", nargs="*", type=filters.words, help="Queues by their names.")
     parser.add_argument(
-        "--job", metavar="NAME", type=choosing.words, action="append", default=[], help="A job by its name; repeatable."
+        "--job", metavar="NAME", type=filters.words, action="append", default=[], help="A job by its name; repeatable."
     )
     if verb == "pause":
         parser.add_argument("--list", action="store_true", help="Only tell what is paused now.")
-        parser.add_argument("--reason", metavar="TEXT", type=choosing.words, default="", help="Why.")
+        parser.add_argument("--reason", metavar="TEXT", type=filters.words, default="", help="Why.")
         ends = parser.add_mutually_exclusive_group()
         ends.add_argument(
             "--until",
@@ -49,27 +49,27 @@ def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
             help="When it goes on by itself: 2030-01-31T03:00, in the project's time zone.",
         )
         ends.add_argument(
-            "--for", metavar="AGE", type=choosing.age, dest="seconds", help="How long from now: 90s, 30m, 36h, 7d."
+            "--for", metavar="AGE", type=filters.age, dest="seconds", help="How long from now: 90s, 30m, 36h, 7d."
         )
     parser.add_argument("--by", metavar="TEXT", default=shell_user(), help="Who (default: the user of the shell).")
-    telling.add_format(parser)
-    choosing.add_database(parser)
+    output.add_format(parser)
+    filters.add_database(parser)
 
 
-@telling.facing_the_database
+@output.facing_the_database
 def pause(command: BaseCommand, options: dict[str, Any]) -> None:
     """Pause, and say what is paused and until when; a mistake in one name pauses none of them."""
-    database = choosing.database_of(options)
+    database = filters.database_of(options)
     found = pausing.paused(database) if options["list"] else _pause(options, database)
     if options["format"] == "json":
-        telling.say(command, telling.json_of({"paused": [_as_json(state) for state in found]}))
+        output.say(command, output.json_of({"paused": [_as_json(state) for state in found]}))
         return
     for state in found:
-        telling.say(command, _line(state))
+        output.say(command, _line(state))
     if not options["list"]:
         _remark_unknown(command, options["queues"])
     if not found:
-        telling.say(command, "Nothing is paused.")
+        output.say(command, "Nothing is paused.")
 
 
 def _pause(options: dict[str, Any], database: str) -> list[QueueState]:
@@ -81,7 +81,7 @@ def _pause(options: dict[str, Any], database: str) -> list[QueueState]:
             found = [pausing.pause_queue(queue, **words) for queue in queues]
             return found + [pausing.pause_job(name, **words) for name in jobs]
     except InvalidJob as error:
-        raise CommandError(str(error), returncode=telling.WRONG) from None
+        raise CommandError(str(error), returncode=output.WRONG) from None
 
 
 def _remark_unknown(command: BaseCommand, queues: Sequence[str]) -> None:
@@ -91,7 +91,7 @@ def _remark_unknown(command: BaseCommand, queues: Sequence[str]) -> None:
         if queue not in known:
             hint = did_you_mean(queue, known)
             text = f"No job that this process knows is declared with queue {queue!r}{hint}; it is paused all the same."
-            telling.say(command, telling.plain(text), aside=True)
+            output.say(command, output.plain(text), aside=True)
 
 
 def _as_json(state: QueueState) -> dict[str, Any]:
@@ -100,30 +100,30 @@ def _as_json(state: QueueState) -> dict[str, Any]:
 
 
 def _line(state: QueueState) -> str:
-    until = f"until {telling.instant(state.until)}" if state.until else "until it is resumed"
+    until = f"until {output.instant(state.until)}" if state.until else "until it is resumed"
     by = f" by {state.paused_by}" if state.paused_by else ""
     reason = f": {state.reason}" if state.reason else ""
-    return telling.plain(" ".join(f"paused {state.kind} {state.name} {until}{by}{reason}".split()))
+    return output.plain(" ".join(f"paused {state.kind} {state.name} {until}{by}{reason}".split()))
 
 
-@telling.facing_the_database
+@output.facing_the_database
 def resume(command: BaseCommand, options: dict[str, Any]) -> None:
     """Resume, and say what was paused; exit with 1 if something was not."""
-    database, by = choosing.database_of(options), options["by"]
+    database, by = filters.database_of(options), options["by"]
     queues, jobs = _asked(options)
     answers = [("queue", queue, pausing.resume_queue(queue, by=by, database=database)) for queue in queues]
     answers += [("job", name, pausing.resume_job(name, by=by, database=database)) for name in jobs]
     if options["format"] == "json":
         told = [{"kind": kind, "name": name, "was_paused": was} for kind, name, was in answers]
-        telling.say(command, telling.json_of({"resumed": told}))
+        output.say(command, output.json_of({"resumed": told}))
     else:
         for kind, name, was in answers:
-            telling.say(command, telling.plain(f"resumed {kind} {name}" if was else f"{kind} {name} was not paused"))
+            output.say(command, output.plain(f"resumed {kind} {name}" if was else f"{kind} {name} was not paused"))
     if not all(was for _, _, was in answers):
-        sys.exit(telling.SKIPPED)
+        sys.exit(output.SKIPPED)
 
 
 def _asked(options: dict[str, Any]) -> tuple[Sequence[str], Sequence[str]]:
     if not options["queues"] and not options["job"]:
-        raise CommandError("Say what: queues by their names, or jobs by --job.", returncode=telling.WRONG)
+        raise CommandError("Say what: queues by their names, or jobs by --job.", returncode=output.WRONG)
     return options["queues"], options["job"]

@@ -13,8 +13,8 @@ from django.db import DatabaseError, transaction
 from django_pgjobs import store
 from django_pgjobs.conf import QUEUE_NAME, get_conf
 from django_pgjobs.maintenance.pruning import LEAST_SECONDS, Pruner, Rule, rules_of
-from django_pgjobs.management import choosing, telling
-from django_pgjobs.management.operating import confirm
+from django_pgjobs.management import filters, output
+from django_pgjobs.management.steer import confirm
 from django_pgjobs.states import Outcome
 
 
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--older-than",
         metavar="AGE",
-        type=choosing.age,
+        type=filters.age,
         help="Jobs that ended longer ago, as 90s, 30m, 36h, 7d or 2w, instead of what RETENTION_HOURS says.",
     )
     parser.add_argument(
@@ -42,17 +42,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Only these; may be repeated (default: all).",
     )
     parser.add_argument("--queue", metavar="NAME", action="append", help="Only this queue; may be repeated.")
-    telling.add_format(parser)
-    choosing.add_database(parser)
+    output.add_format(parser)
+    filters.add_database(parser)
     parser.add_argument(
         "--yes", "--no-input", "--noinput", action="store_true", dest="yes", help="With --older-than, ask nothing."
     )
 
 
-@telling.facing_the_database
+@output.facing_the_database
 def prune(command: BaseCommand, options: dict[str, Any]) -> None:
     """Delete to the end, and say how many; exit with 1 if some could not be deleted."""
-    rules, db = _rules(options), _Committing(choosing.database_of(options))
+    rules, db = _rules(options), _Committing(filters.database_of(options))
     if options["dry_run"]:
         _tell(command, options, _each(rules, lambda rule: (_count(db, rule), 0)))
         return
@@ -68,7 +68,7 @@ def _rules(options: dict[str, Any]) -> list[Rule]:
     outcomes, queues = options["outcome"] or list(Outcome), tuple(options["queue"] or ())
     for queue in queues:
         if not QUEUE_NAME.fullmatch(queue):
-            raise CommandError(f"There is no queue {queue!r}.", returncode=telling.WRONG)
+            raise CommandError(f"There is no queue {queue!r}.", returncode=output.WRONG)
     if options["older_than"] is not None:
         seconds = max(options["older_than"], LEAST_SECONDS)
         return [Rule(str(outcome), seconds, queues, only=bool(queues)) for outcome in outcomes]
@@ -133,9 +133,9 @@ def _tell(command: BaseCommand, options: dict[str, Any], counts: dict[str, tuple
             "left": left,
             "by_outcome": {outcome: done for outcome, (done, _) in counts.items()},
         }
-        telling.say(command, telling.json_of(told))
+        output.say(command, output.json_of(told))
         return
     would = "would be pruned" if options["dry_run"] else "pruned"
-    telling.say(command, f"prune: {total} {would}, {left} left")
+    output.say(command, f"prune: {total} {would}, {left} left")
     for outcome, (done, _) in counts.items():
-        telling.say(command, f"  {done} {outcome}")
+        output.say(command, f"  {done} {outcome}")

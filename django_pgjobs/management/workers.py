@@ -9,9 +9,9 @@ from django.core.management.base import BaseCommand
 from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 
-from django_pgjobs.management import choosing, telling
+from django_pgjobs.inspection.why import span
+from django_pgjobs.management import filters, output
 from django_pgjobs.models import Heartbeat, LeaderTerm
-from django_pgjobs.why import span
 
 HEADERS = ("NAME", "STATUS", "HEARD", "QUEUES", "JOBS", "PLACES", "FINISHED", "HOST", "PID", "RELEASE", "STARTED")
 
@@ -32,23 +32,23 @@ def add_subcommands(subcommands: Any) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare which workers, and how it is told."""
-    parser.add_argument("--queue", metavar="NAME", type=choosing.words, help="Only those that serve this queue.")
+    parser.add_argument("--queue", metavar="NAME", type=filters.words, help="Only those that serve this queue.")
     parser.add_argument("--all", action="store_true", help="Those that have stopped within a day, too.")
-    telling.add_format(parser)
-    choosing.add_database(parser)
+    output.add_format(parser)
+    filters.add_database(parser)
 
 
-@telling.facing_the_database
+@output.facing_the_database
 def show_workers(command: BaseCommand, options: dict[str, Any]) -> None:
     """Tell of the workers, those heard from last first."""
-    found = _workers(choosing.database_of(options), everyone=options["all"])
+    found = _workers(filters.database_of(options), everyone=options["all"])
     if options["queue"] is not None:
         found = [worker for worker in found if _serves(worker, options["queue"])]
     if options["format"] == "json":
-        telling.say(command, telling.json_of([_fields_of(worker) for worker in found]))
+        output.say(command, output.json_of([_fields_of(worker) for worker in found]))
         return
-    for line in telling.table(HEADERS, map(_cells, found)):
-        telling.say(command, line)
+    for line in output.table(HEADERS, map(_cells, found)):
+        output.say(command, line)
 
 
 def _workers(using: str, *, everyone: bool) -> list[Any]:
@@ -75,15 +75,15 @@ def _cells(worker: Any) -> tuple[str, ...]:
     served = ",".join(_names(worker.queues)) if worker.queues is not None else "all"
     without = "".join(f",-{name}" for name in _names(worker.excluded_queues))
     return (
-        telling.short(worker.name, 60),
-        telling.plain(worker.status) + (", leads" if worker.leads else ""),
+        output.short(worker.name, 60),
+        output.plain(worker.status) + (", leads" if worker.leads else ""),
         f"{span(worker.heard_for.total_seconds())} ago",
-        telling.short(f"{served}{without}", 60),
+        output.short(f"{served}{without}", 60),
         str(worker.running),
         str(worker.processes * worker.threads),
         str(worker.finished),
-        telling.short(worker.host, 40),
+        output.short(worker.host, 40),
         str(worker.pid),
-        telling.short(worker.release, 40) or "-",
-        telling.instant(worker.started_at),
+        output.short(worker.release, 40) or "-",
+        output.instant(worker.started_at),
     )

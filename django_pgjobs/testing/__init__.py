@@ -24,8 +24,8 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from django_pgjobs import buckets, localpool
-from django_pgjobs.registry import registry
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.registering import local_pool, token_bucket
 from django_pgjobs.testing.contexts import FakeContext, context
 from django_pgjobs.testing.moving import backdate
 from django_pgjobs.testing.registered import assert_not_registered, assert_registered
@@ -57,10 +57,10 @@ def isolated_registry() -> AbstractContextManager[None]:
 
 def reset_rate_limits() -> None:
     """Fill the token buckets of this process: see the setting ``REGISTRATION_RATE``."""
-    buckets.of_this_process.reset()
+    token_bucket.of_this_process.reset()
 
 
 def wait_for_bypassed(timeout: float = 10.0) -> None:
     """Block until no job that bypassed the queue runs in this process. Raises ``TimeoutError`` after ``timeout`` s."""
-    if not localpool.of_this_process.wait(timeout):
+    if not local_pool.of_this_process.wait(timeout):
         raise TimeoutError(f"A job that bypassed the queue still runs after {timeout:g} s.")

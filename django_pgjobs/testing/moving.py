@@ -9,8 +9,8 @@ from typing import Any
 from django.db import router
 from django.db.models import DateTimeField, F, Model, QuerySet
 
+from django_pgjobs.definition.options import did_you_mean
 from django_pgjobs.models import Claim, Job
-from django_pgjobs.options import did_you_mean
 
 
 def backdate(rows: Model | QuerySet[Any], /, **moves: float | timedelta) -> int:

@@ -13,11 +13,11 @@ from django.db import router
 from django.utils import timezone
 
 from django_pgjobs.conf import get_conf
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import UnreadablePayload, UnstorableResult
 from django_pgjobs.jobs import BoundJob, JobDefinition
 from django_pgjobs.models import Job
-from django_pgjobs.payload import decode_payload, decode_result, encode_result
-from django_pgjobs.registry import registry
+from django_pgjobs.serialization.payload import decode_payload, decode_result, encode_result
 
 SHOWN = 20
 """Jobs listed by a failed assertion."""

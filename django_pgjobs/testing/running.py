@@ -22,16 +22,17 @@ from django.db.models import Q, QuerySet, TextField
 from django.db.models.functions import Cast, Now
 from django.db.transaction import TransactionManagementError
 
-from django_pgjobs import attempt, signals, store
 from django_pgjobs import decisions as decide
-from django_pgjobs.attempt import BODY, Prepared
+from django_pgjobs import signals, store
 from django_pgjobs.conf import LADDER_SECONDS, get_conf
 from django_pgjobs.context import JobContext, Reporter
 from django_pgjobs.decisions import Decision
 from django_pgjobs.exceptions import JobControl
-from django_pgjobs.finalising import END, PARK, RETRY, SNOOZE, SUCCESS
+from django_pgjobs.execution import attempt
+from django_pgjobs.execution.attempt import BODY, Prepared
+from django_pgjobs.execution.finalise import END, PARK, RETRY, SNOOZE, SUCCESS
+from django_pgjobs.execution.single_job import Ended, Performer, write_at_once
 from django_pgjobs.models import Job
-from django_pgjobs.performing import Ended, Performer, write_at_once
 from django_pgjobs.states import Hold
 from django_pgjobs.store import Author, ClaimedJob, Database, Pair
 

@@ -18,7 +18,7 @@ from drawing import Picture  # noqa: E402
 
 from django_pgjobs.conf import LADDER_SECONDS  # noqa: E402
 from django_pgjobs.maintenance.leader import ASK_SECONDS, TERM_SECONDS  # noqa: E402
-from django_pgjobs.worker import ladders  # noqa: E402
+from django_pgjobs.worker.shared import ladders  # noqa: E402
 
 WIDTH = 760
 

@@ -36,7 +36,7 @@ from django_pgjobs import checks as checks_module
 from django_pgjobs import conf as conf_module
 from django_pgjobs import exceptions, models, sql, states
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.payload import encode_payload
+from django_pgjobs.serialization.payload import encode_payload
 
 PACKAGE = Path(django_pgjobs.__file__).parent
 ROOT = PACKAGE.parent
@@ -584,7 +584,7 @@ OPTION_TEXTS = {
 
 def job_options() -> str:
     """Every option of ``@job`` and ``using``, and where it may stand."""
-    from django_pgjobs.options import JOB_CHECKS, REGISTER_CHECKS
+    from django_pgjobs.definition.options import JOB_CHECKS, REGISTER_CHECKS
 
     names = list(dict.fromkeys([*JOB_CHECKS, *REGISTER_CHECKS]))
     yes = {True: "yes", False: ""}

@@ -13,10 +13,10 @@ from django.utils import timezone
 from playwright.sync_api import Browser, FloatRect, Locator, Page, expect
 
 from django_pgjobs import Cron, job, pausing, store
-from django_pgjobs.maintenance.crons import MISSING_SECONDS, CronSync, Firer, MarkMissing, declared_for
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.maintenance.cron_firing import MISSING_SECONDS, CronSync, Firer, MarkMissing, declared_for
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import CronEntry, Job, QueueState
-from django_pgjobs.registry import registry
 from django_pgjobs.testing import run_jobs
 from tests.browser.test_admin_pages import LogIn, Picture, operator
 from tests.plugins.fix_db import AUTHOR

@@ -28,7 +28,7 @@ from typing import Any
 
 import psycopg
 
-from django_pgjobs.worker import channel
+from django_pgjobs.worker.shared import channel
 from tests.chaos import journal
 from tests.e2e import stage
 
@@ -65,29 +65,29 @@ PLACES: dict[str, Place] = {
     # claim committed, not sent
     "claiming": Place(SUPERVISOR, "django_pgjobs.store", "claim_jobs", BEFORE),
     "claimed": Place(SUPERVISOR, "django_pgjobs.store", "claim_jobs", AFTER, lambda args, jobs: bool(jobs)),
-    "adopted": Place(SUPERVISOR, _worker("holding"), "Holding.adopt", AFTER),
+    "adopted": Place(SUPERVISOR, _worker("supervisor.held_jobs"), "Holding.adopt", AFTER),
     # sent, unstarted
-    "sent": Place(SUPERVISOR, _worker("children"), "Child.add", AFTER),
-    "received": Place(EXECUTOR, _worker("buffers"), "Buffers.add", BEFORE),
-    "buffered": Place(EXECUTOR, _worker("buffers"), "Buffers.add", AFTER),
+    "sent": Place(SUPERVISOR, _worker("supervisor.executor_process"), "Child.add", AFTER),
+    "received": Place(EXECUTOR, _worker("executor.run_queue"), "Buffers.add", BEFORE),
+    "buffered": Place(EXECUTOR, _worker("executor.run_queue"), "Buffers.add", AFTER),
     # user code
-    "started": Place(EXECUTOR, _worker("board"), "Board.start", AFTER),
-    "body": Place(EXECUTOR, "django_pgjobs.attempt", "run_here", BEFORE),
-    "async_body": Place(EXECUTOR, "django_pgjobs.attempt", "arun", BEFORE),
+    "started": Place(EXECUTOR, _worker("shared.board"), "Board.start", AFTER),
+    "body": Place(EXECUTOR, "django_pgjobs.execution.attempt", "run_here", BEFORE),
+    "async_body": Place(EXECUTOR, "django_pgjobs.execution.attempt", "arun", BEFORE),
     # user code done, DONE not sent
-    "finished": Place(EXECUTOR, _worker("outbox"), "Outbox.put", BEFORE),
-    "queued": Place(EXECUTOR, _worker("board"), "Board.clear", AFTER),
-    "sending": Place(EXECUTOR, _worker("channel"), "ExecutorEnd.send", BEFORE, _is_outcome),
+    "finished": Place(EXECUTOR, _worker("executor.outbox"), "Outbox.put", BEFORE),
+    "queued": Place(EXECUTOR, _worker("shared.board"), "Board.clear", AFTER),
+    "sending": Place(EXECUTOR, _worker("shared.channel"), "ExecutorEnd.send", BEFORE, _is_outcome),
     # DONE received, flush lost
-    "done": Place(SUPERVISOR, _worker("crew"), "Crew._on_message", AFTER, _is_outcome),
-    "flushing": Place(SUPERVISOR, "django_pgjobs.finalising", "write", BEFORE),
-    "flushed": Place(SUPERVISOR, "django_pgjobs.finalising", "write", AFTER),
+    "done": Place(SUPERVISOR, _worker("supervisor.executor_pool"), "Crew._on_message", AFTER, _is_outcome),
+    "flushing": Place(SUPERVISOR, "django_pgjobs.execution.finalise", "write", BEFORE),
+    "flushed": Place(SUPERVISOR, "django_pgjobs.execution.finalise", "write", AFTER),
     "deleting": Place(SUPERVISOR, "django_pgjobs.store", "delete_claims", BEFORE),
     # mark_ending written, callback unfinished
-    "marking": Place(SUPERVISOR, "django_pgjobs.finalising", "write", BEFORE, _of_kind("mark")),
-    "marked": Place(SUPERVISOR, "django_pgjobs.finalising", "write", AFTER, _of_kind("mark")),
-    "callback": Place(EXECUTOR, "django_pgjobs.attempt", "_callback", BEFORE),
-    "called_back": Place(EXECUTOR, "django_pgjobs.attempt", "_callback", AFTER),
+    "marking": Place(SUPERVISOR, "django_pgjobs.execution.finalise", "write", BEFORE, _of_kind("mark")),
+    "marked": Place(SUPERVISOR, "django_pgjobs.execution.finalise", "write", AFTER, _of_kind("mark")),
+    "callback": Place(EXECUTOR, "django_pgjobs.execution.attempt", "_callback", BEFORE),
+    "called_back": Place(EXECUTOR, "django_pgjobs.execution.attempt", "_callback", AFTER),
     # supervisor anywhere
     "renewing": Place(SUPERVISOR, "django_pgjobs.store", "renew_claims", BEFORE),
     "renewed": Place(SUPERVISOR, "django_pgjobs.store", "renew_claims", AFTER),
@@ -95,8 +95,8 @@ PLACES: dict[str, Place] = {
     "rescued": Place(SUPERVISOR, "django_pgjobs.store", "rescue_jobs", AFTER, lambda args, jobs: bool(jobs)),
     "firing": Place(SUPERVISOR, "django_pgjobs.store", "fire_cron", BEFORE),
     "fired": Place(SUPERVISOR, "django_pgjobs.store", "fire_cron", AFTER, lambda args, fired: fired is not None),
-    "settling": Place(SUPERVISOR, _worker("holding"), "Holding.settle", BEFORE),
-    "spawned": Place(SUPERVISOR, _worker("crew"), "Crew.spawn", AFTER),
+    "settling": Place(SUPERVISOR, _worker("supervisor.held_jobs"), "Holding.settle", BEFORE),
+    "spawned": Place(SUPERVISOR, _worker("supervisor.executor_pool"), "Crew.spawn", AFTER),
     "releasing": Place(SUPERVISOR, "django_pgjobs.store", "release_jobs", BEFORE),
     "released": Place(SUPERVISOR, "django_pgjobs.store", "release_jobs", AFTER, lambda args, jobs: bool(jobs)),
 }

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from django_pgjobs import register_many
-from django_pgjobs.maintenance.parking import unpark
+from django_pgjobs.maintenance.unparking import unpark
 from django_pgjobs.models import Claim, Job
 from tests.chaos.helping import FAST, LEASE, Record, Recovery
 from tests.e2e import jobs

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from django.db import OperationalError, connection
 
-from django_pgjobs.worker.connection import PINS
+from django_pgjobs.worker.shared.connection import PINS
 from tests.chaos import judging, scenes
 from tests.chaos.explorer import Course, Explorer
 from tests.chaos.scenes import Program, Scene, World

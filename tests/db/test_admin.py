@@ -18,9 +18,10 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from django_pgjobs import job, listing
+from django_pgjobs import job
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Attempt, Claim, Heartbeat, Job
-from django_pgjobs.registry import registry
+from django_pgjobs.presentation import job_list
 
 pytestmark = pytest.mark.django_db
 
@@ -116,7 +117,7 @@ def steer_url(row: Job, name: str) -> str:
 # --- the list ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", listing.STATES)
+@pytest.mark.parametrize("state", job_list.STATES)
 def test_filter_by_state_shows_the_jobs_of_that_label_only(root: Client, state: str) -> None:
     rows = make_one_of_each()
     page = root.get(LIST, {"state": state})
@@ -151,7 +152,7 @@ def test_due_jobs_are_listed_in_the_order_of_run_at_across_queues_and_priorities
 
 
 def test_due_jobs_of_more_pairs_than_arms_are_all_listed(root: Client) -> None:
-    rows = [make(queue=f"q{i}", run_at=now_plus(-100 + i)) for i in range(listing.ARMS + 3)]
+    rows = [make(queue=f"q{i}", run_at=now_plus(-100 + i)) for i in range(job_list.ARMS + 3)]
     assert ids_on(root.get(LIST, {"state": "ready"})) == [row.pk for row in rows]
 
 
@@ -195,7 +196,7 @@ def test_the_page_of_a_job_shows_its_keys(root: Client) -> None:
 
 
 def test_count_stops_and_says_so(root: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "MOST", 60)
+    monkeypatch.setattr(job_list, "MOST", 60)
     Job.objects.bulk_create([Job(name="many", payload={}) for _ in range(61)])
     page = root.get(LIST)
     assert page.context["cl"].count_text == "more than 60"
@@ -204,7 +205,7 @@ def test_count_stops_and_says_so(root: Client, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_exactly_as_many_as_are_counted_is_no_more_than(root: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "MOST", 60)
+    monkeypatch.setattr(job_list, "MOST", 60)
     Job.objects.bulk_create([Job(name="many", payload={}) for _ in range(60)])
     assert root.get(LIST).context["cl"].count_text == "60"
 
@@ -212,7 +213,7 @@ def test_exactly_as_many_as_are_counted_is_no_more_than(root: Client, monkeypatc
 @pytest.mark.parametrize("state", ["", "ready", "succeeded", "parked"])
 def test_a_bounded_search_says_so_and_can_be_widened(root: Client, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("NEAR", "NEAR_TEXT", "NEAR_HELD"):
-        monkeypatch.setattr(listing, limit, 1000)
+        monkeypatch.setattr(job_list, limit, 1000)
     fillers: list[Job] = []
     fields: dict[str, Any] = {"": {}, "ready": {}, "parked": {"hold": "parked"}}.get(
         state, {"outcome": "succeeded", "finished_at": now_plus(-1)}
@@ -783,7 +784,7 @@ def test_every_state_is_read_along_its_index(
     root: Client, extra: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for limit in ("NEAR", "NEAR_TEXT", "NEAR_HELD"):
-        monkeypatch.setattr(listing, limit, 1000)
+        monkeypatch.setattr(job_list, limit, 1000)
     for state, index in INDEXES.items():
         with CaptureQueriesContext(connection) as queries:
             root.get(LIST, {"state": state, **extra})
@@ -796,7 +797,7 @@ def test_every_state_is_read_along_its_index(
         along = {index, "pgjobs_job_held"} if state == "limited" else {index}
         assert {node.get("Index Name") for node in nodes_of(plan["Plan"])} & along, (state, listed[0], plan)
         read = max(rows_read(node) for node in nodes_of(plan["Plan"]))
-        assert read <= (1100 if extra else listing.MOST + 100), (state, extra, read)
+        assert read <= (1100 if extra else job_list.MOST + 100), (state, extra, read)
 
 
 def nodes_of(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:

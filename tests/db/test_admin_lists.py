@@ -12,9 +12,10 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
-from django_pgjobs import listing, pausing
-from django_pgjobs.escapes import visible
+from django_pgjobs import pausing
 from django_pgjobs.models import Attempt, Claim, CronEntry, Heartbeat, Job
+from django_pgjobs.presentation import job_list
+from django_pgjobs.serialization.escapes import visible
 from tests.db.test_admin import (
     CLAIM,
     LIST,
@@ -165,7 +166,7 @@ def test_a_search_says_how_far_it_looked_and_offers_to_look_further(
 ) -> None:
     """Above the list, where it is seen."""
     for limit, number in (("NEAR_TEXT", 1000), ("FAR", 2000)):
-        monkeypatch.setattr(listing, limit, number)
+        monkeypatch.setattr(job_list, limit, number)
     fill(3000)
     page = html(root.get(LIST, {"q": "nothing has this", "p": "1"}))
     link = re.search(
@@ -223,7 +224,7 @@ def test_marks_that_turn_text_around_are_shown_as_their_numbers_on_every_page(ro
     row = forged_rows()
     lists = [f"/admin/pgjobs/{name}/" for name in ("job", "heartbeat", "queuestate", "cronentry", "action")]
     pages = {url: root.get(url) for url in lists}
-    pages |= {f"{LIST}?state={state}": root.get(LIST, {"state": state}) for state in listing.STATES}
+    pages |= {f"{LIST}?state={state}": root.get(LIST, {"state": state}) for state in job_list.STATES}
     for url in lists:
         for number, link in enumerate(set(re.findall(rf'href="({url}[^"?]*/change/)', html(pages[url])))):
             pages[f"{url} {number}"] = root.get(link)

@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze, attempt, current_context, finalising
+from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze, current_context
 from django_pgjobs import decisions as decide
 from django_pgjobs import job as define
-from django_pgjobs.attempt import Prepared
-from django_pgjobs.backoff import LONGEST_SECONDS
 from django_pgjobs.decisions import Decision
-from django_pgjobs.finalising import END, MARK, PARK, RELEASE, RETRY, SNOOZE, SUCCESS
+from django_pgjobs.execution import attempt, finalise
+from django_pgjobs.execution.attempt import Prepared
+from django_pgjobs.execution.finalise import END, MARK, PARK, RELEASE, RETRY, SNOOZE, SUCCESS
+from django_pgjobs.execution.single_job import Ended, Performer
 from django_pgjobs.models import Attempt, Job
-from django_pgjobs.performing import Ended, Performer
 from django_pgjobs.store import Author, ClaimedJob
+from django_pgjobs.values.backoff import LONGEST_SECONDS
 from tests.plugins.fix_db import AUTHOR, RawDatabase, claim, from_the_beginning, job
 
 said: list[Any] = []
@@ -238,15 +239,15 @@ def claimed(raw: RawDatabase, number: int, name: str = "attempts.does") -> tuple
 )
 def test_many_ends_of_a_kind_are_one_statement(raw: RawDatabase, decision: Decision, state: str) -> None:
     jobs, claim_id = claimed(raw, 3)
-    ends = [finalising.end_of(decision, one.id, claim_id, one.name, 0.5) for one in jobs]
+    ends = [finalise.end_of(decision, one.id, claim_id, one.name, 0.5) for one in jobs]
     [kind] = {kind for kind, _ in ends}
-    recorded = finalising.write(raw, kind, [end for _, end in ends], Author(AUTHOR.worker))
+    recorded = finalise.write(raw, kind, [end for _, end in ends], Author(AUTHOR.worker))
     assert set(recorded) == {one.id for one in jobs}
     assert {job(one.id).state for one in jobs} == {state}
 
 
 def test_marked_jobs_stay_with_their_claim(raw: RawDatabase) -> None:
     jobs, claim_id = claimed(raw, 2)
-    ends = [finalising.end_of(decide.Abandon("why"), one.id, claim_id, "attempts.careful", 0.5)[1] for one in jobs]
-    assert set(finalising.write(raw, MARK, ends, AUTHOR)) == {one.id for one in jobs}
+    ends = [finalise.end_of(decide.Abandon("why"), one.id, claim_id, "attempts.careful", 0.5)[1] for one in jobs]
+    assert set(finalise.write(raw, MARK, ends, AUTHOR)) == {one.id for one in jobs}
     assert {(job(one.id).state, job(one.id).ending) for one in jobs} == {("running", "abandoned")}

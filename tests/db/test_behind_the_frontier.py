@@ -12,11 +12,11 @@ import pytest
 
 from django_pgjobs import clock, store
 from django_pgjobs.models import Job
-from django_pgjobs.worker import frontier as rules
-from django_pgjobs.worker.claiming import Claimer, ClaimOptions
-from django_pgjobs.worker.frontier import Frontier
+from django_pgjobs.worker.threads import frontier as rules
+from django_pgjobs.worker.threads.claimer import Claimer, ClaimOptions
+from django_pgjobs.worker.threads.frontier import Frontier
 from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, RawDatabase, register
-from tests.unit.test_worker_acking import Heard
+from tests.unit.test_worker_finaliser import Heard
 
 Connect = Callable[..., RawDatabase]
 

@@ -13,10 +13,11 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_pgjobs import buckets, job, register_many, store, waking
-from django_pgjobs.buckets import of_this_process
+from django_pgjobs import job, register_many, store, waking
 from django_pgjobs.exceptions import InvalidJob, QueueFull, RateLimited
 from django_pgjobs.models import Job
+from django_pgjobs.registering import token_bucket
+from django_pgjobs.registering.token_bucket import of_this_process
 from django_pgjobs.testing import run_jobs
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, register, wait_until
 from tests.plugins.sabotage import sabotage
@@ -133,7 +134,7 @@ def test_a_capacity_costs_nothing_where_it_is_not_set(settings: Any) -> None:
         copy.register(1)
     assert len(queries) == 1
     settings.PGJOBS = {}
-    with CaptureQueriesContext(connection) as queries, patch.object(buckets.Buckets, "take") as take:
+    with CaptureQueriesContext(connection) as queries, patch.object(token_bucket.Buckets, "take") as take:
         send.register(1)
         send.register_many([(1,)])
     assert len([query for query in queries if "INSERT" in query["sql"]]) == 2

@@ -16,15 +16,16 @@ import pytest
 from django.db import connections
 from django.test import override_settings
 
-from django_pgjobs import Cron, clock, cron, job, store
-from django_pgjobs.maintenance import crons
-from django_pgjobs.maintenance.crons import CronSync, Firer, MarkMissing, declared_for
+from django_pgjobs import Cron, clock, job, store
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.maintenance import cron_firing
+from django_pgjobs.maintenance.cron_firing import CronSync, Firer, MarkMissing, declared_for
 from django_pgjobs.maintenance.duties import Duty, duties
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import CronEntry, Job
-from django_pgjobs.registry import registry
-from django_pgjobs.worker.connection import WorkerConnection
-from django_pgjobs.worker.maintaining import Maintainer
+from django_pgjobs.values import schedule
+from django_pgjobs.worker.shared.connection import WorkerConnection
+from django_pgjobs.worker.threads.maintainer import Maintainer
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, claim, patience
 
 OTHER = store.Author(UUID(int=9), "other")
@@ -89,7 +90,7 @@ def ago(raw: RawDatabase, **span: float) -> datetime:
 
 def latest(raw: RawDatabase, expression: str = "*/10 * * * *") -> datetime:
     """Return the last fire until now."""
-    found = cron.Schedule(expression, "UTC").latest(ago(raw))
+    found = schedule.Schedule(expression, "UTC").latest(ago(raw))
     assert found is not None
     return found
 
@@ -190,7 +191,7 @@ def test_the_expression_is_meant_in_the_zone_of_the_row(raw: RawDatabase) -> Non
     tick(raw)
     [fire] = fires()
     assert fire is not None
-    assert fire == cron.Schedule("0 12 * * *", "Australia/Lord_Howe").latest(ago(raw))
+    assert fire == schedule.Schedule("0 12 * * *", "Australia/Lord_Howe").latest(ago(raw))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +204,7 @@ def test_three_missed_fires_under_each_policy(
     declare(raw, misfire=misfire)
     begin = latest(raw) - 30 * MINUTE
     put(raw, last_fire_at=begin, next_fire_at=begin + 10 * MINUTE)
-    monkeypatch.setattr(cron, "GRACE", timedelta(0))
+    monkeypatch.setattr(schedule, "GRACE", timedelta(0))
     tick(raw)
     assert fires() == [begin + minutes * MINUTE for minutes in which]
     assert entry().last_fire_at == begin + 30 * MINUTE
@@ -219,7 +220,7 @@ def slow(raw: RawDatabase, time: Callable[[float], None], monkeypatch: pytest.Mo
     fire, listed, now = store.fire_cron, store.list_crons, [ago(raw, hours=1).replace(microsecond=0)]
 
     def dear(*args: Any, **kwargs: Any) -> store.Fired | None:
-        time(crons.TURN_SECONDS * 0.6)
+        time(cron_firing.TURN_SECONDS * 0.6)
         return fire(*args, **kwargs)
 
     def passes() -> None:
@@ -504,7 +505,7 @@ def test_a_broken_entry_is_whole_again_when_it_is_mended(raw: RawDatabase, time:
     put(raw, expression=None)
     firer(raw)
     assert entry().broken, "not due, so not looked at yet"
-    time(crons.EVERYTHING_SECONDS)
+    time(cron_firing.EVERYTHING_SECONDS)
     firer(raw)
     firer(raw)
     assert (entry().broken, Job.objects.count()) == ("", 1)
@@ -517,7 +518,7 @@ def test_a_change_by_hand_is_seen_although_the_next_fire_is_far(
     declare(raw, expression="0 0 1 1 *")
     firer(raw)
     put(raw, expression="0 0 31 6 *")
-    time(crons.EVERYTHING_SECONDS)
+    time(cron_firing.EVERYTHING_SECONDS)
     firer(raw)
     assert "never fires" in entry().broken
 
@@ -528,10 +529,10 @@ def test_an_entry_whose_job_cannot_be_inserted_is_tried_again(raw: RawDatabase, 
     put(raw, created_at=ago(raw, hours=1), declared_options='{"queue": null}')
     firer(raw)
     put(raw, declared_options=json.dumps(PLAIN))
-    time(crons.EVERYTHING_SECONDS)
+    time(cron_firing.EVERYTHING_SECONDS)
     firer(raw)
     assert Job.objects.count() == 0
-    time(crons.BROKEN_SECONDS)
+    time(cron_firing.BROKEN_SECONDS)
     firer(raw)
     assert (entry().broken, Job.objects.count()) == ("", 1)
 
@@ -546,22 +547,22 @@ def test_an_entry_whose_job_cannot_be_inserted_stays_broken_until_it_can(
     firer = Firer()
     declare(raw, misfire=misfire)
     put(raw, created_at=latest(raw) - SECOND, declared_options='{"queue": null}')
-    monkeypatch.setattr(cron, "GRACE", timedelta(hours=1))
+    monkeypatch.setattr(schedule, "GRACE", timedelta(hours=1))
     firer(raw)
-    monkeypatch.setattr(cron, "GRACE", timedelta(0))
+    monkeypatch.setattr(schedule, "GRACE", timedelta(0))
     for _ in range(3):
-        time(crons.BROKEN_SECONDS)
+        time(cron_firing.BROKEN_SECONDS)
         firer(raw)
         assert "cannot be inserted" in entry().broken
-    monkeypatch.setattr(cron, "GRACE", timedelta(hours=1))
+    monkeypatch.setattr(schedule, "GRACE", timedelta(hours=1))
     put(raw, last_fire_at=latest(raw) - SECOND, next_fire_at=latest(raw))
     for _ in range(3):
-        time(crons.BROKEN_SECONDS)
+        time(cron_firing.BROKEN_SECONDS)
         firer(raw)
     assert "cannot be inserted" in entry().broken
     assert (caplog.text.count("cron entry is broken"), "whole again" in caplog.text) == (1, False)
     put(raw, declared_options=json.dumps(PLAIN))
-    time(crons.BROKEN_SECONDS)
+    time(cron_firing.BROKEN_SECONDS)
     firer(raw)
     assert (entry().broken, Job.objects.count(), "whole again" in caplog.text) == ("", 1, True)
 
@@ -765,7 +766,7 @@ def test_declared_entries_are_brought_into_the_database(raw: RawDatabase, time: 
     put(raw, "test.clean", declared_expression="@weekly")
     sync.tick(raw)
     assert entry("test.clean").declared_expression == "@weekly"
-    time(crons.SYNC_SECONDS)
+    time(cron_firing.SYNC_SECONDS)
     leader.tick(raw)
     sync.tick(raw)
     assert entry("test.clean").declared_expression == "@daily"
@@ -782,11 +783,11 @@ def test_a_worker_that_does_not_lead_overwrites_only_at_its_start(
     sync.tick(raw)
     assert entry("test.clean").declared_expression == "@daily"
     declare(raw, "test.clean", expression="@monthly")
-    time(crons.SYNC_SECONDS)
+    time(cron_firing.SYNC_SECONDS)
     sync.tick(raw)
     assert entry("test.clean").declared_expression == "@monthly"
     raw.query("DELETE FROM pgjobs_cron_entry")
-    time(crons.SYNC_SECONDS)
+    time(cron_firing.SYNC_SECONDS)
     sync.tick(raw)
     assert entry("test.clean").declared_expression == "@daily"
 
@@ -799,7 +800,7 @@ def test_nothing_is_asked_where_nothing_is_declared(raw: RawDatabase, time: Call
     with statements(raw) as asked:
         for _ in range(3):
             sync.tick(raw)
-            time(crons.SYNC_SECONDS)
+            time(cron_firing.SYNC_SECONDS)
     sync.leave(raw)
     assert asked == []
 
@@ -880,7 +881,7 @@ def test_what_the_project_makes_for_an_entry_is_made_once(raw: RawDatabase, time
     for _ in range(2):
         sync.tick(raw)
         raw.query("UPDATE pgjobs_cron_entry SET declared_options = '{}'")
-        time(crons.SYNC_SECONDS)
+        time(cron_firing.SYNC_SECONDS)
         leader.tick(raw)
     sync.tick(raw)
     assert (entry("daily").declared_options["key"], entry("daily").declared_options["description"]) == ("x", "x")
@@ -915,13 +916,13 @@ def test_an_entry_whose_code_is_gone_is_marked_until_it_comes_back(
     sync = CronSync(declared_for("default"), Leader(OTHER))
     sync.tick(raw)
     declare(raw, "stays")
-    put(raw, "test.clean", declared_at=ago(raw, seconds=crons.MISSING_SECONDS + 1), created_at=ago(raw, hours=1))
+    put(raw, "test.clean", declared_at=ago(raw, seconds=cron_firing.MISSING_SECONDS + 1), created_at=ago(raw, hours=1))
     MarkMissing()(store.on("default"))
     assert [row.name for row in CronEntry.objects.exclude(missing_since=None)] == ["test.clean"]
     assert "declared by no worker's code any more" in caplog.text
     tick(raw)
     assert Job.objects.count() == 0
-    time(crons.SYNC_SECONDS)
+    time(cron_firing.SYNC_SECONDS)
     sync.tick(raw)
     assert entry("test.clean").missing_since is None
     tick(raw)
@@ -935,7 +936,7 @@ def test_entries_without_code_are_marked_on_the_workers_own_connection_and_held_
     """W38: rescue shares that thread; who only points to the row is not in the way."""
     for name in ("free", "held"):
         declare(raw, name)
-        put(raw, name, declared_at=ago(raw, seconds=crons.MISSING_SECONDS + 1))
+        put(raw, name, declared_at=ago(raw, seconds=cron_firing.MISSING_SECONDS + 1))
     other.query("BEGIN")
     other.query(f"SELECT name FROM pgjobs_cron_entry WHERE name = 'held' FOR {lock}")
     django = connections["default"]

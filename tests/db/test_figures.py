@@ -12,11 +12,12 @@ from django.db import connection
 from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 
-from django_pgjobs import figures, store
-from django_pgjobs.maintenance import measuring
+from django_pgjobs import store
+from django_pgjobs.inspection import figures
+from django_pgjobs.maintenance import statistics
 from django_pgjobs.maintenance.duties import measuring as measuring_duty
 from django_pgjobs.maintenance.leader import Leader
-from django_pgjobs.maintenance.measuring import Measurer
+from django_pgjobs.maintenance.statistics import Measurer
 from django_pgjobs.models import Claim, Heartbeat, Job, LeaderTerm, QueueState, Statistic
 from django_pgjobs.testing import backdate
 from tests.db.test_plans import Explaining, analysed_while_empty, nodes
@@ -197,7 +198,7 @@ def test_a_server_that_cannot_count_in_time_is_asked_for_less(raw: RawDatabase, 
 
     monkeypatch.setattr(figures, "measure", slow)
     Measurer(AUTHOR)(raw)
-    assert asked == list(measuring.BOUNDS)
+    assert asked == list(statistics.BOUNDS)
     assert Statistic.objects.count() == 1
 
 
@@ -249,7 +250,7 @@ def test_counting_from_the_shell_is_pinned_to_the_indexes(raw: RawDatabase) -> N
 
 
 def test_stats_as_a_table(raw: RawDatabase, monkeypatch: Any) -> None:
-    monkeypatch.setattr("django_pgjobs.management.counted.MOST_NOW", 1)
+    monkeypatch.setattr("django_pgjobs.management.stats.MOST_NOW", 1)
     fill(raw)
     beat(queues=["\x1b[31mred"])
     QueueState.objects.create(kind="queue", name="mail")

@@ -12,7 +12,7 @@ from django.core.management import CommandError
 from django.db.models.functions import Now
 
 from django_pgjobs import store
-from django_pgjobs.management.checking import OVERDUE_SECONDS
+from django_pgjobs.management.check import OVERDUE_SECONDS
 from django_pgjobs.models import CronEntry, Heartbeat, Job, LeaderTerm, QueueState
 from django_pgjobs.testing import backdate
 from tests.db.test_shell import pgjobs, run
@@ -177,7 +177,7 @@ def test_a_database_that_does_not_answer_is_told_as_a_problem() -> None:
 def test_a_statement_that_takes_too_long_is_told_as_a_problem(
     led: RawDatabase, other: RawDatabase, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("django_pgjobs.management.checking.STATEMENT_TIMEOUT", "50ms")
+    monkeypatch.setattr("django_pgjobs.management.check.STATEMENT_TIMEOUT", "50ms")
     other.query("LOCK TABLE pgjobs_heartbeat IN ACCESS EXCLUSIVE MODE")
     assert problems() == [("database", None)]
 

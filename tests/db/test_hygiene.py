@@ -13,7 +13,7 @@ from django.db import connection, connections
 from django.db.backends.signals import connection_created
 from django.test.utils import CaptureQueriesContext
 
-from django_pgjobs.worker import hygiene
+from django_pgjobs.worker.executor import cleanup
 from tests.plugins.fix_db import RawDatabase, wait_until
 
 
@@ -29,15 +29,15 @@ class ClosingCache(LocMemCache):
 @pytest.fixture
 def mine(committed: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The connections of this thread as an executor knows them; the thread has made one."""
-    hygiene.closing_caches.cache_clear()
-    monkeypatch.setattr(hygiene, "remember_connections", lambda: None)
+    cleanup.closing_caches.cache_clear()
+    monkeypatch.setattr(cleanup, "remember_connections", lambda: None)
     connection.close()
-    connection_created.connect(hygiene._remember)
+    connection_created.connect(cleanup._remember)
     connection.ensure_connection()
-    yield hygiene.mine()
-    connection_created.disconnect(hygiene._remember)
-    hygiene.mine().clear()
-    hygiene.closing_caches.cache_clear()
+    yield cleanup.mine()
+    connection_created.disconnect(cleanup._remember)
+    cleanup.mine().clear()
+    cleanup.closing_caches.cache_clear()
     connections["default"].close()
 
 
@@ -51,18 +51,18 @@ def named(committed: None) -> Iterator[None]:
     connection_created.disconnect(dispatch_uid="django_pgjobs.remember")
     for alias, before in settings.items():
         connections.settings[alias].update(before)
-    hygiene.mine().clear()
+    cleanup.mine().clear()
     connection.close()
 
 
 def test_connections_carry_the_executors_name_and_die_with_it(named: None) -> None:
     """Protocol trap 7: the supervisor ends what a killed one leaves behind; the server notices by itself too."""
-    hygiene.prepare_connections("pgjobs one", 60.0)
+    cleanup.prepare_connections("pgjobs one", 60.0)
     with connection.cursor() as cursor:
         for name, value in (("application_name", "pgjobs one"), ("client_connection_check_interval", "500ms")):
             cursor.execute(f"SHOW {name}")
             assert cursor.fetchone() == (value,)
-    assert hygiene.mine() == [connections["default"]]
+    assert cleanup.mine() == [connections["default"]]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_connections_are_kept_unless_the_project_says_how_long_or_has_a_pool(
     named: None, settings: dict[str, Any], age: float | None
 ) -> None:
     connections.settings["default"].update({"OPTIONS": {}, **settings})
-    hygiene.prepare_connections("pgjobs one", 60.0)
+    cleanup.prepare_connections("pgjobs one", 60.0)
     assert connections.settings["default"]["CONN_MAX_AGE"] == age
 
 
@@ -90,18 +90,18 @@ def test_a_connection_that_is_too_old_or_has_ended_is_closed_before_the_next_job
     wrapper: Any = mine[0]
     wrapper.close_at = None
     with CaptureQueriesContext(wrapper) as asked:
-        hygiene.refresh()
+        cleanup.refresh()
     assert (wrapper.connection is not None, len(asked)) == (True, 0)
     wrapper.close_at = time.monotonic() - 1
-    hygiene.refresh()
+    cleanup.refresh()
     assert wrapper.connection is None
     wrapper.connect()
     wrapper.close_at = None
     pid = cast(Any, wrapper).connection.info.backend_pid
     raw.query("SELECT pg_terminate_backend(%s)", [pid])
     wait_until(lambda: not raw.query("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]), 5, "it is gone")
-    wait_until(lambda: hygiene._has_news(wrapper), 5, "the word of it has arrived")
-    hygiene.refresh()
+    wait_until(lambda: cleanup._has_news(wrapper), 5, "the word of it has arrived")
+    cleanup.refresh()
     assert wrapper.connection is None
 
 
@@ -110,9 +110,9 @@ def test_caches_that_hold_something_are_closed_after_a_job(mine: list[Any], sett
         "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
         "held": {"BACKEND": f"{__name__}.ClosingCache"},
     }
-    hygiene.closing_caches.cache_clear()
-    assert hygiene.closing_caches() == ("held",)
-    hygiene.tidy("job")
+    cleanup.closing_caches.cache_clear()
+    assert cleanup.closing_caches() == ("held",)
+    cleanup.tidy("job")
     assert cast(ClosingCache, caches["held"]).closed == 1
 
 
@@ -127,10 +127,10 @@ def test_a_thread_that_cannot_be_tidied_keeps_no_connection(
         raise RuntimeError("cache is broken")
 
     settings.CACHES = {"default": {"BACKEND": f"{__name__}.ClosingCache"}}
-    hygiene.closing_caches.cache_clear()
+    cleanup.closing_caches.cache_clear()
     with monkeypatch.context() as broken:
         broken.setattr(caches["default"], "close", fail)
-        hygiene.tidy("name=shop.sell job=7")
+        cleanup.tidy("name=shop.sell job=7")
     assert "cannot tidy up after name=shop.sell job=7" in caplog.text
     assert raw.closed
     assert mine == []
@@ -141,18 +141,18 @@ def test_a_connection_in_another_time_zone_is_discarded_and_the_job_named(
     mine: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     [wrapper] = mine
-    hygiene.tidy("job=7")
+    cleanup.tidy("job=7")
     assert mine == [wrapper]
     with wrapper.cursor() as cursor:
         cursor.execute("SET TIME ZONE 'Asia/Tokyo'")
-    hygiene.tidy("job=7")
+    cleanup.tidy("job=7")
     assert mine == []
     assert "job left another time zone on its connection: job=7 alias=default" in caplog.text
 
 
 def test_all_of_a_threads_connections_are_closed_at_its_end(mine: list[Any]) -> None:
     [wrapper] = mine
-    hygiene.close_all()
+    cleanup.close_all()
     assert (wrapper.connection, mine) == (None, [])
 
 
@@ -165,7 +165,7 @@ def test_a_transaction_left_open_is_rolled_back_and_the_job_named(
     wrapper.set_autocommit(False)
     with wrapper.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_lock(7)")
-    hygiene.tidy("job=7")
+    cleanup.tidy("job=7")
     assert mine == []
     assert "job left a transaction open, rolled back: job=7 alias=default" in caplog.text
     wait_until(lambda: not raw.query("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]), 5, "its connection is gone")
@@ -177,7 +177,7 @@ def test_a_connection_that_cannot_be_looked_at_is_discarded(
     """A database engine of the project may raise anything; the job that is about to start is not to blame."""
     [wrapper] = mine
     monkeypatch.setattr(wrapper, "close_at", "noon")
-    hygiene.refresh()
+    cleanup.refresh()
     assert mine == []
     assert "connection cannot be looked at, discarded alias=default" in caplog.text
 
@@ -192,5 +192,5 @@ def test_a_connection_of_a_pool_gives_its_place_back(mine: list[Any], monkeypatc
 
     with monkeypatch.context() as pooled:
         pooled.setattr(type(wrapper), "pool", Pool)
-        hygiene.discard(wrapper)
+        cleanup.discard(wrapper)
     assert (given, raw.closed) == ([raw], True)

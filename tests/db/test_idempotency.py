@@ -13,9 +13,9 @@ from django.test import override_settings
 
 from django_pgjobs import Backoff, Snooze, job, signals, sql, store
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.idempotency import key_of
-from django_pgjobs.maintenance import forgetting
-from django_pgjobs.maintenance.forgetting import Forgetter
+from django_pgjobs.execution.idempotency import key_of
+from django_pgjobs.maintenance import expiry
+from django_pgjobs.maintenance.expiry import Forgetter
 from django_pgjobs.models import Job, KeyWindow, StoredResult
 from django_pgjobs.testing import backdate, run_job, run_jobs
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, wait_until
@@ -348,7 +348,7 @@ def test_the_claim_says_nothing_of_others(raw: RawDatabase) -> None:
 
 @pytest.fixture
 def many(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forgetting, "TURN_SECONDS", 60.0)  # a slow machine ends no turn early
+    monkeypatch.setattr(expiry, "TURN_SECONDS", 60.0)  # a slow machine ends no turn early
     raw.query(
         "INSERT INTO pgjobs_stored_result (name, key, job_id, stored_at)"
         " SELECT 'x', n::text, n, now() - interval '10 days' FROM generate_series(1, 2500) AS n"
@@ -403,7 +403,7 @@ def test_a_walk_begins_anew_now_and_then(raw: RawDatabase) -> None:
 
 @pytest.mark.usefixtures("many")
 def test_a_turn_is_bounded(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forgetting, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(expiry, "TURN_SECONDS", 0.0)
     forgetter = Forgetter()
     assert [forgetter(raw) for _ in range(4)] == [1000, 1000, 500, 0]
 

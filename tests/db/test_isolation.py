@@ -11,10 +11,10 @@ from django.db import connection, transaction
 
 from django_pgjobs import job as define
 from django_pgjobs import register_many
-from django_pgjobs.keys import ConflictOption
+from django_pgjobs.definition.keys import ConflictOption
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Job
-from django_pgjobs.registry import registry
-from django_pgjobs.steering import Steered
+from django_pgjobs.steering.jobs import Steered
 from tests.plugins.fix_db import RawDatabase, blocked_by, claim, job, register, wait_until
 
 

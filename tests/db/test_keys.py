@@ -15,11 +15,12 @@ from django.db import connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from django_pgjobs import JobContext, Window, job, register_many, steering, store
-from django_pgjobs.conflicts import TRIES
+from django_pgjobs import JobContext, Window, job, register_many, store
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob
 from django_pgjobs.models import Job, KeyWindow
+from django_pgjobs.registering.conflicts import TRIES
 from django_pgjobs.signals import job_registered
+from django_pgjobs.steering import jobs
 from django_pgjobs.testing import backdate
 from tests.db.test_plans import Explaining, nodes
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, wait_until
@@ -575,7 +576,7 @@ def test_an_uncommitted_rival_holds_up_one_job_and_no_others(
     monkeypatch: pytest.MonkeyPatch, other: RawDatabase
 ) -> None:
     """It is waited for like a row lock, and the job reported as busy."""
-    monkeypatch.setattr(steering, "LOCK_SECONDS", 0.3)
+    monkeypatch.setattr(jobs, "LOCK_SECONDS", 0.3)
     ended = [abandoned(f"k{number}") for number in range(10)]
     other.query(
         "INSERT INTO pgjobs_job (name, payload, key, key_scope, unique_key)"

@@ -16,7 +16,7 @@ from django_pgjobs.maintenance.audit import Audit
 from django_pgjobs.maintenance.duties import KEPT_SECONDS, Duty, duties, forgetting, measuring, pruning
 from django_pgjobs.maintenance.leader import ASK_SECONDS, TERM_SECONDS, Leader
 from django_pgjobs.models import Claim, Heartbeat, LeaderTerm
-from django_pgjobs.worker.maintaining import TICK_SECONDS
+from django_pgjobs.worker.threads.maintainer import TICK_SECONDS
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, claim, job, patience, register
 
 RIVAL = store.Author(UUID(int=2), "rival")

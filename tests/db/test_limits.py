@@ -14,21 +14,22 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 from django.urls import reverse
 
-from django_pgjobs import Limit, admitting, register_many, store
+from django_pgjobs import Limit, register_many, store
 from django_pgjobs import job as define
-from django_pgjobs.admitting import Admission as Admission_
-from django_pgjobs.admitting import Turn
 from django_pgjobs.conf import get_conf
-from django_pgjobs.limits import read_job_limits
-from django_pgjobs.maintenance import forgetting
-from django_pgjobs.maintenance.forgetting import Forgetter
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.execution import admission as admitting
+from django_pgjobs.execution.admission import Admission as Admission_
+from django_pgjobs.execution.admission import Turn
+from django_pgjobs.maintenance import expiry
+from django_pgjobs.maintenance.expiry import Forgetter
 from django_pgjobs.models import Admission, Job, QueueState
 from django_pgjobs.pausing import pause_queue
-from django_pgjobs.registry import registry
 from django_pgjobs.store import Admitted, Bounds, StartRate, Terms
 from django_pgjobs.store.admitting import LOCK_CLASS
 from django_pgjobs.testing import run_job, run_jobs
-from django_pgjobs.worker.connection import WorkerConnection
+from django_pgjobs.values.limit import read_job_limits
+from django_pgjobs.worker.shared.connection import WorkerConnection
 from tests import jobs
 from tests.db.test_plans import Explaining, analysed_while_empty, faults, nodes
 from tests.plugins.fix_db import (
@@ -558,7 +559,7 @@ def test_starts_are_forgotten_when_their_window_is_over(raw: RawDatabase) -> Non
 
 def test_however_many_starts_are_over_they_are_forgotten(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rate by key leaves a row for each key, and code that has no rate any more has them too."""
-    monkeypatch.setattr(forgetting, "BATCH", 2)
+    monkeypatch.setattr(expiry, "BATCH", 2)
     for number in range(5):
         blocked(1, f"k{number}")
     assert entered(raw, terms(of_key=Bounds(None, 1, 60.0))) == 5

@@ -9,9 +9,10 @@ import pytest
 from django.db import connection, transaction
 from django.db.models.functions import Now
 
-from django_pgjobs import listing, store
-from django_pgjobs.listing import ARMS, Asked
+from django_pgjobs import store
 from django_pgjobs.models import Job
+from django_pgjobs.presentation import job_list
+from django_pgjobs.presentation.job_list import ARMS, Asked
 from tests.db.test_plans_by_shape import Explained
 
 pytestmark = pytest.mark.django_db
@@ -89,8 +90,8 @@ def test_the_check_above_finds_a_sort_of_all_of_them() -> None:
 def found_by(asked: Asked, jobs: Any, most: int) -> tuple[list[int], bool]:
     """The ids of a list, and whether it says that it has searched only a part."""
     arms = asked.arms(pairs())
-    cut = listing.bounded(asked, Job.objects.all(), arms) if asked.bounded else []
-    return listing.find_ids(jobs.filter(asked.where()), cut or arms, most), bool(cut)
+    cut = job_list.bounded(asked, Job.objects.all(), arms) if asked.bounded else []
+    return job_list.find_ids(jobs.filter(asked.where()), cut or arms, most), bool(cut)
 
 
 def test_a_list_looks_further_where_other_conditions_leave_too_few() -> None:

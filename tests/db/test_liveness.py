@@ -10,8 +10,8 @@ import pytest
 from django.db.models.functions import Now
 
 from django_pgjobs import pausing, store
-from django_pgjobs.liveness import fate
-from django_pgjobs.maintenance.resuming import unpause
+from django_pgjobs.inspection.liveness import fate
+from django_pgjobs.maintenance.unpausing import unpause
 from django_pgjobs.models import Claim, Heartbeat, Job, QueueState
 from django_pgjobs.states import JobState
 from django_pgjobs.testing import backdate

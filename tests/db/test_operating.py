@@ -11,7 +11,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_pgjobs import store
-from django_pgjobs.management import operating
+from django_pgjobs.management import steer
 from django_pgjobs.models import Job
 from tests.plugins.fix_db import AUTHOR, RawDatabase, claim, job, register
 
@@ -69,12 +69,12 @@ def test_who_does_it_is_by_default_the_user_of_the_shell(raw: RawDatabase, monke
         raise KeyError("uid not found")
 
     monkeypatch.setattr(getpass, "getuser", nameless)
-    assert operating.shell_user().startswith("uid ")
+    assert steer.shell_user().startswith("uid ")
 
 
 def test_skipped_jobs_are_counted_with_the_reason(raw: RawDatabase, other: RawDatabase, monkeypatch: Any) -> None:
     """Bad input: a job that cannot take it is left as it is, and said so; the status is 1."""
-    monkeypatch.setattr("django_pgjobs.steering.LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("django_pgjobs.steering.jobs.LOCK_SECONDS", 0.1)
     done, locked, ready = register(3)
     taken = claim(raw)
     assert taken.ids == [done]

@@ -13,11 +13,11 @@ from django.utils import timezone
 
 from django_pgjobs import job as define
 from django_pgjobs import pausing, store
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.maintenance import resuming
-from django_pgjobs.maintenance.resuming import sweep, unpause
+from django_pgjobs.maintenance import unpausing
+from django_pgjobs.maintenance.unpausing import sweep, unpause
 from django_pgjobs.models import Job, QueueState
-from django_pgjobs.registry import registry
 from django_pgjobs.testing import run_jobs
 from tests.plugins.fix_db import Background, RawDatabase, claim, job, patience, register, wait_until
 
@@ -259,7 +259,7 @@ def test_many_go_on_in_batches_and_no_rescue_waits_for_all_of_them(
     raw: RawDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W31: no giant transaction; and several workers share them."""
-    monkeypatch.setattr(resuming, "BATCH", 10)
+    monkeypatch.setattr(unpausing, "BATCH", 10)
     register(35)
     hold(raw, 100)
     seen: list[int] = []
@@ -272,7 +272,7 @@ def test_many_go_on_in_batches_and_no_rescue_waits_for_all_of_them(
     monkeypatch.setattr(store, "unpause_jobs", counted)
     assert unpause(raw) == 35
     assert seen == [10] * 4
-    monkeypatch.setattr(resuming, "AGAIN_SECONDS", -1.0)
+    monkeypatch.setattr(unpausing, "AGAIN_SECONDS", -1.0)
     assert unpause(raw) == 0, "out of time"
 
 

@@ -13,7 +13,7 @@ from django.core.management import CommandError, call_command
 
 from django_pgjobs import job as define
 from django_pgjobs import pausing
-from django_pgjobs.registry import registry
+from django_pgjobs.definition.registry import registry
 from tests.plugins.fix_db import RawDatabase
 
 

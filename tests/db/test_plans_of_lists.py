@@ -18,9 +18,10 @@ from django.core.management import call_command
 from django.db import connection, transaction
 from django.test import Client
 
-from django_pgjobs import listing, store
-from django_pgjobs.listing import Asked
+from django_pgjobs import store
 from django_pgjobs.models import Heartbeat, Job
+from django_pgjobs.presentation import job_list
+from django_pgjobs.presentation.job_list import Asked
 from tests.db.test_plans_by_shape import (
     Explained,
     statistics,  # noqa: F401 (a fixture)
@@ -30,7 +31,7 @@ from tests.plugins.fix_db import WORKER
 REACH = 1000
 """Ids that a list reads at most, and jobs that a bounded search looks at. A scan of the table is seventy times that."""
 
-STATES = ("", *map(str, listing.STATES))
+STATES = ("", *map(str, job_list.STATES))
 PLACES: list[dict[str, str]] = [{}, {"queue": "default"}, {"queue": "q7"}, {"queue": "nobody-has-it"}]
 REST: list[dict[str, str]] = [{"name": "shapes.plain"}, {"q": "nothing has this"}, {"tag": "vip"}]
 FILTERS = [
@@ -63,7 +64,7 @@ OPTIONS: list[list[str]] = [
 @pytest.fixture
 def near(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MOST", "NEAR", "NEAR_TEXT", "NEAR_HELD"):
-        monkeypatch.setattr(listing, name, REACH)
+        monkeypatch.setattr(job_list, name, REACH)
 
 
 def faults_of(run: Callable[[], object]) -> list[str]:
@@ -74,13 +75,13 @@ def faults_of(run: Callable[[], object]) -> list[str]:
     return watch.faults
 
 
-def look(pairs: listing.Pairs, params: dict[str, str]) -> None:
+def look(pairs: job_list.Pairs, params: dict[str, str]) -> None:
     """Read a page of the admin's list as ``JobChangeList`` does, the pairs of the queue filter given."""
     asked = Asked.of(params, params.get("q", ""))
     arms = asked.arms(pairs)
-    jobs = Job.objects.filter(asked.where(), listing.search_condition(asked.text, asked.job_id))
-    cut = listing.bounded(asked, Job.objects.all(), arms) if asked.bounded else []
-    ids = listing.find_ids(jobs, cut or arms, listing.MOST + 1)
+    jobs = Job.objects.filter(asked.where(), job_list.search_condition(asked.text, asked.job_id))
+    cut = job_list.bounded(asked, Job.objects.all(), arms) if asked.bounded else []
+    ids = job_list.find_ids(jobs, cut or arms, job_list.MOST + 1)
     admin: Any = site._registry[Job]
     admin.read_rows(Job.objects.all(), ids[:50])
 

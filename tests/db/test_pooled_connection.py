@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from django_pgjobs import store
-from django_pgjobs.worker.connection import WorkerConnection
+from django_pgjobs.worker.shared.connection import WorkerConnection
 from tests.e2e import jobs
 from tests.plugins.fix_db import RawDatabase, wait_until
 

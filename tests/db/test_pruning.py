@@ -21,7 +21,7 @@ from django_pgjobs.maintenance.duties import pruning as pruning_duty
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.pruning import ANEW_SECONDS, BATCH, REST_SECONDS, STUCK_SECONDS, Pruner, Rule, rules_of
 from django_pgjobs.models import Attempt, Job
-from django_pgjobs.retentions import Retention
+from django_pgjobs.values.retention import Retention
 from tests.db.test_plans import Explaining, analysed_while_empty, nodes
 from tests.plugins.fix_db import AUTHOR, FAILURE, Background, RawDatabase, claim, register
 

@@ -23,11 +23,12 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgjobs import BoundJob, JobContext, JobDefinition, Limit, job, register_many, registration, store, waking
+from django_pgjobs import BoundJob, JobContext, JobDefinition, Limit, job, register_many, store, waking
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.jobs import aregister_many
 from django_pgjobs.models import Job
-from django_pgjobs.registry import registry
+from django_pgjobs.registering import register
 from django_pgjobs.signals import job_registered
 from django_pgjobs.store import registering
 from tests.plugins.fix_db import alike
@@ -87,7 +88,7 @@ class Order:
 @pytest.fixture(autouse=True)
 def _fresh_throttle() -> None:
     waking._notified.clear()
-    registration._warned_sites.clear()
+    register._warned_sites.clear()
 
 
 def stored(job_: Job) -> dict[str, Any]:
@@ -501,7 +502,9 @@ def test_an_error_in_describe_costs_only_the_description(caplog: pytest.LogCaptu
 
 def test_captured_headers_are_stored() -> None:
     assert stored(pay.register(7))["headers"] is None
-    with patch("django_pgjobs.newjobs.capture_headers", return_value={"tenant": "north", "at": date(2030, 1, 2)}):
+    with patch(
+        "django_pgjobs.registering.encode.capture_headers", return_value={"tenant": "north", "at": date(2030, 1, 2)}
+    ):
         registered = pay.register(7)
         (pk,) = pay.register_many([(8,)])
     headers = {"tenant": "north", "at": {"$date": "2030-01-02"}}
@@ -511,7 +514,7 @@ def test_captured_headers_are_stored() -> None:
 
 def test_headers_that_cannot_be_stored_are_refused() -> None:
     with (
-        patch("django_pgjobs.newjobs.capture_headers", return_value={"user": object()}),
+        patch("django_pgjobs.registering.encode.capture_headers", return_value={"user": object()}),
         pytest.raises(InvalidJob, match=r"PGJOBS\['MIDDLEWARE'\] captured cannot be stored"),
     ):
         pay.register(7)

@@ -22,12 +22,14 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_pgjobs import job as declare
-from django_pgjobs import listing, payload, store
+from django_pgjobs import store
 from django_pgjobs.decisions import Failure
-from django_pgjobs.management import listed, showing, telling
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.management import list_jobs, output, show
 from django_pgjobs.management.commands.pgjobs import Command
 from django_pgjobs.models import Heartbeat, Job
-from django_pgjobs.registry import registry
+from django_pgjobs.presentation import job_list
+from django_pgjobs.serialization import payload
 from django_pgjobs.testing import backdate
 from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, RawDatabase, claim, job, register
 
@@ -116,7 +118,7 @@ def test_newest_jobs_come_first_and_fifty_at_most(raw: RawDatabase) -> None:
 
 def test_each_state_and_label_is_a_filter(raw: RawDatabase) -> None:
     made = one_of_each(raw)
-    assert set(made) == set(listing.STATES)
+    assert set(made) == set(job_list.STATES)
     assert {state: ids("--state", state) for state in made} == {state: [job_id] for state, job_id in made.items()}
     told = json.loads(pgjobs("list", "--format", "json")[1])
     assert {row["id"]: row["label"] for row in told} == {job_id: state for state, job_id in made.items()}
@@ -149,7 +151,7 @@ def test_ages_count_from_the_end_or_from_registering(raw: RawDatabase) -> None:
 
 def test_older_jobs_are_found_below_any_number_of_newer_ones(raw: RawDatabase, monkeypatch: Any) -> None:
     """The newest are not asked for, so the search does not begin with them."""
-    monkeypatch.setattr(listing, "NEAR", 1000)
+    monkeypatch.setattr(job_list, "NEAR", 1000)
     old = register(2)
     Job.objects.filter(pk__in=old).update(created_at=Now() - timedelta(days=8))
     taken = claim(raw, 1)
@@ -162,7 +164,7 @@ def test_older_jobs_are_found_below_any_number_of_newer_ones(raw: RawDatabase, m
 
 
 def test_a_search_is_bounded_says_so_and_goes_further(raw: RawDatabase, monkeypatch: Any) -> None:
-    monkeypatch.setattr(listing, "NEAR", 1000)
+    monkeypatch.setattr(job_list, "NEAR", 1000)
     [deep] = register(name="x.y")
     register(1500)
     status, out, err = pgjobs("list", "--name", "x.y")
@@ -184,7 +186,7 @@ def test_the_fields_of_a_list(raw: RawDatabase) -> None:
     """They are documented, and a program may rely on them."""
     register()
     (row,) = json.loads(pgjobs("list", "--format", "json")[1])
-    assert list(row) == [*listed.COLUMNS, "label", "hold_reason", "error"]
+    assert list(row) == [*list_jobs.COLUMNS, "label", "hold_reason", "error"]
     assert row["run_at"].endswith("+00:00")
 
 
@@ -193,7 +195,7 @@ def test_an_empty_list(raw: RawDatabase) -> None:
     assert len(pgjobs("list")[1].splitlines()) == 1
 
 
-@pytest.mark.parametrize("state", listing.STATES)
+@pytest.mark.parametrize("state", job_list.STATES)
 def test_a_list_reads_no_more_than_it_tells(raw: RawDatabase, state: str) -> None:
     """50 of 30,000 ended and 5,000 others: each state along its index, and the payload of none."""
     one_of_each(raw)
@@ -270,7 +272,7 @@ def test_the_fields_of_a_job(raw: RawDatabase) -> None:
     found = shown(register()[0])
     said = ["label", "arguments", "arguments_hidden", "headers", "result", "progress"]
     execution = ["lease_expires_at", "worker", "worker_name", "worker_state", "worker_last_beat_at"]
-    assert list(found) == [*showing.FIELDS, *said, *execution, "why", "actions", "attempts"]
+    assert list(found) == [*show.FIELDS, *said, *execution, "why", "actions", "attempts"]
 
 
 def test_what_operators_did_to_a_job_is_shown(raw: RawDatabase) -> None:
@@ -306,10 +308,10 @@ def test_what_operators_did_to_a_job_is_shown(raw: RawDatabase) -> None:
 
 def test_only_the_latest_actions_of_a_job_are_shown(raw: RawDatabase) -> None:
     [one] = register()
-    for number in range(showing.ACTIONS + 2):
+    for number in range(show.ACTIONS + 2):
         Job.objects.filter(pk=one).reschedule(priority=number)
-    assert [each["mode"] for each in shown(one)["actions"]][:1] == [f"priority={showing.ACTIONS + 1}"]
-    assert len(shown(one)["actions"]) == showing.ACTIONS
+    assert [each["mode"] for each in shown(one)["actions"]][:1] == [f"priority={show.ACTIONS + 1}"]
+    assert len(shown(one)["actions"]) == show.ACTIONS
 
 
 def test_sensitive_arguments_are_never_shown(raw: RawDatabase) -> None:
@@ -405,7 +407,7 @@ def test_no_text_of_a_job_reaches_the_terminal_as_a_control(raw: RawDatabase, co
     ],
 )
 def test_what_is_not_printable_is_written_as_its_number(text: str, told: str) -> None:
-    assert telling.plain(text) == told
+    assert output.plain(text) == told
 
 
 # reschedule
@@ -491,7 +493,7 @@ def test_actions_take_the_filters_of_a_list(raw: RawDatabase) -> None:
 def test_wrong_usage_is_refused(raw: RawDatabase, arguments: list[str], complaint: str) -> None:
     with pytest.raises(CommandError, match=complaint) as refusal:
         call_command("pgjobs", *arguments)
-    assert refusal.value.returncode == telling.WRONG or "Error:" in str(refusal.value)
+    assert refusal.value.returncode == output.WRONG or "Error:" in str(refusal.value)
 
 
 @pytest.mark.parametrize("before", [[], ["list"]], ids=["before the subcommand", "behind it"])
@@ -524,7 +526,7 @@ def test_every_subcommand_takes_them_and_leaves_what_stood_before_it() -> None:
 def test_a_name_that_no_code_has_and_no_job_is_told_of(raw: RawDatabase, name: str, hint: str) -> None:
     """C17: an empty table and status 0 read like *there are none*."""
     status, out, err = pgjobs("list", "--name", name, "--format", "json")
-    assert (status, json.loads(out)) == (telling.SKIPPED, [])
+    assert (status, json.loads(out)) == (output.SKIPPED, [])
     assert hint in err
     assert pgjobs("list", "--name", "shop.charge")[0] == 0
     register(name=name)

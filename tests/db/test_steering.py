@@ -17,12 +17,13 @@ from django.template import Context, Template
 from django.test.utils import CaptureQueriesContext
 
 from django_pgjobs import job as define
-from django_pgjobs import steering, store
+from django_pgjobs import store
 from django_pgjobs.context import JobContext
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import Job
-from django_pgjobs.querysets import JobQuerySet, Steerable
-from django_pgjobs.steering import Steered
+from django_pgjobs.models.job_queryset import JobQuerySet, Steerable
+from django_pgjobs.steering import jobs as steering
+from django_pgjobs.steering.jobs import Steered
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, job, register, wait_until
 
 ACTIONS = ("cancel", "abandon", "retry", "release", "reschedule")

@@ -62,7 +62,7 @@ def test_jobs_of_a_cron_entry_have_the_tags_of_their_job() -> None:
     def night() -> None: ...
 
     from django_pgjobs import store
-    from django_pgjobs.maintenance.crons import declared_for
+    from django_pgjobs.maintenance.cron_firing import declared_for
 
     for declared in declared_for("default").values():
         store.declare_cron(store.on("default"), declared, overwrite=True, fresh_seconds=0.0)
@@ -103,7 +103,7 @@ def test_an_index_finds_a_rare_tag_in_code_and_in_lists(raw: RawDatabase) -> Non
     plain.register_many([(n,) for n in range(3000)])
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE pgjobs_job")
-    from django_pgjobs.listing import Asked
+    from django_pgjobs.presentation.job_list import Asked
 
     for jobs in (Job.objects.tagged("rare"), Job.objects.filter(Asked(tag="rare").where()).order_by("-pk")[:50]):
         plan = jobs.explain()

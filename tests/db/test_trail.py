@@ -12,15 +12,17 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgjobs import Cron, listing, pausing, steering, store
+from django_pgjobs import Cron, pausing, store
 from django_pgjobs import job as define
-from django_pgjobs.maintenance.crons import CronSync, declared_for
-from django_pgjobs.maintenance.forgetting import Forgetter
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.maintenance.cron_firing import CronSync, declared_for
+from django_pgjobs.maintenance.expiry import Forgetter
 from django_pgjobs.maintenance.leader import Leader
-from django_pgjobs.management import choosing
+from django_pgjobs.management import filters
 from django_pgjobs.models import Action, ActionPart, CronEntry, Job
-from django_pgjobs.registry import registry
-from django_pgjobs.trail import coming
+from django_pgjobs.presentation import job_list
+from django_pgjobs.steering import jobs as steering
+from django_pgjobs.steering.trail import coming
 from tests.plugins.fix_db import AUTHOR, register
 
 pytestmark = pytest.mark.django_db
@@ -156,7 +158,7 @@ def test_an_age_in_a_filter_is_kept_exactly_in_words_for_people(age: str, words:
     register()
     call_command("pgjobs", "cancel", "--older-than", "0", "--since", "7d", "--yes")
     assert Action.objects.latest("pk").asked == "since 7 days ago, older than 0 s"
-    assert listing.Asked(since=choosing.age(age), older=choosing.age(age)).words == (
+    assert job_list.Asked(since=filters.age(age), older=filters.age(age)).words == (
         f"since {words} ago, older than {words}"
     )
 

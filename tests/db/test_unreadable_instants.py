@@ -16,13 +16,15 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from django_pgjobs import figures, listing, queues, store
-from django_pgjobs.admitting import Admission
+from django_pgjobs import queues, store
 from django_pgjobs.clock import EARLIEST, LATEST
 from django_pgjobs.conf import get_conf
+from django_pgjobs.execution.admission import Admission
+from django_pgjobs.inspection import figures
 from django_pgjobs.maintenance import audit
 from django_pgjobs.models import Attempt, Job
-from django_pgjobs.worker.connection import WorkerConnection
+from django_pgjobs.presentation import job_list
+from django_pgjobs.worker.shared.connection import WorkerConnection
 from tests.db.test_shell import pgjobs
 from tests.plugins.fix_db import RawDatabase, claim, from_the_beginning, job, register
 
@@ -112,7 +114,7 @@ def test_the_shell_lists_shows_explains_and_counts_it(instant: str) -> None:
     status, out, _ = pgjobs("check", "--format", "json")
     assert "database" not in {problem["code"] for problem in json.loads(out)["problems"]}
     assert str(job(odd).why())
-    assert {each.pk for each in listing.in_order(Job.objects.all(), [odd])} == {odd}
+    assert {each.pk for each in job_list.in_order(Job.objects.all(), [odd])} == {odd}
 
 
 def test_the_admin_lists_and_shows_it(instant: str, admin: Client) -> None:

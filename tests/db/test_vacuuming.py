@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from django_pgjobs import clock, store
-from django_pgjobs.maintenance import vacuuming as room
-from django_pgjobs.maintenance.vacuuming import (
+from django_pgjobs.maintenance import vacuum as room
+from django_pgjobs.maintenance.vacuum import (
     AFTER_FAILURE_SECONDS,
     AFTER_SKIP_SECONDS,
     LOOK_SECONDS,
@@ -19,7 +19,7 @@ from django_pgjobs.maintenance.vacuuming import (
     Table,
     Vacuumer,
 )
-from django_pgjobs.worker.connection import LOCK_TIMEOUT, WorkerConnection
+from django_pgjobs.worker.shared.connection import LOCK_TIMEOUT, WorkerConnection
 from tests.plugins.fix_db import RawDatabase, blocked_by, wait_until
 from tests.plugins.fix_roles import Role
 

@@ -11,21 +11,22 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 
-from django_pgjobs import store, waiting
+from django_pgjobs import store
 from django_pgjobs.exceptions import JobDoesNotExist, JobNotCommitted, JobNotFinished
 from django_pgjobs.models import Job
+from django_pgjobs.steering import wait
 from tests.plugins.fix_db import AUTHOR, Background, Claimed, RawDatabase, claim, job, patience, register, wait_until
 
 
 @pytest.fixture
 def never_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a notification can wake."""
-    monkeypatch.setattr(waiting, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(wait, "LOOK_SECONDS", 60.0)
 
 
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(wait, "LOOK_SECONDS", 0.05)
 
 
 def listeners(raw: RawDatabase) -> int:
@@ -220,4 +221,4 @@ def test_waiting_from_asynchronous_code_leaves_no_connection_behind(raw: RawData
 
 def test_a_pool_of_the_engine_is_not_used_for_waiting() -> None:
     """A listening connection that went back into the pool would be handed to somebody else."""
-    assert waiting._without_pool({"OPTIONS": {"pool": True, "sslmode": "require"}}) == {"sslmode": "require"}
+    assert wait._without_pool({"OPTIONS": {"pool": True, "sslmode": "require"}}) == {"sslmode": "require"}

@@ -17,7 +17,7 @@ from django.test.utils import CaptureQueriesContext
 from django_pgjobs import Limit, job, register_many, sql, store, waking
 from django_pgjobs.models import Job
 from django_pgjobs.store import notifying
-from django_pgjobs.worker import claiming
+from django_pgjobs.worker.threads import claimer
 
 on_disk = pytest.mark.django_db(transaction=True)
 
@@ -209,7 +209,7 @@ def test_who_is_committed_behind_the_interval_wakes_workers_again(register: Any,
         register(2)
     assert sent[:times] == ["0:default"] * times
     assert (times == 1) == (sent[times:] == [])
-    assert waking.QUIET_SECONDS < claiming.LOOK_AGAIN_SECONDS
+    assert waking.QUIET_SECONDS < claimer.LOOK_AGAIN_SECONDS
 
 
 def sent_at(instants: list[float], register: Callable[[int], object] = pay.register) -> list[list[str]]:
@@ -230,7 +230,7 @@ BUSY = ["0:default", "busy:default"]
 def test_a_producer_in_a_rush_says_that_it_is_busy_and_stays_silent_for_longer() -> None:
     """A2: what each registration costs is what keeps producers slower than silence; workers look on their own then."""
     assert sent_at([100.0, 100.01, 100.02, 100.109, 100.111]) == [ONE, BUSY, [], [], BUSY]
-    assert waking.BUSY_SECONDS < claiming.BUSY_SECONDS
+    assert waking.BUSY_SECONDS < claimer.BUSY_SECONDS
 
 
 @on_disk

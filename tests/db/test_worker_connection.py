@@ -9,7 +9,7 @@ import pytest
 from django.db import connections
 
 from django_pgjobs import clock, store
-from django_pgjobs.worker.connection import WorkerConnection
+from django_pgjobs.worker.shared.connection import WorkerConnection
 from tests.plugins.fix_db import Background, RawDatabase, patience, wait_until
 
 

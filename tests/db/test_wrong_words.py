@@ -17,10 +17,11 @@ from django.test import override_settings
 from psycopg.errors import UndefinedColumn, UndefinedTable
 
 from django_pgjobs import job as declare
-from django_pgjobs import queuenames, register_many, store
+from django_pgjobs import register_many, store
+from django_pgjobs.definition import queue_names
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import Attempt, Job
-from django_pgjobs.registry import registry
 from tests import jobs
 from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, job, register
 
@@ -114,7 +115,7 @@ def test_what_points_to_a_job_goes_without_it(raw: RawDatabase) -> None:
 @pytest.fixture
 def warnings(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
     """What was warned of, in a process that has looked at no queue's name yet and knows one job, in ``reports``."""
-    monkeypatch.setattr(queuenames, "_looked_at", set())
+    monkeypatch.setattr(queue_names, "_looked_at", set())
     caplog.set_level(logging.WARNING, "django_pgjobs")
     return lambda: [record.getMessage() for record in caplog.records]
 
@@ -195,10 +196,10 @@ def test_before_every_module_of_jobs_is_imported_nothing_is_guessed(
 def test_names_made_up_without_end_are_not_remembered_without_end(
     warnings: Callable[[], list[str]], report: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queuenames, "MOST", 5)
+    monkeypatch.setattr(queue_names, "MOST", 5)
     for number in range(20):
         report.using(queue=f"customer-{number}")
-    assert len(queuenames._looked_at) == 5
+    assert len(queue_names._looked_at) == 5
     assert warnings() == []
 
 

@@ -13,15 +13,15 @@ from django.apps import apps
 import django_pgjobs
 from django_pgjobs import sql, states
 from django_pgjobs.conf import RULES
+from django_pgjobs.definition.options import JOB_CHECKS, REGISTER_CHECKS
 from django_pgjobs.maintenance.duties import Duty, duties, forgetting, measuring, pruning
 from django_pgjobs.maintenance.leader import Leader
-from django_pgjobs.maintenance.vacuuming import Vacuumer
-from django_pgjobs.options import JOB_CHECKS, REGISTER_CHECKS
-from django_pgjobs.querysets import Steerable
+from django_pgjobs.maintenance.vacuum import Vacuumer
+from django_pgjobs.models.job_queryset import Steerable
 from django_pgjobs.states import CancelMode
 from django_pgjobs.store import Author
-from django_pgjobs.worker import channel
-from django_pgjobs.worker.connection import WAYS
+from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.connection import WAYS
 from tests.docs.pages import DOCS, ROOT, generated, pages
 
 PACKAGE = Path(django_pgjobs.__file__).parent

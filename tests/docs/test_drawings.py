@@ -9,7 +9,7 @@ from django.apps import apps
 
 from django_pgjobs import states
 from django_pgjobs.maintenance.leader import ASK_SECONDS, TERM_SECONDS
-from django_pgjobs.worker import ladders
+from django_pgjobs.worker.shared import ladders
 from tests.docs.pages import DOCS, generated
 
 drawings = generated().drawings

@@ -16,7 +16,7 @@ from django.core.checks import run_checks
 from django.test import TestCase, override_settings
 
 from django_pgjobs.conf import problems
-from django_pgjobs.registry import registry
+from django_pgjobs.definition.registry import registry
 from tests.docs.pages import ROOT, Block, blocks, pages
 
 TUTORIAL = "docs/tutorial/"

@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from sentry_sdk.transport import Transport
 
 from django_pgjobs import signals
-from django_pgjobs.worker import leaving
+from django_pgjobs.worker.executor import lifecycle
 from tests.e2e import stage
 
 NEVER_SECONDS = 3600.0
@@ -116,7 +116,7 @@ def _callbacks(callback: Callable[[], None]) -> Callable[[], None]:
 
 
 def _short() -> None:
-    leaving.EXIT_SECONDS, leaving.STARTED_SECONDS = 2.0, 1.0
+    lifecycle.EXIT_SECONDS, lifecycle.STARTED_SECONDS = 2.0, 1.0
 
 
 WAYS: dict[str, Callable[[], None]] = {

@@ -17,7 +17,7 @@ from django.utils import timezone
 from django_pgjobs import register_many
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.models import Job
-from django_pgjobs.worker.stacks import TITLE
+from django_pgjobs.worker.executor.stack_traces import TITLE
 from tests.e2e import hard, jobs
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import RawDatabase, patience, wait_until

@@ -24,7 +24,7 @@ from django_pgjobs import store
 from django_pgjobs.decisions import Failure
 from django_pgjobs.models import Job
 from django_pgjobs.store.instants import rows_of
-from django_pgjobs.worker.connection import PINS
+from django_pgjobs.worker.shared.connection import PINS
 
 T = TypeVar("T")
 

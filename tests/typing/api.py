@@ -18,8 +18,8 @@ from django_pgjobs import (
     register_many,
 )
 from django_pgjobs.models import Job
-from django_pgjobs.querysets import JobQuerySet
-from django_pgjobs.steering import Steered
+from django_pgjobs.models.job_queryset import JobQuerySet
+from django_pgjobs.steering.jobs import Steered
 
 if TYPE_CHECKING:
     from django_pgjobs.jobs import JobOf

@@ -13,11 +13,9 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.test import override_settings
 
-from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze, attempt, clock, current_context
+from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze, clock, current_context
 from django_pgjobs import decisions as decide
 from django_pgjobs import job as define
-from django_pgjobs.attempt import BODY, ON_ABANDON, ON_CANCEL, Item, Prepared, Told
-from django_pgjobs.backoff import LONGEST_SECONDS
 from django_pgjobs.decisions import Decision, Failure
 from django_pgjobs.exceptions import (
     CancelRequested,
@@ -27,8 +25,11 @@ from django_pgjobs.exceptions import (
     UnstorableResult,
     WorkerStopping,
 )
+from django_pgjobs.execution import attempt
+from django_pgjobs.execution.attempt import BODY, ON_ABANDON, ON_CANCEL, Item, Prepared, Told
 from django_pgjobs.jobs import JobDefinition
-from django_pgjobs.payload import encode_payload, encode_result
+from django_pgjobs.serialization.payload import encode_payload, encode_result
+from django_pgjobs.values.backoff import LONGEST_SECONDS
 from tests.plugins.fix_db import patience
 
 said: list[Any] = []

@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.test import override_settings
 
-from django_pgjobs import JobContext, conf, finalising, states
+from django_pgjobs import JobContext, conf, states
 from django_pgjobs import decisions as decide
 from django_pgjobs import job as define
 from django_pgjobs.decisions import Decision, Failure
+from django_pgjobs.execution import finalise
 from django_pgjobs.states import TRANSITIONS, JobState, Outcome
 from django_pgjobs.store import End
 
@@ -69,40 +70,40 @@ ABANDONED = {"outcome": "abandoned", "cause": "failed", "failure": FAILURE}
 )
 def test_each_decision_has_its_statement(decision: Decision, kind: str, facts: dict[str, object]) -> None:
     end = End(7, "c1a1", **facts)  # type: ignore[arg-type]
-    assert finalising.end_of(decision, 7, "c1a1", "ends.plain", 2.0) == (kind, end)
-    assert kind in finalising.KINDS
+    assert finalise.end_of(decision, 7, "c1a1", "ends.plain", 2.0) == (kind, end)
+    assert kind in finalise.KINDS
 
 
 def test_there_is_no_other_decision() -> None:
     with pytest.raises(AssertionError):
-        finalising.end_of("succeed", 7, "c1a1", "ends.plain", 2.0)  # type: ignore[arg-type]
+        finalise.end_of("succeed", 7, "c1a1", "ends.plain", 2.0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["ends.careful", "ends.once"])
 @pytest.mark.parametrize("decision", [decide.Abandon("why", FAILURE), decide.Cancel("why")], ids=["abandon", "cancel"])
 def test_a_job_with_a_callback_is_marked_first(name: str, decision: Decision) -> None:
     """A5: fenced, before the callback starts."""
-    marked, end = finalising.end_of(decision, 7, "c1a1", name, 2.0)
+    marked, end = finalise.end_of(decision, 7, "c1a1", name, 2.0)
     assert marked == "mark"
-    assert end == finalising.end_of(decision, 7, "c1a1", "ends.plain", 2.0)[1]
-    assert finalising.after_callback(7, "c1a1", end.outcome) == End(7, "c1a1", outcome=end.outcome)
+    assert end == finalise.end_of(decision, 7, "c1a1", "ends.plain", 2.0)[1]
+    assert finalise.after_callback(7, "c1a1", end.outcome) == End(7, "c1a1", outcome=end.outcome)
 
 
 def test_a_retry_without_a_duration_has_none() -> None:
-    assert finalising.end_of(decide.Retry(5.0, FAILURE), 7, "c", "ends.plain", None)[1].seconds == 0.0
+    assert finalise.end_of(decide.Retry(5.0, FAILURE), 7, "c", "ends.plain", None)[1].seconds == 0.0
 
 
 def test_who_has_a_callback() -> None:
     """A8: without one, and for a name unknown here, there is none."""
-    assert finalising.has_callback("ends.careful", Outcome.ABANDONED)
-    assert finalising.has_callback("ends.once", Outcome.CANCELLED)
-    assert not finalising.has_callback("ends.plain", Outcome.ABANDONED)
-    assert not finalising.has_callback("ends.no_such", Outcome.CANCELLED)
+    assert finalise.has_callback("ends.careful", Outcome.ABANDONED)
+    assert finalise.has_callback("ends.once", Outcome.CANCELLED)
+    assert not finalise.has_callback("ends.plain", Outcome.ABANDONED)
+    assert not finalise.has_callback("ends.no_such", Outcome.CANCELLED)
 
 
 def test_a_callback_has_its_seconds_and_the_ladder() -> None:
     with override_settings(PGJOBS={"CALLBACK_SECONDS": 3}):
-        assert finalising.callback_allowance() == 3 + conf.LADDER_SECONDS
+        assert finalise.callback_allowance() == 3 + conf.LADDER_SECONDS
 
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from django_pgjobs import Abandon, Backoff, Cancel, Snooze, attempt, clock, events, signals
+from django_pgjobs import Abandon, Backoff, Cancel, Snooze, clock, signals
 from django_pgjobs import decisions as decide
 from django_pgjobs import job as define
-from django_pgjobs.attempt import BODY, ON_ABANDON, Item, Prepared, Told
 from django_pgjobs.decisions import Decision
+from django_pgjobs.execution import attempt, events
+from django_pgjobs.execution.attempt import BODY, ON_ABANDON, Item, Prepared, Told
 
 
 class Payload:

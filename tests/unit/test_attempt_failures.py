@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from django_pgjobs import failures
-from django_pgjobs.attempt import failure_of
 from django_pgjobs.decisions import Failure
-from django_pgjobs.failures import LOG_LIMIT, Account, clean
+from django_pgjobs.execution.attempt import failure_of
+from django_pgjobs.serialization import failures
+from django_pgjobs.serialization.failures import LOG_LIMIT, Account, clean
 
 
 def caught(raising: Any) -> BaseException:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_pgjobs.backoff import LONGEST_SECONDS, Backoff
+from django_pgjobs.values.backoff import LONGEST_SECONDS, Backoff
 
 
 def test_the_delay_grows_by_the_factor() -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from django_pgjobs import Backoff, checks, job, values
+from django_pgjobs import Backoff, checks, job
+from django_pgjobs.definition import validation
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.jobs import JobDefinition
-from django_pgjobs.registry import registry
 
 ANTIKYTHERA = {
     "RUN_AT_CEILING_DAYS": 50,
@@ -32,7 +33,7 @@ MILLISECOND = timedelta(milliseconds=1)
 @pytest.fixture(autouse=True)
 def _profile(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     settings.PGJOBS = ANTIKYTHERA
-    monkeypatch.setattr(values, "wall_clock", lambda: NOW)
+    monkeypatch.setattr(validation, "wall_clock", lambda: NOW)
     with registry.isolated():
         yield
 
@@ -89,7 +90,7 @@ def test_a_start_of_another_type_is_refused(value: object) -> None:
 def test_a_start_is_checked_at_each_registration(monkeypatch: pytest.MonkeyPatch) -> None:
     """A21: what was ahead when it was bound is past when it is registered."""
     bound = declare().using(run_at=NOW).bind(7)
-    monkeypatch.setattr(values, "wall_clock", lambda: NOW + MILLISECOND)
+    monkeypatch.setattr(validation, "wall_clock", lambda: NOW + MILLISECOND)
     with pytest.raises(InvalidJob, match="run_at must be at most 0 seconds ago"):
         bound.register()
 

@@ -18,9 +18,9 @@ from django.test import override_settings
 from django.test.utils import isolate_apps
 
 from django_pgjobs import Cron, checks, job
-from django_pgjobs.backoff import Backoff
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Job
-from django_pgjobs.registry import registry
+from django_pgjobs.values.backoff import Backoff
 
 
 def work(user: int = 0) -> None: ...

@@ -13,10 +13,10 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from django_pgjobs import conf
-from django_pgjobs.backoff import Backoff
 from django_pgjobs.conf import RULES, Conf, get_conf, problems, usable_cores
-from django_pgjobs.quotas import ByQueue, Rate
-from django_pgjobs.retentions import Retention
+from django_pgjobs.values.backoff import Backoff
+from django_pgjobs.values.by_queue import ByQueue, Rate
+from django_pgjobs.values.retention import Retention
 
 DEFAULTS: dict[str, Any] = {
     "queues": None,

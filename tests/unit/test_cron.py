@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_pgjobs import cron
-from django_pgjobs.cron import InvalidCron, Misfire, Schedule, check_misfire, check_overlap, stored_policies
+from django_pgjobs.values import schedule as cron
+from django_pgjobs.values.schedule import InvalidCron, Misfire, Schedule, check_misfire, check_overlap, stored_policies
 
 MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
@@ -320,7 +320,7 @@ databases = {"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "non
 apps = ["django.contrib.contenttypes", "django.contrib.auth", "django.contrib.admin", "django_pgjobs"]
 settings.configure(INSTALLED_APPS=apps, DATABASES=databases, DEFAULT_AUTO_FIELD="django.db.models.BigAutoField")
 django.setup()
-import django_pgjobs.admin, django_pgjobs.runtime, django_pgjobs.worker.executor
+import django_pgjobs.admin, django_pgjobs.running.runtime, django_pgjobs.worker.executor.main
 
 @django_pgjobs.job(name="plain")
 def plain(): ...

@@ -12,8 +12,8 @@ import pytest
 from django.test import override_settings
 
 from django_pgjobs import Cron, job
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.registry import registry
 
 
 @pytest.fixture(autouse=True)

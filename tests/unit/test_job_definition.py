@@ -25,8 +25,8 @@ from django.utils.functional import SimpleLazyObject
 
 from django_pgjobs import Backoff, BoundJob, JobContext, JobDefinition, job
 from django_pgjobs.conf import get_conf
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
-from django_pgjobs.registry import registry
 
 
 @job
@@ -301,7 +301,7 @@ def test_retry_rules_are_exception_types_or_take_the_error(option: str, value: o
 def test_callables_without_a_readable_signature_are_taken_at_their_word() -> None:
     unreadable = functools.partial(min)
     with patch("inspect.signature", side_effect=ValueError):
-        from django_pgjobs.options import check_rule
+        from django_pgjobs.definition.options import check_rule
 
         assert check_rule("retry_on", unreadable) is unreadable
 

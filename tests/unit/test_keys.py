@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from django_pgjobs import Window, job
+from django_pgjobs.definition.keys import made
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.keys import made
-from django_pgjobs.registry import registry
 
 
 @pytest.fixture(autouse=True)

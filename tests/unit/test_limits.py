@@ -11,9 +11,9 @@ import pytest
 
 from django_pgjobs import Limit, checks, job
 from django_pgjobs.conf import get_conf, problems
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.limits import JobLimits, key_of, key_rule
-from django_pgjobs.registry import registry
+from django_pgjobs.values.limit import JobLimits, key_of, key_rule
 
 
 @pytest.fixture(autouse=True)

@@ -84,12 +84,16 @@ def test_a_line_that_has_moved_is_found_and_one_that_is_gone_is_said_to_be() -> 
 
 
 def test_the_tests_of_a_module_and_of_a_statement_are_the_nearest() -> None:
-    assert near(Fault("django_pgjobs/worker/acking.py", 1, "", ""))[0] == "tests/unit/test_worker_acking.py"
+    assert (
+        near(Fault("django_pgjobs/worker/threads/finaliser.py", 1, "", ""))[0] == "tests/unit/test_worker_finaliser.py"
+    )
     assert "tests/db/test_rescue_rows.py" in near(Fault("django_pgjobs/sql/rescue_jobs.sql", 1, "", ""))
 
 
 def test_the_end_to_end_tests_that_concern_a_module_or_a_statement_exist() -> None:
     for name in " ".join([*BY_MODULE.values(), *BY_WORD.values(), EVERYDAY]).split():
         assert (ROOT / f"tests/e2e/test_{name}.py").is_file(), name
-    assert concerning(Fault("django_pgjobs/worker/hygiene.py", 1, "", ""), ROOT)[0] == "tests/e2e/test_hygiene.py"
+    assert (
+        concerning(Fault("django_pgjobs/worker/executor/cleanup.py", 1, "", ""), ROOT)[0] == "tests/e2e/test_hygiene.py"
+    )
     assert concerning(Fault("django_pgjobs/sql/admit_jobs.sql", 1, "", ""), ROOT) == ["tests/e2e/test_limits.py"]

@@ -19,9 +19,9 @@ from django.utils.safestring import mark_safe
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_pgjobs.codec import FIRST_INTEGRAL_FLOAT
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
-from django_pgjobs.payload import (
+from django_pgjobs.serialization.codec import FIRST_INTEGRAL_FLOAT
+from django_pgjobs.serialization.payload import (
     decode_payload,
     decode_result,
     encode_flat,

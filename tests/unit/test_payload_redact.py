@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_pgjobs.payload import HIDDEN, redact
+from django_pgjobs.serialization.payload import HIDDEN, redact
 
 
 def pay(user: int, password: str, *codes: str, note: str = "", **extra: Any) -> None: ...

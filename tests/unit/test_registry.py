@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from django_pgjobs import job
+from django_pgjobs.definition.registry import Registry, registry
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
-from django_pgjobs.registry import Registry, registry
 
 
 def first() -> None: ...

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_pgjobs.worker import board
-from django_pgjobs.worker.board import Board
+from django_pgjobs.worker.shared import board
+from django_pgjobs.worker.shared.board import Board
 
 
 @pytest.fixture

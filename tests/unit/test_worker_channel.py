@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from django_pgjobs.worker import channel
-from django_pgjobs.worker.channel import MAX_FRAME_BYTES, ExecutorEnd, SupervisorEnd, Unpacker, pack
+from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.channel import MAX_FRAME_BYTES, ExecutorEnd, SupervisorEnd, Unpacker, pack
 
 MESSAGES: list[list[Any]] = [["DONE", [[1, 0.5, "succeed", '"ä"']]], ["BACK", [], "asked"], ["BYE", 2**40]]
 STREAM = b"".join(map(pack, MESSAGES))

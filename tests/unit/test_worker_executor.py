@@ -14,15 +14,16 @@ from django.db import InterfaceError, OperationalError, connections
 
 from django_pgjobs import clock, store
 from django_pgjobs import decisions as decide
-from django_pgjobs.attempt import BODY, ON_ABANDON, Item, Told
 from django_pgjobs.decisions import Failure
-from django_pgjobs.worker import channel, hygiene, orphaning
-from django_pgjobs.worker.board import Board
-from django_pgjobs.worker.decided import pack_decision, unpack_decision
-from django_pgjobs.worker.executor import Executor
-from django_pgjobs.worker.interrupting import Door
-from django_pgjobs.worker.outbox import FRAME_CHARS
-from django_pgjobs.worker.preparing import with_payload
+from django_pgjobs.execution.attempt import BODY, ON_ABANDON, Item, Told
+from django_pgjobs.worker.executor import cleanup, orphan
+from django_pgjobs.worker.executor.interrupts import Door
+from django_pgjobs.worker.executor.main import Executor
+from django_pgjobs.worker.executor.outbox import FRAME_CHARS
+from django_pgjobs.worker.executor.prepare import with_payload
+from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.board import Board
+from django_pgjobs.worker.shared.decision_codec import pack_decision, unpack_decision
 from tests.plugins.fix_db import patience
 
 PAST, FUTURE = -1.0, 1e12
@@ -146,8 +147,8 @@ def test_a_frame_is_filled_by_failures_as_by_results(working: Executor) -> None:
 
 @pytest.fixture
 def tidy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hygiene, "refresh", lambda: None)
-    monkeypatch.setattr(hygiene, "tidy", lambda job: None)
+    monkeypatch.setattr(cleanup, "refresh", lambda: None)
+    monkeypatch.setattr(cleanup, "tidy", lambda job: None)
 
 
 @pytest.mark.parametrize("error", [OperationalError("gone"), InterfaceError("closed")])
@@ -235,7 +236,7 @@ def test_a_connection_that_cannot_be_closed_does_not_change_what_the_job_came_to
             raise OperationalError("no")
 
     monkeypatch.setattr(connections, "all", lambda initialized_only: [Stubborn()])
-    hygiene.close_all()
+    cleanup.close_all()
     assert "cannot be closed" in caplog.text
 
 
@@ -308,9 +309,9 @@ def test_what_runs_and_what_starts_later_learns_until_when_its_lease_is_trusted(
 
 def test_a_parent_that_lives_is_no_dead_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job may have closed the channel; what we hold is then still the supervisor's."""
-    monkeypatch.setattr(orphaning, "PARENT_SECONDS", 0.02)
-    assert not orphaning.supervisor_has_ended(os.getppid())
-    assert orphaning.supervisor_has_ended(os.getppid() + 1)
+    monkeypatch.setattr(orphan, "PARENT_SECONDS", 0.02)
+    assert not orphan.supervisor_has_ended(os.getppid())
+    assert orphan.supervisor_has_ended(os.getppid() + 1)
 
 
 def test_giving_back_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,11 +322,11 @@ def test_giving_back_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPat
         never.wait(30)
         raise OperationalError("no answer")
 
-    monkeypatch.setattr(orphaning, "RELEASE_SECONDS", 0.05)
-    monkeypatch.setattr(orphaning, "WorkerConnection", connect)
+    monkeypatch.setattr(orphan, "RELEASE_SECONDS", 0.05)
+    monkeypatch.setattr(orphan, "WorkerConnection", connect)
     began = time.monotonic()
-    orphaning.give_back([item(1)], "default", "pgjobs test")
-    orphaning.give_back([], "default", "pgjobs test")
+    orphan.give_back([item(1)], "default", "pgjobs test")
+    orphan.give_back([], "default", "pgjobs test")
     assert time.monotonic() - began < patience(5)
     never.set()
 
@@ -336,6 +337,6 @@ def test_a_server_that_is_away_gives_nothing_back(
     def refuse(*_: Any, **__: Any) -> Any:
         raise OperationalError("away")
 
-    monkeypatch.setattr(orphaning, "WorkerConnection", refuse)
-    orphaning.give_back([item(1), item(2)], "default", "pgjobs test")
+    monkeypatch.setattr(orphan, "WorkerConnection", refuse)
+    orphan.give_back([item(1), item(2)], "default", "pgjobs test")
     assert "jobs cannot be given back jobs=2: away" in caplog.text

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_pgjobs.store import ClaimedJob, Pair, Spot
-from django_pgjobs.worker import frontier as room
-from django_pgjobs.worker.frontier import (
+from django_pgjobs.worker.threads import frontier as room
+from django_pgjobs.worker.threads.frontier import (
     BEGINNING,
     COMMIT_SECONDS,
     DEAR_SECONDS,

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from django.db import connections
 
-from django_pgjobs.worker.executor import AWAY
-from django_pgjobs.worker.identity import identity_of
+from django_pgjobs.worker.executor.main import AWAY
+from django_pgjobs.worker.shared.identity import identity_of
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_pgjobs.worker import logs
-from django_pgjobs.worker.logs import logging_in_a_thread
+from django_pgjobs.worker.supervisor import logs
+from django_pgjobs.worker.supervisor.logs import logging_in_a_thread
 from tests.plugins.fix_db import patience
 
 log = logging.getLogger("django_pgjobs")

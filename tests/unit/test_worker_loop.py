@@ -10,10 +10,10 @@ from typing import Any, cast
 import psycopg
 import pytest
 
-from django_pgjobs.worker.connection import WorkerConnection
-from django_pgjobs.worker.loop import FIRST_PAUSE_SECONDS, Loop
-from django_pgjobs.worker.maintaining import Maintainer
-from tests.unit.test_worker_acking import Heard
+from django_pgjobs.worker.shared.connection import WorkerConnection
+from django_pgjobs.worker.threads.loop import FIRST_PAUSE_SECONDS, Loop
+from django_pgjobs.worker.threads.maintainer import Maintainer
+from tests.unit.test_worker_finaliser import Heard
 
 
 class FakeConnection:

@@ -6,8 +6,8 @@ import threading
 from typing import Any, cast
 
 from django_pgjobs import decisions as decide
-from django_pgjobs.worker import channel
-from django_pgjobs.worker.outbox import Outbox
+from django_pgjobs.worker.executor.outbox import Outbox
+from django_pgjobs.worker.shared import channel
 from tests.plugins.fix_db import patience
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from django_pgjobs.worker import recycling
-from django_pgjobs.worker.memory import RISE_SECONDS, OutOfMemory
-from django_pgjobs.worker.recycling import MEGABYTE, Recycling, resident_bytes
+from django_pgjobs.worker.supervisor import recycling
+from django_pgjobs.worker.supervisor.oom import RISE_SECONDS, OutOfMemory
+from django_pgjobs.worker.supervisor.recycling import MEGABYTE, Recycling, resident_bytes
 from tests.unit.worker_fakes import child_of
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from django_pgjobs import clock
-from django_pgjobs.attempt import ON_ABANDON
 from django_pgjobs.conf import get_conf
-from django_pgjobs.worker.runs import ALLOWANCE_SECONDS, ENDING, ERROR_CHARS, FRESH_SECONDS, NEVER_SECONDS, Table
+from django_pgjobs.execution.attempt import ON_ABANDON
+from django_pgjobs.worker.shared.runs import ALLOWANCE_SECONDS, ENDING, ERROR_CHARS, FRESH_SECONDS, NEVER_SECONDS, Table
 from tests.unit.worker_fakes import claimed, run_of
 
 

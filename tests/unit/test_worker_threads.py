@@ -11,13 +11,14 @@ from typing import Any, cast
 import pytest
 
 from django_pgjobs import decisions as decide
-from django_pgjobs import events
-from django_pgjobs.attempt import Item, Told
-from django_pgjobs.worker import channel, eventloop, interrupting, jobthreads, orphaning
-from django_pgjobs.worker.board import Board
-from django_pgjobs.worker.executor import Executor
-from django_pgjobs.worker.jobthreads import JobThreads
-from django_pgjobs.worker.telling import Teller
+from django_pgjobs.execution import events
+from django_pgjobs.execution.attempt import Item, Told
+from django_pgjobs.worker.executor import event_loop, interrupts, job_threads, orphan
+from django_pgjobs.worker.executor.job_threads import JobThreads
+from django_pgjobs.worker.executor.main import Executor
+from django_pgjobs.worker.executor.signal_sender import Teller
+from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.board import Board
 from tests.plugins.fix_db import wait_until
 from tests.unit.test_worker_executor import FUTURE, End, item
 
@@ -58,7 +59,7 @@ def test_a_job_thread_that_cannot_be_replaced_is_tried_again(
     refusal: Refusal, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The thread of an interrupted job ends; without another its slot would take no job any more."""
-    monkeypatch.setattr(jobthreads, "THREAD_SECONDS", 0.001)
+    monkeypatch.setattr(job_threads, "THREAD_SECONDS", 0.001)
     done: list[int] = []
     served = threading.Event()
 
@@ -195,7 +196,7 @@ def test_a_payload_that_no_thread_can_read_costs_no_attempt(
     def refused(*_: Any) -> Any:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(eventloop, "sync_to_async", lambda function: refused)
+    monkeypatch.setattr(event_loop, "sync_to_async", lambda function: refused)
     assert isinstance(asyncio.run(executor.loop._with_payload(item(1, payload=None))), decide.Snooze)
 
 
@@ -213,7 +214,7 @@ def test_signals_wait_for_a_thread(refusal: Refusal, monkeypatch: pytest.MonkeyP
 
 def test_a_query_that_no_thread_can_cancel_goes_on(refusal: Refusal, caplog: pytest.LogCaptureFixture) -> None:
     refusal.left = 1
-    interrupting.cancel_queries([object()])
+    interrupts.cancel_queries([object()])
     assert "cannot be cancelled: can't start new thread" in caplog.text
 
 
@@ -225,7 +226,7 @@ def test_without_a_thread_to_release_in_an_orphan_releases_itself(
     def refused(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(orphaning, "_release", lambda items, *_: released.extend(items))
+    monkeypatch.setattr(orphan, "_release", lambda items, *_: released.extend(items))
     monkeypatch.setattr(threading.Thread, "start", refused)
-    orphaning.give_back([item(1)], "default", "pgjobs x")
+    orphan.give_back([item(1)], "default", "pgjobs x")
     assert [each.run for each in released] == [1]

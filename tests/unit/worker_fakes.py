@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from django_pgjobs.store import ClaimedJob
-from django_pgjobs.worker.board import Board
-from django_pgjobs.worker.children import READY, Child
-from django_pgjobs.worker.runs import HeldClaim, Run
+from django_pgjobs.worker.shared.board import Board
+from django_pgjobs.worker.shared.runs import HeldClaim, Run
+from django_pgjobs.worker.supervisor.executor_process import READY, Child
 
 DUE = datetime(2026, 1, 1, tzinfo=UTC)
 

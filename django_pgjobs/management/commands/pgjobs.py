@@ -8,21 +8,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_pgjobs.management import (
-    checking,
-    counted,
-    crons,
-    listed,
-    operating,
-    pausing,
-    pruning,
-    running,
-    showing,
-    telling,
-    workers,
-)
+from django_pgjobs.management import check, crons, list_jobs, output, pausing, pruning, run, show, stats, steer, workers
 
-GROUPS = (running, listed, showing, counted, workers, checking, operating, pausing, crons, pruning)
+GROUPS = (run, list_jobs, show, stats, workers, check, steer, pausing, crons, pruning)
 """Modules of subcommands, in the order of the help. Each has ``add_subcommands(subcommands)``, which sets a parser's
 default ``perform``: what is called with the command and its options."""
 
@@ -59,5 +47,5 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the subcommand."""
-        with telling.quietly(self):
+        with output.quietly(self):
             options["perform"](self, options)

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_pgjobs.management import running
+from django_pgjobs.management import run
 
 
 class Command(BaseCommand):
@@ -17,8 +17,8 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
-        running.add_arguments(parser)
+        run.add_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run until drained."""
-        running.check_and_run(self, options)
+        run.check_and_run(self, options)

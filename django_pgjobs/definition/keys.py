@@ -1,0 +1,142 @@
+"""Keys: what ``key``, ``key_scope``, ``on_conflict`` and ``idempotency_key`` accept, and what they come to for a job.
+
+A *key* is unique in its queue as long as its scope says; ``conflicts`` decides what becomes of a second job. An
+*idempotency key* is unique for ever, or as long as results are kept: see ``idempotency``. Pure: no database.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Literal
+
+from django_pgjobs.conf import MOST_SECONDS
+from django_pgjobs.states import KeyScope
+from django_pgjobs.values.invalid_option import InvalidOption
+from django_pgjobs.values.key_template import Template
+
+KEY_LIMIT = 200
+
+Key = str | Callable[..., str | None]
+"""A key, or what makes one of the job's arguments; None from it is no key."""
+
+ScopeOption = Literal["until_finished", "until_started"]
+ConflictOption = Literal["existing", "replace", "raise"]
+
+
+class OnConflict(StrEnum):
+    """What a registration does when its key is taken."""
+
+    EXISTING = "existing"
+    REPLACE = "replace"
+    RAISE = "raise"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The scope of a key that is used once in each window of so many seconds (or a ``timedelta``).
+
+    Windows are aligned and counted by the database's clock: ``Window(3600)`` begins at every full hour UTC.
+    """
+
+    seconds: float | timedelta
+
+    def __post_init__(self) -> None:
+        value: object = self.seconds
+        number = value.total_seconds() if isinstance(value, timedelta) else value
+        if isinstance(number, bool) or not isinstance(number, int | float) or not 1 <= number <= MOST_SECONDS:
+            raise ValueError(f"Window needs 1 to {MOST_SECONDS:.0f} seconds or a timedelta, not {value!r}")
+
+    @property
+    def length(self) -> float:
+        """Its seconds."""
+        return self.seconds.total_seconds() if isinstance(self.seconds, timedelta) else float(self.seconds)
+
+
+Scope = KeyScope | Window
+
+
+def check_scope(value: object) -> Scope:
+    """Return the scope of a key: its name, a ``Window``, or the ``timedelta`` of one."""
+    if isinstance(value, Window):
+        return value
+    if isinstance(value, timedelta):
+        try:
+            return Window(value)
+        except ValueError as error:
+            raise InvalidOption(f"key_scope: {error}") from None
+    if value not in (KeyScope.UNTIL_FINISHED, KeyScope.UNTIL_STARTED):
+        raise InvalidOption(
+            f"key_scope must be 'until_finished', 'until_started', a Window or a timedelta, not {value!r}"
+        )
+    return KeyScope(str(value))
+
+
+def check_on_conflict(value: object) -> OnConflict:
+    """Return what to do when the key is taken."""
+    try:
+        return OnConflict(value)  # type: ignore[arg-type]
+    except ValueError:
+        raise InvalidOption(f"on_conflict must be 'existing', 'replace' or 'raise', not {value!r}") from None
+
+
+def check_key(option: str, value: object) -> Key | None:
+    """Return a key, or a callable (the job's arguments) that makes one; None is none."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return check_text(option, value)
+    if not callable(value) or isinstance(value, type):
+        raise InvalidOption(f"{option} must be a text, or a callable (the job's arguments) → text, not {value!r}")
+    if inspect.iscoroutinefunction(value):
+        raise InvalidOption(f"{option} must not be an async function: it is called while registering")
+    return value
+
+
+def check_text(option: str, value: str) -> str:
+    """Return a key that can be stored and shown; members of text enumerations count as their value."""
+    text = str.__str__(value)
+    if not 1 <= len(text) <= KEY_LIMIT or not text.isprintable():
+        raise InvalidOption(f"{option} must be 1 to {KEY_LIMIT} printable characters, not {_short(text)}")
+    return text
+
+
+def check_pattern(key: str, pattern: str) -> str:
+    """Return a key that ``PGJOBS["KEY_PATTERN"]`` matches in full."""
+    if not re.fullmatch(pattern, key):
+        raise InvalidOption(f"key must match PGJOBS['KEY_PATTERN'] {pattern!r}, not {_short(key)}")
+    return key
+
+
+def declared_key(option: str, value: object) -> Key | Template | None:
+    """Return what ``@job`` may say of a key: a callable, or a text that the arguments are put into."""
+    if not isinstance(value, str):
+        return check_key(option, value)
+    try:
+        template = Template(value)
+    except ValueError as error:
+        raise InvalidOption(f"{option} {error}") from None
+    return template if template.names else check_text(option, template.text.format())
+
+
+def made(option: str, key: Key | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """Return the key that a registration with these arguments has. Raises ``InvalidOption``."""
+    if key is None or isinstance(key, str):
+        return key
+    try:
+        found = key(*args, **kwargs)
+    except Exception as error:
+        raise InvalidOption(f"{option} could not be made of the arguments: {type(error).__name__}: {error}") from error
+    if found is None:
+        return None
+    if not isinstance(found, str):
+        raise InvalidOption(f"{option} must come to a text or None, not {found!r}")
+    return check_text(option, found)
+
+
+def _short(text: str) -> str:
+    return repr(text) if len(text) <= 60 else f"{text[:60]!r}… of {len(text)} characters"

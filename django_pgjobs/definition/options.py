@@ -1,0 +1,365 @@
+"""What ``@job(…)`` and ``.using(…)`` accept: the types, the checks, and the words when something is wrong.
+
+Pure: no database, no registry. A check raises ``InvalidOption`` with the bare sentence; ``jobs`` adds which
+job it is about, and where. Every duration is seconds or ``timedelta`` outside and float seconds inside.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
+
+from django_pgjobs.conf import Conf
+from django_pgjobs.definition import keys
+from django_pgjobs.definition.keys import ConflictOption, Key, OnConflict, Scope, ScopeOption, Window
+from django_pgjobs.definition.validation import (
+    PRIORITIES,
+    Duration,
+    check_deadline,
+    check_instant,
+    check_int,
+    check_run_at,
+    check_start,
+)
+from django_pgjobs.definition.validation import check_allowed_queue as check_allowed_queue
+from django_pgjobs.definition.validation import check_queue as check_queue
+from django_pgjobs.definition.validation import did_you_mean as did_you_mean
+from django_pgjobs.definition.validation import seconds as seconds
+from django_pgjobs.states import KeyScope
+from django_pgjobs.values.backoff import Backoff
+from django_pgjobs.values.invalid_option import InvalidOption as InvalidOption
+from django_pgjobs.values.limit import JobLimits, Limit, read_job_limits
+from django_pgjobs.values.tags import check_tags
+
+if TYPE_CHECKING:
+    from django_pgjobs.cron_entries import Cron
+
+NAME_LIMIT = 200
+LEAST_TIMEOUT_SECONDS = 0.001
+
+ELSEWHERE = {
+    "eta": "run_at",
+    "schedule_at": "run_at",
+    "countdown": "delay",
+    "schedule_in": "delay",
+    "max_retries": "max_attempts",
+    "retries": "max_attempts",
+    "time_limit": "timeout",
+    "queue_name": "queue",
+    "lock": "key",
+}
+"""How other job queues call an option, and how it is called here."""
+
+BYPASSED = "what bypasses the queue runs at once, once, and is not stored"
+UNCOUNTED = "what bypasses the queue is not stored, so no limit counts it"
+
+RetryRule = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
+BackoffRule = Backoff | Callable[[BaseException, int], Duration | None]
+
+
+class JobOptions(TypedDict, total=False):
+    """The options of ``@job`` (``takes_context`` apart, which changes the function's type)."""
+
+    name: str
+    aliases: Iterable[str]
+    queue: str
+    priority: int
+    max_attempts: int
+    backoff: BackoffRule
+    retry_on: RetryRule
+    give_up_on: RetryRule
+    timeout: Duration | None
+    store_result: bool
+    sensitive: Iterable[str]
+    cron: Cron | Iterable[Cron]
+    key: Key | None
+    key_scope: ScopeOption | Window | timedelta
+    on_conflict: ConflictOption
+    idempotency_key: Key | None
+    limits: Limit | Sequence[Limit]
+    tags: Iterable[str]
+
+
+class RegisterOptions(TypedDict, total=False):
+    """The options of ``.using``.
+
+    None for ``run_at``, ``delay``, ``deadline`` or ``database`` means not given; for a key, none.
+    """
+
+    run_at: datetime | None
+    delay: Duration | None
+    deadline: datetime | None
+    queue: str
+    priority: int
+    timeout: Duration | None
+    max_attempts: int
+    tags: Iterable[str]
+    database: str | None
+    key: Key | None
+    key_scope: ScopeOption | Window | timedelta
+    on_conflict: ConflictOption
+    idempotency_key: Key | None
+    bypass: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything about a registration that is not the arguments; checked against settings ``conf``."""
+
+    conf: Conf
+    queue: str
+    priority: int
+    max_attempts: int
+    timeout: float | None
+    run_at: datetime | None = None
+    delay: float | None = None
+    deadline: datetime | None = None
+    tags: tuple[str, ...] = ()
+    database: str | None = None
+    key: Key | None = None
+    key_scope: Scope = KeyScope.UNTIL_FINISHED
+    on_conflict: OnConflict = OnConflict.EXISTING
+    idempotency_key: Key | None = None
+    bypass: bool = False
+    limited: bool = False
+    """Whether the job declares limits."""
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether a registration may have a key or an idempotency key."""
+        return self.key is not None or self.idempotency_key is not None
+
+    @property
+    def is_special(self) -> bool:
+        """Whether a registration may have what few jobs have, apart from limits."""
+        return self.has_keys or bool(self.tags) or self.deadline is not None
+
+    def check(self) -> Plan:
+        """Return self if the settings allow it. Raises ``InvalidOption``."""
+        check_allowed_queue(self.queue, self.conf.queues)
+        ceiling = self.conf.max_attempts_ceiling
+        if self.max_attempts > ceiling:
+            raise InvalidOption(f"max_attempts must be between 1 and {ceiling}, not {self.max_attempts}")
+        if self.timeout is not None and self.timeout > self.conf.timeout_ceiling_seconds:
+            raise InvalidOption(
+                f"timeout must be at most {self.conf.timeout_ceiling_seconds:g} seconds, not {self.timeout:g}"
+            )
+        if isinstance(self.key, str):
+            keys.check_pattern(self.key, self.conf.key_pattern)
+        check_start(self.run_at, self.delay, self.conf)
+        if self.deadline is not None:
+            check_deadline(self.deadline, self.run_at, self.delay, self.conf)
+        if self.bypass:
+            self._check_bypass()
+        return self
+
+    def check_backoff(self, backoff: BackoffRule) -> None:
+        """Refuse a ``Backoff`` that the settings do not allow. Raises ``InvalidOption``."""
+        if not isinstance(backoff, Backoff):
+            return
+        longest, (least, most) = self.conf.backoff_base_ceiling_seconds, self.conf.backoff_factor_bounds
+        if backoff.base > longest:
+            raise InvalidOption(f"backoff must begin with at most {longest:g} seconds, not {backoff.base:g}")
+        if not least <= backoff.factor <= most:
+            raise InvalidOption(f"backoff must have a factor from {least:g} to {most:g}, not {backoff.factor:g}")
+
+    def _check_bypass(self) -> None:
+        if self.has_keys:
+            key = "idempotency_key" if self.key is None else "key"
+            raise InvalidOption(f"{key} and bypass exclude each other: {BYPASSED}; say {key}=None")
+        if self.limited:
+            raise InvalidOption(f"limits and bypass exclude each other: {UNCOUNTED}")
+        if self.conf.queue_limits.of(self.queue) is not None:
+            where = f"queue {self.queue!r} is limited by PGJOBS['QUEUE_LIMITS']"
+            raise InvalidOption(f"{where}, and limits and bypass exclude each other: {UNCOUNTED}")
+
+    def changed(self, given: Mapping[str, Any]) -> Plan:
+        """Return the plan with what ``.using`` was given, checked; tags are added. Raises ``InvalidOption``."""
+        if given.get("tags"):
+            given = {**given, "tags": check_tags((*self.tags, *given["tags"]))}
+        return replace(self, **given).check() if given else self
+
+
+def check_known(given: Iterable[str], known: Collection[str]) -> None:
+    """Refuse an option that does not exist, with the one that was probably meant."""
+    for option in given:
+        if option not in known:
+            meant = ELSEWHERE.get(option, "")
+            hint = f" (did you mean {meant!r}?)" if meant in known else did_you_mean(option, known)
+            raise InvalidOption(f"unknown option {option!r}{hint}")
+
+
+def check_attempts(value: object) -> int:
+    """Return ``value`` if it is an int ≥ 1; the ceiling is a setting, checked with the plan."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidOption(f"max_attempts must be an integer ≥ 1, not {value!r}")
+    return int(value)
+
+
+def check_timeout(value: object) -> float | None:
+    """Return the timeout in seconds, a millisecond or more, or None for unlimited."""
+    if value is None:
+        return None
+    timeout = seconds("timeout", value)
+    if timeout < LEAST_TIMEOUT_SECONDS:
+        raise InvalidOption(f"timeout must be at least {LEAST_TIMEOUT_SECONDS:g} seconds, or None for unlimited")
+    return timeout
+
+
+def check_flag(option: str, value: object) -> bool:
+    """Return ``value`` if it is True or False."""
+    if not isinstance(value, bool):
+        raise InvalidOption(f"{option} must be True or False, not {value!r}")
+    return value
+
+
+def check_database(value: object) -> str:
+    """Return the alias; whether it exists is seen when it is used."""
+    if not isinstance(value, str) or not value:
+        raise InvalidOption(f"database must be an alias of DATABASES, not {value!r}")
+    return value
+
+
+REGISTER_CHECKS: dict[str, Callable[[object], object]] = {
+    "run_at": check_run_at,
+    "delay": lambda value: seconds("delay", value),
+    "deadline": lambda value: check_instant("deadline", value),
+    "queue": check_queue,
+    "priority": lambda value: check_int("priority", value, PRIORITIES),
+    "timeout": check_timeout,
+    "max_attempts": check_attempts,
+    "tags": check_tags,
+    "database": check_database,
+    "key": lambda value: keys.check_key("key", value),
+    "key_scope": keys.check_scope,
+    "on_conflict": keys.check_on_conflict,
+    "idempotency_key": lambda value: keys.check_key("idempotency_key", value),
+    "bypass": lambda value: check_flag("bypass", value),
+}
+_NONE_MEANS_NOT_GIVEN = frozenset({"run_at", "delay", "deadline", "database"})
+
+
+WITH_BYPASS = frozenset({"bypass", "queue", "timeout"})
+"""What a job that bypasses the queue can still be told."""
+
+
+def check_bypass(given: Mapping[str, Any]) -> None:
+    """Refuse what has no meaning for a job that runs at once, once, and is not stored."""
+    for option, value in given.items() if given.get("bypass") is True else ():
+        if option not in WITH_BYPASS and value is not None:
+            raise InvalidOption(f"{option} and bypass exclude each other: {BYPASSED}")
+
+
+def checked_register_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of ``Plan`` that ``.using(**given)`` sets. Raises ``InvalidOption``."""
+    check_known(given, REGISTER_CHECKS)
+    return {
+        option: None if value is None and option in _NONE_MEANS_NOT_GIVEN else REGISTER_CHECKS[option](value)
+        for option, value in given.items()
+    }
+
+
+def check_name(option: str, value: object) -> str:
+    """Return a job's name or alias: printable text of 1 to 200 characters."""
+    if not isinstance(value, str) or not 1 <= len(value) <= NAME_LIMIT:
+        raise InvalidOption(f"{option} must be text of 1 to {NAME_LIMIT} characters, not {value!r}")
+    if not value.isprintable() or value != value.strip():
+        raise InvalidOption(f"{option} must be printable and without spaces around it, not {value!r}")
+    return str.__str__(value)
+
+
+def check_names(option: str, value: object) -> tuple[str, ...]:
+    """Return several names; one text alone is one name."""
+    names: Iterable[object] = (value,) if isinstance(value, str) else cast("Iterable[object]", value)
+    if not isinstance(names, Iterable):
+        raise InvalidOption(f"{option} must be a list of names, not {value!r}")
+    return tuple(dict.fromkeys(check_name(option, name) for name in names))
+
+
+def check_backoff(value: object) -> BackoffRule:
+    """Return a ``Backoff`` or a callable (exception, attempt) → seconds, timedelta or None."""
+    if isinstance(value, type) or not (isinstance(value, Backoff) or callable(value)):
+        raise InvalidOption(
+            f"backoff must be a Backoff, or a callable (exception, attempt) returning seconds, not {value!r}"
+        )
+    if not isinstance(value, Backoff):
+        _check_takes("backoff", value, 2)
+    return cast("BackoffRule", value)
+
+
+def check_rule(option: Literal["retry_on", "give_up_on"], value: object) -> RetryRule:
+    """Return a tuple of exception types, or a callable (exception) → bool."""
+    types = (value,) if isinstance(value, type) else value
+    if isinstance(types, tuple | list | set | frozenset):
+        if all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in types):
+            return tuple(types)
+    elif callable(value):
+        _check_takes(option, value, 1)
+        return cast("RetryRule", value)
+    raise InvalidOption(f"{option} must be exception types, or a callable (exception) returning a bool, not {value!r}")
+
+
+def _check_takes(option: str, function: Callable[..., object], count: int) -> None:
+    if inspect.iscoroutinefunction(function):
+        raise InvalidOption(f"{option} must not be an async function: it is called between attempts")
+    try:
+        inspect.signature(function).bind(*(None,) * count)
+    except TypeError:
+        raise InvalidOption(f"{option} {function!r} must take {count} positional argument(s)") from None
+    except ValueError:
+        pass  # a builtin without a signature: seen when it is called
+
+
+def check_sensitive(names: Iterable[str], signature: inspect.Signature) -> frozenset[str]:
+    """Return the names of arguments to hide; a typing error in one would show what should be hidden."""
+    any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    for name in names:
+        if name not in signature.parameters and not any_name:
+            raise InvalidOption(f"sensitive names no argument: {name!r}{did_you_mean(name, signature.parameters)}")
+    return frozenset(names)
+
+
+def _check_crons(value: object) -> object:
+    from django_pgjobs.cron_entries import check_crons  # here, because it is built upon this
+
+    return check_crons(value)
+
+
+def check_limits(value: object) -> JobLimits:
+    """Return the limit of the job's name and the one of its keys."""
+    try:
+        return read_job_limits(value)
+    except ValueError as error:
+        raise InvalidOption(str(error)) from None
+
+
+JOB_CHECKS: dict[str, Callable[[object], object]] = {
+    "name": lambda value: check_name("name", value),
+    "aliases": lambda value: check_names("aliases", value),
+    "queue": check_queue,
+    "priority": lambda value: check_int("priority", value, PRIORITIES),
+    "max_attempts": check_attempts,
+    "backoff": check_backoff,
+    "retry_on": lambda value: check_rule("retry_on", value),
+    "give_up_on": lambda value: check_rule("give_up_on", value),
+    "timeout": check_timeout,
+    "takes_context": lambda value: check_flag("takes_context", value),
+    "store_result": lambda value: check_flag("store_result", value),
+    "sensitive": lambda value: check_names("sensitive", value),
+    "cron": lambda value: _check_crons(value),
+    "key": lambda value: keys.declared_key("key", value),
+    "key_scope": keys.check_scope,
+    "on_conflict": keys.check_on_conflict,
+    "idempotency_key": lambda value: keys.declared_key("idempotency_key", value),
+    "limits": check_limits,
+    "tags": check_tags,
+}
+
+
+def checked_job_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of ``@job(**given)``, checked apart from ceilings, which are settings."""
+    check_known(given, JOB_CHECKS)
+    return {option: JOB_CHECKS[option](value) for option, value in given.items()}

@@ -1,0 +1,200 @@
+"""What a job definition decides: what a registration writes by default, when a failure is tried again, and how.
+
+The part of ``jobs`` that needs no types of its own. Settings stand in for what was not declared and are looked up
+at each use, so that a definition outlives a change of them. ``attempt`` asks ``retry_delay`` in the executor;
+the supervisor, which runs no code of the project, asks ``numeric_delay``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import update_wrapper
+from typing import Any, cast
+
+from asgiref.sync import iscoroutinefunction
+
+from django_pgjobs.conf import Conf, get_conf
+from django_pgjobs.definition import options as checks
+from django_pgjobs.definition.keys import Key, OnConflict
+from django_pgjobs.definition.options import BackoffRule, InvalidOption, Plan, RetryRule
+from django_pgjobs.definition.signature import check_callback, fits, location_of, shape, signature_of
+from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.serialization.payload import CODEC_VERSION, decode_payload
+from django_pgjobs.states import KeyScope
+from django_pgjobs.values.backoff import Backoff
+from django_pgjobs.values.key_template import Template
+from django_pgjobs.values.limit import JobLimits, key_of, key_rule
+
+logger = safe_logger("django_pgjobs")
+
+
+class JobPolicy:
+    """Everything about a job definition but its types, its callbacks' decorators and the ways to register."""
+
+    __name__: str
+    __qualname__: str
+    on_abandon_func: Callable[..., Any] | None = None
+    on_cancel_func: Callable[..., Any] | None = None
+    describe_func: Callable[..., Any] | None = None
+
+    def __init__(self, func: Callable[..., Any], declared: Mapping[str, Any]) -> None:
+        update_wrapper(cast("Callable[..., Any]", self), func)
+        self._declared = declared
+        self._plan: Plan | None = None
+        self.func = func
+        self.location = location_of(func)
+        self.name: str = declared.get("name") or checks.check_name("name", f"{func.__module__}.{func.__qualname__}")
+        self.aliases: tuple[str, ...] = tuple(alias for alias in declared.get("aliases", ()) if alias != self.name)
+        self.queue: str = declared.get("queue", "default")
+        self.priority: int = declared.get("priority", 0)
+        self.retry_on: RetryRule | None = declared.get("retry_on")
+        self.give_up_on: RetryRule | None = declared.get("give_up_on")
+        self.takes_context: bool = declared.get("takes_context", False)
+        self.store_result: bool = declared.get("store_result", True)
+        self.is_async: bool = iscoroutinefunction(func)
+        self.signature = signature_of(func, takes_context=self.takes_context)
+        self.sensitive = checks.check_sensitive(declared.get("sensitive", ()), self.signature)
+        self.limits: JobLimits = declared.get("limits") or JobLimits()
+        self.is_limited = bool(self.limits)
+        self._limit_rule = self._checked_limit_rule()
+        self.fingerprint = _fingerprint(self.name, self.signature)
+        self.key = _key_rule("key", declared.get("key"), self.signature)
+        self.idempotency_key = _key_rule("idempotency_key", declared.get("idempotency_key"), self.signature)
+        self.fits = fits(func, self.name, takes_context=self.takes_context)
+
+    def _checked_limit_rule(self) -> Callable[..., str | None] | None:
+        key = self.limits.key
+        if key is None:
+            return None
+        if not isinstance(key, str):
+            check_callback("the key of a limit", key, self.signature, takes_context=False)
+            if iscoroutinefunction(key):
+                raise InvalidOption("the key of a limit must not be an async function: it is called at registering")
+        try:
+            return key_rule(key, self.signature)
+        except ValueError as error:
+            raise InvalidOption(str(error)) from None
+
+    def limit_key(self, plan: Plan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        """Return the key of the limits of a job: None if no limit holds for it, empty if none has a key.
+
+        Raises ``InvalidJob`` where the key cannot be made.
+        """
+        rule = self._limit_rule
+        try:
+            found = None if rule is None else key_of(rule, args, kwargs)
+        except ValueError as error:
+            raise InvalidJob(f"job {self.name!r}: {error}") from error.__cause__
+        if found is not None:
+            return found
+        return "" if self.limits.own is not None or plan.conf.queue_limits.of(plan.queue) is not None else None
+
+    @property
+    def plan(self) -> Plan:
+        """What a registration without further options writes. Raises ``InvalidJob`` where settings forbid it."""
+        conf = get_conf()
+        plan = self._plan
+        if plan is None or plan.conf is not conf:
+            plan = self._plan = self._planned(conf)
+        return plan
+
+    def _planned(self, conf: Conf) -> Plan:
+        try:
+            plan = Plan(
+                conf=conf,
+                queue=self.queue,
+                priority=self.priority,
+                max_attempts=self._declared.get("max_attempts", conf.default_max_attempts),
+                timeout=self._declared.get("timeout", conf.default_timeout_seconds),
+                key=self.key,
+                key_scope=self._declared.get("key_scope", KeyScope.UNTIL_FINISHED),
+                on_conflict=self._declared.get("on_conflict", OnConflict.EXISTING),
+                idempotency_key=self.idempotency_key,
+                tags=self._declared.get("tags", ()),
+                limited=self.is_limited,
+            ).check()
+            plan.check_backoff(self._declared.get("backoff", conf.default_backoff))
+        except InvalidOption as error:
+            raise InvalidJob(f"{self.location}: job {self.name!r}: {error}") from None
+        return plan
+
+    @property
+    def max_attempts(self) -> int:
+        """Charged starts in all; the setting ``DEFAULT_MAX_ATTEMPTS`` unless declared."""
+        return self.plan.max_attempts
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds an attempt may take, None for unlimited; ``DEFAULT_TIMEOUT_SECONDS`` unless declared."""
+        return self.plan.timeout
+
+    @property
+    def backoff(self) -> BackoffRule:
+        """How long to wait after a failure; the setting ``DEFAULT_BACKOFF`` unless declared."""
+        declared: BackoffRule | None = self._declared.get("backoff")
+        return get_conf().default_backoff if declared is None else declared
+
+    def numeric_delay(self, attempt: int) -> float:
+        """Return the seconds to wait after ``attempt`` when no exception is there to ask about: after a kill."""
+        backoff = self.backoff
+        return (backoff if isinstance(backoff, Backoff) else get_conf().default_backoff).jittered(attempt)
+
+    def retry_delay(self, error: BaseException, attempt: int) -> float | None:
+        """Return the seconds to wait after ``error`` ended ``attempt``, or None to give the job up.
+
+        Never raises: an error in a callable rule is logged and the job is retried by the numeric backoff.
+        """
+        if self.give_up_on is not None and self._matches(self.give_up_on, error, otherwise=False):
+            return None
+        if self.retry_on is not None and not self._matches(self.retry_on, error, otherwise=True):
+            return None
+        backoff = self.backoff
+        if isinstance(backoff, Backoff):
+            return backoff.jittered(attempt)
+        try:
+            return _asked_delay(backoff(error, attempt))
+        except BaseException:
+            logger.exception("backoff failed name=%s attempt=%d", self.name, attempt)
+            return self.numeric_delay(attempt)
+
+    def _matches(self, rule: RetryRule, error: BaseException, *, otherwise: bool) -> bool:
+        try:
+            return issubclass(type(error), rule) if isinstance(rule, tuple) else bool(rule(error))
+        except BaseException:
+            logger.exception("retry rule failed name=%s", self.name)
+            return otherwise
+
+    def load(self, payload: str) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments of a stored payload, without the context. Raises ``UnreadablePayload``."""
+        args, kwargs = decode_payload(payload)
+        try:
+            self.fits(*args, **kwargs)
+        except TypeError as error:
+            raise UnreadablePayload(f"The stored arguments do not fit: {error}") from None
+        return args, kwargs
+
+
+def _key_rule(option: str, declared: Key | Template | None, signature: inspect.Signature) -> Key | None:
+    if isinstance(declared, Template):
+        try:
+            return declared.bound(signature)
+        except ValueError as error:
+            raise InvalidOption(f"{option} {error}") from None
+    if callable(declared):
+        check_callback(option, declared, signature, takes_context=False)
+    return declared
+
+
+def _fingerprint(name: str, signature: inspect.Signature) -> str:
+    return hashlib.sha256(f"{CODEC_VERSION}|{name}|{shape(signature)}".encode()).hexdigest()[:12]
+
+
+def _asked_delay(asked: float | timedelta | None) -> float | None:
+    if asked is None:
+        return None
+    delay = checks.seconds("the delay of a backoff callable", asked)
+    return min(delay, get_conf().run_at_ceiling_days * 86400.0)

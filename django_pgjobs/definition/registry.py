@@ -1,0 +1,112 @@
+"""Which names this process can run: name or alias → job definition, filled by ``@job`` as modules are imported;
+and the cron entries that its code declares.
+
+Process-wide. Adding is locked; reading is one dictionary look-up. Two jobs of one name are refused when the
+second is declared, for a worker could only guess which of them a row means.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from django_pgjobs.exceptions import InvalidJob, UnknownJob
+
+if TYPE_CHECKING:
+    from django_pgjobs.cron_entries import Cron
+    from django_pgjobs.jobs import JobDefinition
+
+
+class Registry:
+    """Names and aliases of job definitions, and names of cron entries."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_name: dict[str, JobDefinition[..., Any]] = {}
+        self._crons: dict[str, Cron] = {}
+        self.is_isolated = False
+        """Whether a test declares jobs for itself alone, which no worker needs to find."""
+
+    def add(self, definition: JobDefinition[..., Any]) -> None:
+        """Make ``definition`` known by its name and aliases.
+
+        The same function again (its module was reloaded) replaces its former definition. Raises ``InvalidJob``
+        naming both places when another function has the name; nothing is added then.
+        """
+        with self._lock:
+            for name in (definition.name, *definition.aliases):
+                known = self._by_name.get(name)
+                if known is not None and not _same_function(known, definition):
+                    raise InvalidJob(
+                        f"{definition.location}: the job name {name!r} is taken by {known.location}; "
+                        "give one of them another name="
+                    )
+            kept = {n: d for n, d in self._by_name.items() if d.name != definition.name}
+            self._by_name = kept | dict.fromkeys((definition.name, *definition.aliases), definition)
+            # Its module was reloaded and declares its entries again, maybe fewer of them.
+            self._crons = {n: entry for n, entry in self._crons.items() if entry.decorates != definition.name}
+
+    def add_cron(self, entry: Cron) -> None:
+        """Make a cron entry known by its name.
+
+        Raises ``InvalidJob`` naming both places when another has the name: several entries of one job need names.
+        """
+        with self._lock:
+            known = self._crons.get(entry.name)
+            if known is not None and known.location != entry.location:
+                raise InvalidJob(
+                    f"{entry.location}: the name {entry.name!r} is taken by the cron entry at {known.location}; "
+                    "give one of them another name="
+                )
+            self._crons = self._crons | {entry.name: entry}
+
+    def crons(self) -> list[Cron]:
+        """Return every cron entry that this process declares, sorted by name."""
+        return [entry for _, entry in sorted(self._crons.items())]
+
+    def find(self, name: str) -> JobDefinition[..., Any] | None:
+        """Return the definition of this name or alias, or None."""
+        return self._by_name.get(name)
+
+    def get(self, name: str) -> JobDefinition[..., Any]:
+        """Return the definition of this name or alias. Raises ``UnknownJob``."""
+        definition = self._by_name.get(name)
+        if definition is None:
+            close = get_close_matches(name, self._by_name, n=1)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            raise UnknownJob(f"No job named {name!r} is known to this process{hint}.")
+        return definition
+
+    def names(self) -> list[str]:
+        """Return all names and aliases, sorted."""
+        return sorted(self._by_name)
+
+    def definitions(self) -> list[JobDefinition[..., Any]]:
+        """Return every definition once, sorted by name."""
+        return [definition for name, definition in sorted(self._by_name.items()) if name == definition.name]
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return name → fingerprint of the code that this process knows, aliases included."""
+        return {name: definition.fingerprint for name, definition in self._by_name.items()}
+
+    @contextmanager
+    def isolated(self) -> Iterator[None]:
+        """For tests: within the block nothing is known but what is declared in it; afterwards all is as before."""
+        with self._lock:
+            before = self._by_name, self._crons, self.is_isolated
+            self._by_name, self._crons, self.is_isolated = {}, {}, True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._by_name, self._crons, self.is_isolated = before
+
+
+def _same_function(one: JobDefinition[..., Any], other: JobDefinition[..., Any]) -> bool:
+    return (one.func.__module__, one.func.__qualname__) == (other.func.__module__, other.func.__qualname__)
+
+
+registry = Registry()

@@ -1,0 +1,118 @@
+"""What is asked of the Python function behind a job: where it is, whether a worker can find it again, what it takes.
+
+Pure inspection; nothing here calls the function. Raises ``InvalidOption`` with the bare sentence.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from inspect import Parameter, Signature
+from types import FunctionType
+from typing import Any
+
+from django_pgjobs.definition.options import InvalidOption
+
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def location_of(func: object) -> str:
+    """Return ``file:line`` of a function, or its representation if it has none."""
+    code = getattr(inspect.unwrap(func) if callable(func) else func, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(func)
+
+
+def check_function(func: object, *, local: bool = False) -> None:
+    """Refuse what a worker, another process, could not import by name or not run as a job.
+
+    ``local``: no worker is to find it, so it may be a function inside of a function.
+    """
+    if not inspect.isfunction(func):
+        raise InvalidOption(f"a job is a function, not {func!r}; options go in keywords: @job(queue=…)")
+    if func.__name__ == "<lambda>":
+        raise InvalidOption("a lambda has no name by which a worker could find it")
+    if "<locals>" in func.__qualname__ and not local:
+        raise InvalidOption(
+            "a function inside of a function cannot be found by a worker; move it to module level, or in a test "
+            "declare it within isolated_registry()"
+        )
+    if func.__module__ == "__main__":
+        raise InvalidOption("__main__ is another module in a worker; move the function to a module to import")
+    wrapped = inspect.unwrap(func)
+    if inspect.isgeneratorfunction(wrapped) or inspect.isasyncgenfunction(wrapped):
+        raise InvalidOption("a generator function does nothing when it is called; use a plain function")
+
+
+def signature_of(func: Callable[..., Any], *, takes_context: bool) -> Signature:
+    """Return the signature that registering sees: without the context."""
+    signature = inspect.signature(func)
+    parameters = list(signature.parameters.values())
+    first = parameters[0] if parameters else None
+    if first is not None and first.name in ("self", "cls") and "." in func.__qualname__:
+        raise InvalidOption("a method has no object to run on in a worker; make it a static method or a function")
+    if not takes_context:
+        return signature
+    if first is not None and first.kind in _POSITIONAL:
+        return signature.replace(parameters=parameters[1:])
+    if first is not None and first.kind is Parameter.VAR_POSITIONAL:
+        return signature
+    raise InvalidOption("there is no first positional parameter for the context")
+
+
+def shape(signature: Signature) -> str:
+    """Return the signature without annotations and defaults, whose texts may differ between processes."""
+    return ",".join(
+        f"{p.kind.name}:{p.name}{'' if p.default is p.empty else '='}" for p in signature.parameters.values()
+    )
+
+
+def fits(func: Callable[..., Any], name: str, *, takes_context: bool) -> Callable[..., None]:
+    """Return a function that takes what ``func`` takes, hides the context, and does nothing.
+
+    So wrong arguments raise the very ``TypeError`` of a normal call, for a thirtieth of what
+    ``Signature.bind`` costs; every registration and every run pays for it.
+    """
+    parameters = list(inspect.signature(func).parameters.values())
+    positional = [p for p in parameters if p.kind in _POSITIONAL]
+    keyword = [p for p in parameters if p.kind is Parameter.KEYWORD_ONLY]
+    rest = [p for p in parameters if p.kind is Parameter.VAR_POSITIONAL]
+    others = [p for p in parameters if p.kind is Parameter.VAR_KEYWORD]
+    names = tuple(p.name for p in (*positional, *keyword, *rest, *others))
+    nothing = (lambda: None).__code__
+    code = nothing.replace(
+        co_name=name,
+        co_qualname=name,
+        co_argcount=len(positional),
+        co_posonlyargcount=sum(p.kind is Parameter.POSITIONAL_ONLY for p in positional),
+        co_kwonlyargcount=len(keyword),
+        co_varnames=names,
+        co_nlocals=len(names),
+        co_flags=nothing.co_flags | (inspect.CO_VARARGS if rest else 0) | (inspect.CO_VARKEYWORDS if others else 0),
+    )
+    check = FunctionType(code, {}, name, tuple(p.default for p in positional if p.default is not p.empty))
+    check.__kwdefaults__ = {p.name: p.default for p in keyword if p.default is not p.empty}
+    return partial(check, None) if takes_context else check
+
+
+def check_callback(what: str, callback: Callable[..., Any], job: Signature, *, takes_context: bool) -> None:
+    """Refuse a callback that could not be called with the job's arguments, after a context if it takes one."""
+    if not callable(callback):
+        raise InvalidOption(f"{what} decorates a function, not {callback!r}")
+    try:
+        taken = list(signature_of(callback, takes_context=takes_context).parameters.values())
+    except InvalidOption as error:
+        raise InvalidOption(f"{what}: {error}") from None
+    by_keyword = any(p.kind is Parameter.VAR_KEYWORD for p in taken)
+    names = {p.name for p in taken}
+    required = {
+        p.name
+        for p in taken
+        if p.default is p.empty and p.kind not in (Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL)
+    }
+    missing = [] if by_keyword else [name for name in job.parameters if name not in names]
+    if missing or required - job.parameters.keys():
+        first = "the context and then " if takes_context else ""
+        raise InvalidOption(
+            f"{what} {getattr(callback, '__qualname__', callback)!r} must take {first}the job's arguments {job}"
+        )

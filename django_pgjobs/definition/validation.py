@@ -1,0 +1,125 @@
+"""What a job's queue, priority and instants may be: the checks that registering and steering share.
+
+A check raises ``InvalidOption`` with the bare sentence; who calls it adds which job or which call it is about.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+
+from django.conf import settings
+from django.utils import timezone
+
+from django_pgjobs.clock import EARLIEST, LATEST
+from django_pgjobs.conf import QUEUE_NAME, Conf
+from django_pgjobs.values.invalid_option import InvalidOption
+
+PRIORITIES = range(-100, 101)
+
+Duration = float | timedelta
+
+CLOCKS_DIFFER_SECONDS = 60.0
+"""How far this machine's clock may be from the database's before an instant is taken for a mistake."""
+
+
+def wall_clock() -> datetime:
+    """Return what this machine's clock says, in UTC."""
+    return datetime.now(UTC)
+
+
+def check_start(run_at: datetime | None, delay: float | None, conf: Conf) -> None:
+    """Refuse both at once, and what lies further ahead, or back, than the settings allow."""
+    if run_at is not None and delay is not None:
+        raise InvalidOption("give run_at or delay, not both")
+    ceiling = timedelta(days=conf.run_at_ceiling_days)
+    if run_at is not None:
+        # The one look at this machine's clock: it bounds nonsense, the database's decides when the job runs.
+        _check_ahead(run_at, run_at - wall_clock(), ceiling, conf.past_run_at_seconds)
+    if delay is not None and delay > ceiling.total_seconds():
+        raise InvalidOption(f"delay must be at most {ceiling.days} days, not {delay:g} seconds")
+
+
+def _check_ahead(run_at: datetime, ahead: timedelta, ceiling: timedelta, past: float | None) -> None:
+    if ahead > ceiling:
+        raise InvalidOption(f"run_at must be at most {ceiling.days} days ahead, not {run_at}")
+    if past is not None and -ahead.total_seconds() > past:
+        raise InvalidOption(f"run_at must be at most {past:g} seconds ago, not {run_at}")
+
+
+def check_deadline(deadline: datetime, run_at: datetime | None, delay: float | None, conf: Conf) -> None:
+    """Refuse a deadline that no job could meet, or further ahead than the settings allow a start to be."""
+    if run_at is not None and deadline <= run_at:
+        raise InvalidOption(f"deadline must be after run_at, and {deadline} is not after {run_at}")
+    # As for run_at: this machine's clock bounds nonsense, the database's decides.
+    ahead = (deadline - wall_clock()).total_seconds()
+    if ahead < -CLOCKS_DIFFER_SECONDS:
+        raise InvalidOption(f"deadline must be in the future, and {deadline} was {-ahead:.0f} seconds ago")
+    if delay is not None and delay > ahead + CLOCKS_DIFFER_SECONDS:
+        raise InvalidOption(f"deadline must be after the start, and {deadline} is before the delay ends")
+    days = conf.run_at_ceiling_days
+    if ahead > days * 86400.0:
+        raise InvalidOption(f"deadline must be at most {days:g} days ahead, not {deadline}")
+
+
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """Return `` (did you mean 'x'?)`` for the closest of ``words``, or nothing."""
+    close = get_close_matches(word, list(words), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def check_int(option: str, value: object, allowed: range) -> int:
+    """Return ``value`` if it is an int (no bool) within ``allowed``."""
+    if not isinstance(value, int) or isinstance(value, bool) or value not in allowed:
+        raise InvalidOption(f"{option} must be an integer from {allowed[0]} to {allowed[-1]}, not {value!r}")
+    return int(value)
+
+
+def seconds(option: str, value: object) -> float:
+    """Return a duration, seconds or ``timedelta``, as finite float seconds ≥ 0."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise InvalidOption(f"{option} must be seconds or a timedelta, not {value!r}")
+    if not 0 <= value < math.inf:
+        raise InvalidOption(f"{option} must be a finite number of seconds ≥ 0, not {value!r}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise InvalidOption(f"{option} is too large") from None
+
+
+def check_queue(value: object) -> str:
+    """Return the queue's name; members of text enumerations count as their value."""
+    if not isinstance(value, str) or not QUEUE_NAME.fullmatch(str.__str__(value)):
+        raise InvalidOption(f"queue must be 1 to 100 of the characters A-Z a-z 0-9 _ . : -, not {value!r}")
+    return str.__str__(value)
+
+
+def check_allowed_queue(queue: str, allowed: tuple[str, ...] | None) -> None:
+    """Refuse a queue that ``PGJOBS["QUEUES"]`` does not list."""
+    if allowed is not None and queue not in allowed:
+        raise InvalidOption(f"queue {queue!r} is not in PGJOBS['QUEUES']{did_you_mean(queue, allowed)}")
+
+
+def check_run_at(value: object) -> datetime:
+    """Return the instant at which a job may start, in UTC; see ``check_instant``."""
+    return check_instant("run_at", value)
+
+
+def check_instant(option: str, value: object) -> datetime:
+    """Return the instant in UTC; a naive one is the project's local time, and only where ``USE_TZ`` is off."""
+    if not isinstance(value, datetime):
+        raise InvalidOption(f"{option} must be a datetime, not {value!r}")
+    if settings.USE_TZ and timezone.is_naive(value):
+        raise InvalidOption(f"{option} must be an aware datetime, as USE_TZ is on; {value!r} has no time zone")
+    # In its own zone the second pass of a repeated hour equals the first, and becomes it when nothing is added.
+    try:
+        instant = (value if timezone.is_aware(value) else timezone.make_aware(value)).astimezone(UTC)
+    except OverflowError:
+        instant = None
+    if instant is None or not EARLIEST <= instant <= LATEST:
+        raise InvalidOption(f"{option} must be from {EARLIEST.date()} to {LATEST.date()} UTC, not {value!r}")
+    return instant

@@ -1,0 +1,410 @@
+"""Run one attempt of one job: load, call, catch, come to a decision.
+
+Knows nothing of pipes, processes or SQL: it is given an ``Item`` and hands back a ``Decision``; who finalises it is
+the caller's business. Every ``BaseException`` of the body ends here, so one bad job never harms its neighbours.
+A job's body, middleware, signal receivers, backoff and retry rules run here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from asgiref.sync import async_to_sync, sync_to_async
+
+from django_pgjobs import clock, middleware
+from django_pgjobs import decisions as decide
+from django_pgjobs.conf import get_conf
+from django_pgjobs.context import Cancellation, JobContext, Reporter, activate, deactivate
+from django_pgjobs.decisions import Decision, Failure
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.exceptions import (
+    Abandon,
+    AttemptsExhausted,
+    Cancel,
+    CancelRequested,
+    DeadlinePassed,
+    JobControl,
+    JobInterrupted,
+    Snooze,
+    UnknownJob,
+    UnreadablePayload,
+    UnstorableResult,
+    WorkerStopping,
+)
+from django_pgjobs.execution import events
+from django_pgjobs.execution.ended_by import History, ended_by
+from django_pgjobs.execution.idempotency import Recall, arecalled, recalled
+from django_pgjobs.jobs import JobDefinition
+from django_pgjobs.serialization.failures import OUR_FILES, Account, clean, kind_of, text_of
+from django_pgjobs.serialization.payload import decode_result, encode_result
+from django_pgjobs.states import Cause
+from django_pgjobs.values.backoff import LONGEST_SECONDS
+
+Definition = JobDefinition[..., Any]
+
+BODY, ON_ABANDON, ON_CANCEL = "body", "on_abandon", "on_cancel"
+OUR_FILES.update((__file__, middleware.__file__))
+
+NOTHING = decide.Succeed()
+NO_ATTEMPTS, NOT_RETRIED, HANDED_BACK = "no attempts left", "not to be retried", "handed back"
+TOO_LATE = "its deadline leaves no time for another attempt"
+NOT_STARTED = "The job's deadline had passed before the attempt could start, so it did not run."
+
+_CAUSES: dict[type[JobInterrupted] | None, Cause] = {
+    CancelRequested: Cause.CANCELLED,
+    DeadlinePassed: Cause.TIMEOUT,
+    WorkerStopping: Cause.RELEASED,
+}
+"""What an attempt was interrupted with → why it did not succeed, whatever it raised in the end."""
+
+
+class Numbered(Protocol):
+    """A job as far as its attempts are counted."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def max_attempts(self) -> int: ...
+
+
+class Item(NamedTuple):
+    """One run as its executor gets it: what to call (``kind``), and the facts of the claimed job.
+
+    What travels in a frame is this very tuple.
+    """
+
+    run: int
+    kind: str
+    id: int
+    claim_id: str
+    name: str
+    attempt: int
+    max_attempts: int
+    timeout: float | None
+    payload: str | None
+    headers: str | None
+    queue: str
+    description: str
+    error: str
+    run_at: float = 0.0
+    is_async: bool = False
+    cancelled: bool = False
+    extras: str | None = None
+    until: float | None = None
+    """The instant of ``clock.monotonic()`` at which the job's own deadline passes."""
+
+
+def until_of(extras: str | None, claimed_at: float) -> float | None:
+    """Return when a job's deadline passes, by ``clock.monotonic()``, of one that was claimed at ``claimed_at``."""
+    left = None if extras is None else json.loads(extras).get("seconds_left")
+    return None if left is None else claimed_at + float(left)
+
+
+class Told:
+    """What this process has been told of a run that has started here: a wish to cancel it, an interrupt, its lease.
+
+    ``interrupt`` is what to raise in it; ``struck`` says that it was let loose on its thread or task; ``started`` is
+    the instant on the board, 0.0 where there is none.
+    One is made per job, so what seldom differs is the class's until it does.
+    """
+
+    requested: bool = False
+    by: str = ""
+    reason: str = ""
+    interrupt: type[JobInterrupted] | None = None
+    struck: bool = False
+
+    def __init__(self, slot: int = 0, trusted_until: float = math.inf, started: float = 0.0) -> None:
+        self.slot = slot
+        self.trusted_until = trusted_until
+        self.started = started
+
+
+class Guard(Protocol):
+    """What stands around the job's own code, so that it can be interrupted there and nowhere else."""
+
+    def call(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call ``body`` with these arguments and return what it returns."""
+
+    async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
+        """Await ``body`` with these arguments and return what it returns."""
+
+
+class Unguarded:
+    """Nothing interrupts a job that runs without executors."""
+
+    def call(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call ``body``."""
+        return body(*args, **kwargs)
+
+    async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
+        """Await ``body``."""
+        return await body(*args, **kwargs)
+
+
+UNGUARDED = Unguarded()
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A job that can be called."""
+
+    definition: Definition
+    item: Item
+    context: JobContext
+    args: list[Any]
+    kwargs: dict[str, Any]
+    told: Cancellation
+    guard: Guard
+    recall: Recall | None = None
+
+
+def prepare(
+    item: Item,
+    reporter: Reporter,
+    told: Cancellation,
+    guard: Guard = UNGUARDED,
+    recall: Recall | None = None,
+    history: History | None = None,
+) -> Prepared | Decision:
+    """Find the definition and load the payload; a job this code cannot run is parked, never failed."""
+    try:
+        definition = registry.get(item.name)
+    except UnknownJob as error:
+        events.parked(item, f"{error} Worker code knows no job of this name; workers import jobs.py of each app.")
+        return decide.Park(str(error))
+    if item.kind == BODY and item.attempt > item.max_attempts:
+        events.log.error("job abandoned %s: no attempt was left before it started", events.facts(item))
+        return decide.Abandon("attempts exhausted", failure_of(AttemptsExhausted()), cause=None)
+    if item.kind == BODY and item.until is not None and clock.monotonic() >= item.until:
+        return decide.Abandon(TOO_LATE, failure_of(DeadlinePassed(NOT_STARTED)), Cause.TIMEOUT)
+    try:
+        args, kwargs = definition.load(item.payload or "")
+        headers = decode_result(item.headers) if item.headers else {}
+    except UnreadablePayload as error:
+        return _unreadable(item, definition, error)
+    before = ended_by(item.id, item.error, history) if item.kind != BODY and item.error else None
+    context = JobContext(item, headers, reporter, told, told.started or clock.monotonic(), before)
+    return Prepared(definition, item, context, args, kwargs, told, guard, recall)
+
+
+def _unreadable(item: Item, definition: Definition, error: UnreadablePayload) -> Decision:
+    if item.kind != ON_CANCEL:
+        events.parked(item, f"{error} It goes on with code that its arguments fit.")
+        return decide.Park(clean(str(error)), definition.fingerprint)
+    # A cancelled job is never parked, so its worker would mark it for this callback again, and again.
+    events.log.error(
+        "callback cannot run, the job ends without it %s=%s job=%d: %s", item.kind, item.name, item.id, error
+    )
+    return decide.Succeed()
+
+
+def run(prepared: Prepared) -> Decision:
+    """Run a synchronous job, or its callback, in this thread and return what it came to. Raises nothing."""
+    if prepared.item.kind != BODY:
+        return _callback(prepared)
+    context, token = prepared.context, activate(prepared.context)
+    began = context.started  # the body may change it
+    try:
+        events.started(prepared.definition, context)
+        found = None if prepared.item.extras is None else recalled(prepared)
+        decision: Decision = _success(prepared, _call(prepared)) if found is None else found
+    except BaseException as error:
+        decision = failed(prepared, error)
+        events.ended(prepared.definition, context, began, decision, error)
+    else:
+        events.ended(prepared.definition, context, began, decision, None)
+    finally:
+        deactivate(token)
+    return decision
+
+
+async def arun(prepared: Prepared) -> Decision:
+    """Run an ``async def`` job, or its callback, in this task and return what it came to. Raises nothing."""
+    if prepared.item.kind != BODY:
+        return await sync_to_async(_callback)(prepared)
+    context, token = prepared.context, activate(prepared.context)
+    began = context.started  # the body may change it
+    try:
+        events.started(prepared.definition, context)
+        found = None if prepared.item.extras is None else await arecalled(prepared)
+        decision: Decision = _success(prepared, await _acall(prepared)) if found is None else found
+    except BaseException as error:
+        decision = failed(prepared, error)
+        events.ended(prepared.definition, context, began, decision, error)
+    else:
+        events.ended(prepared.definition, context, began, decision, None)
+    finally:
+        deactivate(token)
+    return decision
+
+
+def run_here(prepared: Prepared) -> Decision:
+    """Run a job of either colour in this thread, an ``async def`` one on a loop of its own."""
+    if prepared.definition.is_async and prepared.item.kind == BODY:
+        return async_to_sync(arun)(prepared)
+    return run(prepared)
+
+
+def _call(prepared: Prepared) -> Any:
+    """Call the body inside the layers; without any, as most projects are, with nothing of ours in between."""
+    definition, context = prepared.definition, prepared.context
+    if get_conf().middleware:
+        return prepared.guard.call(middleware.chain(_body(prepared)), context)
+    if definition.takes_context:
+        return prepared.guard.call(definition.func, context, *prepared.args, **prepared.kwargs)
+    return prepared.guard.call(definition.func, *prepared.args, **prepared.kwargs)
+
+
+def _body(prepared: Prepared) -> Callable[[JobContext], Any]:
+    definition, args, kwargs = prepared.definition, prepared.args, prepared.kwargs
+    if definition.takes_context:
+        return lambda context: definition.func(context, *args, **kwargs)
+    return lambda _context: definition.func(*args, **kwargs)
+
+
+async def _acall(prepared: Prepared) -> Any:
+    return await prepared.guard.acall(middleware.async_chain(_abody(prepared)), prepared.context)
+
+
+def _abody(prepared: Prepared) -> Callable[[JobContext], Awaitable[Any]]:
+    call = _body(prepared)
+
+    async def body(context: JobContext) -> Any:
+        return await call(context)
+
+    return body
+
+
+def _callback(prepared: Prepared) -> Decision:
+    """Run ``on_abandon`` or ``on_cancel``; an error in it is logged and changes nothing of the end."""
+    item, definition, context = prepared.item, prepared.definition, prepared.context
+    func = definition.on_abandon_func if item.kind == ON_ABANDON else definition.on_cancel_func
+    if func is None:
+        return decide.Succeed()
+    token = activate(context)
+    try:
+        prepared.guard.call(middleware.chain(_call_back(func, prepared)), context)
+    except BaseException as error:
+        info, trace = Account(error).for_log()
+        words = f"{kind_of(error)}: {text_of(error)}{trace}"
+        events.log.error(
+            "callback failed %s=%s %s: %s", item.kind, item.name, events.facts(context), words, exc_info=info
+        )
+    finally:
+        deactivate(token)
+    return decide.Succeed()
+
+
+def _call_back(func: Callable[..., Any], prepared: Prepared) -> Callable[[JobContext], None]:
+    def call(context: JobContext) -> None:
+        answer = func(context, *prepared.args, **prepared.kwargs)
+        if inspect.isawaitable(answer):
+            async_to_sync(_awaited)(answer)
+
+    return call
+
+
+async def _awaited(answer: Awaitable[Any]) -> None:
+    await answer
+
+
+def _success(prepared: Prepared, value: Any) -> decide.Succeed:
+    if value is None or not prepared.definition.store_result:
+        return NOTHING
+    return decide.Succeed(encode_result(value, get_conf().result_limit_bytes))
+
+
+def failed(prepared: Prepared, error: BaseException) -> Decision:
+    """Return what ``error`` makes of the attempt, and log it. Raises nothing."""
+    account = Account(error)
+    try:
+        decision = _decision(prepared, account)
+    except BaseException:
+        events.log.exception("what a failure comes to cannot be asked job=%d", prepared.item.id)
+        decision = by_numbers(prepared.item, _failure(account), Cause.FAILED, prepared.item.until)
+    try:
+        _log_failure(prepared, decision, account)
+    except BaseException:
+        events.log.exception("failure cannot be logged job=%d", prepared.item.id)
+    return decision
+
+
+def _decision(prepared: Prepared, account: Account) -> Decision:
+    """What the error makes of the job: asked for by the job, or failed and retried while attempts are left."""
+    # By type(), never isinstance(), which asks the exception's own __class__.
+    context, error, kind = prepared.context, account.error, type(account.error)
+    if issubclass(kind, Cancel):
+        return decide.Cancel(text_of(error))
+    if context.cancelled:
+        if issubclass(kind, JobControl):
+            return decide.Cancel()
+        return decide.Cancel("", _failure(account), _CAUSES.get(prepared.told.interrupt, Cause.FAILED))
+    if issubclass(kind, Snooze):
+        return decide.Snooze(min(error.seconds, LONGEST_SECONDS))  # type: ignore[attr-defined]
+    if issubclass(kind, (Abandon, UnstorableResult)):
+        return decide.Abandon(text_of(error), _failure(account))
+    if prepared.told.interrupt is WorkerStopping:
+        return decide.Release(HANDED_BACK, _failure(account))
+    if prepared.told.interrupt is DeadlinePassed:
+        # As after a kill: whether a retry rule names the exception does not depend on how far it had to go.
+        return by_numbers(prepared.item, _failure(account), Cause.TIMEOUT, prepared.item.until)
+    if context.attempt >= context.max_attempts:
+        return decide.Abandon(NO_ATTEMPTS, _failure(account))
+    delay = prepared.definition.retry_delay(error, context.attempt)
+    if delay is None:
+        return decide.Abandon(NOT_RETRIED, _failure(account))
+    return _retry(delay, _failure(account), Cause.FAILED, prepared.item.until)
+
+
+def by_numbers(job: Numbered, failure: Failure, cause: str, until: float | None) -> Decision:
+    """Retry by the numeric backoff while attempts are left: no exception is there to ask the project's rules about.
+
+    ``until``: when the job's deadline passes, by ``clock.monotonic()``.
+    """
+    if job.attempt >= job.max_attempts:
+        return decide.Abandon(NO_ATTEMPTS, failure, cause)
+    return _retry(numeric_delay(job), failure, cause, until)
+
+
+def _retry(delay: float, failure: Failure, cause: str, until: float | None) -> Decision:
+    """Retry, unless the next attempt could not start before the deadline: why it failed is known now."""
+    if until is not None and clock.monotonic() + delay >= until:
+        return decide.Abandon(TOO_LATE, failure, cause)
+    return decide.Retry(delay, failure, cause)
+
+
+def numeric_delay(job: Numbered) -> float:
+    """Return the seconds until the next attempt of a job whose definition may not be known here."""
+    definition = registry.find(job.name)
+    return definition.numeric_delay(job.attempt) if definition else get_conf().default_backoff.jittered(job.attempt)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return ``error`` as the retry history keeps it: kind, message, chain of causes, truncated traceback."""
+    return _failure(Account(error))
+
+
+def _failure(account: Account) -> Failure:
+    return account.failure(get_conf().traceback_limit_chars)
+
+
+def _log_failure(prepared: Prepared, decision: Decision, account: Account) -> None:
+    """A failed attempt is logged here, where the exception lives: WARNING while it is retried, ERROR at the end."""
+    about, words = events.facts(prepared.context), text_of(account.error)
+    match decision:
+        case decide.Retry(seconds=seconds):
+            info, trace = account.for_log()
+            events.log.warning("attempt failed, retry in %.1f s %s: %s%s", seconds, about, words, trace, exc_info=info)
+        case decide.Abandon():
+            info, trace = account.for_log()
+            events.log.error("job abandoned %s: %s%s", about, words, trace, exc_info=info)
+        case _:
+            events.log.info("attempt ended %s: %s: %s", about, kind_of(account.error), words)

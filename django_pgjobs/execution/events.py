@@ -1,0 +1,140 @@
+"""The one place where things that happened are named, for logs and signals.
+
+Two sides: ``started``, ``idempotency_hit`` and ``ended`` are told in the executor while the job's thread still runs;
+``finished``, ``retried``, ``lost`` and ``rescued`` after the durable write, so never for a write that was rolled
+back. A log line is a fixed phrase, then ``job=… attempt=… claim=… queue=…`` in this order. A line per job goes to
+``django_pgjobs.jobs``, which ``runjobs`` keeps quiet unless asked, so that it costs nothing at full speed.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from django.dispatch import Signal
+
+from django_pgjobs import clock, signals
+from django_pgjobs.decisions import Decision, Succeed
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.logs import safe_logger
+
+if TYPE_CHECKING:
+    from django_pgjobs.context import JobContext
+
+log = safe_logger("django_pgjobs")
+jobs_log = safe_logger("django_pgjobs.jobs")
+
+FINISHED, RETRIED, LOST, RESCUED = "finished", "retried", "lost", "rescued"
+
+_SIGNALS = {
+    FINISHED: signals.job_finished,
+    RETRIED: signals.job_retried,
+    LOST: signals.lease_lost,
+    RESCUED: signals.job_rescued,
+}
+
+
+PARKED_SECONDS = 60.0
+"""How often it is said that jobs of one name are parked: while code is rolled out there may be many."""
+
+_parked: dict[str, float] = {}
+
+
+class Facts(Protocol):
+    """A job as far as every line about an attempt names it."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def queue(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def max_attempts(self) -> int: ...
+    @property
+    def claim_id(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+
+
+def facts(context: Facts) -> str:
+    """Return the facts every line about an attempt carries, the job's description last if it has one."""
+    text = f"name={context.name} job={context.id} attempt={context.attempt}/{context.max_attempts}"
+    text = f"{text} claim={context.claim_id} queue={context.queue}"
+    return f"{text} {context.description!r}" if context.description else text
+
+
+def parked(item: Facts, why: str) -> None:
+    """A job cannot be run by this code; said once a minute for each name."""
+    now = clock.monotonic()
+    if now < _parked.get(item.name, float("-inf")) + PARKED_SECONDS:
+        return
+    _parked[item.name] = now
+    log.warning("job parked %s: %s", facts(item), " ".join(why.split()))
+
+
+def ordinal(number: int) -> str:
+    """Return 1st, 2nd, 3rd, 4th, … 11th, …"""
+    suffix = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{suffix}"
+
+
+def executor_started(database: str, threads: int, async_slots: int) -> None:
+    """This process will run jobs."""
+    signals.executor_started.send_robust(None, database=database, threads=threads, async_slots=async_slots)
+
+
+def executor_stopping(reason: str) -> None:
+    """This process will run no more jobs, and leaves."""
+    signals.executor_stopping.send_robust(None, reason=reason)
+
+
+def started(definition: Any, context: JobContext) -> None:
+    """An attempt begins, in its own thread. Raises nothing."""
+    if jobs_log.isEnabledFor(logging.INFO):
+        again = f"{ordinal(context.attempt)} attempt to " if context.attempt > 1 else ""
+        jobs_log.info("START %srun %s", again, facts(context))
+    if signals.job_started.receivers:
+        _send(signals.job_started, definition, context=context)
+
+
+def idempotency_hit(definition: Any, context: JobContext, key: str, first_id: int) -> None:
+    """An attempt that has begun returns the result of an earlier job, and is not called; in its own thread."""
+    if jobs_log.isEnabledFor(logging.INFO):
+        jobs_log.info("HIT result of job %d key=%r %s", first_id, key, facts(context))
+    if signals.idempotency_hit.receivers:
+        _send(signals.idempotency_hit, definition, context=context, idempotency_key=key, first_job_id=first_id)
+
+
+def ended(definition: Any, context: JobContext, began: float, decision: Decision, error: BaseException | None) -> None:
+    """An attempt that ``began`` then ended, in its own thread, before its outcome is stored. Raises nothing."""
+    if jobs_log.isEnabledFor(logging.INFO):
+        took = (clock.monotonic() - began) * 1000
+        status = "success" if isinstance(decision, Succeed) else type(decision).__name__.lower()
+        jobs_log.info("END status=%s time=%.1fms %s", status, took, facts(context))
+    if signals.attempt_ended.receivers:
+        _send(signals.attempt_ended, definition, context=context, decision=decision, exception=error)
+
+
+def _send(signal: Signal, sender: Any, **fields: Any) -> None:
+    """Send to receivers that may raise anything: ``send_robust`` itself lets through what is no ``Exception``."""
+    try:
+        signal.send_robust(sender, **fields)
+    except BaseException:
+        log.exception("receiver failed sender=%s", getattr(sender, "name", None))
+
+
+def anybody_listens() -> bool:
+    """Whether a receiver wants to hear of durable writes; the supervisor sends none otherwise."""
+    return any(signal.receivers for signal in _SIGNALS.values())
+
+
+def stored(what: str, fields: dict[str, Any]) -> None:
+    """Tell the receivers of one durable write (or refused one); ``fields`` are the signal's keywords."""
+    if fields.get("retry_at"):
+        fields = {**fields, "retry_at": datetime.fromisoformat(fields["retry_at"])}  # it came through a frame
+    sender = registry.find(fields["name"])
+    _SIGNALS[what].send_robust(sender, **fields)

@@ -1,0 +1,125 @@
+"""From a decision to the fenced statement that writes it.
+
+Shared by everything that ends attempts: the worker's ack thread in batches, ``runjobs --inline`` and
+``testing.run_jobs`` one by one. Only the statement's own fence says whether an end was recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, assert_never
+
+from django_pgjobs import decisions as decide
+from django_pgjobs import store
+from django_pgjobs.conf import LADDER_SECONDS, get_conf
+from django_pgjobs.decisions import Decision
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.execution.attempt import ON_ABANDON, ON_CANCEL
+from django_pgjobs.states import Outcome
+from django_pgjobs.store import Author, Database, End, FenceReading
+
+SUCCESS, RETRY, SNOOZE, END, MARK, PARK, RELEASE = "success", "retry", "snooze", "end", "mark", "park", "release"
+HOLD, DELETE = "hold", "delete"
+"""A success or an end that keeps no row."""
+
+ACTIONS = {
+    SUCCESS: "complete the job",
+    RETRY: "schedule a retry",
+    SNOOZE: "snooze the job",
+    PARK: "park the job",
+    HOLD: "hold the job",
+    RELEASE: "give the job back",
+    MARK: "begin its callback",
+    END: "end the job",
+    DELETE: "end the job",
+}
+"""What each kind of end was to do, in the words of a log line."""
+
+KINDS = (SUCCESS, RETRY, SNOOZE, PARK, HOLD, RELEASE, MARK, END, DELETE)
+"""The order in which a flush writes them."""
+
+REQUEUES = (RETRY, SNOOZE, PARK, HOLD, RELEASE)
+"""What lets a job start again, which a job that is to be cancelled must not."""
+
+CALLBACK_STARTS = 3
+CALLBACK_OF: dict[str, str] = {Outcome.ABANDONED: ON_ABANDON, Outcome.CANCELLED: ON_CANCEL}
+
+
+def has_callback(name: str, outcome: str) -> bool:
+    """Whether the code known here has a callback for this end of this job."""
+    definition = registry.find(name)
+    return definition is not None and getattr(definition, f"{CALLBACK_OF[outcome]}_func") is not None
+
+
+def end_of(decision: Decision, job_id: int, claim_id: str, name: str, seconds: float | None) -> tuple[str, End]:
+    """Return which statement writes ``decision`` for the body of this job, and what it takes."""
+    match decision:
+        case decide.Succeed(result=result):
+            return SUCCESS, End(job_id, claim_id, seconds, result=result)
+        case decide.Retry(seconds=delay, failure=failure, cause=cause):
+            return RETRY, End(job_id, claim_id, seconds or 0.0, delay=delay, cause=cause, failure=failure)
+        case decide.Snooze(seconds=delay):
+            return SNOOZE, End(job_id, claim_id, seconds, delay=delay)
+        case decide.Park(reason=reason, fingerprint=fingerprint):
+            return PARK, End(job_id, claim_id, reason=reason, fingerprint=fingerprint)
+        case decide.Hold(reason=reason):
+            return HOLD, End(job_id, claim_id, reason=reason)
+        case decide.Release(failure=failure):
+            return RELEASE, End(job_id, claim_id, seconds, cause="released" if failure else None, failure=failure)
+        case decide.Abandon(reason=reason, failure=failure, cause=cause):
+            kind = MARK if has_callback(name, Outcome.ABANDONED) else END
+            cause = cause if failure else None
+            return kind, End(job_id, claim_id, seconds, outcome=Outcome.ABANDONED, cause=cause, failure=failure)
+        case decide.Cancel(reason=reason, failure=failure, cause=cause):
+            kind = MARK if has_callback(name, Outcome.CANCELLED) else END
+            cause = cause if failure else None
+            return kind, End(
+                job_id, claim_id, seconds, outcome=Outcome.CANCELLED, cause=cause, reason=reason, failure=failure
+            )
+        case _:
+            assert_never(decision)
+
+
+def after_callback(job_id: int, claim_id: str, outcome: str) -> End:
+    """Return the end that is written when the callback has run: what went wrong was recorded before it."""
+    return End(job_id, claim_id, outcome=outcome)
+
+
+def kept_as(end: End) -> str:
+    """Return the kind that writes a success or an end so that its row is kept."""
+    return END if end.outcome else SUCCESS
+
+
+def write(db: Database, kind: str, ends: Sequence[End], author: Author, *, remember: bool = False) -> dict[int, Any]:
+    """Write ends of one kind by one fenced statement; return id → row of those recorded.
+
+    ``remember``: some have an idempotency key, under which the statement stores the results of successes.
+    """
+    writers: dict[str, Callable[[], Sequence[Any]]] = {
+        SUCCESS: lambda: store.finalise_success(db, ends, author, remember=remember),
+        RETRY: lambda: store.finalise_retry(db, ends, author),
+        SNOOZE: lambda: store.finalise_snooze(db, ends),
+        PARK: lambda: store.park_jobs(db, ends),
+        HOLD: lambda: store.hold_jobs(db, ends),
+        RELEASE: lambda: store.release_jobs(db, ends, author),
+        MARK: lambda: store.mark_ending(db, ends, author, allowance_seconds=callback_allowance()),
+        END: lambda: store.finalise_end(db, ends, author),
+        DELETE: lambda: store.finalise_delete(db, ends, remember=remember),
+    }
+    return {(row if isinstance(row, int) else row.id): row for row in writers[kind]()}
+
+
+def refusal(reading: FenceReading | None) -> str:
+    """Say why a write was refused of a job that stands so; None is one that is not there."""
+    if reading is None:
+        return "its row is gone"
+    if reading.ours:
+        return "rescue has ended it"
+    if reading.ended:
+        return "it has ended under another claim"
+    return "another claim has it" if reading.claimed else "it was taken back"
+
+
+def callback_allowance() -> float:
+    """Seconds a callback may take until others may look, the kill ladder included."""
+    return get_conf().callback_seconds + LADDER_SECONDS

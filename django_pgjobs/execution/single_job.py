@@ -1,0 +1,179 @@
+"""One claimed job in this thread, from its start to its written end: for ``runjobs --inline`` and ``testing``.
+
+A supervisor does the same in batches, with executors and an ack thread (``worker.holding``, ``worker.acking``);
+both decide with ``attempt`` and write with ``finalising``. Knows no lease, no process and no transaction: it runs on
+the ``Database`` it is given, and it never commits.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from django_pgjobs import clock, store
+from django_pgjobs import decisions as decide
+from django_pgjobs.context import Cancellation, Reporter
+from django_pgjobs.decisions import Decision
+from django_pgjobs.execution import attempt, events, finalise
+from django_pgjobs.execution.attempt import BODY, Item, Prepared, Told, until_of
+from django_pgjobs.execution.finalise import CALLBACK_OF, CALLBACK_STARTS, END, MARK, REQUEUES, RETRY, SUCCESS
+from django_pgjobs.execution.idempotency import key_of
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.states import Outcome
+from django_pgjobs.store import Author, ClaimedJob, Database, End
+
+log = safe_logger("django_pgjobs")
+
+BUSY_SECONDS = 0.1
+
+ReporterOf = Callable[[Database, int, str], Reporter]
+"""Makes what ``context.progress()`` calls, for (database, job id, claim id)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The last write for a claimed job: its kind, what it said, and whether the fence let it."""
+
+    kind: str
+    end: End
+    recorded: bool
+
+
+def item_of(job: ClaimedJob, claim_id: str, kind: str, payload: str | None) -> Item:
+    """Return a claimed job as an attempt takes it."""
+    return Item(
+        run=0,
+        kind=kind,
+        id=job.id,
+        claim_id=claim_id,
+        name=job.name,
+        attempt=job.attempt,
+        max_attempts=job.max_attempts,
+        timeout=job.timeout_seconds,
+        payload=payload,
+        headers=job.headers,
+        queue=job.queue,
+        description=job.description,
+        error=job.error,
+        run_at=job.run_at.timestamp(),
+        extras=job.extras,
+        until=until_of(job.extras, clock.monotonic()),
+    )
+
+
+def write_at_once(db: Database, job_id: int, claim_id: str) -> Reporter:
+    """Return a reporter that stores what it is told before it returns."""
+
+    def report(n: float, total: float | None, message: str) -> None:
+        progress = json.dumps({"n": n, "total": total, "message": message})
+        store.write_progress(db, [(job_id, claim_id, progress)])
+
+    return report
+
+
+def _never(job: ClaimedJob) -> Decision | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Performer:
+    """Runs claimed jobs and writes their ends on ``db`` in the name of ``author``."""
+
+    db: Database
+    author: Author
+    run: Callable[[Prepared], Decision] = attempt.run_here
+    reporter_of: ReporterOf = write_at_once
+    told: Cancellation = field(default_factory=Told)
+    waits: Callable[[ClaimedJob], Decision | None] = _never
+    """Asked between a body and its callback: where the job waits, None if the callback may start."""
+
+    def perform(self, job: ClaimedJob, claim_id: str) -> Ended:
+        """Run a claimed job to the end of its attempt, callback included, and write it."""
+        if job.ending is not None:
+            return self._callback(job, claim_id, job.ending)
+        began = clock.monotonic()
+        decision = decide.Cancel() if job.cancelled else self._attempt(job, claim_id, BODY)
+        kind, end = finalise.end_of(decision, job.id, claim_id, job.name, clock.monotonic() - began)
+        ended = self._record(job, kind, end)
+        if ended.kind != MARK or not ended.recorded:
+            return ended
+        if (waiting := self.waits(job)) is not None:
+            return self._record(job, *finalise.end_of(waiting, job.id, claim_id, job.name, None))
+        error = ended.end.failure.summary if ended.end.failure else ""
+        return self._callback(job._replace(error=error), claim_id, ended.end.outcome)
+
+    def release(self, job: ClaimedJob, claim_id: str) -> Ended:
+        """Give a claimed job back as it was, uncharged; one that was cancelled meanwhile ends."""
+        return self._record(job, *finalise.end_of(decide.Release(), job.id, claim_id, job.name, None))
+
+    def hold(self, job: ClaimedJob, claim_id: str, reason: str) -> Ended:
+        """Hold a claimed job whose name is paused, uncharged; one that was cancelled meanwhile ends."""
+        return self._record(job, *finalise.end_of(decide.Hold(reason), job.id, claim_id, job.name, None))
+
+    def _attempt(self, job: ClaimedJob, claim_id: str, kind: str) -> Decision:
+        payload = job.payload if job.payload is not None else store.read_payload(self.db, job.id, claim_id)
+        if payload is None:
+            return decide.Release("the claim was lost before the payload was read")
+        reporter = self.reporter_of(self.db, job.id, claim_id)
+        item, recall = item_of(job, claim_id, kind, payload), partial(store.find_result, self.db)
+        history = partial(store.read_failure, self.db)
+        prepared = attempt.prepare(item, reporter, self.told, recall=recall, history=history)
+        if not isinstance(prepared, Prepared):
+            return prepared
+        return contextvars.Context().run(self.run, prepared)
+
+    def _callback(self, job: ClaimedJob, claim_id: str, outcome: str) -> Ended:
+        after = finalise.after_callback(job.id, claim_id, outcome)
+        if job.ending_attempt > CALLBACK_STARTS:
+            log.error(
+                "callback crashed %d times, the job ends without it name=%s job=%d", CALLBACK_STARTS, job.name, job.id
+            )
+            return self._record(job, END, after)
+        decision = self._attempt(job, claim_id, CALLBACK_OF[outcome])
+        if isinstance(decision, decide.Succeed):
+            return self._record(job, END, after)
+        return self._record(job, *finalise.end_of(decision, job.id, claim_id, job.name, None))
+
+    def _record(self, job: ClaimedJob, kind: str, end: End) -> Ended:
+        """Write an end; wait while somebody holds the row, and end as cancelled what was cancelled meanwhile."""
+        remember = key_of(job.extras) is not None
+        while not (rows := finalise.write(self.db, kind, [end], self.author, remember=remember)):
+            now = store.read_fences(self.db, [(end.id, end.claim_id)]).get(end.id)
+            if now is None or not now.ours or now.ended:
+                action, reason = finalise.ACTIONS[kind], finalise.refusal(now)
+                log.warning(
+                    "lease lost, nothing of the job was changed name=%s job=%d attempt=%d claim=%s queue=%s: "
+                    "could not %s, %s",
+                    job.name, job.id, job.attempt, end.claim_id, job.queue, action, reason,
+                )  # fmt: skip
+                _tell(events.LOST, job, claim_id=end.claim_id, action=action, reason=reason)
+                return Ended(kind, end, recorded=False)
+            if now.cancelled and not now.ending and kind in REQUEUES:
+                cancel = decide.Cancel("", end.failure, end.cause)
+                kind, end = finalise.end_of(cancel, end.id, end.claim_id, job.name, end.seconds)
+            else:
+                time.sleep(BUSY_SECONDS)
+        self._tell_of_end(job, kind, end, rows[job.id])
+        return Ended(kind, end, recorded=True)
+
+    def _tell_of_end(self, job: ClaimedJob, kind: str, end: End, row: Any) -> None:
+        about = {
+            "queue": job.queue,
+            "executor": self.author.name,
+            "duration": end.seconds,
+            "error": end.failure.summary if end.failure else job.error if kind == END else "",
+        }
+        if kind == RETRY:
+            _tell(events.RETRIED, job, **about, delay=end.delay, retry_at=row.run_at.isoformat())
+        elif kind in (SUCCESS, END):
+            _tell(events.FINISHED, job, **about, outcome=Outcome.SUCCEEDED if kind == SUCCESS else end.outcome)
+
+
+def _tell(what: str, job: ClaimedJob, **facts: Any) -> None:
+    if events.anybody_listens():
+        events.stored(what, {"job_id": job.id, "name": job.name, "attempt": job.attempt, **facts})

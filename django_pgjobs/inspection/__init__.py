@@ -1,0 +1,1 @@
+"""Reading what happens to jobs: why one waits, who blocks it, which workers live, how many there are."""

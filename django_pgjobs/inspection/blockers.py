@@ -1,0 +1,78 @@
+"""What a job waits for that a limit holds back: which limit has no room, and who takes it up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from django.utils.translation import gettext as _
+
+from django_pgjobs import store
+from django_pgjobs.conf import get_conf
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.values.limit import JobLimits, Limit
+
+if TYPE_CHECKING:
+    from django_pgjobs.models import Job
+
+SHOWN = 5
+"""Ids of jobs that are named, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """A limit without room: ``words`` name it, ``job_ids`` are some of the jobs that take up its places.
+
+    ``kind`` is ``queue``, ``job`` or ``key``. Of a rate nobody takes up anything: time has to pass.
+    """
+
+    kind: str
+    words: str
+    job_ids: tuple[int, ...] = ()
+
+
+def blocked_by(job: Job) -> list[Blocker]:
+    """Return the limits that hold ``job`` back now, by the numbers of the code that asks; none if there is room.
+
+    Reads the database. A job that is not ``limited``, or not due, is blocked by nothing.
+    """
+    return blockers_of(job.pk, job.name, job.queue, job._state.db or "default")
+
+
+def blockers_of(job_id: int, name: str, queue: str, using: str) -> list[Blocker]:
+    """Return the same of a job that is known by its id, its name and its queue."""
+    definition = registry.find(name)
+    limits = definition.limits if definition is not None else JobLimits()
+    by_kind = {"queue": get_conf().queue_limits.of(queue), "job": limits.own, "key": limits.keyed}
+    found = store.read_blockers(
+        store.on(using),
+        job_id,
+        job=name if definition is None else definition.name,
+        names=[name] if definition is None else [definition.name, *definition.aliases],
+        per={kind: limit.per for kind, limit in by_kind.items() if limit is not None},
+        limit=SHOWN,
+    )
+    return [
+        blocker
+        for seen in found
+        if (limit := by_kind[seen.kind]) is not None
+        for blocker in _without_room(name, seen, limit)
+    ]
+
+
+def _without_room(name: str, seen: store.Blocking, limit: Limit) -> list[Blocker]:
+    what = {
+        "queue": _("queue %(name)s") % {"name": seen.queue},
+        "job": _("job %(name)s") % {"name": name},
+        "key": _("key %(name)s") % {"name": seen.key},
+    }[seen.kind]
+    found = []
+    if limit.concurrency is not None and seen.jobs >= limit.concurrency:
+        words = _("%(what)s: %(jobs)d of %(most)d places are taken")
+        words %= {"what": what, "jobs": seen.jobs, "most": limit.concurrency}
+        found.append(Blocker(seen.kind, words, tuple(seen.ids or ())))
+    if limit.rate is not None and seen.starts >= limit.rate:
+        words = _("%(what)s: %(starts)d of %(most)d starts in %(seconds)g seconds are used up")
+        words %= {"what": what, "starts": seen.starts, "most": limit.rate, "seconds": limit.per}
+        found.append(Blocker(seen.kind, words))
+    return found

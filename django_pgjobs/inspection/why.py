@@ -1,0 +1,370 @@
+"""Why a job does not run, or what becomes of it: one sentence, and another that says what to do.
+
+``of`` reads the facts at one instant, by the database's clock; ``reason`` makes sentences of them and touches nothing.
+Whatever comes from the row is text of strangers, and the reader escapes it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from django_pgjobs import store
+from django_pgjobs.conf import get_conf
+from django_pgjobs.inspection.blockers import Blocker, blockers_of
+from django_pgjobs.inspection.liveness import LIVE
+from django_pgjobs.states import JobState
+from django_pgjobs.store import Facts, Paused
+
+SOON_SECONDS = 10.0
+"""A due job that is the next for a worker with free places has been claimed after so long, or something is wrong."""
+
+
+_USER = re.compile(r"\w+\.\w+:\S+ (.+)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a job stands where it does: a ``code`` for programs, ``text`` for people, ``advice`` if there is any."""
+
+    code: str
+    text: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        """Both sentences."""
+        return f"{self.text} {self.advice}".rstrip()
+
+
+def of(job_id: int, using: str) -> Reason:
+    """Return the reason of the job ``job_id`` in the database ``using``. Takes no lock, and may be repeated."""
+    conf = get_conf()
+    facts = store.read_why(
+        store.on(using), job_id, silent_seconds=conf.silent_seconds, stale_seconds=conf.stale_seconds
+    )
+    if facts is None:
+        return unknown(job_id)
+    limited = facts.state == JobState.LIMITED and facts.run_at <= facts.now and not facts.pauses
+    return reason(facts, blockers_of(job_id, facts.name, facts.queue, using) if limited else ())
+
+
+def unknown(job_id: int) -> Reason:
+    """Return why there is no such job."""
+    return Reason(
+        "unknown",
+        _("There is no job %(id)s: it was pruned, its registration is not committed, or it is in another database.")
+        % {"id": job_id},
+    )
+
+
+def reason(facts: Facts, blockers: Sequence[Blocker] = ()) -> Reason:
+    """Return what the facts come to; ``blockers`` are the limits without room, of a job that a limit holds back."""
+    if facts.state in _ENDED:
+        return _ENDED[facts.state](facts)
+    if facts.state == JobState.LIMITED:
+        found = _limited(facts, blockers)
+    else:
+        found = _running(facts) if facts.state == JobState.RUNNING else _held(facts)
+    if not facts.ending:
+        return found
+    words = {"callback": "on_cancel" if facts.ending == "cancelled" else "on_abandon", "state": _(facts.ending)}
+    left = _("Only its callback %(callback)s is left, then it is %(state)s.") % words
+    return Reason("callback", f"{left} {found.text}", found.advice)
+
+
+def span(seconds: float) -> str:
+    """Return a duration in one unit, as people say it: 40 s, 5 min, 3 h, 4 days."""
+    seconds = max(seconds, 0.0)
+    if seconds < 119.5:
+        return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+    if seconds < 7170:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 171_000:
+        return f"{seconds / 3600:.0f} h"
+    days = round(seconds / 86_400)
+    return ngettext("%(days)d day", "%(days)d days", days) % {"days": days}
+
+
+def _at(instant: datetime) -> str:
+    local = timezone.localtime(instant) if timezone.is_aware(instant) else instant
+    return f"{local:%Y-%m-%d %H:%M:%S}"
+
+
+def _since(facts: Facts, instant: datetime | None) -> str:
+    return "?" if instant is None else span((facts.now - instant).total_seconds())
+
+
+def by_whom(who: str | None) -> str:
+    """Name who did something; a user, who is stored as *auth.User:1 anna*, by the name alone."""
+    user = _USER.fullmatch(who or "")
+    return " " + _("by %(who)s") % {"who": user[1] if user else who} if who else ""
+
+
+def _told(text: str | None) -> str:
+    """A text of somebody's as the end of a sentence."""
+    words = " ".join((text or "").split())
+    return f": {words.rstrip('.')}" if words else ""
+
+
+def _tries(facts: Facts) -> str:
+    return _("attempt %(attempt)d of %(most)d") % {"attempt": facts.attempt, "most": facts.max_attempts}
+
+
+# Ended
+
+
+def _succeeded(facts: Facts) -> Reason:
+    words = {"ago": _since(facts, facts.finished_at), "tries": _tries(facts), "id": facts.result_of}
+    if facts.result_of is not None:
+        text = _("It succeeded %(ago)s ago without running: job %(id)s had stored the result of its idempotency key.")
+        return Reason("succeeded", text % words)
+    return Reason("succeeded", _("It succeeded %(ago)s ago, in %(tries)s.") % words)
+
+
+def _cancelled(facts: Facts) -> Reason:
+    words = {"ago": _since(facts, facts.finished_at), "by": by_whom(facts.cancel_by), "why": _told(facts.cancel_reason)}
+    return Reason("cancelled", _("It was cancelled %(ago)s ago%(by)s%(why)s.") % words, _retry(facts))
+
+
+def _abandoned(facts: Facts) -> Reason:
+    words = {"ago": _since(facts, facts.finished_at), "tries": _tries(facts), "why": _told(facts.error)}
+    text = _("It was abandoned %(ago)s ago after %(tries)s%(why)s.") % words
+    return Reason("abandoned", text, _("Mend the cause, then: ") + _retry(facts))
+
+
+def _retry(facts: Facts) -> str:
+    if facts.key_holder is not None:
+        return _("It cannot be retried while job %(id)s has its key.") % {"id": facts.key_holder}
+    return f"manage.py pgjobs retry {facts.id}"
+
+
+_ENDED: dict[str, Callable[[Facts], Reason]] = {
+    "succeeded": _succeeded,
+    "cancelled": _cancelled,
+    "abandoned": _abandoned,
+}
+
+
+# Claimed
+
+
+def _running(facts: Facts) -> Reason:
+    worker = facts.worker_name or _("that is not known")
+    words = {"worker": worker, "ago": _since(facts, facts.claimed_at), "tries": _tries(facts)}
+    if facts.lease_expires_at is None or facts.lease_expires_at <= facts.now:
+        return _lost(facts, worker)
+    text = _("Worker %(worker)s claimed it %(ago)s ago, %(tries)s.") % words
+    heard = {"heard": _since(facts, facts.worker_beat_at), "lease": _at(facts.lease_expires_at)}
+    if facts.cancel_requested_at is not None:
+        text += " " + _cancelling(facts)
+    if facts.release_requested_at is not None:
+        text += " " + _("It was asked to give the job back.")
+    if facts.worker_status not in LIVE:
+        silent = _(
+            "It was last heard from %(heard)s ago; unless it renews its lease, the job is taken back at %(lease)s."
+        )
+        return Reason("silent", f"{text} {silent % heard}", _help(facts))
+    if facts.cancel_requested_at is not None:
+        return Reason("cancelling", text, _stronger(facts))
+    if facts.release_requested_at is not None:
+        return Reason("releasing", text)
+    if facts.deadline_at is not None and facts.deadline_at <= facts.now:
+        late = _("Its time was over %(late)s ago, and its worker has to stop it.")
+        return Reason("overdue", f"{text} " + late % {"late": _since(facts, facts.deadline_at)})
+    lease = _("It was last heard from %(heard)s ago, and its lease runs till %(lease)s.")
+    return Reason("running", f"{text} {lease % heard}")
+
+
+def _lost(facts: Facts, worker: str) -> Reason:
+    if facts.lease_expires_at is None:
+        text = _("It is claimed, but no claim names it: the leader finds such jobs and has them taken back.")
+        return Reason("lost", text, _help(facts))
+    words = {"worker": worker, "ago": _since(facts, facts.lease_expires_at)}
+    text = _("Worker %(worker)s claimed it and lost it: its lease ran out %(ago)s ago.") % words
+    return Reason("lost", text, _help(facts))
+
+
+def _help(facts: Facts) -> str:
+    """Say who takes back what is lost: another worker that lives."""
+    others = facts.live - (facts.worker_status in LIVE)
+    if others > 0:
+        return _("A worker takes it back within seconds of that, unless somebody holds the row's lock.")
+    return _("No other worker was heard from lately that could take it back: manage.py runjobs")
+
+
+def _cancelling(facts: Facts) -> str:
+    words = {
+        "ago": _since(facts, facts.cancel_requested_at),
+        "mode": facts.cancel_mode or "ask",
+        "by": by_whom(facts.cancel_by),
+        "why": _told(facts.cancel_reason),
+    }
+    return _("Its cancel (%(mode)s) was requested %(ago)s ago%(by)s%(why)s.") % words
+
+
+def _stronger(facts: Facts) -> str:
+    stronger = {"ask": "interrupt", "interrupt": "kill"}.get(facts.cancel_mode or "ask")
+    return _("If it does not stop: ") + f"manage.py pgjobs cancel {facts.id} --mode {stronger}" if stronger else ""
+
+
+# Kept out of the claim
+
+
+def _held(facts: Facts) -> Reason:
+    return _HELD.get(facts.state, _other)(facts) if facts.state != "ready" else _ready(facts)
+
+
+def _other(facts: Facts) -> Reason:
+    words = {"state": facts.state, "why": _told(facts.hold_reason)}
+    return Reason("held", _("It is held (%(state)s)%(why)s.") % words, _("Newer code held it: look there."))
+
+
+def _waiting(facts: Facts) -> Reason:
+    return Reason("waiting", _("It waits for another job%(why)s.") % {"why": _told(facts.hold_reason)})
+
+
+def _parked(facts: Facts) -> Reason:
+    text = _("It is parked, as the code of the worker that claimed it cannot run it%(why)s.")
+    advice = _("Deploy code that can: workers look every 30 s. Or retry it or cancel it.")
+    return Reason("parked", text % {"why": _told(facts.hold_reason)}, advice)
+
+
+def _limited(facts: Facts, blockers: Sequence[Blocker]) -> Reason:
+    if facts.run_at > facts.now:
+        return _not_due(facts)
+    if facts.pauses:
+        return _pause(facts)
+    key = _(" for the key %(key)s") % {"key": facts.limit_key} if facts.limit_key else ""
+    text = _("A limit of %(name)s%(key)s holds it back%(why)s.")
+    text = text % {"name": facts.name, "key": key, "why": _told(facts.hold_reason)}
+    for blocker in blockers:
+        ids = ", ".join(f"#{job_id}" for job_id in blocker.job_ids)
+        text += f" {blocker.words[:1].upper()}{blocker.words[1:]}" + (f" ({ids})." if ids else ".")
+    return Reason("limited", text, _served(facts))
+
+
+def _served(facts: Facts) -> str:
+    if not facts.live:
+        return _("No worker was heard from lately that could let it in: manage.py runjobs")
+    return _("A worker lets it in when there is room and its turn has come.")
+
+
+def _paused(facts: Facts) -> Reason:
+    if facts.pauses:
+        return _pause(facts)
+    return Reason("paused", _("It was set aside by a pause that is over."), _served(facts))
+
+
+_HELD: dict[str, Callable[[Facts], Reason]] = {
+    "waiting": _waiting,
+    "parked": _parked,
+    "paused": _paused,
+}
+
+
+# Ready
+
+
+def _ready(facts: Facts) -> Reason:
+    if facts.run_at > facts.now:
+        return _not_due(facts)
+    if facts.pauses:
+        return _pause(facts)
+    if not facts.serving:
+        return _unserved(facts)
+    words = {"ago": _since(facts, facts.ready_since), "held": facts.held, "places": facts.places, "queue": facts.queue}
+    if facts.held >= facts.places:
+        text = _(
+            "It has been due for %(ago)s, but the workers of queue %(queue)s are busy: at their last heartbeats they "
+            "held %(held)d jobs in %(places)d threads. %(ahead)s"
+        )
+        words["ahead"] = _ahead(facts)
+        return Reason("busy", text % words, _("It runs when its turn comes; more workers make that sooner."))
+    if facts.ahead:
+        return Reason("behind", _("It has been due for %(ago)s.") % words + " " + _ahead(facts))
+    text = _("It has been due for %(ago)s and is the next to be claimed.") % words
+    late = (facts.now - facts.ready_since).total_seconds() > SOON_SECONDS
+    advice = _("If it stays, look who holds its row's lock, and at the workers' logs.") if late else ""
+    return Reason("next", f"{text} {_heard(facts)}", advice)
+
+
+def _ahead(facts: Facts) -> str:
+    if facts.ahead > store.MOST_AHEAD:
+        return _("More than %(most)d due jobs of its queue go first.") % {"most": store.MOST_AHEAD}
+    text = ngettext(
+        "%(jobs)d due job of its queue goes first.", "%(jobs)d due jobs of its queue go first.", facts.ahead
+    )
+    return text % {"jobs": facts.ahead}
+
+
+def _heard(facts: Facts) -> str:
+    """Say who serves its queue, as far as that is known."""
+    text = ngettext(
+        "%(serving)d worker of queue %(queue)s was heard from lately, %(heard)s ago.",
+        "%(serving)d workers of queue %(queue)s were heard from lately, the last %(heard)s ago.",
+        facts.serving,
+    )
+    return text % {"serving": facts.serving, "queue": facts.queue, "heard": _since(facts, facts.served_beat_at)}
+
+
+def _not_due(facts: Facts) -> Reason:
+    words = {"at": _at(facts.run_at), "time": span((facts.run_at - facts.now).total_seconds()), "tries": _tries(facts)}
+    advice = _("To run it now: ") + f"manage.py pgjobs reschedule {facts.id} --delay 0"
+    if facts.attempt:
+        words["why"] = _told(facts.error)
+        return Reason("retrying", _("After %(tries)s it is tried again at %(at)s, in %(time)s%(why)s.") % words, advice)
+    return Reason("scheduled", _("It is not due: it runs at %(at)s, in %(time)s.") % words, advice)
+
+
+def _pause(facts: Facts) -> Reason:
+    """Tell of the pause of its queue, of its name, or of both."""
+    told = [_of_pause(facts, pause) for pause in facts.pauses]
+    advice = " && ".join(command for _text, command in told)
+    return Reason("paused", " ".join(text for text, _command in told), _("When that is over: ") + advice)
+
+
+def _of_pause(facts: Facts, pause: Paused) -> tuple[str, str]:
+    what = _("Its queue %(name)s") if pause.kind == "queue" else _("Its name %(name)s")
+    name = facts.queue if pause.kind == "queue" else facts.name
+    words = {
+        "what": what % {"name": name},
+        "ago": _since(facts, pause.paused_at),
+        "by": by_whom(pause.by),
+        "until": " " + _("until %(at)s") % {"at": _at(pause.until)} if pause.until else "",
+        "why": _told(pause.reason),
+    }
+    text = _("%(what)s was paused %(ago)s ago%(by)s%(until)s%(why)s.") % words
+    # A name may be anything, and people paste what they read into a shell.
+    option = shlex.quote(name) if pause.kind == "queue" else f"--job {shlex.quote(name)}"
+    return text, f"manage.py pgjobs resume {option}"
+
+
+def _unserved(facts: Facts) -> Reason:
+    words = {"ago": _since(facts, facts.ready_since), "queue": facts.queue, "live": facts.live}
+    if facts.draining:
+        text = _(
+            "It has been due for %(ago)s, but every worker of queue %(queue)s that was heard from lately is draining."
+        )
+        return Reason("draining", text % words, _("Start another: manage.py runjobs"))
+    if facts.live:
+        text = ngettext(
+            "It has been due for %(ago)s, but the only worker that was heard from lately does not serve queue "
+            "%(queue)s.",
+            "It has been due for %(ago)s, but none of the %(live)d workers that were heard from lately serves queue "
+            "%(queue)s.",
+            facts.live,
+        )
+        advice = _("Start one that does, or move the job: ")
+        return Reason("not_served", text % words, f"{advice}manage.py pgjobs reschedule {facts.id} --to-queue NAME")
+    heard = ""
+    if facts.last_beat_at is not None:
+        heard = " " + _("(the last %(ago)s ago)") % {"ago": _since(facts, facts.last_beat_at)}
+    text = _("It has been due for %(ago)s, but no worker was heard from lately") % words
+    return Reason("no_worker", f"{text}{heard}.", _("Start one: manage.py runjobs"))

@@ -1,0 +1,346 @@
+"""Cron: what code declares is brought into the database by every worker; the leader makes the fires.
+
+The two know of each other by the rows only, so the leader may run other code than the workers whose entries it fires.
+
+``cron_sync``: at its start a worker writes its entries over what is there, for its code is the newest; the leader does
+so each minute and at once when it is elected; the others only say that their code still has theirs. What another
+deployment declares is never touched. An entry that nobody has declared for some minutes is marked and does not fire.
+What code declares is made once, as the worker starts: it is the project's code that makes descriptions and keys.
+
+``cron_eval``: each half second the leader looks at the entries that are due by the database's clock. A fire is one
+statement: the mark and the job, by a comparison with the fire before. So two leaders, or ten, make one; and one that
+dies has made it wholly or not at all. One entry that is wrong is marked *broken* with the reason and keeps no other
+from its turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+from django.core.exceptions import ImproperlyConfigured
+from django.db import router
+from django.db.models.functions import Now
+
+from django_pgjobs import clock, store
+from django_pgjobs.conf import get_conf
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.maintenance.leader import Leader
+from django_pgjobs.models import CronEntry, Job
+from django_pgjobs.values import schedule as cron
+from django_pgjobs.values.schedule import AFTER_COMPLETION, Due, InvalidCron, Schedule
+
+log = safe_logger("django_pgjobs")
+
+SYNC_SECONDS = 60.0
+RETRY_SECONDS = 5.0
+"""After trouble with the server."""
+FRESH_SECONDS = 30.0
+"""A declaration seen so lately is not written again."""
+
+MISSING_SECONDS = 300.0
+EVERYTHING_SECONDS = 5.0
+"""How often entries are looked at that are not due: somebody may have changed one by hand."""
+
+BROKEN_SECONDS = 60.0
+"""How often one is tried again whose job could not be inserted."""
+
+LOCKED_SECONDS = 10.0
+"""How long one is left alone whose job's key is that of a job which is not committed yet."""
+
+TURN_SECONDS = 0.5
+"""For how long fires follow each other; the rest waits for the next turn, so that no rescue waits for it."""
+
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+UNINSERTABLE = "its job cannot be inserted"
+"""Why an entry is broken of which only a fire that is made shows that it is mended."""
+
+UNFIT = (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
+"""What the row of an entry is to blame for, and not the server."""
+
+
+def declared_for(database: str) -> dict[str, store.DeclaredCron]:
+    """Return what this worker's code declares for ``database``, by name; an entry that cannot be made is logged.
+
+    Calls what the project wrote of descriptions and keys, which may ask the database and take its time.
+    """
+    found: dict[str, store.DeclaredCron] = {}
+    for entry in registry.crons():
+        if (entry.database or router.db_for_write(Job)) == database:
+            try:
+                found[entry.name] = entry.declared()
+            except (InvalidJob, ImproperlyConfigured) as error:
+                log.error("cron entry cannot be declared cron=%s: %s", entry.name, error)
+    return found
+
+
+class CronSync:
+    """Brings the entries that this worker's code has ``declared`` into their rows. A duty of every worker."""
+
+    name = "cron_sync"
+
+    def __init__(self, declared: Mapping[str, store.DeclaredCron], leader: Leader) -> None:
+        self.declared = dict(declared)
+        self.leader = leader
+        self.due = 0.0
+        self.term: int | None = None
+        self.started = False
+
+    def tick(self, db: store.Database) -> None:
+        """Declare or refresh them if that is due; without any declared nothing is asked."""
+        now, term = clock.monotonic(), self.leader.term if self.leader.leads else None
+        elected = term is not None and term != self.term
+        if now < self.due and not elected:
+            return
+        self.due = now + RETRY_SECONDS
+        if self.declared:
+            self._bring(db, self.declared, leads=term is not None)
+        self.due, self.term = now + SYNC_SECONDS, term
+
+    def _bring(self, db: store.Database, entries: dict[str, store.DeclaredCron], *, leads: bool) -> None:
+        if self.started and not leads:
+            known = store.refresh_crons(db, list(entries), fresh_seconds=FRESH_SECONDS)
+            entries = {name: declared for name, declared in entries.items() if name not in known}
+        written = sum(_declare(db, declared) for declared in entries.values())
+        self.started = True
+        log.debug("cron entries synchronised entries=%d written=%d", len(entries), written)
+
+    def leave(self, db: store.Database) -> None:
+        """Nothing: a worker that leaves takes no entry with it."""
+
+
+def _declare(db: store.Database, declared: store.DeclaredCron) -> bool:
+    try:
+        return store.declare_cron(db, declared, overwrite=True, fresh_seconds=FRESH_SECONDS)
+    except UNFIT as error:
+        log.error("cron entry cannot be declared, the others are cron=%s: %s", declared.name, _line(error))
+        return False
+
+
+class MarkMissing:
+    """Marks entries whose code is gone. Not hot: the ORM picks them (ADR-0007)."""
+
+    def __call__(self, db: store.Picking) -> None:
+        """Mark them; a row that somebody holds waits for the next turn. May be repeated, and by several at once."""
+        with db.orm() as alias:
+            long_ago = Now() - timedelta(seconds=MISSING_SECONDS)
+            old = CronEntry.objects.using(alias).filter(missing_since=None, declared_at__lt=long_ago)
+            names = list(old.select_for_update(skip_locked=True, no_key=True).values_list("name", flat=True))
+            marked = store.mark_missing_crons(db, names) if names else []
+        for name, job_name in marked:
+            log.warning(
+                "cron entry is declared by no worker's code any more, it does not fire until one does cron=%s name=%s",
+                name, job_name,
+            )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Making:
+    """Fires of an entry that are to be made, in order, each with the one after it; ``entry`` as the last left it."""
+
+    entry: store.ListedCron
+    fires: deque[tuple[datetime, datetime | None]]
+
+    def fits(self, entry: store.ListedCron) -> bool:
+        """Whether the entry still stands so, and they are not missed anew: else they are counted again."""
+        return _grounds(entry) == _grounds(self.entry) and entry.now - self.entry.now <= cron.GRACE
+
+
+def _grounds(entry: store.ListedCron) -> tuple[object, ...]:
+    schedule = (entry.expression, entry.zone, entry.misfire, entry.overlap)
+    return (*schedule, entry.broken, entry.last_fire_at, entry.in_force_since, entry.paused_until)
+
+
+class Firer:
+    """Makes the fires that are due. May be called by several at once: each fire is made once.
+
+    Entries take turns, a fire each, while ``may`` allows it and until the time of a call is over; the next call goes on
+    where that was. So neither a rescue nor another entry waits for one that has a thousand fires to make up for.
+    """
+
+    def __init__(self, may: Callable[[], bool] = lambda: True) -> None:
+        self.may = may
+        self.everything_at = 0.0
+        self.seen: dict[str, tuple[tuple[object, ...], float]] = {}
+        self.locked_until: dict[str, float] = {}
+        self.turns: deque[str] = deque()
+        self.begun: dict[str, Making] = {}
+
+    def __call__(self, db: store.Database) -> None:
+        """Look at each entry that is due, or may have been changed by hand."""
+        now = clock.monotonic()
+        entries = self._list(db, now)
+        while self.turns and self.may():
+            name = self.turns.popleft()
+            left = self._step(db, entries[name])
+            if left is not None:
+                entries[name] = left
+                self.turns.append(name)
+            if clock.monotonic() >= now + TURN_SECONDS:
+                break
+
+    def _list(self, db: store.Database, now: float) -> dict[str, store.ListedCron]:
+        """Return the entries that may have something to do, and queue those that have."""
+        everything = now >= self.everything_at or bool(self.turns)
+        if everything:
+            self.everything_at = now + EVERYTHING_SECONDS
+        entries = {entry.name: entry for entry in store.list_crons(db, everything=everything)}
+        if everything:
+            self.begun = {name: making for name, making in self.begun.items() if name in entries}
+        self.turns = deque(name for name in self.turns if name in entries)
+        waiting = set(self.turns)
+        new = [entry for name, entry in entries.items() if name not in waiting and self._is_to_be_looked_at(entry, now)]
+        # What is due goes before ten thousand that are still to be planned; what it has to make up for, behind them.
+        due = sorted((entry for entry in new if _is_due(entry)), key=lambda entry: entry.next_fire_at or entry.now)
+        self.turns.extendleft(entry.name for entry in reversed(due))
+        self.turns += [entry.name for entry in new if not _is_due(entry)]
+        return entries
+
+    def _is_to_be_looked_at(self, entry: store.ListedCron, now: float) -> bool:
+        if now < self.locked_until.get(entry.name, 0.0):
+            return False
+        facts = (entry.expression, entry.zone, entry.misfire, entry.overlap)
+        before, since = self.seen.get(entry.name, (None, 0.0))
+        if before != facts:
+            self.seen[entry.name] = facts, now
+            return True
+        if entry.broken and (entry.next_fire_at is None or entry.next_fire_at > entry.now):
+            self.seen[entry.name] = facts, now if (again := now >= since + BROKEN_SECONDS) else since
+            return again
+        return entry.next_fire_at is None or entry.next_fire_at <= entry.now
+
+    def _step(self, db: store.Database, entry: store.ListedCron) -> store.ListedCron | None:
+        """Make the next fire of an entry; return how it stands then if there are more to make."""
+        making = self.begun.get(entry.name)
+        try:
+            if making is None or not making.fits(entry):
+                self.begun.pop(entry.name, None)
+                making = _look(db, entry)
+            return None if making is None else self._fire(db, entry, making)
+        except UNFIT as error:
+            self.begun.pop(entry.name, None)
+            _break(db, entry, f"{UNINSERTABLE}: {_line(error)}")
+        except psycopg.errors.LockNotAvailable:
+            self.locked_until[entry.name] = clock.monotonic() + LOCKED_SECONDS
+            log.warning(
+                "fire waits, a job that has its job's key is not committed yet, or a row or table is locked cron=%s",
+                entry.name,
+            )
+        return None
+
+    def _fire(self, db: store.Database, entry: store.ListedCron, making: Making) -> store.ListedCron | None:
+        fire_at, upcoming = making.fires[0]
+        fired = store.fire_cron(db, entry, fire_at, upcoming, notify=get_conf().notify)
+        if fired is None:
+            log.debug("fire already claimed cron=%s fire=%s", entry.name, _text(fire_at))
+            return None
+        _tell(entry, fire_at, fired)
+        making.fires.popleft()
+        making.entry = entry._replace(last_fire_at=fire_at, last_job_id=fired.job_id or entry.last_job_id, broken="")
+        if making.fires:
+            self.begun[entry.name] = making
+            return making.entry
+        self.begun.pop(entry.name, None)
+        return None
+
+
+def _is_due(entry: store.ListedCron) -> bool:
+    return entry.next_fire_at is not None and entry.next_fire_at <= entry.now
+
+
+def _look(db: store.Database, entry: store.ListedCron) -> Making | None:
+    try:
+        schedule = cron.schedule_of(entry.expression, entry.zone)
+        misfire, _ = cron.stored_policies(entry.misfire, entry.overlap)
+    except InvalidCron as error:
+        _break(db, entry, str(error))
+        return None
+    if entry.broken and not entry.broken.startswith(UNINSERTABLE):
+        # It is due at once, and then it is seen whether its job can be inserted.
+        if store.break_cron(db, entry, ""):
+            log.info("cron entry is whole again cron=%s", entry.name)
+        return None
+    return _evaluate(db, entry, schedule, misfire)
+
+
+def _break(db: store.Database, entry: store.ListedCron, reason: str) -> None:
+    told = reason == entry.broken
+    if (not told or entry.next_fire_at is not None) and store.break_cron(db, entry, reason) and not told:
+        log.error("cron entry is broken, it does not fire until it is mended cron=%s: %s", entry.name, reason)
+
+
+def _evaluate(db: store.Database, entry: store.ListedCron, schedule: Schedule, misfire: cron.Misfire) -> Making | None:
+    if entry.overlap == AFTER_COMPLETION:
+        if entry.busy:
+            # Computed when its job has ended, from then on.
+            if entry.next_fire_at is not None:
+                store.plan_cron(db, entry, None)
+            return None
+        found = cron.due(schedule, after=_after_completion(entry), now=entry.now, misfire=misfire)
+        return _plan(db, entry, found, then=None)
+    found = cron.due(schedule, after=_floor(entry), now=entry.now, misfire=misfire)
+    if found.fires and entry.busy:
+        log.info("fire left out, the last job is not finished cron=%s fire=%s", entry.name, _text(found.fires[-1]))
+        store.plan_cron(db, entry, found.upcoming, found.fires[-1])
+        return None
+    return _plan(db, entry, found, then=found.upcoming)
+
+
+def _floor(entry: store.ListedCron) -> datetime:
+    """Return the instant up to which fires are dealt with, or were never to be made."""
+    return max(entry.last_fire_at or entry.created_at, *_not_before(entry))
+
+
+def _not_before(entry: store.ListedCron) -> list[datetime]:
+    """Return instants before which nothing is missed: a change of the schedule, the end of a pause."""
+    ends = (entry.in_force_since, entry.paused_until)
+    return [LONG_AGO, *(end for end in ends if end is not None and end <= entry.now)]
+
+
+def _after_completion(entry: store.ListedCron) -> datetime:
+    """Return the instant after which the next fire comes: the end of the last job, or that it is seen to be gone."""
+    if entry.next_fire_at is not None:
+        return max(entry.next_fire_at - timedelta(microseconds=1), *_not_before(entry))
+    if entry.last_job_id is None:
+        return _floor(entry)
+    return max(_floor(entry), entry.last_end or entry.now)
+
+
+def _plan(db: store.Database, entry: store.ListedCron, found: Due, *, then: datetime | None) -> Making | None:
+    """Return the fires to make, in order, None if there are none; ``then`` is when the next comes after them."""
+    if found.left_out is not None:
+        log.warning("missed fire left out, as its policy says cron=%s fire=%s", entry.name, _text(found.left_out))
+    if found.fires:
+        return Making(entry, deque(zip(found.fires, [*found.fires[1:], then], strict=True)))
+    if found.left_out is not None or found.upcoming != entry.next_fire_at:
+        store.plan_cron(db, entry, found.upcoming, found.left_out)
+    return None
+
+
+def _tell(entry: store.ListedCron, fire_at: datetime, fired: store.Fired) -> None:
+    if entry.broken:
+        log.info("cron entry is whole again cron=%s", entry.name)
+    if fired.job_id is None:
+        log.info(
+            "fire made without a job, an unfinished one has its key cron=%s name=%s fire=%s",
+            entry.name, entry.job_name, _text(fire_at),
+        )  # fmt: skip
+    else:
+        log.info(
+            "cron entry fired cron=%s name=%s job=%d fire=%s", entry.name, entry.job_name, fired.job_id, _text(fire_at)
+        )
+
+
+def _text(instant: datetime) -> str:
+    return instant.isoformat(timespec="seconds")
+
+
+def _line(error: psycopg.Error) -> str:
+    # Without its details, which hold the arguments, and the id of the row that was not inserted.
+    return " ".join((error.diag.message_primary or str(error)).split())

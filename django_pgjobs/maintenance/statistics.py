@@ -1,0 +1,37 @@
+"""Measuring: the leader counts the figures of the queues and keeps them, for the admin, the shell and metrics.
+
+It has its turn where pruning has, so that no rescue waits for a slow count. When the server cannot count so far in
+time, it counts less far.
+"""
+
+from __future__ import annotations
+
+import psycopg
+
+from django_pgjobs import store
+from django_pgjobs.conf import get_conf
+from django_pgjobs.inspection import figures
+
+BOUNDS = (figures.MOST, 1_000, 100)
+
+
+class Measurer:
+    """Measures in the name of a worker; a duty of the leader."""
+
+    def __init__(self, author: store.Author) -> None:
+        self.author = author
+
+    def __call__(self, db: store.Database) -> None:
+        """Count and keep the figures. May be repeated, and by several at once: the last one stays."""
+        store.write_statistic(db, _measured(db), worker_name=self.author.name)
+
+
+def _measured(db: store.Database) -> object:
+    conf = get_conf()
+    ages = {"silent_seconds": conf.silent_seconds, "stale_seconds": conf.stale_seconds}
+    for most in BOUNDS[:-1]:
+        try:
+            return figures.measure(db, **ages, most=most)
+        except psycopg.errors.QueryCanceled:
+            continue
+    return figures.measure(db, **ages, most=BOUNDS[-1])

@@ -1,0 +1,111 @@
+"""Which jobs a subcommand means: ids, and filters of words as the admin has them."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import CommandError
+from django.db import DEFAULT_DB_ALIAS
+
+from django_pgjobs.conf import MOST_SECONDS
+from django_pgjobs.management.output import WRONG
+from django_pgjobs.presentation import job_list
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def age(text: str) -> float:
+    """Read an age as seconds; without a unit it is one of seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw]?)", text)
+    seconds = float(found[1]) * UNITS[found[2] or "s"] if found else -1.0
+    if not 0 <= seconds <= MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no age such as 90s, 30m, 36h, 7d or 2w, of ten years at most")
+    return seconds
+
+
+def number(text: str) -> int:
+    """Read a whole number from 1 on."""
+    found = int(text) if re.fullmatch(r"[0-9]{1,18}", text) else 0
+    if found < 1:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 on, not {text!r}")
+    return found
+
+
+def job_id(text: str) -> int:
+    """Read an id: digits, with or without # before them."""
+    digits = text.removeprefix("#")
+    if not re.fullmatch(r"[0-9]{1,30}", digits) or int(digits) > job_list.BIGGEST_ID:
+        raise argparse.ArgumentTypeError(f"{text!r} is no id of a job")
+    return int(digits)
+
+
+def words(text: str) -> str:
+    """Read a text that a column can have."""
+    if "\0" in text:
+        raise argparse.ArgumentTypeError("a text has no NUL")
+    return text
+
+
+def add_filters(parser: argparse.ArgumentParser) -> None:
+    """Declare which jobs are meant."""
+    parser.add_argument("ids", metavar="ID", nargs="*", type=job_id, help="Jobs by their ids.")
+    parser.add_argument("--queue", metavar="NAME", type=words, help="Jobs of this queue.")
+    parser.add_argument("--name", metavar="NAME", type=words, help="Jobs of this definition.")
+    *most, last = job_list.STATES
+    parser.add_argument(
+        "--state",
+        metavar="STATE",
+        choices=list(map(str, job_list.STATES)),
+        help=f"Jobs that are {', '.join(most)} or {last}; ready ones are due, the others scheduled or retrying.",
+    )
+    since = "of an ended --state, that ended; of others, that were registered"
+    parser.add_argument("--since", metavar="AGE", type=age, help=f"Jobs, {since}, within this time: 90s, 30m, 36h, 7d.")
+    parser.add_argument("--older-than", metavar="AGE", type=age, help=f"Jobs, {since}, longer ago than this.")
+    parser.add_argument("--description", metavar="TEXT", type=words, help="Jobs with this text in their description.")
+    parser.add_argument("--tag", metavar="TAG", type=words, help="Jobs with this tag.")
+    parser.add_argument("--key", metavar="KEY", type=words, help="Jobs registered with this key.")
+
+
+def add_database(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--database``."""
+    parser.add_argument("--database", metavar="ALIAS", default=DEFAULT_DB_ALIAS, help="Database alias of the jobs.")
+
+
+def database_of(options: dict[str, Any]) -> str:
+    """Return the alias; refuses one that is none."""
+    alias = str(options["database"])
+    if alias not in settings.DATABASES:
+        raise CommandError(f"There is no database alias {alias!r}.", returncode=WRONG)
+    return alias
+
+
+def is_filtered(options: dict[str, Any]) -> bool:
+    """Whether any filter was given."""
+    names = ("queue", "name", "state", "since", "older_than", "description", "key", "tag")
+    return any(options[name] is not None for name in names)
+
+
+def filter_words(options: dict[str, Any]) -> str:
+    """Return the filters in words, as the trace of an action keeps them; empty when only ids were given."""
+    if not is_filtered(options):
+        return "" if options["ids"] else "all"
+    return asked_of(options).words
+
+
+def asked_of(options: dict[str, Any], *, far: bool = False) -> job_list.Asked:
+    """Return what the filters ask for."""
+    state, text = options["state"] or "", options["description"] or ""
+    return job_list.Asked(
+        state=state,
+        queue=options["queue"] or "",
+        name=options["name"] or "",
+        reach=job_list.reach_of(state, text, far=far),
+        description=text,
+        key=options["key"] or "",
+        tag=options["tag"] or "",
+        since=options["since"],
+        older=options["older_than"],
+    )

@@ -1,0 +1,190 @@
+"""``manage.py pgjobs list``: jobs, read along an index and never more than asked for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+from uuid import UUID
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db.models.functions import Left, Now
+
+from django_pgjobs import store
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.definition.validation import did_you_mean
+from django_pgjobs.inspection.liveness import fate
+from django_pgjobs.management import filters, output
+from django_pgjobs.models import Claim, Heartbeat, Job
+from django_pgjobs.models.job_queryset import JobQuerySet
+from django_pgjobs.presentation import job_list
+from django_pgjobs.presentation.wording import grouped, label_of
+
+LIMIT = 50
+PAGE = 1000
+"""Rows read at once."""
+
+COLUMNS = (
+    "id", "name", "queue", "state", "outcome", "priority", "attempt", "max_attempts", "created_at", "run_at",
+    "claimed_at", "finished_at", "duration_seconds", "description", "key", "hold", "ending", "cancel_requested_at",
+)  # fmt: skip
+"""What is read of a job: nothing that may be a megabyte. In this order they are the fields of its JSON."""
+
+HEADERS = ("ID", "STATE", "NAME", "QUEUE", "PRIO", "ATTEMPT", "RUN AT", "FINISHED", "DESCRIPTION")
+
+
+def add_subcommands(subcommands: Any) -> None:
+    """Declare ``list``."""
+    text = "List jobs: those of a filter, or the newest."
+    parser = subcommands.add_parser("list", help=text, description=text)
+    add_arguments(parser)
+    parser.set_defaults(perform=show_list)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare which jobs, how many, and how it is told."""
+    filters.add_filters(parser)
+    parser.add_argument(
+        "--worker",
+        metavar="NAME",
+        type=filters.words,
+        help="Jobs that this worker has claimed, by its name or its id.",
+    )
+    parser.add_argument(
+        "--limit", metavar="N", type=filters.number, default=LIMIT, help="At most N jobs (default: %(default)s)."
+    )
+    parser.add_argument("--all", action="store_true", help="All of them, however many, and however long it takes.")
+    parser.add_argument(
+        "--far", action="store_true", help="Look for what no index knows among 1,000,000 jobs instead of 100,000."
+    )
+    output.add_format(parser)
+    filters.add_database(parser)
+
+
+@output.facing_the_database
+def show_list(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Tell of the jobs; exit with 1 when an id is of none."""
+    jobs = JobQuerySet(Job, using=filters.database_of(options))
+    ids, remark = _found(jobs, options)
+    rows = _rows(jobs, ids)
+    if options["format"] == "json":
+        _tell_json(command, rows)
+    else:
+        for line in output.table(HEADERS, map(_cells, rows)):
+            output.say(command, line)
+    if remark:
+        output.say(command, remark, aside=True)
+    if not ids and (hint := _name_hint(options["name"])):
+        output.say(command, hint, aside=True)
+        sys.exit(output.SKIPPED)
+    missing = set(options["ids"]) - set(ids) if options["ids"] else set()
+    if missing:
+        gone = ", ".join(f"#{job_id}" for job_id in sorted(missing))
+        output.say(command, f"Not among them: {gone}.", aside=True)
+        sys.exit(output.SKIPPED)
+
+
+def _name_hint(name: str | None) -> str:
+    """Return what to say when nothing was found and this project's code has no job of that name."""
+    if name is None or registry.find(name) is not None:
+        return ""
+    known = sorted(registry.names())
+    ends = [each for each in known if each.endswith(f".{name}")]
+    meant = ends[0] if len(ends) == 1 else ""
+    hint = f" (did you mean {meant!r}?)" if meant else did_you_mean(name, known)
+    return output.plain(f"The code here has no job {name!r}{hint}; --name takes the whole name.")
+
+
+def _found(jobs: JobQuerySet, options: dict[str, Any]) -> tuple[list[int], str]:
+    """Return the ids in order, and a remark if there may be more."""
+    asked = filters.asked_of(options, far=options["far"])
+    if options["worker"] is not None:
+        wanted = _claimed_by(options["worker"], jobs.db)
+        held = _named(jobs, asked, [job_id for job_id in wanted if not options["ids"] or job_id in options["ids"]])
+        most = len(held) if options["all"] else options["limit"]
+        return held[:most], f"There are more than {most}: see --limit and --all." if len(held) > most else ""
+    if options["ids"]:
+        return _named(jobs, asked, options["ids"]), ""
+    arms = asked.arms(store.list_pairs(store.on(jobs.db)))
+    cut = job_list.bounded(asked, jobs, arms) if asked.bounded and not options["all"] else []
+    most = None if options["all"] else options["limit"] + 1
+    ids = job_list.find_ids(jobs.filter(asked.where()), cut or arms, most)
+    if most is not None and len(ids) == most:
+        return ids[:-1], f"There are more than {most - 1}: see --limit and --all."
+    wider = "--all looks at all" if options["far"] else "--far and --all look further"
+    return ids, f"Only the first {grouped(asked.reach)} jobs were searched; {wider}." if cut else ""
+
+
+def _claimed_by(worker: str, using: str) -> list[int]:
+    """Return the ids of jobs that the worker of this name or id has claimed and not ended, newest first."""
+    beats = Heartbeat.objects.using(using)
+    known = beats.filter(pk=UUID(worker)) if _is_id(worker) else beats.filter(name=worker)
+    ids = list(known.values_list("pk", flat=True))
+    if not ids:
+        raise CommandError(f"There is no worker {output.plain(worker)!r}: see pgjobs workers --all.")
+    claims = Claim.objects.using(using).filter(worker__in=ids)
+    claimed = {job_id for held in claims.values_list("job_ids", flat=True) for job_id in held}
+    running = Job.objects.using(using).filter(pk__in=claimed, claim_id__in=claims.values("claim_id"), outcome=None)
+    return list(running.order_by("-pk").values_list("pk", flat=True))
+
+
+def _is_id(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _named(jobs: JobQuerySet, asked: job_list.Asked, ids: Iterable[int]) -> list[int]:
+    wanted = list(dict.fromkeys(ids))
+    there = set(jobs.filter(asked.where(), pk__in=wanted).values_list("pk", flat=True))
+    return [job_id for job_id in wanted if job_id in there]
+
+
+def _rows(jobs: JobQuerySet, ids: list[int]) -> Iterator[Any]:
+    texts: Any = {
+        "now": Now(),
+        "fate": fate(),
+        "error_start": Left("error", 500),
+        "reason_start": Left("hold_reason", 500),
+    }
+    rows: Any = jobs.annotate(**texts).only(*COLUMNS)
+    for start in range(0, len(ids), PAGE):
+        yield from job_list.in_order(rows, ids[start : start + PAGE])
+
+
+def fields_of(job: Any) -> dict[str, Any]:
+    """Return the fields of a job's JSON, as they are documented."""
+    found = {column: getattr(job, column) for column in COLUMNS}
+    label = {"label": label_of(job), "hold_reason": job.reason_start, "error": job.error_start}
+    return {**found, **label}
+
+
+def _tell_json(command: BaseCommand, rows: Iterable[Any]) -> None:
+    """Write one list, an object a line; a row is forgotten when it is written."""
+    before = "["
+    for row in rows:
+        output.say(command, f"{before}{output.json_of(fields_of(row))}".removesuffix("\n"))
+        before = ","
+    output.say(command, "[]" if before == "[" else "]")
+
+
+def _cells(job: Any) -> tuple[str, ...]:
+    state = label_of(job)
+    if job.ending and not job.outcome:
+        state = f"{state} > {job.ending}"
+    reason = job.reason_start if job.hold else "" if job.outcome == "succeeded" else job.error_start
+    told = " - ".join(output.short(text, 60) for text in (job.description, reason) if text)
+    return (
+        str(job.pk),
+        output.plain(state),
+        output.short(job.name, 60),
+        output.plain(job.queue),
+        str(job.priority),
+        f"{job.attempt}/{job.max_attempts}",
+        output.instant(job.run_at),
+        output.instant(job.finished_at),
+        told,
+    )

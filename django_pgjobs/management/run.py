@@ -1,0 +1,212 @@
+"""The options of ``runjobs`` and ``pgjobs run``, and the way from them to a worker.
+
+The worker itself is imported where one is run: every other subcommand, a probe first of all, does without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DEFAULT_DB_ALIAS, connections
+
+from django_pgjobs.conf import QUEUE_NAME, get_conf
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.running import reloader
+from django_pgjobs.worker.shared import process
+from django_pgjobs.worker.shared.command_line import ANY_PROJECT, entry_point
+from django_pgjobs.worker.shared.handover import handing_over, take_over
+from django_pgjobs.worker.supervisor.logs import speak_on_stderr
+
+if TYPE_CHECKING:
+    from django_pgjobs.running import runtime
+
+log = safe_logger("django_pgjobs")
+
+
+def add_subcommands(subcommands: Any) -> None:
+    """Declare ``run``, and what a supervisor starts its executors with, which is hidden."""
+    run = subcommands.add_parser("run", help="Run a worker (the same as runjobs).")
+    add_arguments(run)
+    run.set_defaults(perform=check_and_run)
+    hidden = subcommands.add_parser("executor")
+    add_executor_arguments(hidden)
+    hidden.set_defaults(perform=run_executor)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare a worker's options."""
+    conf = "default: the setting"
+    parser.add_argument(
+        "--queues", metavar="NAME[,NAME…]", type=_queues, help="Serve only these queues (default: all)."
+    )
+    parser.add_argument("--exclude-queues", metavar="NAME[,NAME…]", type=_queues, help="Serve all queues but these.")
+    parser.add_argument("--processes", metavar="N", type=_positive, help=f"Executor processes ({conf} PROCESSES).")
+    parser.add_argument("--threads", metavar="N", type=_positive, help=f"Job threads per executor ({conf} THREADS).")
+    parser.add_argument(
+        "--async-slots", metavar="N", type=_positive, help=f"async def jobs at once per executor ({conf} ASYNC_SLOTS)."
+    )
+    parser.add_argument(
+        "--executor-max-jobs",
+        metavar="N",
+        type=_positive,
+        help=f"Replace an executor after N jobs ({conf} EXECUTOR_MAX_JOBS).",
+    )
+    parser.add_argument(
+        "--executor-max-megabytes",
+        metavar="MB",
+        type=_positive,
+        help=f"Replace an executor holding more than MB ({conf} EXECUTOR_MAX_MEGABYTES).",
+    )
+    parser.add_argument(
+        "--until-idle", action="store_true", help="Exit 0 as soon as no job is due. Later retries do not count."
+    )
+    parser.add_argument("--max-jobs", metavar="N", type=_positive, help="Exit 0 after N jobs have ended.")
+    parser.add_argument(
+        "--inline",
+        action="store_true",
+        help="One process, one job at a time in its main thread: for debuggers and coverage. No timeouts, no kill.",
+    )
+    parser.add_argument(
+        "--reload",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="Restart the worker when code changes (default: while DEBUG is on).",
+    )
+    parser.add_argument("--database", metavar="ALIAS", default=DEFAULT_DB_ALIAS, help="Database alias of the jobs.")
+    parser.add_argument("--name", metavar="NAME", default="", help="Label of this worker (default: host:pid).")
+
+
+def add_executor_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what a supervisor tells its executors."""
+    for name in ("channel", "board", "threads", "async-slots"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--database", required=True)
+    parser.add_argument("--application-name", required=True)
+
+
+def check_and_run(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Refuse to start on check errors, with their own text; else run a worker and exit with its status."""
+    _check_platform(options)
+    # Django 6.1 would ask each server for its version, and ours, which may not be there yet, is waited for below.
+    command.check(display_num_errors=True, databases=[])
+    if options["database"] not in settings.DATABASES:
+        raise CommandError(f"There is no database alias {options['database']!r}.")
+    _check_caller(options["database"])
+    if options["queues"] and options["exclude_queues"]:
+        raise CommandError("--queues and --exclude-queues cannot go together.")
+    if reloader.wanted(options["reload"], options):
+        speak_on_stderr(options["verbosity"])
+        sys.exit(reloader.run_with_restarts())
+    reloader.follow_parent()
+    be_silent = speak_on_stderr(options["verbosity"])
+    try:
+        status = _run(command, options)
+    finally:
+        be_silent()
+    if status:
+        sys.exit(status)
+
+
+def _run(command: BaseCommand, options: dict[str, Any]) -> int:
+    """Run a worker; one that a program starts leaves this process as it was, and knows what a test runner changed."""
+    if library := process.patched_by():
+        log.warning(
+            "threads are patched by %s: a job that computes stops its neighbours and cannot be interrupted; "
+            "workers need a manage.py that patches nothing", library,
+        )  # fmt: skip
+    from django_pgjobs.running import inline, runtime
+
+    worker = _worker_options(command, options)
+    if options["inline"]:
+        return inline.run(worker)
+    if getattr(command, "_called_from_command_line", False):
+        return runtime.run(worker)
+    with handing_over() as environment:
+        return runtime.run(replace(worker, environment=environment))
+
+
+def _check_platform(options: dict[str, Any]) -> None:
+    if not hasattr(os, "killpg") and not options["inline"]:
+        raise CommandError("Workers need a POSIX system (Linux, macOS). Here, use --inline.")
+    if not options["inline"] and settings.SETTINGS_MODULE is None:
+        raise CommandError("Executors need a settings module they can import; with settings.configure() use --inline.")
+
+
+def _check_caller(database: str) -> None:
+    """Refuse a caller, a test for one, whose jobs no worker could see, or whose thread cannot take signals."""
+    if connections[database].in_atomic_block:
+        raise CommandError(
+            f"A transaction is open on database {database!r}, and a worker sees only what is committed. In tests use "
+            "TransactionTestCase, or @pytest.mark.django_db(transaction=True); in a TestCase let "
+            "django_pgjobs.testing.run_jobs() run the jobs."
+        )
+    if threading.current_thread() is not threading.main_thread():
+        raise CommandError("A worker runs in the main thread of its process, which alone can take signals.")
+
+
+def _worker_options(command: BaseCommand, options: dict[str, Any]) -> runtime.WorkerOptions:
+    from django_pgjobs.running import runtime
+
+    from_command_line = getattr(command, "_called_from_command_line", False)
+    passed = [f"--{key}={options[key]}" for key in ("settings", "pythonpath") if options.get(key)]
+    if not from_command_line:
+        passed = []
+    entry = entry_point(from_command_line=from_command_line)
+    if entry[-2:] == ANY_PROJECT and not any(option.startswith("--settings=") for option in passed):
+        passed.append(f"--settings={os.environ.get('DJANGO_SETTINGS_MODULE', settings.SETTINGS_MODULE)}")
+    return runtime.WorkerOptions(
+        entry=entry,
+        entry_options=(*passed, f"--verbosity={options['verbosity']}"),
+        database=options["database"],
+        name=options["name"],
+        queues=options["queues"],
+        excluded=options["exclude_queues"] or (),
+        processes=options["processes"],
+        threads=options["threads"],
+        async_slots=options["async_slots"],
+        executor_max_jobs=options["executor_max_jobs"],
+        executor_max_megabytes=options["executor_max_megabytes"],
+        max_jobs=options["max_jobs"],
+        until_idle=options["until_idle"],
+    )
+
+
+def run_executor(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Run an executor: never returns."""
+    from django_pgjobs.worker.executor import main
+
+    speak_on_stderr(options["verbosity"])
+    take_over()
+    main.main(
+        channel_fd=options["channel"],
+        board_fd=options["board"],
+        threads=options["threads"],
+        async_slots=options["async_slots"],
+        database=options["database"],
+        application_name=options["application_name"],
+    )
+
+
+def _queues(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    allowed = get_conf().queues
+    for name in names:
+        if not QUEUE_NAME.fullmatch(name) or (allowed is not None and name not in allowed):
+            raise argparse.ArgumentTypeError(f"there is no queue {name!r}")
+    if not names:
+        raise argparse.ArgumentTypeError("needs at least one queue")
+    return names
+
+
+def _positive(text: str) -> int:
+    number = int(text) if text.isdigit() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 on, not {text!r}")
+    return number

@@ -1,0 +1,289 @@
+"""``manage.py pgjobs show`` and ``why``: all that is known of one job, and why it does not run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from django.core.management.base import BaseCommand
+from django.db.models import TextField
+from django.db.models.functions import Cast, Left, Now
+
+from django_pgjobs import store
+from django_pgjobs.exceptions import UnreadablePayload
+from django_pgjobs.inspection import why
+from django_pgjobs.inspection.liveness import fate
+from django_pgjobs.inspection.why import by_whom
+from django_pgjobs.management import filters, output
+from django_pgjobs.models import Attempt, Claim, Heartbeat, Job
+from django_pgjobs.presentation.wording import SHOWN_CHARS, Hidden, arguments, label_of, links_of, parsed, seconds
+from django_pgjobs.steering.jobs import at_read_committed
+
+ATTEMPTS = 25
+ACTIONS = 25
+"""How many of the latest actions are shown."""
+
+PLACES = {"admin": "in the admin", "shell": "in the shell", "code": "in code"}
+"""``via`` of an action, in words."""
+
+TRACEBACK_CHARS = 20_000
+
+TEXTS = ("payload", "headers", "result", "progress")
+"""Columns of JSON: read as text, since a malformed one shall spoil nothing else."""
+
+FIELDS = (
+    "id", "name", "queue", "state", "outcome", "priority", "attempt", "max_attempts", "description", "created_at",
+    "run_at", "ready_at", "claimed_at", "deadline_at", "finished_at", "timeout_seconds", "duration_seconds", "error",
+    "hold", "hold_reason", "ending", "ending_attempt", "cancel_requested_at", "cancel_mode", "cancel_by",
+    "cancel_reason", "release_requested_at", "key", "key_scope", "idempotency_key", "limit_key", "cron_entry",
+    "fire_at", "claim_id", "tags", "not_after",
+)  # fmt: skip
+"""Columns that are fields of the JSON as they are."""
+
+EXIT_HELP = "Exit status: 0, or 1 when there is no such job."
+
+
+def add_subcommands(subcommands: Any) -> None:
+    """Declare ``show`` and ``why``."""
+    text = "Show one job: its state and why, its times, arguments, result, what operators did to it, and attempts."
+    show = subcommands.add_parser("show", help=text, description=f"{text} {EXIT_HELP}")
+    add_arguments(show)
+    show.add_argument(
+        "--attempts",
+        metavar="N",
+        type=filters.number,
+        default=ATTEMPTS,
+        help="At most so many of the latest attempts that did not succeed (default: %(default)s).",
+    )
+    show.set_defaults(perform=show_job)
+    text = "Say in a sentence why a job does not run, or what becomes of it, and what to do."
+    parser = subcommands.add_parser("why", help=text, description=f"{text} {EXIT_HELP}")
+    add_arguments(parser)
+    parser.set_defaults(perform=say_why)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare which job, and how it is told."""
+    parser.add_argument("id", metavar="ID", type=filters.job_id, help="The job, by its id.")
+    output.add_format(parser)
+    filters.add_database(parser)
+
+
+@output.facing_the_database
+def say_why(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Tell the reason; exit with 1 when there is no such job."""
+    found = _reason(options["id"], filters.database_of(options))
+    if options["format"] == "json":
+        output.say(command, output.json_of({"id": options["id"], **_fields_of_reason(found)}))
+    else:
+        output.say(command, output.plain(str(found)))
+    if found.code == "unknown":
+        sys.exit(output.SKIPPED)
+
+
+@output.facing_the_database
+def show_job(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Tell all that is known; exit with 1 when there is no such job."""
+    using = filters.database_of(options)
+    reason = _reason(options["id"], using)
+    with at_read_committed(using):
+        job = _read(options["id"], using)
+        attempts = _attempts(job, options["attempts"]) if job is not None else []
+        actions = _actions(job) if job is not None else []
+        execution = _execution(job) if job is not None else {}
+    if job is None:
+        output.say(command, str(why.unknown(options["id"])), aside=True)
+        sys.exit(output.SKIPPED)
+    if options["format"] == "json":
+        reason_fields = _fields_of_reason(reason)
+        told = {**_fields_of(job), **execution, "why": reason_fields, "actions": actions, "attempts": attempts}
+        output.say(command, output.json_of(told))
+        return
+    for line in _lines(job, reason, execution, actions, attempts):
+        output.say(command, line)
+
+
+def _reason(job_id: int, using: str) -> why.Reason:
+    with at_read_committed(using):
+        return why.of(job_id, using)
+
+
+def _fields_of_reason(reason: why.Reason) -> dict[str, str]:
+    return {"code": reason.code, "text": reason.text, "advice": reason.advice}
+
+
+def _read(job_id: int, using: str) -> Any:
+    texts: Any = {f"{column}_text": Cast(column, TextField()) for column in TEXTS}
+    return Job.objects.using(using).defer(*TEXTS).annotate(now=Now(), fate=fate(), **texts).filter(pk=job_id).first()
+
+
+def _execution(job: Any) -> dict[str, Any]:
+    """Return the fields that say who has the job, or had it last."""
+    using = job._state.db
+    claims = Claim.objects.using(using).filter(claim_id=job.claim_id) if job.claim_id else ()
+    lease = next((claim for claim in claims if job.pk in claim.job_ids), None)
+    worker = lease.worker if lease else job.worker
+    beat = Heartbeat.objects.using(using).filter(pk=worker).first() if worker else None
+    return {
+        "lease_expires_at": lease.lease_expires_at if lease else None,
+        "worker": worker,
+        "worker_name": beat.name if beat else None,
+        "worker_state": beat.state if beat else None,
+        "worker_last_beat_at": beat.last_beat_at if beat else None,
+    }
+
+
+def _actions(job: Any) -> list[dict[str, Any]]:
+    """Return what operators did to the job, the latest first, as fields of JSON."""
+    return [
+        {
+            "acted_at": each.acted_at,
+            "verb": each.verb,
+            "mode": each.mode,
+            "via": each.via,
+            "by": each.acted_by,
+            "reason": each.reason,
+            "changed": each.changed,
+            "filter": each.asked,
+        }
+        for each in store.list_actions(store.on(job._state.db), job.pk, limit=ACTIONS)
+    ]
+
+
+def _attempts(job: Any, most: int) -> list[dict[str, Any]]:
+    """Return the attempts that did not succeed, the latest first, as fields of JSON."""
+    rows = Attempt.objects.using(job._state.db).filter(job_id=job.pk).defer("chain", "traceback", "message")
+    texts: Any = {"chain_text": Cast("chain", TextField()), "trace": Left("traceback", TRACEBACK_CHARS)}
+    latest: Any = rows.annotate(**texts, words=Left("message", 2000)).order_by("-pk")[:most]
+    return [
+        {
+            "number": row.number,
+            "cause": row.cause,
+            "worker_name": row.worker_name,
+            "release": row.release,
+            "started_at": row.started_at,
+            "ended_at": row.ended_at,
+            "duration_seconds": row.duration_seconds,
+            "chain": [
+                {"exception": kind, "message": text}
+                for kind, text in links_of(row.chain_text, row.exception, row.words)
+            ],
+            "traceback": row.trace,
+        }
+        for row in latest
+    ]
+
+
+def _fields_of(job: Any) -> dict[str, Any]:
+    found = {column: getattr(job, column) for column in FIELDS}
+    shown = arguments(job.name, job.payload_text, reveal=False)
+    hidden = isinstance(shown, Hidden)
+    return {
+        **found,
+        "label": label_of(job),
+        "arguments": None if hidden else {name: _value(text) for name, text in shown},
+        "arguments_hidden": str(shown.reason) if isinstance(shown, Hidden) else "",
+        "headers": _stored(job.headers_text),
+        "result": _stored(job.result_text),
+        "progress": _stored(job.progress_text),
+    }
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _stored(text: str | None) -> Any:
+    try:
+        value = parsed(text)
+        json.dumps(value)
+    except (UnreadablePayload, ValueError, RecursionError):
+        return text
+    return value
+
+
+# As text
+
+
+def _lines(
+    job: Any,
+    reason: why.Reason,
+    execution: dict[str, Any],
+    actions: list[dict[str, Any]],
+    attempts: list[dict[str, Any]],
+) -> Iterator[str]:
+    yield output.plain(f"#{job.pk} {job.name}")
+    yield from output.facts((name, value) for name, value in _facts(job, reason, execution) if value not in ("", None))
+    yield from _arguments_lines(job)
+    yield from map(_action_line, actions)
+    for attempt in attempts:
+        yield from _attempt_lines(attempt, whole=attempt is attempts[0])
+
+
+def _facts(job: Any, reason: why.Reason, execution: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    yield "state", label_of(job) + (f", then {job.ending}" if job.ending and not job.outcome else "")
+    yield "why", str(reason)
+    yield "description", job.description
+    yield "queue", f"{job.queue}, priority {job.priority}"
+    yield "attempt", f"{job.attempt} of {job.max_attempts}"
+    claimed = ("claimed_at",) if job.claim_id or job.outcome else ()  # else it is the instant of a claim that is over
+    for column in ("created_at", "run_at", "ready_at", *claimed, "deadline_at", "finished_at", "fire_at", "not_after"):
+        yield column.replace("_", " "), _instant(getattr(job, column))
+    yield "took", "" if job.duration_seconds is None else seconds(job.duration_seconds)
+    yield "timeout", "unlimited" if job.timeout_seconds is None else seconds(job.timeout_seconds)
+    for column in ("key", "idempotency_key", "limit_key", "cron_entry", "claim_id"):
+        yield column.replace("_", " ").removesuffix(" id"), getattr(job, column)
+    yield "tags", ", ".join(map(str, job.tags))
+    yield "lease", _instant(execution["lease_expires_at"])
+    yield "worker", execution["worker_name"] or execution["worker"]
+    yield "progress", _bounded(job.progress_text)
+    yield "headers", _bounded(job.headers_text)
+    yield "result", _bounded(job.result_text)
+    yield "error", _bounded(job.error)
+
+
+def _instant(value: Any) -> str:
+    return output.instant(value) if value is not None else ""
+
+
+def _bounded(text: str | None) -> str:
+    if text is None or len(text) <= SHOWN_CHARS:
+        return text or ""
+    return f"{text[:SHOWN_CHARS]}… ({len(text)} characters)"
+
+
+def _arguments_lines(job: Any) -> Iterator[str]:
+    shown = arguments(job.name, job.payload_text, reveal=False)
+    if isinstance(shown, Hidden):
+        yield from output.facts([("arguments", shown.reason)])
+        return
+    yield "arguments:" if shown else "arguments:     none"
+    yield from (f"  {line}" for line in output.facts((name, _bounded(text)) for name, text in shown))
+
+
+def _action_line(action: dict[str, Any]) -> str:
+    mode = f" ({action['mode']})" if action["mode"] else ""
+    by, where = by_whom(action["by"]), PLACES.get(action["via"], action["via"])
+    asked = f" ({action['filter']})" if action["filter"] else ""
+    many = f", one of {action['changed']}" if action["changed"] != 1 or asked else ""
+    reason = f": {action['reason']}" if action["reason"] else ""
+    words = f"{action['verb']}{mode} at {output.instant(action['acted_at'])}{by}, {where}{many}{asked}{reason}"
+    return output.plain(" ".join(words.split()))
+
+
+def _attempt_lines(attempt: dict[str, Any], *, whole: bool) -> Iterator[str]:
+    took = "" if attempt["duration_seconds"] is None else f", took {seconds(attempt['duration_seconds'])}"
+    worker = f" on {attempt['worker_name']}" if attempt["worker_name"] else ""
+    release = f", release {attempt['release']}" if attempt["release"] else ""
+    head = f"attempt {attempt['number']} {attempt['cause']} at {output.instant(attempt['ended_at'])}"
+    yield output.plain(f"{head}{worker}{release}{took}")
+    for link in attempt["chain"]:
+        yield from (f"  {line}" for line in output.block(": ".join(filter(None, link.values()))))
+    if whole and attempt["traceback"]:
+        yield from (f"  | {line}" for line in output.block(attempt["traceback"].rstrip()))

@@ -1,0 +1,166 @@
+"""``manage.py pgjobs stats``: the figures of the queues, as the leader keeps them, or counted now."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.core.management.base import BaseCommand
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from django_pgjobs import store
+from django_pgjobs.conf import get_conf
+from django_pgjobs.inspection import figures, liveness
+from django_pgjobs.inspection.why import span
+from django_pgjobs.management import filters, output
+from django_pgjobs.models import QueueState
+from django_pgjobs.states import Hold, Outcome
+from django_pgjobs.steering.jobs import at_read_committed
+from django_pgjobs.worker.shared.connection import PINS
+
+MOST_NOW = 100_000
+"""How far figures are counted for somebody who asks for it."""
+
+FRESH_SECONDS = 60.0
+"""Figures that are older are counted anew: their leader cannot count."""
+
+HEADERS = (
+    "QUEUE",
+    "READY",
+    "OLDEST",
+    "SCHEDULED",
+    "RUNNING",
+    *map(str.upper, Hold),
+    *map(str.upper, Outcome),
+    "WORKERS",
+)
+
+
+def add_subcommands(subcommands: Any) -> None:
+    """Declare ``stats``."""
+    text = "Show the figures of the queues: jobs that wait, run and ended within the last hour, and who serves them."
+    parser = subcommands.add_parser("stats", help=text, description=text)
+    add_arguments(parser)
+    parser.set_defaults(perform=show_stats)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what is shown and how."""
+    queue = "Only this queue; may be repeated."
+    parser.add_argument("--queue", metavar="NAME", type=filters.words, action="append", help=queue)
+    parser.add_argument(
+        "--now", action="store_true", help="Count now, up to 100,000 each, instead of showing what the leader counted."
+    )
+    output.add_format(parser)
+    filters.add_database(parser)
+
+
+@output.facing_the_database
+def show_stats(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Tell the figures."""
+    using = filters.database_of(options)
+    with counting(using) as db:
+        workers = known_workers(db)
+        told = _figures(db, workers, now=options["now"])
+        _mark_paused(told, using)
+    if options["queue"]:
+        told["queues"] = [found for found in told["queues"] if found["queue"] in options["queue"]]
+    if options["format"] == "json":
+        output.say(command, output.json_of(told))
+        return
+    for line in _lines(told, workers):
+        output.say(command, line)
+
+
+@contextmanager
+def counting(using: str, **settings: str) -> Iterator[store.Database]:
+    """Open a transaction whose plans are held at the indexes, as those of a worker, and that has these settings."""
+    with at_read_committed(using):
+        db = store.on(using)
+        store.configure(db, {**PINS, **settings}, local=True)
+        yield db
+
+
+def known_workers(db: store.Database) -> list[store.KnownWorker]:
+    """Return the workers that have not stopped."""
+    conf = get_conf()
+    return store.list_workers(db, silent_seconds=conf.silent_seconds, stale_seconds=conf.stale_seconds)
+
+
+def _figures(db: store.Database, workers: list[store.KnownWorker], *, now: bool) -> dict[str, Any]:
+    """Return the figures that the leader keeps; count where nobody leads who keeps any. Workers are as they are now."""
+    kept = store.read_statistic(db)
+    if now or not _is_current(kept, store.read_leader(db)):
+        conf = get_conf()
+        counted = figures.measure(
+            db, silent_seconds=conf.silent_seconds, stale_seconds=conf.stale_seconds, most=MOST_NOW
+        )
+        return {"measured_at": kept.now, "age_seconds": 0.0, "measured_by": None, **counted}
+    told = {"measured_at": kept.measured_at, "age_seconds": kept.age_seconds, "measured_by": kept.worker_name}
+    return {**told, **figures.with_workers(kept.figures, workers)}
+
+
+def _is_current(kept: store.Statistic, leader: tuple[str, float] | None) -> bool:
+    """Whether these are figures of the worker that leads now, and not of long ago."""
+    if kept.age_seconds is None or leader is None:
+        return False
+    name, seconds = leader
+    return seconds > 0 and name == kept.worker_name and kept.age_seconds <= FRESH_SECONDS
+
+
+def paused_queues(using: str) -> set[str]:
+    """Return the queues that are paused now."""
+    paused = QueueState.objects.using(using).filter(Q(until=None) | Q(until__gt=Now()), kind="queue")
+    return set(paused.values_list("name", flat=True))
+
+
+def _mark_paused(told: dict[str, Any], using: str) -> None:
+    paused = paused_queues(using)
+    for found in told["queues"]:
+        found["paused"] = found["queue"] in paused
+
+
+def _lines(told: dict[str, Any], workers: list[store.KnownWorker]) -> Iterator[str]:
+    seconds, by = told["age_seconds"], output.plain(told["measured_by"])
+    yield f"Counted {span(seconds)} ago by {by}." if told["measured_by"] else "Counted now."
+    yield _workers_line(told["workers"])
+    for worker in workers:
+        if worker.status == liveness.SILENT:
+            name, heard = output.plain(worker.name), span(worker.heard_seconds)
+            yield f"Worker {name} is silent: last heard from {heard} ago, with {_jobs(worker.held)}."
+    yield from output.table(HEADERS, map(_cells, told["queues"]))
+
+
+def _workers_line(workers: dict[str, int]) -> str:
+    live, lately = workers["live"], span(get_conf().silent_seconds)
+    if not live:
+        return f"No worker was heard from within {lately}."
+    many = f"{live} worker{'' if live == 1 else 's'} {'was' if live == 1 else 'were'}"
+    draining = f", {workers['draining']} draining" if workers["draining"] else ""
+    held = f"{_jobs(workers['held'])} in {workers['places']} threads"
+    return f"{many} heard from within {lately}{draining}, with {held} at the last heartbeat."
+
+
+def _jobs(number: int) -> str:
+    return f"{number} job{'' if number == 1 else 's'}"
+
+
+def _cells(found: dict[str, Any]) -> list[str]:
+    oldest = found["oldest_ready_seconds"]
+    return [
+        output.plain(found["queue"]) + (" (paused)" if found["paused"] else ""),
+        _number(found, "ready", found["ready"]),
+        "-" if oldest is None else span(oldest),
+        _number(found, "scheduled", found["scheduled"]),
+        _number(found, "running", found["running"]),
+        *(_number(found, f"held.{hold}", found["held"].get(hold, 0)) for hold in map(str, Hold)),
+        *(_number(found, f"ended.{outcome}", found["ended"].get(outcome, 0)) for outcome in map(str, Outcome)),
+        str(found["workers"]),
+    ]
+
+
+def _number(found: dict[str, Any], name: str, jobs: int) -> str:
+    return f"≥{jobs}" if name in found["at_least"] else str(jobs)

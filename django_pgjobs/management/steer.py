@@ -1,0 +1,210 @@
+"""``manage.py pgjobs cancel``, ``retry``, ``abandon``, ``release``, ``reschedule``: what an operator does to jobs."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+from django.db.models import Q
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+
+from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.management import filters, output
+from django_pgjobs.models import Job
+from django_pgjobs.models.job_queryset import JobQuerySet
+from django_pgjobs.states import CancelMode, JobState
+from django_pgjobs.steering.jobs import Steered
+from django_pgjobs.steering.trail import coming
+
+UNFINISHED = Q(finished_at__isnull=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One subcommand: its help, which jobs a filter means, and how to do it."""
+
+    help: str
+    takes: Q
+    perform: Callable[[JobQuerySet, dict[str, Any]], Steered]
+
+
+def _words(options: dict[str, Any]) -> dict[str, str]:
+    return {"by": options["by"], "reason": options["reason"]}
+
+
+def _reschedule(jobs: JobQuerySet, options: dict[str, Any]) -> Steered:
+    to = {"run_at": "run_at", "delay": "delay", "queue": "to_queue", "priority": "priority"}
+    wanted: dict[str, Any] = {key: options[option] for key, option in to.items()}
+    if all(value is None for value in wanted.values()):
+        raise CommandError("Say where to: --run-at, --delay, --to-queue or --priority.", returncode=output.WRONG)
+    try:
+        return jobs.reschedule(**{**wanted, **_words(options)})
+    except InvalidJob as error:
+        raise CommandError(str(error), returncode=output.WRONG) from None
+
+
+ACTIONS: dict[str, Action] = {
+    "cancel": Action(
+        "Cancel jobs: those that nobody runs end at once, running ones are stopped as --mode says.",
+        UNFINISHED,
+        lambda jobs, options: jobs.cancel(mode=options["mode"], **_words(options)),
+    ),
+    "retry": Action(
+        "Make abandoned, cancelled and parked jobs ready again.",
+        Q(state__in=[JobState.ABANDONED, JobState.CANCELLED, JobState.PARKED]),
+        lambda jobs, options: jobs.retry(**_words(options)),
+    ),
+    "abandon": Action(
+        "Give up jobs that nobody runs.",
+        UNFINISHED,
+        lambda jobs, options: jobs.abandon(**_words(options)),
+    ),
+    "release": Action(
+        "Ask the workers of running jobs to give them back, uncharged.",
+        Q(state=JobState.RUNNING),
+        lambda jobs, options: jobs.release(**_words(options)),
+    ),
+    "reschedule": Action(
+        "Move jobs that nobody runs to another time, queue or priority.",
+        UNFINISHED & ~Q(state=JobState.RUNNING),
+        _reschedule,
+    ),
+}
+
+
+def add_subcommands(subcommands: Any) -> None:
+    """Declare a subcommand for each action."""
+    for verb, action in ACTIONS.items():
+        parser = subcommands.add_parser(verb, help=action.help, description=action.help)
+        add_arguments(parser, verb)
+        parser.set_defaults(perform=operate)
+
+
+def add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
+    """Declare which jobs are meant, and who does it why."""
+    filters.add_filters(parser)
+    parser.add_argument("--limit", metavar="N", type=filters.number, help="At most N jobs, those registered first.")
+    parser.add_argument("--all", action="store_true", help="Without a filter: all jobs that can take it.")
+    if verb == "cancel":
+        parser.add_argument(
+            "--mode",
+            choices=list(map(str, CancelMode)),
+            default=str(CancelMode.ASK),
+            help="What a running job meets: it is asked, an exception is raised in it, or its process is killed "
+            "(default: %(default)s).",
+        )
+    if verb == "reschedule":
+        _add_destination(parser)
+    parser.add_argument("--reason", metavar="TEXT", default="", help="Why; kept with the job or in the log.")
+    parser.add_argument("--by", metavar="TEXT", default=shell_user(), help="Who (default: the user of the shell).")
+    output.add_format(parser)
+    filters.add_database(parser)
+    parser.add_argument(
+        "--yes", "--no-input", "--noinput", action="store_true", dest="yes", help="Ask nothing, also for many jobs."
+    )
+
+
+def _add_destination(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--run-at",
+        metavar="INSTANT",
+        type=instant,
+        help="Run them then: 2030-01-31T03:00, in the project's time zone.",
+    )
+    parser.add_argument(
+        "--delay", metavar="AGE", type=filters.age, help="Run them after this time: 90s, 30m; 0 is now."
+    )
+    parser.add_argument("--to-queue", metavar="NAME", type=filters.words, help="Put them into this queue.")
+    parser.add_argument("--priority", metavar="N", type=int, help="Give them this priority, from -100 to 100.")
+
+
+def instant(text: str) -> datetime:
+    """Read an instant; one without a zone is the project's local time."""
+    try:
+        found = parse_datetime(text)
+    except ValueError:
+        found = None
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no instant such as 2030-01-31T03:00 or 2030-01-31T03:00+01:00")
+    if settings.USE_TZ:
+        return found if timezone.is_aware(found) else timezone.make_aware(found)
+    return timezone.make_naive(found) if timezone.is_aware(found) else found
+
+
+def shell_user() -> str:
+    """Return who types: a name, or a number where there is no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # no name in a container: OSError from Python 3.13 on
+        return f"uid {os.getuid()}"
+
+
+@output.facing_the_database
+def operate(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Do it, say to how many and why not to the others; exit with 1 if any was skipped."""
+    verb: str = options["subcommand"]
+    jobs, unknown = _chosen(verb, options)
+    count = jobs.count()
+    if count > 1 and not options["yes"]:
+        if options["format"] == "json":
+            raise CommandError(
+                f"With --format json nothing is asked; for {count} jobs say --yes.", returncode=output.WRONG
+            )
+        confirm(command, f"{verb.capitalize()} {count} jobs?")
+    with coming(asked=filters.filter_words(options)):
+        done = ACTIONS[verb].perform(jobs, options)
+    if unknown:
+        done += Steered(0, {"unknown": unknown})
+    if options["format"] == "json":
+        output.say(command, output.json_of({"action": verb, "changed": done.changed, "skipped": done.skipped}))
+    else:
+        _tell(command, verb, done)
+    if done.skipped:
+        sys.exit(output.SKIPPED)
+
+
+def _tell(command: BaseCommand, verb: str, done: Steered) -> None:
+    output.say(command, f"{verb}: {done.changed} changed, {sum(done.skipped.values())} skipped")
+    output.say_skipped(command, done.skipped)
+
+
+def _chosen(verb: str, options: dict[str, Any]) -> tuple[JobQuerySet, int]:
+    """Return the jobs that are meant, and how many ids name none."""
+    jobs = JobQuerySet(Job, using=filters.database_of(options))
+    filtered, ids = filters.is_filtered(options), set(options["ids"])
+    if not filtered and not ids and not options["all"]:
+        raise CommandError(
+            "Say which jobs: by their ids, by a filter such as --queue, --name or --state, or --all.",
+            returncode=output.WRONG,
+        )
+    jobs = jobs.filter(filters.asked_of(options).where())
+    # A filter means those that can take it: the ended ones would only be counted as skipped, by the million.
+    jobs = jobs if ids or options["state"] is not None else jobs.filter(ACTIONS[verb].takes)
+    jobs = jobs.filter(pk__in=ids) if ids else jobs
+    unknown = len(ids) - jobs.count() if ids else 0
+    return (jobs if options["limit"] is None else _first(jobs, options["limit"])), unknown
+
+
+def _first(jobs: JobQuerySet, most: int) -> JobQuerySet:
+    first = list(jobs.order_by("pk").values_list("pk", flat=True)[:most])
+    return JobQuerySet(Job, using=jobs.db).filter(pk__in=first)
+
+
+def confirm(command: BaseCommand, question: str) -> None:
+    """Ask, and leave with 1 unless the answer is yes."""
+    try:
+        answer = input(f"{question} [y/N] ")
+    except EOFError:
+        raise CommandError("Nobody answers. With --yes nothing is asked.") from None
+    if answer.strip().lower() not in ("y", "yes"):
+        command.stdout.write("Nothing was changed.")
+        sys.exit(1)

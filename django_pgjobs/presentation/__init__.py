@@ -1,0 +1,1 @@
+"""Jobs in words and in lists, for the admin and the shell."""

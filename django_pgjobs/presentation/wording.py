@@ -1,0 +1,146 @@
+"""A job's facts in words, for the admin and the shell: labels, durations, JSON, arguments by name.
+
+Whatever comes from a row is text of strangers: it may be malformed, since anybody who can write the table can write
+anything into it. Nothing here raises for that. Escaping is the reader's: HTML for the admin, control characters for
+the shell.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django.utils import formats
+from django.utils.timesince import timeuntil
+from django.utils.translation import gettext_lazy as _
+
+from django_pgjobs import states
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.exceptions import UnreadablePayload
+from django_pgjobs.models import Job
+from django_pgjobs.serialization import payload
+
+STATE_LABELS: dict[str, Any] = {
+    "scheduled": _("scheduled"),
+    "retrying": _("retrying"),
+    "silent": _("worker silent"),
+    "lost": _("lost"),
+    **dict(Job.State.choices),
+}
+"""State or label → the word people are shown."""
+
+SHOWN_CHARS = 10_000
+"""How much of one value is shown."""
+
+REVIVED_CHARS = 65_536
+"""Up to this size stored values are shown as they were given (a date, not its tag)."""
+
+_ANY = inspect.signature(lambda *args, **kwargs: None)
+
+
+class Hidden(NamedTuple):
+    """Why arguments are not shown."""
+
+    reason: Any
+
+
+def grouped(number: int) -> str:
+    """10000 as 10,000, in the reader's language."""
+    return formats.number_format(number, force_grouping=True)
+
+
+def label_of(job: Any) -> str:
+    """State or label of a job that was read with ``now``, the database's clock, and ``fate``: see ``liveness``."""
+    return getattr(job, "fate", "") or states.label(job.state, job.run_at, job.attempt, job.now)
+
+
+def until(instant: datetime, now: datetime) -> str:
+    """*in 5 minutes*, for an instant to come."""
+    return str(_("in %(time)s") % {"time": timeuntil(instant, now)}) if instant > now else ""
+
+
+def seconds(duration: float | None) -> str:
+    """A duration in the unit that suits it."""
+    if duration is None:
+        return "–"
+    if duration < 1:
+        return f"{duration * 1000:.0f} ms"
+    if duration < 120:
+        return f"{duration:.1f} s"
+    minutes, rest = divmod(round(duration), 60)
+    return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 120 else f"{minutes} min {rest:02} s"
+
+
+def exactly(duration: float) -> str:
+    """A duration in the largest unit that says it exactly: 90 s, 90 min, 36 h, 7 days. Stored, so not translated."""
+    for unit, name in ((86_400, "day"), (3600, "h"), (60, "min")):
+        count, rest = divmod(duration, unit)
+        if count and not rest:
+            return f"{count:.0f} {name}{'s' if name == 'day' and count > 1 else ''}"
+    return f"{duration:.0f} s" if duration == int(duration) else f"{duration:g} s"
+
+
+def parsed(text: str | None) -> Any:
+    """The value of a JSON text from the database. Raises ``UnreadablePayload``."""
+    try:
+        return json.loads(text or "null")
+    except (ValueError, RecursionError) as error:
+        raise UnreadablePayload(str(error)) from error
+
+
+def json_text(value: Any, size: int = 0) -> str:
+    """A stored value, indented; ``size`` is that of its JSON text."""
+    try:
+        shown = payload.revive(value) if size <= REVIVED_CHARS else value
+    except UnreadablePayload:
+        shown = value
+    try:
+        return json.dumps(shown, indent=2, ensure_ascii=False, default=str)
+    except (ValueError, TypeError, RecursionError):
+        return str(_("(cannot be shown)"))
+
+
+def arguments(name: str, text: str, *, reveal: bool) -> list[tuple[str, str]] | Hidden:
+    """(name, value) of each argument of the job ``name`` from its payload as JSON text.
+
+    Without ``reveal`` what the definition calls sensitive is hidden, and all of it where this process does not
+    know the definition or the payload is malformed: nobody can tell then what is sensitive.
+    """
+    definition = registry.find(name)
+    if definition is None and not reveal:
+        return Hidden(_("Hidden: this process does not know the job, so it cannot tell which arguments are sensitive."))
+    try:
+        args, kwargs = _taken_apart(text)
+    except UnreadablePayload:
+        malformed = _("Hidden: this is no payload that django-pgjobs writes.")
+        return [(str(_("not a payload")), text)] if reveal else Hidden(malformed)
+    signature = definition.signature if definition else _ANY
+    sensitive = frozenset() if reveal or definition is None else definition.sensitive
+    shown = payload.redact(signature, args, kwargs, sensitive)
+    return [(key, _argument(value, len(text))) for key, value in shown.items()]
+
+
+def _argument(value: Any, size: int) -> str:
+    return payload.HIDDEN if value == payload.HIDDEN else json_text(value, size)
+
+
+def _taken_apart(text: str) -> tuple[list[Any], dict[str, Any]]:
+    stored = parsed(text)
+    if not isinstance(stored, dict) or not stored.keys() <= {"args", "kwargs"}:
+        raise UnreadablePayload
+    args, kwargs = stored.get("args", []), stored.get("kwargs", {})
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        raise UnreadablePayload
+    return args, kwargs
+
+
+def links_of(chain_text: str, exception: str, message: str) -> list[tuple[str, str]]:
+    """(exception, message) of a failure and its causes, the raised one first."""
+    try:
+        chain = parsed(chain_text)
+    except UnreadablePayload:
+        chain = None
+    pairs = [link for link in chain if isinstance(link, list) and len(link) == 2] if isinstance(chain, list) else []
+    return [(str(kind)[:200], str(text)[:2000]) for kind, text in pairs[:20]] or [(exception[:200], message[:2000])]

@@ -1,0 +1,1 @@
+"""The way of a registration from the caller's arguments to a stored row."""

@@ -1,0 +1,180 @@
+"""What becomes of a registration whose key is taken: ``existing``, ``replace`` or ``raise``.
+
+The insert itself finds out (ON CONFLICT DO NOTHING), so no error spoils the caller's transaction and no gap is left
+between looking and inserting. A job of that key that is not committed yet is waited for. Between the insert and the
+look at who has the key, that one may end: then it is tried again, a bounded number of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from django.db import OperationalError
+
+from django_pgjobs import store, waking
+from django_pgjobs.definition.keys import OnConflict
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.exceptions import DuplicateJob
+from django_pgjobs.states import CancelMode
+from django_pgjobs.steering.jobs import at_read_committed, opens_transaction
+from django_pgjobs.steering.key_conflicts import DEADLOCK
+from django_pgjobs.store import KeyHolder, NewJob, Registered
+
+T = TypeVar("T")
+
+TRIES = 20
+DEADLOCKS = 5
+"""How often a registration that may hold one key while it waits for another is tried again as it met its like."""
+
+SERIALIZATION_FAILURE = "40001"
+REPLACED = "replaced"
+"""The reason on a job that was cancelled since a newer one took its key."""
+
+
+def insert_one(alias: str, new: NewJob) -> Registered | int:
+    """Insert a job that has a key, or return the id of the one that has it. Raises ``DuplicateJob``."""
+    if new.on_conflict == OnConflict.REPLACE:
+        # In a transaction: who is replaced is cancelled only if the new one is stored.
+        return _despite_deadlocks(alias, lambda: _insert_or_replace(alias, new))
+    try:
+        return _insert_or_find(alias, new)
+    except OperationalError as error:
+        if getattr(error.__cause__, "sqlstate", "") != SERIALIZATION_FAILURE or not opens_transaction(alias):
+            raise
+    # By default the level of this connection is a higher one, and the job that has the key came while we waited.
+    with at_read_committed(alias):
+        return _insert_or_find(alias, new)
+
+
+def _insert_or_find(alias: str, new: NewJob) -> Registered | int:
+    for _ in range(TRIES):
+        if stored := store.register_special(alias, new):
+            return stored
+        [holder] = store.find_keys(store.on(alias), [new])
+        if holder is not None:
+            if new.on_conflict == OnConflict.RAISE:
+                raise _duplicate(new, holder.id)
+            return holder.id
+    raise _duplicate(new, None)
+
+
+def _insert_or_replace(alias: str, new: NewJob) -> Registered:
+    for _ in range(TRIES):
+        if stored := store.register_special(alias, new):
+            return stored
+        _replace(alias, [new], store.find_keys(store.on(alias), [new]))
+    raise _duplicate(new, None)
+
+
+def _replace(alias: str, new: Sequence[NewJob], holders: Sequence[KeyHolder | None]) -> None:
+    """Cancel the jobs that have these keys and have not started. Raises ``DuplicateJob`` for one that has."""
+    for job, holder in zip(new, holders, strict=True):
+        if holder is not None and holder.started:
+            raise DuplicateJob(
+                holder.id, job.key or "", job.queue,
+                f"Job {holder.id} has the key {job.key!r} in queue {job.queue!r} and has started: "
+                "it is not replaced, and nothing was stored.",
+            )  # fmt: skip
+    # One that has been claimed since keeps its key: the next look finds it started.
+    if replaced := store.give_up_keys(store.on(alias), new):
+        with_callback = [name for name in registry.names() if registry.get(name).on_cancel_func is not None]
+        cancelled = store.cancel_jobs(
+            store.on(alias), replaced, mode=CancelMode.ASK, by="", reason=REPLACED, with_callback=with_callback
+        )
+        waking.tell(alias, cancelled.notices)
+
+
+class Stored(NamedTuple):
+    """What became of many registrations: an id for each, and the places of those that were inserted."""
+
+    ids: list[int]
+    fresh: list[int]
+
+
+def insert_all(alias: str, given: Sequence[NewJob]) -> Stored:
+    """Insert many jobs, some with keys, all or none. Raises ``DuplicateJob``."""
+    new = list(given)
+    chosen = _chosen(new)
+    return _despite_deadlocks(alias, lambda: _insert_chosen(alias, new, chosen))
+
+
+def _insert_chosen(alias: str, new: Sequence[NewJob], chosen: list[int]) -> Stored:
+    ids: dict[int, int] = {}
+    fresh: list[int] = []
+    left = sorted(set(chosen))
+    for _ in range(TRIES):
+        stored = store.register_special_jobs(alias, [new[at] for at in left])
+        done = {at: row.id for at, row in zip(left, stored, strict=True) if row is not None}
+        ids |= done
+        fresh += done
+        left = [at for at in left if at not in done]
+        ids |= _settled(alias, new, left)
+        left = [at for at in left if at not in ids]
+        if not left:
+            return Stored([ids[at] for at in chosen], sorted(fresh))
+    raise _duplicate(new[left[0]], None)
+
+
+def _despite_deadlocks(alias: str, insert: Callable[[], T]) -> T:
+    """Insert in a transaction, or a savepoint of the caller's; again if that was chosen to end a deadlock.
+
+    What the savepoint holds is let go with it; what the caller held before stays, and may meet its like again.
+    """
+    left = DEADLOCKS
+    while True:
+        try:
+            with at_read_committed(alias):
+                return insert()
+        except OperationalError as error:
+            left -= 1
+            if getattr(error.__cause__, "sqlstate", "") != DEADLOCK or not left:
+                raise
+
+
+def _settled(alias: str, new: Sequence[NewJob], left: list[int]) -> dict[int, int]:
+    """Return place → id of the job that has its key, for those that are content with it; the others are tried again."""
+    if not left:
+        return {}
+    found: dict[int, int] = {}
+    replacing: list[tuple[NewJob, KeyHolder | None]] = []
+    for at, holder in zip(left, store.find_keys(store.on(alias), [new[at] for at in left]), strict=True):
+        if new[at].on_conflict == OnConflict.REPLACE:
+            replacing.append((new[at], holder))
+        elif holder is not None and new[at].on_conflict == OnConflict.RAISE:
+            raise _duplicate(new[at], holder.id)
+        elif holder is not None:
+            found[at] = holder.id
+    if replacing:
+        _replace(alias, [job for job, _ in replacing], [holder for _, holder in replacing])
+    return found
+
+
+def _chosen(new: list[NewJob]) -> list[int]:
+    """Return for each job the place of the one that is inserted for it: of one key the first, or who replaces it.
+
+    They are taken as one after the other: where the first is to raise, that one's policy is what counts.
+    """
+    chosen = list(range(len(new)))
+    places: dict[tuple[str, str, float | None], list[int]] = {}
+    for at, job in enumerate(new):
+        if job.key is None:
+            continue
+        same = places.setdefault((job.queue, job.key, job.window_seconds), [])
+        if same and job.on_conflict == OnConflict.RAISE:
+            raise DuplicateJob(
+                None, job.key, job.queue,
+                f"rows {same[0]} and {at} have the same key {job.key!r} in queue {job.queue!r}; nothing was stored",
+            )  # fmt: skip
+        same.append(at)
+    for same in places.values():
+        winner = max((at for at in same if new[at].on_conflict == OnConflict.REPLACE), default=same[0])
+        if new[same[0]].on_conflict == OnConflict.RAISE:
+            new[winner] = new[winner]._replace(on_conflict=OnConflict.RAISE)
+        for at in same:
+            chosen[at] = winner
+    return chosen
+
+
+def _duplicate(new: NewJob, holder: int | None) -> DuplicateJob:
+    return DuplicateJob(holder, new.key or "", new.queue)

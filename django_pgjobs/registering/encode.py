@@ -1,0 +1,212 @@
+"""What a registration writes, made of a call: its payload, description, keys and headers; of one or of many.
+
+What is wrong with a call is refused here; no database is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django_pgjobs import store
+from django_pgjobs.definition import keys
+from django_pgjobs.definition.options import InvalidOption
+from django_pgjobs.exceptions import InvalidJob, UnstorableResult
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.middleware import capture_headers
+from django_pgjobs.serialization.payload import encode_flat, encode_payload, encode_result, is_flat
+from django_pgjobs.signals import job_registered
+from django_pgjobs.states import KeyScope
+
+if TYPE_CHECKING:
+    from django_pgjobs.conf import Conf
+    from django_pgjobs.definition.options import Plan
+    from django_pgjobs.jobs import JobDefinition
+
+DESCRIPTION_LIMIT = 200
+"""Characters kept of a description."""
+
+ROWS_AT_ONCE = 500
+"""Rows of ``register_many`` whose payloads are encoded together."""
+
+logger = safe_logger("django_pgjobs")
+
+
+class Row(NamedTuple):
+    """One registration to be: what is called, how, with what."""
+
+    definition: JobDefinition[..., Any]
+    plan: Plan
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def new_job(row: Row, headers: str | None, payload: str | None = None) -> store.NewJob:
+    """Return what a registration writes; ``payload`` is its payload where that is known. Raises ``InvalidJob``."""
+    definition, plan, args, kwargs = row
+    if payload is None:
+        try:
+            payload = encode_payload(args, kwargs, plan.conf.payload_limit_bytes, definition.signature)
+        except InvalidJob as error:
+            raise InvalidJob(f"job {definition.name!r}: {error}") from None
+    description = "" if definition.describe_func is None else _description(definition, args, kwargs)
+    # By position: one is made for each of a million rows.
+    new = store.NewJob(
+        definition.name, payload, plan.queue, plan.priority, plan.max_attempts, plan.timeout, headers, description,
+        plan.run_at, plan.delay,
+    )  # fmt: skip
+    if definition.is_limited or plan.conf.queue_limits.said:
+        new = new._replace(limit_key=definition.limit_key(plan, args, kwargs))
+    if not plan.is_special:
+        return new
+    if plan.has_keys:
+        new = _with_keys(new, row)
+    return new._replace(tags=plan.tags, not_after=plan.deadline)
+
+
+def _with_keys(new: store.NewJob, row: Row) -> store.NewJob:
+    plan = row.plan
+    try:
+        key = keys.made("key", plan.key, row.args, row.kwargs)
+        if key is not None:
+            keys.check_pattern(key, plan.conf.key_pattern)
+        idempotency_key = keys.made("idempotency_key", plan.idempotency_key, row.args, row.kwargs)
+    except InvalidOption as error:
+        raise InvalidJob(f"job {new.name!r}: {error}") from error.__cause__
+    if key is None:
+        return new._replace(idempotency_key=idempotency_key)
+    scope = plan.key_scope
+    return new._replace(
+        key=key,
+        key_scope=KeyScope.WINDOW if isinstance(scope, keys.Window) else scope,
+        window_seconds=scope.length if isinstance(scope, keys.Window) else None,
+        on_conflict=plan.on_conflict,
+        idempotency_key=idempotency_key,
+    )
+
+
+def captured_headers(conf: Conf) -> str | None:
+    """Return what the middleware captures here, as JSON text; None if nothing. Raises ``InvalidJob``."""
+    captured = capture_headers()
+    if not captured:
+        return None
+    try:
+        return encode_result(captured, conf.payload_limit_bytes)
+    except UnstorableResult as error:
+        raise InvalidJob(f"what PGJOBS['MIDDLEWARE'] captured cannot be stored: {error}") from None
+
+
+def _description(definition: JobDefinition[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """What ``describe`` says, cut and cleaned; an error in it costs the description, never the job."""
+    try:
+        words = definition.describe_func(*args, **kwargs)  # type: ignore[misc]
+        text = "" if words is None else str(words)
+    except Exception:
+        logger.exception("describe failed name=%s", definition.name)
+        return ""
+    return text.replace("\0", "")[:DESCRIPTION_LIMIT].encode("utf-8", "replace").decode()
+
+
+# Many
+
+
+@dataclass(slots=True)
+class Batch:
+    """Many registrations, encoded; ``senders`` are their definitions if somebody listens, else empty.
+
+    ``special`` says that some may have what few jobs have, ``limited`` that a limit may hold for some. ``plan`` is that
+    of the last.
+    """
+
+    databases: set[str | None]
+    new: list[store.NewJobs] = field(default_factory=list)
+    count: int = 0
+    senders: list[JobDefinition[..., Any]] = field(default_factory=list)
+    special: bool = False
+    limited: bool = False
+    plan: Plan | None = None
+
+    def add(self, row: Row, headers: str | None, payloads: Sequence[str] = ()) -> None:
+        """Add one registration for each of ``payloads``, which differ from ``row`` in nothing else.
+
+        Given no payloads, add ``row`` alone and encode it. Raises ``InvalidJob``, naming the row.
+        """
+        if row.plan is not self.plan:  # most batches have one
+            self._note(row)
+        try:
+            first = new_job(row, headers, payloads[0] if payloads else None)
+        except InvalidJob as error:
+            raise InvalidJob(f"row {self.count}: {error}") from None
+        self.new.append(store.NewJobs(first, payloads or (first.payload,)))
+        self.count += len(payloads) or 1
+
+    def _note(self, row: Row) -> None:
+        self.plan = row.plan
+        if row.plan.bypass:
+            raise InvalidJob(f"row {self.count}: register_many stores jobs, and bypass=True would store nothing")
+        self.databases.add(row.plan.database)
+        self.special = self.special or row.plan.is_special
+        self.limited = self.limited or row.definition.is_limited or bool(row.plan.conf.queue_limits)
+
+    def each(self) -> list[store.NewJob]:
+        """Return the jobs, one by one."""
+        return [new for some in self.new for new in some.each()]
+
+    def queues(self) -> Iterator[str]:
+        """Yield the queue of each."""
+        return (some.first.queue for some in self.new for _ in some.payloads)
+
+    def database(self) -> str | None:
+        """Return the one alias that was named, None if none was."""
+        named = self.databases - {None}
+        if len(named) > 1:
+            raise InvalidJob(f"one register_many writes to one database, not to {', '.join(sorted(map(str, named)))}")
+        return next(iter(named), None)
+
+
+def encode_all(rows: Iterable[Row], headers: str | None, conf: Conf, database: str | None) -> Batch:
+    """Return what the registrations of these rows write. Raises ``InvalidJob``, naming the row."""
+    batch = Batch({database})
+    listened = bool(job_registered.receivers)
+    for some in _together(rows):
+        payloads = encode_flat([row[2:] for row in some], conf.payload_limit_bytes) if len(some) > 1 else None
+        if payloads and _are_alike(some):
+            batch.add(some[0], headers, payloads)
+        else:
+            for at, row in enumerate(some):
+                batch.add(row, headers, payloads[at : at + 1] if payloads else ())
+        if listened:
+            batch.senders += [row.definition for row in some]
+    return batch
+
+
+def _are_alike(rows: list[Row]) -> bool:
+    """Whether these jobs differ in nothing that is stored but their payloads."""
+    definition, plan, _, _ = rows[0]
+    made_of_arguments = (
+        definition.describe_func is not None or definition.is_limited or plan.conf.queue_limits.said or plan.has_keys
+    )
+    return not made_of_arguments and all(row[1] is plan for row in rows)
+
+
+def _together(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Yield rows that can be encoded together, at most ``ROWS_AT_ONCE``.
+
+    Nobody can change their values any more. Others come alone, before the next is asked for: who makes the rows may use
+    a list again.
+    """
+    some: list[Row] = []
+    for row in rows:
+        if is_flat(row[2], row[3]):
+            some.append(row)
+            if len(some) < ROWS_AT_ONCE:
+                continue
+            yield some
+        else:
+            if some:
+                yield some
+            yield [row]
+        some = []
+    if some:
+        yield some

@@ -1,0 +1,269 @@
+"""The way of a registration from checked options to a stored row and the ``Job`` the caller gets.
+
+Called by ``jobs`` only. Everything that can be refused is refused before the one statement is sent, so bad
+input stores nothing and leaves the caller's transaction usable. Runs in the caller's transaction and opens none.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Collection, Iterable
+from functools import cache, partial, wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import ProgrammingError, connections, router
+from django.db.models.base import ModelState
+from django.db.models.signals import ModelSignal, post_init, pre_init
+from django.utils import timezone
+
+from django_pgjobs import store, waking
+from django_pgjobs.definition.options import did_you_mean
+from django_pgjobs.exceptions import InvalidJob, NoWorkerAvailable
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.registering import capacity, local_pool
+from django_pgjobs.registering.conflicts import insert_all, insert_one
+from django_pgjobs.registering.encode import Row, captured_headers, encode_all, new_job
+from django_pgjobs.signals import job_registered
+from django_pgjobs.states import KeyScope
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from django_pgjobs.conf import Conf
+    from django_pgjobs.models import Job
+
+logger = safe_logger("django_pgjobs")
+
+_scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+
+
+def _parse(text: str) -> Any:
+    """Return the value of JSON that ``codec`` has just written."""
+    return _scan(text, 0)[0]
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _with_cure(function: F) -> F:
+    """Name the cure where Django or the server names the trouble only: asynchronous code, tables that are not there."""
+
+    @wraps(function)
+    def register(*args: Any) -> Any:
+        try:
+            return function(*args)
+        except SynchronousOnlyOperation:
+            raise SynchronousOnlyOperation(
+                "register() and register_many() wait for the database: in asynchronous code write "
+                "await aregister(…) or await aregister_many(…)."
+            ) from None
+        except ProgrammingError as error:
+            words = str(error).partition("\n")[0]
+            # A trigger of the project may miss a table of its own.
+            if not store.is_not_migrated(error) or "pgjobs_" not in words:
+                raise
+            # Of the same class and with the same cause, for those who catch it.
+            raise type(error)(f"{store.NOT_MIGRATED} ({words}).") from error.__cause__
+
+    return cast(F, register)
+
+
+@_with_cure
+def register_one(row: Row) -> Job:
+    """Insert one job and return it, or the one that has its key.
+
+    Raises ``InvalidJob``, ``DuplicateJob``, what a gate raises, and what the database raises.
+    """
+    if row.plan.bypass:
+        return _bypass(row)
+    connection = _connection(row.plan.database)
+    new = new_job(row, captured_headers(row.plan.conf))
+    _warn_of_foreign_transaction(connection, new.name)
+    with capacity.passing(connection, row.plan.conf, (new.queue,)):
+        stored = _insert(connection.alias, new)
+    if isinstance(stored, int):
+        return _existing(connection.alias, new, stored)
+    waking.registered(connection, (new.wakes,), row.plan.conf)
+    registered = _job(
+        connection.alias, new, {"id": stored.id, "run_at": stored.run_at, "created_at": stored.created_at}
+    )
+    if job_registered.receivers:
+        job_registered.send_robust(sender=row.definition, job=registered)
+    return registered
+
+
+def _insert(alias: str, new: store.NewJob) -> store.Registered | int:
+    if not new.is_special:
+        return store.register_job(alias, new)
+    return insert_one(alias, new)
+
+
+def _existing(alias: str, new: store.NewJob, job_id: int) -> Job:
+    """The job that has the key; of one whose row is gone only what is known, the rest deferred."""
+    found = _model()._base_manager.using(alias).filter(pk=job_id).first()
+    return found or _model().from_db(alias, ["id", "queue", "key"], [job_id, new.queue, new.key])
+
+
+@_with_cure
+def register_all(rows: Iterable[Row], database: str | None, conf: Conf) -> list[int]:
+    """Insert many jobs of any kind by one statement; return their ids in the order of ``rows``.
+
+    Where a key is taken it is the id of the job that has it. All go to ``database``, or to the one alias that their own
+    options name. Raises ``InvalidJob`` naming the row, and ``DuplicateJob``; then nothing is stored.
+    """
+    batch = encode_all(rows, captured_headers(conf), conf, database)
+    if not batch.new:
+        return []
+    connection = _connection(batch.database())
+    _warn_of_foreign_transaction(connection, batch.new[0].first.name)
+    each = batch.each() if batch.special or batch.senders else []
+    fresh: Collection[int] = range(batch.count)
+    with capacity.passing(connection, conf, batch.queues()):
+        if batch.special:
+            ids, fresh = insert_all(connection.alias, each)
+            wakes = {each[at].wakes for at in fresh}
+        else:
+            ids = store.register_jobs(connection.alias, batch.new, limited=batch.limited)
+            wakes = {some.first.wakes for some in batch.new}
+    waking.registered(connection, wakes, conf)
+    if batch.senders:
+        for at in fresh:
+            job = _deferred_job(connection.alias, each[at], ids[at])
+            job_registered.send_robust(sender=batch.senders[at], job=job)
+    return ids
+
+
+def _not_ready(new: store.NewJob) -> None:
+    raise RuntimeError("jobs run when Django's apps are ready")
+
+
+run_bypassed: Callable[[store.NewJob], None] = _not_ready
+"""Runs a job that is not stored, in the calling thread. The app's ``ready`` puts it here: it is a room above."""
+
+
+def _bypass(row: Row) -> Job:
+    """Start a job in a local worker and return it, unsaved. Raises ``InvalidJob`` and ``NoWorkerAvailable``."""
+    conf = row.plan.conf
+    new = new_job(row, captured_headers(conf))
+    call = partial(run_bypassed, new)
+    if not local_pool.of_this_process.submit(call, limit=conf.bypass_workers, exit_seconds=conf.bypass_exit_seconds):
+        raise NoWorkerAvailable
+    now = timezone.now()
+    job = _job(None, new, {"id": None, "run_at": now, "created_at": now, "attempt": 1, "max_attempts": 1})
+    job.__dict__["state"] = "running"
+    job._state.adding = True
+    return job
+
+
+# The connection, its transaction, and other people's
+
+
+def _connection(database: str | None) -> BaseDatabaseWrapper:
+    alias = router.db_for_write(_model()) if database is None else database
+    if alias not in connections.settings:
+        raise InvalidJob(f"there is no database {alias!r}{did_you_mean(alias, connections.settings)}")
+    connection = connections[alias]
+    if connection.vendor != "postgresql":
+        raise InvalidJob(f"jobs live on PostgreSQL; database {alias!r} is {connection.display_name}")
+    return connection
+
+
+_warned_sites: set[tuple[str, int]] = set()
+
+
+def _warn_of_foreign_transaction(connection: BaseDatabaseWrapper, name: str) -> None:
+    """Say once per call site that the open transaction of *another* alias is not joined."""
+    if connection.in_atomic_block or len(connections.settings) == 1:
+        return
+    own = connection.alias
+    others = [alias for alias in connections.settings if alias != own and connections[alias].in_atomic_block]
+    if not others:
+        return
+    site = _call_site()
+    if site not in _warned_sites:
+        _warned_sites.add(site)
+        logger.warning(
+            "job registered outside of the open transaction name=%s database=%s open=%s at=%s:%d: it is stored "
+            "at once and stays if that transaction is rolled back",
+            name,
+            connection.alias,
+            ",".join(others),
+            *site,
+        )
+
+
+def _call_site() -> tuple[str, int]:
+    """File and line of the innermost frame outside of this package."""
+    package = __name__.partition(".")[0] + "."
+    frame = sys._getframe(1)
+    while frame.f_back is not None and (frame.f_globals.get("__name__", "") + ".").startswith(package):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+# The instance, without asking the database for it again
+
+
+@cache
+def _model() -> type[Job]:
+    from django_pgjobs.models import Job  # here, so that importing `job` needs no app registry
+
+    return Job
+
+
+@cache
+def _blank() -> dict[str, Any]:
+    """Column → value of a job of which nothing has happened yet, in the order of the model's fields."""
+    fields = _model()._meta.concrete_fields
+    blank = {field.attname: None if field.null else field.db_default for field in fields}
+    return blank | {"state": "ready", "tags": ()}
+
+
+def _job(alias: str | None, new: store.NewJob, stored: dict[str, Any]) -> Job:
+    values = {
+        **_blank(),
+        "name": new.name,
+        "queue": new.queue,
+        "priority": new.priority,
+        "max_attempts": new.max_attempts,
+        "timeout_seconds": new.timeout_seconds,
+        "description": new.description,
+        "payload": _parse(new.payload),
+        "headers": None if new.headers is None else _parse(new.headers),
+        **stored,
+    }
+    if new.is_special:
+        values |= _special(new)
+    model = _model()
+    if _is_listened_to(pre_init, model) or _is_listened_to(post_init, model):
+        return model.from_db(alias, list(values), list(values.values()))
+    # What from_db comes to for a model whose fields take what they are given, at a tenth of the cost.
+    values["_state"] = state = ModelState()
+    state.adding, state.db = False, alias
+    job = model.__new__(model)
+    job.__dict__ = values
+    return job
+
+
+def _special(new: store.NewJob) -> dict[str, Any]:
+    unique = new.key_scope in (KeyScope.UNTIL_FINISHED, KeyScope.UNTIL_STARTED)
+    values: dict[str, Any] = {"unique_key": new.key} if unique else {}
+    values |= {"hold": "limited", "state": "limited"} if new.limit_key is not None else {}
+    return values | {
+        name: getattr(new, name)
+        for name in ("key", "key_scope", "idempotency_key", "limit_key", "cron_entry", "fire_at", "tags", "not_after")
+    }
+
+
+def _is_listened_to(signal: ModelSignal, model: type[Job]) -> bool:
+    return bool(signal.receivers) and signal.has_listeners(model)
+
+
+def _deferred_job(alias: str, new: store.NewJob, id_: int) -> Job:
+    """A job whose instants are loaded when somebody looks at them: the bulk statement returns ids only."""
+    job = _job(alias, new, {"id": id_})
+    for unknown in ("run_at", "created_at"):
+        del job.__dict__[unknown]
+    return job

@@ -1,0 +1,176 @@
+"""Jobs that bypass the queue: run at once, once, in a thread of this process, and stored nowhere.
+
+``register`` hands a job over by its ``run_bypassed``, which the app's ``ready`` sets: what runs an attempt is a
+room above it. The thread has Django connections of its own, closed when the job has ended, so it is outside of the
+caller's transaction. Arguments go through their JSON as those of any job do. A failure is a last attempt's:
+``on_abandon`` runs.
+
+A timeout raises ``DeadlinePassed`` in the thread, and cancels its queries, by the same *door* as in an executor
+(``worker.executor.interrupts``). Code that does not come back to Python cannot be stopped: there is no process to kill
+but the caller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from functools import cache
+from typing import Any
+from uuid import uuid4
+
+from django.core.cache import close_caches
+from django.db import connections
+from django.db.backends.signals import connection_created
+
+from django_pgjobs import decisions as decide
+from django_pgjobs.conf import get_conf
+from django_pgjobs.decisions import Decision
+from django_pgjobs.exceptions import DeadlinePassed
+from django_pgjobs.execution import attempt
+from django_pgjobs.execution.attempt import BODY, Item, Prepared, Told
+from django_pgjobs.execution.ended_by import History
+from django_pgjobs.execution.finalise import CALLBACK_OF, has_callback
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.states import Outcome
+from django_pgjobs.store import NewJob
+from django_pgjobs.worker.executor.interrupts import Door
+
+log = safe_logger("django_pgjobs")
+
+
+class _Mine(threading.local):
+    """What this thread has connected, where it runs a bypassed job."""
+
+    wrappers: list[Any] | None = None
+
+
+_mine = _Mine()
+
+
+@cache
+def _listen() -> None:
+    connection_created.connect(_remember, dispatch_uid="django_pgjobs.bypass")
+
+
+def _remember(*, connection: Any, **_: Any) -> None:
+    if _mine.wrappers is not None:
+        _mine.wrappers.append(connection)
+
+
+class LocalDoor(Door):
+    """The door of a local worker's thread: what it can interrupt, a coroutine's deadline included."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.connections = _mine.wrappers = []
+        self.seconds: float | None = None
+
+    async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
+        """Await the job's own code for ``seconds``."""
+        limit = asyncio.timeout(self.seconds)
+        try:
+            async with limit:
+                return await body(*args, **kwargs)
+        except TimeoutError:
+            if not limit.expired():
+                raise  # the job's own
+            self.told.interrupt = DeadlinePassed
+            raise DeadlinePassed from None
+
+
+def run(new: NewJob) -> None:
+    """Run a job to its end in this thread, callback included. Raises nothing."""
+    _listen()
+    door, claim_id = LocalDoor(), str(uuid4())
+    try:
+        decision = _attempt(_item(new, claim_id, BODY, new.timeout_seconds), door)
+        if outcome := _outcome(decision, new):
+            _call_back(new, claim_id, outcome, decision, door)
+    finally:
+        _mine.wrappers = None
+        for close in (close_caches, connections.close_all):
+            with contextlib.suppress(Exception):
+                close()
+
+
+def _outcome(decision: Decision, new: NewJob) -> str | None:
+    """How the job ended, None for a success. There is no queue to go back to, whatever the job says."""
+    match decision:
+        case decide.Succeed():
+            return None
+        case decide.Cancel():
+            return Outcome.CANCELLED
+        case decide.Abandon():
+            return Outcome.ABANDONED
+        case decide.Park(reason=reason):
+            log.error("job that bypassed the queue cannot be run, abandoned name=%s: %s", new.name, reason)
+        case _:
+            log.error(
+                "job that bypassed the queue cannot come back, abandoned name=%s: %s",
+                new.name,
+                type(decision).__name__.lower(),
+            )
+    return Outcome.ABANDONED
+
+
+def _call_back(new: NewJob, claim_id: str, outcome: str, decision: Decision, door: LocalDoor) -> None:
+    if not has_callback(new.name, outcome):
+        return
+    failure = getattr(decision, "failure", None)
+    item = _item(new, claim_id, CALLBACK_OF[outcome], get_conf().callback_seconds)
+    _attempt(item._replace(error=failure.summary if failure else ""), door, lambda _: failure)
+
+
+def _item(new: NewJob, claim_id: str, kind: str, timeout: float | None) -> Item:
+    return Item(
+        run=0,
+        kind=kind,
+        id=0,
+        claim_id=claim_id,
+        name=new.name,
+        attempt=1,
+        max_attempts=1,
+        timeout=timeout,
+        payload=new.payload,
+        headers=new.headers,
+        queue=new.queue,
+        description=new.description,
+        error="",
+        run_at=time.time(),
+    )
+
+
+def _attempt(item: Item, door: LocalDoor, history: History | None = None) -> Decision:
+    told = door.told = Told()
+    door.seconds = item.timeout
+    prepared = attempt.prepare(item, _ignore_progress, told, door, history=history)
+    if not isinstance(prepared, Prepared):
+        return prepared
+    with _deadline(item.timeout, told, door):
+        return contextvars.Context().run(attempt.run_here, prepared)
+
+
+@contextlib.contextmanager
+def _deadline(timeout: float | None, told: Told, door: LocalDoor) -> Iterator[None]:
+    """Let the door's job be interrupted when its time is over."""
+    if timeout is None:
+        yield
+        return
+    timer = threading.Timer(timeout, door.interrupt, (told, DeadlinePassed))
+    timer.daemon = True
+    try:
+        timer.start()
+    except RuntimeError as error:
+        log.error("timeout of a job that bypassed the queue cannot be kept: %s", error)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _ignore_progress(n: float, total: float | None, message: str) -> None:
+    """Nobody can see it: there is no row."""

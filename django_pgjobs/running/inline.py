@@ -1,0 +1,200 @@
+"""``runjobs --inline``: one process, one job at a time in its main thread.
+
+For debuggers, coverage and test runners: ``pdb`` works, nothing is spawned. A thread renews leases and beats; there
+is no kill ladder, so a timeout is not enforced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from django_pgjobs import clock, store
+from django_pgjobs import decisions as decide
+from django_pgjobs.context import name_executor
+from django_pgjobs.decisions import Decision
+from django_pgjobs.execution.admission import Turn
+from django_pgjobs.execution.attempt import Told
+from django_pgjobs.execution.finalise import HOLD, RELEASE
+from django_pgjobs.execution.single_job import Performer
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.maintenance.duties import duties, forgetting, pruning
+from django_pgjobs.maintenance.leader import Leader
+from django_pgjobs.running.runtime import Worker, WorkerOptions, declared_crons, wait_for_database
+from django_pgjobs.store import ClaimedJob
+from django_pgjobs.worker.executor import cleanup, lifecycle
+from django_pgjobs.worker.shared import process
+from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
+from django_pgjobs.worker.threads.admitter import HELD_SECONDS, SHORTEST_SECONDS
+from django_pgjobs.worker.threads.claimer import DEAF_POLL_SECONDS
+from django_pgjobs.worker.threads.lease_keeper import Keeper
+from django_pgjobs.worker.threads.maintainer import Duty
+
+log = safe_logger("django_pgjobs")
+
+
+class InlineWorker:
+    """Claims one job at a time and performs it."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.stopped = threading.Event()
+        self.held: dict[int, str] = {}
+        self.ended = 0
+        self.told = Told()
+        self.frontier = worker.frontier()
+        self.admission = worker.admission()
+        self.limited = self.admission.declares()
+        self.looked_at = 0.0
+        self.duties: Sequence[Duty] = ()
+        self.keeper = Keeper(
+            lambda: worker.connect("keep"),
+            self,
+            held=lambda _until: list(self.held.copy().items()),
+            check_ins=lambda: dict.fromkeys(self.held.copy().values(), 1e9),
+            facts=lambda: worker.facts("running", len(self.held), self.ended),
+            lease_seconds=worker.conf.lease_seconds,
+            renew_seconds=worker.conf.renew_seconds,
+            beat_seconds=worker.conf.beat_seconds,
+        )
+
+    def post(self, *message: Any) -> None:
+        """Hear what the keep thread read: a running job is told of a cancel, or that it was taken away."""
+        told = self.told
+        for flag in message[3] if message[0] == "fresh" else ():
+            told.by, told.reason, told.requested = flag.by, flag.reason, flag.cancelled or flag.lost
+
+    def run(self) -> int:
+        """Work until stopped, idle or done; return the exit status."""
+        leader = Leader(self.worker.author)
+        declared = declared_crons(self.worker)
+        self.duties = [
+            *duties(leader, lambda rescued: None, declared, self.keeper),
+            pruning(leader),
+            forgetting(leader),
+        ]
+        self.keeper.start()
+        db: WorkerConnection | None = None
+        while not self.stopped.is_set():
+            try:
+                db = db or self.worker.connect("inline")
+                if not self._work(db):
+                    break
+            except TROUBLE as error:
+                log.warning("database trouble, will try again: %s", " ".join(str(error).split()))
+                if db is not None:
+                    db.close()
+                db = None
+                self.stopped.wait(1.0)
+        self._take_leave(db)
+        self.keeper.stop()
+        self.keeper.join(5.0)
+        self.keeper.farewell(self.worker.facts("stopped", 0, self.ended), self.worker.author.worker)
+        return 0
+
+    def _take_leave(self, db: WorkerConnection | None) -> None:
+        if db is not None:
+            with contextlib.suppress(*TROUBLE):
+                for duty in self.duties:
+                    duty.leave(db)
+            db.close()
+
+    def _work(self, db: WorkerConnection) -> bool:
+        """Perform one job, or rest; return whether to go on."""
+        options = self.worker.options
+        for duty in self.duties:
+            duty.tick(db)
+        if options.max_jobs is not None and self.ended >= options.max_jobs:
+            return False
+        turn = self._admit(db)
+        if self._one(db):
+            self.admission.begin_anew()
+            return True
+        if options.until_idle and not turn.due:
+            return False
+        pairs = list(self.frontier.reaches)
+        due = store.next_due(db, pairs) if pairs else None
+        waits = [DEAF_POLL_SECONDS, self.worker.conf.poll_seconds, *([] if due is None else [due])]
+        if turn.due:
+            waits.append(SHORTEST_SECONDS if turn.again else HELD_SECONDS)
+        elif turn.seconds is not None:
+            waits.append(turn.seconds)
+        self.stopped.wait(max(min(waits), 0.0))
+        return True
+
+    def _admit(self, db: WorkerConnection) -> Turn:
+        """Let in what limits hold back: before each job where the code has limits, else now and then."""
+        now = clock.monotonic()
+        if not self.limited and now < self.looked_at + DEAF_POLL_SECONDS:
+            return Turn()
+        self.looked_at = now
+        return self.admission.turn(db)
+
+    def _one(self, db: WorkerConnection) -> bool:
+        pauses = store.read_pauses(db)
+        self.frontier.pause(pauses.queues)
+        self.frontier.replace(store.list_pairs(db))
+        self.frontier.sweep_all()
+        plan = self.frontier.plan(clock.monotonic())
+        if not plan:
+            return False
+        claim_id, options = uuid4(), self.worker.claim_options()
+        jobs = store.claim_jobs(
+            db,
+            [visit.pair for visit in plan],
+            claim_id=claim_id,
+            worker=self.worker.author.worker,
+            limit=1,
+            lease_seconds=options.lease_seconds,
+            allowance_seconds=options.allowance_seconds,
+            grace_seconds=options.grace_seconds,
+        )
+        for job in jobs:
+            if job.name in pauses.names and (job.ending is not None or not job.cancelled):
+                Performer(db, self.worker.author).hold(job, str(claim_id), pauses.names[job.name])
+                store.delete_claims(db, [str(claim_id)])
+            else:
+                self._perform(db, job, str(claim_id))
+        return bool(jobs)
+
+    def _perform(self, db: WorkerConnection, job: ClaimedJob, claim_id: str) -> None:
+        self.held[job.id] = claim_id
+        self.told = Told()
+        cleanup.refresh()
+        try:
+            performer = Performer(db, self.worker.author, told=self.told, waits=partial(_waits, db))
+            if performer.perform(job, claim_id).kind not in (RELEASE, HOLD):
+                self.ended += 1
+        finally:
+            del self.held[job.id]
+            cleanup.tidy(f"name={job.name} job={job.id}")
+        store.delete_claims(db, [claim_id])
+
+
+def _waits(db: WorkerConnection, job: ClaimedJob) -> Decision | None:
+    """Where a job waits that was paused while it ran, with its callback still to come."""
+    pauses = store.read_pauses(db)
+    if job.queue in pauses.queues:
+        return decide.Release()
+    return decide.Hold(pauses.names[job.name]) if job.name in pauses.names else None
+
+
+def run(options: WorkerOptions) -> int:
+    """Run an inline worker until stopped; return its exit status. Main thread only."""
+    worker = InlineWorker(Worker.of(replace(options, processes=1, threads=1)))
+    cleanup.remember_connections()
+    name_executor(worker.worker.author.name)
+    with process.handling(lambda *_: worker.stopped.set()):
+        if wait_for_database(worker.worker, worker.stopped) is None:
+            return 0
+        log.info("inline worker starts name=%s", worker.worker.author.name)
+        lifecycle.say_started(options.database, 1, 1)
+        try:
+            return worker.run()
+        finally:
+            lifecycle.say_stopping(lifecycle.DRAINED)

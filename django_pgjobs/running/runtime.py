@@ -1,0 +1,343 @@
+"""The composition root: from options to a running worker. The only room that wires conf, worker and maintenance."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import random
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from django.db import connections
+
+from django_pgjobs import __version__, clock, store
+from django_pgjobs.conf import Conf, get_conf
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.execution.admission import Admission
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.maintenance.cron_firing import declared_for
+from django_pgjobs.maintenance.duties import Duty, duties, forgetting, measuring, pruning
+from django_pgjobs.maintenance.leader import Leader
+from django_pgjobs.maintenance.vacuum import Vacuumer
+from django_pgjobs.worker.executor import cleanup
+from django_pgjobs.worker.shared import identity, process
+from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
+from django_pgjobs.worker.shared.runs import ALLOWANCE_SECONDS, Table
+from django_pgjobs.worker.supervisor.executor_process import Recipe
+from django_pgjobs.worker.supervisor.inbox import Inbox
+from django_pgjobs.worker.supervisor.logs import logging_in_a_thread
+from django_pgjobs.worker.supervisor.recycling import Recycling
+from django_pgjobs.worker.supervisor.supervisor import Limits, Supervisor
+from django_pgjobs.worker.threads.admitter import Admitter
+from django_pgjobs.worker.threads.claimer import Claimer, ClaimOptions
+from django_pgjobs.worker.threads.finaliser import Acker
+from django_pgjobs.worker.threads.frontier import Frontier
+from django_pgjobs.worker.threads.lease_keeper import Keeper
+from django_pgjobs.worker.threads.listener import Listener
+from django_pgjobs.worker.threads.maintainer import Maintainer, Upkeeper
+
+log = safe_logger("django_pgjobs")
+
+SUPERVISOR_CONNECTIONS = 7
+"""Claim, ack, keep, listen, maintenance; and of the leader upkeep and VACUUM. Where there are limits, admit too."""
+
+LOOK_FOR_LIMITED_SECONDS = 5.0
+"""How often a worker whose code has no limits looks for jobs that one held back once."""
+
+NOT_MIGRATED = "the tables of django-pgjobs are not there, or older than this code"
+LONGEST_WAIT_SECONDS = 10.0
+LEAVE_SECONDS = 5.0
+SWITCH_SECONDS = 0.0005
+GARBAGE_OBJECTS = 20_000
+LEAST_STATEMENT_SECONDS = 1.0
+DOUBT_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """What ``runjobs`` was told; None stands for the setting's value."""
+
+    entry: tuple[str, ...] = ()
+    entry_options: tuple[str, ...] = ()
+    database: str = "default"
+    name: str = ""
+    queues: tuple[str, ...] | None = None
+    excluded: tuple[str, ...] = ()
+    processes: int | None = None
+    threads: int | None = None
+    async_slots: int | None = None
+    executor_max_jobs: int | None = None
+    executor_max_megabytes: int | None = None
+    max_jobs: int | None = None
+    until_idle: bool = False
+    environment: Mapping[str, str] | None = None
+
+
+@dataclass(slots=True)
+class Worker:
+    """One worker: its name, its parts, and what it says of itself."""
+
+    options: WorkerOptions
+    conf: Conf
+    author: store.Author
+    processes: int
+    threads: int
+    async_slots: int
+
+    @classmethod
+    def of(cls, options: WorkerOptions) -> Worker:
+        """Return a worker that has not been started; settings fill what ``options`` leave open."""
+        conf = get_conf()
+        name = options.name or f"{socket.gethostname()}:{os.getpid()}"
+        author = store.Author(uuid4(), name, conf.release)
+        return cls(
+            options,
+            conf,
+            author,
+            conf.processes if options.processes is None else options.processes,
+            conf.threads if options.threads is None else options.threads,
+            conf.async_slots if options.async_slots is None else options.async_slots,
+        )
+
+    def connect(self, role: str, *, durable: bool = True, seconds: float | None = None) -> WorkerConnection:
+        """Return a new connection for one of the worker's threads. Raises one of ``TROUBLE``."""
+        seconds = max(seconds or self.conf.renew_seconds / 3, LEAST_STATEMENT_SECONDS)
+        role = f"pgjobs {self.author.name[:40]} {role}"
+        return WorkerConnection(self.options.database, role, statement_seconds=seconds, durable=durable)
+
+    def connect_alone(self, role: str) -> WorkerConnection:
+        """Return a new connection for what takes no transaction and as long as it needs. Raises as ``connect``."""
+        return WorkerConnection(self.options.database, f"pgjobs {self.author.name[:40]} {role}", statement_seconds=None)
+
+    def facts(self, state: str = "running", running: int = 0, finished: int = 0) -> dict[str, object]:
+        """Return the columns of the heartbeat row."""
+        options = self.options
+        return {
+            "id": self.author.worker,
+            "name": self.author.name,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "queues": None if options.queues is None else json.dumps(list(options.queues)),
+            "excluded_queues": json.dumps(list(options.excluded)) if options.excluded else None,
+            "processes": self.processes,
+            "threads": self.threads,
+            "async_slots": self.async_slots,
+            "version": __version__,
+            "release": self.author.release,
+            "state": state,
+            "running": running,
+            "finished": finished,
+        }
+
+    def claim_options(self) -> ClaimOptions:
+        """Return what every claim of this worker says."""
+        conf = self.conf
+        return ClaimOptions(
+            worker=self.author.worker,
+            lease_seconds=conf.lease_seconds,
+            allowance_seconds=ALLOWANCE_SECONDS,
+            grace_seconds=conf.rescue_grace_seconds,
+            poll_seconds=conf.poll_seconds,
+            notify=conf.notify,
+        )
+
+    def frontier(self) -> Frontier:
+        """Return the pairs this worker may claim from, none known yet."""
+        queues = self.options.queues
+        return Frontier(None if queues is None else frozenset(queues), frozenset(self.options.excluded))
+
+    def admission(self) -> Admission:
+        """Return what lets jobs of this worker's queues in that limits hold back."""
+        return Admission(self.frontier().serves, self.conf)
+
+
+def wait_for_database(worker: Worker, stopped: threading.Event) -> store.Identity | None:
+    """Wait until the server is there and migrated, saying what is missing; None when ``stopped`` comes first."""
+    tries = 0
+    while not stopped.is_set():
+        try:
+            db = worker.connect("start")
+            db.close()
+            if db.identity.table is not None:
+                return db.identity
+            log.error("%s: run manage.py migrate; waiting", NOT_MIGRATED)
+        except TROUBLE as error:
+            log.error("database cannot be reached, waiting: %s", " ".join(str(error).split()))
+        tries += 1
+        stopped.wait(min(LONGEST_WAIT_SECONDS, 0.5 * 2 ** min(tries, 6)) * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
+    return None
+
+
+def run(options: WorkerOptions) -> int:
+    """Run a worker in this process until it has drained; return its exit status. Main thread only."""
+    worker = Worker.of(options)
+    status = 0
+    stopped = threading.Event()
+    # Before the supervisor hears signals, and after, one is never a sudden end.
+    with logging_in_a_thread() as listening, process.handling(lambda *_: stopped.set()):
+        found = wait_for_database(worker, stopped)
+        if found is not None:
+            _say_budget(worker, found)
+            with _tuned_interpreter():
+                status = _serve(worker, found, stopped)
+    if listening.is_stuck:
+        # Nobody reads stderr. The interpreter would flush it before it ends, and hang.
+        os._exit(status)
+    return status
+
+
+def declared_crons(worker: Worker) -> dict[str, store.DeclaredCron]:
+    """Return the cron entries of this worker's code, which runs here: for the main thread, before the others start."""
+    try:
+        return declared_for(worker.options.database)
+    finally:
+        cleanup.close_all()
+
+
+def _say_budget(worker: Worker, found: store.Identity) -> None:
+    asynchronous = any(definition.is_async for definition in registry.definitions())
+    per_executor = (worker.threads + worker.async_slots * asynchronous) * len(connections.settings)
+    total = worker.processes * per_executor + SUPERVISOR_CONNECTIONS + worker.admission().declares()
+    log.info(
+        "worker starts name=%s queues=%s processes=%d threads=%d async_slots=%d connections≤%d of %d",
+        worker.author.name, ",".join(worker.options.queues or ("all",)), worker.processes, worker.threads,
+        worker.async_slots, total, found.max_connections,
+    )  # fmt: skip
+    if total > found.max_connections:
+        log.warning("the worker may need %d connections, the server allows %d", total, found.max_connections)
+
+
+@contextlib.contextmanager
+def _tuned_interpreter() -> Iterator[None]:
+    """Tune this process for a supervisor; afterwards all is as before, for ``call_command`` returns to its caller."""
+    switch_seconds, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    # A busy thread would hold the interpreter for 5 ms at a time; a renewal must not wait behind a flush.
+    sys.setswitchinterval(SWITCH_SECONDS)
+    # What was imported stays, and a held job is in no circle: looking through all of it would cost a sixth of the time.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_OBJECTS, 10, 10)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+        sys.setswitchinterval(switch_seconds)
+
+
+def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> int:
+    declared = declared_crons(worker)
+    inbox, table = Inbox(), Table()
+    acker = Acker(lambda: worker.connect("ack"), inbox, worker.author)
+    # A claim may pass much that is dead, and nothing but claims waits for it; its lease counts from its beginning.
+    patience = worker.conf.lease_seconds / 2
+    claimer = Claimer(
+        lambda: worker.connect("claim", durable=False, seconds=patience),
+        inbox,
+        worker.frontier(),
+        worker.claim_options(),
+        frozenset(name for name in registry.names() if registry.get(name).is_async),
+    )
+    admitter = Admitter(lambda: worker.connect("admit"), inbox, worker.admission(), claimer.let_in)
+    if admitter.declares:
+        acker.freed = admitter.stir
+    supervisor = Supervisor(
+        _recipe(worker), _limits(worker), inbox, table, claimer, acker, list(identity.of(found)), admitter
+    )
+    keeper = _keeper(worker, inbox, table, supervisor)
+    leader = Leader(worker.author)
+    maintained = [
+        *duties(leader, lambda rescued: inbox.post("rescued", rescued), declared, keeper),
+        Duty("claims in doubt", claimer.look_up, DOUBT_SECONDS, last=True),
+        Duty("limited", admitter.look, LOOK_FOR_LIMITED_SECONDS),
+    ]
+    maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, maintained)
+    kept_up: list[Any] = [
+        pruning(leader), forgetting(leader), measuring(leader), Vacuumer(lambda: worker.connect_alone("vacuum")),
+    ]  # fmt: skip
+    upkeeper = Upkeeper(lambda: worker.connect("upkeep"), inbox, kept_up, lambda: leader.leads)
+    loops: list[Any] = [acker, claimer, keeper, maintainer, upkeeper, admitter]
+    if worker.conf.notify:
+        loops.append(Listener(lambda: worker.connect("listen"), inbox, claimer, keeper.look, admitter.stir))
+    supervisor.loops = loops
+    for loop in loops:
+        loop.start()
+    status = supervisor.run(stopped)
+    _leave(worker, supervisor, keeper, loops)
+    _say_farewell(supervisor, acker, loops)
+    return status
+
+
+def _recipe(worker: Worker) -> Recipe:
+    return Recipe(
+        entry=worker.options.entry,
+        options=worker.options.entry_options,
+        threads=worker.threads,
+        async_slots=worker.async_slots,
+        database=worker.options.database,
+        name=worker.author.name,
+        worker=worker.author.worker,
+        environment=worker.options.environment,
+    )
+
+
+def _limits(worker: Worker) -> Limits:
+    options = worker.options
+    conf = worker.conf
+    recycling = Recycling(
+        options.executor_max_jobs or conf.executor_max_jobs,
+        options.executor_max_megabytes or conf.executor_max_megabytes,
+    )
+    return Limits(worker.processes, options.max_jobs, options.until_idle, conf.drain_seconds, recycling)
+
+
+def _keeper(worker: Worker, inbox: Inbox, table: Table, supervisor: Supervisor) -> Keeper:
+    conf = worker.conf
+
+    def facts() -> dict[str, object]:
+        state = "running" if supervisor.draining_until is None else "draining"
+        return worker.facts(state, len(table.held), supervisor.ended)
+
+    return Keeper(
+        lambda: worker.connect("keep"),
+        inbox,
+        held=table.fences,
+        check_ins=table.check_ins,
+        facts=facts,
+        lease_seconds=conf.lease_seconds,
+        renew_seconds=conf.renew_seconds,
+        beat_seconds=conf.beat_seconds,
+    )
+
+
+def _leave(worker: Worker, supervisor: Supervisor, keeper: Keeper, loops: list[Any]) -> None:
+    """Flush, stop the threads, say farewell; a database that is away is not waited for long."""
+    for loop in loops:
+        loop.stop()
+    until = clock.monotonic() + LEAVE_SECONDS
+    for loop in loops:
+        loop.join(max(0.0, until - clock.monotonic()))
+    supervisor.inbox.close()
+    supervisor.crew.guard.reap()
+    keeper.farewell(worker.facts("stopped", 0, supervisor.ended), worker.author.worker)
+
+
+def _say_farewell(supervisor: Supervisor, acker: Acker, loops: list[Any]) -> None:
+    statements = sum(loop.statements for loop in loops)
+    ended = supervisor.ended
+    log.info(
+        "worker stopped jobs=%d refused=%d statements=%d per_job=%.4f cpu_supervisor=%.3fs cpu_executors=%.3fs",
+        ended, acker.refused.total(), statements, statements / max(ended, 1), _cpu(children=False), _cpu(children=True),
+    )  # fmt: skip
+
+
+def _cpu(*, children: bool) -> float:
+    times = os.times()
+    return times.children_user + times.children_system if children else times.user + times.system

@@ -1,0 +1,1 @@
+"""Python values as JSON and back, and what is kept of exceptions."""

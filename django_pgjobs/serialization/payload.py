@@ -1,0 +1,182 @@
+"""A job's arguments and its result as JSON text, within their limits, and what people may see of them.
+
+Layer 0: no database, no settings, no registry. ``jobs`` encodes when it registers, ``attempt`` decodes when it
+runs, ``admin`` shows what ``redact`` leaves. ``codec`` knows the values; here they get their names, so that a value
+that cannot be stored is refused where it was written, with its path: ``args[0].user.name``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from inspect import Parameter, Signature
+from typing import Any
+
+from django_pgjobs.exceptions import InvalidJob, UnreadablePayload, UnstorableResult
+from django_pgjobs.serialization import codec
+from django_pgjobs.serialization.codec import CODEC_VERSION as CODEC_VERSION
+
+HIDDEN = "••••"
+"""What ``redact`` shows of a sensitive argument."""
+
+_PARTS = frozenset({"args", "kwargs"})
+
+AROUND_ARGUMENTS = 2
+"""The payload's own containers, which do not count as the caller's depth."""
+
+
+def encode_payload(
+    args: tuple[Any, ...], kwargs: dict[str, Any], limit: int, signature: Signature | None = None
+) -> str:
+    """Return the JSON text ``{"args": […], "kwargs": {…}}``, ready for jsonb.
+
+    ``limit`` is in bytes of UTF-8. With a ``signature`` positional arguments are named in errors.
+    Raises InvalidJob with the path of the value that cannot be stored, or with both sizes.
+    """
+    flat = codec.write_flat(args, kwargs)
+    if flat is not None and len(flat) <= limit:
+        return flat
+    try:
+        text, size = codec.write({"args": list(args), "kwargs": kwargs}, -AROUND_ARGUMENTS)
+    except codec.Refused as refusal:
+        raise InvalidJob(_blame(_arguments(args, kwargs, signature), refusal)) from refusal.__cause__
+    if size > limit:
+        raise InvalidJob(
+            f"The arguments take {size} bytes and at most {limit} may be stored (PAYLOAD_LIMIT_BYTES). "
+            "Store what is large elsewhere and pass its key."
+        )
+    return text
+
+
+is_flat = codec.is_flat
+
+
+def encode_flat(calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], limit: int) -> list[str] | None:
+    """Return what ``encode_payload`` returns for each flat (args, kwargs); None if it must look at one of them."""
+    flat = codec.write_flat_rows(calls)
+    return flat if flat is not None and max(map(len, flat)) <= limit else None
+
+
+def decode_payload(text: str) -> tuple[list[Any], dict[str, Any]]:
+    """Return the positional and the keyword arguments of a stored payload; either may be left out of it.
+
+    Raises UnreadablePayload.
+    """
+    positional = codec.read_positional(text)
+    if positional is not None:
+        return positional, {}
+    payload = decode_result(text)
+    if not isinstance(payload, dict) or not payload.keys() <= _PARTS:
+        raise UnreadablePayload('A payload is a JSON object with "args" and "kwargs" and nothing else.')
+    args, kwargs = payload.get("args", []), payload.get("kwargs", {})
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        raise UnreadablePayload('In a payload "args" is a JSON array and "kwargs" an object.')
+    return args, kwargs
+
+
+def encode_result(value: Any, limit: int) -> str:
+    """Return a job's return value as JSON text of at most ``limit`` bytes of UTF-8.
+
+    Raises UnstorableResult, also for whatever the value's own methods raise.
+    """
+    plain = codec.write_plain(value)
+    if plain is not None and len(plain) <= limit:
+        return plain
+    try:
+        text, size = codec.write(value)
+    except codec.Refused as refusal:
+        raise UnstorableResult(_blame([("result", value)], refusal)) from refusal.__cause__
+    if size > limit:
+        raise UnstorableResult(f"The result takes {size} bytes and at most {limit} may be stored (RESULT_LIMIT_BYTES).")
+    return text
+
+
+def decode_result(text: str) -> Any:
+    """Return a result from its JSON text; ``revive`` takes one that is parsed. Raises UnreadablePayload."""
+    try:
+        return codec.read(text)
+    except codec.UNREADABLE as error:
+        raise UnreadablePayload(f"The stored JSON cannot be read: {error}") from error
+
+
+def revive(stored: Any) -> Any:
+    """Return the value of JSON that is already parsed, as ``Job.payload`` and ``Job.result`` give it.
+
+    Raises UnreadablePayload.
+    """
+    try:
+        return codec.revive(stored)
+    except codec.UNREADABLE as error:
+        raise UnreadablePayload(f"The stored JSON cannot be read: {error}") from error
+
+
+def redact(
+    signature: Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any], sensitive: frozenset[str]
+) -> dict[str, Any]:
+    """Return argument name → value for people to see, the ``sensitive`` ones hidden.
+
+    ``sensitive`` may name a parameter, ``*args`` and ``**kwargs`` included, or one key of ``**kwargs``. Without a
+    signature nobody knows what is sensitive, so everything is hidden; where the arguments no longer fit it, all
+    that is not surely harmless. Never raises.
+    """
+    if signature is None:
+        return {name: HIDDEN for name, _ in _arguments(args, kwargs, None)}
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError:
+        return _redact_misfits(signature, args, kwargs, sensitive)
+    shown: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        if name not in sensitive and signature.parameters[name].kind is Parameter.VAR_KEYWORD:
+            shown |= {key: HIDDEN if key in sensitive else item for key, item in value.items()}
+        else:
+            shown[name] = HIDDEN if name in sensitive else value
+    return shown
+
+
+def _redact_misfits(
+    signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any], sensitive: frozenset[str]
+) -> dict[str, Any]:
+    # A payload of older code may call the password "pw": with anything sensitive about, only what the signature
+    # still knows by name is shown, or a rename would publish the secrets of every parked job.
+    harmless = set(signature.parameters) - sensitive if sensitive else set(kwargs)
+    shown: dict[str, Any] = {f"args[{i}]": HIDDEN if sensitive else value for i, value in enumerate(args)}
+    return shown | {name: value if name in harmless else HIDDEN for name, value in kwargs.items()}
+
+
+def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any], signature: Signature | None) -> list[tuple[str, Any]]:
+    """(name, value) of each argument; ``args[0]`` where the signature does not tell the name."""
+    parameters = list(signature.parameters.values()) if signature else []
+    positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    names = [parameter.name for parameter in parameters if parameter.kind in positional]
+    rest = next((parameter.name for parameter in parameters if parameter.kind is Parameter.VAR_POSITIONAL), "args")
+    names += [f"{rest}[{i}]" for i in range(len(args) - len(names))]
+    return [*zip(names, args, strict=False), *kwargs.items()]
+
+
+def _blame(arguments: Iterable[tuple[str, Any]], refusal: codec.Refused) -> str:
+    """Word the refusal with the path of the innermost value that is refused by itself."""
+    path, reason, candidates = "The arguments", refusal, arguments
+    while found := _first_refused(candidates):
+        path, value, reason = found
+        # Of containers that contain themselves every inner one is refused as well, for ever.
+        candidates = () if isinstance(reason, codec.TooDeep) else codec.children(path, value)
+    return f"{path} cannot be stored: it is {reason}."
+
+
+def _first_refused(candidates: Iterable[tuple[str, Any]]) -> tuple[str, Any, codec.Refused] | None:
+    try:
+        for path, value in candidates:
+            if (refusal := _refusal(value)) is not None:
+                return path, value, refusal
+    except Exception:
+        # A container that cannot even be walked: what is known of it is said already.
+        return None
+    return None
+
+
+def _refusal(value: Any) -> codec.Refused | None:
+    try:
+        codec.write(value)
+    except codec.Refused as refusal:
+        return refusal
+    return None

@@ -1,0 +1,333 @@
+"""What an operator may do with jobs: cancel, retry, abandon, release, reschedule.
+
+An operator waits for row locks, up to ``LOCK_SECONDS``; a job that stays locked is reported as *busy*. A job that
+a worker has claimed is never overwritten: it gets a request, and its worker acts on it under the fence. So each
+of these may be repeated, and may race with claim, end and rescue. The ORM picks and locks the rows here, since
+this path is not hot; ``store`` writes them. Between picking and locking a job may change: what was asked for, and
+what may be done to it, is compared again under the lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.db import OperationalError, models, router, transaction
+from django.db.models import Q
+
+from django_pgjobs import store, waking
+from django_pgjobs.conf import get_conf
+from django_pgjobs.definition import queue_names, validation
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.states import CancelMode, Hold, Outcome
+from django_pgjobs.steering.key_conflicts import LOCK_NOT_AVAILABLE, KeyedWrite
+from django_pgjobs.steering.trail import Trail, storable
+from django_pgjobs.values.invalid_option import InvalidOption
+
+if TYPE_CHECKING:
+    from django_pgjobs.models.job_queryset import JobQuerySet
+
+log = safe_logger("django_pgjobs")
+
+BATCH = 1000
+LOCK_SECONDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Steered:
+    """What an operator's action did: how many jobs it changed, and why it skipped others (reason → number)."""
+
+    changed: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: Steered) -> Steered:
+        skipped = dict(self.skipped)
+        for reason, number in other.skipped.items():
+            skipped[reason] = skipped.get(reason, 0) + number
+        return Steered(self.changed + other.changed, skipped)
+
+
+class Target(NamedTuple):
+    """Where ``reschedule`` moves jobs; None leaves it as it is. ``delay`` in seconds."""
+
+    run_at: datetime | None = None
+    delay: float | None = None
+    queue: str | None = None
+    priority: int | None = None
+
+    def words(self) -> str:
+        """Say where to."""
+        said = [f"run_at={self.run_at.isoformat()}"] if self.run_at is not None else []
+        said += [f"delay={self.delay:g}"] if self.delay is not None else []
+        said += [f"queue={self.queue}"] if self.queue is not None else []
+        return " ".join([*said, f"priority={self.priority}"] if self.priority is not None else said)
+
+
+UNFINISHED = Q(finished_at=None)
+UNCLAIMED = UNFINISHED & Q(claim_id=None)
+CLAIMED = UNFINISHED & Q(claim_id__isnull=False)
+RETRIABLE = Q(outcome__in=[Outcome.ABANDONED, Outcome.CANCELLED]) | Q(hold=Hold.PARKED)
+"""What an action may be done to, as far as a row's own columns say it: PostgreSQL compares these again once it has
+waited for a lock, and no other row is locked."""
+
+CHANGED = "changed"
+"""Why a job was skipped that was no longer what had been asked for when its row was locked."""
+
+Write = Callable[[store.Database, Sequence[int]], list[int]]
+
+
+def cancel(jobs: JobQuerySet, using: str, *, mode: str, by: object, reason: str) -> Steered:
+    """Cancel: see ``JobQuerySet.cancel``."""
+    if mode not in list(CancelMode):
+        raise ValueError(f"cancel(mode=…) takes {', '.join(repr(str(m)) for m in CancelMode)}, not {mode!r}")
+    callbacks, author, words = _names_with("on_cancel_func"), storable(who(by)), storable(reason)
+
+    def write(db: store.Database, held: Sequence[int]) -> list[int]:
+        changed = store.cancel_jobs(db, held, mode=mode, by=author, reason=words, with_callback=callbacks)
+        waking.tell(using, changed.notices)
+        return changed.ids
+
+    trail = Trail("cancel", who(by), reason, mode=mode)
+    return _told(trail, _steer(jobs, using, UNFINISHED, write, trail))
+
+
+def abandon(jobs: JobQuerySet, using: str, *, by: object, reason: str) -> Steered:
+    """Abandon: see ``JobQuerySet.abandon``."""
+    callbacks = _names_with("on_abandon_func")
+    text = storable(f"Abandoned by {who(by)}" if by else "Abandoned by an operator")
+    text = f"{text}: {storable(reason)}" if reason else text
+
+    def write(db: store.Database, held: Sequence[int]) -> list[int]:
+        changed = store.abandon_jobs(db, held, reason=text, with_callback=callbacks)
+        waking.tell(using, changed.notices)
+        return changed.ids
+
+    trail = Trail("abandon", who(by), reason)
+    return _told(trail, _steer(jobs, using, UNCLAIMED, write, trail))
+
+
+def retry(jobs: JobQuerySet, using: str, *, by: object, reason: str) -> Steered:
+    """Retry: see ``JobQuerySet.retry``."""
+    attempts = {name: registry.get(name).max_attempts for name in registry.names()}
+
+    def write(db: store.Database, held: Sequence[int]) -> store.Moved:
+        return store.retry_jobs(db, held, attempts=attempts, default_attempts=get_conf().default_max_attempts)
+
+    trail = Trail("retry", who(by), reason)
+    return _told(trail, _steer(jobs, using, RETRIABLE, KeyedWrite(using, write), trail))
+
+
+def release(jobs: JobQuerySet, using: str, *, by: object, reason: str) -> Steered:
+    """Release: see ``JobQuerySet.release``."""
+    trail = Trail("release", who(by), reason)
+    return _told(trail, _steer(jobs, using, CLAIMED, store.release_wish, trail))
+
+
+def reschedule(
+    jobs: JobQuerySet,
+    using: str,
+    *,
+    run_at: datetime | None,
+    delay: float | timedelta | None,
+    queue: str | None,
+    priority: int | None,
+    by: object,
+    reason: str,
+) -> Steered:
+    """Reschedule: see ``JobQuerySet.reschedule``."""
+    to = _checked_target(run_at, delay, queue, priority)
+    limited = to.queue is not None and get_conf().queue_limits.of(to.queue) is not None
+
+    def write(db: store.Database, held: Sequence[int]) -> store.Moved:
+        return store.reschedule_jobs(
+            db, held, run_at=to.run_at, delay_seconds=to.delay, queue=to.queue, priority=to.priority, limited=limited
+        )
+
+    trail = Trail("reschedule", who(by), reason, mode=to.words())
+    return _told(trail, _steer(jobs, using, UNCLAIMED, KeyedWrite(using, write), trail))
+
+
+def _checked_target(run_at: object, delay: object, queue: object, priority: object) -> Target:
+    """Return where jobs go, by the rules of a registration. Raises ``InvalidJob``."""
+    try:
+        target = Target(
+            None if run_at is None else validation.check_run_at(run_at),
+            None if delay is None else validation.seconds("delay", delay),
+            None if queue is None else validation.check_queue(queue),
+            None if priority is None else validation.check_int("priority", priority, validation.PRIORITIES),
+        )
+        validation.check_start(target.run_at, target.delay, get_conf())
+        if target.queue is not None:
+            validation.check_allowed_queue(target.queue, get_conf().queues)
+            queue_names.notice(target.queue, "call=reschedule", get_conf())
+    except InvalidOption as error:
+        raise InvalidJob(str(error)) from None
+    if target == Target():
+        raise InvalidJob("reschedule() needs run_at, delay, queue or priority.")
+    return target
+
+
+def who(by: object) -> str:
+    """Return text for a user: ``accounts.User:42 anna``; text stays text."""
+    if by is None or isinstance(by, str):
+        return by or ""
+    meta = getattr(by, "_meta", None)
+    key = getattr(by, "pk", None)
+    return f"{meta.label}:{key} {by}" if meta is not None else str(by)
+
+
+def _told(trail: Trail, steered: Steered) -> Steered:
+    """Log who did what, and why."""
+    # In one line: whoever may cancel must not write the log.
+    words = " ".join(storable(f"by={trail.by}: {trail.reason}").split())
+    log.info("operator's %s changed=%d skipped=%s %s", trail.verb, steered.changed, steered.skipped, words)
+    return steered
+
+
+def _names_with(callback: str) -> list[str]:
+    return [name for name in registry.names() if getattr(registry.get(name), callback) is not None]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Jobs of one transaction: which were ``meant``, and what became of them; what is in no set was not locked."""
+
+    jobs: JobQuerySet
+    using: str
+    eligible: Q
+    write: Write
+    trail: Trail
+    meant: set[int]
+    changed: set[int] = field(default_factory=set)
+    locked: set[int] = field(default_factory=set)
+    strayed: set[int] = field(default_factory=set)
+
+    def go(self, *, wait: bool) -> None:
+        """Lock the rows that are left, in id order, and write them. With ``wait`` a lock held too long raises."""
+        left = sorted(self.meant - self.locked)
+        with at_read_committed(self.using), _lock_timeout(self.using):
+            rows = self._rows(left).select_for_update(skip_locked=not wait, no_key=True).order_by("pk")
+            locked = list(rows.values_list("pk", flat=True))
+            # A statement of its own, which sees what had changed until the locks were had, whatever the filter joins.
+            asked = self._still_asked_for(locked)
+            held = [job for job in locked if job in asked]
+            changed = self.write(store.on(self.using), held) if held else []
+            self.trail.add(store.on(self.using), len(changed), changed)
+        self.locked.update(locked)
+        self.strayed.update(set(locked) - asked)
+        self.changed.update(changed)
+
+    def busy(self) -> set[int]:
+        """Return the jobs that could be written if nobody held their rows."""
+        return set(self._rows(sorted(self.meant - self.locked)).values_list("pk", flat=True))
+
+    def _rows(self, ids: Sequence[int]) -> Any:
+        rows: Any = self.jobs.model._base_manager.using(self.using)
+        return rows.filter(self.eligible, pk__in=ids)
+
+    def _still_asked_for(self, ids: Sequence[int]) -> set[int]:
+        if not ids:
+            return set()
+        found: Any = self.jobs.using(self.using)
+        if found.query.combinator:
+            found = self.jobs.model._base_manager.using(self.using).filter(pk__in=found.values("pk"))
+        # Of a slice the condition is left: which rows are the first ten may differ by now.
+        found.query.clear_limits()
+        found.query.distinct, found.query.distinct_fields = False, ()
+        return set(found.filter(pk__in=ids).order_by().values_list("pk", flat=True))
+
+
+def _steer(jobs: JobQuerySet, using: str, eligible: Q, write: Write, trail: Trail) -> Steered:
+    with at_read_committed(using):
+        ids = sorted(set(jobs.using(using).values_list("pk", flat=True)))
+    done = Steered()
+    for start in range(0, len(ids), BATCH):
+        done += _steer_batch(_Batch(jobs, using, eligible, write, trail, set(ids[start : start + BATCH])))
+    trail.skip(store.on(using), done.skipped)
+    return done
+
+
+def _steer_batch(batch: _Batch) -> Steered:
+    """Write what can be locked at once, wait for the rest, report what stays locked as busy."""
+    batch.go(wait=False)
+    busy: set[int] = set()
+    if batch.meant - batch.locked:
+        try:
+            batch.go(wait=True)
+        except OperationalError as error:
+            if getattr(error.__cause__, "sqlstate", "") != LOCK_NOT_AVAILABLE:
+                raise
+            # One row that stays locked makes the wait for all of them fail; the last try takes what has come free.
+            batch.go(wait=False)
+            with at_read_committed(batch.using):
+                busy = batch.busy()
+    reasons = dict.fromkeys(busy, "busy") | dict.fromkeys(batch.strayed, CHANGED)
+    reasons |= batch.write.refused if isinstance(batch.write, KeyedWrite) else {}
+    return Steered(len(batch.changed), _skipped(batch.using, batch.meant - batch.changed, reasons))
+
+
+def _skipped(using: str, ids: set[int], reasons: Mapping[int, str]) -> dict[str, int]:
+    """Say why ``ids`` were not changed: reason → number. Without a reason it is the state."""
+    if not ids:
+        return {}
+    with at_read_committed(using):
+        states = store.read_states(store.on(using), sorted(ids))
+    skipped: dict[str, int] = {}
+    for job_id in ids:
+        state, ending = states.get(job_id, ("unknown", False))
+        if job_id in states:
+            state = reasons.get(job_id, "ending" if ending and state == "ready" else state)
+        skipped[state] = skipped.get(state, 0) + 1
+    return skipped
+
+
+def written_at(row: models.Model) -> str:
+    """Return the alias where a row is steered: the one it was read from, or of a replica where the router writes.
+
+    Not simply the latter: of a job that was registered with ``database=…`` most routers know nothing, and another job
+    has its id elsewhere.
+    """
+    read, write = row._state.db, str(router.db_for_write(type(row), instance=row))
+    if read is None or read == write or store.is_read_only(store.on(read)):
+        return write
+    return read
+
+
+@contextmanager
+def at_read_committed(using: str) -> Iterator[None]:
+    """Open a transaction at READ COMMITTED, whatever the role's default; inside of the caller's, a savepoint.
+
+    At a higher level one row that a worker has changed meanwhile would fail the whole batch, and at serializable even
+    a query that only reads may fail (40001).
+    """
+    ours = opens_transaction(using)
+    with transaction.atomic(using=using):
+        if ours:
+            store.read_committed(store.on(using))
+        yield
+
+
+def opens_transaction(using: str) -> bool:
+    """Whether ``atomic`` opens a transaction here; the level of one that is the caller's is the caller's."""
+    connection = transaction.get_connection(using)
+    return connection.get_autocommit() and not connection.in_atomic_block
+
+
+class _lock_timeout:
+    """Bound the waits of the open transaction, and give the setting back: the caller's transaction may go on."""
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        self.before = ""
+
+    def __enter__(self) -> None:
+        self.before = store.set_lock_timeout(store.on(self.using), f"{LOCK_SECONDS}s")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            store.set_lock_timeout(store.on(self.using), self.before)

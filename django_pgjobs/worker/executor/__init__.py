@@ -1,0 +1,1 @@
+"""The executor: a child process that runs jobs."""

@@ -1,0 +1,198 @@
+"""In the executor: the loop that runs ``async def`` jobs, one task each, in one thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import selectors
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
+
+from django_pgjobs import clock
+from django_pgjobs import decisions as decide
+from django_pgjobs.decisions import Decision
+from django_pgjobs.exceptions import JobInterrupted
+from django_pgjobs.execution import attempt
+from django_pgjobs.execution.attempt import Item, Told
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.serialization.failures import kind_of
+from django_pgjobs.worker.executor import cleanup
+from django_pgjobs.worker.executor.interrupts import TaskDoor
+from django_pgjobs.worker.executor.prepare import PAYLOAD_SECONDS, failed_outside, find_result, reporter, with_payload
+from django_pgjobs.worker.executor.run_queue import Buffers
+
+MEND_SECONDS = 0.1
+
+log = safe_logger("django_pgjobs")
+
+
+class EventLoop:
+    """One loop with ``slots``, the board's last; its thread is started by the first job."""
+
+    def __init__(self, buffers: Buffers, slots: range, database: str) -> None:
+        self.buffers = buffers
+        self.free_slots = list(slots)
+        self.database = database
+        self.recall = partial(find_result, database)
+        self.pid = os.getpid()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.doors: dict[int, TaskDoor] = {}
+        self.broken_selectors: list[Any] = []
+
+    def pump_soon(self) -> None:
+        """Let the loop look at its buffer; called in the control thread.
+
+        Where no thread can be started for it what lies there is taken back after a while, uncharged, and sent again.
+        """
+        try:
+            self.running().call_soon_threadsafe(self.pump)
+        except RuntimeError as error:
+            log.error("event loop cannot be started, its jobs go back: %s", error)
+
+    def running(self) -> asyncio.AbstractEventLoop:
+        """Return the loop, started."""
+        if self.loop is None:
+            loop = asyncio.new_event_loop()
+            try:
+                threading.Thread(target=self._serve, args=(loop,), name="pgjobs-loop", daemon=True).start()
+            except RuntimeError:
+                loop.close()
+                raise
+            self.loop = loop
+        return self.loop
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        while True:
+            try:
+                loop.run_forever()
+            except OSError as error:  # of what it waits on: whatever callbacks raise goes to its exception handler
+                log.error("event loop cannot wait, its selector is replaced: %s", error)
+                time.sleep(MEND_SECONDS)
+                self._mend(loop)
+            except BaseException:
+                log.exception("event loop interrupted, going on")
+
+    def _mend(self, loop: Any) -> None:
+        """Have the loop wait on a new selector with the same files: some job has closed the descriptor of its own."""
+        old = getattr(loop, "_selector", None)
+        if old is None:
+            return  # no loop of asyncio's own
+        # Kept: let go, it would close its descriptor's number, which may be somebody else's by now.
+        self.broken_selectors.append(old)
+        new = selectors.DefaultSelector()
+        for key in list((old.get_map() or {}).values()):
+            with suppress(OSError, ValueError):  # closed as well
+                new.register(key.fileobj, key.events, key.data)
+        loop._selector = new
+
+    def pump(self) -> None:
+        """Start as many jobs as there are free slots; runs in the loop."""
+        while self.free_slots:
+            slot = self.free_slots[-1]
+            popped = self.buffers.next_async(slot)
+            if popped is None:
+                break
+            self.free_slots.pop()
+            # Not by loop.create_task(), which asks whatever factory a job has set.
+            serving = self.serve_one(slot, *popped)
+            task = asyncio.Task(serving, loop=self.running(), context=contextvars.Context())
+            self.tasks.add(task)
+            task.add_done_callback(partial(self._left, slot, popped[0]))
+
+    def _left(self, slot: int, item: Item, task: asyncio.Task[None]) -> None:
+        """A task is done. Some other job may have cancelled it before its first step: then nothing of it has run."""
+        self.tasks.discard(task)
+        told = self.buffers.told.get(item.run)
+        if told is None:
+            return
+        if self.doors.pop(item.run, None) is None:
+            self._finish(slot, item, decide.Release("its task was cancelled before it started"), clock.monotonic())
+        else:
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            log.error("task ended without an outcome slot=%d job=%d", slot, item.id)
+            self._finish(slot, item, failed_outside(item, error or RuntimeError("it came to nothing")), told.started)
+
+    async def serve_one(self, slot: int, item: Item, told: Told) -> None:
+        """Run one job that has started, to its queued outcome."""
+        self.doors[item.run] = TaskDoor(told)
+        decision = await self._decide(item, told)
+        del self.doors[item.run]
+        self._finish(slot, item, decision, told.started)
+
+    def _finish(self, slot: int, item: Item, decision: Decision, started: float) -> None:
+        loop = self.running()
+        if loop.get_task_factory() is not None or loop.get_exception_handler() is not None:
+            # For the next job: one that raises would keep layers of the other colour from ever starting it.
+            log.warning("job left a task factory or an exception handler on the event loop job=%d", item.id)
+            loop.set_task_factory(None)
+            loop.set_exception_handler(None)
+        self.free_slots.append(slot)
+        self.buffers.finish(slot, item, decision, started)
+        self.pump()
+
+    def interrupt(self, run: int, kind: type[JobInterrupted]) -> None:
+        """Stop a job that has started here; called in the control thread."""
+        self.running().call_soon_threadsafe(self._interrupt, run, kind)
+
+    def _interrupt(self, run: int, kind: type[JobInterrupted]) -> None:
+        door, told = self.doors.get(run), self.buffers.told.get(run)
+        if door is not None:
+            door.interrupt(kind)
+        elif told is not None:
+            told.interrupt = kind  # its task has not made its first step
+
+    async def _decide(self, item: Item, told: Told) -> Decision:
+        # One context per job: else all jobs of this process would share one thread for their queries.
+        decision: Decision | None = None
+        try:
+            async with ThreadSensitiveContext() as own:
+                try:
+                    decision = await self._attempt(item, told)
+                finally:
+                    if own in SyncToAsync.context_to_thread_executor:
+                        await _clean_up(cleanup.discard_all if told.struck else cleanup.close_all)
+        except BaseException as error:
+            if decision is None:
+                return failed_outside(item, error)
+            log.warning("clean-up after a job failed, its outcome stands job=%d: %s", item.id, kind_of(error))
+        return decision
+
+    async def _attempt(self, item: Item, told: Told) -> Decision:
+        whole = item if item.payload is not None else await self._with_payload(item)
+        if not isinstance(whole, Item):
+            return whole
+        prepared = attempt.prepare(whole, reporter(self.buffers.end, item.run), told, self.doors[item.run], self.recall)
+        if not isinstance(prepared, attempt.Prepared):
+            return prepared
+        try:
+            return await attempt.arun(prepared)
+        finally:
+            if os.getpid() != self.pid:
+                os._exit(0)  # forked by the job: it shares the board and the loop's descriptors
+
+    async def _with_payload(self, item: Item) -> Item | Decision:
+        try:
+            return await sync_to_async(with_payload)(item, self.database)
+        except RuntimeError as error:
+            # No thread can be started for the query. Nothing of the job has run, so its attempt is not charged.
+            log.error("no thread to read a payload in, again in %g s job=%d: %s", PAYLOAD_SECONDS, item.id, error)
+            return decide.Snooze(PAYLOAD_SECONDS)
+
+
+async def _clean_up(close: Callable[[], None]) -> None:
+    """Call ``close`` in the thread of the job's queries, also where the job has left a cancellation of its task."""
+    try:
+        await sync_to_async(close)()
+    except asyncio.CancelledError:
+        if (task := asyncio.current_task()) is not None:
+            task.uncancel()
+        await sync_to_async(close)()

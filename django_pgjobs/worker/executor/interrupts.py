@@ -1,0 +1,296 @@
+"""In the executor: stopping a job that runs, by an exception in its thread and by cancelling its queries.
+
+One thread at a time interrupts, mostly the control thread, and only while the *door* of the job's thread is open:
+while the job's own code runs, not ours around it. No lock could do this: an exception inside ``with lock`` may leave
+it held. Instead each side writes first and then reads what the other has written:
+
+* the control thread: ``told.interrupt``, ``setting``, then it looks whether the door is open for this job;
+* the job's thread: ``open``, then it looks at ``told.interrupt``, when it opens and when it closes the door.
+
+So one of the two always sees the other. An exception that comes while the door is being closed is swallowed, or
+taken back before it has come: what the job came to is known by then. Queries are cancelled beside it, since no
+exception reaches a thread that waits for the server; whatever the thread had connected is thrown away afterwards,
+so a late cancel meets no other job's query.
+
+An interrupt is *held back* while the job's thread is where Python code takes locks that other threads want too
+(``safe_points``): a thread of its own looks again every few milliseconds. It comes after ``HOLD_SECONDS`` where the
+thread only waits in such code, and after ``LONGEST_HOLD_SECONDS`` in any case. What is left of
+the risk goes with the process: an executor in which a thread was interrupted is recycled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from django_pgjobs.exceptions import CancelRequested, DeadlinePassed, JobInterrupted, WorkerStopping
+from django_pgjobs.execution.attempt import Told
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.serialization.failures import OUR_FILES
+from django_pgjobs.worker.executor import cleanup
+from django_pgjobs.worker.executor.safe_points import Place, place_of
+from django_pgjobs.worker.shared.ladders import CANCELLED, LOST, RELEASED, TIMEOUT
+
+log = safe_logger("django_pgjobs")
+
+HOLD_SECONDS = 0.15
+"""How long an interrupt is held back while the thread is somewhere in machinery that others use too."""
+
+LONGEST_HOLD_SECONDS = 60.0
+"""How long, at most, while it takes a lock. A thread that waits for one for ever meets later rungs before."""
+
+LOOK_SECONDS = 0.002
+TURN_SECONDS = 0.02
+"""How long who looks may keep the interpreter until it has raised: the thread it has looked at must not go on."""
+
+CANCEL_SECONDS = 2.0
+"""What a query's cancel may take: it needs a connection of its own."""
+
+KINDS: dict[str, type[JobInterrupted]] = {
+    TIMEOUT: DeadlinePassed,
+    CANCELLED: CancelRequested,
+    RELEASED: WorkerStopping,
+    LOST: WorkerStopping,
+}
+
+OUR_FILES.add(__file__)
+
+
+class Door:
+    """One job thread's; made in that thread. ``told`` is of the job that it runs."""
+
+    def __init__(self, struck: Callable[[float], None] = lambda seconds: None) -> None:
+        self.ident = threading.get_ident()
+        self.connections = cleanup.mine()
+        self.told = Told()
+        self.open: Told | None = None
+        self.setting = False
+        self.struck = struck
+        self.held: Told | None = None
+        self.striking = threading.Lock()  # never taken by the job's thread
+
+    # In the control thread
+
+    def interrupt(self, told: Told, kind: type[JobInterrupted]) -> None:
+        """Raise ``kind`` in the job that ``told`` is of, now or when its own code begins; nothing if it has ended.
+
+        Returns at once. It is held back while it could harm other threads; ``struck`` hears of it, with the seconds.
+        """
+        with self.striking:
+            told.interrupt = kind
+            if self.held is told or self._strike(told, 0.0):
+                return
+            self.held = told
+        try:
+            threading.Thread(target=self._hold, args=(told,), name="pgjobs-interrupt", daemon=True).start()
+        except RuntimeError as error:
+            log.error("interrupt cannot be held back: %s", error)
+            self._let_go(told, LONGEST_HOLD_SECONDS)
+
+    def _hold(self, told: Told) -> None:
+        began = time.monotonic()
+        while not self._let_go(told, time.monotonic() - began):
+            time.sleep(LOOK_SECONDS)
+
+    def _let_go(self, told: Told, held_seconds: float) -> bool:
+        with self.striking:
+            if self.held is told and not self._strike(told, held_seconds):
+                return False
+            self.held = None
+            return True
+
+    def _strike(self, told: Told, held_seconds: float) -> bool:
+        """Raise in the job unless it has ended; return False where it is to be held back."""
+        with _in_long_turns:
+            # Those that wait for the interpreter ask for it after the new time only, once they have had it.
+            time.sleep(LOOK_SECONDS / 10)
+            return self._look_and_strike(told, held_seconds)
+
+    def _look_and_strike(self, told: Told, held_seconds: float) -> bool:
+        kind = told.interrupt
+        self.setting = True
+        try:
+            if self.open is not told or kind is None:
+                return True
+            place = place_of(self.ident, _CALL)
+            if place and held_seconds < (HOLD_SECONDS if place is Place.BUSY else LONGEST_HOLD_SECONDS):
+                return False
+            _set_exception(self.ident, kind)
+            told.struck = True
+            queries = cleanup.active(self.connections)  # after: a query that has begun before it is cancelled
+        finally:
+            self.setting = False
+        self.struck(held_seconds)
+        cancel_queries(queries)
+        return True
+
+    # In the job's thread
+
+    def call(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call the job's own code with the door open."""
+        told = self.told
+        value: Any = None
+        raised: BaseException | None = None
+        returned = False
+        try:
+            try:
+                self.open = told
+                if told.interrupt is not None:
+                    self._meet(told)
+                value = body(*args, **kwargs)
+                returned = True
+            except BaseException as error:
+                raised = error
+            self.open = None  # first, then look: as ``_shut`` does for those that are interrupted
+            if told.interrupt is not None:
+                self._close(told)
+        except JobInterrupted as late:
+            # It hit our own lines. Before anything was known of the job it is what the job came to.
+            self._close(told)
+            raised = raised or late
+        if told.struck:
+            release_logging()
+            cleanup.discard_all()
+        if returned or raised is None:
+            return value
+        try:
+            raise raised
+        finally:
+            raised = None  # else it would hold this frame, and this frame it
+
+    async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
+        """Await a coroutine on a loop of its own in this thread: no place for an exception out of nowhere."""
+        return await body(*args, **kwargs)
+
+    def _meet(self, told: Told) -> None:
+        """Raise an interrupt that came before the door was open; one that came after is on its way by itself."""
+        while self.setting:
+            time.sleep(0)
+        if told.interrupt is not None and not told.struck:
+            raise told.interrupt
+
+    def _close(self, told: Told) -> None:
+        for _ in range(3):  # every cause interrupts once
+            try:
+                self._shut(told)
+            except JobInterrupted:
+                continue
+            return
+
+    def _shut(self, told: Told) -> None:
+        """Close the door, and take an exception back that has not come yet."""
+        self.open = None
+        if told.interrupt is None:
+            return
+        while self.setting:
+            time.sleep(0)
+        if told.struck:
+            _set_exception(self.ident, None)
+
+
+_CALL = Door.call.__code__
+
+
+class _LongTurns:
+    """While a thread is within, none takes the interpreter away from another before ``TURN_SECONDS``."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.within = 0
+        self.usual = 0.0
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.within += 1
+            if self.within == 1:
+                self.usual = sys.getswitchinterval()
+                sys.setswitchinterval(max(self.usual, TURN_SECONDS))
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.within -= 1
+            if not self.within:
+                sys.setswitchinterval(self.usual)
+
+
+_in_long_turns = _LongTurns()
+
+
+class TaskDoor:
+    """One task's on the event loop. Everything here happens in the loop's thread, so nothing comes in between."""
+
+    def __init__(self, told: Told) -> None:
+        self.told = told
+        self.task = asyncio.current_task()
+        self.connections = cleanup.of_this_job()
+        self.is_open = False
+
+    def interrupt(self, kind: type[JobInterrupted]) -> None:
+        """Cancel the task, now or when the job's own code begins."""
+        self.told.interrupt = kind
+        if self.is_open and self.task is not None:
+            self.told.struck = True
+            self.task.cancel()
+            cancel_queries(cleanup.active(self.connections))
+
+    def call(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call what runs in a thread beside the loop; it cannot be interrupted there."""
+        return body(*args, **kwargs)
+
+    async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
+        """Await the job's own code with the door open."""
+        if self.told.interrupt is not None:
+            raise self.told.interrupt
+        self.is_open = True
+        try:
+            return await body(*args, **kwargs)
+        except asyncio.CancelledError as error:
+            if self.told.interrupt is None:
+                raise  # the job's own
+            raise self.told.interrupt from error
+        finally:
+            self.is_open = False
+            if self.told.struck and self.task is not None:
+                self.task.uncancel()
+
+
+def release_logging() -> None:
+    """Let go of locks of logging that an exception has left held in this thread, which is not logging now.
+
+    ``logging`` takes them by a call, not by ``with``: between that call and its ``try`` an exception keeps the lock,
+    and every thread of this process, the control thread too, would wait for it for ever.
+    """
+    handlers = [ref() for ref in list(logging._handlerList)]  # type: ignore[attr-defined]
+    for lock in [logging._lock, *(handler.lock for handler in handlers if handler is not None)]:  # type: ignore[attr-defined]
+        while lock is not None and lock._is_owned():
+            lock.release()
+
+
+def cancel_queries(queries: list[Any]) -> None:
+    """Cancel what these connections are doing; returns at once, a server that is away holds up nobody."""
+    if not queries:
+        return
+    try:
+        threading.Thread(target=_cancel, args=(queries,), name="pgjobs-cancel", daemon=True).start()
+    except RuntimeError as error:
+        log.error("query of a job cannot be cancelled: %s", error)  # the ladder goes on
+
+
+def _cancel(queries: list[Any]) -> None:
+    for connection in queries:
+        try:
+            connection.cancel_safe(timeout=CANCEL_SECONDS)
+        except Exception as error:
+            log.warning("query of a job cannot be cancelled: %s", " ".join(str(error).split()))
+
+
+def _set_exception(ident: int, kind: type[JobInterrupted] | None) -> None:
+    """Let ``kind`` be raised in a thread between two of its instructions; None takes it back."""
+    pending = ctypes.py_object() if kind is None else ctypes.py_object(kind)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), pending)

@@ -1,0 +1,154 @@
+"""In the executor: the threads that run jobs, one job at a time each."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import threading
+import time
+from contextlib import suppress
+from functools import partial
+
+from django_pgjobs.decisions import Decision
+from django_pgjobs.exceptions import JobInterrupted
+from django_pgjobs.execution import attempt
+from django_pgjobs.execution.attempt import Item, Told
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.serialization.failures import kind_of
+from django_pgjobs.worker.executor import cleanup
+from django_pgjobs.worker.executor.interrupts import Door, release_logging
+from django_pgjobs.worker.executor.prepare import failed_outside, find_result, read_failure, reporter, with_payload
+from django_pgjobs.worker.executor.run_queue import SHORT_SECONDS, Buffers
+from django_pgjobs.worker.shared import channel
+
+log = safe_logger("django_pgjobs")
+
+THREAD_SECONDS = 0.1
+"""After how long a thread that could not be started is tried again."""
+
+
+class JobThreads:
+    """``count`` threads, on the first slots of the board."""
+
+    def __init__(self, buffers: Buffers, count: int, database: str) -> None:
+        self.buffers = buffers
+        self.count = count
+        self.database = database
+        self.recall = partial(find_result, database)
+        self.history = partial(read_failure, database)
+        self.pid = os.getpid()
+        self.doors: list[Door | None] = [None] * count
+        self.owners: list[threading.Thread | None] = [None] * count
+        self.running: list[Item | None] = [None] * count
+        self.errors: list[BaseException | None] = [None] * count
+        self.taking = threading.Lock()
+        self.started = False
+
+    def start(self) -> None:
+        """Start them all."""
+        self.started = True
+        for slot in range(self.count):
+            self._start_one(slot)
+
+    def revive(self) -> None:
+        """Start threads for slots that have none: theirs has ended without a successor. Called now and then."""
+        for slot, owner in enumerate(self.owners if self.started else ()):
+            if owner is None or not owner.is_alive():
+                self._start_one(slot)
+
+    def _start_one(self, slot: int) -> None:
+        """Start a thread for ``slot``, as soon as one can be started: without it the slot would be lost."""
+        refused = False
+        while True:
+            try:
+                threading.Thread(target=self.serve, args=(slot,), name=f"pgjobs-job-{slot}", daemon=True).start()
+            except RuntimeError as error:
+                if not refused:
+                    log.error("job thread cannot be started, tried again slot=%d: %s", slot, error)
+                refused = True
+                time.sleep(THREAD_SECONDS)
+            else:
+                if refused:
+                    log.warning("job thread is started after all slot=%d", slot)
+                return
+
+    def serve(self, slot: int) -> None:
+        """Run jobs on ``slot``, until one is interrupted: another thread takes the place of this one then.
+
+        So it does after an exception from outside, which may strike our own lines: some libraries for time limits
+        raise one in a thread of which they do not know what it does by now.
+        """
+        if not self._take(slot):
+            return
+        try:
+            self._report_left(slot)
+            self._serve(slot)
+        except BaseException as error:
+            self.errors[slot] = error
+            log.error("job thread ended, replaced slot=%d: %s", slot, kind_of(error))
+        finally:
+            try:
+                release_logging()
+                cleanup.discard_all()
+            finally:
+                self.owners[slot] = None
+                self._start_one(slot)
+
+    def _take(self, slot: int) -> bool:
+        """Make this thread the one of ``slot``; False if there is another, since two may have been started for it."""
+        with self.taking:
+            owner = self.owners[slot]
+            if owner is not None and owner.is_alive():
+                return False
+            self.owners[slot] = threading.current_thread()
+            return True
+
+    def _report_left(self, slot: int) -> None:
+        """Report an outcome for the job that the thread before was to run, if it has ended without."""
+        item, self.running[slot] = self.running[slot], None
+        told = None if item is None else self.buffers.told.get(item.run)
+        error, self.errors[slot] = self.errors[slot], None
+        if item is not None and told is not None:
+            lost = error or RuntimeError("Its thread ended without an outcome.")
+            self.buffers.finish(slot, item, failed_outside(item, lost), told.started)
+
+    def _serve(self, slot: int) -> None:
+        door = self.doors[slot] = Door(self._struck)
+        seconds = SHORT_SECONDS
+        while not door.told.struck:
+            item, told = self.buffers.next(slot, rouse=seconds >= SHORT_SECONDS)
+            self.running[slot], door.told = item, told
+            decision = contextvars.Context().run(self.run, item, told, door)
+            seconds = self.buffers.finish(slot, item, decision, told.started)
+            self.running[slot] = None
+
+    def _struck(self, held_seconds: float) -> None:
+        # A supervisor that is gone is the control thread's business.
+        with suppress(OSError):
+            self.buffers.end.send([channel.STRUCK, round(held_seconds, 6)])
+
+    def interrupt(self, told: Told, kind: type[JobInterrupted]) -> None:
+        """Stop a job that has started on one of these threads; called in the control thread."""
+        door = self.doors[told.slot]
+        if door is not None:
+            door.interrupt(told, kind)
+
+    def run(self, item: Item, told: Told, door: Door) -> Decision:
+        """Run one job that has started and return what it came to. Raises nothing."""
+        try:
+            if door.connections:
+                cleanup.refresh()
+            whole = item if item.payload is not None else with_payload(item, self.database)
+            if not isinstance(whole, Item):
+                return whole
+            report = reporter(self.buffers.end, item.run)
+            prepared = attempt.prepare(whole, report, told, door, self.recall, self.history)
+            if not isinstance(prepared, attempt.Prepared):
+                return prepared
+            return attempt.run_here(prepared)
+        except BaseException as error:
+            return failed_outside(item, error)
+        finally:
+            if os.getpid() != self.pid:
+                os._exit(0)
+            cleanup.tidy(f"name={item.name} job={item.id}")

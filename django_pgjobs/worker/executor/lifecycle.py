@@ -1,0 +1,105 @@
+"""In the executor: its first and last words to the project, each within a bound, in a thread beside.
+
+A process that leaves in good order gives libraries what the interpreter's own exit would give them: receivers of
+``executor_stopping`` are called, then the callbacks of ``atexit``, where reports, traces and metrics are flushed. The
+interpreter's own exit is not for an executor, since it waits without end for threads that jobs have left. Whatever
+hangs all the same, a lock or a handler of ``logging``, a timer beneath Python shows all stacks and ends the process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextvars
+import faulthandler
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from django_pgjobs import clock
+from django_pgjobs.conf import get_conf
+from django_pgjobs.execution import events
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.worker.executor import cleanup
+from django_pgjobs.worker.shared import process
+
+log = safe_logger("django_pgjobs")
+
+STARTED_SECONDS = 10.0
+"""What receivers of ``executor_started`` may take before an executor is ready without them."""
+
+EXIT_SECONDS = 10.0
+"""What an executor may take from its BYE to its end."""
+
+TELL_SECONDS = 5.0
+"""What the receivers of durable writes may take before that."""
+
+ORPHANED_SECONDS = 3.0
+"""What an executor without its supervisor may take in all; half a second later the watchdog ends it."""
+
+RECEIVERS_SHARE, CALLBACKS_SHARE = 0.3, 0.8
+"""At which part of the time receivers, and then callbacks, are waited for no more. The rest is for the streams."""
+
+DRAINED, ORPHANED = "drained", "orphaned"
+
+
+def before_bye_seconds() -> float:
+    """Return how long an executor that has nothing left to run may take until it says BYE."""
+    return TELL_SECONDS + get_conf().bypass_exit_seconds + EXIT_SECONDS
+
+
+def say_started(database: str, threads: int, async_slots: int) -> None:
+    """Send ``executor_started``. Raises nothing; returns after ``STARTED_SECONDS`` whatever receivers do."""
+    call = partial(events.executor_started, database, threads, async_slots)
+    seconds = min(STARTED_SECONDS, get_conf().ready_seconds / 4)
+    call_within(seconds, "receivers of executor_started", call)
+
+
+def say_stopping(reason: str, seconds: float = EXIT_SECONDS * RECEIVERS_SHARE) -> None:
+    """Send ``executor_stopping``. Raises nothing; returns after ``seconds`` whatever receivers do."""
+    call_within(seconds, "receivers of executor_stopping", partial(events.executor_stopping, reason))
+
+
+def end_after(seconds: float) -> None:
+    """Let this process show its stacks and end, if it still lives in so many seconds, whoever holds the interpreter."""
+    with suppress(AttributeError, OSError, RuntimeError, ValueError):  # where there is no stderr to write to
+        faulthandler.dump_traceback_later(max(seconds, 0.1), exit=True)
+
+
+def last_steps(reason: str, seconds: float) -> None:
+    """Send ``executor_stopping``, run the callbacks of ``atexit`` and write what is left; ``seconds`` for all of it."""
+    end_after(seconds)
+    began = clock.monotonic()
+    say_stopping(reason, seconds * RECEIVERS_SHARE)
+    left = began + seconds * CALLBACKS_SHARE - clock.monotonic()
+    call_within(left, "exit callbacks", atexit._run_exitfuncs)  # closes logging too
+    process.flush_streams()
+
+
+def call_within(seconds: float, what: str, call: Callable[[], None]) -> None:
+    """Call in a thread of its own and wait so long for its end. Raises nothing."""
+    ended = threading.Event()
+
+    def run() -> None:
+        try:
+            contextvars.Context().run(call)
+        except BaseException:
+            log.exception("%s failed", what)
+        finally:
+            cleanup.close_all()
+            ended.set()
+
+    thread = threading.Thread(target=run, name="pgjobs-leave", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        run()  # no thread is to be had: the timer, or our supervisor, ends what hangs
+    if not ended.wait(max(seconds, 0.0)):
+        log.error("%s take too long, executor goes on without seconds=%.1f %s", what, seconds, _place(thread))
+
+
+def _place(thread: threading.Thread) -> str:
+    """Return where a thread is; called while it hangs."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return f"at={frame.f_code.co_filename}:{frame.f_lineno} in={frame.f_code.co_qualname}" if frame else ""

@@ -1,0 +1,235 @@
+"""The executor: a child process that runs jobs in threads, and ``async def`` jobs on an event loop.
+
+Its main thread is the control thread: it reads frames and never runs a job or a query. ``run_queue`` says how a job
+starts and ends here, ``job_threads`` and ``event_loop`` run it, ``outbox`` sends what it came to. The executor grants
+no right and writes no end; when the supervisor is gone, so is it, and gives back what it had not started.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import psycopg
+from django.db import OperationalError
+
+from django_pgjobs import clock
+from django_pgjobs.conf import get_conf
+from django_pgjobs.context import name_executor
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.exceptions import DeadlinePassed
+from django_pgjobs.execution import events
+from django_pgjobs.execution.attempt import Told
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.registering import local_pool
+from django_pgjobs.worker.executor import cleanup, lifecycle, orphan
+from django_pgjobs.worker.executor.event_loop import EventLoop
+from django_pgjobs.worker.executor.interrupts import KINDS
+from django_pgjobs.worker.executor.job_threads import JobThreads
+from django_pgjobs.worker.executor.outbox import FLUSH_SECONDS, Outbox
+from django_pgjobs.worker.executor.run_queue import Buffers
+from django_pgjobs.worker.executor.signal_sender import Teller
+from django_pgjobs.worker.executor.stack_traces import stack_of
+from django_pgjobs.worker.shared import channel, process
+from django_pgjobs.worker.shared.board import Board
+from django_pgjobs.worker.shared.ladders import CANCELLED, INTERRUPT, LOST
+
+log = safe_logger("django_pgjobs")
+
+IDENTITY_SECONDS = 15.0
+AWAY = (OperationalError, psycopg.OperationalError, TimeoutError)
+
+
+class Executor:
+    """One executor process; ``run()`` is its life."""
+
+    def __init__(
+        self,
+        end: channel.ExecutorEnd,
+        board: Board,
+        threads: int,
+        async_slots: int,
+        database: str,
+        application_name: str = "",
+    ) -> None:
+        self.end = end
+        self.pid = os.getpid()
+        self.parent = os.getppid()
+        self.database = database
+        self.application_name = application_name
+        self.leads = os.getpgrp() == self.pid
+        self.leaving = threading.RLock()  # who says BYE may find that nobody is there
+        self.outbox = Outbox(end, self._orphaned)
+        self.buffers = Buffers(end, board, self.outbox, self._bye)
+        self.threads = JobThreads(self.buffers, threads, database)
+        self.loop = EventLoop(self.buffers, range(threads, threads + async_slots), database)
+        self.teller = Teller(self._told)
+
+    def run(self, hello: dict[str, Any]) -> None:
+        """Say READY, then serve until drained or orphaned."""
+        os.register_at_fork(after_in_child=self.end.sock.close)
+        # A handler, not SIG_IGN: that would be inherited by the programs that jobs start.
+        with process.handling(lambda *_: None):
+            self.threads.start()
+            self.end.send([channel.READY, {**hello, "rss": rss_bytes(), "listens": events.anybody_listens()}])
+            self._control()
+
+    def _control(self) -> None:
+        poll = select.poll()
+        poll.register(self.end.sock, select.POLLIN)
+        outbox = self.outbox
+        while True:
+            outbox.timer_armed = outbox.timer_armed or outbox.waits
+            if not poll.poll(FLUSH_SECONDS * 1000 if outbox.timer_armed else None):
+                outbox.timer_armed = outbox.waits or bool(self.buffers.items["sync"])
+                outbox.flush()
+                self.buffers.rouse()
+                continue
+            messages = self.end.receive()
+            if messages is None:
+                self._orphaned()
+            for message in messages:
+                self._obey(message)
+
+    def _obey(self, message: channel.Message) -> None:
+        match message:
+            case [channel.RUN, start_by, items]:
+                for_the_loop = self.buffers.add(start_by, items)
+                self.outbox.timer_armed = True
+                if for_the_loop:
+                    self.loop.pump_soon()
+            case [channel.TAKE_BACK, runs]:
+                # Answered even with nothing: else it is not to be told whether a job holds the interpreter.
+                self.end.send([channel.BACK, self.buffers.take_back(set(runs)), "asked"])
+            case [channel.STOP, run, rung, cause, by, reason]:
+                told = self.buffers.told.get(run)
+                if told is not None:
+                    self._stop(run, told, rung, cause, by, reason)
+            case [channel.TRUST, until]:
+                self.buffers.trust(until)
+                self.threads.revive()
+                self.teller.start()  # each few seconds: there may have been no thread for it
+            case [channel.STORED, number, items]:
+                self.teller.tell(number, items)
+            case [channel.DRAIN]:
+                self._drain()
+
+    def _stop(self, run: int, told: Told, rung: str, cause: str, by: str, reason: str) -> None:
+        if cause in (CANCELLED, LOST):
+            told.by, told.reason, told.requested = by, reason, True
+        kind = KINDS.get(cause) if rung == INTERRUPT else None
+        if kind is None or told.interrupt is kind:
+            return
+        if told.slot < self.threads.count:
+            if kind is DeadlinePassed:
+                self._send_stack(run, told)
+            self.threads.interrupt(told, kind)
+        else:
+            self.loop.interrupt(run, kind)
+
+    def _send_stack(self, run: int, told: Told) -> None:
+        """Tell where a job stands whose time is over, before anything is done to it: it may have to be killed."""
+        try:
+            stack = stack_of(self.threads.owners[told.slot], get_conf().traceback_limit_chars)
+        except Exception:
+            log.exception("stack of a job cannot be read slot=%d", told.slot)
+            return
+        if stack:
+            self.end.send([channel.STACK, run, stack])
+
+    def _told(self, number: int) -> None:
+        # Called in the teller's thread. A supervisor that is gone is the control thread's business.
+        with suppress(OSError):
+            self.end.send([channel.TOLD, number])
+
+    def _drain(self) -> None:
+        given, running = self.buffers.drain()
+        if given:
+            self.end.send([channel.BACK, given, "drain"])
+        if not running:
+            self._bye()
+
+    def _bye(self) -> NoReturn:
+        self.leaving.acquire()
+        lifecycle.end_after(lifecycle.before_bye_seconds())
+        self.outbox.flush()
+        self.teller.close(lifecycle.TELL_SECONDS)
+        self._wait_for_bypassed()
+        with suppress(OSError):  # nobody is left to be told
+            self.end.send([channel.BYE, rss_bytes()])
+        lifecycle.last_steps(lifecycle.DRAINED, lifecycle.EXIT_SECONDS)
+        os._exit(0)
+
+    def _wait_for_bypassed(self) -> None:
+        """Wait for what jobs have started here past the queue, which no ``atexit`` does: the process ends without."""
+        if running := local_pool.of_this_process.running:
+            log.info("executor waits for jobs that bypassed the queue pid=%d running=%d", self.pid, running)
+            local_pool.of_this_process.leave()
+
+    def _orphaned(self) -> NoReturn:
+        self.leaving.acquire()  # by whoever notices first; the others must not end the process before it is done
+        until = clock.monotonic() + lifecycle.ORPHANED_SECONDS
+        lifecycle.end_after(lifecycle.ORPHANED_SECONDS)
+        unstarted, _ = self.buffers.empty()
+        alone = orphan.supervisor_has_ended(self.parent)
+        if alone:
+            orphan.give_back(unstarted, self.database, self.application_name)
+        log.warning("supervisor is gone, executor stops pid=%d", self.pid)
+        if alone:
+            lifecycle.last_steps(lifecycle.ORPHANED, until - clock.monotonic())
+        logging.shutdown()
+        process.flush_streams()
+        if self.leads:  # whichever group a job has moved this process to
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)  # the programs that its jobs have started too
+        os._exit(1)
+
+
+def rss_bytes() -> int:
+    """Return the most memory this process has used."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def main(
+    *, channel_fd: int, board_fd: int, threads: int, async_slots: int, database: str, application_name: str
+) -> None:
+    """Run an executor on inherited file descriptors: the hidden subcommand ``pgjobs executor``."""
+    from django_pgjobs import __version__
+    from django_pgjobs.worker.shared.identity import identity_of
+
+    for descriptor in (channel_fd, board_fd):
+        os.set_inheritable(descriptor, False)
+    process.print_at_once()
+    with suppress(AttributeError, OSError, RuntimeError, ValueError):  # where there is no stderr to write to
+        faulthandler.enable()  # a crash in C, and the watchdog's question, show the stacks of all threads
+    end = channel.ExecutorEnd(socket.socket(fileno=channel_fd))
+    name_executor(application_name)
+    cleanup.prepare_connections(application_name, get_conf().executor_conn_max_age_seconds)
+    board = Board(board_fd, threads, async_slots)
+    try:
+        identity = identity_of(database, application_name, min(IDENTITY_SECONDS, get_conf().ready_seconds / 2))
+    except Exception as error:
+        away = isinstance(error, AWAY)
+        log.error("executor cannot reach its database alias=%s", database, exc_info=not away)
+        words = " ".join(str(error).split())
+        end.send([channel.BOOT_FAILED, f"it cannot reach database {database!r}: {words}", away])
+        sys.exit(3)
+    lifecycle.say_started(database, threads, async_slots)
+    hello = {
+        "protocol": channel.PROTOCOL,
+        "version": __version__,
+        "pid": os.getpid(),
+        "identity": list(identity),
+        "jobs": len(registry.definitions()),
+    }
+    Executor(end, board, threads, async_slots, database, application_name).run(hello)

@@ -1,0 +1,62 @@
+"""In the executor: what is done when the supervisor is gone. Nobody can record what still runs here.
+
+What has not started is given back, uncharged and fenced, on a connection of its own; what runs is ended with the
+process, and rescued when its lease runs out. A channel that merely broke, closed by a job, is no reason to give
+anything back: the supervisor lives, and will say itself what becomes of its jobs.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from uuid import UUID
+
+from django_pgjobs import store
+from django_pgjobs.conf import get_conf
+from django_pgjobs.execution.attempt import Item
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.store import Author, End
+from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
+
+log = safe_logger("django_pgjobs")
+
+RELEASE_SECONDS = 2.0
+PARENT_SECONDS = 0.5
+
+_NOBODY = Author(UUID(int=0))
+"""No attempt is recorded for a job that never started, so nobody signs it."""
+
+
+def supervisor_has_ended(parent: int) -> bool:
+    """Whether our parent is dead; its descriptors close a moment before it is seen to be."""
+    until = time.monotonic() + PARENT_SECONDS
+    while os.getppid() == parent and time.monotonic() < until:
+        time.sleep(0.005)
+    return os.getppid() != parent
+
+
+def give_back(items: Sequence[Item], alias: str, application_name: str) -> None:
+    """Release what was never started, as far as that can be done within ``RELEASE_SECONDS``. Raises nothing."""
+    if items:
+        # A thread, since a server that does not answer must not keep this process.
+        releasing = threading.Thread(target=_release, args=(items, alias, application_name), daemon=True)
+        try:
+            releasing.start()
+        except RuntimeError:
+            _release(items, alias, application_name)  # no thread is to be had; the watchdog ends us if this hangs
+        else:
+            releasing.join(RELEASE_SECONDS)
+
+
+def _release(items: Sequence[Item], alias: str, application_name: str) -> None:
+    try:
+        db = WorkerConnection(alias, application_name, statement_seconds=RELEASE_SECONDS)
+        released = store.release_jobs(db, [End(item.id, item.claim_id) for item in items], _NOBODY)
+        if released and get_conf().notify:
+            store.notify_queues(db, {(job.queue, job.priority) for job in released}, behind=True)
+    except TROUBLE as error:
+        log.warning("jobs cannot be given back jobs=%d: %s", len(items), " ".join(str(error).split()))
+        return
+    log.warning("jobs that had not started were given back jobs=%d", len(released))

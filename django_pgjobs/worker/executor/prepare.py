@@ -1,0 +1,105 @@
+"""In the executor: from what was sent of a job to one that can be called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from django.db import Error, connections
+
+from django_pgjobs import clock, store
+from django_pgjobs import decisions as decide
+from django_pgjobs.decisions import Decision
+from django_pgjobs.execution import attempt
+from django_pgjobs.execution.attempt import BODY, Item
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.serialization.failures import Account, kind_of, text_of
+from django_pgjobs.states import Cause
+from django_pgjobs.worker.executor import cleanup
+from django_pgjobs.worker.shared import channel
+
+Answer = TypeVar("Answer")
+
+log = safe_logger("django_pgjobs")
+
+PROGRESS_SECONDS = 1.0
+PAYLOAD_SECONDS = 5.0
+
+
+def with_payload(item: Item, database: str) -> Item | Decision:
+    """Read what is too big for the channel; return what the attempt comes to where it cannot be had."""
+    try:
+        payload = asked(database, lambda db: store.read_payload(db, item.id, item.claim_id))
+    except Error as error:
+        if item.kind != BODY:
+            raise
+        # Nothing of the job has run, so its attempt is not charged.
+        log.warning(
+            "payload cannot be read, again in %g s name=%s job=%d: %s",
+            PAYLOAD_SECONDS, item.name, item.id, " ".join(str(error).split()),
+        )  # fmt: skip
+        return decide.Snooze(PAYLOAD_SECONDS)
+    if payload is None:
+        return decide.Release("the claim was lost before the payload was read")
+    return item._replace(payload=payload)
+
+
+def find_result(database: str, names: Sequence[str], key: str) -> store.StoredResult | None:
+    """Return what is stored under an idempotency key; the connection is this thread's."""
+    return asked(database, lambda db: store.find_result(db, names, key))
+
+
+def read_failure(database: str, job_id: int) -> decide.Failure | None:
+    """Return how the latest attempt of a job failed, for its callback; the connection is this thread's."""
+    return asked(database, lambda db: store.read_failure(db, job_id))
+
+
+def asked(database: str, ask: Callable[[store.Database], Answer]) -> Answer:
+    """Return what ``ask`` reads on this thread's connection, on a new one if the kept one refuses.
+
+    An earlier job may have left settings on it, such as a ``search_path`` or a ``statement_timeout``: they are not the
+    fault of the job that is about to start.
+    """
+    kept = connections[database].connection is not None
+    try:
+        return ask(store.on(database))
+    except Error as error:
+        if not kept:
+            raise
+        words = " ".join(str(error).split())
+        log.warning("kept connection cannot read of the next job, replaced alias=%s: %s", database, words)
+        cleanup.discard(connections[database])
+        return ask(store.on(database))
+
+
+def reporter(end: channel.ExecutorEnd, run: int) -> Callable[[float, float | None, str], None]:
+    """Return what ``context.progress()`` of a run calls: it tells the supervisor, at most so often."""
+    last, done = 0.0, False
+
+    def report(n: float, total: float | None, message: str) -> None:
+        nonlocal last, done
+        now = clock.monotonic()
+        whole = total is not None and n >= total
+        if now - last >= PROGRESS_SECONDS or (whole and not done):  # the total at once, but not over and over
+            last, done = now, whole
+            # A supervisor that is gone is the control thread's business, not the job's.
+            with suppress(OSError):
+                end.send([channel.PROGRESS, run, {"n": n, "total": total, "message": message}])
+
+    return report
+
+
+def failed_outside(item: Item, error: BaseException) -> Decision:
+    """Return what an attempt comes to that failed in our code, not in the job's: retried by the numeric backoff.
+
+    A body only while attempts are left; a callback always, since its starts are counted by its claims. Raises nothing.
+    """
+    account = Account(error)
+    info, trace = account.for_log()
+    words = f"{kind_of(error)}: {text_of(error)}{trace}"
+    log.error("executor failed around name=%s job=%d: %s", item.name, item.id, words, exc_info=info)
+    failure = attempt.failure_of(error)
+    if item.kind != BODY:
+        return decide.Retry(attempt.numeric_delay(item), failure)
+    return attempt.by_numbers(item, failure, Cause.FAILED, item.until)

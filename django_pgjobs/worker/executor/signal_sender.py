@@ -1,0 +1,72 @@
+"""Signals of durable writes, sent in a thread of their own in an executor.
+
+A receiver is the project's code: it may be slow, ask the database, or raise anything. The control thread, which
+must always read, only hands over what is to be told.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from django_pgjobs.execution import events
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.worker.executor import cleanup
+
+log = safe_logger("django_pgjobs")
+
+Told = tuple[str, dict[str, Any]]
+
+
+class Teller:
+    """Tells receivers of durable writes, in order; its thread is started by the first.
+
+    ``told`` is called there with the number of each batch whose receivers have all been asked: what they say, an
+    error included, does not matter. The supervisor sends no more than memory may hold.
+    """
+
+    def __init__(self, told: Callable[[int], None]) -> None:
+        self._told = told
+        self._batches: queue.SimpleQueue[tuple[int, list[Told]] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def tell(self, number: int, items: list[Told]) -> None:
+        """Hand over what was written; returns at once."""
+        self._batches.put((number, items))
+        self.start()
+
+    def start(self) -> None:
+        """Start the thread if something is to be told; where none can be started now, it is tried again later."""
+        if self._thread is not None or self._batches.empty():
+            return
+        thread = threading.Thread(target=self._serve, name="pgjobs-signals", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            log.error("thread for signals cannot be started, tried again later: %s", error)
+        else:
+            self._thread = thread
+
+    def close(self, seconds: float) -> None:
+        """Wait until everything was told, at most so long."""
+        if self._thread is not None:
+            self._batches.put(None)
+            self._thread.join(seconds)
+
+    def _serve(self) -> None:
+        while (batch := self._batches.get()) is not None:
+            number, items = batch
+            for what, fields in items:
+                contextvars.Context().run(self._tell, what, fields)
+            self._told(number)
+
+    def _tell(self, what: str, fields: dict[str, Any]) -> None:
+        try:
+            events.stored(what, fields)
+        except BaseException:
+            log.exception("receiver failed signal=%s job=%d", what, fields["job_id"])
+        finally:
+            cleanup.tidy(f"receivers of signal={what} job={fields['job_id']}")

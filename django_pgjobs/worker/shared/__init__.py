@@ -1,0 +1,1 @@
+"""What supervisor, threads and executors have in common."""

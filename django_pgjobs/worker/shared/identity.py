@@ -1,0 +1,42 @@
+"""Which database a process works on: an executor that sees another one must not run a single job."""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+from django_pgjobs import store
+from django_pgjobs.worker.shared.connection import WorkerConnection
+
+Identity = tuple[str, int, int | None]
+
+
+def identity_of(alias: str, role: str, seconds: float) -> Identity:
+    """Return (server, database, job table) as a connection of ``alias`` sees them. Raises whatever it has met.
+
+    A server that says nothing is given up after ``seconds`` (``TimeoutError``), wherever it fell silent.
+    """
+    answers: queue.SimpleQueue[Identity | BaseException] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            db = WorkerConnection(alias, role, statement_seconds=seconds)
+            db.close()
+            answers.put(of(db.identity))
+        except BaseException as error:
+            answers.put(error)
+
+    # A thread, since nothing bounds how long an answer may take on its way.
+    threading.Thread(target=ask, name="pgjobs-identity", daemon=True).start()
+    try:
+        answer = answers.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError(f"it does not answer within {seconds:g} s") from None
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
+def of(identity: store.Identity) -> Identity:
+    """Return the part of an identity that is the same on every connection."""
+    return (identity.system, identity.database, identity.table)

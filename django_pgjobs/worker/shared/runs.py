@@ -1,0 +1,206 @@
+"""What the supervisor knows of claimed jobs: the claims it holds, and each job's run. No I/O, main thread only.
+
+A *run* is one dispatch of a job to an executor; everything on the channel names the run, never the job, so that an
+answer about an earlier dispatch cannot be taken for one about a later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from django_pgjobs import clock
+from django_pgjobs.conf import get_conf
+from django_pgjobs.execution.attempt import BODY
+from django_pgjobs.store import ClaimedJob
+from django_pgjobs.worker.shared.ladders import Stop
+
+if TYPE_CHECKING:
+    from django_pgjobs.worker.supervisor.executor_process import Child
+
+FRESH_SECONDS = 2.0
+"""How long a claimed job may wait before its fence is read again and found sound."""
+
+ALLOWANCE_SECONDS = 5.0
+"""What the deadline on the row adds to the timeout, for the time between claim and start."""
+
+MARGIN_SECONDS = 1.0
+"""How much sooner than the database we take a lease for ended, so that what still runs then has ended in time."""
+
+NEVER_SECONDS = 1e9
+
+ERROR_CHARS = 100_000
+
+WAITING, SENT, TAKING, ENDING = "waiting", "sent", "taking", "ending"
+
+
+@dataclass(slots=True, eq=False)
+class HeldClaim:
+    """One claim: when it was asked for, how many of its jobs have not been flushed, until when it surely holds."""
+
+    claim_id: str
+    asked_at: float
+    open: int
+    trusted_until: float = 0.0
+
+
+UNSTOPPED: Mapping[str, Stop] = MappingProxyType({})
+
+
+class Run:
+    """A claimed job on its way. ``run`` is 0 until it is dispatched; instants are ``clock.monotonic()``.
+
+    ``outcome`` is the end that is written after a callback; ``stops`` why it is being stopped, by cause;
+    ``collateral`` that its executor was terminated for another; ``alone`` that it may have killed one, so it
+    runs beside other suspects only, ``after`` which one: its connections have not been seen to end; ``remembers`` that
+    it has an idempotency key.
+    One is made per job, so what seldom differs is the class's until it does.
+    """
+
+    kind: str = BODY
+    state: str = WAITING
+    run: int = 0
+    is_async: bool = False
+    child: Child | None = None
+    started_at: float = 0.0
+    outcome: str = ""
+    error: str = ""
+    cancelled: bool = False
+    cancel_mode: str = ""
+    cancel_by: str = ""
+    cancel_reason: str = ""
+    released: bool = False
+    remembers: bool = False
+    stops: Mapping[str, Stop] = UNSTOPPED
+    collateral: bool = False
+    alone: bool = False
+    after: str = ""
+    executor: str = ""
+    """The executor it was sent to last, by the name of its connections."""
+    duration: float | None = None
+    """Seconds the body took, once that is known; its callback is written after it."""
+    stack: str = ""
+    """Where its thread stood when it was to be interrupted at its deadline."""
+    until: float | None = None
+    """When the job's own deadline passes."""
+
+    def __init__(
+        self, job: ClaimedJob, claim: HeldClaim, *, chars: int = 0, fresh_until: float = 0.0, since: float = 0.0
+    ) -> None:
+        self.job = job
+        self.claim = claim
+        self.chars = chars
+        self.fresh_until = fresh_until
+        self.since = since
+
+    @property
+    def fence(self) -> tuple[int, str]:
+        """What every write made for it must match."""
+        return (self.job.id, self.claim.claim_id)
+
+    @property
+    def size(self) -> int:
+        """Characters that travel to its executor, as far as they may be many."""
+        return self.chars if self.kind == BODY else self.chars + len(self.told_error)
+
+    @property
+    def told_error(self) -> str:
+        """What went wrong before, for a callback to see; a body is not told."""
+        return "" if self.kind == BODY else (self.error or self.job.error)[:ERROR_CHARS]
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds it may run, None for unlimited; a callback has its own limit."""
+        return self.job.timeout_seconds if self.kind == BODY else get_conf().callback_seconds
+
+    @property
+    def stops_at(self) -> float | None:
+        """When it is stopped, counted from ``started_at``: at the end of its timeout or at the job's own deadline."""
+        until = self.until if self.kind == BODY else None
+        timeout = self.timeout
+        if timeout is None:
+            return until
+        return self.started_at + timeout if until is None else min(self.started_at + timeout, until)
+
+
+def facts(run: Run) -> str:
+    """Return what every log line about a run says, in the order of ``events``."""
+    job = run.job
+    text = f"name={job.name} job={job.id} attempt={job.attempt}/{job.max_attempts}"
+    return f"{text} claim={run.claim.claim_id} queue={job.queue}"
+
+
+class Table:
+    """Every job this worker holds, by id, and the claims they came by."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, Run] = {}
+        self.claims: dict[str, HeldClaim] = {}
+
+    def adopt(self, claim_id: str, asked_at: float, jobs: list[ClaimedJob]) -> list[Run]:
+        """Take note of a claim and return a run for each of its jobs."""
+        claim = self.claims[claim_id] = HeldClaim(claim_id, asked_at, len(jobs), asked_at + trust_seconds())
+        fresh_until = asked_at + FRESH_SECONDS
+        runs = [Run(job, claim, chars=_chars(job), fresh_until=fresh_until, since=asked_at) for job in jobs]
+        self.held.update((run.job.id, run) for run in runs)
+        return runs
+
+    def strike(self, runs: Iterable[Run]) -> list[str]:
+        """Forget jobs; return the ids of the claims that had no others."""
+        held, finished = self.held, []
+        for run in runs:
+            job_id, claim = run.job.id, run.claim
+            if held.get(job_id) is run:
+                del held[job_id]
+            claim.open -= 1
+            if not claim.open:
+                self.claims.pop(claim.claim_id, None)
+                finished.append(claim.claim_id)
+        return finished
+
+    def renewed(self, asked_at: float, claim_ids: Iterable[str]) -> None:
+        """Trust these claims for another lease, counted from before they were renewed."""
+        for claim_id in claim_ids:
+            claim = self.claims.get(claim_id)
+            if claim is not None:
+                claim.trusted_until = max(claim.trusted_until, asked_at + trust_seconds())
+
+    def trusted_until(self, at_most: float) -> float:
+        """Return the earliest instant at which one of the claims held is trusted no more."""
+        return min((claim.trusted_until for claim in self.claims.values()), default=at_most)
+
+    def fences(self, until: float = math.inf) -> list[tuple[int, str]]:
+        """Return (id, claim_id) of the jobs held that have not ended and were claimed by then; called by any thread."""
+        return [
+            (job_id, run.claim.claim_id)
+            for job_id, run in self.held.copy().items()
+            if run.state != ENDING and run.claim.asked_at <= until
+        ]
+
+    def check_ins(self) -> dict[str, float]:
+        """Return claim_id → seconds until others shall look at it; may be called from another thread.
+
+        Counted from the start that the board shows: a job may wait before it, or run again alone long after its claim.
+        """
+        check_ins = dict.fromkeys(self.claims.copy(), NEVER_SECONDS)
+        now = clock.monotonic()
+        grace = get_conf().rescue_grace_seconds
+        for run in self.held.copy().values():
+            if run.started_at and (stops_at := run.stops_at) is not None:
+                left = stops_at + ALLOWANCE_SECONDS + grace - now
+                claim_id = run.claim.claim_id
+                check_ins[claim_id] = min(check_ins.get(claim_id, NEVER_SECONDS), max(left, 0.0))
+        return check_ins
+
+
+def trust_seconds() -> float:
+    """Return how long a claim or renewal is believed in, from before it was asked for."""
+    lease = get_conf().lease_seconds
+    return lease - min(MARGIN_SECONDS, lease / 10)
+
+
+def _chars(job: ClaimedJob) -> int:
+    return len(job.payload or "") + len(job.headers or "") + len(job.description) + len(job.name) + len(job.queue)

@@ -1,0 +1,243 @@
+"""Who gets which job: claimed jobs wait here until an executor has room. Main thread only, no I/O but frames.
+
+A job waits only as long as its claim is known to hold (``fresh_until``) and starts only while that is trusted; what
+an executor has not started within a second is taken back, so no short job stands behind a long one while a thread
+is free elsewhere.
+
+*Suspects* ran in an executor when it died by itself: one of them may do it again. They run again in groups, with
+nobody else beside them, one group after the other on one executor, the *bench*; the others go on. A group that kills
+the bench too is halved, until one runs alone. A group waits until nothing of its dead executor is left on the server,
+whose last statement might commit beside the new run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.execution.attempt import BODY
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.runs import SENT, UNSTOPPED, WAITING, HeldClaim, Run
+from django_pgjobs.worker.supervisor.executor_process import PAYLOAD_BYTES, READY, STARTING, Child
+
+log = safe_logger("django_pgjobs")
+
+START_WITHIN_SECONDS = 1.0
+
+
+class Dispatcher:
+    """Jobs that wait for room, by whether they are ``async def``; suspects wait in groups, for the bench."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[bool, deque[Run]] = {False: deque(), True: deque()}
+        self.groups: list[list[Run]] = []
+        self.suspected_at: float | None = None
+        self.suspected = 0
+        self._last = 0
+
+    def __len__(self) -> int:
+        return len(self.waiting[False]) + len(self.waiting[True]) + sum(map(len, self.groups))
+
+    @property
+    def suspects(self) -> list[Run]:
+        """Those that wait to run again, the next first."""
+        return [run for group in self.groups for run in group]
+
+    def add(self, runs: Iterable[Run], now: float) -> None:
+        """Let claimed jobs wait for room, the best first; ``runs`` of one claim are in that order already."""
+        before = {is_async: len(queue) for is_async, queue in self.waiting.items()}
+        colours: dict[str, bool] = {}
+        callbacks = False
+        for run in runs:
+            run.state, run.child, run.run, run.since, run.started_at = WAITING, None, 0, now, 0.0
+            name = run.job.name
+            if (is_async := colours.get(name)) is None:
+                definition = registry.find(name)
+                is_async = colours[name] = definition is not None and definition.is_async
+            # A callback is called in a thread, whatever the body is: there it can be interrupted.
+            if run.kind != BODY:
+                is_async, callbacks = False, True
+            run.is_async = is_async
+            self.waiting[is_async].append(run)
+        for is_async, queue in self.waiting.items():
+            length = before[is_async]
+            # Most claims go on where the one before has ended: then all are in order as they are.
+            if 0 < length < len(queue) and (callbacks or _rank(queue[length]) < _rank(queue[length - 1])):
+                self.waiting[is_async] = deque(sorted(queue, key=_rank))
+
+    def suspect(self, runs: Sequence[Run], now: float) -> None:
+        """These may end their executor: they run as one group, after those that wait already."""
+        if runs:
+            self._suspect(runs, now)
+            self.groups.append(list(runs))
+
+    def halve(self, runs: Sequence[Run], now: float, *, after: str) -> None:
+        """These were running when their executor died by itself: each half runs again, before those that wait already.
+
+        Not before the connections of that executor, named ``after``, have ended.
+        """
+        self._suspect(runs, now)
+        for run in runs:
+            run.after = after
+        middle = (len(runs) + 1) // 2
+        self.groups[:0] = [list(half) for half in (runs[:middle], runs[middle:]) if half]
+
+    def _suspect(self, runs: Sequence[Run], now: float) -> None:
+        for run in runs:
+            run.state, run.child, run.since, run.started_at = WAITING, None, now, 0.0
+            run.alone, run.after, run.is_async = True, "", _is_async(run)
+        self.suspected += len(runs)
+        if self.suspected_at is None:
+            self.suspected_at = now
+            log.warning("suspects run again in groups, on one executor, until one has done it alone jobs=%d", len(runs))
+
+    def backends_ended(self, application_name: str) -> None:
+        """Nothing of this dead executor is left on the server."""
+        for run in self.suspects:
+            if run.after == application_name:
+                run.after = ""
+
+    def _go_on(self, crew: list[Child], now: float) -> None:
+        if self.suspected_at is not None and not self.groups and not any(child.exclusive for child in crew):
+            log.info("no suspects are left starts=%d seconds=%.1f", self.suspected, now - self.suspected_at)
+            self.suspected_at, self.suspected = None, 0
+
+    def room(self, crew: Iterable[Child]) -> tuple[int, int]:
+        """How many more jobs there is room for in threads, and on loops, what waits here taken off."""
+        crew = list(crew)
+        threads, loops = (sum(max(0, child.room(is_async=is_async)) for child in crew) for is_async in (False, True))
+        return max(0, threads - len(self.waiting[False])), max(0, loops - len(self.waiting[True]))
+
+    def idle_places(self, crew: Iterable[Child]) -> int:
+        """Threads without any job sent for them, what waits here taken off."""
+        return sum(child.idle_places() for child in crew) - len(self.waiting[False])
+
+    def dispatch(self, crew: list[Child], now: float) -> None:
+        """Send what waits to executors that have room."""
+        self._dispatch_suspects(crew, now)
+        self._go_on(crew, now)
+        for is_async in (False, True):
+            while self._fresh(self.waiting[is_async], now):
+                ready = [child for child in crew if child.room(is_async=is_async) > 0]
+                if not ready:
+                    break
+                self._spread(ready, is_async, now)
+
+    def _fresh(self, queue: deque[Run], now: float) -> bool:
+        return bool(queue) and _is_fresh(queue[0], now)
+
+    def _spread(self, ready: list[Child], is_async: bool, now: float) -> None:
+        """One round: every executor gets its share, the emptiest first."""
+        queue = self.waiting[is_async]
+        share = max(1, -(-len(queue) // len(ready)))
+        for child in sorted(ready, key=lambda child: child.outstanding[is_async]):
+            room, left = min(share, child.room(is_async=is_async)), PAYLOAD_BYTES - child.payload_bytes
+            runs: list[Run] = []
+            while queue and len(runs) < room and left >= 0:
+                run = queue[0]
+                if run.fresh_until < now or run.claim.trusted_until <= now:  # as _is_fresh, without a call for each
+                    break
+                queue.popleft()
+                left -= run.size
+                runs.append(run)
+            self._send(child, runs, now)
+
+    def _dispatch_suspects(self, crew: list[Child], now: float) -> None:
+        """Send the next group to the bench if that is empty; keep everything else away from it until it is."""
+        for child in crew:
+            child.reserved = False
+        if not self.groups or any(child.exclusive for child in crew):
+            return
+        bench = _bench(crew)
+        if bench is None:
+            return
+        group = next(
+            (group for group in self.groups if all(not run.after and _is_fresh(run, now) for run in group)), None
+        )
+        bench.reserved = True
+        if group is not None and not bench.runs:
+            places = {False: bench.threads, True: bench.async_slots}
+            sent = [run for is_async in places for run in _of(group, is_async)[: places[is_async]]]
+            left = [run for run in group if run not in sent]
+            at = self.groups.index(group)
+            self.groups[at : at + 1] = [left] if left else []
+            bench.exclusive = True
+            self._send(bench, sent, now)
+
+    def _send(self, child: Child, runs: list[Run], now: float) -> None:
+        if not runs:
+            return
+        number = self._last
+        for run in runs:
+            number += 1
+            run.run, run.child, run.state, run.since, run.collateral = number, child, SENT, now, False
+            run.stops, run.executor = UNSTOPPED, child.application_name
+        self._last = number
+        child.add(*runs)
+        start_by = min(now + START_WITHIN_SECONDS, min({run.claim for run in runs}, key=_trust).trusted_until)
+        child.end.send([channel.RUN, start_by, list(map(_item, runs))])
+
+    def take_back(self, crew: Iterable[Child], wanted: Callable[[Run], bool]) -> None:
+        """Ask executors to give back what they have not started of the runs that are ``wanted``."""
+        for child in crew:
+            child.take_back([run for run in child.runs.values() if run.state == SENT and wanted(run)])
+
+    def withdraw(self, wanted: Callable[[Run], bool]) -> list[Run]:
+        """Remove and return the waiting runs that are ``wanted``."""
+        taken: list[Run] = []
+        for is_async, queue in self.waiting.items():
+            taken += [run for run in queue if wanted(run)]
+            self.waiting[is_async] = deque(run for run in queue if not wanted(run))
+        taken += [run for run in self.suspects if wanted(run)]
+        staying = ([run for run in group if not wanted(run)] for group in self.groups)
+        self.groups = [group for group in staying if group]
+        return taken
+
+
+def _bench(crew: list[Child]) -> Child | None:
+    """Who runs suspects next: one that is empty, else the one with least to do.
+
+    Not the last one that others can go on in, while another is coming.
+    """
+    ready = [child for child in crew if child.state == READY]
+    coming = any(child.state == STARTING for child in crew)
+    empty = [child for child in ready if not child.runs]
+    if coming and (len(ready) == 1 or not empty):
+        return None
+    return min(ready, key=lambda child: (len(child.runs), bool(child.leaving)), default=None)
+
+
+def _of(runs: list[Run], is_async: bool) -> list[Run]:
+    return [run for run in runs if run.is_async == is_async]
+
+
+def _is_async(run: Run) -> bool:
+    definition = registry.find(run.job.name)
+    return definition is not None and definition.is_async and run.kind == BODY
+
+
+def _is_fresh(run: Run, now: float) -> bool:
+    return run.fresh_until >= now and run.claim.trusted_until > now
+
+
+def _rank(run: Run) -> tuple[int, datetime, int]:
+    job = run.job
+    return -job.priority, job.run_at, job.id
+
+
+def _trust(claim: HeldClaim) -> float:
+    return claim.trusted_until
+
+
+def _item(run: Run) -> tuple[Any, ...]:
+    job, kind = run.job, run.kind
+    timeout, error = (job.timeout_seconds, "") if kind == BODY else (run.timeout, run.told_error)
+    return (
+        run.run, kind, job.id, run.claim.claim_id, job.name, job.attempt, job.max_attempts, timeout, job.payload,
+        job.headers, job.queue, job.description, error, job.run_at.timestamp(), run.is_async, run.cancelled,
+        job.extras, run.until,
+    )  # fmt: skip

@@ -1,0 +1,106 @@
+"""In the supervisor: a run is led up its ladder, and what it comes to then. Main thread only.
+
+Up to the interrupt a job is stopped alone. SIGTERM and SIGKILL go to the whole group of its executor: its neighbours
+are *collateral*, and are released uncharged when they fail of it.
+"""
+
+from __future__ import annotations
+
+from django_pgjobs import decisions as decide
+from django_pgjobs.decisions import Decision, Failure
+from django_pgjobs.execution.attempt import HANDED_BACK, NO_ATTEMPTS, NOT_RETRIED, TOO_LATE
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.ladders import CANCELLED, FLAG, INTERRUPT, LADDERS, RELEASED, TERM, TIMEOUT, Stop
+from django_pgjobs.worker.shared.runs import Run, facts
+from django_pgjobs.worker.supervisor.executor_death import timed_out
+from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, READY, TERMINATING, Child
+
+log = safe_logger("django_pgjobs")
+
+COLLATERAL = "collateral"
+TAKEN_AWAY = "it was taken from this worker"
+
+
+def stop(run: Run, cause: str, ladder: str, since: float) -> None:
+    """Begin to stop a run, or to stop it harder; nothing if it is being stopped like this already."""
+    known = run.stops.get(cause)
+    if known is None or known.rungs != LADDERS[ladder]:
+        run.stops = {**run.stops, cause: Stop(cause, LADDERS[ladder], since)}
+        if run.child is not None:
+            advance(run, run.child, since)
+
+
+def advance(run: Run, child: Child, now: float) -> None:
+    """Take the rungs whose time has come. A process is signalled only for a run that the board shows."""
+    for each in run.stops.values():
+        while (rung := each.next(now)) is not None:
+            if rung in (FLAG, INTERRUPT):
+                _tell(run, child, each.cause, rung)
+            elif run.run not in child.board.running():
+                break
+            else:
+                _signal(run, child, each.cause, rung)
+            each.taken += 1
+
+
+def _tell(run: Run, child: Child, cause: str, rung: str) -> None:
+    by, reason = (run.cancel_by, run.cancel_reason) if cause == CANCELLED else ("", TAKEN_AWAY)
+    if rung == INTERRUPT:
+        log.info("job is interrupted cause=%s pid=%d %s", cause, child.pid, facts(run))
+    child.end.send([channel.STOP, run.run, rung, cause, by, reason])
+
+
+def _signal(run: Run, child: Child, cause: str, rung: str) -> None:
+    child.culprits.setdefault(run.run, cause)
+    if rung == TERM:
+        if child.state in (READY, DRAINING):
+            log.warning("job does not stop, executor terminated cause=%s pid=%d %s", cause, child.pid, facts(run))
+            child.terminate()
+    elif child.state != KILLED:
+        log.warning("executor killed cause=%s pid=%d %s", cause, child.pid, facts(run))
+        blame(child)
+        child.kill()
+
+
+def blame(child: Child) -> None:
+    """Let each run that was being stopped by force answer for itself when its executor is killed."""
+    for number, run in child.runs.items():
+        forced = [each.cause for each in run.stops.values() if each.forces]
+        if forced:
+            child.culprits.setdefault(number, forced[0])
+
+
+def spare(child: Child) -> None:
+    """Let an executor go on that was terminated for jobs which have ended after all."""
+    if child.state == TERMINATING and not child.culprits:
+        log.info("job has stopped, executor goes on pid=%d", child.pid)
+        child.state = DRAINING if child.drained else READY
+        for run in child.runs.values():
+            run.collateral = False
+
+
+def judged(run: Run, decision: Decision) -> Decision:
+    """Return what ``decision`` of a run comes to that was being stopped, or whose executor was terminated.
+
+    It finished first, so what it has done stands; only a failure is laid to why it was stopped.
+    """
+    failure = _plain_failure(decision)
+    if failure is None:
+        return decision
+    if TIMEOUT in run.stops:
+        return timed_out(run, failure)
+    if RELEASED in run.stops:
+        return decide.Release(HANDED_BACK, failure)
+    return decide.Release(COLLATERAL, failure) if run.collateral else decision
+
+
+def _plain_failure(decision: Decision) -> Failure | None:
+    """Return the failure of an attempt that just failed; what a job says by raising Abandon is no failure."""
+    match decision:
+        case decide.Retry(failure=failure):
+            return failure
+        case decide.Abandon(reason=reason, failure=failure) if reason in (NO_ATTEMPTS, NOT_RETRIED, TOO_LATE):
+            return failure
+        case _:
+            return None

@@ -1,0 +1,120 @@
+"""What the death of an executor means for each job it had. Pure: a board, a status, no clock and no I/O.
+
+An executor we killed was killed for its culprits; the others are released, uncharged; so is all that ran in one that
+the watchdog ended, *frozen*. One that died by itself with one job running: that job is charged. With several: each half
+of them runs again by itself, uncharged, and so on; one that kills its executor alone is charged. What it never started
+is free. A run that had left the board without its outcome having arrived has finished, and nobody knows how: it is
+charged, for ``max_attempts=1`` must not run twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from django_pgjobs import decisions as decide
+from django_pgjobs.conf import get_conf
+from django_pgjobs.decisions import Decision, Failure
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.exceptions import AttemptFailed, DeadlinePassed, ExecutorDied
+from django_pgjobs.execution.attempt import HANDED_BACK, by_numbers, failure_of
+from django_pgjobs.worker.shared.runs import Run
+from django_pgjobs.worker.supervisor.executor_process import Child
+
+
+@dataclass(slots=True)
+class Death:
+    """An executor's end, and its runs sorted by what it means for them."""
+
+    status: int
+    culprits: dict[int, str]
+    application_name: str = ""
+    frozen: bool = False
+    out_of_memory: bool = False
+    unstarted: list[Run] = field(default_factory=list)
+    suspects: list[Run] = field(default_factory=list)
+    charged: list[Run] = field(default_factory=list)
+    collateral: list[Run] = field(default_factory=list)
+    seconds: dict[int, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, child: Child, status: int, now: float, *, frozen: bool = False, out_of_memory: bool = False) -> Death:
+        """Sort the runs of a reaped ``child`` whose socket has been read to its end."""
+        death = cls(status, dict(child.culprits), child.application_name, frozen, out_of_memory)
+        running = child.board.running()
+        death.seconds = {number: now - started_ns / 1e9 for number, started_ns in running.items()}
+        for number, run in sorted(child.runs.items()):
+            if number not in running and number > child.board.high("async" if run.is_async else "sync"):
+                death.unstarted.append(run)
+            elif number in death.culprits or number not in running:
+                death.charged.append(run)
+            elif death.culprits or frozen:
+                death.collateral.append(run)
+            else:
+                death.suspects.append(run)
+        if len(death.suspects) == 1:
+            death.charged += death.suspects
+            death.suspects = []
+        child.runs.clear()
+        child.outstanding = {False: 0, True: 0}
+        return death
+
+    def decisions(self) -> Iterator[tuple[Run, Decision]]:
+        """Return what each run that will not run again under this claim comes to."""
+        for run in self.charged:
+            yield run, self._charge(run)
+        for run in self.collateral:
+            died = AttemptFailed(f"Its process was stopped because {self._because()}; this attempt is not charged.")
+            yield run, decide.Release("collateral", failure_of(died))
+
+    def _charge(self, run: Run) -> Decision:
+        cause = self.culprits.get(run.run)
+        if cause == "released" and run.run in self.seconds:
+            stopped = AttemptFailed("It was handed back while it ran; this attempt is not charged.")
+            return decide.Release(HANDED_BACK, failure_of(stopped))
+        if cause == "timeout":
+            return timed_out(run)
+        if cause == "cancelled":
+            died = ExecutorDied("The job was cancelled, and the process that ran it was killed.")
+            return decide.Cancel(run.cancel_reason, failure_of(died))
+        if run.run not in self.seconds:
+            return _crashed(run, ExecutorDied("The job had finished, but its outcome was lost with its process."))
+        return _crashed(run, self._died())
+
+    def _because(self) -> str:
+        return "its worker stood still for longer than a lease" if self.frozen else "of another job"
+
+    @property
+    def suffix(self) -> str:
+        """What a log line about it adds."""
+        return " (out of memory)" if self.out_of_memory else " (worker stood still)" if self.frozen else ""
+
+    def failure(self) -> decide.Failure:
+        """Return what the death says of a run that it ended."""
+        return failure_of(self._died())
+
+    def _died(self) -> ExecutorDied:
+        if self.status < 0:
+            return ExecutorDied(signal=-self.status, out_of_memory=self.out_of_memory)
+        return ExecutorDied(exitcode=self.status)
+
+
+def timed_out(run: Run, failure: Failure | None = None) -> Decision:
+    """Return what an attempt comes to that was longer than its timeout; ``failure`` is how it ended when stopped."""
+    kind, words = f"{DeadlinePassed.__module__}.{DeadlinePassed.__qualname__}", _too_long(run)
+    failure = failure or Failure(kind, words, traceback=run.stack)
+    causes = failure.chain[1:] if failure.kind == kind else failure.chain
+    return by_numbers(run.job, Failure(kind, words, ((kind, words), *causes), failure.traceback), "timeout", run.until)
+
+
+def _too_long(run: Run) -> str:
+    if run.until is not None and run.stops_at == run.until:
+        return "The job's deadline passed while the attempt ran."
+    definition = registry.find(run.job.name)
+    default = definition is not None and run.timeout == get_conf().default_timeout_seconds
+    words = "the default timeout, set timeout= to change it" if default else "its timeout"
+    return f"The attempt ran longer than {run.timeout:g} s ({words})."
+
+
+def _crashed(run: Run, error: ExecutorDied) -> Decision:
+    return by_numbers(run.job, failure_of(error), "crashed", run.until)

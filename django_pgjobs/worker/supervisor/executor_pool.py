@@ -1,0 +1,405 @@
+"""The executors of a worker: started, heard, watched for deadlines, reaped, replaced. Main thread only.
+
+The first starts alone: a child that cannot boot stops the worker, instead of being restarted for ever. A later one
+that cannot boot is tried again a few times with growing pauses, then the worker drains and exits 1.
+"""
+
+from __future__ import annotations
+
+import random
+import selectors
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from django_pgjobs import __version__, clock
+from django_pgjobs.conf import get_conf
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.worker.executor import lifecycle
+from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.ladders import TIMEOUT
+from django_pgjobs.worker.shared.runs import facts
+from django_pgjobs.worker.supervisor import escalation, executor_process
+from django_pgjobs.worker.supervisor.executor_death import Death
+from django_pgjobs.worker.supervisor.executor_process import (
+    DEAD,
+    DRAINING,
+    KILLED,
+    READY,
+    STARTING,
+    TERMINATING,
+    Child,
+    Recipe,
+)
+from django_pgjobs.worker.supervisor.held_jobs import Holding
+from django_pgjobs.worker.supervisor.lease_guard import Guard
+from django_pgjobs.worker.supervisor.oom import OutOfMemory
+from django_pgjobs.worker.supervisor.recycling import Recycling
+from django_pgjobs.worker.supervisor.signal_relay import Event, Untold
+from django_pgjobs.worker.threads.finaliser import Acker
+
+log = safe_logger("django_pgjobs")
+
+BOOT_TRIES = 3
+OURS = (TERMINATING, KILLED)
+"""States in which an executor dies by our signal."""
+
+SHORT_LIFE_SECONDS = 5.0
+SHORT_LIVES = 10
+LONGEST_PAUSE_SECONDS = 15.0
+"""An executor that dies so soon is one of a storm; so many in a row are replaced at once, the next after a pause."""
+
+DEAF_SECONDS = 1.0
+"""How long an executor may live on after its end of the channel has been closed."""
+
+HUNG_SECONDS = 10.0
+"""How long an executor may leave a question unanswered while none of its jobs runs; a job may hold its interpreter."""
+
+
+LEAVE_MARGIN_SECONDS = 1.0
+"""How much longer than it allows itself an executor is given to leave."""
+
+ENDED_BY_OTHERS = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
+"""Ends that say nothing about the code which an executor was to load: the kernel wanted memory, or a person."""
+
+
+class Crew:
+    """The executors; ``processes`` of them are kept. ``failed`` is called when the worker must stop."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        processes: int,
+        identity: list[Any],
+        *,
+        selector: selectors.BaseSelector,
+        holding: Holding,
+        acker: Acker,
+        guard: Guard,
+        recycling: Recycling,
+        failed: Callable[[str], None],
+    ) -> None:
+        self.recipe = recipe
+        self.processes = processes
+        self.identity = identity
+        self.selector = selector
+        self.holding = holding
+        self.acker = acker
+        self.failed = failed
+        self.children: list[Child] = []
+        self.recycling = recycling
+        self.out_of_memory = OutOfMemory()
+        self.guard = guard
+        guard.children = self.children
+        self.booted = False
+        self.draining = False
+        self.boot_failures = 0
+        self.boot_delays = 0
+        self.boot_after = 0.0
+        self.short_lives = 0
+        self.last_look = 0.0
+        self.spawned = 0
+        self.listened = False
+        self.untold = Untold(self.children)
+
+    # Life
+
+    def tick(self, now: float) -> None:
+        """Look at deadlines, at deaths that no descriptor tells, and at whether one is missing."""
+        for child in self.children:
+            self.check_deadlines(child, now)
+            if child.state == STARTING and now > child.started_at + get_conf().ready_seconds:
+                child.boot_error = f"it was not READY within {get_conf().ready_seconds:g} s"
+                child.kill()
+            elif child.end.eof:
+                self._check_deaf(child, now)
+            self._check_hung(child, now)
+            self._check_leaving(child, now)
+        self.last_look = now
+        self.untold.hand_over()
+        self.out_of_memory.look(now)
+        for child in list(self.children):
+            self._on_exit(child)
+        if not self.draining:
+            self._recycle(now)
+            if self._missing() > 0 and now >= self.boot_after:
+                self.spawn()
+
+    def _missing(self) -> int:
+        staying = sum(not child.leaving for child in self.children)
+        return (self.processes if self.booted else 1) - staying
+
+    def _recycle(self, now: float) -> None:
+        """Say of one executor at a time that it shall go. It goes on until its successor is ready."""
+        if self._missing() <= 0 and all(child.state != STARTING for child in self.children):
+            self._replaced()
+        changing = any(child.leaving and child.state == READY for child in self.children)
+        if changing or len(self.children) >= 2 * self.processes:
+            return
+        for child in self.children:
+            if child.state == READY and (why := self.recycling.why(child, now)):
+                child.leaving = why
+                log.info("executor is recycled, its successor starts first pid=%d: %s", child.pid, why)
+                return
+
+    def spawn(self) -> None:
+        """Start one more executor."""
+        self.spawned += 1
+        try:
+            child = executor_process.spawn(self.recipe, self.spawned)
+        except OSError as error:
+            # No memory, no process, no descriptor is left: the jobs of the other executors go on.
+            self._cannot_boot(f"it cannot be started: {error}", pid=0, passes=True)
+            return
+        self.children.append(child)
+        self.guard.add(child)
+        self.selector.register(child.end.sock, selectors.EVENT_READ, lambda: self._on_frames(child))
+        if child.pidfd is not None:
+            self.selector.register(child.pidfd, selectors.EVENT_READ, lambda: self._on_exit(child))
+
+    def flush(self) -> None:
+        """Send what the sockets did not take before."""
+        for child in self.children:
+            if child.end.kept:
+                child.end.flush()
+
+    def dismiss(self) -> None:
+        """Let the executors go that have nothing left to do."""
+        for child in self.children:
+            if child.state == STARTING:
+                child.kill()
+            elif child.state == READY and not child.runs and not (self.holding.table.held and self.untold.needs(child)):
+                self._retire(child)
+
+    def _retire(self, child: Child) -> None:
+        child.state = DRAINING
+        child.end.send([channel.DRAIN])
+
+    def kill(self, cause: str) -> None:
+        """Kill all executors; what runs on them is recorded with ``cause``."""
+        for child in self.children:
+            if child.state != KILLED:
+                if child.runs:
+                    log.warning("executor killed cause=%s pid=%d jobs=%d", cause, child.pid, len(child.runs))
+                escalation.blame(child)
+                child.culprits = dict.fromkeys(child.runs, cause) | child.culprits
+                child.kill()
+
+    def tell(self, items: Callable[[], list[Event]]) -> None:
+        """Let an executor send the signals of durable writes; ``items`` is called only if somebody there listens."""
+        if self.listened:
+            self.untold.add(items())
+
+    # Deadlines
+
+    def check_deadlines(self, child: Child, now: float) -> None:
+        """Lead those up their ladders whose time is up, or whose end somebody wished to force."""
+        escalation.spare(child)
+        if not child.runs or child.state == KILLED:
+            return
+        running = child.board.running()
+        child.learn_from_running(running, now)
+        for number, started_ns in running.items():
+            run = child.runs.get(number)
+            if run is None:
+                continue
+            run.started_at = started_ns / 1e9
+            stops_at = run.stops_at
+            if stops_at is not None and now > stops_at and TIMEOUT not in run.stops:
+                ran = stops_at - run.started_at
+                log.warning("deadline passed, job is stopped after=%.3gs pid=%d %s", ran, child.pid, facts(run))
+                # After a pause of ours, or of the machine, the rungs come one after the other all the same.
+                escalation.stop(run, TIMEOUT, TIMEOUT, max(stops_at, self.last_look))
+            if run.stops:
+                escalation.advance(run, child, now)
+
+    # Frames
+
+    def _on_frames(self, child: Child) -> None:
+        self._hear(child)
+        if child.end.eof:
+            self._forget(child.end.sock)
+        if child.end.broken and child.state != KILLED:
+            log.error("executor sent what cannot be read, it is killed pid=%d: %s", child.pid, child.end.broken)
+            child.kill()
+
+    def _hear(self, child: Child) -> None:
+        """Obey what has arrived. Nonsense costs the executor that has sent it, not the worker."""
+        try:
+            for message in child.end.receive():
+                self._on_message(child, message)
+        except Exception as error:
+            log.exception("message of an executor cannot be obeyed pid=%d", child.pid)
+            child.end.eof, child.end.broken = True, repr(error)
+
+    def _check_deaf(self, child: Child, now: float) -> None:
+        """Kill an executor that lives on without its end of the channel: none of its runs would ever end."""
+        child.deaf_since = child.deaf_since or now
+        if now > child.deaf_since + DEAF_SECONDS and child.state != KILLED:
+            log.error("executor has closed its channel, it is killed pid=%d", child.pid)
+            child.kill()
+
+    def _check_hung(self, child: Child, now: float) -> None:
+        """Kill an executor that answers nothing though no job runs there: what was sent to it would never start."""
+        # After a pause of ours, or of the machine, it gets the whole time to answer.
+        paused = now > self.last_look + HUNG_SECONDS / 2
+        if child.asked_at is None or child.state == KILLED or paused or child.board.running():
+            child.hung_since = None
+            return
+        child.hung_since = child.hung_since or now
+        if now > child.hung_since + HUNG_SECONDS:
+            log.error(
+                "executor does not answer and runs nothing, it is killed pid=%d seconds=%.0f jobs=%d",
+                child.pid, now - child.asked_at, len(child.runs),
+            )  # fmt: skip
+            child.kill()
+
+    def _check_leaving(self, child: Child, now: float) -> None:
+        """Kill an executor that has nothing left to do and does not leave: its place would stay taken for ever."""
+        paused = now > self.last_look + HUNG_SECONDS / 2
+        if child.state != DRAINING or child.runs or paused:
+            child.idle_since = None
+            return
+        child.idle_since = child.idle_since or now
+        limit = lifecycle.EXIT_SECONDS if child.said_bye else lifecycle.before_bye_seconds()
+        if now > child.idle_since + limit + LEAVE_MARGIN_SECONDS:
+            log.error("executor does not leave, it is killed pid=%d seconds=%.0f", child.pid, now - child.idle_since)
+            child.kill()
+
+    def _on_message(self, child: Child, message: channel.Message) -> None:
+        match message:
+            case [channel.SUCCEEDED, runs, micros, results]:
+                self.holding.succeeded(child, runs, micros, results)
+            case [channel.DONE, items]:
+                self.holding.done(child, items)
+            case [channel.BACK, runs, _why]:
+                child.asked_at = None
+                self.holding.back(child, runs)
+            case [channel.PROGRESS, number, progress]:
+                self.holding.progress(child, number, progress)
+            case [channel.TOLD, number]:
+                self.untold.told(child, number)
+            case [channel.STACK, number, stack]:
+                if (run := child.runs.get(number)) is not None:
+                    run.stack = stack
+            case [channel.STRUCK, held_seconds]:
+                child.struck += 1
+                log.info("thread of an executor was interrupted pid=%d held_back=%.3fs", child.pid, held_seconds)
+            case [channel.READY, hello]:
+                self._on_ready(child, hello)
+            case [channel.BOOT_FAILED, why, away]:
+                child.boot_error, child.database_away = why, away
+            case [channel.BYE, rss]:
+                child.said_bye, child.idle_since = True, None
+                log.debug("executor leaves pid=%d rss=%.0fMB", child.pid, rss / 1e6)
+
+    def _on_ready(self, child: Child, hello: dict[str, Any]) -> None:
+        if (hello["protocol"], hello["version"]) != (channel.PROTOCOL, __version__):
+            self._stop_for_another_version(child, hello["version"])
+        elif hello["identity"] != self.identity:
+            child.boot_error = f"it sees another database: {hello['identity']} instead of {self.identity}"
+        if child.boot_error:
+            child.kill()
+        elif child.state == STARTING:
+            child.state, child.listens, child.ready_at = READY, hello["listens"], clock.monotonic()
+            self.listened = self.listened or child.listens
+            log.info("executor is ready pid=%d jobs=%d rss=%.0fMB", child.pid, hello["jobs"], hello["rss"] / 1e6)
+            self.boot_failures = self.boot_delays = 0
+            first, self.booted = not self.booted, True
+            for _ in range(self._missing() if first and not self.draining else 0):
+                self.spawn()
+            self.untold.hand_over()
+            self._replaced()
+
+    def _replaced(self) -> None:
+        """A successor is ready: let the one go whose place it takes."""
+        old = next((child for child in self.children if child.leaving and child.state == READY), None)
+        if old is not None:
+            self._retire(old)
+
+    def _stop_for_another_version(self, child: Child, version: str) -> None:
+        """The code was replaced beneath us. Old and new code do not talk; a worker started now is of one piece."""
+        child.boot_error = f"it runs version {version} of django-pgjobs, this worker {__version__}"
+        log.critical("another version was deployed, worker stops pid=%d: %s", child.pid, child.boot_error)
+        self.failed("another version was deployed")
+
+    # Deaths
+
+    def _on_exit(self, child: Child) -> None:
+        """Reap an executor that has ended, settle its runs, and replace it."""
+        if child.state == DEAD:
+            return
+        status = child.exit_status(lambda: self.guard.forget(child))
+        if status is None:
+            return
+        self._hear(child)
+        was, child.state = child.state, DEAD
+        self._forget(child.end.sock)
+        if child.pidfd is not None:
+            self._forget(child.pidfd)
+        self.children.remove(child)
+        left = was == DRAINING and status == 0
+        self.untold.died(child, by_itself=was not in OURS and not left)
+        # Before its jobs are released: a statement of a killed process goes on in its backend, and would commit.
+        self.acker.terminate(child.application_name)
+        now = clock.monotonic()
+        death = Death.of(
+            child, status, now,
+            frozen=self.guard.ended(child),
+            out_of_memory=was not in OURS and status == -signal.SIGKILL and self.out_of_memory.killed_one(now),
+        )  # fmt: skip
+        self.holding.settle(death)
+        child.close()
+        if self.draining:
+            return
+        if was == STARTING or child.boot_error:
+            self._boot_failed(child, status, death.suffix)
+        elif was == DRAINING and status == 0:
+            log.info("executor has been recycled pid=%d jobs=%d", child.pid, child.done)
+        else:
+            log.warning("executor ended, replaced pid=%d status=%d%s", child.pid, status, death.suffix)
+            self._replace(child, was, now)
+
+    def _replace(self, child: Child, was: str, now: float) -> None:
+        """Start another at once; one after the other dying soon after its start, with growing pauses."""
+        if was in OURS or now > child.ready_at + SHORT_LIFE_SECONDS:
+            self.short_lives = 0
+        else:
+            self.short_lives += 1
+        pause = min(0.5 * 2.0 ** (self.short_lives - SHORT_LIVES), LONGEST_PAUSE_SECONDS)
+        if self.short_lives > SHORT_LIVES:
+            self.boot_after = now + pause
+            log.error("executors die soon after their start, the next is started in %.1f s", pause)
+        elif self._missing() > 0:
+            self.spawn()
+
+    def _forget(self, descriptor: Any) -> None:
+        with suppress(KeyError, ValueError):
+            self.selector.unregister(descriptor)
+
+    def _boot_failed(self, child: Child, status: int, suffix: str = "") -> None:
+        by_others = status in ENDED_BY_OTHERS and not child.boot_error
+        if by_others:
+            why = f"{signal.Signals(-status).name} ended it before it was ready{suffix}"
+        else:
+            why = child.boot_error or f"it exited with status {status} before it was ready; its own words are above"
+        # Ended by the watchdog because we stood still, it has shown nothing about the code it was to load.
+        innocent = child.database_away or self.guard.ended(child)
+        self._cannot_boot(why, pid=child.pid, passes=innocent, again=innocent or by_others)
+
+    def _cannot_boot(self, why: str, *, pid: int, passes: bool, again: bool = False) -> None:
+        """Try again after a pause. ``passes``: without end; ``again``: though no executor has ever been ready."""
+        if passes:
+            # An outage is waited for, however long, by the first executor too: its supervisor has found a database.
+            self.boot_delays += 1
+        else:
+            self.boot_failures += 1
+        if (not self.booted and not again) or self.boot_failures > BOOT_TRIES:
+            log.critical("executor cannot boot, worker stops pid=%d: %s", pid, why)
+            self.failed("an executor cannot boot")
+            return
+        tries = min(self.boot_failures + self.boot_delays, BOOT_TRIES)
+        pause = 2.0 ** (tries - 1) * random.uniform(0.5, 1.0)  # noqa: S311 (jitter)
+        self.boot_after = clock.monotonic() + pause
+        log.error("executor cannot boot, tried again in %.1f s pid=%d: %s", pause, pid, why)

@@ -1,0 +1,288 @@
+"""Executor processes: started, told apart by pid, killed with their group, reaped.
+
+Rules: started from the main thread, by the worker's own entry point, never by ``fork`` (that would inherit sockets
+and locks); READY within a deadline; only pids we know are reaped; the exit status proves a death, the end of the
+stream is only a hint, since job code may have forked and kept the socket; no child inherits another's ends; each
+leads its own process group and dies with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from django_pgjobs import clock
+from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.board import Board
+from django_pgjobs.worker.shared.channel import SupervisorEnd
+from django_pgjobs.worker.shared.runs import SENT, TAKING, Run
+
+if TYPE_CHECKING:
+    from django_pgjobs.worker.supervisor.lease_guard import Watchdog
+    from django_pgjobs.worker.supervisor.signal_relay import Batch
+
+STARTING, READY, DRAINING, DEAD = "starting", "ready", "draining", "dead"
+TERMINATING, KILLED = "terminating", "killed"
+
+DEPTH_SECONDS = 0.02
+DEEPEST = 500
+FIRST_GUESS_SECONDS = 0.02
+PAYLOAD_BYTES = 1024 * 1024
+ANSWER_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How every executor of a worker is made."""
+
+    entry: tuple[str, ...]
+    options: tuple[str, ...]
+    threads: int
+    async_slots: int
+    database: str
+    name: str
+    worker: UUID
+    environment: Mapping[str, str] | None = None
+    """Variables that executors get besides the worker's own."""
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    """One executor process as its supervisor sees it. ``leaving`` says why another shall take its place.
+
+    ``exclusive``: suspects run in it; ``reserved``: they shall, as soon as it is empty.
+    """
+
+    number: int
+    process: subprocess.Popen[bytes]
+    end: SupervisorEnd
+    board: Board
+    threads: int
+    async_slots: int
+    application_name: str
+    started_at: float
+    pidfd: int | None
+    state: str = STARTING
+    runs: dict[int, Run] = field(default_factory=dict)
+    outstanding: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
+    payload_bytes: int = 0
+    mean_seconds: float = FIRST_GUESS_SECONDS
+    exclusive: bool = False
+    reserved: bool = False
+    done: int = 0
+    ready_at: float = 0.0
+    looked_at: float = 0.0
+    drained: bool = False
+    leaving: str = ""
+    struck: int = 0
+    listens: bool = False
+    telling: dict[int, Batch] = field(default_factory=dict)
+    culprits: dict[int, str] = field(default_factory=dict)
+    boot_error: str = ""
+    database_away: bool = False
+    asked_at: float | None = None
+    deaf_since: float | None = None
+    hung_since: float | None = None
+    idle_since: float | None = None
+    said_bye: bool = False
+    watchdog: Watchdog | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is its process group's too."""
+        return self.process.pid
+
+    @property
+    def may_tell(self) -> bool:
+        """Whether it can be sent signals of durable writes."""
+        return self.listens and self.state == READY
+
+    def room(self, *, is_async: bool) -> int:
+        """How many more jobs it may be sent: free places, and some 20 ms of work beyond, bounded in bytes."""
+        closed = self.exclusive or self.reserved
+        if self.state != READY or closed or self.payload_bytes > PAYLOAD_BYTES or self.mute():
+            return 0
+        if is_async:
+            return self.async_slots - self.outstanding[True]
+        return self.threads + self.prefetch() - self.outstanding[False]
+
+    def mute(self) -> bool:
+        """Whether it does not answer: some job holds the interpreter, and what is sent now would wait for it."""
+        return self.asked_at is not None and clock.monotonic() > self.asked_at + ANSWER_SECONDS
+
+    def prefetch(self) -> int:
+        """Jobs to have in its buffer: what its threads do in ``DEPTH_SECONDS``, none behind long jobs."""
+        return min(DEEPEST, int(DEPTH_SECONDS * self.threads / max(self.mean_seconds, 1e-6)))
+
+    def idle_places(self) -> int:
+        """Threads that nothing has been sent for."""
+        return max(0, self.threads - self.outstanding[False]) if self.room(is_async=False) > 0 else 0
+
+    def add(self, *runs: Run) -> None:
+        """Runs were sent."""
+        for run in runs:
+            self.runs[run.run] = run
+            self.outstanding[run.is_async] += 1
+            self.payload_bytes += run.size
+
+    def remove(self, number: int) -> Run | None:
+        """A run ended or came back; None for one that is not known here (any more)."""
+        run = self.runs.pop(number, None)
+        if self.culprits and self.state != KILLED:
+            # Of one that is being killed the others must still be known as killed for this one.
+            self.culprits.pop(number, None)
+        if run is not None:
+            self.outstanding[run.is_async] -= 1
+            self.payload_bytes -= run.size
+            if not self.runs:
+                self.exclusive = False
+        return run
+
+    def learn(self, seconds: float, count: int) -> None:
+        """Learn from ``count`` jobs that have ended in threads and took ``seconds`` in all.
+
+        What the loop does takes no thread: however long, it says nothing about how many to send for them.
+        """
+        if not count:
+            return
+        self.done += count
+        weight = min(1.0, 0.1 * count)
+        self.mean_seconds += weight * (seconds / count - self.mean_seconds)
+
+    def learn_from_running(self, running: dict[int, int], now: float) -> None:
+        """When every thread has been busy for a while, jobs take at least that long: fetch none in advance."""
+        runs = self.runs
+        if len(running) >= self.threads:
+            busy = [since for number, since in running.items() if number in runs and not runs[number].is_async]
+            if len(busy) >= self.threads:
+                self.mean_seconds = max(self.mean_seconds, now - max(busy) / 1e9)
+
+    def take_back(self, runs: list[Run]) -> None:
+        """Ask for those of ``runs`` that it has not started."""
+        if runs:
+            for run in runs:
+                run.state = TAKING
+            self.asked_at = self.asked_at or clock.monotonic()
+            self.end.send([channel.TAKE_BACK, [run.run for run in runs]])
+
+    def terminate(self) -> None:
+        """SIGTERM to its whole group: to the programs its jobs have started, too, whichever job is meant.
+
+        So from here on a job that fails may have failed of this.
+        """
+        self.drained = self.state == DRAINING
+        self.state = TERMINATING
+        for run in self.runs.values():
+            run.collateral = True
+        self.take_back([run for run in self.runs.values() if run.state == SENT])
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL to it and to its whole group."""
+        self.state = KILLED
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        """Signal its group, and the process itself, which a job may have moved to another group."""
+        _signal_group(self.pid, number)
+        with suppress(ProcessLookupError, PermissionError):
+            if self.pidfd is not None and hasattr(signal, "pidfd_send_signal"):
+                signal.pidfd_send_signal(self.pidfd, number)
+            else:
+                os.kill(self.pid, number)
+
+    def exit_status(self, ended: Callable[[], None] = lambda: None) -> int | None:
+        """Return how it ended as ``Popen.returncode`` does, None while it lives; takes its group along, then reaps.
+
+        ``ended`` is called before it is reaped: until then no other process gets its pid. Python has no ``os.waitid``
+        on macOS before 3.13; there it is reaped first, and for an instant its pid may be another's already.
+        """
+        if not hasattr(os, "waitid"):
+            status = self.process.poll()
+            if status is not None:
+                ended()
+                _signal_group(self.pid, signal.SIGKILL)
+            return status
+        try:
+            gone = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            ended()  # reaped by somebody else
+            return self.process.poll()
+        if gone is None:
+            return None
+        ended()
+        _signal_group(self.pid, signal.SIGKILL)
+        return self.process.wait()
+
+    def close(self) -> None:
+        """Let go of its socket, board and descriptor."""
+        self.end.close()
+        self.board.close()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+
+
+def spawn(recipe: Recipe, number: int) -> Child:
+    """Start an executor. Call from the main thread only."""
+    ours, theirs = socket.socketpair()
+    board = Board.create(recipe.threads, recipe.async_slots)
+    name = recipe.name.encode("ascii", "replace").decode()
+    application_name = f"pgjobs {recipe.worker.hex[:16]}-{number} {name}"[:63]
+    arguments = [
+        *recipe.entry,
+        "pgjobs",
+        *recipe.options,
+        "executor",
+        f"--channel={theirs.fileno()}",
+        f"--board={board.fd}",
+        f"--threads={recipe.threads}",
+        f"--async-slots={recipe.async_slots}",
+        f"--database={recipe.database}",
+        f"--application-name={application_name}",
+    ]
+    try:
+        process = subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(), board.fd),
+            process_group=0,
+            env=None if recipe.environment is None else {**os.environ, **recipe.environment},
+        )
+    except OSError:
+        ours.close()
+        board.close()
+        raise
+    finally:
+        theirs.close()
+    return Child(
+        number=number,
+        process=process,
+        end=SupervisorEnd(ours),
+        board=board,
+        threads=recipe.threads,
+        async_slots=recipe.async_slots,
+        application_name=application_name,
+        started_at=clock.monotonic(),
+        pidfd=_pidfd(process.pid),
+    )
+
+
+def _pidfd(pid: int) -> int | None:
+    """Return a descriptor that tells of the end; None where the kernel, or its guard, does not know the call."""
+    if hasattr(os, "pidfd_open"):
+        with suppress(OSError):
+            return os.pidfd_open(pid)
+    return None
+
+
+def _signal_group(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)

@@ -1,0 +1,443 @@
+"""The jobs this worker holds: where each is, what it comes to, and when it is struck. Main thread only, no I/O.
+
+Each held job is in exactly one place: waiting in the dispatcher, outstanding at one executor, or ending in the ack
+thread. A run ends in exactly one of DONE, BACK or the death of its executor; its job is struck only when its end
+was flushed or is known to be lost. Wishes (cancel, release) reach a job wherever it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from django_pgjobs import clock
+from django_pgjobs import decisions as decide
+from django_pgjobs.decisions import Decision
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.execution import events, finalise
+from django_pgjobs.execution.attempt import BODY, until_of
+from django_pgjobs.execution.finalise import CALLBACK_OF, CALLBACK_STARTS, END, MARK, RETRY, SUCCESS
+from django_pgjobs.execution.idempotency import key_of
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.states import CancelMode, Cause, Outcome
+from django_pgjobs.store import MOST_CHARS, ClaimedJob, End, Flag, Pauses, Released, Rescheduled, Rescued
+from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.decision_codec import unpack_decision
+from django_pgjobs.worker.shared.ladders import CANCELLED, LADDERS, LOST, RELEASED, TIMEOUT
+from django_pgjobs.worker.shared.runs import ENDING, FRESH_SECONDS, WAITING, Run, Table, facts
+from django_pgjobs.worker.supervisor.dispatcher import Dispatcher
+from django_pgjobs.worker.supervisor.escalation import TAKEN_AWAY, judged, stop
+from django_pgjobs.worker.supervisor.executor_death import Death
+from django_pgjobs.worker.supervisor.executor_process import Child
+from django_pgjobs.worker.supervisor.signal_relay import Event
+from django_pgjobs.worker.threads.finaliser import Acker, Refused
+
+log = safe_logger("django_pgjobs")
+
+HAND_BACK_SECONDS = 2.0
+RELEASES_TOLD = 3
+"""Handed back so often, uncharged, a job may never end: it is too long for the drain, or has bad neighbours."""
+
+
+class Holding:
+    """What becomes of held jobs.
+
+    ``hear`` wakes the claim thread for a (queue, priority) that has become ready; ``tell`` sends signals of durable
+    writes; ``draining`` says whether nothing may start any more.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        dispatcher: Dispatcher,
+        acker: Acker,
+        *,
+        hear: Callable[[tuple[str, int]], None],
+        tell: Callable[[Callable[[], list[Event]]], None],
+    ) -> None:
+        self.table = table
+        self.dispatcher = dispatcher
+        self.acker = acker
+        self.hear = hear
+        self.tell = tell
+        self.draining = False
+        self.pauses = Pauses()
+        self.ended = 0
+        self.last_struck = 0.0
+
+    # From the claim thread
+
+    def adopt(self, claim_id: str, asked_at: float, jobs: list[ClaimedJob]) -> None:
+        """Take over what a claim returned."""
+        # Rescued from under this worker and claimed by it again: only the newer run would be read up from here on.
+        held = self.table.held
+        before = [held[job.id] for job in jobs if job.id in held]
+        runs = self.table.adopt(claim_id, asked_at, jobs)
+        for run in before:
+            self._taken_away(run)
+        if self.draining:
+            self.give_back(runs)
+            return
+        if (
+            self.pauses
+            or [job for job in jobs if job.ending is not None or job.cancelled or job.extras is not None]
+            or max(run.chars for run in runs) > MOST_CHARS
+        ):
+            runs = [run for run in runs if self._begin(run)]
+            self.dispatcher.suspect([run for run in runs if run.alone], clock.monotonic())
+            runs = [run for run in runs if not run.alone]
+        self.dispatcher.add(runs, clock.monotonic())
+
+    def _begin(self, run: Run) -> bool:
+        """Say what a claimed job is claimed for; return whether an executor is needed."""
+        job = run.job
+        if key_of(job.extras) is not None:
+            run.remembers = self.acker.remembers = True
+        run.until = until_of(job.extras, run.claim.asked_at)
+        if run.size > MOST_CHARS or (job.ending is not None and job.ending not in CALLBACK_OF):
+            # No registration and no statement of ours writes such a row.
+            log.error("job cannot be run as it is and is parked %s", facts(run))
+            self._decided(
+                run, decide.Park("Its headers are too long, or its ending is not known.", _fingerprint(job)), None
+            )
+            return False
+        run.alone = job.ending is None and is_suspect(job.extras)
+        if job.ending is not None:
+            run.kind, run.outcome = CALLBACK_OF[job.ending], job.ending
+        elif job.cancelled:
+            run.cancelled = True
+            self._decided(run, decide.Cancel(), None)
+            return False
+        if self._is_paused(run):
+            self._put_aside(run)
+            return False
+        if job.ending is None or job.ending_attempt == 1:
+            return True
+        if job.ending_attempt <= CALLBACK_STARTS:
+            # It has ended its process before, or its neighbour has: alone it is hit by nobody else's end.
+            self.dispatcher.suspect([run], clock.monotonic())
+            return False
+        log.error(
+            "callback crashed %d times, the job ends without it kind=%s %s", CALLBACK_STARTS, run.kind, facts(run)
+        )
+        self._end_callback(run)
+        return False
+
+    # From executors
+
+    def succeeded(self, child: Child, runs: list[int], micros: list[int], results: list[str | None]) -> None:
+        """Successes of one executor, many at once: their runs, how many µs each took, what it returned."""
+        entries: list[tuple[Run, End]] = []
+        on_loop, on_loop_took = 0, 0
+        try:
+            for number, took, result in zip(runs, micros, results, strict=True):
+                # Computed before the run is taken off: of one that cannot be read the executor's death tells.
+                seconds = took / 1e6
+                run = child.remove(number)
+                if run is None:
+                    continue
+                if run.is_async:
+                    on_loop, on_loop_took = on_loop + 1, on_loop_took + took
+                if run.kind == BODY and LOST not in run.stops:
+                    run.state = ENDING
+                    entries.append((run, End(run.job.id, run.claim.claim_id, seconds, result)))
+                else:
+                    self._ended(run, decide.Succeed(result), seconds)
+        finally:
+            if entries:
+                self.acker.put_many(SUCCESS, entries)
+        child.done += on_loop
+        child.learn((sum(micros) - on_loop_took) / 1e6, len(runs) - on_loop)
+
+    def done(self, child: Child, items: list[list[Any]]) -> None:
+        """Outcomes of one executor, of any kind."""
+        for number, seconds, *packed in items:
+            decision = unpack_decision(packed)
+            run = child.remove(number)
+            if run is None or not run.is_async:
+                child.learn(seconds, 1)
+            else:
+                child.done += 1
+            if run is not None:
+                self._ended(run, decision, seconds)
+
+    def back(self, child: Child, numbers: list[int]) -> None:
+        """Runs that an executor gave back before their start."""
+        self._returned(*(run for number in numbers if (run := child.remove(number)) is not None))
+
+    def progress(self, child: Child, number: int, progress: dict[str, Any]) -> None:
+        """What a running job says of itself."""
+        run = child.runs.get(number)
+        if run is not None:
+            self.acker.report(run.job.id, run.claim.claim_id, json.dumps(progress))
+
+    def settle(self, death: Death) -> None:
+        """Say of every run of a dead executor what becomes of it."""
+        self._returned(*death.unstarted)
+        for run, decision in death.decisions():
+            if LOST in run.stops:
+                self._drop(run, "record how it ended")
+            else:
+                self._ended_by_death(run, decision, death)
+        suspects = []
+        for run in death.suspects:
+            if run.kind != BODY and LOST not in run.stops:
+                self._callback_died(run, death.failure())
+            elif self.draining or self._is_paused(run) or run.released or run.cancelled or LOST in run.stops:
+                run.alone = True
+                self._returned(run)
+            else:
+                suspects.append(run)
+        if suspects:
+            log.warning("executor died with jobs in company, each half runs again by itself jobs=%d", len(suspects))
+            self.dispatcher.halve(suspects, clock.monotonic(), after=death.application_name)
+
+    def _ended_by_death(self, run: Run, decision: Decision, death: Death) -> None:
+        failure: decide.Failure | None = getattr(decision, "failure", None)
+        words = failure.message if failure else str(decision)
+        if run.kind == BODY and not run.cancelled and isinstance(decision, decide.Abandon):
+            log.error("job abandoned, its attempt ended with its executor %s: %s", facts(run), words)
+        else:
+            log.warning("attempt ended with its executor %s: %s", facts(run), words)
+        if run.kind == BODY or isinstance(decision, decide.Release):
+            self._decided(run, decision, death.seconds.get(run.run))
+        elif death.culprits.get(run.run) == TIMEOUT:
+            log.error("callback was stopped at its time limit kind=%s %s", run.kind, facts(run))
+            self._end_callback(run)
+        else:
+            self._callback_died(run, failure or decide.Failure("", ""))
+
+    def _callback_died(self, run: Run, failure: decide.Failure) -> None:
+        """Let it be claimed again: the claim counts the starts, so one that kills its process ends some day."""
+        self._write(RETRY, run, End(run.job.id, run.claim.claim_id, 0.0, cause="crashed", failure=failure))
+
+    # Ends
+
+    def _ended(self, run: Run, decision: Decision, seconds: float) -> None:
+        if LOST in run.stops:
+            self._drop(run, "record how it ended")
+        elif run.kind == BODY:
+            self._decided(run, judged(run, decision), seconds)
+        elif isinstance(decision, decide.Succeed):
+            self._end_callback(run)
+        else:
+            self._decided(run, decision, seconds)
+
+    def _end_callback(self, run: Run) -> None:
+        self._write(END, run, finalise.after_callback(run.job.id, run.claim.claim_id, run.outcome))
+
+    def _decided(self, run: Run, decision: Decision, seconds: float | None) -> None:
+        """Queue the statement that writes ``decision``; any end but success of a cancelled job is a cancel."""
+        if run.cancelled and run.kind == BODY and not isinstance(decision, decide.Succeed | decide.Cancel):
+            failure, cause = getattr(decision, "failure", None), getattr(decision, "cause", Cause.RELEASED)
+            decision = decide.Cancel("", failure, cause)
+        job, claim_id = run.job, run.claim.claim_id
+        kind, end = finalise.end_of(decision, job.id, claim_id, job.name, seconds)
+        # Whoever claims it next shall know: in company it might take others along.
+        end.suspect = run.alone and run.kind == BODY
+        self._write(kind, run, end)
+
+    def _write(self, kind: str, run: Run, end: End) -> None:
+        run.state, run.child = ENDING, None
+        self.acker.put(kind, run, end)
+
+    def give_back(self, runs: list[Run]) -> None:
+        """Release jobs that never started, uncharged."""
+        for run in runs:
+            self._decided(run, decide.Release("not started"), None)
+
+    def _returned(self, *runs: Run) -> None:
+        """Runs that never started are free again: to be given back, ended, or dispatched anew."""
+        again = [run for run in runs if not self._is_decided(run)]
+        now = clock.monotonic()
+        # Suspects that were sent together come back together: nothing was learnt of them.
+        self.dispatcher.suspect([run for run in again if run.alone], now)
+        self.dispatcher.add([run for run in again if not run.alone], now)
+
+    def _is_decided(self, run: Run) -> bool:
+        """Say what becomes of a run that is free again and shall not be dispatched; return whether that is so."""
+        if LOST in run.stops:
+            self._drop(run, "start the job")
+        elif self.draining or run.released:
+            self.give_back([run])
+        elif run.cancelled and run.kind == BODY:
+            self._decided(run, decide.Cancel(run.cancel_reason), None)
+        elif self._is_paused(run):
+            self._put_aside(run)
+        else:
+            return False
+        return True
+
+    def hand_back_stale(self, now: float) -> None:
+        """Release jobs that found no room for long: another worker may have some.
+
+        Callbacks stay, and suspects: claimed again they would run in company once more.
+        """
+        late = now - HAND_BACK_SECONDS
+        self.give_back(self.dispatcher.withdraw(lambda run: run.kind == BODY and not run.alone and run.since < late))
+
+    # From an operator
+
+    def pause(self, pauses: Pauses, crew: Iterable[Child]) -> None:
+        """Start nothing more of what is paused: take it back where it has been sent, put aside what waits here."""
+        self.pauses = pauses
+        if pauses:
+            self.dispatcher.take_back(crew, self._is_paused)
+            for run in self.dispatcher.withdraw(self._is_paused):
+                self._returned(run)
+
+    def _is_paused(self, run: Run) -> bool:
+        return self.pauses.cover(run.job.queue, run.job.name)
+
+    def _put_aside(self, run: Run) -> None:
+        """Give a run back whose queue is paused, which nobody claims from then; else hold it, or it would be again."""
+        job = run.job
+        if job.queue in self.pauses.queues:
+            self.give_back([run])
+        else:
+            self._decided(run, decide.Hold(self.pauses.names[job.name]), None)
+
+    # From the ack thread
+
+    def stored(self, kind: str, entries: list[tuple[Run, End, Any]]) -> None:
+        """Ends that have been flushed."""
+        if kind == MARK:
+            for run, end, _ in entries:
+                run.duration = end.seconds
+                # From what was written: the ack thread may have made a cancel, or an abandon, of another end.
+                run.outcome, run.error = end.outcome, end.failure.summary if end.failure else ""
+            self._start_callbacks([run for run, _, _ in entries])
+            return
+        self._strike([run for run, _, _ in entries])
+        if kind in (SUCCESS, END):
+            self.ended += len(entries)
+        else:
+            for run, _, row in entries:
+                if isinstance(row, Rescheduled | Released):
+                    self.hear((row.queue, row.priority))
+                if isinstance(row, Released) and row.times >= RELEASES_TOLD:
+                    log.warning("job was handed back while it ran, once more times=%d %s", row.times, facts(run))
+        if kind in (SUCCESS, END, RETRY):
+            self.tell(lambda: [_event(kind, run, end, row) for run, end, row in entries])
+
+    def _start_callbacks(self, runs: list[Run]) -> None:
+        now = clock.monotonic()
+        for run in runs:
+            run.kind = CALLBACK_OF[run.outcome]
+            run.fresh_until = now + FRESH_SECONDS
+        if self.draining:
+            self.give_back(runs)
+            return
+        paused = [run for run in runs if self._is_paused(run)] if self.pauses else []
+        for run in paused:
+            self._put_aside(run)
+        self.dispatcher.add([run for run in runs if run not in paused] if paused else runs, now)
+
+    def lost(self, refused: list[Refused]) -> None:
+        """Jobs whose claim is no longer ours: nothing of them was changed."""
+        for run, action, reason in refused:
+            log.warning("lease lost, nothing of the job was changed %s: could not %s, %s", facts(run), action, reason)
+        self._strike([run for run, _, _ in refused])
+        self.tell(lambda: [_loss(*each) for each in refused])
+
+    def _drop(self, run: Run, action: str) -> None:
+        self.lost([(run, action, TAKEN_AWAY)])
+
+    def _strike(self, runs: list[Run]) -> None:
+        finished = self.table.strike(runs)
+        if finished:
+            self.acker.delete(finished)
+        self.last_struck = clock.monotonic()
+
+    # From the keep thread
+
+    def fresh(self, asked_at: float, ids: set[int], flags: list[Flag]) -> None:
+        """At ``asked_at`` the claims of ``ids`` held, but for the flagged."""
+        flagged = {(flag.id, flag.claim_id): flag for flag in flags}
+        for job_id in ids:
+            run = self.table.held.get(job_id)
+            if run is None:
+                continue
+            flag = flagged.get(run.fence)
+            if flag is None or not flag.lost:
+                run.fresh_until = max(run.fresh_until, asked_at + FRESH_SECONDS)
+            if flag is not None and run.state != ENDING:
+                self._flag(run, flag)
+
+    def _flag(self, run: Run, flag: Flag) -> None:
+        if flag.lost:
+            self._taken_away(run)
+        elif run.kind != BODY:
+            return
+        elif flag.cancelled and (not run.cancelled or _strength(flag.mode) > _strength(run.cancel_mode)):
+            run.cancelled, run.cancel_mode, run.cancel_by, run.cancel_reason = True, flag.mode, flag.by, flag.reason
+            self._stop(run, CANCELLED, flag.mode if flag.mode in LADDERS else CancelMode.ASK)
+        elif flag.released and not run.released:
+            run.released = True
+            self._stop(run, RELEASED, RELEASED)
+
+    def _taken_away(self, run: Run) -> None:
+        if run.state == WAITING:
+            self.dispatcher.withdraw(lambda other: other is run)
+            self._drop(run, "start the job")
+        else:
+            self._stop(run, LOST, LOST)
+
+    def _stop(self, run: Run, cause: str, ladder: str) -> None:
+        """Bring a wish to a job: before its start it ends here, running it is led up a ladder.
+
+        The executor takes a run back or, having started it, tells it: frames are obeyed in order.
+        """
+        if run.state == WAITING:
+            self.dispatcher.withdraw(lambda other: other is run)
+            self._returned(run)
+        elif run.child is not None:
+            if cause not in run.stops:
+                run.child.end.send([channel.TAKE_BACK, [run.run]])
+            stop(run, cause, ladder, clock.monotonic())
+
+
+def is_suspect(extras: str | None) -> bool:
+    """Whether a job may have ended the process of the start before this one, which was given back."""
+    return extras is not None and bool(json.loads(extras).get("suspect"))
+
+
+def _strength(mode: str) -> int:
+    return list(CancelMode).index(CancelMode(mode)) if mode in list(CancelMode) else -1
+
+
+def _fingerprint(job: ClaimedJob) -> str:
+    definition = registry.find(job.name)
+    return definition.fingerprint if definition else ""
+
+
+def _fields(run: Run) -> dict[str, Any]:
+    return {"job_id": run.job.id, "name": run.job.name, "attempt": run.job.attempt}
+
+
+def _loss(run: Run, action: str, reason: str) -> Event:
+    return events.LOST, {**_fields(run), "claim_id": run.claim.claim_id, "action": action, "reason": reason}
+
+
+def events_of_rescue(job: Rescued) -> list[Event]:
+    """Return the signals of a job that this worker took back from another."""
+    about = {"job_id": job.id, "name": job.name, "attempt": job.attempt}
+    facts = {**about, "queue": job.queue, "claim_id": str(job.claim_id), "cause": job.cause, "message": job.message}
+    found: list[Event] = [(events.RESCUED, {**facts, "outcome": job.outcome, "ending": job.ending})]
+    ended = {**about, "queue": job.queue, "executor": "", "duration": None, "error": job.message}
+    if job.outcome:
+        found.append((events.FINISHED, {**ended, "outcome": job.outcome}))
+    elif not job.ending:
+        found.append((events.RETRIED, {**ended, "delay": 0.0, "retry_at": None}))
+    return found
+
+
+def _event(kind: str, run: Run, end: End, row: Any) -> Event:
+    duration = run.duration if end.seconds is None else end.seconds
+    error = end.failure.summary if end.failure else run.error
+    fields = {**_fields(run), "queue": run.job.queue, "executor": run.executor, "duration": duration, "error": error}
+    if kind == RETRY:
+        retry_at = row.run_at.isoformat() if isinstance(row, Rescheduled) else None
+        return events.RETRIED, {**fields, "delay": end.delay, "retry_at": retry_at}
+    return events.FINISHED, {**fields, "outcome": Outcome.SUCCEEDED if kind == SUCCESS else end.outcome}

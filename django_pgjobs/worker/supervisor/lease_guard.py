@@ -1,0 +1,156 @@
+"""The supervisor's side of trust: until when its leases hold, told to the watchdog and to the executors.
+
+Main thread only; nothing here blocks. A claim is trusted until a margin before its lease can run out, counted from
+*before* the query that claimed or renewed it. The watchdog gets the earliest of these instants after each renewal.
+While renewals are late or the server is away it is put off by one lease at a time: an outage must kill nothing,
+since nobody else can take the jobs then, but a supervisor that stands still puts off nothing.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+
+from django_pgjobs import clock
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.runs import Table, trust_seconds
+from django_pgjobs.worker.supervisor import watchdog
+from django_pgjobs.worker.supervisor.executor_process import DRAINING, READY, TERMINATING, Child
+
+log = safe_logger("django_pgjobs")
+
+
+class Watchdog:
+    """A process that ends our executors when we are killed or stand still. Raises ``OSError`` if it cannot start."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(watchdog.__file__)],
+                stdin=theirs.fileno(), stdout=subprocess.DEVNULL, process_group=0,
+            )  # fmt: skip
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        self.sock = ours
+        self._fired = False
+
+    def say(self, verb: str, number: int) -> None:
+        """Send it a line. One that is dead, or stopped for so long that its socket is full, hears nothing."""
+        with suppress(OSError):
+            self.sock.send(f"{verb} {number}\n".encode())
+
+    @property
+    def fired(self) -> bool:
+        """Whether it has ended our executors because we stood still."""
+        with suppress(OSError):
+            self._fired = self._fired or bool(self.sock.recv(64))
+        return self._fired
+
+    @property
+    def gone(self) -> bool:
+        """Whether it watches no more."""
+        return self.process.poll() is not None or self.fired
+
+    def close(self) -> None:
+        """Let it go: it ends at once when it has nobody to watch."""
+        self.sock.close()
+
+    def reap(self) -> None:
+        """Wait for its end, once it was let go."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(1.0)
+
+
+class Guard:
+    """Keeps a watchdog over ``children``, the crew's own list, and both of them informed."""
+
+    def __init__(self, table: Table, lease_seconds: float) -> None:
+        self.table = table
+        self.children: list[Child] = []
+        self.lease_seconds = lease_seconds
+        self.watchdog: Watchdog | None = None
+        self.last: Watchdog | None = None
+        self.until = 0.0
+
+    def add(self, child: Child) -> None:
+        """Watch over an executor that was started."""
+        self.tick(clock.monotonic())
+        child.watchdog = self.watchdog
+        self._say("add", child.pid)
+
+    def forget(self, child: Child) -> None:
+        """Watch no more over one that has ended."""
+        self._say("forget", child.pid)
+
+    def ended(self, child: Child) -> bool:
+        """Whether the watchdog has ended this executor."""
+        return child.watchdog is not None and child.watchdog.fired
+
+    def renewed(self, asked_at: float, claim_ids: Iterable[str]) -> None:
+        """These claims were renewed by a query begun at ``asked_at``; none of the others is known to be."""
+        self.table.renewed(asked_at, claim_ids)
+        now = clock.monotonic()
+        earliest = self.table.trusted_until(now + trust_seconds())
+        self._arm(now, earliest)
+        for child in self.children:
+            if child.state in (READY, DRAINING, TERMINATING):
+                child.end.send([channel.TRUST, earliest])
+
+    def adopted(self) -> None:
+        """A claim came in; asked for long ago, it is the first to be trusted no more."""
+        now = clock.monotonic()
+        earliest = self.table.trusted_until(self.until)
+        if earliest < self.until:
+            self._arm(now, earliest)
+
+    def tick(self, now: float) -> None:
+        """Put the watchdog off where renewals are late; we live."""
+        if self.until < now + self.lease_seconds / 3:
+            self._arm(now, 0.0)
+
+    def _arm(self, now: float, until: float) -> None:
+        # What is not renewed though we live is lost, or held by somebody for the moment: the ladder's business.
+        self.until = until if until > now + self.lease_seconds / 3 else now + self.lease_seconds
+        if self.watchdog is None or self.watchdog.gone:
+            self._replace()
+        self._say("until", int(self.until * 1e9))
+
+    def _replace(self) -> None:
+        old, self.watchdog = self.watchdog, None
+        if old is not None:
+            log.warning("watchdog has ended, replaced fired=%s", old.fired)
+            old.close()
+            old.reap()
+        try:
+            self.watchdog = Watchdog()
+        except OSError as error:
+            log.error("watchdog cannot be started, executors are without: %s", error)
+            return
+        for child in self.children:
+            if not (old is not None and old.fired and child.watchdog is old):
+                child.watchdog = self.watchdog
+                self._say("add", child.pid)
+
+    def _say(self, verb: str, number: int) -> None:
+        if self.watchdog is not None:
+            self.watchdog.say(verb, number)
+
+    def close(self) -> None:
+        """Let the watchdog go; it ends beside what else is left to do."""
+        self.last, self.watchdog = self.watchdog, None
+        if self.last is not None:
+            self.last.close()
+
+    def reap(self) -> None:
+        """Wait for the end of the watchdog that was let go."""
+        if self.last is not None:
+            self.last.reap()

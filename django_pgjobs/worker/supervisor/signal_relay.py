@@ -1,0 +1,118 @@
+"""In the supervisor: signals of durable writes on their way to the receivers in executors. Main thread only.
+
+One executor that listens gets a batch, and says so when it has told it. What it had not said when it died is told
+again by another: a signal may come twice, and none is lost while the worker lives. Two bounds hold nevertheless:
+so much waits at most for receivers that are too slow, and what was being told at so many deaths is told no more,
+for a receiver that ends its process would end one executor after the other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.worker.shared import channel
+
+if TYPE_CHECKING:
+    from django_pgjobs.worker.supervisor.executor_process import Child
+
+log = safe_logger("django_pgjobs")
+
+Event = tuple[str, dict[str, Any]]
+
+UNTOLD = 10_000
+"""Signals that wait here at most."""
+
+TELLING = 1000
+"""Signals that one executor has not told yet, at most; they wait in its memory, and here."""
+
+TELL_BYTES = 1024 * 1024
+"""What may wait for an executor's socket before signals are kept here: a job may hold its interpreter for long."""
+
+MOST_DEATHS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Signals that were sent to an executor, and how many died of their own while they told the first of them."""
+
+    items: list[Event]
+    deaths: int = 0
+
+
+class Untold:
+    """What receivers have not heard yet; ``children`` is the crew's own list."""
+
+    def __init__(self, children: Sequence[Child]) -> None:
+        self.children = children
+        self.fresh: deque[Event] = deque()
+        self.again: deque[Batch] = deque()
+        self.dropped = 0
+        self._last = 0
+
+    def add(self, items: list[Event]) -> None:
+        """Let these be told after what waits already."""
+        self.fresh.extend(items)
+        self.hand_over()
+        excess = len(self.fresh) - UNTOLD
+        if excess > 0:
+            if not self.dropped:
+                log.error("receivers of signals are too slow, signals are dropped")
+            self.dropped += excess
+            for _ in range(excess):
+                self.fresh.popleft()
+
+    def hand_over(self) -> None:
+        """Send what waits to executors that listen, as far as they take it."""
+        while (self.again or self.fresh) and (child := self._listener()) is not None:
+            if self.dropped:
+                log.warning("signals are told again dropped=%d", self.dropped)
+                self.dropped = 0
+            batch = self.again.popleft() if self.again else Batch(self._some(TELLING - _telling(child)))
+            self._last += 1
+            child.telling[self._last] = batch
+            child.end.send([channel.STORED, self._last, batch.items])
+
+    def _listener(self) -> Child | None:
+        ready = (child for child in self.children if child.may_tell)
+        return next((child for child in ready if child.end.kept < TELL_BYTES and _telling(child) < TELLING), None)
+
+    def _some(self, most: int) -> list[Event]:
+        return [self.fresh.popleft() for _ in range(min(most, len(self.fresh)))]
+
+    def told(self, child: Child, number: int) -> None:
+        """``child`` has told a batch."""
+        child.telling.pop(number, None)
+        self.hand_over()
+
+    def died(self, child: Child, *, by_itself: bool) -> None:
+        """Tell again what ``child`` had not told; what may have been its end one by one."""
+        batches = [batch for _, batch in sorted(child.telling.items())]
+        child.telling.clear()
+        if by_itself and batches:
+            first, *rest = batches
+            batches = [*self._one_by_one(first), *rest]
+        self.again.extendleft(reversed(batches))
+        self.hand_over()
+
+    def _one_by_one(self, batch: Batch) -> list[Batch]:
+        deaths = batch.deaths + 1
+        if deaths < MOST_DEATHS:
+            return [Batch([item], deaths) for item in batch.items]
+        for what, fields in batch.items:
+            log.error(
+                "executors died while they told a signal, it is dropped deaths=%d signal=%s job=%d",
+                deaths, what, fields["job_id"],
+            )  # fmt: skip
+        return []
+
+    def needs(self, child: Child) -> bool:
+        """Whether nobody else could tell what is still to be written."""
+        return child.may_tell and not any(other.may_tell for other in self.children if other is not child)
+
+
+def _telling(child: Child) -> int:
+    return sum(len(batch.items) for batch in child.telling.values())

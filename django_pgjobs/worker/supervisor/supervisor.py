@@ -1,0 +1,278 @@
+"""The supervisor's main thread: it hears, decides and dispatches; it runs no query, no job, and never blocks.
+
+    boot → serve → drain → leave
+
+One selector over signals, the inbox of the database threads, the executors' sockets and their pidfds, with a tick
+for deadlines. *Drain* claims nothing, takes back what has not started, lets the rest finish up to a limit, then
+kills and hands back; renewals, cancels and beats go on. A second signal hurries. When the database is away at the
+end nothing is waited for: leases run out, and what was not recorded is rescued.
+"""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django_pgjobs import clock
+from django_pgjobs.conf import get_conf
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.store import ClaimedJob, Pauses, Rescued
+from django_pgjobs.worker.shared import process
+from django_pgjobs.worker.shared.runs import Table
+from django_pgjobs.worker.supervisor.dispatcher import START_WITHIN_SECONDS, Dispatcher
+from django_pgjobs.worker.supervisor.executor_pool import Crew
+from django_pgjobs.worker.supervisor.executor_process import READY, Recipe
+from django_pgjobs.worker.supervisor.held_jobs import Holding, events_of_rescue
+from django_pgjobs.worker.supervisor.inbox import Inbox
+from django_pgjobs.worker.supervisor.lease_guard import Guard
+from django_pgjobs.worker.supervisor.recycling import Recycling
+from django_pgjobs.worker.threads.admitter import Admitter
+from django_pgjobs.worker.threads.claimer import Claimer
+from django_pgjobs.worker.threads.finaliser import Acker
+from django_pgjobs.worker.threads.loop import Loop
+
+log = safe_logger("django_pgjobs")
+
+TICK_SECONDS = 0.1
+IDLE_TICK_SECONDS = 1.0
+LEAVE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many executors, and when a worker ends by itself: ``max_jobs`` ended, or ``until_idle``."""
+
+    processes: int
+    max_jobs: int | None = None
+    until_idle: bool = False
+    drain_seconds: float = 25.0
+    recycling: Recycling = Recycling()  # noqa: RUF009 (Recycling is frozen)
+
+
+class Supervisor:
+    """The main thread of one worker. Everything it is given has not been started yet."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        limits: Limits,
+        inbox: Inbox,
+        table: Table,
+        claimer: Claimer,
+        acker: Acker,
+        identity: list[Any],
+        admitter: Admitter,
+    ) -> None:
+        self.limits = limits
+        self.inbox = inbox
+        self.table = table
+        self.claimer = claimer
+        self.acker = acker
+        self.admitter = admitter
+        self.selector = selectors.DefaultSelector()
+        self.signals, self._signalled = socket.socketpair()
+        self.stop_signals: tuple[signal.Signals, ...] = ()
+        self.dispatcher = Dispatcher()
+        self.holding = Holding(
+            table, self.dispatcher, acker, hear=claimer.hear, tell=lambda items: self.crew.tell(items)
+        )
+        self.crew = Crew(
+            recipe,
+            limits.processes,
+            identity,
+            selector=self.selector,
+            holding=self.holding,
+            acker=acker,
+            guard=Guard(table, get_conf().lease_seconds),
+            recycling=limits.recycling,
+            failed=self._fail,
+        )
+        self.idle_tick_seconds = min(IDLE_TICK_SECONDS, get_conf().lease_seconds / 4)
+        self.draining_until: float | None = None
+        self.killed = False
+        self.exit_status = 0
+        self.idle_at = 0.0
+        self.knows_pauses = False
+        self.asked_at = 0.0
+        self.last_tick = 0.0
+        self.loops: Sequence[Loop] = ()
+        self.handlers: dict[str, Callable[..., None]] = {
+            "claimed": self._on_claimed,
+            "stored": self.holding.stored,
+            "lost": self.holding.lost,
+            "backends_ended": self.dispatcher.backends_ended,
+            "rescued": self._on_rescued,
+            "fresh": self.holding.fresh,
+            "renewed": self.crew.guard.renewed,
+            "idle": self._on_idle,
+            "paused": self._on_paused,
+            "unblocked": lambda: None,  # waking main is all it is for
+        }
+
+    @property
+    def ended(self) -> int:
+        """How many jobs have reached their end here."""
+        return self.holding.ended
+
+    # Life
+
+    def run(self, stopped: threading.Event) -> int:
+        """Serve until drained, at once when ``stopped`` was set by a signal before; return the exit status."""
+        with process.handling(lambda *_: None) as self.stop_signals:
+            self._hear_signals()
+            if stopped.is_set():
+                self.drain("a signal came while it started")
+            try:
+                self._serve()
+            except BaseException:
+                log.critical("supervisor failed, its executors are killed", exc_info=True)
+                self.crew.kill("released")
+                raise
+            finally:
+                self._unhear_signals()
+                self.crew.guard.close()
+        return self.exit_status
+
+    def _serve(self) -> None:
+        while not self._gone():
+            for key, _ in self.selector.select(self._pause()):
+                key.data()
+            self._advance()
+
+    def _pause(self) -> float:
+        return max(0.0, self.last_tick + self._tick_seconds() - clock.monotonic())
+
+    def _tick_seconds(self) -> float:
+        quiet = not self.table.held and all(child.state == READY for child in self.crew.children)
+        return self.idle_tick_seconds if quiet and self.draining_until is None else TICK_SECONDS
+
+    def _advance(self) -> None:
+        now = clock.monotonic()
+        if now >= self.last_tick + self._tick_seconds():
+            self.last_tick = now
+            self._tick(now)
+        if self.draining_until is None:
+            if not self.acker.full:
+                self.dispatcher.dispatch(self.crew.children, now)
+            self._want()
+            self._maybe_leave()
+        self.crew.flush()
+
+    def _tick(self, now: float) -> None:
+        for loop in self.loops:
+            loop.watch(now)
+        self.crew.guard.tick(now)
+        self.crew.tick(now)
+        self.dispatcher.take_back(self.crew.children, lambda run: now > run.since + START_WITHIN_SECONDS)
+        self.holding.hand_back_stale(now)
+        if self.draining_until is not None:
+            self._drain_on(now, self.draining_until)
+
+    def _want(self) -> None:
+        """Ask for jobs when there is room: at once for idle threads and places, else when half the room is free."""
+        crew = self.crew.children
+        threads, loops = self.dispatcher.room(crew) if self.knows_pauses and not self.acker.full else (0, 0)
+        most = None
+        if self.limits.max_jobs is not None:
+            most = self.limits.max_jobs - self.ended - len(self.table.held)
+            threads = min(threads, most)
+        capacity = sum(child.threads + child.prefetch() for child in crew if child.state == READY)
+        wanted = threads * 2 >= capacity or self.dispatcher.idle_places(crew) > 0
+        self.claimer.request(threads if wanted else 0, loops, most=most)
+
+    def _on_claimed(self, claim_id: str, asked_at: float, jobs: list[ClaimedJob]) -> None:
+        self.holding.adopt(claim_id, asked_at, jobs)
+        self.crew.guard.adopted()
+        self.claimer.adopted(jobs)
+
+    def _on_idle(self, at: float) -> None:
+        self.idle_at = at
+
+    def _on_paused(self, pauses: Pauses) -> None:
+        self.claimer.pause(pauses.queues)
+        self.holding.pause(pauses, self.crew.children)
+        self.knows_pauses = True
+
+    def _on_rescued(self, rescued: list[Rescued]) -> None:
+        self.admitter.stir()
+        self.crew.tell(lambda: [event for job in rescued for event in events_of_rescue(job)])
+
+    def _maybe_leave(self) -> None:
+        if self.limits.max_jobs is not None and self.ended >= self.limits.max_jobs:
+            self.drain("the number of jobs asked for has ended")
+        elif self.limits.until_idle and self.crew.booted and not self.table.held:
+            changed = max(self.holding.last_struck, self.admitter.admitted_at)
+            if self.idle_at > changed and self.admitter.idle_since(changed):
+                self.drain("nothing is due")
+            elif self.asked_at <= changed:
+                # Whether anything has become due since the last job left is not to be known by sleeping on.
+                self.asked_at = clock.monotonic()
+                self.admitter.stir()
+                self.claimer.look()
+
+    def _on_inbox(self) -> None:
+        for kind, *facts in self.inbox.take():
+            self.handlers[kind](*facts)
+
+    # Signals
+
+    def _hear_signals(self) -> None:
+        self.signals.setblocking(False)
+        self._signalled.setblocking(False)
+        self.selector.register(self.signals, selectors.EVENT_READ, self._on_signal)
+        self.selector.register(self.inbox.wakes, selectors.EVENT_READ, self._on_inbox)
+        self._wakeup_fd = signal.set_wakeup_fd(self._signalled.fileno(), warn_on_full_buffer=False)
+
+    def _unhear_signals(self) -> None:
+        signal.set_wakeup_fd(self._wakeup_fd)
+        self.selector.close()
+        self.signals.close()
+        self._signalled.close()
+
+    def _on_signal(self) -> None:
+        for number in self.signals.recv(64):
+            if number not in self.stop_signals:
+                continue
+            name = signal.Signals(number).name
+            if self.draining_until is None:
+                self.drain(name)
+            else:
+                log.warning("second signal, running jobs are handed back now signal=%s", name)
+                self.draining_until = clock.monotonic()
+
+    # Drain
+
+    def _fail(self, why: str) -> None:
+        self.exit_status = 1
+        self.drain(why)
+
+    def drain(self, why: str) -> None:
+        """Claim nothing more, hand back what has not started, let the rest finish up to the limit."""
+        if self.draining_until is None:
+            log.info("worker drains: %s held=%d", why, len(self.table.held))
+            self.draining_until = clock.monotonic() + self.limits.drain_seconds
+            self.holding.draining = self.crew.draining = True
+            self.claimer.halt()
+            self.dispatcher.take_back(self.crew.children, lambda run: True)
+            self.holding.give_back(self.dispatcher.withdraw(lambda run: True))
+            self.last_tick = 0.0
+
+    def _drain_on(self, now: float, until: float) -> None:
+        if now >= until and not self.killed:
+            self.killed = True
+            if self.table.held:
+                log.warning("drain limit reached, running jobs are handed back held=%d", len(self.table.held))
+            self.crew.kill("released")
+        elif not self.killed:
+            self.crew.dismiss()
+
+    def _gone(self) -> bool:
+        if self.draining_until is None or self.crew.children:
+            return False
+        done = not self.table.held and not self.claimer.busy
+        return done or clock.monotonic() > self.draining_until + LEAVE_SECONDS

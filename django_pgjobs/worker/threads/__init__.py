@@ -1,0 +1,1 @@
+"""The supervisor's threads, each with a connection of its own."""

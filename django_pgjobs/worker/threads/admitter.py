@@ -1,0 +1,132 @@
+"""The admitter: lets in what limits hold back, while the code of this worker has limits or something is held back.
+
+Its connection is there only then. It sleeps until it is stirred (a registration that a limit holds, a job of a limit
+that has ended here), until the next held job is due, or for a second; while due jobs are held back it looks more often,
+for what ends elsewhere stirs it not. Nothing depends on one admitter: any worker's does the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from django_pgjobs import clock, store
+from django_pgjobs.execution.admission import Admission, Turn
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.worker.shared.connection import WorkerConnection
+from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
+
+log = safe_logger("django_pgjobs")
+
+LONGEST_SECONDS = 1.0
+SHORTEST_SECONDS = 0.05
+"""How long it sleeps while due jobs are held back; a turn that lets nothing in doubles it, up to ``HELD_SECONDS``."""
+
+HELD_SECONDS = 0.5
+"""Where the code has rates it never sleeps longer: what is let in and not claimed is dated anew at each turn."""
+
+BUSY_SECONDS = 0.01
+"""How long while another admitter is at it, doubled each time, up to ``HELD_SECONDS`` too."""
+
+SETTLE_SECONDS = 0.01
+"""A producer notifies at most every few milliseconds: one that registers right after is told of by nobody."""
+
+
+class Admitter(Loop):
+    """Takes turns at letting jobs in. ``hear`` tells the claim thread what may be claimed now."""
+
+    role = "admit"
+
+    def __init__(
+        self, connect: Connect, inbox: Posts, admission: Admission, hear: Callable[[tuple[str, int]], None]
+    ) -> None:
+        super().__init__(connect, inbox)
+        self.admission = admission
+        self.hear = hear
+        self.declares = admission.declares()
+        self.longest = HELD_SECONDS if admission.rates else LONGEST_SECONDS
+        self.called = threading.Event()
+        self.stirs = 0
+        self.settled = True
+        self.pause = SHORTEST_SECONDS
+        self.busy_pause = BUSY_SECONDS
+        self.admitted_at = 0.0
+        self.clear_at = 0.0
+
+    # Asked by other threads
+
+    def stir(self) -> None:
+        """Look at once: something was registered that a limit holds, or a job of a limit has ended."""
+        with self.wake:
+            self.stirs += 1
+            self.wake.notify_all()
+
+    def look(self, db: store.Database) -> None:
+        """Look whether anything is held back; called by the maintenance thread of a worker whose code has no limits."""
+        if not self.declares and not self.called.is_set() and self.admission.look(db):
+            self.called.set()
+
+    def idle_since(self, instant: float) -> bool:
+        """Whether since ``instant`` nothing that is due was held back. Without limits nothing is waited for."""
+        return not self.declares or self.clear_at > instant
+
+    # The thread
+
+    def goes_on(self) -> bool:
+        """Whether there is anything to do for it."""
+        return super().goes_on() and (self.declares or self.called.is_set())
+
+    def run(self) -> None:
+        """Serve whenever there is something to do."""
+        while not self.stopping.is_set():
+            super().run()
+            with self.wake:
+                self.wake.wait_for(lambda: self.stopping.is_set() or self.called.is_set(), timeout=LONGEST_SECONDS)
+
+    def serve(self, db: WorkerConnection) -> None:
+        """Take turns until there is nothing to do."""
+        stirs = self.stirs
+        self.admission.begin_anew()
+        while self.goes_on():
+            turn = self._turn(db)
+            if not (self.declares or turn.blocked):
+                self.called.clear()
+            stirs = self._sleep(self._pause_after(turn), stirs)
+
+    def _turn(self, db: WorkerConnection) -> Turn:
+        turn = self.admission.turn(db)
+        if turn.jobs:
+            self.admitted_at = clock.monotonic()
+            for pair in turn.pairs:
+                self.hear(pair)
+        elif not turn.due:
+            self.clear_at = turn.since
+            self.inbox.post("unblocked")
+        return turn
+
+    def _pause_after(self, turn: Turn) -> float:
+        if turn.busy:
+            pause, self.busy_pause = self.busy_pause, min(2 * self.busy_pause, HELD_SECONDS)
+            return pause
+        self.busy_pause = BUSY_SECONDS
+        if turn.jobs or not turn.due:
+            self.pause = SHORTEST_SECONDS
+        if turn.jobs:
+            return 0.0
+        if not self.settled:
+            return SETTLE_SECONDS
+        if turn.again or turn.due:
+            pause, self.pause = self.pause, min(2 * self.pause, HELD_SECONDS)
+            return SHORTEST_SECONDS if turn.again else pause
+        return self.longest if turn.seconds is None else min(max(turn.seconds, 0.0), self.longest)
+
+    def _sleep(self, seconds: float, stirs: int) -> int:
+        """Sleep so long or until stirred; after a stir one more look follows soon. Return the stirs that are known."""
+        with self.wake:
+            self.wake.wait_for(lambda: self.stopping.is_set() or self.stirs != stirs, timeout=seconds)
+            known = self.stirs
+        self.settled = known == stirs
+        if not self.settled:
+            self.pause, self.busy_pause = SHORTEST_SECONDS, BUSY_SECONDS
+            self.admission.begin_anew()
+        return known

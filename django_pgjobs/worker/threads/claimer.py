@@ -1,0 +1,509 @@
+"""The claim thread: takes ready jobs when main wants some, and sleeps until the next is due.
+
+Posts ``claimed`` with what a claim took, and ``idle`` when everything was looked at from the beginning and nothing
+is ready. A claim whose answer was lost is looked up by its claim_id and given back, and again for as long as its
+server process may still be at it, by the maintenance thread; a claim that fails on the data of a row is halved until
+one row is left, which is then claimed by its id, and parked if that fails too: two workers may be at it at once.
+
+Where the code has ``async def`` jobs there are two *lines*, what runs on the loop (True) and all else (False), each
+with its frontier. One statement claims from both, of each what main has room for. A line is *dry* when a claim has
+found less there than was asked.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from uuid import UUID, uuid4
+
+import psycopg
+
+from django_pgjobs import clock, store
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.worker.shared.connection import WorkerConnection
+from django_pgjobs.worker.threads.frontier import Frontier, Visit
+from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
+
+log = safe_logger("django_pgjobs")
+
+BATCH = 500
+LOOK_AGAIN_SECONDS = 0.008
+BUSY_SECONDS = 0.105
+"""After a notification a producer is silent for 5 ms, after one that says it is busy for 100: see ``waking``.
+
+While one is busy the claimer looks every ``LOOK_AGAIN_SECONDS``, and so finds what comes in silence.
+"""
+
+PAIRS_FACTOR = 50.0
+DEAF_POLL_SECONDS = 1.0
+HEARD = 1000
+"""Pairs kept at most of what was heard; the list of pairs has the others."""
+
+FIRST_LOOK_SECONDS = 0.25
+"""After how long a claim in doubt is looked up again; the pauses double."""
+
+DATA_TROUBLE = ("22", "23", "54", "XX")
+"""SQLSTATE classes that a row's own data can cause (PostgreSQL manual, appendix A)."""
+
+
+def is_data_trouble(error: Exception) -> bool:
+    """Whether a row's own data made a statement fail, by the server's word or before it was sent."""
+    if isinstance(error, psycopg.DataError | UnicodeError):
+        return True
+    return isinstance(error, psycopg.Error) and (error.sqlstate or "")[:2] in DATA_TROUBLE
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimOptions:
+    """What every claim of this worker says. Seconds; ``grace`` is how long others wait after a passed deadline."""
+
+    worker: UUID
+    lease_seconds: float
+    allowance_seconds: float
+    grace_seconds: float
+    poll_seconds: float
+    notify: bool
+
+
+@dataclass(slots=True)
+class Doubt:
+    """A claim whose answer was lost and that has not been found: when to look again, and until when it may appear."""
+
+    claim_id: UUID
+    until: float
+    look_at: float
+    pause: float = FIRST_LOOK_SECONDS
+
+
+class NextDue(NamedTuple):
+    """When the next job is due, never if ``math.inf``, as it was asked after so many notifications."""
+
+    notified: int
+    asked_at: float
+    at: float
+
+
+class Claimer(Loop):
+    """Claims on request."""
+
+    role = "claim"
+
+    def __init__(
+        self,
+        connect: Connect,
+        inbox: Posts,
+        frontier: Frontier,
+        options: ClaimOptions,
+        async_names: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__(connect, inbox)
+        self.frontier = frontier
+        self.lines = {False: frontier}
+        self.async_names = async_names
+        if async_names:
+            frontier.walks_past = True
+            self.lines[True] = Frontier(frontier.queues, frontier.excluded, walks_past=True)
+        self.options = options
+        self.wanted = dict.fromkeys(self.lines, 0)
+        self.unadopted = dict.fromkeys(self.lines, 0)
+        self.most: int | None = None
+        self.dry = dict.fromkeys(self.lines, False)
+        self.halted = False
+        self.paused: frozenset[str] = frozenset()
+        self.hears = threading.Event()
+        self.heard: set[tuple[str, int]] = set()
+        self.admitted: set[tuple[str, int]] = set()
+        self.behind: set[str] = set()
+        self.anything_behind = False
+        self.notified = 0
+        self.unconfirmed: UUID | None = None
+        self.doubts: list[Doubt] = []
+        self.asked: tuple[bool, ...] = (False,)
+        self.next_due: NextDue | None = None
+        self.next_pairs = 0.0
+        self.looked_at = 0.0
+        self.stirred_at = 0.0
+        self.settles_at = 0.0
+
+    # Asked by other threads
+
+    def request(self, threads: int, loop: int = 0, *, most: int | None = None) -> None:
+        """Say how many jobs main has room for, those it has not heard of yet included; replaces the one before.
+
+        ``most`` is how many it takes in all, whatever there is room for.
+        """
+        with self.wake:
+            before = self._has_room()
+            self.most = None if most is None else most - sum(self.unadopted.values())
+            for is_async, room in ((False, threads), (True, loop)):
+                if is_async in self.lines:
+                    self.wanted[is_async] = room - self.unadopted[is_async]
+            if self._has_room() and (not before or self._may_find()):
+                self.wake.notify_all()
+
+    def _has_room(self) -> bool:
+        return any(wanted > 0 for wanted in self.wanted.values()) and (self.most is None or self.most > 0)
+
+    def _may_find(self) -> bool:
+        """Whether there is room for what the last claim has left, for want of room."""
+        found_before = any(wanted > 0 and not self.dry[is_async] for is_async, wanted in self.wanted.items())
+        return found_before and self._has_room()
+
+    def adopted(self, jobs: Iterable[store.ClaimedJob]) -> None:
+        """Main has heard of these claimed jobs; until then they take up the room it speaks of."""
+        with self.wake:
+            for is_async, some in self._by_line(jobs).items():
+                self.unadopted[is_async] -= len(some)
+
+    def _by_line(self, jobs: Iterable[store.ClaimedJob]) -> dict[bool, list[store.ClaimedJob]]:
+        """Sort jobs as the statement has: what it took from which line."""
+        if not self.async_names:
+            return {False: list(jobs)}
+        lines: dict[bool, list[store.ClaimedJob]] = {False: [], True: []}
+        for job in jobs:
+            lines[job.ending is None and job.name in self.async_names].append(job)
+        return lines
+
+    def hear(self, pair: tuple[str, int]) -> None:
+        """Take note of a registration; called by the listen thread."""
+        with self.wake:
+            if len(self.heard) < HEARD:
+                self.heard.add(pair)
+            else:
+                self.next_pairs = 0.0
+            self._stir()
+
+    def let_in(self, pair: tuple[str, int]) -> None:
+        """Take note of jobs that a limit let in, perhaps older than what is claimed now; called by the admitter."""
+        with self.wake:
+            if len(self.admitted) < HEARD:
+                self.admitted.add(pair)
+            self.hear(pair)
+
+    def look_behind(self, queue: str) -> None:
+        """Take note of jobs given back, perhaps far older than what is claimed now; called by the listen thread."""
+        with self.wake:
+            if len(self.behind) < HEARD:
+                self.behind.add(queue)
+            else:
+                self.anything_behind = True
+            self._stir()
+
+    def look(self) -> None:
+        """Look again from the beginning: something may have become ready that nobody told us of."""
+        with self.wake:
+            self.next_pairs = 0.0
+            self.anything_behind = True
+            self._stir()
+
+    def pause(self, queues: frozenset[str]) -> None:
+        """Claim nothing from these queues from the next claim on; where one goes on, look from the beginning."""
+        with self.wake:
+            resumed = self.paused - queues
+            self.paused = queues
+            if resumed:
+                self.next_pairs = 0.0
+                self._stir()
+
+    def keep_looking(self) -> None:
+        """Look again and again for a moment; called by the listen thread where a producer is busy."""
+        with self.wake:
+            self.settles_at = max(self.settles_at, clock.monotonic() + BUSY_SECONDS)
+            self.wake.notify_all()
+
+    def _stir(self) -> None:
+        self.notified += 1
+        self.settles_at = max(self.settles_at, clock.monotonic() + LOOK_AGAIN_SECONDS)
+        self.wake.notify_all()
+
+    def halt(self) -> None:
+        """Claim nothing more; what is ``busy`` still comes."""
+        with self.wake:
+            self.halted = True
+            self.wanted = dict.fromkeys(self.lines, 0)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a claim is under way on a server that is there, or its answer on the way to main."""
+        return (self.unconfirmed is not None and self.reachable) or any(self.unadopted.values())
+
+    # The thread
+
+    def serve(self, db: WorkerConnection) -> None:
+        """Claim whenever main wants jobs; after a claim that found too few sleep until something is due."""
+        if self.unconfirmed is not None:
+            self._resolve(db, self.unconfirmed)
+        while not self.stopping.is_set():
+            wanted, notified = self._until_wanted()
+            if not wanted:
+                continue
+            if not self._claim(db, {is_async: min(room, BATCH) for is_async, room in wanted.items()}):
+                self._rest(db, notified)
+
+    def _until_wanted(self) -> tuple[dict[bool, int], int]:
+        with self.wake:
+            while not self.stopping.is_set() and (not self._has_room() or self.halted):
+                self.wake.wait()
+            self._learn()
+            stopping = self.stopping.is_set()
+            return {line: room for line, room in self.wanted.items() if room > 0 and not stopping}, self.notified
+
+    def _learn(self) -> None:
+        for frontier in self.lines.values():
+            frontier.learn(self.heard)
+            frontier.let_in(self.admitted)
+            frontier.look_behind(None if self.anything_behind else self.behind)
+        self.heard.clear()
+        self.admitted.clear()
+        self.behind.clear()
+        self.anything_behind = False
+
+    def _claim(self, db: WorkerConnection, limits: Mapping[bool, int]) -> bool:
+        """Claim up to so many of each line; return whether to claim again at once."""
+        self.looked_at = asked_at = clock.monotonic()
+        self.asked = tuple(limits)
+        # Where there was no room nobody knows what is there.
+        self.dry = {is_async: is_async in limits and self.dry[is_async] for is_async in self.lines}
+        for frontier in self.lines.values():
+            frontier.pause(self.paused)
+        self._refresh_pairs(db)
+        plans = {is_async: self.lines[is_async].plan(asked_at) for is_async in limits}
+        claim_id = uuid4()
+        with self.wake:
+            # Main leaves when nothing is ``busy``: a claim that began unseen would take jobs for nobody.
+            if not any(plans.values()) or self.halted:
+                self.dry |= dict.fromkeys(limits, True)
+                return False
+            self.unconfirmed, most = claim_id, self.most
+        lines = {
+            is_async: store.Line([visit.pair for visit in plan], limits[is_async]) for is_async, plan in plans.items()
+        }
+        try:
+            claimed = store.claim_lines(db, lines, self.async_names, most=most, **self._terms(claim_id))
+        except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable) as error:
+            self.unconfirmed = None  # by the server's word: it took nothing
+            now = clock.monotonic()
+            if isinstance(error, psycopg.errors.QueryCanceled):
+                for is_async, plan in plans.items():
+                    self.lines[is_async].gave_up(plan, now, now - asked_at)
+            raise
+        except (psycopg.Error, UnicodeError) as error:
+            if not is_data_trouble(error):
+                raise
+            if getattr(error, "sqlstate", None) is None:
+                self._resolve(db, claim_id)  # the server has done its part, and it is we who cannot read it
+            self.unconfirmed = None
+            self._isolate(db, plans, limits, error)
+            return True
+        now = clock.monotonic()
+        full = most is not None and len(claimed.jobs) >= most
+        for is_async, found in self._by_line(claimed.jobs).items():
+            if is_async in plans:
+                limit = len(found) if full else limits[is_async]
+                self.lines[is_async].saw(plans[is_async], found, limit, now, now - asked_at, claimed.looked_at)
+                self.dry[is_async] = len(found) < limit
+        self._hand_over(claim_id, asked_at, claimed.jobs)
+        return self._goes_on(limits, bool(claimed.jobs))
+
+    def _goes_on(self, limits: Mapping[bool, int], found: bool) -> bool:
+        with self.wake:
+            if self._may_find():
+                return True
+            if self._has_room():
+                # Whoever hears is told of more; else where something came there may be more already.
+                return found and not self.hears.is_set()
+        # Without any room it waits for some, unless nothing is left: then for what becomes due, too.
+        return not all(self.dry[is_async] for is_async in limits)
+
+    def _hand_over(self, claim_id: UUID, asked_at: float, jobs: list[store.ClaimedJob]) -> None:
+        if jobs:
+            self.stirred_at = asked_at
+            with self.wake:
+                for is_async, some in self._by_line(jobs).items():
+                    self.wanted[is_async] = max(0, self.wanted[is_async] - len(some))
+                    self.unadopted[is_async] += len(some)
+                self.most = None if self.most is None else self.most - len(jobs)
+            self.inbox.post("claimed", str(claim_id), asked_at, jobs)
+        self.unconfirmed = None
+
+    def _terms(self, claim_id: UUID) -> dict[str, Any]:
+        options = self.options
+        return {
+            "claim_id": claim_id,
+            "worker": options.worker,
+            "lease_seconds": options.lease_seconds,
+            "allowance_seconds": options.allowance_seconds,
+            "grace_seconds": options.grace_seconds,
+        }
+
+    def _refresh_pairs(self, db: WorkerConnection) -> None:
+        now = clock.monotonic()
+        if now < self.next_pairs and self.frontier.reaches:
+            return
+        try:
+            pairs = store.list_pairs(db)
+            for frontier in self.lines.values():
+                frontier.replace(pairs)
+        except psycopg.errors.QueryCanceled:
+            # So much that is dead lies about: what is known is claimed from meanwhile.
+            if not self.frontier.reaches:
+                raise
+            log.warning("the list of queues takes too long, known ones are served pairs=%d", len(self.frontier.reaches))
+        done = clock.monotonic()
+        self.next_pairs = done + max(1.0, PAIRS_FACTOR * (done - now))
+
+    # Trouble
+
+    def _resolve(self, db: WorkerConnection, claim_id: UUID) -> None:
+        """A claim's answer was lost: give back what it took. Its attempts are not charged."""
+        if not self._give_back(db, claim_id):
+            # Its server process may not know yet that nobody hears it, and commit later.
+            now = clock.monotonic()
+            with self.wake:
+                doubt = Doubt(claim_id, now + self.options.lease_seconds, now + FIRST_LOOK_SECONDS)
+                self.doubts.append(doubt)
+        self.unconfirmed = None
+
+    def _give_back(self, db: store.Database, claim_id: UUID) -> bool:
+        """Release what a claim took, uncharged; return whether that is done, which it is not while a row is locked."""
+        ids = store.read_claim(db, claim_id)
+        if not ids:
+            return False
+        log.warning("claim whose answer was lost is given back claim=%s jobs=%d", claim_id, len(ids))
+        author = store.Author(self.options.worker)
+        ends = [store.End(job_id, str(claim_id)) for job_id in ids]
+        released = store.release_jobs(db, ends, author)
+        for job in released:
+            self.hear((job.queue, job.priority))
+            self.look_behind(job.queue)
+        if released and self.options.notify:
+            store.notify_queues(db, {(job.queue, job.priority) for job in released}, behind=True)
+        store.delete_claims(db, [str(claim_id)])
+        return len(released) == len(ids)
+
+    def look_up(self, db: store.Database) -> None:
+        """Look up again the claims in doubt whose time has come; called by the maintenance thread."""
+        with self.wake:
+            doubts = list(self.doubts)
+        for doubt in doubts:
+            now = clock.monotonic()
+            if now < doubt.look_at and not self.halted:
+                continue
+            doubt.pause *= 2
+            doubt.look_at = now + doubt.pause
+            if self._give_back(db, doubt.claim_id) or now > doubt.until:
+                with self.wake:
+                    self.doubts.remove(doubt)
+
+    def _isolate(
+        self, db: WorkerConnection, plans: Mapping[bool, list[Visit]], limits: Mapping[bool, int], error: Exception
+    ) -> None:
+        """Some row makes the claim of ``plans`` fail: claim fewer until only one is left."""
+        reason = " ".join(str(error).split())
+        limit = max(limits.values())
+        if limit > 1:
+            log.warning("claim failed on data, halving limit=%d: %s", limit, reason)
+            self._claim(db, {is_async: max(1, most // 2) for is_async, most in limits.items()})
+            return
+        # By this very plan: another begins with another queue. And the row that failed may be parked by now, by another
+        # worker at the same: the one that is the first now is innocent until its own claim has failed.
+        for is_async, plan in plans.items():
+            pairs = [visit.pair for visit in plan]
+            job_id = store.next_claimable(db, pairs, is_async=is_async, async_names=self.async_names)
+            if job_id is not None:
+                self._claim_one(db, job_id)
+
+    def _claim_one(self, db: WorkerConnection, job_id: int) -> None:
+        """Claim exactly this job; park it if its own data makes that fail."""
+        asked_at = clock.monotonic()
+        claim_id = uuid4()
+        with self.wake:
+            if self.halted:
+                return
+            self.unconfirmed = claim_id
+        try:
+            jobs = store.claim_one(db, job_id, **self._terms(claim_id))
+        except psycopg.errors.QueryCanceled:
+            self.unconfirmed = None
+            raise
+        except (psycopg.Error, UnicodeError) as error:
+            if not is_data_trouble(error):
+                raise
+            if getattr(error, "sqlstate", None) is None:
+                self._resolve(db, claim_id)
+            self.unconfirmed = None
+            reason = " ".join(str(error).split())
+            words = f"The claim of this row fails: {reason}"
+            if store.park_unclaimable(db, job_id, words, registry.fingerprints()):
+                log.error("job cannot be claimed and was parked job=%d: %s", job_id, reason)
+            return
+        self._hand_over(claim_id, asked_at, jobs)
+
+    # Idle
+
+    def _rest(self, db: WorkerConnection, notified: int) -> None:
+        """Sleep until a job is due, a registration is heard, or the poll; but sweep once after all that was heard.
+
+        What was heard of may lie a little behind the frontier: there the next claim looks too.
+        """
+        settling = self.settles_at - clock.monotonic()
+        if settling > 0:
+            self._sleep(min(settling, LOOK_AGAIN_SECONDS), notified)
+            self._look_near()
+            return
+        longest = (
+            self.options.poll_seconds if self.hears.is_set() else min(self.options.poll_seconds, DEAF_POLL_SECONDS)
+        )
+        due = self._due(db, notified)
+        seconds = longest if due is None else min(longest, max(due, 0.0))
+        # Where there was no room nothing was looked at: what is there is looked at as soon as there is some.
+        asked = [self.lines[is_async] for is_async in self.asked]
+        since, swept = max(self.stirred_at, self.settles_at), min(frontier.swept() for frontier in asked)
+        if swept < since:
+            # Never to sleep before everything was looked at from the beginning: rows come in behind the frontier.
+            next_sweep = min(frontier.next_sweep(since) for frontier in asked)
+            pause = min(seconds, DEAF_POLL_SECONDS, next_sweep - clock.monotonic())
+            if self._sleep(max(0.0, pause), notified):
+                self._look_near()
+            return
+        if len(asked) == len(self.lines) and all(self.dry.values()):
+            self.inbox.post("idle", min(swept, self.looked_at))
+        if self._sleep(seconds, notified):
+            self._look_near()
+        with self.wake:
+            # What was heard of is claimed before the list of all pairs is read again.
+            soon = max(self.next_pairs, self.settles_at)
+            self.next_pairs = self.settles_at if seconds >= longest else soon
+        self.stirred_at = clock.monotonic()
+
+    def _due(self, db: WorkerConnection, notified: int) -> float | None:
+        """Seconds until the next job is due, None when none is; not asked again for each place that comes free."""
+        now = clock.monotonic()
+        known = self.next_due
+        if known is not None and known.notified == notified and now < min(known.asked_at + DEAF_POLL_SECONDS, known.at):
+            return None if math.isinf(known.at) else known.at - now
+        pairs = list({pair: None for frontier in self.lines.values() for pair in frontier.reaches})
+        due = store.next_due(db, pairs) if pairs else None
+        if len(self.lines) > 1:
+            self.next_due = NextDue(notified, now, math.inf if due is None else now + due)
+        return due
+
+    def _look_near(self) -> None:
+        for frontier in self.lines.values():
+            frontier.look_near()
+
+    def _sleep(self, seconds: float, notified: int) -> bool:
+        """Return whether a registration was heard meanwhile; ends, too, when there is room for what was left."""
+        with self.wake:
+            self.wake.wait_for(
+                lambda: self.stopping.is_set() or self.notified != notified or self._may_find(), timeout=seconds
+            )
+            self._learn()
+            heard = self.notified != notified
+        if heard:
+            self.stirred_at = clock.monotonic()
+        return heard

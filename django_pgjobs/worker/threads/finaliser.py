@@ -1,0 +1,380 @@
+"""The ack thread: writes every end, fenced, in batches; nothing of a job is struck before its end is flushed.
+
+Flushes at once when idle, else after a few milliseconds or ``BATCH`` ends. What could not be written because the
+server was away stays here and is written under its fence afterwards. A write that touched nothing is read up:
+*busy* is tried again, *done* was recorded by an earlier try whose answer was lost, *cancelled* meanwhile becomes a
+cancel, *lost* is dropped and told. Posts ``stored`` with what was recorded, ``lost`` with what was not ours, and
+``backends_ended`` when nothing of a dead executor is left on the server.
+
+An end of which nothing is to be kept is one fenced DELETE. What that leaves, as somebody waits for it, holds its row
+or points to it, is ended with its row kept, for the leader to prune. A row that is gone tells nothing: it was deleted
+by our own try if the answer to one was lost, else by whoever has run the job since.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
+
+import psycopg
+
+from django_pgjobs import clock, store
+from django_pgjobs import decisions as decide
+from django_pgjobs.conf import get_conf
+from django_pgjobs.decisions import Failure
+from django_pgjobs.execution import finalise
+from django_pgjobs.execution.attempt import BODY
+from django_pgjobs.execution.finalise import ACTIONS, DELETE, END, KINDS, RELEASE, REQUEUES, SUCCESS
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.states import Cause, Outcome
+from django_pgjobs.store import Author, End
+from django_pgjobs.worker.shared.connection import WorkerConnection
+from django_pgjobs.worker.shared.runs import Run
+from django_pgjobs.worker.threads.claimer import is_data_trouble
+from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
+
+log = safe_logger("django_pgjobs")
+
+BATCH = 500
+FLUSH_SECONDS = 0.003
+BUSY_SECONDS = 0.1
+BACKENDS_SECONDS = 2.0
+"""How long the end of a server process is waited for: in code that cannot be interrupted it may go on for long."""
+
+BACKENDS_PAUSE_SECONDS = 0.01
+NOT_DELETABLE = ("P0", "42")
+"""SQLSTATE classes of a trigger that objects and of a right that is missing: what a DELETE may meet besides data."""
+STATEMENT_BYTES = 8 * 1024 * 1024
+UNFLUSHED_LIMIT = 5000
+UNFLUSHED_BYTES = 64 * 1024 * 1024
+
+Entry = tuple[Run, End]
+Busy = tuple[str, Entry]
+Refused = tuple[Run, str, str]
+"""A run whose end was not written, what was to be done, and why it was not."""
+
+
+class Acker(Loop):
+    """Writes ends."""
+
+    role = "ack"
+
+    def __init__(self, connect: Connect, inbox: Posts, author: Author) -> None:
+        super().__init__(connect, inbox)
+        self.author = author
+        self.pending: dict[str, deque[Entry]] = {kind: deque() for kind in KINDS}
+        self.count = 0
+        self.bytes = 0
+        self.claims: list[str] = []
+        self.backends: list[str] = []
+        self.progress: dict[int, tuple[int, str, str]] = {}
+        self.last_flush = 0.0
+        self.busy = 0
+        self.busy_until = 0.0
+        self.told: set[Run] = set()
+        self.in_doubt: set[Run] = set()
+        self.notifies = get_conf().notify
+        self.retention = get_conf().retention_hours
+        self.keeps_all = self.retention.keeps_all()
+        self.remembers = False
+        self.refused: Counter[str] = Counter()
+        self.freed: Callable[[], None] | None = None
+
+    # Asked by main
+
+    def put(self, kind: str, run: Run, end: End) -> None:
+        """Queue an end; main hears of it by ``stored`` or ``lost``."""
+        self.put_many(kind, [(run, end)])
+
+    def put_many(self, kind: str, entries: list[Entry]) -> None:
+        """Queue ends of one kind."""
+        unkept = [] if self.keeps_all or kind not in (SUCCESS, END) else [e for e in entries if not self._keeps(*e)]
+        with self.wake:
+            if unkept:
+                self.pending[DELETE].extend(unkept)
+                self.pending[kind].extend(entry for entry in entries if self._keeps(*entry))
+            else:
+                self.pending[kind].extend(entries)
+            self.count += len(entries)
+            self.bytes += sum([_size(end) for _, end in entries])
+            self.wake.notify_all()
+
+    def _keeps(self, run: Run, end: End) -> bool:
+        return self.retention.of(run.job.queue).hours(end.outcome or Outcome.SUCCEEDED) != 0
+
+    def delete(self, claim_ids: list[str]) -> None:
+        """Drop ledger rows of claims all of whose jobs have ended; no hurry."""
+        with self.wake:
+            self.claims.extend(claim_ids)
+            if len(self.claims) == len(claim_ids):
+                self.wake.notify_all()
+
+    def terminate(self, application_name: str) -> None:
+        """End the server processes of a dead executor, before any end queued after this; main hears when they have."""
+        with self.wake:
+            self.backends.append(application_name)
+            self.wake.notify_all()
+
+    def report(self, job_id: int, claim_id: str, progress: str) -> None:
+        """Keep what a job says of itself; the latest word counts."""
+        with self.wake:
+            self.progress[job_id] = (job_id, claim_id, progress)
+            self.wake.notify_all()
+
+    @property
+    def full(self) -> bool:
+        """Whether so much is unflushed that nothing more may be dispatched."""
+        return self.count >= UNFLUSHED_LIMIT or self.bytes >= UNFLUSHED_BYTES
+
+    # The thread
+
+    def serve(self, db: WorkerConnection) -> None:
+        """Flush until stopped; what is queued when it stops is flushed first."""
+        while self._until_due():
+            self._flush(db)
+
+    def _until_due(self) -> bool:
+        with self.wake:
+            while not (self.count or self.backends or self.progress or self.claims):
+                if self.stopping.is_set():
+                    return False
+                self.wake.wait()
+            leaving = self.stopping.is_set()
+            until = self.busy_until if leaving else max(self.last_flush + FLUSH_SECONDS, self.busy_until)
+            wait = until - clock.monotonic()
+            if wait > 0:
+                # However many are busy, only new ones shorten the pause: the others would be asked for in vain.
+                self.wake.wait_for(
+                    lambda: self.count - self.busy >= BATCH or self.stopping.is_set() != leaving, timeout=wait
+                )
+            return not leaving or bool(self.count or self.claims)
+
+    def _flush(self, db: WorkerConnection) -> None:
+        self._end_backends(db)
+        self.busy = 0
+        for kind in KINDS:
+            left = len(self.pending[kind])
+            while left > 0:  # each once: what is busy goes to the end
+                left -= self._flush_some(db, kind, min(left, BATCH))
+        self._flush_rest(db)
+        self.last_flush = clock.monotonic()
+
+    def _end_backends(self, db: WorkerConnection) -> None:
+        """End what killed executors have left on the server, before any end that was queued after their death."""
+        while self.backends:
+            self._terminate(db, self.backends[0])
+            self.inbox.post("backends_ended", self.backends.pop(0))
+
+    def _terminate(self, db: WorkerConnection, application_name: str) -> None:
+        until = clock.monotonic() + BACKENDS_SECONDS
+        try:
+            while left := store.terminate_backends(db, application_name):
+                if clock.monotonic() > until:
+                    log.warning("server processes of a dead executor do not end processes=%d", left)
+                    return
+                time.sleep(BACKENDS_PAUSE_SECONDS)
+        except psycopg.ProgrammingError as error:
+            # No end shall wait for a right that this role does not have.
+            log.error("server processes of a dead executor are left: %s", " ".join(str(error).split()))
+
+    def _flush_rest(self, db: WorkerConnection) -> None:
+        with self.wake:
+            reports, self.progress = list(self.progress.values()), {}
+            claims, self.claims = self.claims, []
+        if reports:
+            self._write_progress(db, reports)
+        if claims:
+            try:
+                store.delete_claims(db, claims)
+            except Exception:
+                self.claims = claims + self.claims
+                raise
+
+    def _write_progress(self, db: WorkerConnection, reports: list[tuple[int, str, str]]) -> None:
+        try:
+            written = set(store.write_progress(db, reports))
+        except psycopg.DataError as error:
+            if len(reports) > 1:  # that of one job; its neighbours' are sound
+                for report in reports:
+                    self._write_progress(db, [report])
+            else:
+                log.warning("progress cannot be stored job=%d: %s", reports[0][0], " ".join(str(error).split()))
+            return
+        missing = [(job_id, claim_id) for job_id, claim_id, _ in reports if job_id not in written]
+        readings = store.read_fences(db, missing) if missing else {}
+        for job_id, claim_id in missing:
+            now = readings.get(job_id)
+            # Of a job that is gone from its claim its end may have been written by us a moment ago.
+            if now is not None and now.claimed and not now.ours:
+                self.refused["store progress"] += 1
+                reason = finalise.refusal(now)
+                log.warning("lease lost, could not store progress job=%d claim=%s: %s", job_id, claim_id, reason)
+
+    def _some(self, kind: str, most: int) -> tuple[list[Entry], int]:
+        """The first entries of a kind and their size, as many as one statement shall write, and no job twice.
+
+        Two runs of one job, each of a claim of its own, would share the one answer that its id gets.
+        """
+        entries: list[Entry] = []
+        ids: set[int] = set()
+        size = 0
+        with self.wake:
+            for entry in islice(self.pending[kind], most):
+                end = entry[1]
+                if end.id in ids:
+                    break
+                ids.add(end.id)
+                entries.append(entry)
+                size += _size(end)
+                if size > STATEMENT_BYTES:
+                    break
+        return entries, size
+
+    def _flush_some(self, db: WorkerConnection, kind: str, most: int) -> int:
+        """Write up to so many of one kind; return how many were tried."""
+        entries, size = self._some(kind, most)
+        self._end_backends(db)  # queued by main before these, perhaps a moment ago
+        left: list[Busy] = [(kind, entry) for entry in entries]
+        try:
+            left = self._write(db, kind, entries)
+        except BaseException:
+            if kind == DELETE and db.gone:
+                self.in_doubt.update(run for run, _ in entries)
+            raise
+        finally:
+            # Whatever failed half-way, what was told is told once: a claim counts its jobs down, a callback starts.
+            self._replace(kind, len(entries), size, [busy for busy in left if busy[1][0] not in self.told])
+            self.in_doubt -= self.told
+            self.told.clear()
+        return len(entries)
+
+    def _replace(self, kind: str, count: int, size: int, left: list[Busy]) -> None:
+        with self.wake:
+            pending = self.pending[kind]
+            for _ in range(count):
+                pending.popleft()
+            for other, entry in left:
+                self.pending[other].append(entry)
+            self.count -= count - len(left)
+            self.bytes -= size
+            self.bytes += sum(_size(end) for _, (_, end) in left)
+            self.busy += len(left)
+        if left:
+            self.busy_until = clock.monotonic() + BUSY_SECONDS
+
+    def _tell_stored(self, kind: str, stored: Sequence[tuple[Run, End, Any]]) -> None:
+        if self.freed is not None and any(run.job.extras for run, _, _ in stored):
+            self.freed()  # of its limit's place, if it has a limit; looking in vain costs little
+        self.told.update([run for run, _, _ in stored])
+        if kind != DELETE:
+            self.inbox.post("stored", kind, stored)
+            return
+        for kept in (SUCCESS, END):
+            if some := [entry for entry in stored if finalise.kept_as(entry[1]) == kept]:
+                self.inbox.post("stored", kept, some)
+
+    def _tell_lost(self, lost: list[Refused]) -> None:
+        self.told.update(run for run, _, _ in lost)
+        self.refused.update(action for _, action, _ in lost)
+        self.inbox.post("lost", lost)
+
+    def _write(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[Busy]:
+        """Write entries of one kind, bisecting out one that cannot be stored; return those that were busy."""
+        try:
+            # Asked of each job only since this worker has seen one that has an idempotency key.
+            remember = self.remembers and any(run.remembers for run, _ in entries)
+            recorded = finalise.write(db, kind, [end for _, end in entries], self.author, remember=remember)
+        except (psycopg.Error, UnicodeError) as error:
+            if kind == DELETE and _is_objection(error):
+                log.debug("ended jobs cannot be deleted and are kept: %s", " ".join(str(error).split()))
+                return self._keep(db, entries)
+            if not is_data_trouble(error):
+                raise
+            return self._bisect(db, kind, entries, error)
+        stored = [(run, end, recorded[end.id]) for run, end in entries if end.id in recorded]
+        if stored:
+            self._tell_stored(kind, stored)
+            if kind == RELEASE and self.notifies:
+                store.notify_queues(db, {(row.queue, row.priority) for _, _, row in stored}, behind=True)
+        if len(stored) == len(entries):
+            return []
+        return self._resolve(db, kind, [(run, end) for run, end in entries if end.id not in recorded])
+
+    def _keep(self, db: WorkerConnection, entries: list[Entry]) -> list[Busy]:
+        """End what was not deleted with its row kept."""
+        busy: list[Busy] = []
+        for kept in (SUCCESS, END):
+            if some := [entry for entry in entries if finalise.kept_as(entry[1]) == kept]:
+                busy += self._write(db, kept, some)
+        return busy
+
+    def _bisect(self, db: WorkerConnection, kind: str, entries: list[Entry], error: Exception) -> list[Busy]:
+        if len(entries) > 1:
+            half = len(entries) // 2
+            return self._write(db, kind, entries[:half]) + self._write(db, kind, entries[half:])
+        run, end = entries[0]
+        reason = " ".join(str(error).split())
+        log.error("end cannot be stored as it is job=%d kind=%s: %s", end.id, kind, reason)
+        failure = Failure(
+            "django_pgjobs.exceptions.UnstorableResult", f"What the job came to cannot be stored: {reason}"
+        )
+        if end.failure is not None and end.failure.kind == failure.kind:
+            self._tell_lost([(run, ACTIONS[kind], f"it cannot be stored: {reason}")])
+            return []
+        decision = decide.Abandon("unstorable", failure)
+        other, plain = finalise.end_of(decision, end.id, end.claim_id, run.job.name, end.seconds)
+        return self._write(db, other, [(run, plain)])
+
+    def _resolve(self, db: WorkerConnection, kind: str, missing: list[Entry]) -> list[Busy]:
+        """Say what became of writes that touched nothing; return those to be tried again."""
+        readings = store.read_fences(db, [(end.id, end.claim_id) for _, end in missing])
+        busy: list[Busy] = []
+        left: list[Entry] = []
+        lost: list[Refused] = []
+        done: list[tuple[Run, End, None]] = []
+        for run, end in missing:
+            now = readings.get(end.id)
+            if now is None or not now.ours:
+                # Rescue records the attempt too, as lost: only our own cause says that our write came through.
+                if run in self.in_doubt if now is None else end.cause is not None and now.recorded == end.cause:
+                    done.append((run, end, None))
+                else:
+                    lost.append((run, ACTIONS[kind], finalise.refusal(now)))
+            elif now.ended and run.kind == BODY and _by_rescue(now.recorded, end):
+                # Rescue may end a job too, and leaves the claim on it.
+                lost.append((run, ACTIONS[kind], finalise.refusal(now)))
+            elif now.ended:
+                done.append((run, end, None))
+            elif now.cancelled and not now.ending and kind in REQUEUES:
+                busy += self._cancel_instead(db, run, end)
+            elif kind == DELETE:
+                left.append((run, end))
+            else:
+                busy.append((kind, (run, end)))
+        if done:
+            self._tell_stored(kind, done)
+        if lost:
+            self._tell_lost(lost)
+        return busy + self._keep(db, left)
+
+    def _cancel_instead(self, db: WorkerConnection, run: Run, end: End) -> list[Busy]:
+        cancel = decide.Cancel("", end.failure, end.cause)
+        kind, other = finalise.end_of(cancel, end.id, end.claim_id, run.job.name, end.seconds)
+        return self._write(db, kind, [(run, other)])
+
+
+def _is_objection(error: Exception) -> bool:
+    return is_data_trouble(error) or (getattr(error, "sqlstate", None) or "")[:2] in NOT_DELETABLE
+
+
+def _by_rescue(recorded: str | None, end: End) -> bool:
+    return recorded in (Cause.LOST, Cause.TIMEOUT) and recorded != end.cause
+
+
+def _size(end: End) -> int:
+    if end.failure is None:
+        return len(end.result) if end.result else 0
+    return len(end.failure.traceback) + len(end.failure.message)

@@ -1,0 +1,173 @@
+"""The keep thread: renews leases, beats, and each second reads what was lost or is to be cancelled or released.
+
+One UPDATE renews all leases and touches no job row; one plain read finds the flags. Three answers: renewed, lost,
+unreachable; only *lost* is final. On trouble the next try comes sooner, after a quarter of the period. Posts
+``renewed``: these claims, as asked at that instant; ``fresh``: everything held then was read, these were flagged; and
+``paused``: what is paused, at the beginning and whenever that has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+import psycopg
+
+from django_pgjobs import clock, store
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.worker.shared.connection import LONG_WAIT_SECONDS, TROUBLE, WorkerConnection
+from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
+
+log = safe_logger("django_pgjobs")
+
+FLAGS_SECONDS = 0.75
+PAUSES_SECONDS = 0.5
+"""How often flags and pauses are read: whoever pauses or cancels is obeyed within a second, notified of it or not."""
+
+YOUNG_SECONDS = 0.1
+"""Of jobs claimed so recently no flags are read: most are short and will have ended by the time of the answer."""
+
+LEAST_RETRY_SECONDS = 0.25
+
+
+class Keeper(Loop):
+    """Keeps what the worker holds.
+
+    ``held`` returns (id, claim_id) of every job held, ``check_ins`` claim_id → seconds until others shall look,
+    ``facts`` the columns of the heartbeat row. They are called in this thread.
+    """
+
+    role = "keep"
+
+    def __init__(
+        self,
+        connect: Connect,
+        inbox: Posts,
+        *,
+        held: Callable[[float], list[tuple[int, str]]],
+        check_ins: Callable[[], dict[str, float]],
+        facts: Callable[[], dict[str, object]],
+        lease_seconds: float,
+        renew_seconds: float,
+        beat_seconds: float,
+    ) -> None:
+        super().__init__(connect, inbox)
+        self.held = held
+        self.check_ins = check_ins
+        self.facts = facts
+        self.lease_seconds = lease_seconds
+        self.renew_seconds = renew_seconds
+        self.beat_seconds = beat_seconds
+        self.next_renewal = 0.0
+        self.next_beat = 0.0
+        self.next_flags = 0.0
+        self.next_pauses = 0.0
+        self.pauses: store.Pauses | None = None
+
+    def look(self) -> None:
+        """Read the pauses now: one was written or ended; called by the listen thread."""
+        with self.wake:
+            self.next_pauses = 0.0
+            self.wake.notify_all()
+
+    def serve(self, db: WorkerConnection) -> None:
+        """Renew first, so that after an outage nothing else is done before our leases are extended."""
+        self.next_renewal = self.next_flags = 0.0
+        while not self.stopping.is_set():
+            now = clock.monotonic()
+            if now >= self.next_renewal:
+                self._renew(db, now)
+            if now >= self.next_flags:
+                self.next_flags = now + FLAGS_SECONDS
+                self._read_flags(db)
+            if now >= self.next_pauses:
+                self._read_pauses(db, now)
+            if now >= self.next_beat:
+                self.next_beat = now + self.beat_seconds  # first: a row that somebody holds must not be asked for again
+                store.beat(db, self.facts())
+            pause, slept_at = self._pause_seconds(), clock.monotonic()
+            with self.wake:
+                self.wake.wait_for(lambda: self.stopping.is_set() or not self.next_pauses, timeout=pause)
+            overslept = clock.monotonic() - slept_at - pause
+            if overslept > LONG_WAIT_SECONDS:
+                db.waited(clock.monotonic(), overslept)  # stopped, or suspended with its machine
+
+    def holds(self) -> list[str]:
+        """Return the claims this worker holds; for the rescue, in its thread."""
+        return list(self.check_ins())
+
+    def silences(self, longer_than: float) -> list[tuple[float, float]]:
+        """Return when renewals could not get through, as ended when and after how many seconds.
+
+        Without a connection that is now, with one at least since it was made. Called in the thread that rescues.
+        """
+        db = self.db
+        if db is None or db.gone:
+            return [(clock.monotonic(), 0.0)]
+        return [(db.connected_at, 0.0), *(wait for wait in db.waits() if wait[1] > longer_than)]
+
+    def _pause_seconds(self) -> float:
+        due = min(self.next_renewal, self.next_beat, self.next_flags, self.next_pauses)
+        return max(0.0, due - clock.monotonic())
+
+    def _renew(self, db: WorkerConnection, asked_at: float) -> None:
+        self.next_renewal = asked_at + max(self.renew_seconds / 4, min(LEAST_RETRY_SECONDS, self.renew_seconds))
+        claims = self.check_ins()
+        renewed: set[str] = set()
+        if claims:
+            renewed = store.renew_claims(db, claims, lease_seconds=self.lease_seconds)
+            if len(renewed) < len(claims):
+                # Rescued, ended this moment, or a row is locked: the flags tell which jobs were lost.
+                log.debug("claims not renewed as a whole claims=%d", len(claims) - len(renewed))
+        if len(renewed) == len(claims):
+            # Else somebody may hold a row for the moment, whose lease runs on: tried again sooner.
+            self.next_renewal = asked_at + self.renew_seconds
+        self.inbox.post("renewed", asked_at, renewed)
+
+    def _read_flags(self, db: WorkerConnection) -> None:
+        fences = self.held(clock.monotonic() - YOUNG_SECONDS)
+        if not fences:
+            return
+        asked_at = clock.monotonic()
+        flags = store.read_flags(db, fences)
+        self.inbox.post("fresh", asked_at, {fence[0] for fence in fences}, flags)
+
+    def _read_pauses(self, db: WorkerConnection, now: float) -> None:
+        self.next_pauses = now + PAUSES_SECONDS
+        try:
+            pauses = store.read_pauses(db)
+        except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable) as error:
+            # Somebody has locked the table: the leases must not wait for it each time. What was paused stays so.
+            self.next_pauses = clock.monotonic() + self.renew_seconds
+            log.error("pauses cannot be read, those known before hold on: %s", " ".join(str(error).split()))
+            return
+        if pauses != self.pauses:
+            if pauses or self.pauses:
+                log.info("pauses have changed queues=%s jobs=%s", sorted(pauses.queues), sorted(pauses.names))
+            self.pauses = pauses
+            self.inbox.post("paused", pauses)
+
+    def _trouble(self, error: BaseException, failures: int, *, gone: bool) -> None:
+        self.next_renewal = 0.0
+        super()._trouble(error, failures, gone=gone)
+
+    def _pause(self, failures: int) -> None:
+        self.stopping.wait(max(self.renew_seconds / 4, min(LEAST_RETRY_SECONDS, self.renew_seconds)))
+
+    def farewell(self, facts: dict[str, object], worker: UUID) -> None:
+        """Write a last heartbeat on a connection of its own; a server that is away is not waited for.
+
+        Ledger rows of ended jobs go too: a renewal of ours, or a rescue, may have held some when they were to.
+        """
+        try:
+            db = self.connect()
+        except TROUBLE:
+            return
+        try:
+            store.beat(db, facts)
+            if left := store.list_claims(db, worker):
+                store.delete_claims(db, left)
+        except TROUBLE:
+            log.debug("last heartbeat not written")
+        finally:
+            db.close()

@@ -1,0 +1,82 @@
+"""The listen thread: hears of registrations and wakes the claim thread, or the admitter. It serves latency only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import psycopg
+
+from django_pgjobs import clock
+from django_pgjobs.conf import QUEUE_NAME
+from django_pgjobs.worker.shared.connection import WorkerConnection
+from django_pgjobs.worker.threads.claimer import Claimer
+from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
+
+LOOK_SECONDS = 1.0
+ASK_SECONDS = 30.0
+PAUSES = "pauses"
+PRIORITY = re.compile(r"-?[0-9]{1,3}")
+LIMITED = "limited"
+BEHIND = "behind"
+BUSY = "busy"
+
+
+class Listener(Loop):
+    """Listens; behind a transaction pooler it ends, for there nothing can be heard."""
+
+    role = "listen"
+
+    def __init__(
+        self,
+        connect: Connect,
+        inbox: Posts,
+        claimer: Claimer,
+        look_at_pauses: Callable[[], None],
+        stir: Callable[[], None],
+    ) -> None:
+        super().__init__(connect, inbox)
+        self.claimer = claimer
+        self.look_at_pauses = look_at_pauses
+        self.stir = stir
+
+    def serve(self, db: WorkerConnection) -> None:
+        """Hand notifications on until stopped."""
+        if db.pooled:
+            self.stopping.set()
+            return
+        try:
+            self._ask(db)
+            self.claimer.hears.set()
+            self.claimer.look()  # at what was registered while nobody listened
+            self.claimer.keep_looking()  # somebody may be busy
+            asked_at = clock.monotonic()
+            while not self.stopping.is_set():
+                if clock.monotonic() > asked_at + ASK_SECONDS:
+                    # Silence may be a quiet queue, or a way that has vanished: only an answer tells.
+                    self._ask(db)
+                    asked_at = clock.monotonic()
+                for notification in db.connection.notifies(timeout=LOOK_SECONDS, stop_after=1):
+                    self._hand_on(notification)
+        finally:
+            self.claimer.hears.clear()
+
+    def _ask(self, db: WorkerConnection) -> None:
+        db.fetch("listen", {})
+
+    def _hand_on(self, notification: psycopg.Notify) -> None:
+        """What none of our statements sends is not believed: every role of the database may notify."""
+        if notification.payload == PAUSES:
+            self.look_at_pauses()
+            return
+        word, _, queue = notification.payload.partition(":")
+        if not QUEUE_NAME.fullmatch(queue) or not self.claimer.frontier.serves(queue):
+            return
+        if PRIORITY.fullmatch(word):
+            self.claimer.hear((queue, int(word)))
+        elif word == BEHIND:
+            self.claimer.look_behind(queue)
+        elif word == BUSY:
+            self.claimer.keep_looking()
+        elif word == LIMITED:
+            self.stir()

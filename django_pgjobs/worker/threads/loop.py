@@ -1,0 +1,125 @@
+"""The skeleton of a thread that owns one connection and must outlive any trouble with it.
+
+A loop never dies of the database: on trouble it says so once, keeps what it has buffered, and tries again with a
+growing, jittered pause. It never dies of a bug either: that is logged as an error and tried again likewise.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import psycopg
+
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
+
+log = safe_logger("django_pgjobs")
+
+FIRST_PAUSE_SECONDS = 0.25
+LONGEST_PAUSE_SECONDS = 10.0
+
+Connect = Callable[[], WorkerConnection]
+
+
+class Posts(Protocol):
+    """Whoever is to hear what a loop has found: ``Inbox``."""
+
+    def post(self, *message: Any) -> None:
+        """Take a message, its kind first; called in the loop's thread."""
+        ...
+
+
+class Loop(threading.Thread):
+    """A named thread; a subclass says in ``serve`` what it does with its connection until ``stopping`` is set."""
+
+    role = "loop"
+
+    def __init__(self, connect: Connect, inbox: Posts) -> None:
+        super().__init__(name=f"pgjobs-{self.role}", daemon=True)
+        self.connect = connect
+        self.inbox = inbox
+        self.stopping = threading.Event()
+        self.wake = threading.Condition()
+        self.statements = 0
+        self.reachable = True
+        self.connections = 0
+        self.db: WorkerConnection | None = None
+
+    def serve(self, db: WorkerConnection) -> None:
+        """Work on ``db`` until ``stopping`` is set. Whatever it raises, it is called again, on a sound connection."""
+        raise NotImplementedError
+
+    def goes_on(self) -> bool:
+        """Whether to go on; asked between what is done."""
+        return not self.stopping.is_set()
+
+    def run(self) -> None:
+        """Serve, connect again, serve."""
+        db: WorkerConnection | None = None
+        failures = 0
+        while self.goes_on():
+            try:
+                if db is None or db.gone:
+                    db = self._reconnect(db)
+                began = db.statements
+                try:
+                    self.serve(db)
+                finally:
+                    if db.statements > began:
+                        failures = 0
+            except TROUBLE as error:
+                failures += 1
+                if db is not None and isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+                    db.close()  # a standby now: the same name may lead to the new primary
+                self._trouble(error, failures, gone=db is None or db.gone)
+            except Exception:
+                failures += 1
+                log.exception("worker loop failed, going on loop=%s", self.role)
+                self._pause(failures)
+        if db is not None:
+            self.statements += db.statements
+            db.close()
+
+    def _reconnect(self, old: WorkerConnection | None) -> WorkerConnection:
+        if old is not None:
+            self.statements += old.statements
+            old.statements = 0
+            old.close()
+        db = self.connect()
+        if old is not None:
+            db.inherit(old)
+        self.db = db
+        self.connections += 1
+        if not self.reachable:
+            log.warning("database is back loop=%s", self.role)
+        self.reachable = True
+        return db
+
+    def _trouble(self, error: BaseException, failures: int, *, gone: bool) -> None:
+        if self.reachable:
+            log.warning("database trouble, will try again loop=%s: %s", self.role, " ".join(str(error).split()))
+        self.reachable = self.reachable and not gone
+        self._pause(failures)
+
+    def _pause(self, failures: int) -> None:
+        longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(failures - 1, 10))
+        self.stopping.wait(longest * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
+
+    def watch(self, now: float) -> None:
+        """Cut the connection if no answer comes any more; called by the main thread."""
+        db = self.db
+        if db is not None and db.cut_if_mute(now):
+            log.warning("database does not answer, the connection is cut loop=%s", self.role)
+
+    def stop(self) -> None:
+        """Ask the loop to end after what it is doing."""
+        self.stopping.set()
+        self.poke()
+
+    def poke(self) -> None:
+        """Wake the loop."""
+        with self.wake:
+            self.wake.notify_all()

@@ -1,0 +1,45 @@
+"""Decisions travel in frames and arrive as they were."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from django_pgjobs import decisions as decide
+from django_pgjobs.decisions import Decision, Failure
+from django_pgjobs.worker.shared.decision_codec import pack_decision, unpack_decision
+
+FAILURE = Failure("ValueError", "no", (("ValueError", "no"), ("OSError", "cause")), "Traceback: …")
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [
+        decide.Succeed(),
+        decide.Succeed('{"a": 1}'),
+        decide.Retry(1.5, FAILURE),
+        decide.Retry(0.0, FAILURE, "crashed"),
+        decide.Snooze(9.0),
+        decide.Abandon("why", FAILURE, "timeout"),
+        decide.Abandon("why", None, None),
+        decide.Cancel("why", FAILURE),
+        decide.Cancel("", FAILURE, "failed"),
+        decide.Cancel(),
+        decide.Park("why", "f00"),
+        decide.Release("why"),
+        decide.Release("why", FAILURE),
+    ],
+)
+def test_a_decision_arrives_as_it_was(decision: Decision) -> None:
+    assert unpack_decision(json.loads(json.dumps(pack_decision(decision)))) == decision
+
+
+def test_a_retry_without_a_failure_gets_an_empty_one() -> None:
+    assert unpack_decision(["retry", 1.0, None, "failed"]) == decide.Retry(1.0, Failure("", ""))
+
+
+@pytest.mark.parametrize("values", [[], ["dance"], ["succeed"], ["retry", 1.0]])
+def test_what_is_no_decision_is_refused(values: list[object]) -> None:
+    with pytest.raises(ValueError, match="not a decision"):
+        unpack_decision(values)

@@ -1,0 +1,348 @@
+"""Who gets which job: the best first, to the emptiest first, nothing behind a long job, suspects in groups."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from django_pgjobs import job as define
+from django_pgjobs.execution.attempt import ON_ABANDON, Item
+from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.runs import ENDING, SENT, TAKING, WAITING, Run
+from django_pgjobs.worker.supervisor.dispatcher import START_WITHIN_SECONDS, Dispatcher
+from django_pgjobs.worker.supervisor.executor_process import PAYLOAD_BYTES, STARTING, Child
+from tests.unit.worker_fakes import DUE, child_of, end_of, run_of
+
+NOW = 50.0
+
+
+@define(name="dispatching.plain")
+def body() -> None: ...
+
+
+@define(name="dispatching.asynchronous")
+async def coroutine() -> None: ...
+
+
+def plain(id: int, **changes: Any) -> Run:
+    return run_of(id, name="dispatching.plain", **changes)
+
+
+def asynchronous(id: int) -> Run:
+    return run_of(id, name="dispatching.asynchronous")
+
+
+def sent(child: Child) -> list[int]:
+    """The ids of the jobs that were sent to an executor, in order."""
+    return [item[2] for kind, *rest in end_of(child).sent if kind == channel.RUN for item in rest[1]]
+
+
+def dispatcher_of(*runs: Run) -> Dispatcher:
+    dispatcher = Dispatcher()
+    dispatcher.add(runs, NOW)
+    return dispatcher
+
+
+def test_a_job_goes_to_an_executor_with_everything_it_needs() -> None:
+    child, run = child_of(), plain(7, payload='{"args":[1]}', headers='{"a":1}', description="seven", error="before")
+    run.job = run.job._replace(extras='{"idempotency_key":"k"}')
+    dispatcher_of(run).dispatch([child], NOW)
+    [[kind, start_by, [item]]] = end_of(child).sent
+    assert (kind, start_by) == (channel.RUN, NOW + START_WITHIN_SECONDS)
+    assert item == (
+        1, "body", 7, "claim-7", "dispatching.plain", 1, 3, 30.0, '{"args":[1]}', '{"a":1}', "default", "seven", "",
+        DUE.timestamp(), False, False, '{"idempotency_key":"k"}', None,
+    )  # fmt: skip
+    assert (run.state, run.child, run.run, run.since) == (SENT, child, 1, NOW)
+    assert child.runs == {1: run}
+
+
+def test_only_a_callback_is_told_what_went_wrong() -> None:
+    child, run = child_of(), plain(7, kind=ON_ABANDON, error="as stored")
+    dispatcher_of(run).dispatch([child], NOW)
+    assert Item._make(end_of(child).sent[0][2][0]).error == "as stored"
+
+
+def test_each_dispatch_has_a_number_of_its_own() -> None:
+    child, run = child_of(), plain(7)
+    dispatcher = dispatcher_of(run)
+    dispatcher.dispatch([child], NOW)
+    child.remove(run.run)
+    dispatcher.add([run], NOW)
+    assert (run.state, run.child, run.run) == (WAITING, None, 0)
+    dispatcher.dispatch([child], NOW)
+    assert run.run == 2
+
+
+def test_the_best_go_first_also_when_others_wait_already() -> None:
+    dispatcher = dispatcher_of(plain(5), plain(9))
+    dispatcher.add([plain(3), plain(8, priority=4), plain(7, run_at=DUE - timedelta(seconds=1))], NOW)
+    child = child_of(threads=5)
+    dispatcher.dispatch([child], NOW)
+    assert sent(child) == [8, 7, 3, 5, 9]
+    assert len(dispatcher) == 0
+
+
+def test_jobs_are_spread_and_the_emptiest_gets_the_first() -> None:
+    busy, empty = child_of(threads=3), child_of(threads=3)
+    busy.add(plain(90, number=90))
+    dispatcher = dispatcher_of(*(plain(id) for id in range(1, 9)))
+    dispatcher.dispatch([busy, empty], NOW)
+    assert (sent(empty), sent(busy)) == ([1, 2, 3], [4, 5])
+    assert len(dispatcher) == 3
+
+
+def test_one_job_is_sent_to_one_executor() -> None:
+    crew = [child_of(), child_of()]
+    dispatcher_of(plain(1)).dispatch(crew, NOW)
+    assert sorted(len(end_of(child).sent) for child in crew) == [0, 1]
+
+
+def test_jobs_go_only_to_threads_or_places_on_the_loop_as_their_code_wants() -> None:
+    child = child_of(threads=1, async_slots=2)
+    dispatcher = dispatcher_of(plain(1), plain(2), asynchronous(3), asynchronous(4), asynchronous(5), run_of(6))
+    dispatcher.dispatch([child], NOW)
+    assert sent(child) == [1, 3, 4]
+    assert child.outstanding == {False: 1, True: 2}
+    assert [run.job.id for run in dispatcher.waiting[False]] == [2, 6]  # a name nobody knows is parked by a thread
+
+
+def test_a_job_whose_claim_may_be_lost_is_not_sent() -> None:
+    child, stale = child_of(), plain(1)
+    dispatcher = dispatcher_of(stale, plain(2))
+    stale.fresh_until = NOW - 0.1
+    dispatcher.dispatch([child], NOW)
+    assert sent(child) == []
+
+
+def test_an_executor_is_sent_no_more_payload_than_it_shall_hold_but_one_job_always() -> None:
+    child = child_of(threads=9)
+    dispatcher = dispatcher_of(*(plain(id, chars=PAYLOAD_BYTES // 2 + 1) for id in range(1, 6)))
+    dispatcher.dispatch([child], NOW)
+    assert sent(child) == [1, 2]
+    huge = child_of(threads=9)
+    dispatcher_of(plain(1, chars=9 * PAYLOAD_BYTES), plain(2)).dispatch([huge], NOW)
+    assert sent(huge) == [1]
+
+
+def test_there_is_room_for_what_executors_take_less_what_waits() -> None:
+    """Each colour has its own: what waits for a loop takes no thread's place."""
+    crew = [child_of(threads=2, async_slots=7), child_of(threads=3, async_slots=7), child_of(state=STARTING)]
+    dispatcher = Dispatcher()
+    assert (dispatcher.room(crew), dispatcher.idle_places(crew)) == ((5, 14), 5)
+    dispatcher.add([plain(1), plain(2)], NOW)
+    assert (dispatcher.room(crew), dispatcher.idle_places(crew)) == ((3, 14), 3)
+    dispatcher.add([asynchronous(id) for id in range(3, 40)], NOW)
+    assert dispatcher.room(crew) == (3, 0)
+
+
+def dead(*ids: int) -> list[Run]:
+    """Runs that were running when their executor died."""
+    return [plain(id) for id in ids]
+
+
+def ran(child: Child) -> None:
+    """What runs there ends, and leaves the executor whole."""
+    for number in list(child.runs):
+        child.remove(number)
+
+
+def test_suspects_run_in_halves_on_one_executor_while_the_others_go_on() -> None:
+    """B9: one bad job among many holds up neither those that ran beside it nor anybody else."""
+    bench, other = child_of(threads=4), child_of(threads=4)
+    dispatcher = Dispatcher()
+    dispatcher.halve(dead(1, 2, 3, 4, 5), NOW, after="pgjobs 1")
+    dispatcher.backends_ended("pgjobs 1")
+    dispatcher.add([plain(id) for id in range(10, 14)], NOW)
+    dispatcher.dispatch([bench, other], NOW)
+    assert (sent(bench), sent(other)) == ([1, 2, 3], [10, 11, 12, 13])
+    assert (bench.exclusive, dispatcher.room([bench, other])) == (True, (0, 3)), "nobody else beside them"
+    dispatcher.dispatch([bench, other], NOW)
+    ran(bench)
+    dispatcher.add([plain(20)], NOW)
+    dispatcher.dispatch([bench, other], NOW)
+    assert (sent(bench), sent(other)) == ([1, 2, 3, 4, 5], [10, 11, 12, 13])
+    ran(bench)
+    dispatcher.dispatch([bench, other], NOW)
+    assert sent(bench) == [1, 2, 3, 4, 5, 20]
+
+
+@pytest.mark.parametrize("guilty", [1, 23, 24, 46])
+def test_the_guilty_one_of_forty_six_is_alone_after_six_deaths_at_most(guilty: int) -> None:
+    """B9: and nobody has started oftener than that."""
+    dispatcher = Dispatcher()
+    starts: dict[int, int] = dict.fromkeys(range(1, 47), 1)
+    runs, deaths = [asynchronous(id) for id in starts], 1
+    for run in runs:
+        run.is_async = True
+    dispatcher.halve(runs, NOW, after="")
+    while dispatcher.groups:
+        bench = child_of(async_slots=50)
+        dispatcher.dispatch([bench], NOW)
+        group = list(bench.runs.values())
+        for run in group:
+            starts[run.job.id] += 1
+        ran(bench)
+        if guilty in [run.job.id for run in group]:
+            deaths += 1
+            if len(group) > 1:
+                dispatcher.halve(group, NOW, after="")
+    assert deaths <= 7
+    assert max(starts.values()) <= 7
+    assert min(starts.values()) == 2
+
+
+def test_a_group_that_comes_back_unstarted_stays_together_and_runs_after_those_that_wait() -> None:
+    dispatcher = Dispatcher()
+    dispatcher.halve(dead(1, 2), NOW, after="")
+    dispatcher.suspect(dead(3, 4), NOW)
+    dispatcher.suspect([], NOW)
+    assert [[run.job.id for run in group] for group in dispatcher.groups] == [[1], [2], [3, 4]]
+    dispatcher.halve(dead(5, 6, 7), NOW, after="")
+    assert [run.job.id for run in dispatcher.suspects] == [5, 6, 7, 1, 2, 3, 4]
+    assert len(dispatcher) == 7
+
+
+def test_the_bench_is_who_is_empty_else_who_comes_else_who_is_nearly_empty() -> None:
+    """Work goes on elsewhere: nobody with work to do is kept from more where another comes anyhow."""
+    busy, busier, starting = child_of(), child_of(), child_of(state=STARTING)
+    busy.add(plain(90, number=90))
+    busier.add(plain(91, number=91), plain(92, number=92))
+    dispatcher = Dispatcher()
+    dispatcher.suspect(dead(1), NOW)
+    dispatcher.dispatch([busier, busy, starting], NOW)
+    assert dispatcher.room([busier, busy, starting]) == (1, 6), "they go on"
+    dispatcher.dispatch([busier, busy], NOW)
+    assert (sent(busy), dispatcher.room([busier, busy])) == ([], (0, 3)), "it becomes empty"
+    busy.remove(90)
+    dispatcher.dispatch([busy, starting], NOW)
+    assert (sent(busy), dispatcher.room([busy, starting])) == ([], (2, 3)), "the last one that others can go on in"
+    dispatcher.dispatch([busier, busy], NOW)
+    assert (sent(busy), sent(busier), busy.exclusive, busy.reserved) == ([1], [], True, True)
+    ran(busy)
+    dispatcher.dispatch([busier, busy], NOW)
+    assert dispatcher.room([busier, busy]) == (2, 6)
+
+
+def test_with_one_executor_nothing_else_runs_while_there_are_suspects() -> None:
+    child = child_of(threads=2)
+    dispatcher = dispatcher_of(plain(9))
+    dispatcher.halve(dead(1, 2), NOW, after="")
+    for expected in ([1], [1, 2], [1, 2, 9]):
+        dispatcher.dispatch([child], NOW)
+        assert sent(child) == expected
+        ran(child)
+
+
+def test_no_more_suspects_are_sent_at_once_than_there_are_places() -> None:
+    """What waited in its buffer would start when another had ended, and be no neighbour of it."""
+    child = child_of(threads=2, async_slots=1)
+    runs = [*dead(1, 2, 3), asynchronous(4), asynchronous(5)]
+    for run in runs[3:]:
+        run.is_async = True
+    dispatcher = Dispatcher()
+    dispatcher.suspect(runs, NOW)
+    dispatcher.dispatch([child], NOW)
+    assert sent(child) == [1, 2, 4]
+    ran(child)
+    dispatcher.dispatch([child], NOW)
+    assert sent(child)[3:] == [3, 5]
+
+
+def test_suspects_wait_while_the_claim_of_one_may_be_lost() -> None:
+    child, (one, two) = child_of(), dead(1, 2)
+    dispatcher = Dispatcher()
+    dispatcher.suspect([one, two], NOW)
+    one.fresh_until = NOW - 1
+    dispatcher.dispatch([child], NOW)
+    assert sent(child) == []
+
+
+def test_a_suspect_waits_until_nothing_of_its_dead_executor_is_left_on_the_server() -> None:
+    """Protocol trap 7: a statement of the dead process might commit beside the new run."""
+    child = child_of()
+    dispatcher = Dispatcher()
+    dispatcher.halve(dead(1), NOW, after="pgjobs 1")
+    dispatcher.halve(dead(2), NOW, after="pgjobs 2")
+    dispatcher.dispatch([child], NOW)
+    assert sent(child) == []
+    dispatcher.backends_ended("pgjobs 1")
+    dispatcher.dispatch([child], NOW)
+    assert sent(child) == [1]
+    dispatcher.backends_ended("pgjobs 2")
+    ran(child)
+    dispatcher.dispatch([child], NOW)
+    assert sent(child) == [1, 2]
+
+
+def test_it_is_said_when_there_are_suspects_and_when_none_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    child = child_of()
+    dispatcher = Dispatcher()
+    with caplog.at_level(logging.INFO):
+        dispatcher.halve(dead(1, 2), NOW, after="")
+        dispatcher.suspect(dead(4), NOW + 1)
+        for number in (1, 2, 3):
+            dispatcher.dispatch([child], NOW + number)
+            ran(child)
+        dispatcher.dispatch([child], NOW + 4)
+        dispatcher.suspect(dead(5), NOW + 9)
+        dispatcher.withdraw(lambda run: True)
+        dispatcher.dispatch([child], NOW + 10)
+    first = "suspects run again in groups, on one executor, until one has done it alone jobs="
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", f"{first}2"),
+        ("INFO", "no suspects are left starts=3 seconds=4.0"),
+        ("WARNING", f"{first}1"),
+        ("INFO", "no suspects are left starts=1 seconds=1.0"),
+    ]
+
+
+def test_only_what_has_been_sent_is_asked_back_and_once() -> None:
+    child, idle = child_of(threads=3), child_of()
+    one, two, three = plain(1), plain(2), plain(3)
+    dispatcher = dispatcher_of(one, two, three)
+    dispatcher.dispatch([child], NOW)
+    three.state = ENDING
+    end_of(child).sent.clear()
+    dispatcher.take_back([child, idle], lambda run: run.job.id != 2)
+    assert end_of(child).sent == [[channel.TAKE_BACK, [one.run]]]
+    assert (one.state, two.state, three.state) == (TAKING, SENT, ENDING)
+    assert child.asked_at is not None
+    asked = child.asked_at = 5.0
+    dispatcher.take_back([child, idle], lambda run: True)
+    assert end_of(child).sent[1:] == [[channel.TAKE_BACK, [two.run]]]
+    assert child.asked_at == asked  # it has not answered since
+    assert (end_of(idle).sent, idle.asked_at) == ([], None)
+
+
+def test_what_waits_can_be_withdrawn_wherever_it_waits() -> None:
+    dispatcher = dispatcher_of(plain(1), plain(2), asynchronous(3))
+    dispatcher.suspect([plain(4), plain(5)], NOW)
+    taken = dispatcher.withdraw(lambda run: run.job.id in (2, 3, 5))
+    assert sorted(run.job.id for run in taken) == [2, 3, 5]
+    assert len(dispatcher) == 2
+    assert [run.job.id for run in dispatcher.suspects] == [4]
+
+
+def test_nothing_starts_after_the_instant_until_which_its_claim_is_trusted() -> None:
+    """P11: whatever waits longer in an executor than that comes back from it as late."""
+    sooner, later = plain(1), plain(2)
+    sooner.claim.trusted_until, later.claim.trusted_until = NOW + 0.2, NOW + 60.0
+    child = child_of(threads=2)
+    dispatcher_of(sooner, later).dispatch([child], NOW)
+    [[_, start_by, _]] = end_of(child).sent
+    assert start_by == NOW + 0.2
+
+
+def test_what_is_not_trusted_any_more_is_not_sent() -> None:
+    run = plain(1)
+    run.claim.trusted_until = NOW
+    dispatcher, child = dispatcher_of(run), child_of()
+    dispatcher.dispatch([child], NOW)
+    assert end_of(child).sent == []
+    run.claim.trusted_until = NOW + 30
+    dispatcher.dispatch([child], NOW)
+    assert len(end_of(child).sent) == 1

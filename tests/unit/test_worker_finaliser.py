@@ -1,0 +1,562 @@
+"""What becomes of ends whose writing fails half-way, is in vain for the moment, or was done by somebody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from django_pgjobs import clock, store
+from django_pgjobs.decisions import Failure
+from django_pgjobs.execution import finalise
+from django_pgjobs.execution.attempt import BODY, ON_ABANDON
+from django_pgjobs.execution.finalise import DELETE, END, MARK, RELEASE, RETRY, SUCCESS
+from django_pgjobs.store import Author, End, FenceReading
+from django_pgjobs.worker.shared.runs import Run
+from django_pgjobs.worker.threads import finaliser
+from django_pgjobs.worker.threads.finaliser import BATCH, BUSY_SECONDS, UNFLUSHED_BYTES, Acker
+from tests.unit.worker_fakes import run_of
+
+FAILURE = Failure("ValueError", "no", (), "traceback")
+Posts = list[tuple[Any, ...]]
+
+
+class Heard:
+    """An inbox whose messages can be read."""
+
+    def __init__(self) -> None:
+        self.posts: Posts = []
+
+    def post(self, *message: Any) -> None:
+        self.posts.append(message)
+
+    def told(self, kind: str) -> list[int]:
+        """The ids that were told of, in order, once for each time."""
+        if kind == "lost":
+            return [run.job.id for what, *facts in self.posts if what == "lost" for run, _, _ in facts[0]]
+        return [run.job.id for what, *facts in self.posts if what == "stored" for run, _, _ in facts[1]]
+
+
+class Server:
+    """Answers for the statements of a flush: ``locked`` rows are busy, others are recorded unless a test says more."""
+
+    def __init__(self) -> None:
+        self.locked: set[int] = set()
+        self.readings: dict[int, FenceReading] = {}
+        self.writes: list[tuple[str, list[int]]] = []
+        self.fails: Callable[[str, Sequence[End]], None] = lambda kind, ends: None
+        self.away = False
+        self.gone: set[int] = set()
+        self.remembered: list[bool] = []
+
+    def write(
+        self, db: Any, kind: str, ends: Sequence[End], author: Author, *, remember: bool = False
+    ) -> dict[int, Any]:
+        self.writes.append((kind, [end.id for end in ends]))
+        self.remembered.append(remember)
+        self.fails(kind, ends)
+        not_now = self.locked | set(self.readings) | self.gone
+        row = store.Released(0, "a", 0) if kind == RELEASE else None
+        return {end.id: row for end in ends if end.id not in not_now}
+
+    def read_fences(self, db: Any, fences: Sequence[tuple[int, str]]) -> dict[int, FenceReading]:
+        if self.away:
+            raise psycopg.OperationalError("server closed the connection")
+        busy = {id: FenceReading(id, True, False, None, False, False, True) for id, _ in fences if id in self.locked}
+        return busy | {id: self.readings[id] for id, _ in fences if id in self.readings}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    server = Server()
+    monkeypatch.setattr(finalise, "write", server.write)
+    monkeypatch.setattr(store, "read_fences", server.read_fences)
+    monkeypatch.setattr(store, "delete_claims", lambda db, claims: 0)
+    monkeypatch.setattr(store, "notify_queues", lambda db, pairs, **behind: None)
+    return server
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def acker(server: Server, heard: Heard) -> Acker:
+    def refuses() -> Any:
+        raise AssertionError("no connection is made here")
+
+    return Acker(refuses, heard, Author(UUID(int=1)))
+
+
+def put(acker: Acker, kind: str, *ids: int, what: str = BODY, **facts: Any) -> list[Run]:
+    runs = [run_of(id, kind=what) for id in ids]
+    acker.put_many(kind, [(run, End(run.job.id, run.claim.claim_id, 0.1, **facts)) for run in runs])
+    return runs
+
+
+def flush(acker: Acker, link: object = None) -> None:
+    acker._flush(link)  # type: ignore[arg-type]
+
+
+def test_what_was_told_is_not_told_again_when_the_rest_of_a_batch_fails(
+    server: Server, heard: Heard, acker: Acker
+) -> None:
+    """A claim counts its jobs down: told twice, it would count as finished, and the leases of the others lapse."""
+    put(acker, SUCCESS, 1, 2, 3)
+    server.locked, server.away = {2}, True
+    with pytest.raises(psycopg.OperationalError):
+        flush(acker)
+    assert heard.told("stored") == [1, 3]
+    assert acker.count == 1
+    server.locked, server.away = set(), False
+    flush(acker)
+    assert heard.told("stored") == [1, 3, 2]
+    assert (acker.count, acker.bytes) == (0, 0)
+
+
+def test_a_callback_starts_once_when_the_other_half_of_a_batch_fails(
+    server: Server, heard: Heard, acker: Acker
+) -> None:
+    put(acker, MARK, 1, 2, outcome="abandoned")
+
+    def fails(kind: str, ends: Sequence[End]) -> None:
+        if len(ends) > 1:
+            raise psycopg.errors.NumericValueOutOfRange("22003")
+        if ends[0].id == 2:
+            raise psycopg.OperationalError("server closed the connection")
+
+    server.fails = fails
+    with pytest.raises(psycopg.OperationalError):
+        flush(acker)
+    server.fails = lambda kind, ends: None
+    flush(acker)
+    assert heard.told("stored") == [1, 2]
+
+
+def test_busy_rows_are_tried_once_a_flush_and_then_waited_for(
+    server: Server, heard: Heard, acker: Acker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many: an open transaction on the whole table must not have us ask for it in a loop."""
+    monkeypatch.setattr(clock, "monotonic", lambda: 100.0)
+    put(acker, SUCCESS, *range(1, BATCH + 11))
+    server.locked = set(range(1, BATCH + 6))
+    flush(acker)
+    assert [len(ids) for _, ids in server.writes] == [BATCH, 10]
+    assert heard.told("stored") == list(range(BATCH + 6, BATCH + 11))
+    assert (acker.count, acker.busy, acker.busy_until) == (BATCH + 5, BATCH + 5, 100.0 + BUSY_SECONDS)
+    waits: list[tuple[bool, float | None]] = []
+
+    def wait_for(predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        waits.append((predicate(), timeout))
+        return False
+
+    monkeypatch.setattr(acker.wake, "wait_for", wait_for)
+    assert acker._until_due()
+    put(acker, SUCCESS, *range(10_000, 10_000 + BATCH))
+    assert acker._until_due()
+    acker.stopping.set()
+    assert acker._until_due()
+    assert [fact for fact, _ in waits[:2]] == [False, True]
+    assert [timeout for _, timeout in waits] == [pytest.approx(BUSY_SECONDS)] * 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "facts", "reading", "told"),
+    [
+        (SUCCESS, {}, (True, True, None), "stored"),
+        (SUCCESS, {}, (True, True, "lost"), "lost"),
+        (SUCCESS, {}, (True, True, "timeout"), "lost"),
+        (SUCCESS, {}, (False, False, "lost"), "lost"),
+        (SUCCESS, {}, (False, True, None), "lost"),
+        (END, {"outcome": "abandoned", "cause": "failed"}, (True, True, "failed"), "stored"),
+        (END, {"outcome": "abandoned", "cause": "timeout"}, (True, True, "timeout"), "stored"),
+        (END, {"outcome": "cancelled"}, (True, True, "lost"), "lost"),
+        (END, {"outcome": "abandoned", "what": ON_ABANDON}, (True, True, "timeout"), "stored"),
+        (RETRY, {"cause": "failed", "failure": FAILURE}, (False, False, "failed"), "stored"),
+        (RETRY, {"cause": "failed", "failure": FAILURE}, (False, False, "lost"), "lost"),
+    ],
+)
+def test_an_end_that_was_written_by_an_earlier_try_is_told_from_one_that_rescue_wrote(
+    server: Server, heard: Heard, acker: Acker, kind: str, facts: dict[str, Any], reading: Any, told: str
+) -> None:
+    """``reading``: the claim is still ours, the job has ended, the cause in the history under our claim."""
+    ours, ended, cause = reading
+    put(acker, kind, 1, **facts)
+    server.readings[1] = FenceReading(1, ours, ended, cause, False, False, ours)
+    flush(acker)
+    assert (heard.told("stored"), heard.told("lost")) == (([1], []) if told == "stored" else ([], [1]))
+    assert acker.count == 0
+
+
+@pytest.mark.parametrize("error", [psycopg.DataError("NUL"), UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogate")])
+def test_an_end_that_cannot_even_be_sent_stops_no_other(
+    server: Server, heard: Heard, acker: Acker, error: Exception
+) -> None:
+    put(acker, SUCCESS, 1, 2)
+
+    def fails(kind: str, ends: Sequence[End]) -> None:
+        if kind == SUCCESS and any(end.id == 1 for end in ends):
+            raise error
+
+    server.fails = fails
+    flush(acker)
+    assert sorted(heard.told("stored")) == [1, 2]
+    assert server.writes[-1] == (SUCCESS, [2])
+    assert (END, [1]) in server.writes
+
+
+def test_a_right_that_is_missing_holds_no_end_up(
+    server: Server, heard: Heard, acker: Acker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(db: Any, name: str) -> int:
+        raise psycopg.errors.InsufficientPrivilege("must be a superuser")
+
+    monkeypatch.setattr(store, "terminate_backends", refused)
+    acker.terminate("pgjobs x")
+    put(acker, SUCCESS, 1)
+    flush(acker)
+    assert (acker.backends, heard.told("stored")) == ([], [1])
+
+
+def test_ends_and_suspects_wait_until_the_backends_of_a_dead_executor_have_ended(
+    server: Server, heard: Heard, acker: Acker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are told to end, and do so a moment later."""
+    left = [3, 1, 0]
+
+    def terminate(db: Any, name: str) -> int:
+        assert not server.writes
+        return left.pop(0)
+
+    monkeypatch.setattr(store, "terminate_backends", terminate)
+    acker.terminate("pgjobs x")
+    put(acker, SUCCESS, 1)
+    flush(acker)
+    assert (left, heard.posts[0]) == ([], ("backends_ended", "pgjobs x"))
+    assert heard.told("stored") == [1]
+
+
+def test_backends_that_do_not_end_hold_nothing_up_for_ever(
+    server: Server, heard: Heard, acker: Acker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(finaliser, "BACKENDS_SECONDS", 0.05)
+    monkeypatch.setattr(store, "terminate_backends", lambda db, name: 1)
+    acker.terminate("pgjobs x")
+    flush(acker)
+    assert heard.posts == [("backends_ended", "pgjobs x")]
+    assert "do not end processes=1" in caplog.text
+
+
+def test_unflushed_failures_are_bounded_as_results_are(acker: Acker) -> None:
+    assert not acker.full
+    put(acker, RETRY, 1, failure=Failure("E", "", (), "x" * (UNFLUSHED_BYTES // 2)))
+    put(acker, SUCCESS, 2, result="x" * (UNFLUSHED_BYTES // 2))
+    assert acker.full
+
+
+@pytest.mark.parametrize(
+    ("reading", "reason"),
+    [
+        (None, "its row is gone"),
+        ((False, False, None, True), "another claim has it"),
+        ((False, False, None, False), "it was taken back"),
+        ((False, True, None, True), "it has ended under another claim"),
+        ((True, True, "lost", True), "rescue has ended it"),
+    ],
+)
+def test_a_refused_write_is_told_with_what_it_was_and_why(
+    server: Server, heard: Heard, acker: Acker, reading: Any, reason: str
+) -> None:
+    """C58 P36: and it is counted."""
+    runs = put(acker, SUCCESS, 1)
+    if reading is None:
+        server.gone = {1}
+    else:
+        ours, ended, cause, claimed = reading
+        server.readings[1] = FenceReading(1, ours, ended, cause, False, False, claimed)
+    flush(acker)
+    assert heard.posts == [("lost", [(runs[0], "complete the job", reason)])]
+    assert acker.refused == {"complete the job": 1}
+
+
+def test_two_runs_of_one_job_are_never_written_by_one_statement(server: Server, heard: Heard, acker: Acker) -> None:
+    """C45 P37: the first run lost it and this worker has claimed it again: the id alone names both."""
+    first, other, second = put(acker, SUCCESS, 1)[0], put(acker, SUCCESS, 2)[0], put(acker, SUCCESS, 1)[0]
+    flush(acker)
+    assert [ids for _, ids in server.writes] == [[1, 2], [1]]
+    assert len({first.fence, other.fence, second.fence}) == 2
+
+
+def test_progress_that_cannot_be_stored_costs_its_own_job_only(
+    acker: Acker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And it is not tried again; an outcome that waits behind it is written."""
+    stored: list[int] = []
+
+    def write(db: Any, reports: list[tuple[int, str, str]]) -> list[int]:
+        if any(text == "bad" for _, _, text in reports):
+            raise psycopg.DataError("unsupported Unicode escape sequence")
+        stored.extend(id for id, _, _ in reports)
+        return [id for id, _, _ in reports]
+
+    monkeypatch.setattr(store, "write_progress", write)
+    for id, text in ((1, "{}"), (2, "bad"), (3, "{}")):
+        acker.report(id, f"claim-{id}", text)
+    flush(acker)
+    flush(acker)
+    assert stored == [1, 3]
+    assert [record.message for record in caplog.records] == [
+        "progress cannot be stored job=2: unsupported Unicode escape sequence"
+    ]
+
+
+def test_progress_of_a_job_that_another_has_claimed_is_refused_and_told(
+    acker: Acker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """P36: but not of one whose end this worker has just written."""
+    monkeypatch.setattr(store, "write_progress", lambda db, reports: [4])
+    readings = {
+        1: FenceReading(1, False, False, None, False, False, True),
+        2: FenceReading(2, False, False, "failed", False, False, False),
+        3: FenceReading(3, True, True, None, False, False, True),
+    }
+    monkeypatch.setattr(store, "read_fences", lambda db, fences: {id: readings[id] for id, _ in fences})
+    for id in (1, 2, 3, 4):
+        acker.report(id, f"claim-{id}", "{}")
+    flush(acker)
+    assert acker.refused == {"store progress": 1}
+    assert [record.message for record in caplog.records] == [
+        "lease lost, could not store progress job=1 claim=claim-1: another claim has it"
+    ]
+
+
+def test_a_reading_that_fails_unforeseen_goes_to_the_loop_and_keeps_the_end(
+    server: Server, acker: Acker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C51: what cannot be classified is an error with its traceback, tried again; rescue is the last resort."""
+    put(acker, SUCCESS, 1)
+    server.locked = {1}
+
+    def odd(db: Any, fences: Any) -> Any:
+        raise KeyError("a reason nobody has thought of")
+
+    monkeypatch.setattr(store, "read_fences", odd)
+    with pytest.raises(KeyError):
+        flush(acker)
+    assert acker.count == 1
+
+
+@pytest.mark.parametrize("kind", [SUCCESS, RETRY, "release"])
+def test_an_end_whose_writing_fails_is_kept_and_never_taken_for_refused(
+    server: Server, heard: Heard, acker: Acker, kind: str
+) -> None:
+    """C52 C56: trouble with the server is no answer; it is for the loop to tell, and the end is written afterwards."""
+    put(acker, kind, 1, cause="failed", failure=FAILURE)
+
+    def away(kind: str, ends: Sequence[End]) -> None:
+        raise psycopg.OperationalError("server closed the connection")
+
+    server.fails = away
+    with pytest.raises(psycopg.OperationalError):
+        flush(acker)
+    assert (heard.posts, acker.count, acker.refused) == ([], 1, {})
+    server.fails = lambda kind, ends: None
+    flush(acker)
+    assert (heard.told("stored"), acker.count) == ([1], 0)
+
+
+# Ends of which nothing is kept
+
+
+class Link:
+    """A connection that may break."""
+
+    def __init__(self) -> None:
+        self.gone = False
+
+
+@pytest.fixture
+def unkept(settings: Any, server: Server, heard: Heard) -> Acker:
+    """An ack thread that deletes successes, and of the queue bulk whatever ends."""
+    nothing = {"succeeded": 0, "cancelled": 0, "abandoned": 0}
+    settings.PGJOBS = {"RETENTION_HOURS": {"succeeded": 0, "queues": {"bulk": nothing, "bill": {"succeeded": 9}}}}
+    return Acker(lambda: pytest.fail("connected"), heard, Author(UUID(int=1)))
+
+
+def put_both(acker: Acker, queue: str) -> None:
+    acker.put(SUCCESS, run_of(1, queue=queue), End(1, "claim-1", 1.0, result="1"))
+    acker.put(END, run_of(2, queue=queue), End(2, "claim-2", 1.0, outcome="abandoned", failure=FAILURE))
+
+
+@pytest.mark.parametrize(
+    ("queue", "written"),
+    [
+        ("default", [(END, [2]), (DELETE, [1])]),
+        ("bulk", [(DELETE, [1, 2])]),
+        ("bill", [(SUCCESS, [1]), (END, [2])]),
+    ],
+)
+def test_what_is_not_kept_is_deleted(
+    unkept: Acker, server: Server, heard: Heard, queue: str, written: list[tuple[str, list[int]]]
+) -> None:
+    """P28 X7: by outcome and queue; told as what it was."""
+    put_both(unkept, queue)
+    flush(unkept)
+    assert server.writes == written
+    assert {(kind, entry[0].job.id) for what, kind, entries in heard.posts for entry in entries} == {
+        (SUCCESS, 1), (END, 2),
+    }  # fmt: skip
+    assert unkept.count == 0
+
+
+def test_what_cannot_be_deleted_at_once_is_ended_and_kept(unkept: Acker, server: Server, heard: Heard) -> None:
+    """Somebody waits for it, or has it locked: no second try at deleting."""
+    server.locked = {1}
+
+    def unlock(kind: str, ends: Sequence[End]) -> None:
+        if kind == SUCCESS:
+            server.locked = set()
+
+    server.fails = unlock
+    put_both(unkept, "bulk")
+    flush(unkept)
+    assert server.writes == [(DELETE, [1, 2]), (SUCCESS, [1])]
+    assert sorted(heard.told("stored")) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "objection", [psycopg.errors.ForeignKeyViolation("still"), psycopg.errors.RaiseException("no")]
+)
+def test_what_another_table_or_a_trigger_holds_is_ended_and_kept(
+    unkept: Acker, server: Server, heard: Heard, objection: Exception
+) -> None:
+    """A success is no failure because its row cannot go."""
+
+    def refuse(kind: str, ends: Sequence[End]) -> None:
+        if kind == DELETE:
+            raise objection
+
+    server.fails = refuse
+    put_both(unkept, "bulk")
+    flush(unkept)
+    assert server.writes == [(DELETE, [1, 2]), (SUCCESS, [1]), (END, [2])]
+    assert sorted(heard.told("stored")) == [1, 2]
+
+
+def break_at(link: Link, kind_broken: str) -> Callable[[str, Sequence[End]], None]:
+    def fails(kind: str, ends: Sequence[End]) -> None:
+        if kind == kind_broken and not link.gone:
+            link.gone = True
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    return fails
+
+
+def test_a_row_that_is_gone_after_an_answer_was_lost_was_deleted_by_that_try(
+    unkept: Acker, server: Server, heard: Heard
+) -> None:
+    """C39 C58: done before, never lost."""
+    link = Link()
+    server.fails = break_at(link, DELETE)
+    put_both(unkept, "bulk")
+    with pytest.raises(psycopg.OperationalError):
+        flush(unkept, link)
+    server.gone = {1, 2}
+    flush(unkept, Link())
+    assert (sorted(heard.told("stored")), heard.told("lost"), unkept.in_doubt) == ([1, 2], [], set())
+
+
+def test_so_it_is_when_its_end_has_gone_over_to_the_other_statement_meanwhile(
+    unkept: Acker, server: Server, heard: Heard
+) -> None:
+    """The first try may still be at it, and commits after the second has found its row locked."""
+    link = Link()
+    server.fails = break_at(link, DELETE)
+    put_both(unkept, "bulk")
+    with pytest.raises(psycopg.OperationalError):
+        flush(unkept, link)
+    server.locked = {1, 2}
+    flush(unkept, Link())
+    assert heard.posts == []
+    server.locked, server.gone = set(), {1, 2}
+    flush(unkept, Link())
+    assert server.writes[-2:] == [(SUCCESS, [1]), (END, [2])]
+    assert (sorted(heard.told("stored")), heard.told("lost")) == ([1, 2], [])
+
+
+def test_a_row_that_is_gone_though_no_answer_was_lost_is_another_ones_doing(
+    unkept: Acker, server: Server, heard: Heard
+) -> None:
+    """C2 C39: rescued, run and deleted by another worker; a statement that the server gave up deletes nothing."""
+    link = Link()
+
+    def give_up(kind: str, ends: Sequence[End]) -> None:
+        server.fails = lambda kind, ends: None
+        raise psycopg.errors.QueryCanceled("statement timeout")
+
+    server.fails = give_up
+    put_both(unkept, "bulk")
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        flush(unkept, link)
+    server.gone = {1, 2}
+    flush(unkept, link)
+    assert (heard.told("stored"), sorted(heard.told("lost"))) == ([], [1, 2])
+
+
+def test_what_is_handed_back_is_told_to_other_workers_once(
+    server: Server, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They sleep until they hear of something, or their poll; that the word cannot be sent writes nothing again."""
+    told: list[set[tuple[str, int]]] = []
+
+    def notify(db: Any, pairs: set[tuple[str, int]], *, behind: bool) -> None:
+        assert behind
+        told.append(pairs)
+        if len(told) == 1:
+            raise psycopg.OperationalError("server closed the connection")
+
+    monkeypatch.setattr(store, "notify_queues", notify)
+
+    def write(db: Any, kind: str, ends: Sequence[End], author: Author, *, remember: bool) -> dict[int, Any]:
+        return {end.id: store.Released(end.id, "a", 0) for end in ends}
+
+    monkeypatch.setattr(finalise, "write", write)
+    acker = Acker(lambda: pytest.fail("connected"), heard, Author(UUID(int=1)))
+    acker.put_many(RELEASE, [(run_of(1), End(1, "c")), (run_of(2), End(2, "c"))])
+    link: Any = object()
+    with pytest.raises(psycopg.OperationalError):
+        acker._flush(link)
+    acker._flush(link)
+    assert told == [{("a", 0)}]
+    assert heard.told("stored") == [1, 2]
+    assert acker.count == 0
+
+
+def test_results_are_remembered_by_the_batches_that_have_some(server: Server, heard: Heard, acker: Acker) -> None:
+    """The others go by the statement that knows nothing of keys, and nobody looks, until the first key is met."""
+    put(acker, SUCCESS, 1, 2)
+    flush(acker)
+    acker.remembers = True
+    put(acker, SUCCESS, 3, 4)
+    flush(acker)
+    runs = put(acker, SUCCESS, 5, 6)
+    runs[1].remembers = True
+    flush(acker)
+    assert server.remembered == [False, False, True]
+
+
+def test_a_batch_that_is_cut_in_two_is_remembered_by_the_half_that_has_the_key(server: Server, acker: Acker) -> None:
+    def fails(kind: str, ends: Sequence[End]) -> None:
+        if len(ends) > 1:
+            raise psycopg.errors.NumericValueOutOfRange("22003")
+
+    server.fails, acker.remembers = fails, True
+    put(acker, SUCCESS, 1, 2)[1].remembers = True
+    flush(acker)
+    assert list(zip(server.writes, server.remembered, strict=True)) == [
+        ((SUCCESS, [1, 2]), True), ((SUCCESS, [1]), False), ((SUCCESS, [2]), True),
+    ]  # fmt: skip

@@ -1,0 +1,305 @@
+"""An interrupt reaches the job's own code or nobody: whenever it comes, there is one outcome and no stray exception."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import queue
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from django_pgjobs.exceptions import CancelRequested, DeadlinePassed, JobInterrupted
+from django_pgjobs.execution.attempt import Told
+from django_pgjobs.worker.executor import cleanup
+from django_pgjobs.worker.executor.interrupts import Door, TaskDoor
+from tests.plugins.fix_db import patience, wait_until
+
+ROUNDS = 6000
+
+
+class Room:
+    """A job thread that does what it is given behind its door, and notes whatever escapes."""
+
+    def __init__(self) -> None:
+        self.work: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.outcomes: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.escaped: list[BaseException] = []
+        self.door: Door | None = None
+        threading.Thread(target=self._serve, daemon=True).start()
+        wait_until(lambda: self.door is not None, 5, "the thread is there")
+
+    def _serve(self) -> None:
+        self.door = Door()
+        while (entry := self.work.get()) is not None:
+            told, body = entry
+            try:
+                self.outcomes.put(self._one(self.door, told, body))
+            except BaseException as error:
+                self.escaped.append(error)
+                self.outcomes.put(("escaped", error))
+
+    def _one(self, door: Door, told: Told, body: Callable[[Any], Any]) -> tuple[str, Any]:
+        door.told = told
+        try:
+            return "returned", door.call(body, None)
+        except BaseException as error:
+            outcome = ("raised", error)
+        # What the executor does of its own before the next job: no place for an exception from outside.
+        for _ in range(50):
+            len(str(outcome))
+        return outcome
+
+    def start(self, body: Callable[[Any], Any]) -> Told:
+        told = Told()
+        self.work.put((told, body))
+        return told
+
+    def outcome(self) -> tuple[str, Any]:
+        found: tuple[str, Any] = self.outcomes.get(timeout=patience(30))
+        return found
+
+
+@pytest.fixture
+def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
+    monkeypatch.setattr(cleanup, "discard_all", lambda: None)
+    room = Room()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # else the threads would take turns of 5 ms, and nothing would meet
+    yield room
+    sys.setswitchinterval(before)
+    room.work.put(None)
+
+
+def interrupt(room: Room, told: Told, kind: type[JobInterrupted] = CancelRequested) -> None:
+    assert room.door is not None
+    room.door.interrupt(told, kind)
+
+
+def spin(seconds: float) -> None:
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+
+@pytest.fixture
+def no_garbage_collection() -> Iterator[None]:
+    """Hypothesis hears of each collection, in the thread that makes it: an interrupt that comes there is lost in it."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_garbage_collection")
+@pytest.mark.parametrize("swallows", [False, True])
+def test_thousands_of_interrupts_around_a_jobs_end_lose_no_outcome_and_none_escapes(room: Room, swallows: bool) -> None:
+    """R8 trap 3: before the start, in the job, in its last line, while the door closes, behind it."""
+    seen: Counter[str] = Counter()
+    chance = random.Random(7)
+
+    def body(_: Any) -> str:
+        try:
+            spin(0.00005)
+        except CancelRequested:
+            if not swallows:
+                raise
+        return "done"
+
+    for _ in range(ROUNDS):
+        told = room.start(body)
+        spin(chance.uniform(0, 0.00025))
+        interrupt(room, told)
+        how, value = room.outcome()
+        assert (how, value) == ("returned", "done") or type(value) is CancelRequested, (how, value)
+        seen[how] += 1
+    assert room.escaped == []
+    assert seen["returned"] > ROUNDS / 100, seen
+    assert swallows or seen["raised"] > ROUNDS / 100, seen
+    # Nothing is left for whoever runs in this thread next.
+    room.start(lambda _: spin(0.02))
+    assert room.outcome() == ("returned", None)
+
+
+def test_an_interrupt_of_a_job_that_has_ended_meets_nobody(room: Room) -> None:
+    """R8: the door is open for one job only."""
+    first = room.start(lambda _: "first")
+    assert room.outcome() == ("returned", "first")
+    started = threading.Event()
+
+    def second(_: Any) -> str:
+        started.set()
+        spin(0.2)
+        return "second"
+
+    room.start(second)
+    assert started.wait(patience(5))
+    interrupt(room, first)
+    assert room.outcome() == ("returned", "second")
+    assert not first.struck
+
+
+def test_an_interrupt_that_comes_before_the_start_is_kept(room: Room) -> None:
+    told = Told()
+    told.interrupt = DeadlinePassed
+    ran: list[int] = []
+    room.work.put((told, ran.append))
+    how, error = room.outcome()
+    assert (how, type(error), ran) == ("raised", DeadlinePassed, [])
+
+
+def test_a_second_reason_interrupts_once_more(room: Room) -> None:
+    """A cancel was swallowed, later the deadline passes."""
+    heard: list[str] = []
+
+    def body(_: Any) -> None:
+        for _ in range(2):
+            try:
+                spin(10)
+            except JobInterrupted as error:
+                heard.append(type(error).__name__)
+
+    told = room.start(body)
+    kinds: list[type[JobInterrupted]] = [CancelRequested, DeadlinePassed]
+    for kind in kinds:
+        wait_until(lambda: room.door is not None and room.door.open is told, 5, "it runs")
+        spin(0.01)
+        interrupt(room, told, kind)
+        wait_until(partial(heard.__contains__, kind.__name__), 5, "it was heard")
+    assert room.outcome() == ("returned", None)
+    assert heard == ["CancelRequested", "DeadlinePassed"]
+
+
+def test_what_a_job_raises_is_raised_as_it_is(room: Room) -> None:
+    error = ValueError("no")
+
+    def body(_: Any) -> None:
+        raise error
+
+    room.start(body)
+    assert room.outcome() == ("raised", error)
+    assert error.__context__ is None
+
+
+def test_connections_are_thrown_away_before_anything_else_runs(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    """§4 hygiene: a late cancel of a query must meet no other job's, nor a receiver's."""
+    thrown: list[int] = []
+    monkeypatch.setattr(cleanup, "discard_all", lambda: thrown.append(threading.get_ident()))
+    room.start(lambda _: None)
+    room.outcome()
+    assert thrown == []
+    told = room.start(lambda _: spin(10))
+    wait_until(lambda: room.door is not None and room.door.open is told, 5, "it runs")
+    interrupt(room, told)
+    assert room.outcome()[0] == "raised"
+    assert room.door is not None
+    assert thrown == [room.door.ident]
+
+
+def test_a_lock_of_logging_that_the_interrupted_job_still_holds_is_let_go(room: Room) -> None:
+    """Else whoever logs next in this process, the control thread first, would wait for ever."""
+    handler = logging.StreamHandler()
+    assert handler.lock is not None
+
+    def body(_: Any) -> None:
+        handler.acquire()
+        handler.acquire()
+        spin(10)
+
+    told = room.start(body)
+    wait_until(lambda: room.door is not None and room.door.open is told, 5, "it runs")
+    spin(0.01)
+    interrupt(room, told)
+    assert room.outcome()[0] == "raised"
+    assert handler.lock.acquire(timeout=patience(5))
+    handler.lock.release()
+
+
+class Waits:
+    """A connection that waits for the server, as far as cancelling goes."""
+
+    def __init__(self) -> None:
+        self.cancelled = threading.Event()
+        self.answered = threading.Event()
+
+    def cancel_safe(self, *, timeout: float) -> None:
+        self.cancelled.set()
+        self.answered.wait(patience(30))  # the network
+        raise OSError("no route to host")
+
+
+def test_queries_are_cancelled_beside_it_without_waiting_for_the_network(
+    room: Room, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Trap 2: no exception reaches a thread that waits for the server; the control thread must not wait either."""
+    waits = Waits()
+    monkeypatch.setattr(cleanup, "active", lambda wrappers: [waits])
+    told = room.start(lambda _: spin(10))
+    wait_until(lambda: room.door is not None and room.door.open is told, 5, "it runs")
+    interrupt(room, told)
+    assert waits.cancelled.wait(patience(5))
+    assert not caplog.text
+    waits.answered.set()
+    wait_until(lambda: "query of a job cannot be cancelled: no route to host" in caplog.text, 5, "it was told")
+
+
+# On the loop
+
+
+def test_hundreds_of_interrupts_around_a_tasks_end_lose_no_outcome() -> None:
+    """Async: the same promise, by the loop's own thread."""
+    seen: Counter[str] = Counter()
+
+    async def body(_: Any) -> str:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return "done"
+
+    async def job(told: Told, doors: list[TaskDoor]) -> tuple[str, Any]:
+        door = TaskDoor(told)
+        doors.append(door)
+        await asyncio.sleep(0)
+        try:
+            outcome: tuple[str, Any] = ("returned", await door.acall(body, None))
+        except BaseException as error:
+            outcome = ("raised", error)
+        for _ in range(3):
+            await asyncio.sleep(0)  # ours: closing connections
+        return outcome
+
+    async def one(turns: int) -> None:
+        doors: list[TaskDoor] = []
+        task = asyncio.create_task(job(Told(), doors))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if doors and not task.done():
+            doors[0].interrupt(DeadlinePassed)
+        how, value = await task
+        assert (how, value) == ("returned", "done") or type(value) is DeadlinePassed, (how, value)
+        seen[how] += 1
+        assert task.cancelling() == 0
+
+    async def all_of_them() -> None:
+        for number in range(1200):
+            await one(number % 12)
+
+    asyncio.run(all_of_them())
+    assert min(seen["returned"], seen["raised"]) > 200, seen
+
+
+def test_a_jobs_own_cancelled_error_is_its_own() -> None:
+    async def leaves(_: Any) -> None:
+        raise asyncio.CancelledError("mine")
+
+    async def job() -> None:
+        await TaskDoor(Told()).acall(leaves, None)
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(job())

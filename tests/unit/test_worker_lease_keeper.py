@@ -1,0 +1,227 @@
+"""When the keep thread renews, reads and beats, how soon it tries again, and what it does not ask for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from django_pgjobs import clock, store
+from django_pgjobs.worker.threads.lease_keeper import PAUSES_SECONDS, Keeper
+from tests.unit.test_worker_finaliser import Heard
+
+AWAY = psycopg.OperationalError("canceling statement due to lock timeout")
+
+
+class Time:
+    """The worker's clock; a pause of the keeper lets it pass."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Server:
+    """Notes what is asked and when; what is in ``fails`` raises."""
+
+    def __init__(self, time: Time) -> None:
+        self.time = time
+        self.asked: list[tuple[str, float]] = []
+        self.fails: dict[str, int] = {}
+        self.takes = 0.0
+        self.statements = 0
+        self.gone = False
+
+    def does(self, name: str, answer: Any) -> Callable[..., Any]:
+        def ask(*_: Any, **__: Any) -> Any:
+            self.asked.append((name, self.time.now))
+            self.statements += 1
+            if self.fails.get(name, 0):
+                self.fails[name] -= 1
+                raise AWAY
+            self.time.now += self.takes
+            return answer
+
+        return ask
+
+    def when(self, name: str) -> list[float]:
+        return [at for what, at in self.asked if what == name]
+
+    def close(self) -> None: ...
+
+
+class Stage:
+    """A keeper on a stopped clock, run for so many seconds of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.monkeypatch = monkeypatch
+        self.time = Time()
+        self.server = Server(self.time)
+        self.heard = Heard()
+        self.claims: dict[str, float] = {"a": 60.0}
+        self.asked_for: list[float] = []
+        monkeypatch.setattr(clock, "monotonic", self.time)
+        monkeypatch.setattr(store, "renew_claims", self.server.does("renew", {"a"}))
+        monkeypatch.setattr(store, "read_flags", self.server.does("flags", []))
+        monkeypatch.setattr(store, "read_pauses", self.server.does("pauses", store.Pauses()))
+        monkeypatch.setattr(store, "beat", self.server.does("beat", None))
+        monkeypatch.setattr(store, "list_claims", self.server.does("list", ["b", "c"]))
+        monkeypatch.setattr(store, "delete_claims", self.server.does("delete", 1))
+
+    def run(self, seconds: float, *, lease: float = 30.0, renew: float = 10.0, beat: float = 10.0) -> Keeper:
+        keeper = Keeper(
+            lambda: self.server,  # type: ignore[arg-type, return-value]
+            self.heard,
+            held=self.held,
+            check_ins=lambda: self.claims,
+            facts=dict,
+            lease_seconds=lease,
+            renew_seconds=renew,
+            beat_seconds=beat,
+        )
+        until = self.time.now + seconds
+
+        def wait(timeout: float) -> bool:
+            self.time.now += timeout
+            if self.time.now >= until:
+                keeper.stopping.set()
+            return False
+
+        self.monkeypatch.setattr(keeper.wake, "wait_for", lambda predicate, timeout: wait(timeout))
+        self.monkeypatch.setattr(keeper.stopping, "wait", wait)
+        keeper.run()
+        return keeper
+
+    def held(self, until: float) -> list[tuple[int, str]]:
+        self.asked_for.append(self.time.now - until)
+        return [(1, claim) for claim in self.claims]
+
+
+@pytest.fixture
+def keeping(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(monkeypatch)
+
+
+def gaps(instants: list[float]) -> list[float]:
+    return [round(after - before, 3) for before, after in pairwise(instants)]
+
+
+def test_leases_are_renewed_each_period_and_flags_read_each_second(keeping: Stage) -> None:
+    """C5 D1 D7 P16: every 10 s by default, the first at once; one statement for all."""
+    keeping.run(35)
+    assert gaps(keeping.server.when("renew")) == [10.0, 10.0, 10.0]
+    assert gaps(keeping.server.when("beat")) == [10.0, 10.0, 10.0]
+    assert max(gaps(keeping.server.when("flags"))) < 1.0
+    assert keeping.server.asked[0] == ("renew", 1000.0)
+
+
+def test_a_job_too_young_for_one_look_is_looked_at_within_a_second(keeping: Stage) -> None:
+    """However soon after its claim it is cancelled."""
+    keeping.run(10)
+    assert 0 < max(keeping.asked_for) + max(gaps(keeping.server.when("flags"))) < 0.9
+
+
+@pytest.mark.parametrize(("renew", "pause"), [(10.0, 2.5), (0.4, 0.25), (0.1, 0.1)])
+def test_after_trouble_a_renewal_is_tried_again_sooner(
+    keeping: Stage, renew: float, pause: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C6 C10 C11: after a quarter of the period, at least 250 ms (or the period itself); only a warning is logged."""
+    keeping.server.fails["renew"] = 3
+    with caplog.at_level(logging.WARNING):
+        keeping.run(10 * renew, lease=3 * renew, renew=renew, beat=1000.0)
+    found = gaps(keeping.server.when("renew"))
+    assert found[:3] == [pytest.approx(pause)] * 3
+    assert found[4:] == [pytest.approx(renew)] * len(found[4:])
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+    assert "will try again loop=keep" in caplog.text
+
+
+def test_a_claim_that_was_not_renewed_is_tried_again_sooner(keeping: Stage) -> None:
+    """P19: somebody may hold its row for the moment; whether it is lost is for the flags to say."""
+    keeping.claims = {"a": 60.0, "b": 60.0}
+    keeping.run(10)
+    assert gaps(keeping.server.when("renew"))[:3] == [2.5, 2.5, 2.5]
+
+
+def test_a_beat_that_fails_is_a_warning_and_the_next_one_comes(keeping: Stage) -> None:
+    """D8: at its time, not at once: whoever holds the row of a heartbeat must not hold up the renewals."""
+    keeping.claims = {"a": 60.0}
+    keeping.server.fails["beat"] = 2
+    keeping.run(40)
+    assert len(keeping.server.when("beat")) >= 4
+    assert min(gaps(keeping.server.when("beat"))) >= 9.0
+
+
+def test_what_is_not_held_is_not_asked_for(keeping: Stage) -> None:
+    """C13 P18: no renewal, no flags; a worker that has ended all its jobs only beats, and reads what is paused."""
+    keeping.claims = {}
+    keeping.run(30)
+    assert {name for name, _ in keeping.server.asked} == {"beat", "pauses"}
+
+
+def test_what_was_read_counts_from_before_it_was_asked(keeping: Stage) -> None:
+    """P11: an answer that took two seconds vouches for nothing that was after the question."""
+    keeping.server.takes = 2.0
+    keeping.run(1)
+    [asked] = keeping.server.when("flags")[:1]
+    told = [facts for kind, *facts in keeping.heard.posts if kind == "fresh"]
+    assert told[0][0] == asked
+    [renewed_at] = keeping.server.when("renew")[:1]
+    assert [facts[0] for kind, *facts in keeping.heard.posts if kind == "renewed"][:1] == [renewed_at]
+
+
+def test_the_farewell_takes_what_is_left_of_the_ledger_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A renewal may have held the rows of ended claims just when they were to be deleted."""
+    stage = Stage(monkeypatch)
+    keeper = stage.run(0.0)
+    stage.server.asked.clear()
+    keeper.farewell({}, UUID(int=1))
+    assert [what for what, _ in stage.server.asked] == ["beat", "list", "delete"]
+
+
+def test_pauses_are_read_twice_a_second_and_told_when_they_have_changed(
+    keeping: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pausing is obeyed within a second with NOTIFY off; what has not changed is told to nobody."""
+    mail = store.Pauses(frozenset({"mail"}))
+    answers = iter([store.Pauses(), store.Pauses(), mail, mail, store.Pauses()])
+    ask = keeping.server.does("pauses", None)
+    monkeypatch.setattr(store, "read_pauses", lambda db: (ask(), next(answers, store.Pauses()))[1])
+    with caplog.at_level(logging.INFO):
+        keeping.run(5)
+    assert set(gaps(keeping.server.when("pauses"))) == {PAUSES_SECONDS}
+    assert [post[1] for post in keeping.heard.posts if post[0] == "paused"] == [store.Pauses(), mail, store.Pauses()]
+    assert caplog.text.count("pauses have changed") == 2
+
+
+def test_a_locked_table_of_pauses_keeps_no_lease_waiting_for_long(
+    keeping: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """W10: it is not asked for again before the next renewal; what is known holds on."""
+    ask = keeping.server.does("pauses", None)
+
+    def locked(db: object) -> store.Pauses:
+        ask()
+        keeping.time.now += 3.0
+        raise psycopg.errors.QueryCanceled("canceling statement due to statement timeout")
+
+    monkeypatch.setattr(store, "read_pauses", locked)
+    keeping.run(60)
+    assert len(keeping.server.when("pauses")) <= 6
+    assert max(gaps(keeping.server.when("renew"))) <= 13.0
+    assert not [post for post in keeping.heard.posts if post[0] == "paused"]
+    assert "pauses cannot be read" in caplog.text
+
+
+def test_whoever_hears_of_a_pause_has_it_read_at_once(keeping: Stage) -> None:
+    keeper = keeping.run(1)
+    keeper.next_pauses = 99.0
+    keeper.look()
+    assert keeper.next_pauses == 0.0
