@@ -27,7 +27,7 @@ POSTGRES := $(BIN)/python -m django_pgjobs.embedded $(EMBEDDED)
 PYTEST := $(BIN)/python -X dev -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test e2e chaos nemesis browser lint format docs bench clean
+.PHONY: help install demo test e2e chaos nemesis browser screenshots lint format docs bench clean
 .SUFFIXES:
 
 help: ## list the verbs
@@ -73,6 +73,10 @@ browser: $(STAMP) ## run the admin's tests in Chromium
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
 		|| { echo "No Chromium found; on Debian: apt-get install chromium" >&2; exit 1; }
 	@$(POSTGRES) -- $(PYTEST) -m browser $(ARGS)
+
+screenshots: $(STAMP) ## take the README's pictures of the admin anew, and draw its picture of the processes
+	@$(POSTGRES) -- $(PYTEST) -m browser tests/browser/readme_pictures.py $(ARGS)
+	@$(BIN)/python docs/_ext/drawings.py
 
 lint: $(STAMP) ## check style, types, imports and migrations
 	$(BIN)/ruff check .
