@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 from uuid import UUID
 
@@ -285,3 +286,18 @@ def test_links_of_the_readme_lead_somewhere():
 def test_no_page_names_a_path_of_a_developers_machine():
     for page in pages():
         assert not re.search(r"(?<![\w/])/(?:home|root|work|Users)/", page.read_text(encoding="utf-8")), page
+
+
+def test_the_badges_of_the_readme_say_what_the_package_declares():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["classifiers"]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    badges = {name: (first, last) for name, first, last in re.findall(r"!\[(\w+) ([\d.]+) to ([\d.]+)\]", text)}
+    for name, prefix in (("Python", "Programming Language :: Python"), ("Django", "Framework :: Django")):
+        versions = [
+            item.removeprefix(f"{prefix} :: ") for item in declared if re.match(rf"{prefix} :: \d+\.\d+$", item)
+        ]
+        assert badges[name] == (versions[0], versions[-1])
+    majors = re.findall(r"pg(\d+): PG_MAJOR", (ROOT / "tox.ini").read_text(encoding="utf-8"))
+    assert badges["PostgreSQL"] == (majors[0], majors[-1])
+    for first, last in badges.values():
+        assert f"-{first}%20to%20{last}-" in text
