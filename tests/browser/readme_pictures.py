@@ -14,8 +14,8 @@ from django.utils import timezone
 from playwright.sync_api import Browser, Page
 
 from django_pgjobs import job
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Attempt, Claim, Heartbeat, Job
-from django_pgjobs.registry import registry
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
