@@ -272,7 +272,7 @@ def test_a_claim_in_flight_is_not_taken_for_stranded(raw: RawDatabase, other: Ra
 # Workers of long ago
 
 
-def test_workers_of_long_ago_are_forgotten(raw: RawDatabase) -> None:
+def test_workers_of_long_ago_are_forgotten(raw: RawDatabase, caplog: pytest.LogCaptureFixture) -> None:
     """One that wakes up writes its row anew."""
     raw.query(
         "INSERT INTO pgjobs_heartbeat (id, name, host, pid, processes, threads, async_slots, version, last_beat_at) "
@@ -281,8 +281,13 @@ def test_workers_of_long_ago_are_forgotten(raw: RawDatabase) -> None:
         "FROM unnest(%s::float8[]) AS age",
         [[1.0, KEPT_SECONDS - 60, KEPT_SECONDS + 60]],
     )
-    assert store.sweep_heartbeats(raw, kept_seconds=KEPT_SECONDS) == 1
+    [sweeps] = [duty for duty in duties(Leader(AUTHOR), lambda rescued: None, {}) if duty.name == "sweep"]
+    assert isinstance(sweeps, Duty)
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            sweeps.perform(raw)
     assert Heartbeat.objects.count() == 2
+    assert [record.getMessage() for record in caplog.records] == ["workers of long ago are forgotten workers=1"]
 
 
 def test_a_worker_that_stands_by_neither_locks_nor_writes_the_term(raw: RawDatabase, other: RawDatabase) -> None:

@@ -24,6 +24,7 @@ from django_pgjobs.models import Job
 from django_pgjobs.models.job_queryset import JobQuerySet, Steerable
 from django_pgjobs.steering import jobs as steering
 from django_pgjobs.steering.jobs import Steered
+from django_pgjobs.store.notifying import behind
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, job, register, wait_until
 
 ACTIONS = ("cancel", "abandon", "retry", "release", "reschedule")
@@ -666,3 +667,15 @@ def test_a_job_is_registered_again_as_it_was(raw: RawDatabase) -> None:
     assert again.pk != one
     assert async_to_sync(job(one).aregister_again)().pk > again.pk
     assert raw.value("SELECT run_at <= statement_timestamp() FROM pgjobs_job WHERE id = %s", [again.pk]) is True
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0, False), (60, False), (-0.5, False), (-60, True)])
+def test_only_a_job_moved_far_into_the_past_is_looked_for_behind_what_is_claimed_now(
+    raw: RawDatabase, seconds: float, told: bool
+) -> None:
+    """Anything else is found at the frontier or a little behind it, where every claim looks."""
+    [one] = register()
+    run_at = raw.value("SELECT statement_timestamp() + make_interval(secs => %s)", [seconds])
+    moved = store.reschedule_jobs(raw, [one], run_at=run_at, delay_seconds=None, queue=None, priority=None)
+    assert moved.changed == [one]
+    assert (behind("default") in moved.notices) is told

@@ -257,6 +257,27 @@ def test_after_a_slow_look_what_becomes_due_does_not_wait_for_the_next(
     assert slept == [DEAF_POLL_SECONDS, 0.5, 0.25, 0.0]
 
 
+@pytest.mark.parametrize(("known_until", "expected"), [(5.0, 10.7), (99.0, 99.0)])
+def test_what_is_heard_while_a_job_is_waited_for_is_claimed_before_the_list_of_pairs_is_read(
+    claimer: Claimer, monkeypatch: pytest.MonkeyPatch, known_until: float, expected: float
+) -> None:
+    """And one that is known for longer is not read sooner for it."""
+    monkeypatch.setattr(clock, "monotonic", lambda: 10.0)
+    monkeypatch.setattr(store, "next_due", lambda db, pairs: 0.5)
+    claimer.frontier.learn([("a", 0)])
+    claimer.frontier.reaches["a", 0].swept = 9.0
+    claimer.next_pairs = known_until
+
+    def sleep(seconds: float, notified: int) -> bool:
+        assert seconds == 0.5
+        claimer.settles_at = 10.7
+        return True
+
+    monkeypatch.setattr(claimer, "_sleep", sleep)
+    claimer._rest(DB, 0)
+    assert claimer.next_pairs == expected
+
+
 def test_idle_means_that_everything_was_swept_since_something_was_last_found(
     claimer: Claimer, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -549,7 +570,8 @@ class Ledger:
         monkeypatch.setattr(store, "read_claim", self.read)
         monkeypatch.setattr(store, "release_jobs", self.release)
         self.told: list[tuple[set[tuple[str, int]], bool]] = []
-        monkeypatch.setattr(store, "delete_claims", lambda db, claims: 0)
+        self.deleted: list[str] = []
+        monkeypatch.setattr(store, "delete_claims", lambda db, claims: self.deleted.extend(claims))
         monkeypatch.setattr(store, "notify_queues", lambda db, pairs, behind: self.told.append((pairs, behind)))
 
     def read(self, db: Any, claim_id: UUID) -> list[int]:
@@ -584,6 +606,7 @@ def test_a_claim_that_its_server_process_commits_late_is_given_back_too(
     ledger.locked = set()
     claimer.look_up(DB)
     assert (ledger.jobs, claimer.doubts) == ([], [])
+    assert ledger.deleted[-1] == str(UUID(int=9)), "nobody else would delete its ledger row before the lease is over"
 
 
 def test_a_claim_that_never_was_is_looked_for_until_its_lease_is_over(

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 from django.db import InterfaceError, OperationalError, connections
@@ -16,7 +16,7 @@ from django_pgjobs import clock, store
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Failure
 from django_pgjobs.execution.attempt import BODY, ON_ABANDON, Item, Told
-from django_pgjobs.worker.executor import cleanup, orphan
+from django_pgjobs.worker.executor import cleanup, lifecycle, orphan
 from django_pgjobs.worker.executor.interrupts import Door
 from django_pgjobs.worker.executor.main import Executor
 from django_pgjobs.worker.executor.outbox import FRAME_CHARS
@@ -24,7 +24,7 @@ from django_pgjobs.worker.executor.prepare import with_payload
 from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.decision_codec import pack_decision, unpack_decision
-from tests.plugins.fix_db import patience
+from tests.plugins.fix_db import patience, wait_until
 
 PAST, FUTURE = -1.0, 1e12
 
@@ -281,6 +281,37 @@ def test_who_ends_the_last_job_of_an_executor_that_drains_leaves(
     assert left == [0]
 
 
+def test_an_executor_that_leaves_sends_what_is_left_says_so_and_ends(
+    working: Executor, end: End, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing arrives behind a BYE. The process ends without the interpreter's own shutdown."""
+
+    class Ended(Exception):
+        pass
+
+    def end_process(status: int) -> NoReturn:
+        raise Ended(status)
+
+    steps: list[str] = []
+    monkeypatch.setattr(os, "_exit", end_process)
+    monkeypatch.setattr(lifecycle, "end_after", lambda seconds: None)
+    monkeypatch.setattr(lifecycle, "last_steps", lambda reason, seconds: steps.append(reason))
+    monkeypatch.setattr(working.teller, "close", lambda seconds: steps.append("told"))
+    working.outbox.put(1, 0.1, decide.Succeed("1"))
+    with pytest.raises(Ended) as status:
+        working._obey([channel.DRAIN])
+    assert status.value.args == (0,)
+    assert [kind for kind, *_ in end.sent] == [channel.SUCCEEDED, channel.BYE]
+    assert steps == ["told", lifecycle.DRAINED]
+
+
+def test_what_is_to_be_told_is_handed_to_the_teller(working: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+    handed: list[Any] = []
+    monkeypatch.setattr(working.teller, "tell", lambda number, items: handed.append((number, items)))
+    working._obey([channel.STORED, 7, [("finished", {"job_id": 1})]])
+    assert handed == [(7, [("finished", {"job_id": 1})])]
+
+
 def test_a_job_hears_who_asks_it_to_stop_and_why(working: Executor) -> None:
     """``context.cancel_requested``: a job that is only asked stops by itself. One that was lost hears so, too."""
     buffer(working, (FUTURE, 1), (FUTURE, 2), (FUTURE, 3))
@@ -291,6 +322,34 @@ def test_a_job_hears_who_asks_it_to_stop_and_why(working: Executor) -> None:
     assert [(each.requested, each.by, each.reason) for each in told] == [
         (True, "anna", "too late"), (True, "", "it was taken from this worker"), (False, "", ""),
     ]  # fmt: skip
+
+
+def test_what_arrives_wakes_an_idle_thread_and_that_one_the_next(working: Executor) -> None:
+    started: list[int] = []
+
+    def serve(slot: int) -> None:
+        started.append(working.buffers.next(slot, rouse=True)[0].run)
+
+    for slot in (0, 1):
+        threading.Thread(target=serve, args=(slot,), daemon=True).start()
+    wait_until(lambda: working.buffers.idle == 2, 5, "both threads wait")
+    assert not working.buffers.add(FUTURE, [item(1), item(2)])
+    wait_until(lambda: sorted(started) == [1, 2], 5, "both jobs have started")
+    assert working.buffers.idle == 0
+
+
+def test_before_and_after_each_job_its_threads_connections_are_seen_to(
+    working: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the job could not be started; a thread that has no connection yet has none to look at."""
+    seen: list[str] = []
+    monkeypatch.setattr(cleanup, "refresh", lambda: seen.append("refresh"))
+    monkeypatch.setattr(cleanup, "tidy", seen.append)
+    door = Door()
+    for connections_ in ([], [object()]):
+        door.connections = connections_
+        assert isinstance(working.threads.run(item(1), Told(), door), decide.Park)
+    assert seen == ["name=executor.unknown job=10", "refresh", "name=executor.unknown job=10"]
 
 
 # Trust, and the supervisor's end

@@ -55,9 +55,16 @@ class Holding:
 
 
 class Guard:
+    """Keeps whom it is to watch over."""
+
     children: list[Child]
 
-    def add(self, child: Child) -> None: ...
+    def __init__(self) -> None:
+        self.watched: list[Child] = []
+
+    def add(self, child: Child) -> None:
+        self.watched.append(child)
+
     def forget(self, child: Child) -> None: ...
     def ended(self, child: Child) -> bool:
         return False
@@ -110,6 +117,7 @@ def test_the_others_are_started_once_the_first_is_ready(crew: Crew) -> None:
     [first] = crew.children
     crew._on_message(first, [channel.READY, HELLO])
     assert (first.state, crew.booted, len(crew.children)) == (READY, True, 3)
+    assert crew.guard.watched == crew.children, "each from its start"  # type: ignore[attr-defined]
     crew._on_message(crew.children[1], [channel.READY, HELLO])
     assert len(crew.children) == 3
 

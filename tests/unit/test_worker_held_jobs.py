@@ -10,7 +10,7 @@ from django_pgjobs import decisions as decide
 from django_pgjobs import job as define
 from django_pgjobs.decisions import Decision, Failure
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.execution.finalise import END, MARK, PARK, RELEASE, RETRY, SUCCESS
+from django_pgjobs.execution.finalise import CALLBACK_STARTS, END, MARK, PARK, RELEASE, RETRY, SUCCESS
 from django_pgjobs.store import MOST_CHARS, End, Flag, Pauses, Released
 from django_pgjobs.worker.shared.channel import STOP, TAKE_BACK
 from django_pgjobs.worker.shared.runs import SENT, Run, Table
@@ -168,6 +168,16 @@ def test_a_callback_that_died_in_company_is_counted_and_runs_alone_from_then_on(
     holding.adopt("a", 0.0, [claimed(1, ending="abandoned", ending_attempt=2)])
     assert [run.job.id for run in holding.dispatcher.suspects] == [2, 1]
     assert not holding.dispatcher.waiting[False]
+
+
+def test_a_callback_that_crashed_too_often_is_started_no_more_and_its_job_ends(
+    holding: Holding, acker: Acker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would end one process after the other."""
+    holding.adopt("a", 0.0, [claimed(1, ending="abandoned", ending_attempt=CALLBACK_STARTS + 1)])
+    assert [(kind, end.id, end.outcome) for kind, end in acker.puts] == [(END, 1, "abandoned")]
+    assert not holding.dispatcher
+    assert f"callback crashed {CALLBACK_STARTS} times, the job ends without it kind=on_abandon" in caplog.text
 
 
 def test_a_job_that_is_handed_back_again_and_again_is_told(holding: Holding, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from django_pgjobs.exceptions import CancelRequested, DeadlinePassed, JobInterrupted
 from django_pgjobs.execution.attempt import Told
-from django_pgjobs.worker.executor import cleanup
+from django_pgjobs.worker.executor import cleanup, interrupts
 from django_pgjobs.worker.executor.interrupts import Door, TaskDoor
 from tests.plugins.fix_db import patience, wait_until
 
@@ -177,6 +177,26 @@ def test_a_second_reason_interrupts_once_more(room: Room) -> None:
     assert heard == ["CancelRequested", "DeadlinePassed"]
 
 
+@pytest.mark.parametrize("struck", [True, False])
+def test_an_interrupt_that_has_not_come_when_the_job_ends_is_taken_back(
+    monkeypatch: pytest.MonkeyPatch, struck: bool
+) -> None:
+    """Else it would strike the next job, or what reports this one."""
+    taken: list[tuple[int, object]] = []
+    monkeypatch.setattr(interrupts, "_set_exception", lambda ident, kind: taken.append((ident, kind)))
+    monkeypatch.setattr(cleanup, "discard_all", lambda: None)
+    door, told = Door(), Told()
+    door.told = told
+
+    def body() -> int:
+        told.interrupt, told.struck = DeadlinePassed, struck
+        return 7
+
+    assert door.call(body) == 7
+    assert taken == ([(threading.get_ident(), None)] if struck else [])
+    assert door.open is None
+
+
 def test_what_a_job_raises_is_raised_as_it_is(room: Room) -> None:
     error = ValueError("no")
 
@@ -189,7 +209,7 @@ def test_what_a_job_raises_is_raised_as_it_is(room: Room) -> None:
 
 
 def test_connections_are_thrown_away_before_anything_else_runs(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    """§4 hygiene: a late cancel of a query must meet no other job's, nor a receiver's."""
+    """§4 cleanup: a late cancel of a query must meet no other job's, nor a receiver's."""
     thrown: list[int] = []
     monkeypatch.setattr(cleanup, "discard_all", lambda: thrown.append(threading.get_ident()))
     room.start(lambda _: None)

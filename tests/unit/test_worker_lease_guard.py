@@ -237,6 +237,13 @@ def test_an_instant_that_passes_ends_the_executors(watchdog: Watchdog, executor:
     assert watchdog.gone
 
 
+def test_a_watchdog_that_somebody_ended_is_gone_and_has_ended_nobody(watchdog: Watchdog) -> None:
+    assert not watchdog.gone
+    watchdog.process.kill()
+    watchdog.process.wait(patience(5))
+    assert (watchdog.gone, watchdog.fired) == (True, False)
+
+
 def test_an_instant_is_put_off_as_often_as_said(watchdog: Watchdog, executor: subprocess.Popen[bytes]) -> None:
     watchdog.say("add", executor.pid)
     for _ in range(10):

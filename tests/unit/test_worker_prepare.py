@@ -1,4 +1,4 @@
-"""How often a job's progress travels to its supervisor."""
+"""How often a job's progress travels to its supervisor, and what an attempt comes to that fails in our code."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Any, cast
 import pytest
 
 from django_pgjobs import clock
-from django_pgjobs.worker.executor.prepare import PROGRESS_SECONDS, reporter
+from django_pgjobs import decisions as decide
+from django_pgjobs.execution.attempt import ON_ABANDON
+from django_pgjobs.worker.executor.prepare import PROGRESS_SECONDS, failed_outside, reporter
 from django_pgjobs.worker.shared import channel
+from tests.unit.test_worker_executor import item
 
 
 class End:
@@ -35,3 +38,17 @@ def test_the_total_is_told_at_once_and_not_over_and_over(monkeypatch: pytest.Mon
     for n in (1, 3, 4):
         report(n, 3, "")
     assert end.sent == [0, 3, 1, 3]
+
+
+def test_a_failure_around_a_job_is_told_and_retried_while_attempts_are_left(caplog: pytest.LogCaptureFixture) -> None:
+    """A callback always: its starts are counted by its claims."""
+    error = RuntimeError("no room")
+    first = failed_outside(item(1), error)
+    last = failed_outside(item(2)._replace(attempt=3), error)
+    callback = failed_outside(item(3, ON_ABANDON)._replace(attempt=3), error)
+    assert [type(each) for each in (first, last, callback)] == [decide.Retry, decide.Abandon, decide.Retry]
+    assert isinstance(first, decide.Retry)
+    assert (first.failure.kind, first.failure.message) == ("RuntimeError", "no room")
+    assert [(record.levelname, record.getMessage()) for record in caplog.records][:1] == [
+        ("ERROR", "executor failed around name=executor.unknown job=10: RuntimeError: no room")
+    ]

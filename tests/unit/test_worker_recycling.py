@@ -73,6 +73,7 @@ def group(root: Path, cgroup: str, counter: str, count: int = 0) -> Path:
     ("cgroup", "counter"),
     [
         ("0::/shop.slice/worker\n", "shop.slice/worker/memory.events"),
+        ("0::/shop:blue/worker\n", "shop:blue/worker/memory.events"),
         ("0::/../only/the/host/knows\n", "memory.events"),
         ("5:cpu:/\n4:memory:/docker/abc\n0::/\n", "memory/docker/abc/memory.oom_control"),
         ("4:memory:/docker/abc\n0::/\n", "memory/memory.oom_control"),

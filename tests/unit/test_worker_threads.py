@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from django_pgjobs import decisions as decide
+from django_pgjobs.exceptions import DeadlinePassed
 from django_pgjobs.execution import events
 from django_pgjobs.execution.attempt import Item, Told
 from django_pgjobs.worker.executor import event_loop, interrupts, job_threads, orphan
@@ -124,6 +125,22 @@ def test_a_thread_that_ends_without_an_outcome_reports_one_and_is_replaced(
     assert first.failure.kind == "SystemExit"
     assert second == (2, decide.Succeed("2"))
     assert "job thread ended, replaced slot=0: SystemExit" in caplog.text
+
+
+def test_an_interrupt_goes_to_the_thread_that_runs_the_job(executor: Executor) -> None:
+    """A slot whose thread is just being replaced runs nothing that could be interrupted."""
+    threads = JobThreads(executor.buffers, 2, "default")
+    met: list[tuple[Told, object]] = []
+
+    class Door:
+        def interrupt(self, told: Told, kind: object) -> None:
+            met.append((told, kind))
+
+    told = Told(1)
+    threads.interrupt(told, DeadlinePassed)
+    threads.doors[1] = cast(Any, Door())
+    threads.interrupt(told, DeadlinePassed)
+    assert met == [(told, DeadlinePassed)]
 
 
 def test_a_slot_without_a_thread_gets_one_and_no_slot_gets_two(monkeypatch: pytest.MonkeyPatch) -> None:
