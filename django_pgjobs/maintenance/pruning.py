@@ -2,8 +2,14 @@
 
 For each outcome, and for each group of queues that keep it equally long, a walk goes along the index of ends, oldest
 first, and remembers how far it has come: what it has deleted behind it stays in the index until a VACUUM can take it
-out, and would be read again by every batch. Now and then a walk begins anew, for what was locked, or ended by a clock
-that was set back. If the beginning has become too long to be read in one statement's time, it is left out.
+out, and would be read again by every batch; so would the jobs of queues that are kept for longer, or for ever. A walk
+that had to leave a job behind, as it was locked or could not be deleted, goes back to the oldest of those now and then.
+From the very beginning it goes once a day, for what has got an end before its place: by a clock that was set back, or
+in a transaction that was open for longer than the retention. If the beginning has become too long to be read in one
+statement's time, it is left out.
+
+There is a walk for each retention of an outcome, not one for all of them. Each has jobs of its own that become too old
+now; one walk would have to read all that is kept between the shortest retention and the longest, again and again.
 
 Each batch is a statement and a transaction of its own and waits for no lock; a turn is bounded in time and in jobs. A
 batch that fails on a row, as another table points to it, is halved until that row stands alone; it is named once an
@@ -35,7 +41,10 @@ TROUBLE_SECONDS = 30.0
 """The pause after trouble with the database that is no row's fault."""
 
 ANEW_SECONDS = 600.0
-"""How often a walk that has come to its end begins at the oldest one again."""
+"""How often a walk that has come to its end goes back to the oldest job that it has left behind."""
+
+WHOLE_SECONDS = 86400.0
+"""How often it begins at the oldest end of all."""
 
 LEAST_SECONDS = 60.0
 """No job is pruned sooner: a worker whose answer was lost must find its end, and who waited for a job its result."""
@@ -86,14 +95,20 @@ def _seconds(hours: float) -> float:
 
 @dataclass(slots=True)
 class Walk:
-    """How far the pruning of one rule has come. ``chunks`` were listed and are still to be deleted."""
+    """How far the pruning of one rule has come. ``chunks`` were listed and are still to be deleted.
+
+    ``begun`` is where the slice begins that they are of, ``left`` where the oldest does of which something stays.
+    """
 
     rule: Rule
     after: str = store.OLDEST
+    begun: str = store.OLDEST
+    left: str | None = None
     known: str | None = None
     window: int = -1
     size: int = BATCH
     anew_at: float = 0.0
+    whole_at: float = 0.0
     complete: bool = True
     rest_until: float = 0.0
     chunks: list[list[int]] = field(default_factory=list)
@@ -103,7 +118,8 @@ class Walk:
         now = clock.monotonic()
         # A walk that begins anew before it has come to the end may never come to what lies behind a queue that is kept.
         if self.complete and now >= self.anew_at:
-            self.after, self.window, self.anew_at, self.complete = store.OLDEST, -1, now + ANEW_SECONDS, False
+            self._begin_anew(now)
+        self.begun = self.after
         try:
             found = self._slice(db)
         except psycopg.errors.QueryCanceled:
@@ -119,6 +135,17 @@ class Walk:
         self.after = self.known = found.until
         self.complete = not full
         return full
+
+    def leave(self) -> None:
+        """Something of the slice stays although it may go: remember where."""
+        self.left = self.begun if self.left is None else self.left
+
+    def _begin_anew(self, now: float) -> None:
+        if now >= self.whole_at:
+            self.left, self.whole_at = store.OLDEST, now + WHOLE_SECONDS
+        if self.left is not None:
+            self.after, self.window = self.left, -1
+        self.left, self.anew_at, self.complete = None, now + ANEW_SECONDS, False
 
     def _slice(self, db: store.Database) -> store.Prunable | None:
         rule = self.rule
@@ -136,8 +163,9 @@ class Walk:
 
     def _leave_out(self) -> None:
         """Begin later: too much of what was pruned before is still in the index."""
+        self.leave()
         self.complete = True
-        if self.known is not None and self.after == store.OLDEST and self.window < 0:
+        if self.known is not None and self.after != self.known and self.window < 0:
             self.after = self.known
         else:
             self.window = min(self.window + 1, len(WINDOWS) - 1)
@@ -196,17 +224,21 @@ class Pruner:
         """Delete what was listed, as far as the turn goes; what fails is halved and stays listed meanwhile."""
         total = 0
         while walk.chunks and self.may():
-            ids = [job for job in walk.chunks[-1] if job not in self.stuck]
+            listed = walk.chunks[-1]
+            ids = [job for job in listed if job not in self.stuck]
             try:
                 gone = store.prune_jobs(db, ids, until=walk.after) if ids else []
             except psycopg.Error as error:
                 if not _is_rows_fault(error):
                     raise
+                walk.leave()
                 walk.chunks[-1:] = self._halves(ids, error)
             else:
                 walk.chunks.pop()
                 total += len(gone)
                 self.skipped += len(ids) - len(gone)
+                if len(gone) < len(listed):
+                    walk.leave()
             if clock.monotonic() >= until:
                 break
         return total

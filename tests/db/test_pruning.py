@@ -19,7 +19,16 @@ from django_pgjobs.maintenance import pruning as room
 from django_pgjobs.maintenance.duties import Duty
 from django_pgjobs.maintenance.duties import pruning as pruning_duty
 from django_pgjobs.maintenance.leader import Leader
-from django_pgjobs.maintenance.pruning import ANEW_SECONDS, BATCH, REST_SECONDS, STUCK_SECONDS, Pruner, Rule, rules_of
+from django_pgjobs.maintenance.pruning import (
+    ANEW_SECONDS,
+    BATCH,
+    REST_SECONDS,
+    STUCK_SECONDS,
+    WHOLE_SECONDS,
+    Pruner,
+    Rule,
+    rules_of,
+)
 from django_pgjobs.models import Attempt, Job
 from django_pgjobs.values.retention import Retention
 from tests.db.test_plans import Explaining, analysed_while_empty, nodes
@@ -51,6 +60,12 @@ class Counting:
     def fetch(self, name: str, params: store.Params) -> store.Rows:
         self.asked.append((name, params))
         return self.db.fetch(name, params)
+
+    def walked(self) -> int:
+        """How many slices were listed since it was asked last."""
+        count = sum(name == "list_prunable" for name, _ in self.asked)
+        self.asked.clear()
+        return count
 
     def batches(self) -> list[int]:
         return [len(params["ids"]) for name, params in self.asked if name == "prune_jobs"]
@@ -221,7 +236,7 @@ def test_only_the_leader_prunes(raw: RawDatabase, time: Time) -> None:
 
 
 def test_a_walk_rests_when_it_is_done_and_begins_anew_now_and_then(raw: RawDatabase, time: Time) -> None:
-    """What was locked, or ended by a clock that was set back, is found by the walk that begins anew."""
+    """What ended by a clock that was set back, or in a long transaction, is found by the walk of another day."""
     put(raw, 3)
     pruner, counting = Pruner(rules=[Rule("succeeded", HOUR)]), Counting(raw)
     assert pruner(counting) == 3
@@ -232,8 +247,42 @@ def test_a_walk_rests_when_it_is_done_and_begins_anew_now_and_then(raw: RawDatab
     time(REST_SECONDS)
     assert pruner(counting) == 0
     assert left() == late, "behind where it has come to"
-    time(ANEW_SECONDS)
+    time(WHOLE_SECONDS)
     assert pruner(counting) == 1
+
+
+def test_what_is_kept_is_walked_over_once_and_not_every_ten_minutes(raw: RawDatabase, time: Time) -> None:
+    """However many jobs are kept for ever or for longer beside those that may go."""
+    put(raw, 5 * BATCH, hours=99, queue="law"), put(raw, 2 * BATCH, hours=3, queue="bill"), put(raw, 3)
+    rules = [Rule("succeeded", HOUR, ("law", "bill")), Rule("succeeded", 4 * HOUR, ("bill",), only=True)]
+    pruner, counting = Pruner(rules=rules), Counting(raw)
+    assert to_the_end(pruner, counting) == 3
+    assert counting.walked() > 10
+    for _ in range(20):
+        gone = put(raw, 2, hours=2)
+        time(ANEW_SECONDS)
+        assert (to_the_end(pruner, counting), counting.walked()) == (len(gone), 2)
+    raw.query("UPDATE pgjobs_job SET finished_at = finished_at - interval '1 h' WHERE queue = 'bill'")
+    time(ANEW_SECONDS)
+    assert to_the_end(pruner, counting) == 2 * BATCH, "each retention has a place of its own"
+
+
+def test_a_walk_goes_back_to_the_oldest_that_it_left_and_no_further(
+    raw: RawDatabase, other: RawDatabase, time: Time
+) -> None:
+    put(raw, 5 * BATCH, hours=99, queue="law")
+    locked, *_ = put(raw, 2 * BATCH)
+    other.lock(locked)
+    pruner, counting = Pruner(rules=[Rule("succeeded", HOUR, ("law",))]), Counting(raw)
+    assert to_the_end(pruner, counting) == 2 * BATCH - 1
+    assert counting.walked() == 8
+    time(ANEW_SECONDS)
+    assert (to_the_end(pruner, counting), counting.walked()) == (0, 1), "still locked"
+    other.rollback()
+    time(ANEW_SECONDS)
+    assert (to_the_end(pruner, counting), counting.walked()) == (1, 1)
+    time(ANEW_SECONDS)
+    assert (to_the_end(pruner, counting), counting.walked()) == (0, 1)
 
 
 def test_a_walk_begins_anew_only_when_it_has_come_to_its_end(raw: RawDatabase, time: Time) -> None:
