@@ -24,9 +24,9 @@ asked AS MATERIALIZED (
       )
 ),
 ahead AS MATERIALIZED (
-    SELECT queue, priority, count(*) AS admitted, count(*) FILTER (WHERE claim_id IS NULL) AS unclaimed
+    SELECT queue, name, priority, count(*) AS admitted, count(*) FILTER (WHERE claim_id IS NULL) AS unclaimed
     FROM (
-        SELECT j.queue, j.priority, j.claim_id
+        SELECT j.queue, j.name, j.priority, j.claim_id
         FROM pgjobs_job AS j
         WHERE j.limit_key IS NOT NULL AND j.hold IS NULL AND j.finished_at IS NULL
           -- Of a job that waits with nothing but its callback left no place is taken and nothing starts.
@@ -35,6 +35,11 @@ ahead AS MATERIALIZED (
         -- In the order of the one index that holds these rows and no others.
         ORDER BY j.name, j.limit_key, j.queue
     ) AS admitted
+    GROUP BY queue, name, priority
+),
+pairs AS MATERIALIZED (
+    SELECT queue, priority, sum(unclaimed) AS unclaimed
+    FROM ahead
     GROUP BY queue, priority
 ),
 queues AS MATERIALIZED (
@@ -69,17 +74,9 @@ jobs AS MATERIALIZED (
         GROUP BY job, names
     ) AS n,
     LATERAL (
-        SELECT count(*) AS admitted, count(*) FILTER (WHERE member.claim_id IS NULL) AS unclaimed
-        FROM unnest(n.names) AS known (name),
-        LATERAL (
-            SELECT j.claim_id
-            FROM pgjobs_job AS j
-            WHERE coalesce(n.concurrency, n.rate) IS NOT NULL
-              AND j.name = known.name
-              AND j.limit_key IS NOT NULL AND j.hold IS NULL AND j.finished_at IS NULL
-              AND (j.ending IS NULL OR j.claim_id IS NOT NULL)
-            ORDER BY j.limit_key, j.queue
-        ) AS member
+        SELECT coalesce(sum(ahead.admitted), 0) AS admitted, coalesce(sum(ahead.unclaimed), 0) AS unclaimed
+        FROM ahead
+        WHERE ahead.name = ANY (n.names)
     ) AS counted,
     LATERAL (
         SELECT coalesce(sum(p.starts), 0) AS starts
@@ -163,7 +160,7 @@ walked AS MATERIALIZED (
 ),
 due AS MATERIALIZED (
     SELECT
-        walked.*, %(ahead)s::bigint - coalesce(ahead.unclaimed, 0) AS pair_free,
+        walked.*, %(ahead)s::bigint - coalesce(pairs.unclaimed, 0) AS pair_free,
         CASE
             WHEN walked.limit_key <> ''
             THEN least(
@@ -173,7 +170,7 @@ due AS MATERIALIZED (
         END AS key_free,
         greatest(2 * %(limit)s::bigint / count(*) OVER (), 1) AS rows
     FROM walked
-    LEFT JOIN ahead ON ahead.queue = walked.queue AND ahead.priority = walked.priority,
+    LEFT JOIN pairs ON pairs.queue = walked.queue AND pairs.priority = walked.priority,
     LATERAL (
         SELECT count(*) AS admitted, count(*) FILTER (WHERE member.claim_id IS NULL) AS unclaimed
         FROM unnest(walked.names) AS known (name),
@@ -210,7 +207,8 @@ candidates AS MATERIALIZED (
             FROM pgjobs_job AS j
             WHERE j.hold = 'limited' AND j.queue = due.queue AND j.name = due.name
               AND j.limit_key = due.limit_key AND j.priority = due.priority
-              AND j.run_at <= statement_timestamp()
+              -- Not from the beginning: what an open snapshot keeps there the walk has passed.
+              AND j.run_at >= due.run_at AND j.run_at <= statement_timestamp()
             ORDER BY j.run_at, j.id
             LIMIT least(due.key_free, due.rows)
         ) AS first

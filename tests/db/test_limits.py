@@ -813,6 +813,41 @@ def test_a_turn_costs_its_bounds_and_not_what_is_blocked(db_connection: Connect,
         assert explaining.plan["Shared Hit Blocks"] + explaining.plan["Shared Read Blocks"] < 100
 
 
+def test_a_turn_passes_what_an_old_snapshot_keeps_no_oftener_than_it_must(
+    db_connection: Connect, raw: RawDatabase
+) -> None:
+    """Once to count what is let in, once in each key's count, once on the way to each key's first job."""
+    dead, keys = 5000, 250
+    pinned, worker = db_connection(autocommit=False), db_connection(autocommit=False)
+    explaining = Explaining(worker, set())
+    with analysed_while_empty(raw):
+        given = terms(of_key=Bounds(1), of_job=Bounds(5000))
+        raw.query(
+            "INSERT INTO pgjobs_job (name, payload, queue, limit_key, hold) "
+            "SELECT 'test.job', '{}', 'default', 'k' || mod(n, %s), 'limited' FROM generate_series(1, %s) AS n",
+            [keys, 2 * dead],
+        )
+        first, last = raw.query("SELECT min(id), min(id) + %s FROM pgjobs_job", [dead - 1])[0]
+        admit_explained(explaining, given)
+        worker.rollback()
+        free = pages(explaining)
+        pinned.query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        pinned.query("SELECT count(*) FROM pgjobs_job")
+        for change in (
+            "hold = NULL",
+            "claim_id = gen_random_uuid()",
+            "outcome = 'succeeded', finished_at = statement_timestamp()",
+        ):
+            raw.query(f"UPDATE pgjobs_job SET {change} WHERE id BETWEEN %s AND %s", [first, last])
+        admit_explained(explaining, given)
+        assert pages(explaining) - free < 6.3 * dead
+    pinned.rollback()
+
+
+def pages(explaining: Explaining) -> int:
+    return int(explaining.plan["Shared Hit Blocks"] + explaining.plan["Shared Read Blocks"])
+
+
 def admit_explained(explaining: Explaining, *given: Terms) -> None:
     assert store.admit_jobs(explaining, given, groups=500, limit=500, ahead=1000, notify=False) == []
 
