@@ -27,7 +27,7 @@ POSTGRES := $(BIN)/python -m django_pgjobs.embedded $(EMBEDDED)
 PYTEST := $(BIN)/python -X dev -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test e2e chaos nemesis browser screenshots lint format docs bench clean
+.PHONY: help install demo test e2e chaos nemesis browser screenshots rubric lint format docs bench clean
 .SUFFIXES:
 
 help: ## list the verbs
@@ -77,6 +77,9 @@ browser: $(STAMP) ## run the admin's tests in Chromium
 screenshots: $(STAMP) ## take the README's pictures of the admin anew, and draw its picture of the processes
 	@$(POSTGRES) -- $(PYTEST) -m browser tests/browser/readme_pictures.py $(ARGS)
 	@$(BIN)/python docs/_ext/drawings.py
+
+rubric: $(STAMP) ## print the numbers by which the house is judged each month
+	@$(BIN)/python -m tests.rubric
 
 lint: $(STAMP) ## check style, types, imports and migrations
 	$(BIN)/ruff check .
