@@ -68,12 +68,11 @@ def main() -> None:
         f"over 400: {', '.join(large) or 'none'}", f"{len(list(PACKAGE.glob('*.py')))} at the root",
         f"functions {statistics.median(sizes):g} / {sizes[int(len(sizes) * 0.95)]} / {sizes[-1]}")  # fmt: skip
     contracts = CONFIG["tool"]["importlinter"]["contracts"]
+    excepted = sum(len(each.get("ignore_imports", [])) for each in contracts)
     say(4, "direction", f"circles with types: {', '.join(map(str, circles())) or 0}",
-        f"{len(contracts)} contracts, {sum(len(c.get('ignore_imports', [])) for c in contracts)} exceptions")  # fmt: skip
-    names = Counter(
-        node.name for _, node in NODES if isinstance(node, ast.ClassDef) and node.name not in ("Meta", "Command")
-    )
-    twice = sorted(name for name, number in names.items() if number > 1)
+        f"{len(contracts)} contracts, {excepted} exceptions")  # fmt: skip
+    types = [n.name for _, n in NODES if isinstance(n, ast.ClassDef) and n.name not in ("Meta", "Command")]
+    twice = sorted(name for name, number in Counter(types).items() if number > 1)
     say(5, "words", f"{len(twice)} type names in more than one place: {', '.join(twice)}")
     public = [node for _, node in FUNCTIONS if not node.name.startswith("_")]
     told = 100 * sum(ast.get_docstring(node) is not None for node in public) / len(public)
