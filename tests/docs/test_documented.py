@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 from uuid import UUID
 
@@ -274,6 +275,18 @@ def test_files_of_the_repository_that_pages_name_exist():
         )
     }
     assert [path for _, path in named if not (ROOT / path).exists()] == []
+
+
+def test_the_modules_and_statements_that_the_walks_pass_exist():
+    page = read("explanation/walks")
+    steps = re.findall(r"^\d+\. `([a-z_.]+)`:", page, re.MULTILINE)
+    rooms = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    named = {name for name in re.findall(r"`((?:[a-z_]+\.)+[a-z_]+)`", page) if name.partition(".")[0] in rooms}
+    statements = re.findall(r"`([a-z_]+)\.sql`", page)
+    assert len(steps) == len(re.findall(r"^\d+\. `", page, re.MULTILINE)) > 30
+    assert [name for name in {*steps, *named} if find_spec(f"django_pgjobs.{name}") is None] == []
+    assert len(statements) > 10
+    assert set(statements) <= set(sql.names())
 
 
 def test_links_of_the_readme_lead_somewhere():
