@@ -554,29 +554,29 @@ def untested_faults() -> str:
 OPTION_TEXTS = {
     "name": "stored on every row; default `module.qualname`. Keep it when you move the function",
     "aliases": "former names, still understood",
-    "queue": "where it is registered; default `default`",
+    "queue": "the queue it goes to; default `default`",
     "priority": "−100 to 100, larger first; default 0",
     "max_attempts": "charged starts in all; default `DEFAULT_MAX_ATTEMPTS`",
     "backoff": "a `Backoff`, or a callable `(exception, attempt)` returning seconds, a `timedelta`, or None to give up",
-    "retry_on": "exception types, or a callable `(exception)` → bool: only these are retried",
-    "give_up_on": "the same, for what is never retried; wins over `retry_on`",
+    "retry_on": "exception types, or a callable `(exception)` → bool: only these lead to a retry",
+    "give_up_on": "the same, for exceptions that never lead to a retry; wins over `retry_on`",
     "timeout": "seconds or `timedelta`, None for unlimited; default `DEFAULT_TIMEOUT_SECONDS`",
     "takes_context": "pass the `JobContext` first",
     "store_result": "False drops the return value",
-    "sensitive": "arguments that nobody shall see in admin and logs",
-    "limits": "a `Limit`, or one with a key and one without: how many run at once, how many start in a time",
-    "cron": "a `Cron`, or a list of them: when it runs by itself, without arguments",
-    "tags": "short texts to find and steer jobs by; those of `using` are added to those of `@job`",
+    "sensitive": "arguments to hide in the admin and from `pgjobs show`",
+    "limits": "a `Limit`, or one with a key and one without: how many run at once, how many start in a period",
+    "cron": "a `Cron`, or a list of them: its schedule, without arguments",
+    "tags": "short strings to find and steer jobs by; `using` adds its tags to those of `@job`",
     "run_at": "earliest start, an aware datetime",
-    "deadline": "the job is not started after this aware datetime, and stopped at it; then it is abandoned",
+    "deadline": "an aware datetime: no attempt starts after it, a running one is stopped at it, and the job is abandoned",
     "delay": "the same as seconds or `timedelta`, counted by the database's clock",
     "database": "alias to register in",
-    "key": "no second live job of this key in its queue: in `@job` a format string of the arguments"
-    ' (`"welcome:{user_id}"`) or a callable of them, in `using` a text or a callable; None is no key',
+    "key": "no second unfinished job of this key in its queue: in `@job` a format string of the arguments"
+    ' (`"welcome:{user_id}"`) or a callable of them, in `using` a string or a callable; None is no key',
     "key_scope": "how long the key is taken: `until_finished` (default), `until_started`, or a `Window` or `timedelta`",
     "on_conflict": "when the key is taken: `existing` (default) returns that job, `replace` cancels it, `raise` raises"
     " `DuplicateJob`",
-    "idempotency_key": "given like a key: of the jobs of one name and key only the first that succeeds runs, the others"
+    "idempotency_key": "given like a key: among the jobs of one name and key the first success counts, the others"
     " return its result",
     "bypass": "True runs the job at once in a thread of this process, once, and stores nothing",
 }
@@ -611,7 +611,7 @@ OPTION_BOUNDS = {
     "timeout": ("from 0.001 seconds to the setting, or None", "DEFAULT_TIMEOUT_SECONDS", "TIMEOUT_CEILING_SECONDS"),
     "takes_context": ("True or False", "False", ""),
     "store_result": ("True or False", "True", "RESULT_LIMIT_BYTES"),
-    "sensitive": ("names of arguments that there are", "none", ""),
+    "sensitive": ("names of existing arguments", "none", ""),
     "limits": (
         "a `Limit`, or one with a key and one without: concurrency and rate from 1 to 1,000,000, window from a tenth of"
         " a second to 31 days, key of 1 to 200 characters",
@@ -631,7 +631,7 @@ OPTION_BOUNDS = {
         "none",
         "RUN_AT_CEILING_DAYS",
     ),
-    "tags": ("up to 20 printable texts of 1 to 50 characters, no spaces around", "none", ""),
+    "tags": ("up to 20 printable strings of 1 to 50 characters, no spaces around", "none", ""),
     "database": ("an alias of `DATABASES` that is PostgreSQL", "the router's", ""),
     "key": (
         "1 to 200 printable characters that match the setting, or a callable that makes them",
