@@ -1,9 +1,9 @@
 -- first_due: the first due jobs of many (queue, priority) pairs, or those that are to run later, by time, then id; of each pair no more than its size.
 -- Fence: none (reads).
--- Rows: 1 = the ids in order, and the places in the list of the pairs that may have more among the first ones than their size.
+-- Rows: 1 = the ids in order, the places in the list of the pairs that have any of them, and how many each of these has.
 -- Clock: statement_timestamp().
 WITH ranked AS MATERIALIZED (
-    SELECT pair.place, pair.size, ready.id, row_number() OVER (ORDER BY ready.run_at, ready.id) AS rank
+    SELECT pair.place, ready.id, row_number() OVER (ORDER BY ready.run_at, ready.id) AS rank
     FROM unnest(%(queues)s::text[], %(priorities)s::smallint[], %(sizes)s::integer[])
         WITH ORDINALITY AS pair (queue, priority, size, place),
     LATERAL (
@@ -18,13 +18,18 @@ WITH ranked AS MATERIALIZED (
         ORDER BY j.run_at, j.id
         LIMIT pair.size
     ) AS ready
+),
+first AS MATERIALIZED (
+    SELECT place, id, rank
+    FROM ranked
+    WHERE rank <= %(limit)s::bigint
+),
+counted AS (
+    SELECT place, count(*) AS jobs
+    FROM first
+    GROUP BY place
 )
 SELECT
-    (SELECT coalesce(array_agg(id ORDER BY rank), '{}') FROM ranked WHERE rank <= %(limit)s::bigint),
-    ARRAY (
-        SELECT place
-        FROM ranked
-        WHERE rank <= %(limit)s::bigint AND size < %(limit)s::bigint
-        GROUP BY place, size
-        HAVING count(*) = size
-    )
+    (SELECT coalesce(array_agg(id ORDER BY rank), '{}') FROM first),
+    (SELECT coalesce(array_agg(place), '{}') FROM counted),
+    (SELECT coalesce(array_agg(jobs), '{}') FROM counted)

@@ -9,9 +9,6 @@ from typing import Any, NamedTuple
 
 from django_pgjobs.store.database import Database
 
-DEEPER = 4
-"""How many times as many jobs a pair gives that has given too few."""
-
 
 class Due(NamedTuple):
     """The ready jobs of a queue; ``more_ready`` and ``more_scheduled`` say that there are at least so many."""
@@ -66,22 +63,26 @@ def count_due(db: Database, *, most: int, budget: int) -> list[Due]:
 def first_due(db: Database, pairs: Sequence[tuple[str, int]], *, later: bool, limit: int) -> list[int]:
     """Return the ids of the first ``limit`` due jobs of these (queue, priority) pairs, by time, then id.
 
-    ``later``: of those that are to run later. Each pair gives its share, and more as long as all that it has given is
-    among the first ones; so this reads a few times ``limit`` jobs, however many there are.
+    ``later``: of those that are to run later. Each pair gives twice its share of them at first. Where all of these are
+    among the first ones there may be more: such pairs, at most half of those asked, give twice their share once more.
+    So this reads a few times ``limit`` jobs, however many there are.
     """
-    sizes = [-(-limit // len(pairs))] * len(pairs)
     params = {
         "queues": [queue for queue, _ in pairs],
         "priorities": [priority for _, priority in pairs],
         "later": later,
         "limit": limit,
     }
+    sizes, deeper = [0] * len(pairs), list(range(len(pairs)))
     while True:
-        ids, deeper = db.fetch("first_due", {**params, "sizes": sizes})[0]
+        share = -(-2 * limit // len(deeper))
+        for place in deeper:
+            sizes[place] = min(max(share, 2 * sizes[place]), limit)
+        ids, places, counts = db.fetch("first_due", {**params, "sizes": sizes})[0]
+        found = [(place - 1, count) for place, count in zip(places, counts, strict=True)]
+        deeper = [place for place, count in found if count == sizes[place] < limit]
         if not deeper:
             return list(ids)
-        for place in deeper:
-            sizes[place - 1] = min(sizes[place - 1] * DEEPER, limit)
 
 
 def count_held(db: Database, holds: Sequence[str], *, most: int) -> list[Counted]:

@@ -40,9 +40,7 @@ FILTERS = [
     *({"state": state, **place, **rest} for state, place, rest in product(("ready", "retrying"), PLACES[1:], REST)),
 ]
 PAGES = [
-    "pgjobs/job/", "pgjobs/job/?state=ready&p=4", "pgjobs/job/?state=running", "pgjobs/job/?state=ready&q=vip",
-    "pgjobs/job/?q=77", "pgjobs/job/?tag=vip", "pgjobs/action/", "pgjobs/heartbeat/", "pgjobs/queuestate/",
-    "pgjobs/cronentry/",
+    "pgjobs/job/", "pgjobs/job/?state=ready&p=4", "pgjobs/job/?tag=vip", "pgjobs/action/", "pgjobs/heartbeat/",
 ]  # fmt: skip
 
 ASKED: list[list[str]] = [[], ["--queue", "default"], ["--since", "30m"], ["--older-than", "30m"]]
