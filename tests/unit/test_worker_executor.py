@@ -196,6 +196,19 @@ def test_a_task_that_a_neighbour_cancelled_before_its_first_step_goes_back(worki
     assert working.buffers.board.running() == {}
 
 
+def test_what_a_job_of_the_loop_comes_to_is_reported_as_it_is(working: Executor, end: End) -> None:
+    """A name that nobody knows is parked, by the loop as by a thread."""
+    buffer(working, (FUTURE, 1), name="async")
+
+    async def pump() -> None:
+        working.loop.loop = asyncio.get_running_loop()
+        working.loop.pump()
+        await asyncio.gather(*working.loop.tasks)
+
+    asyncio.run(pump())
+    assert isinstance(outcomes(end)[1], decide.Park)
+
+
 def test_each_job_of_the_loop_has_a_place_of_its_own(
     working: Executor, end: End, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +316,16 @@ def test_an_executor_that_leaves_sends_what_is_left_says_so_and_ends(
     assert status.value.args == (0,)
     assert [kind for kind, *_ in end.sent] == [channel.SUCCEEDED, channel.BYE]
     assert steps == ["told", lifecycle.DRAINED]
+
+
+def test_of_the_time_to_leave_receivers_and_callbacks_get_their_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Receivers that hang must leave some of it to the callbacks, and these to the streams."""
+    waits: list[tuple[str, float]] = []
+    monkeypatch.setattr(clock, "monotonic", lambda: 1000.0)
+    monkeypatch.setattr(lifecycle, "end_after", lambda seconds: waits.append(("end", seconds)))
+    monkeypatch.setattr(lifecycle, "call_within", lambda seconds, what, call: waits.append((what, round(seconds, 6))))
+    lifecycle.last_steps(lifecycle.DRAINED, 10.0)
+    assert waits == [("end", 10.0), ("receivers of executor_stopping", 3.0), ("exit callbacks", 8.0)]
 
 
 def test_what_is_to_be_told_is_handed_to_the_teller(working: Executor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,6 +175,7 @@ def test_busy_rows_are_tried_once_a_flush_and_then_waited_for(
         (END, {"outcome": "abandoned", "cause": "failed"}, (True, True, "failed"), "stored"),
         (END, {"outcome": "abandoned", "cause": "timeout"}, (True, True, "timeout"), "stored"),
         (END, {"outcome": "cancelled"}, (True, True, "lost"), "lost"),
+        (END, {"outcome": "cancelled"}, (True, True, "failed"), "stored"),
         (END, {"outcome": "abandoned", "what": ON_ABANDON}, (True, True, "timeout"), "stored"),
         (RETRY, {"cause": "failed", "failure": FAILURE}, (False, False, "failed"), "stored"),
         (RETRY, {"cause": "failed", "failure": FAILURE}, (False, False, "lost"), "lost"),

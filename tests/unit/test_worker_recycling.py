@@ -14,6 +14,11 @@ from django_pgjobs.worker.supervisor.recycling import MEGABYTE, Recycling, resid
 from tests.unit.worker_fakes import child_of
 
 
+def test_an_executor_goes_in_which_a_thread_was_interrupted() -> None:
+    """Whatever the interrupt may have left in it, no job meets it for long."""
+    assert Recycling().why(child_of(struck=1), 100.0) == "one of its threads was interrupted"
+
+
 def test_an_executor_goes_after_so_many_jobs() -> None:
     child = child_of()
     child.learn(0.1, 9)

@@ -67,6 +67,21 @@ def look(rescuer: Rescuer, now: list[float], after: float) -> list[store.Rescued
         return None
 
 
+def test_trouble_that_says_nothing_of_the_size_makes_no_smaller_batches(
+    monkeypatch: pytest.MonkeyPatch, now: list[float]
+) -> None:
+    """A server that is away would else be asked for one ledger row at a time afterwards."""
+
+    def away(db: Any, **_: Any) -> tuple[datetime, bool]:
+        raise psycopg.OperationalError("server closed the connection")
+
+    rescuer = asked()
+    monkeypatch.setattr(store, "look_at_claims", away)
+    with pytest.raises(psycopg.OperationalError):
+        rescuer(Old())
+    assert (rescuer.size, rescuer.doubtful) == (0, True)
+
+
 @pytest.mark.parametrize("can", CLAIMS)
 def test_as_many_are_taken_back_as_the_server_can_in_time(
     monkeypatch: pytest.MonkeyPatch, now: list[float], can: int
