@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -48,8 +49,9 @@ def park(raw: RawDatabase, fingerprint: str) -> int:
 
 
 def test_after_a_long_look_that_found_nothing_it_rests_and_then_looks_again(
-    raw: RawDatabase, time: Callable[[float], None]
+    raw: RawDatabase, time: Callable[[float], None], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     park(raw, registry.fingerprints()[NAME])
     unparker, db = Unparker(), Slow(raw, time, 0.3)
     assert unparker(db) == 0
@@ -59,6 +61,7 @@ def test_after_a_long_look_that_found_nothing_it_rests_and_then_looks_again(
     time(1.1)
     assert unparker(db) == 1
     assert Job.objects.get(pk=older).hold is None
+    assert [record.getMessage() for record in caplog.records] == ["parked jobs go on jobs=1"]
 
 
 @pytest.mark.parametrize("seconds", [0.001, 0.3])

@@ -103,6 +103,14 @@ def test_due_behind_others_and_behind_busy_workers(raw: RawDatabase) -> None:
     assert "at their last heartbeats they held 2 jobs in 2 threads. 3 due jobs of its queue go first." in words
 
 
+def test_what_runs_already_does_not_go_first(raw: RawDatabase) -> None:
+    """Only what waits takes a place away; more workers would not help a job behind running ones."""
+    [_, _, last] = register(3)
+    assert len(claim(raw, 1).ids) == 1
+    worker()
+    assert ". 1 due job of its queue goes first." in said(last)[1]
+
+
 def test_the_next_that_stays_tells_of_locks(raw: RawDatabase) -> None:
     [one] = register()
     worker()

@@ -207,6 +207,15 @@ def test_starting_the_others_does_not_go_on_for_ever_when_that_fails(
     assert (len(crew.children), failed) == (1, [])
 
 
+def test_an_executor_that_sees_another_database_runs_no_job(crew: Crew) -> None:
+    """Its settings lead elsewhere: what it wrote would be lost, and what it read another's."""
+    crew.tick(0.0)
+    [child] = crew.children
+    crew._on_message(child, [channel.READY, {**HELLO, "identity": ["another"]}])
+    assert (child.state, crew.booted) == (KILLED, False)
+    assert child.boot_error == "it sees another database: ['another'] instead of ['it']"
+
+
 def test_successes_reach_those_who_hold_the_jobs(crew: Crew) -> None:
     child = ready(crew)
     end_of(child).arriving = [[channel.SUCCEEDED, [1, 2], [1000, 2000], ["1", None]]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import psycopg
@@ -561,3 +561,11 @@ def test_a_batch_that_is_cut_in_two_is_remembered_by_the_half_that_has_the_key(s
     assert list(zip(server.writes, server.remembered, strict=True)) == [
         ((SUCCESS, [1, 2]), True), ((SUCCESS, [1]), False), ((SUCCESS, [2]), True),
     ]  # fmt: skip
+
+
+def test_what_is_queued_when_it_is_to_stop_is_written_first(server: Server, heard: Heard, acker: Acker) -> None:
+    put(acker, SUCCESS, 1, 2)
+    acker.stopping.set()
+    acker.serve(cast(Any, object()))
+    assert heard.told("stored") == [1, 2]
+    assert acker.count == 0

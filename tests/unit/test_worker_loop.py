@@ -21,10 +21,10 @@ class FakeConnection:
 
     def __init__(self) -> None:
         self.statements = 0
-        self.gone = False
+        self.gone = self.closed = False
 
     def close(self) -> None:
-        self.gone = True
+        self.gone = self.closed = True
 
     def inherit(self, old: WorkerConnection) -> None:
         assert old.gone
@@ -80,7 +80,7 @@ def test_a_lost_connection_is_replaced_and_the_outage_is_told_once(caplog: pytes
     with caplog.at_level(logging.WARNING):
         loop.run()
     assert len(loop.made) == 3
-    assert all(connection.gone for connection in loop.made)
+    assert all(connection.closed for connection in loop.made), "what the server has left still holds a socket"
     said = [record.getMessage() for record in caplog.records]
     assert said == [
         "database trouble, will try again loop=loop: server closed the connection",
