@@ -22,6 +22,9 @@ LIMIT = 4000
 running: ContextVar[Any] = ContextVar("django_pgjobs_context")
 """The ``JobContext`` of the job that runs here; ``context`` sets it."""
 
+_MAY_KEEP_LOCKS = sys.version_info < (3, 13)
+"""Whether ``logging`` takes its locks by a call: an exception from outside, behind it, leaves them held for ever."""
+
 _CALLER = 3
 """Frames from the standard logger up to whoever logs."""
 
@@ -77,6 +80,9 @@ class SafeLogger:
             if isinstance(error, KeyboardInterrupt) and _is_real():
                 raise
             say_on_stderr(level, message, args, error)
+        finally:
+            if _MAY_KEEP_LOCKS and not _is_logging():
+                release_logging()
 
 
 def safe_logger(name: str) -> SafeLogger:
@@ -88,6 +94,25 @@ def _is_real() -> bool:
     """Whether a KeyboardInterrupt may have been typed, as far as this process hears of that at all."""
     in_main = threading.current_thread() is threading.main_thread()
     return in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def release_logging() -> None:
+    """Let go of locks of logging that an exception has left held in this thread, which is not logging now.
+
+    Every thread of this process would wait for them for ever, also where ``logging`` has caught the exception.
+    """
+    handlers = [ref() for ref in list(logging._handlerList)]  # type: ignore[attr-defined]
+    for lock in [logging._lock, *(handler.lock for handler in handlers if handler is not None)]:  # type: ignore[attr-defined]
+        while lock is not None and lock._is_owned():
+            lock.release()
+
+
+def _is_logging() -> bool:
+    """Whether this thread is within ``logging``, as a handler is that logs itself: its locks are still needed."""
+    frame = sys._getframe().f_back
+    while frame is not None and frame.f_code.co_filename != logging.__file__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def say_on_stderr(level: int, message: str, args: tuple[Any, ...], error: BaseException) -> None:

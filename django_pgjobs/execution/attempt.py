@@ -111,7 +111,7 @@ class Told:
     """What this process has been told of a run that has started here: a wish to cancel it, an interrupt, its lease.
 
     ``interrupt`` is what to raise in it; ``struck`` says that it was let loose on its thread or task; ``started`` is
-    the instant on the board, 0.0 where there is none.
+    the instant on the board, 0.0 where there is none; ``item`` is the run, and ``decision`` what it came to.
     One is made per job, so what seldom differs is the class's until it does.
     """
 
@@ -120,6 +120,8 @@ class Told:
     reason: str = ""
     interrupt: type[JobInterrupted] | None = None
     struck: bool = False
+    item: Item | None = None
+    decision: Decision | None = None
 
     def __init__(self, slot: int = 0, trusted_until: float = math.inf, started: float = 0.0) -> None:
         self.slot = slot
@@ -164,6 +166,8 @@ class Prepared:
     told: Cancellation
     guard: Guard
     recall: Recall | None = None
+    decision: Decision | None = None
+    """What it came to, once that is known: whatever befalls its thread from then on."""
 
 
 def prepare(
@@ -212,12 +216,13 @@ def run(prepared: Prepared) -> Decision:
         return _callback(prepared)
     context, token = prepared.context, activate(prepared.context)
     began = context.started  # the body may change it
+    decision: Decision
     try:
         events.started(prepared.definition, context)
         found = None if prepared.item.extras is None else recalled(prepared)
-        decision: Decision = _success(prepared, _call(prepared)) if found is None else found
+        decision = prepared.decision = _success(prepared, _call(prepared)) if found is None else found
     except BaseException as error:
-        decision = failed(prepared, error)
+        decision = prepared.decision = failed(prepared, error)
         events.ended(prepared.definition, context, began, decision, error)
     else:
         events.ended(prepared.definition, context, began, decision, None)
@@ -232,12 +237,13 @@ async def arun(prepared: Prepared) -> Decision:
         return await sync_to_async(_callback)(prepared)
     context, token = prepared.context, activate(prepared.context)
     began = context.started  # the body may change it
+    decision: Decision
     try:
         events.started(prepared.definition, context)
         found = None if prepared.item.extras is None else await arecalled(prepared)
-        decision: Decision = _success(prepared, await _acall(prepared)) if found is None else found
+        decision = prepared.decision = _success(prepared, await _acall(prepared)) if found is None else found
     except BaseException as error:
-        decision = failed(prepared, error)
+        decision = prepared.decision = failed(prepared, error)
         events.ended(prepared.definition, context, began, decision, error)
     else:
         events.ended(prepared.definition, context, began, decision, None)

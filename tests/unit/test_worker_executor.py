@@ -40,7 +40,7 @@ class End:
 
     def send(self, message: Any) -> None:
         if len(channel._encode(message)) > self.most:
-            raise ValueError("a frame of many bytes is longer than allowed")
+            raise channel.TooLong("a frame of many bytes is longer than allowed")
         self.sent.append(message)
         if self.board is not None:
             self.high.append(self.board.high("sync"))
@@ -134,12 +134,12 @@ def test_a_failure_that_is_longer_than_a_frame_loses_its_traceback_and_is_retrie
     assert outcomes(end) == {1: decide.Retry(5.0, Failure("ValueError", "no"), "failed")}
 
 
-def test_a_frame_is_filled_by_failures_as_by_results(working: Executor) -> None:
+def test_a_frame_is_filled_by_failures_as_by_results(working: Executor, end: End) -> None:
     failure = ["E", "no", [["E", "no"]], "x" * FRAME_CHARS]
     working.outbox.items.extend([[1, 0.1, "retry", 1.0, failure, "failed"], [2, 0.1, "succeed", None]])
-    assert [run for run, *_ in working.outbox._some()] == [1]
-    assert [run for run, *_ in working.outbox._some()] == [2]
-    assert working.outbox._some() == []
+    working.outbox.flush()
+    assert [[run for run, *_ in items] for kind, items in end.sent if kind == channel.DONE] == [[1], [2]]
+    assert not working.outbox.waits
 
 
 # Payloads that do not travel
@@ -192,7 +192,7 @@ def test_a_task_that_a_neighbour_cancelled_before_its_first_step_goes_back(worki
 
     asyncio.run(pump_and_cancel())
     assert isinstance(outcomes(end)[1], decide.Release)
-    assert (sorted(working.loop.free_slots), working.buffers.active, working.buffers.told) == ([2, 3], 0, {})
+    assert (sorted(working.loop.free_slots), working.buffers.told) == ([2, 3], {})
     assert working.buffers.board.running() == {}
 
 

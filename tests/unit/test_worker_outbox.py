@@ -56,7 +56,7 @@ class Small:
 
     def send(self, message: Any) -> None:
         if len(repr(message)) > 10_000:
-            raise ValueError("too long")
+            raise channel.TooLong("too long")
         self.sent.append(message)
 
 

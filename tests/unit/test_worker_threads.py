@@ -17,11 +17,13 @@ from django_pgjobs.execution.attempt import Item, Told
 from django_pgjobs.worker.executor import event_loop, interrupts, job_threads, orphan
 from django_pgjobs.worker.executor.job_threads import JobThreads
 from django_pgjobs.worker.executor.main import Executor
+from django_pgjobs.worker.executor.outbox import Outbox
+from django_pgjobs.worker.executor.run_queue import Buffers
 from django_pgjobs.worker.executor.signal_sender import Teller
 from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.board import Board
 from tests.plugins.fix_db import wait_until
-from tests.unit.test_worker_executor import FUTURE, End, item
+from tests.unit.test_worker_executor import FUTURE, End, item, outcomes
 
 
 class Refusal:
@@ -67,7 +69,10 @@ def test_a_job_thread_that_cannot_be_replaced_is_tried_again(
     def levels() -> list[str]:
         return [record.levelname for record in caplog.records]
 
-    class Buffers:
+    class Endless:
+        def take_over(self, slot: int) -> list[Told]:
+            return []
+
         def next(self, slot: int, *, rouse: bool) -> tuple[Item, Told]:
             if len(done) == 2:
                 served.wait()
@@ -77,7 +82,7 @@ def test_a_job_thread_that_cannot_be_replaced_is_tried_again(
             done.append(item.run)
             refusal.left = 3
 
-    threads = JobThreads(cast(Any, Buffers()), 1, "default")
+    threads = JobThreads(cast(Any, Endless()), 1, "default")
 
     def run(item: Item, told: Told, door: Any) -> decide.Decision:
         told.struck = True
@@ -94,23 +99,10 @@ def test_a_thread_that_ends_without_an_outcome_reports_one_and_is_replaced(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """G1: whatever ends it, an exception from outside included. The attempt is charged, the slot goes on."""
-    ends: list[tuple[int, decide.Decision]] = []
-
-    class Buffers:
-        told: dict[int, Told] = {}
-
-        def next(self, slot: int, *, rouse: bool) -> tuple[Item, Told]:
-            if len(ends) == 2:
-                threading.Event().wait()
-            run = len(self.told) + 1
-            self.told[run] = Told()
-            return item(run), self.told[run]
-
-        def finish(self, slot: int, item: Item, decision: decide.Decision, started: float) -> float:
-            ends.append((item.run, decision))
-            return 0.0
-
-    threads = JobThreads(cast(Any, Buffers()), 1, "default")
+    end = End()
+    board = Board.create(1, 0)
+    buffers = Buffers(cast(Any, end), board, Outbox(cast(Any, end), lambda: None), lambda: None)
+    threads = JobThreads(buffers, 1, "default")
 
     def run(item: Item, told: Told, door: Any) -> decide.Decision:
         if item.run == 1:
@@ -118,13 +110,19 @@ def test_a_thread_that_ends_without_an_outcome_reports_one_and_is_replaced(
         return decide.Succeed("2")
 
     monkeypatch.setattr(threads, "run", run)
+    buffers.add(FUTURE, [item(1), item(2)])
     threads.start()
-    wait_until(lambda: len(ends) == 2, 10, "both have an outcome")
-    (_, first), second = ends
-    assert isinstance(first, decide.Retry)
-    assert first.failure.kind == "SystemExit"
-    assert second == (2, decide.Succeed("2"))
+    wait_until(lambda: channel.SUCCEEDED in [kind for kind, *_ in end.sent], 10, "both have an outcome")
+    (struck,) = [message for message in end.sent if message[0] == channel.STRUCK]
+    assert struck == [channel.STRUCK, 0.0, "SystemExit"], "its executor is to be recycled"
+    decisions = outcomes(end)
+    assert decisions.keys() == {1}
+    assert isinstance(decisions[1], decide.Retry)
+    assert decisions[1].failure.kind == "SystemExit"
+    ((_, runs, _, results),) = [message for message in end.sent if message[0] == channel.SUCCEEDED]
+    assert (runs, results) == ([2], ["2"])
     assert "job thread ended, replaced slot=0: SystemExit" in caplog.text
+    assert not buffers.told
 
 
 def test_an_interrupt_goes_to_the_thread_that_runs_the_job(executor: Executor) -> None:
@@ -147,7 +145,8 @@ def test_a_slot_without_a_thread_gets_one_and_no_slot_gets_two(monkeypatch: pyte
     """G1: a thread that has died before it could start its successor is missed by the control thread."""
     served: list[int] = []
     dies = threading.Event()
-    threads = JobThreads(cast(Any, object()), 1, "default")
+    buffers = Buffers(cast(Any, None), Board.create(1, 0), Outbox(cast(Any, None), lambda: None), lambda: None)
+    threads = JobThreads(buffers, 1, "default")
     start = threads._start_one
 
     def serve(slot: int) -> None:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import logging
 import sys
 import threading
 import time
@@ -31,7 +30,7 @@ from typing import Any
 
 from django_pgjobs.exceptions import CancelRequested, DeadlinePassed, JobInterrupted, WorkerStopping
 from django_pgjobs.execution.attempt import Told
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import release_logging, safe_logger
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.executor.safe_points import Place, place_of
@@ -154,8 +153,9 @@ class Door:
             # It hit our own lines. Before anything was known of the job it is what the job came to.
             self._close(told)
             raised = raised or late
-        if told.struck:
+        if raised is not None or told.struck:
             release_logging()
+        if told.struck:
             cleanup.discard_all()
         if returned or raised is None:
             return value
@@ -258,18 +258,6 @@ class TaskDoor:
             self.is_open = False
             if self.told.struck and self.task is not None:
                 self.task.uncancel()
-
-
-def release_logging() -> None:
-    """Let go of locks of logging that an exception has left held in this thread, which is not logging now.
-
-    ``logging`` takes them by a call, not by ``with``: between that call and its ``try`` an exception keeps the lock,
-    and every thread of this process, the control thread too, would wait for it for ever.
-    """
-    handlers = [ref() for ref in list(logging._handlerList)]  # type: ignore[attr-defined]
-    for lock in [logging._lock, *(handler.lock for handler in handlers if handler is not None)]:  # type: ignore[attr-defined]
-        while lock is not None and lock._is_owned():
-            lock.release()
 
 
 def cancel_queries(queries: list[Any]) -> None:

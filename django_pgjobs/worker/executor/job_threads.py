@@ -9,14 +9,16 @@ import time
 from contextlib import suppress
 from functools import partial
 
+from django.db import Error
+
 from django_pgjobs.decisions import Decision
 from django_pgjobs.exceptions import JobInterrupted
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.attempt import Item, Told
-from django_pgjobs.logs import safe_logger
+from django_pgjobs.logs import release_logging, safe_logger
 from django_pgjobs.serialization.failures import kind_of
 from django_pgjobs.worker.executor import cleanup
-from django_pgjobs.worker.executor.interrupts import Door, release_logging
+from django_pgjobs.worker.executor.interrupts import Door
 from django_pgjobs.worker.executor.prepare import failed_outside, find_result, read_failure, reporter, with_payload
 from django_pgjobs.worker.executor.run_queue import SHORT_SECONDS, Buffers
 from django_pgjobs.worker.shared import channel
@@ -39,7 +41,6 @@ class JobThreads:
         self.pid = os.getpid()
         self.doors: list[Door | None] = [None] * count
         self.owners: list[threading.Thread | None] = [None] * count
-        self.running: list[Item | None] = [None] * count
         self.errors: list[BaseException | None] = [None] * count
         self.taking = threading.Lock()
         self.started = False
@@ -76,56 +77,57 @@ class JobThreads:
         """Run jobs on ``slot``, until one is interrupted: another thread takes the place of this one then.
 
         So it does after an exception from outside, which may strike our own lines: some libraries for time limits
-        raise one in a thread of which they do not know what it does by now.
+        raise one in a thread of which they do not know what it does by now. A lock of others may be left held by it,
+        so the executor is recycled, too.
         """
-        if not self._take(slot):
-            return
+        me = threading.current_thread()
         try:
-            self._report_left(slot)
-            self._serve(slot)
+            if self._take(slot, me):
+                self._end_left(slot)
+                self._serve(slot)
         except BaseException as error:
             self.errors[slot] = error
             log.error("job thread ended, replaced slot=%d: %s", slot, kind_of(error))
+            self._tell_struck(0.0, kind_of(error))
         finally:
-            try:
-                release_logging()
-                cleanup.discard_all()
-            finally:
-                self.owners[slot] = None
-                self._start_one(slot)
+            if self.owners[slot] is me:
+                try:
+                    _leave_nothing_behind()
+                finally:
+                    self.owners[slot] = None
+                    self._start_one(slot)
 
-    def _take(self, slot: int) -> bool:
+    def _take(self, slot: int, me: threading.Thread) -> bool:
         """Make this thread the one of ``slot``; False if there is another, since two may have been started for it."""
         with self.taking:
             owner = self.owners[slot]
             if owner is not None and owner.is_alive():
                 return False
-            self.owners[slot] = threading.current_thread()
+            self.owners[slot] = me
             return True
 
-    def _report_left(self, slot: int) -> None:
+    def _end_left(self, slot: int) -> None:
         """Report an outcome for the job that the thread before was to run, if it has ended without."""
-        item, self.running[slot] = self.running[slot], None
-        told = None if item is None else self.buffers.told.get(item.run)
-        error, self.errors[slot] = self.errors[slot], None
-        if item is not None and told is not None:
-            lost = error or RuntimeError("Its thread ended without an outcome.")
-            self.buffers.finish(slot, item, failed_outside(item, lost), told.started)
+        for told in self.buffers.take_over(slot):
+            if told.item is not None:
+                error = self.errors[slot] or RuntimeError("Its thread ended without an outcome.")
+                decision = told.decision = told.decision or failed_outside(told.item, error)
+                self.buffers.finish(slot, told.item, decision, told.started)
+        self.errors[slot] = None
 
     def _serve(self, slot: int) -> None:
-        door = self.doors[slot] = Door(self._struck)
+        door = self.doors[slot] = Door(self._tell_struck)
         seconds = SHORT_SECONDS
         while not door.told.struck:
             item, told = self.buffers.next(slot, rouse=seconds >= SHORT_SECONDS)
-            self.running[slot], door.told = item, told
+            door.told = told
             decision = contextvars.Context().run(self.run, item, told, door)
             seconds = self.buffers.finish(slot, item, decision, told.started)
-            self.running[slot] = None
 
-    def _struck(self, held_seconds: float) -> None:
+    def _tell_struck(self, held_seconds: float, kind: str = "") -> None:
         # A supervisor that is gone is the control thread's business.
         with suppress(OSError):
-            self.buffers.end.send([channel.STRUCK, round(held_seconds, 6)])
+            self.buffers.end.send([channel.STRUCK, round(held_seconds, 6), kind])
 
     def interrupt(self, told: Told, kind: type[JobInterrupted]) -> None:
         """Stop a job that has started on one of these threads; called in the control thread."""
@@ -134,21 +136,38 @@ class JobThreads:
             door.interrupt(told, kind)
 
     def run(self, item: Item, told: Told, door: Door) -> Decision:
-        """Run one job that has started and return what it came to. Raises nothing."""
+        """Run one job that has started; return and note what it came to. Raises nothing of its own."""
+        prepared: attempt.Prepared | Decision | None = None
         try:
             if door.connections:
                 cleanup.refresh()
             whole = item if item.payload is not None else with_payload(item, self.database)
             if not isinstance(whole, Item):
+                told.decision = whole
                 return whole
             report = reporter(self.buffers.end, item.run)
             prepared = attempt.prepare(whole, report, told, door, self.recall, self.history)
-            if not isinstance(prepared, attempt.Prepared):
-                return prepared
-            return attempt.run_here(prepared)
+            decision = attempt.run_here(prepared) if isinstance(prepared, attempt.Prepared) else prepared
         except BaseException as error:
-            return failed_outside(item, error)
+            known = prepared.decision if isinstance(prepared, attempt.Prepared) else None
+            decision = known or failed_outside(item, error)
+            if not isinstance(error, Error):  # of a payload's query
+                told.struck = True
+                self._tell_struck(0.0, kind_of(error))
         finally:
             if os.getpid() != self.pid:
                 os._exit(0)
             cleanup.tidy(f"name={item.name} job={item.id}")
+        told.decision = decision
+        return decision
+
+
+def _leave_nothing_behind() -> None:
+    for _ in range(3):  # another exception may come here, too
+        try:
+            release_logging()
+            cleanup.discard_all()
+        except BaseException as error:
+            log.warning("job thread was struck again as it ended: %s", kind_of(error))
+        else:
+            return

@@ -24,6 +24,9 @@ log = safe_logger("django_pgjobs")
 FLUSH_SECONDS = 0.003
 FRAME_CHARS = 2 * 1024 * 1024
 
+Success = tuple[int, int, str | None]
+"""A run, how many µs it took, and its result."""
+
 
 class Outbox:
     """Outcomes that were not sent yet. ``orphaned`` is called when nobody is left to send them to."""
@@ -33,7 +36,7 @@ class Outbox:
         self.orphaned = orphaned
         self.pid = os.getpid()
         self.items: deque[list[Any]] = deque()
-        self.successes: deque[tuple[int, int, str | None]] = deque()
+        self.successes: deque[Success] = deque()
         self.since = 0.0
         self.timer_armed = False
         self._flushing = threading.Lock()
@@ -60,40 +63,50 @@ class Outbox:
         """Send what is queued; blocks until the socket has taken it, and what another thread has begun to send."""
         if os.getpid() != self.pid:
             return
-        # What was taken and not sent yet must not be passed by a BYE, behind which nothing arrives.
+        # What is not sent yet must not be passed by a BYE, behind which nothing arrives. It is removed after it was
+        # sent: an exception from outside may come in between, and what is told twice is told alike.
         with self._flushing:
             while successes := self._some_successes():
                 self._send_successes(successes)
+                for _ in successes:
+                    self.successes.popleft()
             while items := self._some():
                 self._send(items)
+                for _ in items:
+                    self.items.popleft()
 
-    def _send_successes(self, successes: list[tuple[int, int, str | None]]) -> None:
+    def _send_successes(self, successes: list[Success]) -> None:
         """Send successes as three columns: one list per job would cost more than all the rest of it."""
         try:
-            self.end.send([channel.SUCCEEDED, *map(list, zip(*successes, strict=True))])
-        except OSError:
-            self.orphaned()
-        except ValueError:
+            self._tell([channel.SUCCEEDED, *map(list, zip(*successes, strict=True))])
+        except channel.TooLong:
             self._send([[run, micros / 1e6, *pack_decision(decide.Succeed(text))] for run, micros, text in successes])
 
-    def _some_successes(self) -> list[tuple[int, int, str | None]]:
-        """Take successes that are queued, as many as a frame shall hold. Several threads may take at once."""
-        taken: list[tuple[int, int, str | None]] = []
+    def _tell(self, message: channel.Message) -> None:
+        # Twice: a socket that is closed refuses again, an OSError from outside does not.
+        with suppress(OSError):
+            self.end.send(message)
+            return
+        try:
+            self.end.send(message)
+        except OSError:
+            self.orphaned()
+
+    def _some_successes(self) -> list[Success]:
+        """Return the first successes that are queued, as many as a frame shall hold."""
+        queued = list(self.successes)
         size = 0
-        with suppress(IndexError):
-            while size < FRAME_CHARS:
-                success = self.successes.popleft()
-                taken.append(success)
-                if success[2] is not None:
-                    size += len(success[2])
-        return taken
+        for count, success in enumerate(queued, 1):
+            if success[2] is not None:
+                size += len(success[2])
+                if size >= FRAME_CHARS:
+                    return queued[:count]
+        return queued
 
     def _send(self, items: list[list[Any]]) -> None:
         try:
-            self.end.send([channel.DONE, items])
-        except OSError:
-            self.orphaned()
-        except ValueError as error:
+            self._tell([channel.DONE, items])
+        except channel.TooLong as error:
             # Longer than a frame. An outcome that is not told would hold its job, and its place here, for ever.
             if len(items) == 1:
                 log.error("outcome of a job does not reach the worker as it is: %s", error)
@@ -101,14 +114,14 @@ class Outbox:
                 self._send([item] if len(items) > 1 else [[*item[:2], *pack_decision(_shorter(item[2:], error))]])
 
     def _some(self) -> list[list[Any]]:
-        """Take what has been queued, as much as a frame shall hold. Several threads may take at once."""
-        items: list[list[Any]] = []
+        """Return the first of what else is queued, as much as a frame shall hold."""
+        queued = list(self.items)
         size = 0
-        with suppress(IndexError):
-            while size < FRAME_CHARS:
-                items.append(self.items.popleft())
-                size += _chars(items[-1])
-        return items
+        for count, item in enumerate(queued, 1):
+            size += _chars(item)
+            if size >= FRAME_CHARS:
+                return queued[:count]
+        return queued
 
 
 def _chars(values: list[Any] | tuple[Any, ...]) -> int:
@@ -121,7 +134,7 @@ def _chars(values: list[Any] | tuple[Any, ...]) -> int:
     return total
 
 
-def _shorter(packed: list[Any], error: ValueError) -> Decision:
+def _shorter(packed: list[Any], error: channel.TooLong) -> Decision:
     """Return an outcome that is too long for a frame without what makes it so long."""
     decision = unpack_decision(packed)
     failure: decide.Failure | None = getattr(decision, "failure", None)

@@ -3,6 +3,11 @@
 Popping from a buffer *is* the start of a job: pop, slot on the board, then ``high``, then user code, all but the
 last under the buffer's lock, so a job is either handed back or started, never both. An outcome is queued before the
 slot is cleared.
+
+Some libraries raise exceptions in a job's thread from outside, and may do so while it runs this code. CPython lets one
+in after a call, at the start of a function and at the jump back of a loop. So what must go together stands in lines
+without calls, what is passed on is removed after it has been passed on, and the only locks are those of C, which
+``with`` takes and keeps in one. A thread that has been struck here is replaced, and its successor calls ``take_over``.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from typing import Any
 
 from django_pgjobs import clock
@@ -37,13 +43,19 @@ class Buffers:
         self.outbox = outbox
         self.leave = leave
         self.lock = threading.Lock()
-        self.ready = threading.Condition(self.lock)
-        self.idle = 0
-        self.active = 0
+        self.bells: list[SimpleQueue[None]] = [SimpleQueue() for _ in range(board.threads)]
+        self.idle: dict[int, None] = {}
+        """The slots of threads that wait for their bell, the longest first; a rung one is out."""
+        self.late: list[int] = []
         self.draining = False
         self.items: dict[str, deque[Entry]] = {"sync": deque(), "async": deque()}
         self.told: dict[int, Told] = {}
         self.trusted_until = float("inf")
+
+    @property
+    def active(self) -> int:
+        """How many jobs run here."""
+        return len(self.told)
 
     # By the control thread
 
@@ -55,7 +67,7 @@ class Buffers:
             self.items["async"] += on_loop
             if len(on_loop) < len(made):
                 self.items["sync"] += [(start_by, item) for item in made if not item.is_async]
-                self.ready.notify()
+                self._ring(1)
         return bool(on_loop)
 
     def take_back(self, runs: set[int]) -> list[int]:
@@ -90,7 +102,12 @@ class Buffers:
     def rouse(self) -> None:
         """Wake threads for what has waited here for a while: the thread that was woken for it has a long job."""
         with self.lock:
-            self.ready.notify(min(len(self.items["sync"]), self.idle))
+            self._ring(len(self.items["sync"]))
+
+    def _ring(self, count: int) -> None:
+        for slot in list(self.idle)[:count]:
+            self.bells[slot].put(None)  # first: rung once too often, a thread just looks once more
+            self.idle.pop(slot, None)
 
     # By whoever runs jobs
 
@@ -99,34 +116,41 @@ class Buffers:
 
         Short jobs are done fastest by one thread; more of them would only wait for each other's interpreter lock.
         """
-        late: list[int] = []
-        with self.lock:
-            while True:
-                popped = self._pop("sync", slot, late)
-                if popped or late:
-                    break
-                self.idle += 1
-                try:
-                    self.ready.wait()
-                finally:
-                    self.idle -= 1
-            if rouse and self.idle and self.items["sync"]:
-                self.ready.notify()
-        if late:
-            self.end.send([channel.BACK, late, "late"])
-        return popped or self.next(slot, rouse=rouse)
+        while True:
+            with self.lock:
+                popped = self._pop("sync", slot)
+                if popped:
+                    if rouse and self.idle and self.items["sync"]:
+                        self._ring(1)
+                elif not self.late:
+                    self.idle[slot] = None
+            if popped:
+                return popped
+            if self.late:
+                self.give_back_late()
+            else:
+                self.bells[slot].get()
+
+    def take_over(self, slot: int) -> list[Told]:
+        """Return what the thread that had ``slot`` before left unfinished, and send what it has left unsent."""
+        self.idle.pop(slot, None)
+        left = [told for told in list(self.told.values()) if told.slot == slot]
+        if not left:
+            self.board.clear(slot)
+        self.outbox.flush()
+        self._leave_if_done()
+        return left
 
     def next_async(self, slot: int) -> tuple[Item, Told] | None:
         """Start the next job of the loop, None when there is none."""
         while True:
-            late: list[int] = []
             with self.lock:
-                popped = self._pop("async", slot, late)
-            if not late:
+                popped = self._pop("async", slot)
+            if popped or not self.late:
                 return popped
-            self.end.send([channel.BACK, late, "late"])
+            self.give_back_late()
 
-    def _pop(self, name: str, slot: int, late: list[int]) -> tuple[Item, Told] | None:
+    def _pop(self, name: str, slot: int) -> tuple[Item, Told] | None:
         """Start the next job of a buffer on ``slot``, under the lock; what was sent too long ago goes back.
 
         It goes back before another starts: behind that one's number on the board it would count as started too.
@@ -137,17 +161,29 @@ class Buffers:
         now_ns = clock.monotonic_ns()
         now = now_ns / 1e9
         while items and now > items[0][0]:
-            late.append(items.popleft()[1].run)
-        if late:
+            self.late.append(items[0][1].run)
+            del items[0]
+        if self.late:
             return None
-        item = items.popleft()[1]
+        item = items[0][1]
         run = item.run
-        told = self.told[run] = Told(slot, self.trusted_until, now)
+        told = Told(slot, self.trusted_until, now)
+        told.item = item
         if item.cancelled:
             told.requested = True
-        self.active += 1
+        self.told[run] = told  # no call from here ...
+        del items[0]  # ... to here
         self.board.start(slot, run, now_ns, name)
         return item, told
+
+    def give_back_late(self) -> None:
+        """Send back what has come too late; perhaps twice, which tells nothing new."""
+        late = list(self.late)
+        self.end.send([channel.BACK, late, "late"])
+        with self.lock:
+            for run in late:
+                if run in self.late:
+                    self.late.remove(run)
 
     def finish(self, slot: int, item: Item, decision: Decision, started: float) -> float:
         """Queue the outcome of a job, clear its slot, send what is queued when it is time; return how long it took."""
@@ -157,12 +193,14 @@ class Buffers:
         self.told.pop(item.run, None)
         self.board.clear(slot)
         items = self.items
-        with self.lock:
-            self.active -= 1
-            left = items["sync"] or items["async"]
-            leaving = self.draining and not self.active
-        if not left or seconds > SHORT_SECONDS or self.outbox.is_due(now):
+        if seconds > SHORT_SECONDS or not (items["sync"] or items["async"]) or self.outbox.is_due(now):
             self.outbox.flush()
+        if self.draining:
+            self._leave_if_done()
+        return seconds
+
+    def _leave_if_done(self) -> None:
+        with self.lock:
+            leaving = self.draining and not self.told
         if leaving:
             self.leave()
-        return seconds

@@ -34,19 +34,23 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 Message = list[Any]
 
 
+class TooLong(ValueError):
+    """A message does not fit into a frame."""
+
+
 def pack(message: Any) -> bytes:
-    """Return ``message`` as a frame. Raises ``ValueError`` for one that is too long."""
+    """Return ``message`` as a frame. Raises ``TooLong`` for one that is too long."""
     return _framed(_encode(message).encode("ascii"))
 
 
 def pack_run(message: Any) -> bytes:
-    """Return a RUN message as a frame. Raises ``ValueError`` for one that is too long."""
+    """Return a RUN message as a frame. Raises ``TooLong`` for one that is too long."""
     return _framed(MARSHALLED + marshal.dumps(message))
 
 
 def _framed(body: bytes) -> bytes:
     if len(body) > MAX_FRAME_BYTES:
-        raise ValueError(f"a frame of {len(body)} bytes is longer than {MAX_FRAME_BYTES}")
+        raise TooLong(f"a frame of {len(body)} bytes is longer than {MAX_FRAME_BYTES}")
     return len(body).to_bytes(4, "big") + body
 
 

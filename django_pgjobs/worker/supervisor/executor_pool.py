@@ -283,9 +283,12 @@ class Crew:
             case [channel.STACK, number, stack]:
                 if (run := child.runs.get(number)) is not None:
                     run.stack = stack
-            case [channel.STRUCK, held_seconds]:
+            case [channel.STRUCK, held_seconds, kind]:
                 child.struck += 1
-                log.info("thread of an executor was interrupted pid=%d held_back=%.3fs", child.pid, held_seconds)
+                if kind:
+                    log.warning("thread of an executor was struck from outside pid=%d: %s", child.pid, kind)
+                else:
+                    log.info("thread of an executor was interrupted pid=%d held_back=%.3fs", child.pid, held_seconds)
             case [channel.READY, hello]:
                 self._on_ready(child, hello)
             case [channel.BOOT_FAILED, why, away]:
