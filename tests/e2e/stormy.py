@@ -13,7 +13,7 @@ from itertools import count
 
 from django.db import connection
 
-from django_pgjobs import job
+from django_pgjobs import JobContext, job
 from tests.e2e import stage
 
 _shared: queue.Queue[int] = queue.Queue(maxsize=8)
@@ -71,9 +71,10 @@ WAYS: dict[str, Callable[[], None]] = {
 }
 
 
-@job(max_attempts=1, timeout=None)
-def never_stops(way: str) -> None:
+@job(max_attempts=1, timeout=None, takes_context=True)
+def never_stops(context: JobContext, way: str) -> None:
     """Use one of them until interrupted."""
+    stage.here().note("storm", context.id)
     for _ in count():
         WAYS[way]()
 

@@ -19,7 +19,7 @@ import pytest
 
 from django_pgjobs.exceptions import CancelRequested, DeadlinePassed, JobInterrupted
 from django_pgjobs.execution.attempt import Told
-from django_pgjobs.worker.executor import cleanup, interrupts
+from django_pgjobs.worker.executor import cleanup, interrupts, safe_points
 from django_pgjobs.worker.executor.interrupts import Door, TaskDoor
 from tests.plugins.fix_db import patience, wait_until
 
@@ -240,6 +240,51 @@ def test_a_lock_of_logging_that_the_interrupted_job_still_holds_is_let_go(room: 
     assert room.outcome()[0] == "raised"
     assert handler.lock.acquire(timeout=patience(5))
     handler.lock.release()
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_lock_that_is_taken_as_the_interrupt_comes_is_let_go(room: Room, comes: bool) -> None:
+    """B5: the mutex of a queue, whoever is interrupted while waiting for it; also if it goes without, for others."""
+    shared: queue.Queue[int] = queue.Queue()
+    assert room.door is not None
+    door = room.door
+
+    def one() -> None:
+        shared.mutex.acquire()
+        told = room.start(lambda _: shared.put(1))
+        wait_until(lambda: safe_points.entering(door.ident) is not None, 5, "it waits for the mutex")
+        if comes:
+            interrupt(room, told)
+            wait_until(lambda: told.struck, 5, "it was interrupted there")
+        shared.mutex.release()
+        assert room.outcome()[0] == ("raised" if comes else "returned")
+        assert shared.mutex.acquire(timeout=patience(5))
+        shared.mutex.release()
+        wait_until(lambda: not door.entered and door.held is None, 5, "nobody mends any more")
+
+    for _ in range(50):
+        one()
+    shared.put(2)
+    assert shared.qsize() == (1 if comes else 51)
+
+
+def test_an_interrupt_that_is_taken_back_there_lets_nothing_go(room: Room) -> None:
+    """B5: by the time the thread has the lock its return shows; whoever holds it then is somebody else."""
+    condition = threading.Condition(threading.Lock())
+    condition.acquire()
+    told = room.start(lambda _: condition.__enter__())
+    assert room.door is not None
+    door = room.door
+    wait_until(lambda: safe_points.entering(door.ident) is not None, 5, "it waits for the lock")
+    taken = safe_points.entering(door.ident)
+    assert taken is not None
+    assert (taken.lock, taken.lasts) == (condition._lock, True)  # type: ignore[attr-defined]
+    condition.release()
+    assert room.outcome()[0] == "returned"
+    wait_until(lambda: taken.lasts is False, 5, "it is there no more")
+    taken.mend()
+    assert not told.struck
+    assert not condition.acquire(blocking=False), "it still holds the lock"
 
 
 class Waits:

@@ -14,8 +14,9 @@ so a late cancel meets no other job's query.
 
 An interrupt is *held back* while the job's thread is where Python code takes locks that other threads want too
 (``safe_points``): a thread of its own looks again every few milliseconds. It comes after ``HOLD_SECONDS`` where the
-thread only waits in such code, and after ``LONGEST_HOLD_SECONDS`` in any case. What is left of
-the risk goes with the process: an executor in which a thread was interrupted is recycled.
+thread only waits in such code, and after ``LONGEST_HOLD_SECONDS`` in any case. One that stands where a condition's lock
+is taken, as a thread does that hammers a queue, is interrupted there, and the lock is released behind it. What is left
+of the risk goes with the process: an executor in which a thread was interrupted is recycled.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from django_pgjobs.execution.attempt import Told
 from django_pgjobs.logs import release_logging, safe_logger
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.worker.executor import cleanup
-from django_pgjobs.worker.executor.safe_points import Place, place_of
+from django_pgjobs.worker.executor.safe_points import Entering, Place, entering, place_of
 from django_pgjobs.worker.shared.ladders import CANCELLED, LOST, RELEASED, TIMEOUT
 
 log = safe_logger("django_pgjobs")
@@ -45,6 +46,7 @@ LONGEST_HOLD_SECONDS = 60.0
 """How long, at most, while it takes a lock. A thread that waits for one for ever meets later rungs before."""
 
 LOOK_SECONDS = 0.002
+MEND_SECONDS = 0.01
 TURN_SECONDS = 0.02
 """How long who looks may keep the interpreter until it has raised: the thread it has looked at must not go on."""
 
@@ -72,6 +74,7 @@ class Door:
         self.setting = False
         self.struck = struck
         self.held: Told | None = None
+        self.entered: list[Entering] = []
         self.striking = threading.Lock()  # never taken by the job's thread
 
     # In the control thread
@@ -96,6 +99,11 @@ class Door:
         began = time.monotonic()
         while not self._let_go(told, time.monotonic() - began):
             time.sleep(LOOK_SECONDS)
+        while self.entered:
+            taken = self.entered.pop()
+            while taken.lasts:
+                time.sleep(MEND_SECONDS)
+            taken.mend()
 
     def _let_go(self, told: Told, held_seconds: float) -> bool:
         with self.striking:
@@ -118,7 +126,10 @@ class Door:
             if self.open is not told or kind is None:
                 return True
             place = place_of(self.ident, _CALL)
-            if place and held_seconds < (HOLD_SECONDS if place is Place.BUSY else LONGEST_HOLD_SECONDS):
+            taken = entering(self.ident) if place is Place.TAKING and held_seconds else None
+            if taken is not None:
+                self.entered.append(taken)
+            elif place and held_seconds < (HOLD_SECONDS if place is Place.BUSY else LONGEST_HOLD_SECONDS):
                 return False
             _set_exception(self.ident, kind)
             told.struck = True

@@ -91,10 +91,55 @@ _WAITS: dict[CodeType, frozenset[int]] = dict(
         (
             _lines_with(threading.Condition.wait, "waiter.acquire("),
             _lines_with(getattr(threading.Thread, "_wait_for_tstate_lock", None), "lock.acquire("),
+            _lines_with(threading.Thread.join, "self._handle.join("),
+            _lines_with(logging.StreamHandler.emit, "stream.write("),
+            _lines_with(logging.StreamHandler.flush, "self.stream.flush("),
         ),
     )
 )
 """The lines on which threads wait for long, in a call inside a ``try`` that makes good for an exception right there."""
+
+
+_ENTERS = _lines_with(threading.Condition.__enter__, "self._lock.__enter__()")
+
+
+class Entering:
+    """A thread in ``Condition.__enter__``: it waits for the lock, or has it and has not come back with it.
+
+    Threads that hammer a queue stand nearly always there. An exception comes as soon as they have the lock, and would
+    leave it held: here, for good. But that can be seen, and a plain lock can be released by any thread.
+    """
+
+    def __init__(self, ident: int, frame: FrameType, lock: Any) -> None:
+        self.ident = ident
+        self.frame = frame
+        self.at = frame.f_lasti
+        self.lock = lock
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the thread is still there."""
+        frame: FrameType | None = sys._current_frames().get(self.ident)
+        while frame is not None and frame is not self.frame:
+            frame = frame.f_back
+        return frame is not None
+
+    def mend(self) -> None:
+        """Release the lock if the exception came there, where the thread had it; once that does not last any more."""
+        if self.frame.f_lasti == self.at:  # it has not come to its return
+            self.lock.release()
+
+
+def entering(ident: int) -> Entering | None:
+    """Return what can be mended where thread ``ident`` is, None if it is anywhere else."""
+    frame = sys._current_frames().get(ident)
+    if frame is None or _ENTERS is None or frame.f_code is not _ENTERS[0] or frame.f_lineno not in _ENTERS[1]:
+        return None
+    lock = frame.f_locals["self"]._lock
+    return Entering(ident, frame, lock) if type(lock) is _PLAIN else None
+
+
+_PLAIN = type(threading.Lock())
 
 
 def place_of(ident: int, within: CodeType) -> Place:
