@@ -20,6 +20,7 @@ CROWD = PROCESSES * THREADS
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_storm_of_interrupts_harms_no_neighbour(worker: Workers, stage: Stage) -> None:
     """B5, C25: queues, imports, semaphores, logging, connections and files of the process stay usable for the others.
 
