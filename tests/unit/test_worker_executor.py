@@ -355,10 +355,10 @@ def test_what_arrives_wakes_an_idle_thread_and_that_one_the_next(working: Execut
 
     for slot in (0, 1):
         threading.Thread(target=serve, args=(slot,), daemon=True).start()
-    wait_until(lambda: working.buffers.idle == 2, 5, "both threads wait")
+    wait_until(lambda: len(working.buffers.idle) == 2, 5, "both threads wait")
     assert not working.buffers.add(FUTURE, [item(1), item(2)])
     wait_until(lambda: sorted(started) == [1, 2], 5, "both jobs have started")
-    assert working.buffers.idle == 0
+    assert not working.buffers.idle
 
 
 def test_before_and_after_each_job_its_threads_connections_are_seen_to(
