@@ -172,6 +172,17 @@ def test_limits_let_in_what_is_due_beside_it(raw: RawDatabase, worker: WorkerCon
     assert job(ids[1]).hold is None
 
 
+def test_every_statement_of_ours_reads_it_at_the_bound_that_it_is_beyond(
+    instant: str, worker: WorkerConnection
+) -> None:
+    """As text on Django's connection and in binary on a worker's."""
+    odd = Job.objects.order_by("pk")[1].pk
+    for db in (store.on("default"), worker):
+        facts = store.read_why(db, odd, silent_seconds=20, stale_seconds=60)
+        assert facts is not None
+        assert (facts.run_at, facts.finished_at) == (bound(instant), None)
+
+
 def test_the_history_of_a_job_reads_its_instants_and_its_own_at_a_bound(instant: str, raw: RawDatabase) -> None:
     """Whichever way the ORM is asked for them."""
     jobs = list(Job.objects.order_by("pk").values_list("pk", flat=True))
