@@ -62,7 +62,7 @@ def test_a_job_that_hears_nothing_fails_once_and_is_cancelled(shared_worker: Wor
         job.cancel(by="x")
         shared_worker.stage.open(f"deaf-{round_}")
         (after,) = ended(job)
-        assert (after.outcome, after.attempt) == ("cancelled", 1)
+        assert (after.outcome, after.attempt, history(after)) == ("cancelled", 1, [(1, "failed")])
         assert shared_worker.stage.count("on_cancel", job.pk) == 1
         assert shared_worker.stage.count("start", f"deaf-{round_}") == 1
 

@@ -193,6 +193,30 @@ def test_an_end_that_was_written_by_an_earlier_try_is_told_from_one_that_rescue_
     assert acker.count == 0
 
 
+@pytest.mark.parametrize(
+    ("kind", "cause"), [(RETRY, "crashed"), (RETRY, "timeout"), (RELEASE, "released"), (RELEASE, None)]
+)
+def test_what_was_cancelled_before_its_end_was_written_keeps_why_it_failed(
+    server: Server, heard: Heard, acker: Acker, kind: str, cause: str | None
+) -> None:
+    """A54: the statement refuses to let it start again, and the cancel that is written instead tells the cause."""
+    written: list[End] = []
+
+    def cancelled(kind: str, ends: Sequence[End]) -> None:
+        if kind == END:
+            server.readings.clear()
+            written.extend(ends)
+
+    put(acker, kind, 1, cause=cause, failure=FAILURE if cause else None)
+    server.readings[1] = FenceReading(1, True, False, None, False, True, True)
+    server.fails = cancelled
+    flush(acker)
+    assert [(end.outcome, end.cause, end.failure) for end in written] == [
+        ("cancelled", cause, FAILURE if cause else None)
+    ]
+    assert heard.told("stored") == [1]
+
+
 @pytest.mark.parametrize("error", [psycopg.DataError("NUL"), UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogate")])
 def test_an_end_that_cannot_even_be_sent_stops_no_other(
     server: Server, heard: Heard, acker: Acker, error: Exception
