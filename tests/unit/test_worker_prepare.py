@@ -8,7 +8,7 @@ import pytest
 
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
-from django_pgjobs.execution.attempt import ON_ABANDON
+from django_pgjobs.execution.attempt import NO_ATTEMPTS, ON_ABANDON, TOO_LATE
 from django_pgjobs.worker.executor.prepare import PROGRESS_SECONDS, failed_outside, reporter
 from django_pgjobs.worker.shared import channel
 from tests.unit.test_worker_executor import item
@@ -52,3 +52,17 @@ def test_a_failure_around_a_job_is_told_and_retried_while_attempts_are_left(capl
     assert [(record.levelname, record.getMessage()) for record in caplog.records][:1] == [
         ("ERROR", "executor failed around name=executor.unknown job=10: RuntimeError: no room")
     ]
+
+
+def test_an_attempt_that_our_code_failed_in_is_retried_while_attempts_are_left() -> None:
+    """B8: *attempt 2 of 1* is what nobody shall see."""
+    error = RuntimeError("its thread ended")
+    again = failed_outside(item(1)._replace(attempt=1, max_attempts=2), error)
+    assert isinstance(again, decide.Retry)
+    assert (again.cause, again.failure.summary) == ("failed", "RuntimeError: its thread ended")
+    last = failed_outside(item(1)._replace(attempt=2, max_attempts=2), error)
+    assert isinstance(last, decide.Abandon)
+    assert (last.reason, last.cause) == (NO_ATTEMPTS, "failed")
+    late = failed_outside(item(1)._replace(attempt=1, max_attempts=2, until=clock.monotonic()), error)
+    assert isinstance(late, decide.Abandon)
+    assert late.reason == TOO_LATE

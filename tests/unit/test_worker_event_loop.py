@@ -1,0 +1,74 @@
+"""What an ``async def`` job comes to where our clean-up after it fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from asgiref.sync import sync_to_async
+
+from django_pgjobs import decisions as decide
+from django_pgjobs.decisions import Decision
+from django_pgjobs.execution.attempt import Item, Told
+from django_pgjobs.worker.executor import event_loop
+from django_pgjobs.worker.executor.event_loop import EventLoop
+from django_pgjobs.worker.executor.main import Executor
+from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.board import Board
+from tests.unit.test_worker_executor import End, item
+
+
+@pytest.fixture
+def loop() -> Iterator[EventLoop]:
+    board = Board.create(1, 1)
+    yield Executor(cast(channel.ExecutorEnd, End()), board, 1, 1, "default").loop
+    board.close()
+
+
+def decided(loop: EventLoop, monkeypatch: pytest.MonkeyPatch, outcome: Decision | Exception) -> Decision:
+    """What a job comes to that has used a connection, and whose clean-up then fails."""
+
+    async def attempt(item: Item, told: Told) -> Decision:
+        await sync_to_async(lambda: None)()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def fails(close: Any) -> None:
+        raise OSError("the connection cannot be closed")
+
+    monkeypatch.setattr(loop, "_attempt", attempt)
+    monkeypatch.setattr(event_loop, "_clean_up", fails)
+    return asyncio.run(loop._decide(item(1)._replace(attempt=1, max_attempts=1), Told()))
+
+
+@pytest.mark.parametrize("outcome", [decide.Succeed('"done"'), decide.Snooze(5.0)], ids=["succeeded", "snoozed"])
+def test_a_clean_up_that_fails_replaces_no_outcome(
+    loop: EventLoop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, outcome: Decision
+) -> None:
+    """B8: a job that has returned has succeeded."""
+    assert decided(loop, monkeypatch, outcome) == outcome
+    assert "clean-up after a job failed, its outcome stands job=1" in caplog.text
+
+
+def test_a_job_without_an_outcome_gets_one_by_its_attempts(loop: EventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B8: its only attempt is its last."""
+    decision = decided(loop, monkeypatch, RuntimeError("ours"))
+    assert isinstance(decision, decide.Abandon)
+    assert decision.cause == "failed"
+
+
+def test_connections_are_closed_though_the_job_has_cancelled_its_own_task() -> None:
+    closed: list[bool] = []
+
+    async def ends() -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await event_loop._clean_up(lambda: closed.append(True))
+        return task.cancelling()
+
+    assert asyncio.run(ends()) == 0
+    assert closed
