@@ -344,7 +344,7 @@ def test_what_an_executor_had_not_told_when_it_died_is_told_by_another(crew: Cre
     crew.tick(1.0)
     assert [items for _, _, items in end_of(two).sent] == [events(2)()]
     crew._on_message(two, [channel.TOLD, 3])
-    assert not two.telling
+    assert not crew.untold.sent_to(two)
 
 
 @pytest.mark.parametrize("status", [9, 0])
@@ -357,11 +357,11 @@ def test_a_receiver_that_ends_its_process_does_so_a_few_times_whatever_the_statu
     crew.tell(events(1))
     for _ in range(MOST_DEATHS):
         [child] = crew.children
-        assert child.telling
+        assert crew.untold.sent_to(child)
         exits(child, status)
         crew.tick(1.0)
         crew._on_message(crew.children[0], [channel.READY, HELLO])
-    assert not crew.children[0].telling
+    assert not crew.untold.sent_to(crew.children[0])
 
 
 def test_an_executor_that_was_told_to_leave_says_nothing_of_what_it_was_telling(crew: Crew, mortal: None) -> None:
@@ -371,7 +371,7 @@ def test_an_executor_that_was_told_to_leave_says_nothing_of_what_it_was_telling(
     one.state = DRAINING
     exits(one, 0)
     crew.tick(1.0)
-    assert [batch.deaths for batch in two.telling.values()] == [0]
+    assert [batch.deaths for batch in crew.untold.sent_to(two)] == [0]
 
 
 def test_in_a_drain_the_last_that_listens_stays_until_nothing_is_left_to_be_told(crew: Crew) -> None:

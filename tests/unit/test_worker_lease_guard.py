@@ -143,7 +143,9 @@ def test_an_executor_is_watched_from_its_start_to_its_end(guard: Guard) -> None:
     [watchdog] = all_of_them
     assert ("add", child.pid) in watchdog.said
     assert watchdog.said[-1] == ("forget", child.pid)
-    assert cast(Any, child.watchdog) is watchdog
+    watchdog.fired = True
+    assert guard.ended(child)
+    watchdog.fired = False
     guard.close()
     guard.reap()
     assert watchdog.closed

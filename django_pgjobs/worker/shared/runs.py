@@ -10,16 +10,15 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.store import ClaimedJob
+from django_pgjobs.worker.shared.board import Board
+from django_pgjobs.worker.shared.channel import SupervisorEnd
 from django_pgjobs.worker.shared.ladders import Stop
-
-if TYPE_CHECKING:
-    from django_pgjobs.worker.supervisor.executor_process import Child
 
 FRESH_SECONDS = 2.0
 """How long a claimed job may wait before its fence is read again and found sound."""
@@ -50,6 +49,28 @@ class HeldClaim:
 UNSTOPPED: Mapping[str, Stop] = MappingProxyType({})
 
 
+class Executor(Protocol):
+    """What a run knows of the process that it was sent to. ``Child`` is one."""
+
+    end: SupervisorEnd
+    board: Board
+    state: str
+    runs: dict[int, Run]
+    culprits: dict[int, str]
+    drained: bool
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        ...
+
+    def terminate(self) -> None:
+        """Send SIGTERM to its whole group."""
+
+    def kill(self) -> None:
+        """Send SIGKILL to its whole group."""
+
+
 class Run:
     """A claimed job on its way. ``run`` is 0 until it is dispatched; instants are ``clock.monotonic()``.
 
@@ -64,7 +85,7 @@ class Run:
     state: str = WAITING
     run: int = 0
     is_async: bool = False
-    child: Child | None = None
+    child: Executor | None = None
     started_at: float = 0.0
     outcome: str = ""
     error: str = ""

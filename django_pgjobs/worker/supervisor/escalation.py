@@ -12,9 +12,9 @@ from django_pgjobs.execution.attempt import HANDED_BACK, NO_ATTEMPTS, NOT_RETRIE
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.ladders import CANCELLED, FLAG, INTERRUPT, LADDERS, RELEASED, TERM, TIMEOUT, Stop
-from django_pgjobs.worker.shared.runs import Run, facts
+from django_pgjobs.worker.shared.runs import Executor, Run, facts
 from django_pgjobs.worker.supervisor.executor_death import timed_out
-from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, READY, TERMINATING, Child
+from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, READY, TERMINATING
 
 log = safe_logger("django_pgjobs")
 
@@ -31,7 +31,7 @@ def stop(run: Run, cause: str, ladder: str, since: float) -> None:
             advance(run, run.child, since)
 
 
-def advance(run: Run, child: Child, now: float) -> None:
+def advance(run: Run, child: Executor, now: float) -> None:
     """Take the rungs whose time has come. A process is signalled only for a run that the board shows."""
     for each in run.stops.values():
         while (rung := each.next(now)) is not None:
@@ -44,14 +44,14 @@ def advance(run: Run, child: Child, now: float) -> None:
             each.taken += 1
 
 
-def _tell(run: Run, child: Child, cause: str, rung: str) -> None:
+def _tell(run: Run, child: Executor, cause: str, rung: str) -> None:
     by, reason = (run.cancel_by, run.cancel_reason) if cause == CANCELLED else ("", TAKEN_AWAY)
     if rung == INTERRUPT:
         log.info("job is interrupted cause=%s pid=%d %s", cause, child.pid, facts(run))
     child.end.send([channel.STOP, run.run, rung, cause, by, reason])
 
 
-def _signal(run: Run, child: Child, cause: str, rung: str) -> None:
+def _signal(run: Run, child: Executor, cause: str, rung: str) -> None:
     child.culprits.setdefault(run.run, cause)
     if rung == TERM:
         if child.state in (READY, DRAINING):
@@ -63,7 +63,7 @@ def _signal(run: Run, child: Child, cause: str, rung: str) -> None:
         child.kill()
 
 
-def blame(child: Child) -> None:
+def blame(child: Executor) -> None:
     """Let each run that was being stopped by force answer for itself when its executor is killed."""
     for number, run in child.runs.items():
         forced = [each.cause for each in run.stops.values() if each.forces]
@@ -71,7 +71,7 @@ def blame(child: Child) -> None:
             child.culprits.setdefault(number, forced[0])
 
 
-def spare(child: Child) -> None:
+def spare(child: Executor) -> None:
     """Let an executor go on that was terminated for jobs which have ended after all."""
     if child.state == TERMINATING and not child.culprits:
         log.info("job has stopped, executor goes on pid=%d", child.pid)

@@ -15,7 +15,6 @@ import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from django_pgjobs import clock
@@ -23,10 +22,6 @@ from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.channel import SupervisorEnd
 from django_pgjobs.worker.shared.runs import SENT, TAKING, Run
-
-if TYPE_CHECKING:
-    from django_pgjobs.worker.supervisor.lease_guard import Watchdog
-    from django_pgjobs.worker.supervisor.signal_relay import Batch
 
 STARTING, READY, DRAINING, DEAD = "starting", "ready", "draining", "dead"
 TERMINATING, KILLED = "terminating", "killed"
@@ -83,7 +78,6 @@ class Child:
     leaving: str = ""
     struck: int = 0
     listens: bool = False
-    telling: dict[int, Batch] = field(default_factory=dict)
     culprits: dict[int, str] = field(default_factory=dict)
     boot_error: str = ""
     database_away: bool = False
@@ -92,7 +86,6 @@ class Child:
     hung_since: float | None = None
     idle_since: float | None = None
     said_bye: bool = False
-    watchdog: Watchdog | None = None
 
     @property
     def pid(self) -> int:

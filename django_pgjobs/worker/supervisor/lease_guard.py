@@ -80,11 +80,13 @@ class Guard:
         self.watchdog: Watchdog | None = None
         self.last: Watchdog | None = None
         self.until = 0.0
+        self._watched: dict[Child, Watchdog | None] = {}
 
     def add(self, child: Child) -> None:
         """Watch over an executor that was started."""
         self.tick(clock.monotonic())
-        child.watchdog = self.watchdog
+        self._watched = {each: watcher for each, watcher in self._watched.items() if each in self.children}
+        self._watched[child] = self.watchdog
         self._say("add", child.pid)
 
     def forget(self, child: Child) -> None:
@@ -93,7 +95,8 @@ class Guard:
 
     def ended(self, child: Child) -> bool:
         """Whether the watchdog has ended this executor."""
-        return child.watchdog is not None and child.watchdog.fired
+        watcher = self._watched.get(child)
+        return watcher is not None and watcher.fired
 
     def renewed(self, asked_at: float, claim_ids: Iterable[str]) -> None:
         """These claims were renewed by a query begun at ``asked_at``; none of the others is known to be."""
@@ -136,8 +139,8 @@ class Guard:
             log.error("watchdog cannot be started, executors are without: %s", error)
             return
         for child in self.children:
-            if not (old is not None and old.fired and child.watchdog is old):
-                child.watchdog = self.watchdog
+            if not (old is not None and old.fired and self._watched.get(child) is old):
+                self._watched[child] = self.watchdog
                 self._say("add", child.pid)
 
     def _say(self, verb: str, number: int) -> None:

@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.shared import channel
-
-if TYPE_CHECKING:
-    from django_pgjobs.worker.supervisor.executor_process import Child
+from django_pgjobs.worker.supervisor.executor_process import Child
 
 log = safe_logger("django_pgjobs")
 
@@ -51,6 +49,7 @@ class Untold:
         self.fresh: deque[Event] = deque()
         self.again: deque[Batch] = deque()
         self.dropped = 0
+        self._sent: dict[Child, dict[int, Batch]] = {}
         self._last = 0
 
     def add(self, items: list[Event]) -> None:
@@ -71,27 +70,34 @@ class Untold:
             if self.dropped:
                 log.warning("signals are told again dropped=%d", self.dropped)
                 self.dropped = 0
-            batch = self.again.popleft() if self.again else Batch(self._some(TELLING - _telling(child)))
+            batch = self.again.popleft() if self.again else Batch(self._some(TELLING - self._telling(child)))
             self._last += 1
-            child.telling[self._last] = batch
+            self._sent.setdefault(child, {})[self._last] = batch
             child.end.send([channel.STORED, self._last, batch.items])
 
     def _listener(self) -> Child | None:
         ready = (child for child in self.children if child.may_tell)
-        return next((child for child in ready if child.end.kept < TELL_BYTES and _telling(child) < TELLING), None)
+        return next((child for child in ready if child.end.kept < TELL_BYTES and self._telling(child) < TELLING), None)
+
+    def _telling(self, child: Child) -> int:
+        return sum(len(batch.items) for batch in self._sent.get(child, {}).values())
+
+    def sent_to(self, child: Child) -> list[Batch]:
+        """Return the batches that ``child`` has not told yet, the oldest first."""
+        return [batch for _, batch in sorted(self._sent.get(child, {}).items())]
 
     def _some(self, most: int) -> list[Event]:
         return [self.fresh.popleft() for _ in range(min(most, len(self.fresh)))]
 
     def told(self, child: Child, number: int) -> None:
         """``child`` has told a batch."""
-        child.telling.pop(number, None)
+        self._sent.get(child, {}).pop(number, None)
         self.hand_over()
 
     def died(self, child: Child, *, by_itself: bool) -> None:
         """Tell again what ``child`` had not told; what may have been its end one by one."""
-        batches = [batch for _, batch in sorted(child.telling.items())]
-        child.telling.clear()
+        batches = self.sent_to(child)
+        self._sent.pop(child, None)
         if by_itself and batches:
             first, *rest = batches
             batches = [*self._one_by_one(first), *rest]
@@ -112,7 +118,3 @@ class Untold:
     def needs(self, child: Child) -> bool:
         """Whether nobody else could tell what is still to be written."""
         return child.may_tell and not any(other.may_tell for other in self.children if other is not child)
-
-
-def _telling(child: Child) -> int:
-    return sum(len(batch.items) for batch in child.telling.values())
