@@ -49,7 +49,7 @@ from django_pgjobs.conf import LADDER_SECONDS, Conf, get_conf, problems
 from django_pgjobs.exceptions import InvalidJob
 
 if TYPE_CHECKING:
-    from django_pgjobs.jobs import JobDefinition
+    from django_pgjobs.definition.policy import JobPolicy
 
 CHANGED_COLUMNS = frozenset(
     {
@@ -365,7 +365,7 @@ def check_definitions(app_configs: Sequence[AppConfig] | None = None, **_: Any) 
             yield Error(str(error), hint="Mend the entry, or the setting.", obj=entry, id="pgjobs.E018")
 
 
-def _check_definition(definition: JobDefinition[..., Any], conf: Conf) -> Messages:
+def _check_definition(definition: JobPolicy, conf: Conf) -> Messages:
     if conf.queues is not None and definition.queue not in conf.queues:
         yield Error(
             f"The job {definition.name} is declared with the queue {definition.queue!r}, which QUEUES does not allow.",
@@ -384,7 +384,7 @@ def _check_definition(definition: JobDefinition[..., Any], conf: Conf) -> Messag
     yield from _check_limits(definition)
 
 
-def _check_limits(definition: JobDefinition[..., Any]) -> Messages:
+def _check_limits(definition: JobPolicy) -> Messages:
     own, keyed = definition.limits.own, definition.limits.keyed
     if own is None or keyed is None:
         return
@@ -407,7 +407,7 @@ def _check_limits(definition: JobDefinition[..., Any]) -> Messages:
         )
 
 
-def _check_retries(definition: JobDefinition[..., Any], attempts: int) -> Messages:
+def _check_retries(definition: JobPolicy, attempts: int) -> Messages:
     retry_on, give_up_on = definition.retry_on, definition.give_up_on
     if attempts == 1 and (retry_on is not None or give_up_on is not None):
         yield Warning(

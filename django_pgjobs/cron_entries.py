@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
@@ -21,11 +20,9 @@ from django_pgjobs import store
 from django_pgjobs.definition.options import InvalidOption, check_name
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.jobs import BoundJob, JobDefinition
 from django_pgjobs.registering.encode import new_job
 from django_pgjobs.values import schedule as cron
-
-if TYPE_CHECKING:
-    from django_pgjobs.jobs import BoundJob, JobDefinition
 
 MisfirePolicy = Literal["once", "skip", "all"]
 OverlapPolicy = Literal["allow", "skip", "after_completion"]
@@ -144,8 +141,6 @@ class Cron:
         self._declare(call)
 
     def _declare(self, call: BoundJob) -> None:
-        from django_pgjobs.jobs import BoundJob
-
         if not isinstance(call, BoundJob):
             raise self._wrong(f"it needs a call such as send_report.bind('daily'), not {call!r}")
         for option in NOT_OPTIONS:
@@ -178,17 +173,6 @@ class Cron:
 def _tags(new: store.NewJob) -> dict[str, object]:
     # Only where there are some: the rows of all other entries stay as they are.
     return {"tags": new.tags} if new.tags else {}
-
-
-def check_crons(value: object) -> tuple[Cron, ...]:
-    """Return the entries of ``@job(cron=…)``: one or several. Raises ``InvalidOption``."""
-    entries = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
-    for entry in entries:
-        if not isinstance(entry, Cron):
-            raise InvalidOption(f"cron must be a Cron or a list of them, such as Cron('@daily'), not {entry!r}")
-        if entry.call is not None:
-            raise InvalidOption(f"cron entry {entry.name!r} has a call of its own; leave it out, or write it by itself")
-    return entries
 
 
 def _call_site() -> str:

@@ -252,7 +252,7 @@ class BoundJob:
 
     def register(self) -> Job:
         """Store it; may be called again for another job. See ``JobDefinition.register``."""
-        return register_one(self.row())
+        return cast("Job", register_one(self.row()))
 
     async def aregister(self) -> Job:
         """``register`` for async callers."""

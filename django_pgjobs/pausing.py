@@ -8,30 +8,28 @@ of a paused job starts. Each function joins the caller's transaction and may be 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from asgiref.sync import sync_to_async
-from django.conf import settings
 from django.db import router
 from django.db.models import Q
 from django.db.models.functions import Now
-from django.utils import timezone
 
 from django_pgjobs import store, waking
-from django_pgjobs.conf import MOST_SECONDS, QUEUE_NAME, get_conf
+from django_pgjobs.conf import QUEUE_NAME, get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.steering.jobs import at_read_committed, who
+from django_pgjobs.steering.jobs import who
 from django_pgjobs.steering.trail import Trail
+from django_pgjobs.steering.until import REASON_CHARS as REASON_CHARS
+from django_pgjobs.steering.until import Until, end_of
+from django_pgjobs.store.transactions import at_read_committed
 
 if TYPE_CHECKING:
     from django_pgjobs.models import QueueState
 
 log = safe_logger("django_pgjobs")
-
-REASON_CHARS = 500
 
 
 class Named(Protocol):
@@ -41,10 +39,6 @@ class Named(Protocol):
     def name(self) -> str:
         """The name its rows carry."""
         ...
-
-
-Until = datetime | timedelta | float | None
-"""When a pause ends by itself: an aware instant; seconds or a timedelta from the database's now; None never."""
 
 
 def pause_queue(
@@ -194,20 +188,6 @@ def _resume(kind: str, names: list[str], *, by: object, database: str | None) ->
     if resumed:
         _told("resume", kind, resumed, by, "")
     return bool(resumed)
-
-
-def end_of(until: Until) -> tuple[datetime | None, float | None]:
-    """Return the end as an instant or as seconds from now."""
-    if until is None:
-        return None, None
-    if isinstance(until, datetime):
-        if settings.USE_TZ and timezone.is_naive(until):
-            raise InvalidJob("until must be an aware datetime, because USE_TZ is on.")
-        return (until if timezone.is_aware(until) else timezone.make_aware(until)), None
-    seconds = until.total_seconds() if isinstance(until, timedelta) else until
-    if not 0 < seconds <= MOST_SECONDS:
-        raise InvalidJob(f"until must be an instant or a time from now, up to ten years, not {until!r}.")
-    return None, float(seconds)
 
 
 def _until_of(pause: store.Pause) -> str:

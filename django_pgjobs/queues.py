@@ -32,9 +32,9 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.context import JobContext
 from django_pgjobs.definition import options
 from django_pgjobs.definition.options import BackoffRule, InvalidOption
+from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, JobDoesNotExist, UnreadablePayload
-from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.models import Job
 from django_pgjobs.pausing import pauses_of
 from django_pgjobs.registering.token_bucket import of_this_process
@@ -213,12 +213,12 @@ def _may_start(job: Any) -> bool:
     return job.state == JobState.READY and job.due and not pauses_of(job.queue, job.name, job._state.db)
 
 
-def _app(definition: JobDefinition[..., Any] | None) -> str:
+def _app(definition: JobPolicy | None) -> str:
     app = apps.get_containing_app_config(definition.func.__module__) if definition else None
     return app.label if app else ""
 
 
-def _arguments(definition: JobDefinition[..., Any] | None, stored: Any) -> Mapping[str, Any] | None:
+def _arguments(definition: JobPolicy | None, stored: Any) -> Mapping[str, Any] | None:
     if definition is None:
         return None
     try:

@@ -54,3 +54,17 @@ autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
+
+
+def _model_by_its_room(app, env, node, contnode):
+    """Find a model by ``django_pgjobs.models``, whichever module of that room defines it."""
+    room, _, name = node.get("reftarget", "").rpartition(".")
+    if not room.startswith("django_pgjobs.models."):
+        return None
+    target = f"django_pgjobs.models.{name}"
+    return env.get_domain("py").resolve_xref(env, node["refdoc"], app.builder, "class", target, node, contnode)
+
+
+def setup(app):
+    """Let Sphinx find the models."""
+    app.connect("missing-reference", _model_by_its_room)

@@ -36,8 +36,9 @@ from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.admin.trail import actions_of
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.inspection import why
-from django_pgjobs.inspection.liveness import STATUS_LABELS, fate
+from django_pgjobs.inspection.liveness import STATUS_LABELS
 from django_pgjobs.models import Attempt, Claim, Heartbeat, Job
+from django_pgjobs.presentation.fate import fate
 from django_pgjobs.presentation.wording import Hidden, arguments, label_of, links_of, seconds
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import Hold, JobState

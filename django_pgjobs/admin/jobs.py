@@ -36,10 +36,10 @@ from django_pgjobs.admin.display import ago, badge, below, briefly, format_html,
 from django_pgjobs.admin.jobpage import JobPage
 from django_pgjobs.admin.pauses import notices_for_list
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
-from django_pgjobs.inspection.liveness import fate
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.models import Action, ActionPart, Claim, Heartbeat, Job
 from django_pgjobs.presentation import job_list
+from django_pgjobs.presentation.fate import fate
 from django_pgjobs.presentation.wording import STATE_LABELS, label_of, seconds, until
 from django_pgjobs.states import JobState, Outcome
 from django_pgjobs.steering.trail import ADMIN, coming

@@ -26,8 +26,8 @@ from django_pgjobs.definition.options import did_you_mean
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import QueueState
 from django_pgjobs.serialization.escapes import visible
-from django_pgjobs.steering.jobs import written_at
 from django_pgjobs.steering.trail import ADMIN, coming
+from django_pgjobs.store.transactions import written_at
 
 MOST_NOTICES = 5
 

@@ -10,10 +10,11 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
 from django_pgjobs.conf import Conf
 from django_pgjobs.definition import keys
+from django_pgjobs.definition.cron_declaration import CronDeclaration, check_crons
 from django_pgjobs.definition.keys import ConflictOption, Key, OnConflict, Scope, ScopeOption, Window
 from django_pgjobs.definition.validation import (
     PRIORITIES,
@@ -33,9 +34,6 @@ from django_pgjobs.values.backoff import Backoff
 from django_pgjobs.values.invalid_option import InvalidOption as InvalidOption
 from django_pgjobs.values.limit import JobLimits, Limit, read_job_limits
 from django_pgjobs.values.tags import check_tags
-
-if TYPE_CHECKING:
-    from django_pgjobs.cron_entries import Cron
 
 NAME_LIMIT = 200
 LEAST_TIMEOUT_SECONDS = 0.001
@@ -74,7 +72,7 @@ class JobOptions(TypedDict, total=False):
     timeout: Duration | None
     store_result: bool
     sensitive: Iterable[str]
-    cron: Cron | Iterable[Cron]
+    cron: CronDeclaration | Iterable[CronDeclaration]
     key: Key | None
     key_scope: ScopeOption | Window | timedelta
     on_conflict: ConflictOption
@@ -322,12 +320,6 @@ def check_sensitive(names: Iterable[str], signature: inspect.Signature) -> froze
     return frozenset(names)
 
 
-def _check_crons(value: object) -> object:
-    from django_pgjobs.cron_entries import check_crons  # here, because it is built upon this
-
-    return check_crons(value)
-
-
 def check_limits(value: object) -> JobLimits:
     """Return the limit of the job's name and the one of its keys."""
     try:
@@ -349,7 +341,7 @@ JOB_CHECKS: dict[str, Callable[[object], object]] = {
     "takes_context": lambda value: check_flag("takes_context", value),
     "store_result": lambda value: check_flag("store_result", value),
     "sensitive": lambda value: check_names("sensitive", value),
-    "cron": lambda value: _check_crons(value),
+    "cron": check_crons,
     "key": lambda value: keys.declared_key("key", value),
     "key_scope": keys.check_scope,
     "on_conflict": keys.check_on_conflict,

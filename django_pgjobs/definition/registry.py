@@ -11,13 +11,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
 
 if TYPE_CHECKING:
-    from django_pgjobs.cron_entries import Cron
-    from django_pgjobs.jobs import JobDefinition
+    from django_pgjobs.definition.cron_declaration import CronDeclaration
+    from django_pgjobs.definition.policy import JobPolicy
 
 
 class Registry:
@@ -25,12 +25,12 @@ class Registry:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_name: dict[str, JobDefinition[..., Any]] = {}
-        self._crons: dict[str, Cron] = {}
+        self._by_name: dict[str, JobPolicy] = {}
+        self._crons: dict[str, CronDeclaration] = {}
         self.is_isolated = False
         """Whether a test declares jobs for itself alone, which no worker needs to find."""
 
-    def add(self, definition: JobDefinition[..., Any]) -> None:
+    def add(self, definition: JobPolicy) -> None:
         """Make ``definition`` known by its name and aliases.
 
         The same function again (its module was reloaded) replaces its former definition. Raises ``InvalidJob``
@@ -49,7 +49,7 @@ class Registry:
             # Its module was reloaded and declares its entries again, maybe fewer of them.
             self._crons = {n: entry for n, entry in self._crons.items() if entry.decorates != definition.name}
 
-    def add_cron(self, entry: Cron) -> None:
+    def add_cron(self, entry: CronDeclaration) -> None:
         """Make a cron entry known by its name.
 
         Raises ``InvalidJob`` naming both places when another has the name: several entries of one job need names.
@@ -63,15 +63,15 @@ class Registry:
                 )
             self._crons = self._crons | {entry.name: entry}
 
-    def crons(self) -> list[Cron]:
+    def crons(self) -> list[CronDeclaration]:
         """Return every cron entry that this process declares, sorted by name."""
         return [entry for _, entry in sorted(self._crons.items())]
 
-    def find(self, name: str) -> JobDefinition[..., Any] | None:
+    def find(self, name: str) -> JobPolicy | None:
         """Return the definition of this name or alias, or None."""
         return self._by_name.get(name)
 
-    def get(self, name: str) -> JobDefinition[..., Any]:
+    def get(self, name: str) -> JobPolicy:
         """Return the definition of this name or alias. Raises ``UnknownJob``."""
         definition = self._by_name.get(name)
         if definition is None:
@@ -84,7 +84,7 @@ class Registry:
         """Return all names and aliases, sorted."""
         return sorted(self._by_name)
 
-    def definitions(self) -> list[JobDefinition[..., Any]]:
+    def definitions(self) -> list[JobPolicy]:
         """Return every definition once, sorted by name."""
         return [definition for name, definition in sorted(self._by_name.items()) if name == definition.name]
 
@@ -105,7 +105,7 @@ class Registry:
                 self._by_name, self._crons, self.is_isolated = before
 
 
-def _same_function(one: JobDefinition[..., Any], other: JobDefinition[..., Any]) -> bool:
+def _same_function(one: JobPolicy, other: JobPolicy) -> bool:
     return (one.func.__module__, one.func.__qualname__) == (other.func.__module__, other.func.__qualname__)
 
 

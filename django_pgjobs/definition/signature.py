@@ -12,7 +12,7 @@ from inspect import Parameter, Signature
 from types import FunctionType
 from typing import Any
 
-from django_pgjobs.definition.options import InvalidOption
+from django_pgjobs.values.invalid_option import InvalidOption
 
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 

@@ -21,6 +21,7 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
 from django_pgjobs.context import Cancellation, JobContext, Reporter, activate, deactivate
 from django_pgjobs.decisions import Decision, Failure
+from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import (
     Abandon,
@@ -39,13 +40,12 @@ from django_pgjobs.exceptions import (
 from django_pgjobs.execution import events
 from django_pgjobs.execution.ended_by import History, ended_by
 from django_pgjobs.execution.idempotency import Recall, arecalled, recalled
-from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.serialization.failures import OUR_FILES, Account, clean, kind_of, text_of
 from django_pgjobs.serialization.payload import decode_result, encode_result
 from django_pgjobs.states import Cause
 from django_pgjobs.values.backoff import LONGEST_SECONDS
 
-Definition = JobDefinition[..., Any]
+Definition = JobPolicy
 
 BODY, ON_ABANDON, ON_CANCEL = "body", "on_abandon", "on_cancel"
 OUR_FILES.update((__file__, middleware.__file__))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from django.utils.translation import gettext as _
 
@@ -11,9 +10,6 @@ from django_pgjobs import store
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.values.limit import JobLimits, Limit
-
-if TYPE_CHECKING:
-    from django_pgjobs.models import Job
 
 SHOWN = 5
 """Ids of jobs that are named, at most."""
@@ -31,16 +27,11 @@ class Blocker:
     job_ids: tuple[int, ...] = ()
 
 
-def blocked_by(job: Job) -> list[Blocker]:
-    """Return the limits that hold ``job`` back now, by the numbers of the code that asks; none if there is room.
+def blockers_of(job_id: int, name: str, queue: str, using: str) -> list[Blocker]:
+    """Return the limits that hold a job back now, by the numbers of the code that asks; none if there is room.
 
     Reads the database. A job that is not ``limited``, or not due, is blocked by nothing.
     """
-    return blockers_of(job.pk, job.name, job.queue, job._state.db or "default")
-
-
-def blockers_of(job_id: int, name: str, queue: str, using: str) -> list[Blocker]:
-    """Return the same of a job that is known by its id, its name and its queue."""
     definition = registry.find(name)
     limits = definition.limits if definition is not None else JobLimits()
     by_kind = {"queue": get_conf().queue_limits.of(queue), "job": limits.own, "key": limits.keyed}

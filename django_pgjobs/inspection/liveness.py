@@ -13,10 +13,8 @@ from typing import Any
 from django.db.models import (
     Case,
     DurationField,
-    Exists,
     ExpressionWrapper,
     F,
-    OuterRef,
     Q,
     QuerySet,
     TextField,
@@ -68,23 +66,5 @@ def _status() -> Case:
         When(~_heard_within(conf.stale_seconds), then=Value(LOST)),
         When(~_heard_within(conf.silent_seconds), then=Value(SILENT)),
         default=F("state"),
-        output_field=TextField(),
-    )
-
-
-def fate() -> Case:
-    """Return an annotation for jobs: *lost* for a running one without a lease, *silent* when its worker is, else empty.
-
-    The words are the codes of ``why``. One look-up by primary key for each running job; nothing for the others.
-    """
-    from django_pgjobs.models import Claim, Heartbeat
-
-    leases = Claim._base_manager.filter(claim_id=OuterRef("claim_id"), lease_expires_at__gt=Now())
-    live = Heartbeat.objects.live().filter(pk=OuterRef("worker"))
-    return Case(
-        When(Q(claim_id__isnull=True) | Q(outcome__isnull=False), then=Value("")),
-        When(~Exists(leases), then=Value(LOST)),
-        When(~Exists(leases.filter(Exists(live))), then=Value(SILENT)),
-        default=Value(""),
         output_field=TextField(),
     )

@@ -12,8 +12,8 @@ from django.core.management.base import BaseCommand, CommandError
 from django_pgjobs.exceptions import PgJobsError
 from django_pgjobs.management import filters, output
 from django_pgjobs.management.steer import instant, shell_user
-from django_pgjobs.models import CronEntry
-from django_pgjobs.steering.crons import JSON_COLUMNS, MOST_PREVIEWED, CronEntryQuerySet
+from django_pgjobs.models import CronEntry, CronEntryQuerySet
+from django_pgjobs.steering.crons import JSON_COLUMNS, MOST_PREVIEWED
 
 HELP = {
     "list": "Show the cron entries, how they stand, and when they fire next.",

@@ -14,11 +14,10 @@ from django.db.models.functions import Left, Now
 from django_pgjobs import store
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.definition.validation import did_you_mean
-from django_pgjobs.inspection.liveness import fate
 from django_pgjobs.management import filters, output
-from django_pgjobs.models import Claim, Heartbeat, Job
-from django_pgjobs.models.job_queryset import JobQuerySet
+from django_pgjobs.models import Claim, Heartbeat, Job, JobQuerySet
 from django_pgjobs.presentation import job_list
+from django_pgjobs.presentation.fate import fate
 from django_pgjobs.presentation.wording import grouped, label_of
 
 LIMIT = 50

@@ -17,7 +17,7 @@ from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.management import filters, output
 from django_pgjobs.management.steer import instant, shell_user
 from django_pgjobs.models import QueueState
-from django_pgjobs.steering.jobs import at_read_committed
+from django_pgjobs.store.transactions import at_read_committed
 
 HELP = {
     "pause": "Let nothing of queues, or of jobs by their names, start any more; what runs goes on.",

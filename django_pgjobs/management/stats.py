@@ -18,7 +18,7 @@ from django_pgjobs.inspection.why import span
 from django_pgjobs.management import filters, output
 from django_pgjobs.models import QueueState
 from django_pgjobs.states import Hold, Outcome
-from django_pgjobs.steering.jobs import at_read_committed
+from django_pgjobs.store.transactions import at_read_committed
 from django_pgjobs.worker.shared.connection import PINS
 
 MOST_NOW = 100_000

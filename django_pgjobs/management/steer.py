@@ -19,8 +19,7 @@ from django.utils.dateparse import parse_datetime
 
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.management import filters, output
-from django_pgjobs.models import Job
-from django_pgjobs.models.job_queryset import JobQuerySet
+from django_pgjobs.models import Job, JobQuerySet
 from django_pgjobs.states import CancelMode, JobState
 from django_pgjobs.steering.jobs import Steered
 from django_pgjobs.steering.trail import coming

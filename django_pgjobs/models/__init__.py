@@ -1,23 +1,21 @@
-"""The tables, and what their querysets can do."""
+"""The tables: what a job is, who has claimed it, how its attempts failed, which workers live, which one leads.
+
+Models are for reading and migrating. Every change of a job's state is a statement of ``sql/``, called by
+``store``; ``Job.save()`` therefore refuses. No index holds, and no index condition names, a column that claim,
+cancel request, progress or release change (``claim_id``, ``state``, ``deadline_at``, ``attempt``, …): those
+writes must stay heap-only (HOT) updates. No constraint points to Job: one would make pruning three times dearer.
+"""
 
 from __future__ import annotations
 
-from django_pgjobs.models.tables import (
-    Action,
-    ActionPart,
-    Admission,
-    Attempt,
-    Claim,
-    CronEntry,
-    Heartbeat,
-    Job,
-    KeyWindow,
-    LeaderTerm,
-    PostgresModel,
-    QueueState,
-    Statistic,
-    StoredResult,
-)
+from django_pgjobs.models.attempts import Attempt, Claim
+from django_pgjobs.models.base import PostgresModel
+from django_pgjobs.models.crons import CronEntry, CronEntryQuerySet, SteerableCron
+from django_pgjobs.models.job_steering import Steerable
+from django_pgjobs.models.jobs import Job, JobQuerySet
+from django_pgjobs.models.keys import Admission, KeyWindow, StoredResult
+from django_pgjobs.models.operators import Action, ActionPart, QueueState
+from django_pgjobs.models.workers import Heartbeat, LeaderTerm, Statistic
 
 __all__ = [
     "Action",
@@ -26,12 +24,16 @@ __all__ = [
     "Attempt",
     "Claim",
     "CronEntry",
+    "CronEntryQuerySet",
     "Heartbeat",
     "Job",
+    "JobQuerySet",
     "KeyWindow",
     "LeaderTerm",
     "PostgresModel",
     "QueueState",
     "Statistic",
+    "Steerable",
+    "SteerableCron",
     "StoredResult",
 ]

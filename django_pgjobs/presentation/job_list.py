@@ -31,8 +31,7 @@ from django.db.models.functions import Now
 
 from django_pgjobs import store
 from django_pgjobs.fields import BigIntArrayField
-from django_pgjobs.models import Job
-from django_pgjobs.models.job_queryset import JobQuerySet
+from django_pgjobs.models import Job, JobQuerySet
 from django_pgjobs.presentation.wording import exactly
 from django_pgjobs.states import LABELS, Hold, JobState, Outcome
 

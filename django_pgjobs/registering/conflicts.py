@@ -17,9 +17,9 @@ from django_pgjobs.definition.keys import OnConflict
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import DuplicateJob
 from django_pgjobs.states import CancelMode
-from django_pgjobs.steering.jobs import at_read_committed, opens_transaction
-from django_pgjobs.steering.key_conflicts import DEADLOCK
 from django_pgjobs.store import KeyHolder, NewJob, Registered
+from django_pgjobs.store.sqlstates import DEADLOCK, SERIALIZATION_FAILURE
+from django_pgjobs.store.transactions import at_read_committed, opens_transaction
 
 T = TypeVar("T")
 
@@ -27,7 +27,6 @@ TRIES = 20
 DEADLOCKS = 5
 """How often a registration that may hold one key while it waits for another is tried again as it met its like."""
 
-SERIALIZATION_FAILURE = "40001"
 REPLACED = "replaced"
 """The reason on a job that was cancelled since a newer one took its key."""
 

@@ -22,7 +22,7 @@ from django_pgjobs.states import KeyScope
 if TYPE_CHECKING:
     from django_pgjobs.conf import Conf
     from django_pgjobs.definition.options import Plan
-    from django_pgjobs.jobs import JobDefinition
+    from django_pgjobs.definition.policy import JobPolicy
 
 DESCRIPTION_LIMIT = 200
 """Characters kept of a description."""
@@ -36,7 +36,7 @@ logger = safe_logger("django_pgjobs")
 class Row(NamedTuple):
     """One registration to be: what is called, how, with what."""
 
-    definition: JobDefinition[..., Any]
+    definition: JobPolicy
     plan: Plan
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -97,7 +97,7 @@ def captured_headers(conf: Conf) -> str | None:
         raise InvalidJob(f"what PGJOBS['MIDDLEWARE'] captured cannot be stored: {error}") from None
 
 
-def _description(definition: JobDefinition[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def _description(definition: JobPolicy, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """What ``describe`` says, cut and cleaned; an error in it costs the description, never the job."""
     try:
         words = definition.describe_func(*args, **kwargs)  # type: ignore[misc]
@@ -122,7 +122,7 @@ class Batch:
     databases: set[str | None]
     new: list[store.NewJobs] = field(default_factory=list)
     count: int = 0
-    senders: list[JobDefinition[..., Any]] = field(default_factory=list)
+    senders: list[JobPolicy] = field(default_factory=list)
     special: bool = False
     limited: bool = False
     plan: Plan | None = None

@@ -12,9 +12,10 @@ from collections.abc import Callable, Collection, Iterable
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from django.apps import apps
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import ProgrammingError, connections, router
-from django.db.models.base import ModelState
+from django.db.models.base import Model, ModelState
 from django.db.models.signals import ModelSignal, post_init, pre_init
 from django.utils import timezone
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from django_pgjobs.conf import Conf
-    from django_pgjobs.models import Job
 
 logger = safe_logger("django_pgjobs")
 
@@ -71,7 +71,7 @@ def _with_cure(function: F) -> F:
 
 
 @_with_cure
-def register_one(row: Row) -> Job:
+def register_one(row: Row) -> Model:
     """Insert one job and return it, or the one that has its key.
 
     Raises ``InvalidJob``, ``DuplicateJob``, what a gate raises, and what the database raises.
@@ -100,7 +100,7 @@ def _insert(alias: str, new: store.NewJob) -> store.Registered | int:
     return insert_one(alias, new)
 
 
-def _existing(alias: str, new: store.NewJob, job_id: int) -> Job:
+def _existing(alias: str, new: store.NewJob, job_id: int) -> Model:
     """The job that has the key; of one whose row is gone only what is known, the rest deferred."""
     found = _model()._base_manager.using(alias).filter(pk=job_id).first()
     return found or _model().from_db(alias, ["id", "queue", "key"], [job_id, new.queue, new.key])
@@ -143,7 +143,7 @@ run_bypassed: Callable[[store.NewJob], None] = _not_ready
 """Runs a job that is not stored, in the calling thread. The app's ``ready`` puts it here: it is a room above."""
 
 
-def _bypass(row: Row) -> Job:
+def _bypass(row: Row) -> Model:
     """Start a job in a local worker and return it, unsaved. Raises ``InvalidJob`` and ``NoWorkerAvailable``."""
     conf = row.plan.conf
     new = new_job(row, captured_headers(conf))
@@ -207,10 +207,9 @@ def _call_site() -> tuple[str, int]:
 
 
 @cache
-def _model() -> type[Job]:
-    from django_pgjobs.models import Job  # here, so that importing `job` needs no app registry
-
-    return Job
+def _model() -> type[Model]:
+    """The model of jobs, asked for when it is there: importing ``job`` needs no app registry."""
+    return apps.get_model("pgjobs", "Job")
 
 
 @cache
@@ -221,7 +220,7 @@ def _blank() -> dict[str, Any]:
     return blank | {"state": "ready", "tags": ()}
 
 
-def _job(alias: str | None, new: store.NewJob, stored: dict[str, Any]) -> Job:
+def _job(alias: str | None, new: store.NewJob, stored: dict[str, Any]) -> Model:
     values = {
         **_blank(),
         "name": new.name,
@@ -257,11 +256,11 @@ def _special(new: store.NewJob) -> dict[str, Any]:
     }
 
 
-def _is_listened_to(signal: ModelSignal, model: type[Job]) -> bool:
+def _is_listened_to(signal: ModelSignal, model: type[Model]) -> bool:
     return bool(signal.receivers) and signal.has_listeners(model)
 
 
-def _deferred_job(alias: str, new: store.NewJob, id_: int) -> Job:
+def _deferred_job(alias: str, new: store.NewJob, id_: int) -> Model:
     """A job whose instants are loaded when somebody looks at them: the bulk statement returns ids only."""
     job = _job(alias, new, {"id": id_})
     for unknown in ("run_at", "created_at"):

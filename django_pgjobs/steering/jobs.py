@@ -9,13 +9,12 @@ what may be done to it, is compared again under the lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from django.db import OperationalError, models, router, transaction
+from django.db import OperationalError, models
 from django.db.models import Q
 
 from django_pgjobs import store, waking
@@ -25,12 +24,11 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import CancelMode, Hold, Outcome
-from django_pgjobs.steering.key_conflicts import LOCK_NOT_AVAILABLE, KeyedWrite
+from django_pgjobs.steering.key_conflicts import KeyedWrite
 from django_pgjobs.steering.trail import Trail, storable
+from django_pgjobs.store.sqlstates import LOCK_NOT_AVAILABLE
+from django_pgjobs.store.transactions import at_read_committed
 from django_pgjobs.values.invalid_option import InvalidOption
-
-if TYPE_CHECKING:
-    from django_pgjobs.models.job_queryset import JobQuerySet
 
 log = safe_logger("django_pgjobs")
 
@@ -81,7 +79,7 @@ CHANGED = "changed"
 Write = Callable[[store.Database, Sequence[int]], list[int]]
 
 
-def cancel(jobs: JobQuerySet, using: str, *, mode: str, by: object, reason: str) -> Steered:
+def cancel(jobs: models.QuerySet[Any], using: str, *, mode: str, by: object, reason: str) -> Steered:
     """Cancel: see ``JobQuerySet.cancel``."""
     if mode not in list(CancelMode):
         raise ValueError(f"cancel(mode=…) takes {', '.join(repr(str(m)) for m in CancelMode)}, not {mode!r}")
@@ -96,7 +94,7 @@ def cancel(jobs: JobQuerySet, using: str, *, mode: str, by: object, reason: str)
     return _told(trail, _steer(jobs, using, UNFINISHED, write, trail))
 
 
-def abandon(jobs: JobQuerySet, using: str, *, by: object, reason: str) -> Steered:
+def abandon(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:
     """Abandon: see ``JobQuerySet.abandon``."""
     callbacks = _names_with("on_abandon_func")
     text = storable(f"Abandoned by {who(by)}" if by else "Abandoned by an operator")
@@ -111,7 +109,7 @@ def abandon(jobs: JobQuerySet, using: str, *, by: object, reason: str) -> Steere
     return _told(trail, _steer(jobs, using, UNCLAIMED, write, trail))
 
 
-def retry(jobs: JobQuerySet, using: str, *, by: object, reason: str) -> Steered:
+def retry(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:
     """Retry: see ``JobQuerySet.retry``."""
     attempts = {name: registry.get(name).max_attempts for name in registry.names()}
 
@@ -122,14 +120,14 @@ def retry(jobs: JobQuerySet, using: str, *, by: object, reason: str) -> Steered:
     return _told(trail, _steer(jobs, using, RETRIABLE, KeyedWrite(using, write), trail))
 
 
-def release(jobs: JobQuerySet, using: str, *, by: object, reason: str) -> Steered:
+def release(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:
     """Release: see ``JobQuerySet.release``."""
     trail = Trail("release", who(by), reason)
     return _told(trail, _steer(jobs, using, CLAIMED, store.release_wish, trail))
 
 
 def reschedule(
-    jobs: JobQuerySet,
+    jobs: models.QuerySet[Any],
     using: str,
     *,
     run_at: datetime | None,
@@ -197,7 +195,7 @@ def _names_with(callback: str) -> list[str]:
 class _Batch:
     """Jobs of one transaction: which were ``meant``, and what became of them; what is in no set was not locked."""
 
-    jobs: JobQuerySet
+    jobs: models.QuerySet[Any]
     using: str
     eligible: Q
     write: Write
@@ -242,7 +240,7 @@ class _Batch:
         return set(found.filter(pk__in=ids).order_by().values_list("pk", flat=True))
 
 
-def _steer(jobs: JobQuerySet, using: str, eligible: Q, write: Write, trail: Trail) -> Steered:
+def _steer(jobs: models.QuerySet[Any], using: str, eligible: Q, write: Write, trail: Trail) -> Steered:
     with at_read_committed(using):
         ids = sorted(set(jobs.using(using).values_list("pk", flat=True)))
     done = Steered()
@@ -284,38 +282,6 @@ def _skipped(using: str, ids: set[int], reasons: Mapping[int, str]) -> dict[str,
             state = reasons.get(job_id, "ending" if ending and state == "ready" else state)
         skipped[state] = skipped.get(state, 0) + 1
     return skipped
-
-
-def written_at(row: models.Model) -> str:
-    """Return the alias where a row is steered: the one it was read from, or of a replica where the router writes.
-
-    Not simply the latter: of a job that was registered with ``database=…`` most routers know nothing, and another job
-    has its id elsewhere.
-    """
-    read, write = row._state.db, str(router.db_for_write(type(row), instance=row))
-    if read is None or read == write or store.is_read_only(store.on(read)):
-        return write
-    return read
-
-
-@contextmanager
-def at_read_committed(using: str) -> Iterator[None]:
-    """Open a transaction at READ COMMITTED, whatever the role's default; inside of the caller's, a savepoint.
-
-    At a higher level one row that a worker has changed meanwhile would fail the whole batch, and at serializable even
-    a query that only reads may fail (40001).
-    """
-    ours = opens_transaction(using)
-    with transaction.atomic(using=using):
-        if ours:
-            store.read_committed(store.on(using))
-        yield
-
-
-def opens_transaction(using: str) -> bool:
-    """Whether ``atomic`` opens a transaction here; the level of one that is the caller's is the caller's."""
-    connection = transaction.get_connection(using)
-    return connection.get_autocommit() and not connection.in_atomic_block
 
 
 class _lock_timeout:

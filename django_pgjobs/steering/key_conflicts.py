@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from django.db import DatabaseError, transaction
 
 from django_pgjobs import store, waking
+from django_pgjobs.store.sqlstates import DEADLOCK, LOCK_NOT_AVAILABLE, UNIQUE_VIOLATION
 
 TAKEN = "key taken"
 BUSY = "busy"
 
-UNIQUE_VIOLATION = "23505"
-LOCK_NOT_AVAILABLE = "55P03"
-DEADLOCK = "40P01"
 SHORT_LOCK_TIMEOUT = "100ms"
 """How long a job of the same key that is not committed yet is waited for once one has been waited for in vain."""
 

@@ -1,4 +1,4 @@
-"""Waiting for a job's end, and registering a job again.
+"""Waiting for a job's end.
 
 A waiter marks the row (``waited``), so that whatever ends it notifies; then it listens on a connection of its
 own. Notifications may be lost (a transaction pooler, a restart): a look each second is the truth.
@@ -6,17 +6,14 @@ own. Notifications may be lost (a transaction pooler, a restart): a look each se
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, connections, models
 
-from django_pgjobs import store, waking
-from django_pgjobs.conf import get_conf
-from django_pgjobs.definition.registry import registry
+from django_pgjobs import store
 from django_pgjobs.exceptions import (
     InvalidJob,
     JobDoesNotExist,
@@ -25,40 +22,41 @@ from django_pgjobs.exceptions import (
     JobNotFinished,
     RemoteTraceback,
 )
-from django_pgjobs.registering import capacity
 from django_pgjobs.serialization.payload import revive
 from django_pgjobs.states import Outcome
-from django_pgjobs.steering.jobs import written_at
+from django_pgjobs.store.transactions import written_at
 
-if TYPE_CHECKING:
-    from django_pgjobs.models import Job
+J = TypeVar("J", bound=models.Model)
+"""A job's row; this room does not know its model."""
+
+T = TypeVar("T")
 
 LOOK_SECONDS = 1.0
 
 
-def wait(job: Job, timeout: float | timedelta | None) -> Job:
+def wait(job: J, timeout: float | timedelta | None) -> J:
     """Block until ``job`` has ended; see ``Job.wait``."""
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     given: object = seconds
     if isinstance(given, bool) or not isinstance(given, int | float | None):
         raise InvalidJob(f"timeout must be seconds, a timedelta or None for no end, not {timeout!r}.")
     alias = written_at(job)  # waiting writes: the end is told of only if somebody waits
-    refreshed = _refresh(job, alias)
-    if refreshed.finished_at is None:
+    row: Any = _refresh(job, alias)
+    if row.finished_at is None:
         _until_ended(job, alias, None if seconds is None else time.monotonic() + seconds)
-        refreshed = _refresh(job, alias)
-    return refreshed
+        _refresh(job, alias)
+    return job
 
 
-def value(job: Job, timeout: float | timedelta | None) -> Any:
+def value(job: models.Model, timeout: float | timedelta | None) -> Any:
     """Block until ``job`` has ended and return what it returned; see ``Job.value``."""
-    ended = wait(job, timeout)
+    ended: Any = wait(job, timeout)
     if ended.outcome == Outcome.SUCCEEDED:
         return revive(ended.result)
     raise _failure(ended)
 
 
-def _failure(job: Job) -> JobFailed:
+def _failure(job: Any) -> JobFailed:
     last = job.attempts.using(job._state.db).order_by("id").last()
     error = job.error
     if job.outcome == Outcome.CANCELLED and (job.cancel_by or job.cancel_reason):
@@ -71,10 +69,7 @@ def _failure(job: Job) -> JobFailed:
     return failed
 
 
-T = TypeVar("T")
-
-
-def in_thread(asked: Callable[[Job, float | timedelta | None], T], job: Job, timeout: float | timedelta | None) -> T:
+def in_thread(asked: Callable[[J, float | timedelta | None], T], job: J, timeout: float | timedelta | None) -> T:
     """Wait in a thread that nobody else cleans up after: its connections are closed at the end."""
     try:
         return asked(job, timeout)
@@ -82,15 +77,15 @@ def in_thread(asked: Callable[[Job, float | timedelta | None], T], job: Job, tim
         connections.close_all()
 
 
-def _refresh(job: Job, alias: str) -> Job:
-    found = type(job).objects.using(alias).filter(pk=job.pk).first()
+def _refresh(job: J, alias: str) -> J:
+    found = type(job)._default_manager.using(alias).filter(pk=job.pk).first()
     if found is None:
         raise JobDoesNotExist(f"There is no job {job.pk}: it was never committed, or has ended and is not kept.")
     job.__dict__.update({k: v for k, v in found.__dict__.items() if k != "_state"})
     return job
 
 
-def _until_ended(job: Job, alias: str, until: float | None) -> None:
+def _until_ended(job: models.Model, alias: str, until: float | None) -> None:
     wrapper = connections.create_connection(alias)
     wrapper.settings_dict = {**wrapper.settings_dict, "OPTIONS": _without_pool(wrapper.settings_dict)}
     try:
@@ -101,7 +96,7 @@ def _until_ended(job: Job, alias: str, until: float | None) -> None:
         wrapper.close()
 
 
-def _look_until_ended(job: Job, alias: str, own: _Own, until: float | None) -> None:
+def _look_until_ended(job: models.Model, alias: str, own: _Own, until: float | None) -> None:
     while True:
         ended = own.look(job.pk)
         if ended is None:
@@ -145,29 +140,3 @@ class _Own:
 
 def _without_pool(settings_dict: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings_dict.get("OPTIONS", {}).items() if key != "pool"}
-
-
-def register_again(job: Job) -> Job:
-    """Register a new job like ``job``, due at once; see ``Job.register_again``."""
-    alias = written_at(job)
-    definition = registry.find(job.name)
-    new = store.NewJob(
-        name=job.name,
-        payload=json.dumps(job.payload),
-        queue=job.queue,
-        priority=job.priority,
-        max_attempts=definition.max_attempts if definition else max(1, job.max_attempts),
-        timeout_seconds=job.timeout_seconds,
-        headers=None if job.headers is None else json.dumps(job.headers),
-        description=job.description,
-        limit_key=job.limit_key,
-        tags=job.tags,
-    )
-    register = store.register_special if new.is_special else store.register_job
-    with capacity.passing(connections[alias], get_conf(), (new.queue,)):
-        registered = register(alias, new)
-    if registered is None:
-        raise InvalidJob(f"job {new.name!r}: its key is taken")
-    waking.registered(connections[alias], [new.wakes], get_conf())
-    again: Job = type(job)._base_manager.using(alias).get(pk=registered.id)
-    return again

@@ -11,18 +11,16 @@ from django.db import connections, transaction
 from django_pgjobs import sql
 from django_pgjobs.store.instants import Rows as Rows
 from django_pgjobs.store.instants import rows_of
+from django_pgjobs.store.sqlstates import NOT_THERE
 
 Params = Mapping[str, Any]
 
 NOT_MIGRATED = "The tables of django-pgjobs are not there, or older than this code: run manage.py migrate"
 
-_NOT_THERE = ("42P01", "42703", "3F000")
-"""SQLSTATE of a table, a column or a schema that is not there."""
-
 
 def is_not_migrated(error: BaseException) -> bool:
     """Say whether this error, Django's or psycopg's, is that of a table or column that is not there."""
-    return getattr(error.__cause__ or error, "sqlstate", None) in _NOT_THERE
+    return getattr(error.__cause__ or error, "sqlstate", None) in NOT_THERE
 
 
 def statement(name: str) -> str:

@@ -13,6 +13,7 @@ from django.db import router
 from django.utils import timezone
 
 from django_pgjobs.conf import get_conf
+from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import UnreadablePayload, UnstorableResult
 from django_pgjobs.jobs import BoundJob, JobDefinition
@@ -122,7 +123,7 @@ def _as_read(value: Any) -> Any:
     return timezone.make_naive(value) if is_instant else value
 
 
-def _bound(definition: JobDefinition[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _bound(definition: JobPolicy, args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     bound = definition.signature.bind(*map(_as_stored, args), **{name: _as_stored(v) for name, v in kwargs.items()})
     bound.apply_defaults()
     return dict(bound.arguments)
@@ -136,7 +137,7 @@ def _as_stored(value: Any) -> Any:
         return value
 
 
-def _arguments_of(row: Job, definition: JobDefinition[..., Any] | None) -> dict[str, Any]:
+def _arguments_of(row: Job, definition: JobPolicy | None) -> dict[str, Any]:
     """The stored arguments by name; as they lie there where no signature fits them."""
     try:
         args, kwargs = decode_payload(json.dumps(row.payload))

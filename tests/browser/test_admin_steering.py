@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -12,7 +12,7 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 from playwright.sync_api import Browser, FloatRect, Locator, Page, expect
 
-from django_pgjobs import Cron, job, pausing, store
+from django_pgjobs import Cron, JobDefinition, job, pausing, store
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.maintenance.cron_firing import MISSING_SECONDS, CronSync, Firer, MarkMissing, declared_for
 from django_pgjobs.maintenance.leader import Leader
@@ -39,6 +39,10 @@ def charge(amount: int) -> None: ...
 
 
 def digest(kind: str, token: str = "") -> None: ...
+
+
+def _definition(name: str) -> JobDefinition[..., Any]:
+    return cast("JobDefinition[..., Any]", registry.get(name))
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +111,7 @@ def said(page: Page) -> Locator:
 def test_a_queue_is_paused_until_an_instant_seen_on_its_jobs_and_resumed(
     page: Page, log_in: LogIn, picture: Picture
 ) -> None:
-    waiting = registry.get("shop.jobs.remind").register("ann")
+    waiting = _definition("shop.jobs.remind").register("ann")
     log_in(operator("view_job", "view_queuestate", "pause_queue"))
     page.get_by_role("link", name="Paused queues and jobs").first.click()
     page.get_by_role("link", name="Add paused queue or job").click()
@@ -169,8 +173,8 @@ def test_a_queue_is_paused_until_an_instant_seen_on_its_jobs_and_resumed(
 
 
 def test_a_job_is_paused_by_its_name_after_a_slip_of_the_pen(page: Page, log_in: LogIn, picture: Picture) -> None:
-    held = registry.get("shop.jobs.remind").register("ann")
-    other = registry.get("shop.jobs.charge").register(5)
+    held = _definition("shop.jobs.remind").register("ann")
+    other = _definition("shop.jobs.charge").register(5)
     pausing.pause_queue("mail", by="bert")
     log_in(operator("view_job", "view_queuestate", "pause_queue"))
     page.goto(f"{PAUSES}add/")

@@ -10,9 +10,9 @@ import pytest
 from django.db.models.functions import Now
 
 from django_pgjobs import pausing, store
-from django_pgjobs.inspection.liveness import fate
 from django_pgjobs.maintenance.unpausing import unpause
 from django_pgjobs.models import Claim, Heartbeat, Job, QueueState
+from django_pgjobs.presentation.fate import fate
 from django_pgjobs.states import JobState
 from django_pgjobs.testing import backdate
 from tests.db.test_shell import BEAT

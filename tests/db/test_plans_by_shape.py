@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -171,7 +171,7 @@ def declared() -> Any:
 
 def keyed(**options: Any) -> list[Any]:
     """A batch of registrations whose keys are taken, far from each other."""
-    found = registry.get("shapes.plain")
+    found = cast("JobDefinition[..., Any]", registry.get("shapes.plain"))
     return [JobDefinition.using(found, key=f"k{n * 190 + 7}", **options).bind(n) for n in range(1, BATCH + 1)]
 
 

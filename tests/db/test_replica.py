@@ -15,7 +15,7 @@ from django_pgjobs import Cron, job, pausing, store
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import JobNotFinished
 from django_pgjobs.models import CronEntry, Job
-from django_pgjobs.steering.jobs import written_at
+from django_pgjobs.store.transactions import written_at
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

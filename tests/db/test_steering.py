@@ -20,8 +20,7 @@ from django_pgjobs import job as define
 from django_pgjobs import store
 from django_pgjobs.context import JobContext
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.models import Job
-from django_pgjobs.models.job_queryset import JobQuerySet, Steerable
+from django_pgjobs.models import Job, JobQuerySet, Steerable
 from django_pgjobs.steering import jobs as steering
 from django_pgjobs.steering.jobs import Steered
 from django_pgjobs.store.notifying import behind

@@ -19,7 +19,7 @@ from django_pgjobs.definition.options import JOB_CHECKS, REGISTER_CHECKS
 from django_pgjobs.maintenance.duties import Duty, duties, forgetting, measuring, pruning
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.vacuum import Vacuumer
-from django_pgjobs.models.job_queryset import Steerable
+from django_pgjobs.models import Steerable
 from django_pgjobs.states import CancelMode
 from django_pgjobs.store import Author
 from django_pgjobs.worker.shared import channel

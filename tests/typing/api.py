@@ -17,8 +17,7 @@ from django_pgjobs import (
     job,
     register_many,
 )
-from django_pgjobs.models import Job
-from django_pgjobs.models.job_queryset import JobQuerySet
+from django_pgjobs.models import Job, JobQuerySet
 from django_pgjobs.steering.jobs import Steered
 
 if TYPE_CHECKING:

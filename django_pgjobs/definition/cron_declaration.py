@@ -1,0 +1,52 @@
+"""A cron entry as job definitions and the registry know it: by what it can do, not by its class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol, runtime_checkable
+
+from django_pgjobs.store import DeclaredCron
+from django_pgjobs.values.invalid_option import InvalidOption
+
+
+@runtime_checkable
+class CronDeclaration(Protocol):
+    """What code declares of a cron entry. ``Cron`` is one."""
+
+    location: str
+    expression: str
+    decorates: str
+    """The name of the job whose decorator it stands in; empty for one that stands by itself."""
+
+    @property
+    def name(self) -> str:
+        """The entry's name."""
+        ...
+
+    @property
+    def call(self) -> object:
+        """What it calls, None until it belongs to a job."""
+        ...
+
+    @property
+    def database(self) -> str | None:
+        """The alias its job names, None where the router decides."""
+        ...
+
+    def declare(self, definition: Any) -> None:
+        """Become an entry of ``definition``, called without arguments. Raises ``InvalidJob``."""
+
+    def declared(self) -> DeclaredCron:
+        """Return what the entry's row shall say. Raises ``InvalidJob``."""
+        ...
+
+
+def check_crons(value: object) -> tuple[CronDeclaration, ...]:
+    """Return the entries of ``@job(cron=…)``: one or several. Raises ``InvalidOption``."""
+    entries = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+    for entry in entries:
+        if not isinstance(entry, CronDeclaration):
+            raise InvalidOption(f"cron must be a Cron or a list of them, such as Cron('@daily'), not {entry!r}")
+        if entry.call is not None:
+            raise InvalidOption(f"cron entry {entry.name!r} has a call of its own; leave it out, or write it by itself")
+    return entries

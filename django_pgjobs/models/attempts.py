@@ -1,0 +1,82 @@
+"""Who has claimed jobs, and how their attempts failed."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import Value
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from django_pgjobs.fields import BigIntArrayField, InstantField
+from django_pgjobs.models.base import BoundedQuerySet, PostgresModel
+from django_pgjobs.models.jobs import Job
+from django_pgjobs.states import Cause
+
+
+class Claim(PostgresModel):
+    """A part of one claimed batch, and the lease on it.
+
+    The lease lives here and not on the job, so that renewing it touches and locks no job row.
+    """
+
+    pk = models.CompositePrimaryKey("claim_id", "part")
+    claim_id = models.UUIDField()
+    part = models.SmallIntegerField()
+    worker = models.UUIDField()
+    lease_expires_at = models.DateTimeField()
+    check_at = models.DateTimeField(help_text=_("When somebody shall look: lease end or earliest deadline."))
+    job_ids = BigIntArrayField()
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_claim"
+        verbose_name = _("claim")
+        verbose_name_plural = _("claims")
+        default_permissions = ("view",)
+        indexes = (models.Index(name="pgjobs_claim_check", fields=["check_at"]),)
+
+    def __str__(self) -> str:
+        return f"{self.claim_id}/{self.part}"
+
+
+class Attempt(PostgresModel):
+    """An attempt that did not succeed, and the cause: failed, timeout, crashed, lost, released or cancelled.
+
+    The successful last attempt is on the job itself, so success costs no row here.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    job = models.ForeignKey(
+        Job,
+        on_delete=models.CASCADE,
+        db_constraint=False,
+        db_index=False,
+        related_name="attempts",
+        verbose_name=_("job"),
+    )
+    claim_id = models.UUIDField(_("claim"))
+    number = models.IntegerField(_("attempt"))
+    cause = models.TextField(_("cause"), choices=[(c.value, _(c.value)) for c in Cause])
+    worker = models.UUIDField(_("worker"), null=True)
+    worker_name = models.TextField(_("worker name"), db_default="")
+    release = models.TextField(_("release"), db_default="")
+    started_at = InstantField(_("started at"), null=True)
+    ended_at = InstantField(_("ended at"), db_default=Now())
+    duration_seconds = models.FloatField(_("duration in seconds"), null=True)
+    exception = models.TextField(_("exception"), db_default="")
+    message = models.TextField(_("message"), db_default="")
+    chain = models.JSONField(_("chain of causes"), db_default=Value([], models.JSONField()))
+    traceback = models.TextField(_("traceback"), db_default="")
+
+    objects: ClassVar[models.Manager[Attempt]] = BoundedQuerySet.as_manager()
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_attempt"
+        verbose_name = _("attempt")
+        verbose_name_plural = _("attempts")
+        default_permissions = ("view",)
+        constraints = (models.UniqueConstraint(name="pgjobs_attempt_claim", fields=["job", "claim_id"]),)
+
+    def __str__(self) -> str:
+        return f"attempt {self.number} of job {self.job_id}"

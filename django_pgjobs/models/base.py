@@ -1,0 +1,57 @@
+"""What our tables have in common."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Self, TypeVar
+
+from django.db import DataError, models
+
+from django_pgjobs.fields import within_bounds
+
+M = TypeVar("M", bound=models.Model)
+
+
+class PostgresModel(models.Model):
+    """A model that lives on PostgreSQL only; other databases of a project migrate untouched."""
+
+    class Meta:
+        abstract = True
+        required_db_vendor = "postgresql"
+
+
+class BoundedQuerySet(models.QuerySet[M]):
+    """Rows of which SQL may have written instants that Python cannot read: these are read at a bound."""
+
+    def iterator(self, chunk_size: int | None = None) -> Iterator[Any]:
+        """Iterate without keeping the rows; as Django's."""
+        return super(BoundedQuerySet, self._within_bounds()).iterator(chunk_size)
+
+    def aiterator(self, chunk_size: int = 2000) -> AsyncIterator[Any]:
+        """Iterate without keeping the rows, from asynchronous code; as Django's."""
+        return super(BoundedQuerySet, self._within_bounds()).aiterator(chunk_size)
+
+    def aggregate(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Aggregate, as Django's."""
+        return super(BoundedQuerySet, self._within_bounds()).aggregate(*args, **kwargs)
+
+    def _fetch_all(self) -> None:
+        fetch: Callable[[], None] = super()._fetch_all
+        try:
+            fetch()
+        except DataError as error:
+            if getattr(error.__cause__, "sqlstate", None) is not None:
+                raise
+            # Not the server's word: an instant that SQL has written and Python cannot read. See ``InstantField``.
+            self._be_within_bounds()
+            fetch()
+
+    def _within_bounds(self) -> Self:
+        found = self.all()
+        found._be_within_bounds()
+        return found
+
+    def _be_within_bounds(self) -> None:
+        rows = self._iterable_class
+        self.query = within_bounds(self.query)  # which forgets what values_list() has said of the rows
+        self._iterable_class = rows

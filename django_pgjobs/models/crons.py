@@ -1,0 +1,296 @@
+"""Cron entries: the table, and what an operator may do with one and with many of them.
+
+None of it is undone by a deploy: what code declares has columns of its own. Each may be repeated, and joins the
+caller's transaction.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar, cast
+
+from asgiref.sync import sync_to_async
+from django.db import models, router
+from django.db.models import Value
+from django.db.models.functions import Now
+from django.db.models.lookups import GreaterThan
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from django_pgjobs import store
+from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.models.base import PostgresModel
+from django_pgjobs.models.jobs import Job
+from django_pgjobs.serialization.escapes import visible
+from django_pgjobs.states import CancelMode
+from django_pgjobs.steering.crons import MOST_NAMED, MOST_PREVIEWED, OVERRIDES, check_overrides, listed, run_now
+from django_pgjobs.steering.jobs import Steered, who
+from django_pgjobs.steering.trail import Trail, coming
+from django_pgjobs.steering.until import REASON_CHARS, Until, end_of
+from django_pgjobs.store.transactions import at_read_committed, written_at
+from django_pgjobs.values import schedule as cron
+
+log = safe_logger("django_pgjobs")
+
+
+class CronEntryQuerySet(models.QuerySet["CronEntry"]):
+    """Cron entries, and what can be done to many of them."""
+
+    def paused(self) -> CronEntryQuerySet:
+        """Those that are paused now, by the database's clock."""
+        return self.filter(models.Q(paused_until=None) | models.Q(paused_until__gt=Now()), paused_at__isnull=False)
+
+    def pause(self, *, by: object = None, reason: str = "", until: Until = None) -> int:
+        """Let them fire no more; return how many there are. Jobs that are registered already go on.
+
+        ``by``: a user or a text. ``until``: an aware instant, or seconds or a ``timedelta`` from now, by the database's
+        clock; None until they are resumed. What would have fired meanwhile is not made up for. Raises ``InvalidJob``,
+        also for a pause that would be over already.
+        """
+        instant, seconds = end_of(until)
+        if len(reason) > REASON_CHARS or "\0" in reason + who(by):
+            raise InvalidJob(f"The reason of a pause may have {REASON_CHARS} characters, none of them NUL.")
+        ends: Any = instant if seconds is None else Now() + timedelta(seconds=seconds)
+        chosen = self if instant is None else self.filter(GreaterThan(Value(instant), Now()))
+        trail = Trail("pause", who(by), reason, kind="cron")
+        changed = chosen._change(trail, paused_at=Now(), paused_by=who(by), paused_reason=reason, paused_until=ends)
+        if not changed and instant is not None and self.using(self._alias()).exists():
+            raise InvalidJob(f"until={until!r} has passed already, by the database's clock.")
+        return _told("pause", by, reason, changed)
+
+    def resume(self, *, by: object = None) -> int:
+        """Let those that are paused fire again, from their next fire on; return how many there were."""
+        changed = self.paused()._change(
+            Trail("resume", who(by), kind="cron"),
+            paused_at=None,
+            paused_by="",
+            paused_reason="",
+            paused_until=None,
+            in_force_since=Now(),
+            next_fire_at=None,
+        )
+        return _told("resume", by, "", changed)
+
+    def stop(self, *, by: object = None, reason: str = "", mode: str = "ask") -> Steered:
+        """Pause them until they are resumed, and cancel their jobs that are not finished; return what became of those.
+
+        ``mode`` is that of ``Job.cancel``.
+        """
+        if mode not in list(CancelMode):
+            raise ValueError(f"stop(mode=…) takes {', '.join(repr(str(m)) for m in CancelMode)}, not {mode!r}")
+        names = list(self.values_list("pk", flat=True))
+        self.pause(by=by, reason=reason)
+        jobs = Job.objects.using(self._alias())
+        with coming(asked=f"cron entry {listed(names)}"):
+            return jobs.filter(cron_entry__in=names, finished_at__isnull=True).cancel(mode=mode, by=by, reason=reason)
+
+    async def apause(self, *, by: object = None, reason: str = "", until: Until = None) -> int:
+        """Pause, from asynchronous code."""
+        return await sync_to_async(self.pause)(by=by, reason=reason, until=until)
+
+    async def aresume(self, *, by: object = None) -> int:
+        """Resume, from asynchronous code."""
+        return await sync_to_async(self.resume)(by=by)
+
+    async def astop(self, *, by: object = None, reason: str = "", mode: str = "ask") -> Steered:
+        """Stop, from asynchronous code."""
+        return await sync_to_async(self.stop)(by=by, reason=reason, mode=mode)
+
+    _altering: Any
+    for _altering in (pause, resume, stop, apause, aresume, astop):
+        _altering.alters_data = _altering.queryset_only = True
+    del _altering
+
+    def _change(self, trail: Trail, **columns: Any) -> int:
+        alias = self._alias()
+        with at_read_committed(alias):
+            trail.subject = listed(self.using(alias).order_by("pk").values_list("pk", flat=True)[: MOST_NAMED + 1])
+            changed = self.using(alias).update(**columns)
+            trail.add(store.on(alias), changed)
+        return changed
+
+    def _alias(self) -> str:
+        own: Any = self
+        return str(own._db or router.db_for_write(self.model, **own._hints))
+
+
+def _told(verb: str, by: object, reason: str, changed: int) -> int:
+    words = " ".join(f"by={who(by)}: {reason}".split())
+    log.info("operator's %s of cron entries changed=%d %s", verb, changed, words)
+    return changed
+
+
+class SteerableCron(models.Model):
+    """The steering methods of one cron entry. ``refresh_from_db()`` shows the change."""
+
+    class Meta:
+        abstract = True
+
+    def _itself(self) -> CronEntryQuerySet:
+        return CronEntryQuerySet(cast(Any, type(self)), using=written_at(self)).filter(pk=self.pk)
+
+    def pause(self, *, by: object = None, reason: str = "", until: Until = None) -> int:
+        """Pause this entry; see ``CronEntryQuerySet.pause``."""
+        return self._itself().pause(by=by, reason=reason, until=until)
+
+    def resume(self, *, by: object = None) -> int:
+        """Resume this entry; see ``CronEntryQuerySet.resume``."""
+        return self._itself().resume(by=by)
+
+    def stop(self, *, by: object = None, reason: str = "", mode: str = "ask") -> Steered:
+        """Pause this entry and cancel its jobs; see ``CronEntryQuerySet.stop``."""
+        return self._itself().stop(by=by, reason=reason, mode=mode)
+
+    def run_now(self, *, by: object = None) -> Job:
+        """Register its job at once, whatever its schedule says and also while it is paused; return the job.
+
+        Its fires stay as they are. Raises ``InvalidJob`` where its overlap policy forbids it while another job of it
+        is not finished, and where the database refuses what its row says, ``DuplicateJob`` when its key is taken,
+        ``JobDoesNotExist`` when the entry is gone.
+        """
+        alias = written_at(self)
+        job_id = run_now(self.pk, alias, by)
+        return Job.objects.using(alias).get(pk=job_id)
+
+    def override(self, *, by: object = None, **values: Any) -> None:
+        """Put ``expression``, ``zone`` or ``payload`` in the place of what code declares; None takes it back.
+
+        ``payload`` is ``{"args": […], "kwargs": {…}}`` as stored. Raises ``ValidationError`` for an expression, a zone
+        or arguments that would not do, and for a job that this process does not know.
+        """
+        if unknown := values.keys() - set(OVERRIDES):
+            raise TypeError(f"override() takes {', '.join(OVERRIDES)}, not {', '.join(sorted(unknown))}")
+        entry = cast("CronEntry", self)
+        checked = check_overrides(entry.job_name, {name: value or None for name, value in values.items()})
+        columns: dict[str, Any] = {**checked, "broken": "", "next_fire_at": None}
+        if checked.keys() & {"expression", "zone"}:
+            columns["in_force_since"] = Now()
+        self._itself()._change(Trail("override", who(by), mode=", ".join(checked), kind="cron"), **columns)
+        said = " ".join(f"{name}={value!r}" for name, value in checked.items() if name != "payload")
+        log.info("operator's override cron=%s by=%s %s", self.pk, " ".join(who(by).split()), said)
+
+    def next_fires(self, count: int = 5, *, after: datetime | None = None) -> list[datetime]:
+        """Return its next fires in UTC, from now or from ``after`` on, as its schedule has them.
+
+        Empty for an entry whose expression or zone is wrong. A pause is not taken off; with ``after_completion`` they
+        are the earliest possible. Raises ``ValueError`` for more than 1000.
+        """
+        if not 0 <= count <= MOST_PREVIEWED:
+            raise ValueError(f"next_fires() takes a count from 0 to {MOST_PREVIEWED}, not {count!r}")
+        entry = cast("CronEntry", self)
+        try:
+            schedule = cron.schedule_of(entry.effective_expression, entry.effective_zone)
+        except cron.InvalidCron:
+            return []
+        if after is not None and timezone.is_naive(after):
+            after = timezone.make_aware(after)
+        return schedule.next_fires(after or datetime.now(UTC), count)
+
+    async def apause(self, *, by: object = None, reason: str = "", until: Until = None) -> int:
+        """Pause, from asynchronous code."""
+        return await sync_to_async(self.pause)(by=by, reason=reason, until=until)
+
+    async def aresume(self, *, by: object = None) -> int:
+        """Resume, from asynchronous code."""
+        return await sync_to_async(self.resume)(by=by)
+
+    async def astop(self, *, by: object = None, reason: str = "", mode: str = "ask") -> Steered:
+        """Stop, from asynchronous code."""
+        return await sync_to_async(self.stop)(by=by, reason=reason, mode=mode)
+
+    async def arun_now(self, *, by: object = None) -> Job:
+        """Run now, from asynchronous code."""
+        return await sync_to_async(self.run_now)(by=by)
+
+    async def aoverride(self, *, by: object = None, **values: Any) -> None:
+        """Override, from asynchronous code."""
+        await sync_to_async(self.override)(by=by, **values)
+
+    _altering: Any
+    for _altering in (pause, resume, stop, run_now, override, apause, aresume, astop, arun_now, aoverride):
+        _altering.alters_data = True
+    del _altering
+
+
+class CronEntry(SteerableCron, PostgresModel):
+    """A schedule: what the code declares and, in columns of their own, what an operator has put in its place.
+
+    Its identity is its name. ``last_fire_at`` is compared and set by the statement that fires it, so that each due
+    instant is fired once, whoever evaluates it.
+    """
+
+    name = models.TextField(_("name"), primary_key=True)
+    job_name = models.TextField(_("job"))
+    declared_expression = models.TextField(_("declared expression"))
+    declared_zone = models.TextField(_("declared time zone"))
+    declared_payload = models.JSONField(_("declared arguments"))
+    declared_options = models.JSONField(_("declared options"))
+    expression = models.TextField(_("expression instead"), null=True, blank=True)
+    zone = models.TextField(_("time zone instead"), null=True, blank=True)
+    payload = models.JSONField(_("arguments instead"), null=True, blank=True)
+    misfire = models.TextField(_("misfire policy"), db_default="once")
+    overlap = models.TextField(_("overlap policy"), db_default="allow")
+    created_at = models.DateTimeField(_("created at"), db_default=Now())
+    in_force_since = models.DateTimeField(_("in force since"), null=True)
+    declared_at = models.DateTimeField(_("declared last at"), db_default=Now())
+    missing_since = models.DateTimeField(_("not declared since"), null=True)
+    last_fire_at = models.DateTimeField(_("last fire"), null=True)
+    last_job_id = models.BigIntegerField(_("last job"), null=True)
+    next_fire_at = models.DateTimeField(_("next fire"), null=True)
+    paused_at = models.DateTimeField(_("paused at"), null=True)
+    paused_by = models.TextField(_("paused by"), db_default="")
+    paused_reason = models.TextField(_("reason of the pause"), db_default="")
+    paused_until = models.DateTimeField(_("paused until"), null=True)
+    broken = models.TextField(_("why it cannot fire"), db_default="")
+
+    objects: ClassVar[models.Manager[CronEntry]] = CronEntryQuerySet.as_manager()
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_cron_entry"
+        verbose_name = _("cron entry")
+        verbose_name_plural = _("cron entries")
+        default_permissions = ("view", "change")
+        permissions = (("run_cronentry", _("Can run, pause and resume cron entries")),)
+
+    def __str__(self) -> str:
+        return visible(self.name)
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse: an old last fire, written back, would be made a second time."""
+        raise TypeError(
+            "A cron entry is not saved: code declares it by Cron(…), and pause(), resume(), stop(), run_now() and "
+            "override() steer it."
+        )
+
+    @property
+    def effective_expression(self) -> str:
+        """The expression that counts."""
+        return self.declared_expression if self.expression is None else self.expression
+
+    @property
+    def effective_zone(self) -> str:
+        """The time zone that counts."""
+        return self.declared_zone if self.zone is None else self.zone
+
+    @property
+    def effective_payload(self) -> Any:
+        """The arguments that count."""
+        return self.declared_payload if self.payload is None else self.payload
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether somebody has paused it, and that is not over."""
+        until = self.paused_until
+        if until is not None and timezone.is_naive(until):
+            until = timezone.make_aware(until)
+        return self.paused_at is not None and (until is None or until > timezone.now())
+
+    @property
+    def status(self) -> str:
+        """*broken*, *missing*, *paused* or *on*: the first that is true."""
+        if self.broken:
+            return "broken"
+        if self.missing_since is not None:
+            return "missing"
+        return "paused" if self.is_paused else "on"

@@ -1,0 +1,166 @@
+"""What an operator or a caller may do with one job: steer it, ask why it waits, wait for it, register it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, Self, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.db import models
+
+from django_pgjobs.inspection import blockers, why
+from django_pgjobs.inspection.blockers import Blocker
+from django_pgjobs.inspection.why import Reason
+from django_pgjobs.registering import again
+from django_pgjobs.steering import jobs as steer
+from django_pgjobs.steering import wait
+from django_pgjobs.steering.jobs import Steered
+from django_pgjobs.store.transactions import at_read_committed, written_at
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def alters(method: F) -> F:
+    """Mark a method that templates must not call."""
+    method.alters_data = True  # type: ignore[attr-defined]
+    return method
+
+
+class Steerable(models.Model):
+    """The steering methods of one job. Each reads nothing into the instance: ``refresh_from_db()`` shows the change."""
+
+    class Meta:
+        abstract = True
+
+    def _itself(self) -> models.QuerySet[Self]:
+        return models.QuerySet(type(self), using=written_at(self)).filter(pk=self.pk)
+
+    def why(self) -> Reason:
+        """Return why this job does not run, or what becomes of it, and what to do; reads the database, takes no lock.
+
+        ``str()`` of it is what ``manage.py pgjobs why`` prints.
+        """
+        using = written_at(self)
+        with at_read_committed(using):
+            return why.of(self.pk, using)
+
+    async def awhy(self) -> Reason:
+        """Say why, from asynchronous code."""
+        return await sync_to_async(self.why)()
+
+    @alters
+    def cancel(self, *, mode: str = "ask", by: object = None, reason: str = "") -> Steered:
+        """Cancel this job; see ``JobQuerySet.cancel``."""
+        return steer.cancel(self._itself(), written_at(self), mode=mode, by=by, reason=reason)
+
+    @alters
+    def abandon(self, *, by: object = None, reason: str = "") -> Steered:
+        """Give this job up; see ``JobQuerySet.abandon``."""
+        return steer.abandon(self._itself(), written_at(self), by=by, reason=reason)
+
+    @alters
+    def retry(self, *, by: object = None, reason: str = "") -> Steered:
+        """Make this job ready again; see ``JobQuerySet.retry``."""
+        return steer.retry(self._itself(), written_at(self), by=by, reason=reason)
+
+    @alters
+    def release(self, *, by: object = None, reason: str = "") -> Steered:
+        """Ask this job's worker to give it back; see ``JobQuerySet.release``."""
+        return steer.release(self._itself(), written_at(self), by=by, reason=reason)
+
+    @alters
+    def reschedule(
+        self,
+        *,
+        run_at: datetime | None = None,
+        delay: float | timedelta | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        by: object = None,
+        reason: str = "",
+    ) -> Steered:
+        """Move this job; see ``JobQuerySet.reschedule``."""
+        return steer.reschedule(
+            self._itself(),
+            written_at(self),
+            run_at=run_at,
+            delay=delay,
+            queue=queue,
+            priority=priority,
+            by=by,
+            reason=reason,
+        )
+
+    @alters
+    async def acancel(self, *, mode: str = "ask", by: object = None, reason: str = "") -> Steered:
+        """Cancel, from asynchronous code."""
+        return await sync_to_async(self.cancel)(mode=mode, by=by, reason=reason)
+
+    @alters
+    async def aabandon(self, *, by: object = None, reason: str = "") -> Steered:
+        """Abandon, from asynchronous code."""
+        return await sync_to_async(self.abandon)(by=by, reason=reason)
+
+    @alters
+    async def aretry(self, *, by: object = None, reason: str = "") -> Steered:
+        """Retry, from asynchronous code."""
+        return await sync_to_async(self.retry)(by=by, reason=reason)
+
+    @alters
+    async def arelease(self, *, by: object = None, reason: str = "") -> Steered:
+        """Release, from asynchronous code."""
+        return await sync_to_async(self.release)(by=by, reason=reason)
+
+    @alters
+    async def areschedule(self, **to: Any) -> Steered:
+        """Reschedule, from asynchronous code; arguments as ``reschedule``."""
+        return await sync_to_async(self.reschedule)(**to)
+
+    def blocked_by(self) -> list[Blocker]:
+        """Return the limits without room that hold this job back, and some of the jobs that take it up.
+
+        Empty for a job that is not ``limited``, that is not due or that will be let in at the next turn.
+        """
+        job: Any = self
+        return blockers.blockers_of(self.pk, job.name, job.queue, self._state.db or "default")
+
+    @alters
+    def register_again(self) -> Self:
+        """Register a new job like this one (same name, payload, options), due at once, in the caller's transaction."""
+        return again.register_again(self)
+
+    @alters
+    async def aregister_again(self) -> Self:
+        """Register again, from asynchronous code."""
+        return await sync_to_async(self.register_again)()
+
+    @alters
+    def wait(self, timeout: float | timedelta | None = None) -> Self:
+        """Block until this job has ended and return it refreshed.
+
+        ``timeout``: seconds; None waits for ever. Raises ``JobNotFinished`` when it passes, ``JobNotCommitted`` at
+        once inside the transaction that registered the job, ``JobDoesNotExist`` when it is gone. A notification
+        wakes it; polling once a second is the truth.
+        """
+        return wait.wait(self, timeout)
+
+    @alters
+    async def await_end(self, timeout: float | timedelta | None = None) -> Self:
+        """Wait, from asynchronous code."""
+        return await sync_to_async(wait.in_thread, thread_sensitive=False)(wait.wait, self, timeout)
+
+    @alters
+    def value(self, timeout: float | timedelta | None = None) -> Any:
+        """Block until this job has ended and return what its function returned, as the value it was.
+
+        ``timeout``: seconds; None waits for ever. None where the definition says ``store_result=False``. Raises
+        ``JobFailed`` for a job that was abandoned or cancelled, its cause the traceback of the last attempt;
+        ``JobNotFinished``, ``JobNotCommitted`` and ``JobDoesNotExist`` as ``wait``. May be repeated.
+        """
+        return wait.value(self, timeout)
+
+    @alters
+    async def avalue(self, timeout: float | timedelta | None = None) -> Any:
+        """Return the value, for async callers."""
+        return await sync_to_async(wait.in_thread, thread_sensitive=False)(wait.value, self, timeout)

@@ -1,0 +1,317 @@
+"""Jobs: the table, and reading and steering many of them.
+
+Steering methods have asynchronous twins (``acancel`` …). They are marked ``alters_data``, so a template cannot
+call them, and those of the queryset ``queryset_only``, so ``Job.objects.cancel()`` cannot cancel everything by
+slip of the keyboard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.db import models, router
+from django.db.models import Q, Value
+from django.db.models.functions import Coalesce, Now
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from django_pgjobs.fields import InstantField, StateField, TagsField
+from django_pgjobs.indexes import GinIndex
+from django_pgjobs.models.base import BoundedQuerySet, PostgresModel
+from django_pgjobs.models.job_steering import Steerable, alters
+from django_pgjobs.serialization.escapes import visible
+from django_pgjobs.states import Ending, JobState, Outcome, label
+from django_pgjobs.steering import jobs as steer
+from django_pgjobs.steering.jobs import Steered
+from django_pgjobs.values.tags import check_tags
+
+NOT_DELETED = (
+    "A job is not deleted: a worker may be running it. End it by cancel() or abandon(); ended jobs go when their "
+    "retention is over, or at once by manage.py pgjobs prune --older-than."
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _alters_queryset(method: F) -> F:
+    method.queryset_only = True  # type: ignore[attr-defined]
+    return alters(method)
+
+
+class JobQuerySet(BoundedQuerySet["Job"]):
+    """Jobs, with what an operator may do with all of them."""
+
+    @_alters_queryset
+    def cancel(self, *, mode: str = "ask", by: object = None, reason: str = "") -> Steered:
+        """Cancel these jobs: one that nobody has claimed ends at once, a running one is stopped as ``mode`` says.
+
+        ``mode``: ``ask`` sets the job's ``context.cancelled`` and forbids a retry; ``interrupt`` also raises
+        ``CancelRequested`` in it and cancels its queries; ``kill`` ends its process. A wish can only become
+        stronger. ``by``: a user or text. A job with ``on_cancel`` ends after that callback. Waits for row locks up to
+        5 s. May be repeated.
+        """
+        return steer.cancel(self, self._alias(), mode=mode, by=by, reason=reason)
+
+    @_alters_queryset
+    def abandon(self, *, by: object = None, reason: str = "") -> Steered:
+        """Give these jobs up; their ``on_abandon`` runs. Running jobs are skipped: cancel them. May be repeated."""
+        return steer.abandon(self, self._alias(), by=by, reason=reason)
+
+    @_alters_queryset
+    def retry(self, *, by: object = None, reason: str = "") -> Steered:
+        """Make abandoned, cancelled and parked jobs ready, with as many more attempts as their definition gives."""
+        return steer.retry(self, self._alias(), by=by, reason=reason)
+
+    @_alters_queryset
+    def release(self, *, by: object = None, reason: str = "") -> Steered:
+        """Ask the workers of these running jobs to give them back, uncharged."""
+        return steer.release(self, self._alias(), by=by, reason=reason)
+
+    @_alters_queryset
+    def reschedule(
+        self,
+        *,
+        run_at: datetime | None = None,
+        delay: float | timedelta | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        by: object = None,
+        reason: str = "",
+    ) -> Steered:
+        """Move unclaimed jobs to another instant (``delay`` in seconds, database clock), queue or priority."""
+        using = self._alias()
+        return steer.reschedule(
+            self, using, run_at=run_at, delay=delay, queue=queue, priority=priority, by=by, reason=reason
+        )
+
+    @_alters_queryset
+    async def acancel(self, *, mode: str = "ask", by: object = None, reason: str = "") -> Steered:
+        """Cancel, from asynchronous code."""
+        return await sync_to_async(self.cancel)(mode=mode, by=by, reason=reason)
+
+    @_alters_queryset
+    async def aabandon(self, *, by: object = None, reason: str = "") -> Steered:
+        """Abandon, from asynchronous code."""
+        return await sync_to_async(self.abandon)(by=by, reason=reason)
+
+    @_alters_queryset
+    async def aretry(self, *, by: object = None, reason: str = "") -> Steered:
+        """Retry, from asynchronous code."""
+        return await sync_to_async(self.retry)(by=by, reason=reason)
+
+    @_alters_queryset
+    async def arelease(self, *, by: object = None, reason: str = "") -> Steered:
+        """Release, from asynchronous code."""
+        return await sync_to_async(self.release)(by=by, reason=reason)
+
+    @_alters_queryset
+    async def areschedule(self, **to: Any) -> Steered:
+        """Reschedule, from asynchronous code; arguments as ``reschedule``."""
+        return await sync_to_async(self.reschedule)(**to)
+
+    def tagged(self, *tags: str) -> JobQuerySet:
+        """Return those of these jobs that have all of these tags; an index finds them. Raises ``ValueError``."""
+        return self.filter(tags__contains=list(check_tags(tags)))
+
+    @_alters_queryset
+    def delete(self) -> NoReturn:
+        """Refuse: jobs end by the steering methods, and ended ones are pruned."""
+        raise TypeError(NOT_DELETED)
+
+    def _alias(self) -> str:
+        own: Any = self
+        return str(own._db or router.db_for_write(self.model, **own._hints))
+
+
+if TYPE_CHECKING:
+
+    class JobManager(models.Manager["Job"]):
+        """What ``Job.objects`` is to a type checker that does not run Django: as ``JobQuerySet.as_manager()``."""
+
+        def get_queryset(self) -> JobQuerySet: ...
+        def all(self) -> JobQuerySet: ...
+        def none(self) -> JobQuerySet: ...
+        def using(self, alias: str | None) -> JobQuerySet: ...
+        def filter(self, *args: Any, **kwargs: Any) -> JobQuerySet: ...
+        def exclude(self, *args: Any, **kwargs: Any) -> JobQuerySet: ...
+        def order_by(self, *field_names: Any) -> JobQuerySet: ...
+        def reverse(self) -> JobQuerySet: ...
+        def tagged(self, *tags: str) -> JobQuerySet: ...
+        def distinct(self, *field_names: Any) -> JobQuerySet: ...
+        def only(self, *fields: Any) -> JobQuerySet: ...
+        def defer(self, *fields: Any) -> JobQuerySet: ...
+        def alias(self, *args: Any, **kwargs: Any) -> JobQuerySet: ...
+        def annotate(self, *args: Any, **kwargs: Any) -> JobQuerySet: ...
+        def prefetch_related(self, *lookups: Any) -> JobQuerySet: ...
+        def select_for_update(
+            self, nowait: bool = ..., skip_locked: bool = ..., of: Any = ..., no_key: bool = ...
+        ) -> JobQuerySet: ...
+
+
+class Job(Steerable, PostgresModel):
+    """One job, from its registration to the end of its retention."""
+
+    class State(models.TextChoices):
+        """The values of ``state``."""
+
+        READY = JobState.READY, _("ready")
+        RUNNING = JobState.RUNNING, _("running")
+        WAITING = JobState.WAITING, _("waiting")
+        PARKED = JobState.PARKED, _("parked")
+        LIMITED = JobState.LIMITED, _("limited")
+        PAUSED = JobState.PAUSED, _("paused")
+        SUCCEEDED = JobState.SUCCEEDED, _("succeeded")
+        CANCELLED = JobState.CANCELLED, _("cancelled")
+        ABANDONED = JobState.ABANDONED, _("abandoned")
+
+    id = models.BigAutoField(primary_key=True)
+    run_at = InstantField(_("run at"), db_default=Now(), help_text=_("Earliest instant it may be claimed."))
+    created_at = InstantField(_("registered at"), db_default=Now())
+    claimed_at = InstantField(_("claimed at"), null=True)
+    deadline_at = InstantField(_("deadline"), null=True, help_text=_("Backstop: when others may take it."))
+    finished_at = InstantField(_("finished at"), null=True)
+    ready_at = InstantField(_("ready again at"), null=True)
+    cancel_requested_at = InstantField(_("cancel requested at"), null=True)
+    release_requested_at = InstantField(_("release requested at"), null=True)
+    claim_id = models.UUIDField(_("claim"), null=True)
+    worker = models.UUIDField(_("worker"), null=True)
+    timeout_seconds = models.FloatField(_("timeout in seconds"), null=True)
+    duration_seconds = models.FloatField(_("duration in seconds"), null=True)
+    attempt = models.IntegerField(_("attempt"), db_default=0)
+    suspect_attempt = models.IntegerField(_("attempt that may have ended its process"), null=True)
+    max_attempts = models.IntegerField(_("maximum attempts"), db_default=5)
+    priority = models.SmallIntegerField(_("priority"), db_default=0, help_text=_("Larger runs first."))
+    ending_attempt = models.SmallIntegerField(_("starts of the callback"), db_default=0)
+    waited = models.BooleanField(_("somebody waits"), db_default=False)
+    queue = models.TextField(_("queue"), db_default="default")
+    name = models.TextField(_("name"))
+    description = models.TextField(_("description"), db_default="")
+    payload = models.JSONField(_("payload"))
+    headers = models.JSONField(_("headers"), null=True)
+    outcome = models.TextField(_("outcome"), null=True, choices=[(o.value, o.value) for o in Outcome])
+    result = models.JSONField(_("result"), null=True)
+    error = models.TextField(_("last error"), db_default="")
+    ending = models.TextField(_("ending"), null=True, choices=[(e.value, e.value) for e in Ending])
+    hold = models.TextField(_("hold"), null=True)
+    hold_reason = models.TextField(_("reason of the hold"), db_default="")
+    hold_fingerprint = models.TextField(_("code that held it"), db_default="")
+    cancel_mode = models.TextField(_("mode of the cancel"), db_default="")
+    cancel_by = models.TextField(_("cancelled by"), db_default="")
+    cancel_reason = models.TextField(_("reason of the cancel"), db_default="")
+    progress = models.JSONField(_("progress"), null=True)
+    key = models.TextField(_("key"), null=True)
+    unique_key = models.TextField(_("key that nobody else may have now"), null=True)
+    key_scope = models.TextField(_("scope of the key"), db_default="")
+    idempotency_key = models.TextField(_("idempotency key"), null=True)
+    limit_key = models.TextField(_("key of its limits"), null=True)
+    cron_entry = models.TextField(_("cron entry"), null=True)
+    fire_at = InstantField(_("fire of the cron entry"), null=True)
+    tags = TagsField(_("tags"))
+    not_after = InstantField(_("not after"), null=True, help_text=_("Not started after it, stopped at it."))
+    # Frozen: Django refuses to alter it and a change rewrites the table. New states are data in ``hold``.
+    state = models.GeneratedField(
+        expression=Coalesce(
+            "outcome",
+            models.Case(models.When(claim_id__isnull=False, then=Value("running"))),
+            "hold",
+            Value("ready"),
+        ),
+        output_field=StateField(choices=State.choices),
+        db_persist=True,
+        verbose_name=_("state"),
+    )
+
+    if TYPE_CHECKING:
+        objects: ClassVar[JobManager]
+    else:
+        objects = JobQuerySet.as_manager()
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_job"
+        verbose_name = _("job")
+        verbose_name_plural = _("jobs")
+        default_permissions = ("view",)
+        permissions = (
+            ("cancel_job", _("Can cancel jobs")),
+            ("retry_job", _("Can retry jobs")),
+            ("abandon_job", _("Can abandon jobs")),
+            ("reschedule_job", _("Can reschedule and release jobs")),
+            ("view_payload", _("Can see sensitive arguments of jobs")),
+        )
+        indexes = (
+            models.Index(
+                name="pgjobs_job_claim_order",
+                fields=["queue", "priority", "run_at", "id"],
+                condition=Q(finished_at__isnull=True, hold__isnull=True),
+            ),
+            models.Index(
+                name="pgjobs_job_ended",
+                fields=["outcome", "finished_at"],
+                condition=Q(finished_at__isnull=False),
+            ),
+            models.Index(name="pgjobs_job_held", fields=["hold", "name"], condition=Q(hold__isnull=False)),
+            models.Index(
+                name="pgjobs_job_limited",
+                fields=["queue", "name", "limit_key", "priority", "run_at", "id"],
+                condition=Q(hold="limited"),
+            ),
+            models.Index(
+                name="pgjobs_job_admitted",
+                fields=["name", "limit_key", "queue"],
+                condition=Q(limit_key__isnull=False, hold__isnull=True, finished_at__isnull=True),
+            ),
+            models.Index(
+                name="pgjobs_job_cron",
+                fields=["cron_entry"],
+                condition=Q(cron_entry__isnull=False, finished_at__isnull=True),
+            ),
+            GinIndex(
+                name="pgjobs_job_tags",
+                fields=["tags"],
+                opclasses=["jsonb_path_ops"],
+                condition=Q(tags__isnull=False),
+            ),
+            models.Index(
+                name="pgjobs_job_held_order",
+                fields=["queue", "hold", "run_at", "id"],
+                condition=Q(hold__isnull=False, finished_at__isnull=True),
+            ),
+        )
+        constraints = (
+            models.UniqueConstraint(
+                name="pgjobs_job_unique_key",
+                fields=["queue", "unique_key"],
+                condition=Q(unique_key__isnull=False, finished_at__isnull=True),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{visible(self.name)} #{self.pk}"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse: jobs are registered, and changed by their steering methods."""
+        raise TypeError(
+            "A job is not saved: register it by its definition's register(), and change it by cancel(), retry(), "
+            "abandon(), release() or reschedule()."
+        )
+
+    def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse: a job ends by its steering methods, and ended ones are pruned."""
+        raise TypeError(NOT_DELETED)
+
+    def refresh_from_db(self, using: str | None = None, fields: Any = None, from_queryset: Any = None) -> None:
+        """Read it anew, as Django's."""
+        own = JobQuerySet(type(self), using=using, hints={"instance": self})
+        super().refresh_from_db(
+            using=using, fields=fields, from_queryset=own if from_queryset is None else from_queryset
+        )
+
+    @property
+    def label(self) -> str:
+        """The word people are shown: the state, or *scheduled* or *retrying* for a ready job that is not due."""
+        now: datetime = timezone.now()
+        run_at: datetime = self.run_at if timezone.is_aware(self.run_at) else timezone.make_aware(self.run_at)
+        return label(self.state, run_at, self.attempt, now)

@@ -1,0 +1,110 @@
+"""What operators have paused, and what they did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.db.models import F, Func, Value
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from django_pgjobs.fields import BigIntArrayField
+from django_pgjobs.indexes import GistIndex
+from django_pgjobs.models.base import PostgresModel
+from django_pgjobs.serialization.escapes import visible
+
+
+class QueueState(PostgresModel):
+    """A queue, or the name of a job, that somebody has paused: who, why, and until when."""
+
+    class Kind(models.TextChoices):
+        """What is paused."""
+
+        QUEUE = "queue", _("queue")
+        JOB = "job", _("job")
+
+    # Not (kind, name): Django's admin takes no model with a composite primary key.
+    id = models.BigAutoField(primary_key=True)
+    kind = models.TextField(_("kind"), choices=Kind.choices)
+    name = models.TextField(_("name"))
+    paused_at = models.DateTimeField(_("paused at"), db_default=Now())
+    paused_by = models.TextField(_("paused by"), db_default="")
+    reason = models.TextField(_("reason"), db_default="")
+    until = models.DateTimeField(_("until"), null=True)
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_queue_state"
+        verbose_name = _("paused queue or job")
+        verbose_name_plural = _("paused queues and jobs")
+        default_permissions = ("view",)
+        permissions = (("pause_queue", _("Can pause and resume queues and jobs")),)
+        constraints = (models.UniqueConstraint(name="pgjobs_queue_state_name", fields=["kind", "name"]),)
+
+    def __str__(self) -> str:
+        return visible(f"{self.kind} {self.name}")
+
+    def validate_constraints(self, exclude: Any = None) -> None:
+        """Take a name that is paused already: pausing again replaces who, why and until when."""
+
+
+class Action(PostgresModel):
+    """What an operator did: one row for each cancel, retry, abandon, release, reschedule, pause and the like.
+
+    It is written in the transaction that changes the jobs; ``ActionPart`` says which jobs these were.
+    """
+
+    class Via(models.TextChoices):
+        """Where it was done."""
+
+        ADMIN = "admin", _("admin")
+        SHELL = "shell", _("shell")
+        CODE = "code", _("code")
+
+    id = models.BigAutoField(primary_key=True)
+    acted_at = models.DateTimeField(_("when"), db_default=Now())
+    verb = models.TextField(_("what"))
+    mode = models.TextField(_("how"), db_default="", help_text=_("Of a cancel its mode, of a move where to."))
+    via = models.TextField(_("where"), choices=Via.choices)
+    acted_by = models.TextField(_("who"), db_default="")
+    reason = models.TextField(_("reason"), db_default="")
+    asked = models.TextField(_("filter"), db_default="", help_text=_("What chose the jobs; empty for single ones."))
+    kind = models.TextField(_("kind"), db_default="jobs")
+    subject = models.TextField(_("of what"), db_default="", help_text=_("A queue, the name of a job, a cron entry."))
+    changed = models.IntegerField(_("changed"))
+    skipped = models.JSONField(_("skipped"), db_default=Value({}, models.JSONField()))
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_action"
+        verbose_name = _("action")
+        verbose_name_plural = _("actions")
+        default_permissions = ("view",)
+        indexes = (models.Index(name="pgjobs_action_age", fields=["acted_at"]),)
+
+    def __str__(self) -> str:
+        return f"{self.verb} #{self.pk}"
+
+
+class ActionPart(PostgresModel):
+    """The jobs that one batch of an action changed, at most a thousand."""
+
+    pk = models.CompositePrimaryKey("action_id", "part")
+    action_id = models.BigIntegerField()
+    part = models.IntegerField()
+    first_id = models.BigIntegerField()
+    last_id = models.BigIntegerField()
+    job_ids = BigIntArrayField()
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_action_part"
+        verbose_name = _("part of an action")
+        verbose_name_plural = _("parts of actions")
+        default_permissions = ("view",)
+        indexes = (
+            GistIndex(
+                Func(F("first_id"), F("last_id"), Value("[]"), function="int8range"), name="pgjobs_action_part_span"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.action_id}/{self.part}"

@@ -1,0 +1,118 @@
+"""Which workers live, which one leads, and what it has measured."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from django.db import models
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from django_pgjobs.inspection.liveness import HeartbeatQuerySet
+from django_pgjobs.models.base import PostgresModel
+from django_pgjobs.serialization.escapes import visible
+
+if TYPE_CHECKING:
+
+    class HeartbeatManager(models.Manager["Heartbeat"]):
+        """What ``Heartbeat.objects`` is to a type checker."""
+
+        def get_queryset(self) -> HeartbeatQuerySet: ...
+        def all(self) -> HeartbeatQuerySet: ...
+        def using(self, alias: str | None) -> HeartbeatQuerySet: ...
+        def filter(self, *args: Any, **kwargs: Any) -> HeartbeatQuerySet: ...
+        def order_by(self, *field_names: Any) -> HeartbeatQuerySet: ...
+        def with_status(self) -> HeartbeatQuerySet: ...
+        def live(self) -> HeartbeatQuerySet: ...
+
+
+class Heartbeat(PostgresModel):
+    """One worker (`runjobs`): for people, and to word the cause of a rescue. It grants no right to a job.
+
+    ``state`` is what the worker wrote last, or *lost* when another one took its jobs back; its next heartbeat clears
+    that. ``with_status()`` also tells who has not been heard from.
+    """
+
+    class State(models.TextChoices):
+        """Where the worker is in its life."""
+
+        RUNNING = "running", _("running")
+        DRAINING = "draining", _("draining")
+        STOPPED = "stopped", _("stopped")
+        LOST = "lost", _("lost")
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    name = models.TextField(_("name"))
+    host = models.TextField(_("host"))
+    pid = models.IntegerField(_("process id"))
+    queues = models.JSONField(_("queues"), null=True)
+    excluded_queues = models.JSONField(_("excluded queues"), null=True)
+    processes = models.IntegerField(_("processes"))
+    threads = models.IntegerField(_("threads"))
+    async_slots = models.IntegerField(_("async slots"))
+    version = models.TextField(_("version"))
+    release = models.TextField(_("release"), db_default="")
+    state = models.TextField(_("state"), choices=State.choices, db_default="running")
+    started_at = models.DateTimeField(_("started at"), db_default=Now())
+    last_beat_at = models.DateTimeField(_("last beat at"), db_default=Now())
+    running = models.IntegerField(_("running jobs"), db_default=0)
+    finished = models.BigIntegerField(_("finished jobs"), db_default=0)
+
+    if TYPE_CHECKING:
+        objects: ClassVar[HeartbeatManager]
+    else:
+        objects = HeartbeatQuerySet.as_manager()
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_heartbeat"
+        verbose_name = _("worker")
+        verbose_name_plural = _("workers")
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return visible(self.name)
+
+
+class LeaderTerm(PostgresModel):
+    """Who leads: one row, a lease with a numbered term. The leader audits and sweeps; nobody needs it for progress."""
+
+    id = models.SmallIntegerField(primary_key=True, default=1)
+    term = models.BigIntegerField(_("term"))
+    worker = models.UUIDField(_("worker"))
+    worker_name = models.TextField(_("worker name"), db_default="")
+    taken_at = models.DateTimeField(_("taken at"))
+    expires_at = models.DateTimeField(_("expires at"))
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_leader_term"
+        verbose_name = _("leader's term")
+        verbose_name_plural = _("leader's terms")
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"term {self.term} of {self.worker_name or self.worker}"
+
+    @classmethod
+    def current(cls, using: str | None = None) -> LeaderTerm | None:
+        """Return the term that runs now, by the database's clock; None while nobody leads. ``worker`` is who leads."""
+        terms = cls._default_manager.using(using) if using else cls._default_manager
+        return terms.filter(expires_at__gt=Now()).first()
+
+
+class Statistic(PostgresModel):
+    """The figures of the queues as a leader measured them last: one row."""
+
+    id = models.SmallIntegerField(primary_key=True, default=1)
+    measured_at = models.DateTimeField(_("measured at"))
+    worker_name = models.TextField(_("worker name"), db_default="")
+    figures = models.JSONField(_("figures"))
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_statistic"
+        verbose_name = _("statistic")
+        verbose_name_plural = _("statistics")
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"statistic of {self.measured_at}"

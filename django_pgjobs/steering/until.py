@@ -1,0 +1,30 @@
+"""When a pause ends by itself, and how long its reason may be."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.utils import timezone
+
+from django_pgjobs.conf import MOST_SECONDS
+from django_pgjobs.exceptions import InvalidJob
+
+REASON_CHARS = 500
+
+Until = datetime | timedelta | float | None
+"""When a pause ends by itself: an aware instant; seconds or a timedelta from the database's now; None never."""
+
+
+def end_of(until: Until) -> tuple[datetime | None, float | None]:
+    """Return the end as an instant or as seconds from now."""
+    if until is None:
+        return None, None
+    if isinstance(until, datetime):
+        if settings.USE_TZ and timezone.is_naive(until):
+            raise InvalidJob("until must be an aware datetime, because USE_TZ is on.")
+        return (until if timezone.is_aware(until) else timezone.make_aware(until)), None
+    seconds = until.total_seconds() if isinstance(until, timedelta) else until
+    if not 0 < seconds <= MOST_SECONDS:
+        raise InvalidJob(f"until must be an instant or a time from now, up to ten years, not {until!r}.")
+    return None, float(seconds)
