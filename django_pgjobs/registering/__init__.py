@@ -1,1 +1,5 @@
-"""The way of a registration from the caller's arguments to a stored row."""
+"""From the caller's arguments to a stored row: encode, check capacity, settle key conflicts, insert, wake workers.
+
+Imports ``definition`` and ``store``; asks Django for the model by name. Web processes load this room at each start, so
+it must never import ``worker``, ``maintenance`` or ``execution``.
+"""

@@ -1,1 +1,5 @@
-"""Python values as JSON and back, and what is kept of exceptions."""
+"""Python values as JSON and back; exceptions as rows; strangers' texts made harmless to print.
+
+Imports ``exceptions`` and ``decisions``. Knows no job, no model and no settings: callers pass limits in. Code here
+meets hostile objects, so nothing may trust a ``repr``, an ``__eq__`` or a ``__class__``.
+"""

@@ -1,1 +1,4 @@
-"""What supervisor, threads and executors have in common."""
+"""What supervisor, threads and executors agree on: frames, the board, runs, ladders, connections.
+
+Imports no other room of the worker.
+"""

@@ -1,0 +1,44 @@
+"""The rooms of the package: few modules at its root, a purpose for each, and the paths that documentation names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import django_pgjobs
+
+PACKAGE = Path(django_pgjobs.__file__).parent
+ROOT = PACKAGE.parent
+ROOMS = [path.parent for path in sorted(PACKAGE.rglob("__init__.py")) if "migrations" not in path.parts]
+NAMED = re.compile(r"(?<![\w./])django_pgjobs(?:\.[A-Za-z_]\w*)+")
+NOT_PATHS = {"django_pgjobs.job"}
+"""A logger, which is no module."""
+
+
+def test_at_most_twenty_modules_stand_at_the_root() -> None:
+    assert len(list(PACKAGE.glob("*.py"))) <= 20
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.relative_to(ROOT).as_posix())
+def test_every_room_says_what_it_is_for(room: Path) -> None:
+    assert ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8")))
+
+
+def named_in_documentation() -> list[str]:
+    pages = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]
+    texts = (page.read_text(encoding="utf-8") for page in pages if "_build" not in page.parts)
+    return sorted({path for text in texts for path in NAMED.findall(text)} - NOT_PATHS)
+
+
+@pytest.mark.parametrize("path", named_in_documentation())
+def test_what_documentation_names_can_be_imported(path: str) -> None:
+    parts = path.split(".")
+    found: object = django_pgjobs
+    for at, part in enumerate(parts[1:], start=2):
+        if not hasattr(found, part):
+            import_module(".".join(parts[:at]))
+        found = getattr(found, part)
