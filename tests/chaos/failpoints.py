@@ -63,8 +63,8 @@ def _worker(room: str) -> str:
 
 PLACES: dict[str, Place] = {
     # claim committed, not sent
-    "claiming": Place(SUPERVISOR, "django_pgjobs.store", "claim_jobs", BEFORE),
-    "claimed": Place(SUPERVISOR, "django_pgjobs.store", "claim_jobs", AFTER, lambda args, jobs: bool(jobs)),
+    "claiming": Place(SUPERVISOR, "django_pgjobs.store", "claim_lines", BEFORE),
+    "claimed": Place(SUPERVISOR, "django_pgjobs.store", "claim_lines", AFTER, lambda args, claimed: bool(claimed.jobs)),
     "adopted": Place(SUPERVISOR, _worker("supervisor.held_jobs"), "Holding.adopt", AFTER),
     # sent, unstarted
     "sent": Place(SUPERVISOR, _worker("supervisor.executor_process"), "Child.add", AFTER),
