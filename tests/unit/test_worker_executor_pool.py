@@ -315,9 +315,7 @@ def test_an_executor_that_does_not_leave_is_killed(crew: Crew) -> None:
         child.state = DRAINING
     crew._on_message(leaving_one, [channel.BYE, 0])
     for now in range(1, 100):
-        crew.last_look = now - 1.0
-        for child in (silent, leaving_one, busy):
-            crew._check_leaving(child, float(now))
+        crew.tick(float(now))
         if now == lifecycle.EXIT_SECONDS + 1:
             assert (silent.state, leaving_one.state) == (DRAINING, DRAINING)
         if now == lifecycle.EXIT_SECONDS + 3:
