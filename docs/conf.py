@@ -45,7 +45,7 @@ nitpicky = True
 nitpick_ignore = [
     ("py:class", "django_pgjobs.jobs.R"),  # a type variable
     ("py:class", "django_pgjobs.testing.running.RunOptions"),  # the arguments of run_jobs
-    ("py:class", "django_pgjobs.models.LeaderTerm"),  # a table: the page of models has it
+    ("py:class", "django_pgjobs.models.workers.LeaderTerm"),  # a table: the page of models has it
 ]
 nitpick_ignore_regex = [(r"py:.*", r"(?!django_pgjobs\.(jobs|context|models|exceptions|testing)\.).*")]
 
