@@ -39,6 +39,7 @@ from django_pgjobs.worker.threads.admitter import Admitter
 from django_pgjobs.worker.threads.claimer import Claimer, ClaimOptions
 from django_pgjobs.worker.threads.finaliser import Acker
 from django_pgjobs.worker.threads.frontier import Frontier
+from django_pgjobs.worker.threads.inbox_messages import JobsRescued
 from django_pgjobs.worker.threads.lease_keeper import Keeper
 from django_pgjobs.worker.threads.listener import Listener
 from django_pgjobs.worker.threads.maintainer import Maintainer, Upkeeper
@@ -254,7 +255,7 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
     keeper = _keeper(worker, inbox, table, supervisor)
     leader = Leader(worker.author)
     maintained = [
-        *duties(leader, lambda rescued: inbox.post("rescued", rescued), declared, keeper),
+        *duties(leader, lambda rescued: inbox.post(JobsRescued(rescued)), declared, keeper),
         Duty("claims in doubt", claimer.look_up, DOUBT_SECONDS, last=True),
         Duty("limited", admitter.look, LOOK_FOR_LIMITED_SECONDS),
     ]

@@ -15,6 +15,7 @@ from django_pgjobs.models import Job
 from django_pgjobs.worker.threads import frontier as rules
 from django_pgjobs.worker.threads.claimer import Claimer, ClaimOptions
 from django_pgjobs.worker.threads.frontier import Frontier
+from django_pgjobs.worker.threads.inbox_messages import Claimed
 from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, RawDatabase, register
 from tests.unit.test_worker_finaliser import Heard
 
@@ -42,9 +43,9 @@ class Worker:
     def claim(self, seconds: float = 0.0, limit: int = BATCH) -> list[int]:
         """Claim once, so much later; return the ids."""
         self.now[0] += seconds
-        before = len(self.heard.posts)
+        before = len(self.heard.of(Claimed))
         self.claimer._claim(self.db, {False: limit})
-        return [job.id for _, _, _, jobs in self.heard.posts[before:] for job in jobs]
+        return [job.id for claimed in self.heard.of(Claimed)[before:] for job in claimed.jobs]
 
     def claim_for(self, seconds: float, wanted: set[int], limit: int = BATCH) -> float | None:
         """Claim every 50 ms for so long; return after how many seconds all that was ``wanted`` had been claimed."""
@@ -57,8 +58,9 @@ class Worker:
 
     def done(self) -> None:
         """Let everything that it holds succeed."""
-        for _, claim_id, _, jobs in self.heard.posts:
-            store.finalise_success(self.db, [store.End(job.id, claim_id, result="1") for job in jobs], AUTHOR)
+        for claimed in self.heard.of(Claimed):
+            ends = [store.End(job.id, claimed.claim_id, result="1") for job in claimed.jobs]
+            store.finalise_success(self.db, ends, AUTHOR)
 
 
 @pytest.fixture
@@ -131,9 +133,11 @@ def test_a_bulk_retry_is_found_beside_a_backlog(worker: Worker) -> None:
     failed = register(300)
     worker.claim(0.05, 300)
     ends = [
-        store.End(job.id, claim_id, failure=FAILURE, outcome="abandoned", cause="failed", seconds=0.0, delay=0.0)
-        for _, claim_id, _, jobs in worker.heard.posts
-        for job in jobs
+        store.End(
+            job.id, claimed.claim_id, failure=FAILURE, outcome="abandoned", cause="failed", seconds=0.0, delay=0.0
+        )
+        for claimed in worker.heard.of(Claimed)
+        for job in claimed.jobs
     ]
     store.finalise_end(worker.db, ends, AUTHOR)
     busy(worker, 600)
@@ -179,8 +183,8 @@ def test_what_another_worker_has_released_is_found(worker: Worker, db_connection
     first_claim = worker.claim(0.05)
     for _ in range(6):
         second.claim(0.05)
-    (_, claim_id, _, jobs) = worker.heard.posts[0]
-    store.release_jobs(worker.db, [store.End(job.id, claim_id) for job in jobs], AUTHOR)
+    [claimed, *_] = worker.heard.of(Claimed)
+    store.release_jobs(worker.db, [store.End(job.id, claimed.claim_id) for job in claimed.jobs], AUTHOR)
     assert second.claim_for(3.0, set(first_claim)) is not None
 
 

@@ -33,6 +33,7 @@ BY_MODULE = {
     "held_jobs": "cancelling rescuing deaths stopping",
     "identity": "booting outages",
     "inbox": "stopping",
+    "inbox_messages": "stopping rescuing pausing",
     "interrupts": "ladder hygiene",
     "job_threads": "hostile ladder hygiene",
     "ladders": "ladder",

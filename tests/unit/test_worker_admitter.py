@@ -15,6 +15,7 @@ from django_pgjobs.execution.admission import Admission, Ring, Seen, Turn
 from django_pgjobs.store import Admitted, StartRate
 from django_pgjobs.worker.threads import admitter as admitting
 from django_pgjobs.worker.threads.admitter import Admitter
+from django_pgjobs.worker.threads.inbox_messages import InboxMessage, NothingHeld
 from tests import jobs
 
 DB: Any = object()
@@ -22,9 +23,9 @@ DB: Any = object()
 
 class Heard:
     def __init__(self) -> None:
-        self.posted: list[tuple[Any, ...]] = []
+        self.posted: list[InboxMessage] = []
 
-    def post(self, *message: Any) -> None:
+    def post(self, message: InboxMessage) -> None:
         self.posted.append(message)
 
 
@@ -120,7 +121,7 @@ def test_only_a_turn_that_finds_nothing_due_says_that_nothing_is_held_back() -> 
         made._turn(DB)
         assert made.idle_since(0.5) is expected
     assert not made.idle_since(made.clear_at)
-    assert made.inbox.posted == [("unblocked",)]  # type: ignore[attr-defined]
+    assert made.inbox.posted == [NothingHeld()]  # type: ignore[attr-defined]
 
 
 def test_what_was_let_in_is_told_to_the_claim_thread() -> None:

@@ -14,6 +14,7 @@ from django_pgjobs.store import ClaimedJob, Pair
 from django_pgjobs.worker.threads import claimer as claiming
 from django_pgjobs.worker.threads.claimer import DEAF_POLL_SECONDS, HEARD, Claimer, ClaimOptions
 from django_pgjobs.worker.threads.frontier import BEGINNING, Frontier
+from django_pgjobs.worker.threads.inbox_messages import Claimed, Idle
 from django_pgjobs.worker.threads.listener import Listener
 from tests.unit.test_worker_finaliser import Heard
 from tests.unit.worker_fakes import DUE, claimed
@@ -67,7 +68,7 @@ def test_a_claim_that_is_under_way_while_the_worker_drains_is_waited_for(
     seen.append(claimer.busy)
     claimer.adopted([claimed(1), claimed(2)])
     assert [*seen, claimer.busy] == [True, True, False]
-    assert [message[0] for message in heard.posts] == ["claimed"]
+    assert [type(message) for message in heard.posts] == [Claimed]
 
 
 def test_no_claim_begins_once_the_worker_drains(claimer: Claimer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,8 +136,8 @@ def test_a_row_that_can_be_claimed_after_all_is_claimed_and_not_parked(
     taking_one(monkeypatch, lambda job_id: [claimed(job_id)])
     monkeypatch.setattr(store, "park_unclaimable", lambda *_: pytest.fail("parked"))
     assert claimer._claim(DB, {False: 1})
-    [(kind, _, _, jobs)] = heard.posts
-    assert (kind, [job.id for job in jobs], claimer.unadopted) == ("claimed", [9], {False: 1})
+    [message] = heard.of(Claimed)
+    assert ([job.id for job in message.jobs], claimer.unadopted) == ([9], {False: 1})
     assert claimer.unconfirmed is None
 
 
@@ -293,17 +294,17 @@ def test_idle_means_that_everything_was_swept_since_something_was_last_found(
         reach.at, reach.sweep_due, reach.swept = (DUE, 0), 99.0, 9.0
     claimer._claim(DB, {False: 5})
     claimer._rest(DB, 0)
-    assert [kind for kind, *_ in heard.posts] == ["claimed"], "swept before, and something came since"
+    assert [type(message) for message in heard.posts] == [Claimed], "swept before, and something came since"
     now[0] = 11.0
     reaches["a", 0].sweep_due = 0.0
     claimer._claim(DB, {False: 5})
     claimer._rest(DB, 0)
-    assert [kind for kind, *_ in heard.posts] == ["claimed"], "one of two is not enough"
+    assert [type(message) for message in heard.posts] == [Claimed], "one of two is not enough"
     now[0] = 12.0
     reaches["b", 0].sweep_due = 0.0
     claimer._claim(DB, {False: 5})
     claimer._rest(DB, 0)
-    assert heard.posts[-1] == ("idle", 12.0)
+    assert heard.posts[-1] == Idle(12.0)
 
 
 def test_a_registration_right_after_one_that_was_heard_does_not_wait_for_the_poll(
@@ -333,7 +334,7 @@ def test_a_registration_right_after_one_that_was_heard_does_not_wait_for_the_pol
     assert claimer.frontier.reaches["a", 0].near_due < 0
     claimer._claim(DB, {False: 5})
     claimer._rest(DB, claimer.notified)
-    assert [kind for kind, *_ in heard.posts] == ["claimed", "idle"]
+    assert [type(message) for message in heard.posts] == [Claimed, Idle]
     assert slept[1:] == [5.0]
 
 
@@ -359,7 +360,7 @@ def test_while_a_producer_is_busy_the_claimer_looks_again_and_again(
     claimer.frontier.learn([("a", 0)])
     claimer.hear(("a", 0))
     claimer.keep_looking()
-    while ("idle",) not in [post[:1] for post in heard.posts]:
+    while not heard.of(Idle):
         claimer._claim(DB, {False: 5})
         claimer._rest(DB, claimer.notified)
     assert looks[:-1] == [pytest.approx(n * claiming.LOOK_AGAIN_SECONDS) for n in range(len(looks) - 1)]
@@ -518,7 +519,7 @@ def test_idle_is_said_only_when_both_colours_were_looked_at(
     coloured.request(2, 4)
     claim_as_wanted(coloured)
     coloured._rest(DB, 0)
-    assert [kind for kind, *_ in heard.posts] == ["idle"]
+    assert [type(message) for message in heard.posts] == [Idle]
 
 
 def test_no_more_are_claimed_of_both_colours_than_are_to_be_run(

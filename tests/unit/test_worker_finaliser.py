@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 import psycopg
@@ -18,26 +18,31 @@ from django_pgjobs.store import Author, End, FenceReading
 from django_pgjobs.worker.shared.runs import Run
 from django_pgjobs.worker.threads import finaliser
 from django_pgjobs.worker.threads.finaliser import BATCH, BUSY_SECONDS, UNFLUSHED_BYTES, Acker
+from django_pgjobs.worker.threads.inbox_messages import BackendsEnded, InboxMessage, Lost, Stored
 from tests.unit.worker_fakes import run_of
 
 FAILURE = Failure("ValueError", "no", (), "traceback")
-Posts = list[tuple[Any, ...]]
+M = TypeVar("M")
 
 
 class Heard:
     """An inbox whose messages can be read."""
 
     def __init__(self) -> None:
-        self.posts: Posts = []
+        self.posts: list[InboxMessage] = []
 
-    def post(self, *message: Any) -> None:
+    def post(self, message: InboxMessage) -> None:
         self.posts.append(message)
+
+    def of(self, kind: type[M]) -> list[M]:
+        """The messages of one kind, in order."""
+        return [message for message in self.posts if isinstance(message, kind)]
 
     def told(self, kind: str) -> list[int]:
         """The ids that were told of, in order, once for each time."""
         if kind == "lost":
-            return [run.job.id for what, *facts in self.posts if what == "lost" for run, _, _ in facts[0]]
-        return [run.job.id for what, *facts in self.posts if what == "stored" for run, _, _ in facts[1]]
+            return [run.job.id for message in self.of(Lost) for run, _, _ in message.refused]
+        return [run.job.id for message in self.of(Stored) for run, _, _ in message.entries]
 
 
 class Server:
@@ -261,7 +266,7 @@ def test_ends_and_suspects_wait_until_the_backends_of_a_dead_executor_have_ended
     acker.terminate("pgjobs x")
     put(acker, SUCCESS, 1)
     flush(acker)
-    assert (left, heard.posts[0]) == ([], ("backends_ended", "pgjobs x"))
+    assert (left, heard.posts[0]) == ([], BackendsEnded("pgjobs x"))
     assert heard.told("stored") == [1]
 
 
@@ -272,7 +277,7 @@ def test_backends_that_do_not_end_hold_nothing_up_for_ever(
     monkeypatch.setattr(store, "terminate_backends", lambda db, name: 1)
     acker.terminate("pgjobs x")
     flush(acker)
-    assert heard.posts == [("backends_ended", "pgjobs x")]
+    assert heard.posts == [BackendsEnded("pgjobs x")]
     assert "do not end processes=1" in caplog.text
 
 
@@ -304,7 +309,7 @@ def test_a_refused_write_is_told_with_what_it_was_and_why(
         ours, ended, cause, claimed = reading
         server.readings[1] = FenceReading(1, ours, ended, cause, False, False, claimed)
     flush(acker)
-    assert heard.posts == [("lost", [(runs[0], "complete the job", reason)])]
+    assert heard.posts == [Lost([(runs[0], "complete the job", reason)])]
     assert acker.refused == {"complete the job": 1}
 
 
@@ -432,7 +437,7 @@ def test_what_is_not_kept_is_deleted(
     put_both(unkept, queue)
     flush(unkept)
     assert server.writes == written
-    assert {(kind, entry[0].job.id) for what, kind, entries in heard.posts for entry in entries} == {
+    assert {(stored.kind, entry[0].job.id) for stored in heard.of(Stored) for entry in stored.entries} == {
         (SUCCESS, 1), (END, 2),
     }  # fmt: skip
     assert unkept.count == 0

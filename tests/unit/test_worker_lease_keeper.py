@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from django_pgjobs import clock, store
+from django_pgjobs.worker.threads.inbox_messages import FlagsRead, PausesRead, Renewed
 from django_pgjobs.worker.threads.lease_keeper import PAUSES_SECONDS, Keeper
 from tests.unit.test_worker_finaliser import Heard
 
@@ -171,10 +172,9 @@ def test_what_was_read_counts_from_before_it_was_asked(keeping: Stage) -> None:
     keeping.server.takes = 2.0
     keeping.run(1)
     [asked] = keeping.server.when("flags")[:1]
-    told = [facts for kind, *facts in keeping.heard.posts if kind == "fresh"]
-    assert told[0][0] == asked
+    assert keeping.heard.of(FlagsRead)[0].asked_at == asked
     [renewed_at] = keeping.server.when("renew")[:1]
-    assert [facts[0] for kind, *facts in keeping.heard.posts if kind == "renewed"][:1] == [renewed_at]
+    assert keeping.heard.of(Renewed)[0].asked_at == renewed_at
 
 
 def test_the_farewell_takes_what_is_left_of_the_ledger_along(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +197,7 @@ def test_pauses_are_read_twice_a_second_and_told_when_they_have_changed(
     with caplog.at_level(logging.INFO):
         keeping.run(5)
     assert set(gaps(keeping.server.when("pauses"))) == {PAUSES_SECONDS}
-    assert [post[1] for post in keeping.heard.posts if post[0] == "paused"] == [store.Pauses(), mail, store.Pauses()]
+    assert [read.pauses for read in keeping.heard.of(PausesRead)] == [store.Pauses(), mail, store.Pauses()]
     assert caplog.text.count("pauses have changed") == 2
 
 
@@ -216,7 +216,7 @@ def test_a_locked_table_of_pauses_keeps_no_lease_waiting_for_long(
     keeping.run(60)
     assert len(keeping.server.when("pauses")) <= 6
     assert max(gaps(keeping.server.when("renew"))) <= 13.0
-    assert not [post for post in keeping.heard.posts if post[0] == "paused"]
+    assert not keeping.heard.of(PausesRead)
     assert "pauses cannot be read" in caplog.text
 
 

@@ -19,6 +19,7 @@ from django_pgjobs.worker.supervisor import lease_guard
 from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, READY, STARTING, Child
 from django_pgjobs.worker.supervisor.inbox import Inbox
 from django_pgjobs.worker.supervisor.supervisor import LEAVE_SECONDS, Limits, Supervisor
+from django_pgjobs.worker.threads.inbox_messages import Claimed, Idle, JobsRescued, PausesRead
 from tests.unit.test_worker_lease_guard import FakeWatchdog
 from tests.unit.worker_fakes import child_of, claimed, end_of
 
@@ -96,7 +97,7 @@ class Worker:
         return child
 
     def claims(self, *ids: int, asked_at: float = NOW) -> None:
-        self.main._on_claimed("a", asked_at, [claimed(number) for number in ids])
+        self.main._on_message(Claimed("a", asked_at, [claimed(number) for number in ids]))
 
     def close(self) -> None:
         self.main.selector.close()
@@ -150,7 +151,7 @@ def test_nothing_is_claimed_before_it_is_known_what_is_paused(worker: Any) -> No
     serving.executor()
     serving.main.knows_pauses = False
     serving.main._advance()
-    serving.main._on_paused(Pauses(frozenset({"mail"})))
+    serving.main._on_message(PausesRead(Pauses(frozenset({"mail"}))))
     serving.main._advance()
     assert serving.claimer.requests == [(0, 0, None), (2, 3, None)]
     assert serving.claimer.paused == {"mail"}
@@ -196,11 +197,11 @@ def test_an_idle_worker_leaves_when_it_has_looked_after_its_last_job(worker: Any
     serving = worker(until_idle=True)
     serving.executor()
     serving.main.holding.last_struck = NOW - 1
-    serving.main._on_idle(NOW - 2)
+    serving.main._on_message(Idle(NOW - 2))
     serving.main._advance()
     assert (serving.claimer.looks, serving.admitter.stirs, serving.claimer.halted) == (1, 1, False)
     serving.admitter.idle = False
-    serving.main._on_idle(NOW - 0.5)
+    serving.main._on_message(Idle(NOW - 0.5))
     serving.main._advance()
     assert (serving.claimer.looks, serving.claimer.halted) == (1, False)
     serving.admitter.idle = True
@@ -212,12 +213,12 @@ def test_a_worker_that_holds_jobs_or_starts_is_not_idle(worker: Any) -> None:
     serving = worker(until_idle=True)
     serving.executor()
     serving.claims(1)
-    serving.main._on_idle(NOW + 1)
+    serving.main._on_message(Idle(NOW + 1))
     serving.main._advance()
     starting = worker(until_idle=True)
     starting.executor(state=STARTING)
     starting.main.crew.booted = False
-    starting.main._on_idle(NOW + 1)
+    starting.main._on_message(Idle(NOW + 1))
     starting.main._advance()
     assert (serving.claimer.halted, starting.claimer.halted) == (False, False)
 
@@ -310,7 +311,7 @@ def test_what_was_rescued_is_told_and_may_free_a_place_of_a_limit(worker: Any) -
     child = serving.executor(listens=True)
     serving.main.crew.listened = True
     rescued = Rescued(7, "shop.sell", "default", 0, 1, UUID(int=1), "its worker died", "", "", "lost")
-    serving.main._on_rescued([rescued])
+    serving.main._on_message(JobsRescued([rescued]))
     assert serving.admitter.stirs == 1
     [[kind, _, items]] = end_of(child).sent
     assert (kind, [name for name, _ in items]) == (channel.STORED, ["rescued", "retried"])

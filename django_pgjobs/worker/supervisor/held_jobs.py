@@ -8,7 +8,7 @@ was flushed or is known to be lost. Wishes (cancel, release) reach a job whereve
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from django_pgjobs import clock
@@ -31,7 +31,8 @@ from django_pgjobs.worker.supervisor.escalation import TAKEN_AWAY, judged, stop
 from django_pgjobs.worker.supervisor.executor_death import Death
 from django_pgjobs.worker.supervisor.executor_process import Child
 from django_pgjobs.worker.supervisor.signal_relay import Event
-from django_pgjobs.worker.threads.finaliser import Acker, Refused
+from django_pgjobs.worker.threads.finaliser import Acker
+from django_pgjobs.worker.threads.inbox_messages import Refused, StoredEnd
 
 log = safe_logger("django_pgjobs")
 
@@ -300,7 +301,7 @@ class Holding:
 
     # From the ack thread
 
-    def stored(self, kind: str, entries: list[tuple[Run, End, Any]]) -> None:
+    def stored(self, kind: str, entries: Sequence[StoredEnd]) -> None:
         """Ends that have been flushed."""
         if kind == MARK:
             for run, end, _ in entries:

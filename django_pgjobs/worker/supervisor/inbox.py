@@ -5,26 +5,27 @@ from __future__ import annotations
 import socket
 from collections import deque
 from contextlib import suppress
-from typing import Any
+
+from django_pgjobs.worker.threads.inbox_messages import InboxMessage
 
 
 class Inbox:
     """Many threads post, one takes. Nothing here blocks."""
 
     def __init__(self) -> None:
-        self._messages: deque[tuple[Any, ...]] = deque()
+        self._messages: deque[InboxMessage] = deque()
         self.wakes, self._wake = socket.socketpair()
         self.wakes.setblocking(False)
         self._wake.setblocking(False)
 
-    def post(self, *message: Any) -> None:
-        """Add a message, its kind first, and wake the main thread."""
+    def post(self, message: InboxMessage) -> None:
+        """Add a message and wake the main thread."""
         self._messages.append(message)
         # Full: it will wake anyhow. Closed: it has left.
         with suppress(OSError):
             self._wake.send(b"\0")
 
-    def take(self) -> list[tuple[Any, ...]]:
+    def take(self) -> list[InboxMessage]:
         """Return what has been posted, oldest first."""
         with suppress(OSError):
             while self.wakes.recv(4096):

@@ -14,14 +14,14 @@ import selectors
 import signal
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.store import ClaimedJob, Pauses, Rescued
+from django_pgjobs.store import Pauses, Rescued
 from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.runs import Table
 from django_pgjobs.worker.supervisor.dispatcher import START_WITHIN_SECONDS, Dispatcher
@@ -34,6 +34,19 @@ from django_pgjobs.worker.supervisor.recycling import Recycling
 from django_pgjobs.worker.threads.admitter import Admitter
 from django_pgjobs.worker.threads.claimer import Claimer
 from django_pgjobs.worker.threads.finaliser import Acker
+from django_pgjobs.worker.threads.inbox_messages import (
+    BackendsEnded,
+    Claimed,
+    FlagsRead,
+    Idle,
+    InboxMessage,
+    JobsRescued,
+    Lost,
+    NothingHeld,
+    PausesRead,
+    Renewed,
+    Stored,
+)
 from django_pgjobs.worker.threads.loop import Loop
 
 log = safe_logger("django_pgjobs")
@@ -101,18 +114,6 @@ class Supervisor:
         self.asked_at = 0.0
         self.last_tick = 0.0
         self.loops: Sequence[Loop] = ()
-        self.handlers: dict[str, Callable[..., None]] = {
-            "claimed": self._on_claimed,
-            "stored": self.holding.stored,
-            "lost": self.holding.lost,
-            "backends_ended": self.dispatcher.backends_ended,
-            "rescued": self._on_rescued,
-            "fresh": self.holding.fresh,
-            "renewed": self.crew.guard.renewed,
-            "idle": self._on_idle,
-            "paused": self._on_paused,
-            "unblocked": lambda: None,  # waking main is all it is for
-        }
 
     @property
     def ended(self) -> int:
@@ -185,15 +186,12 @@ class Supervisor:
         wanted = threads * 2 >= capacity or self.dispatcher.idle_places(crew) > 0
         self.claimer.request(threads if wanted else 0, loops, most=most)
 
-    def _on_claimed(self, claim_id: str, asked_at: float, jobs: list[ClaimedJob]) -> None:
-        self.holding.adopt(claim_id, asked_at, jobs)
+    def _on_claimed(self, claimed: Claimed) -> None:
+        self.holding.adopt(claimed.claim_id, claimed.asked_at, claimed.jobs)
         self.crew.guard.adopted()
-        self.claimer.adopted(jobs)
+        self.claimer.adopted(claimed.jobs)
 
-    def _on_idle(self, at: float) -> None:
-        self.idle_at = at
-
-    def _on_paused(self, pauses: Pauses) -> None:
+    def _on_pauses(self, pauses: Pauses) -> None:
         self.claimer.pause(pauses.queues)
         self.holding.pause(pauses, self.crew.children)
         self.knows_pauses = True
@@ -216,8 +214,33 @@ class Supervisor:
                 self.claimer.look()
 
     def _on_inbox(self) -> None:
-        for kind, *facts in self.inbox.take():
-            self.handlers[kind](*facts)
+        for message in self.inbox.take():
+            self._on_message(message)
+
+    def _on_message(self, message: InboxMessage) -> None:
+        match message:
+            case Claimed():
+                self._on_claimed(message)
+            case Stored():
+                self.holding.stored(message.kind, message.entries)
+            case Idle():
+                self.idle_at = message.at
+            case Renewed():
+                self.crew.guard.renewed(message.asked_at, message.claim_ids)
+            case FlagsRead():
+                self.holding.fresh(message.asked_at, message.job_ids, message.flags)
+            case Lost():
+                self.holding.lost(message.refused)
+            case BackendsEnded():
+                self.dispatcher.backends_ended(message.application_name)
+            case PausesRead():
+                self._on_pauses(message.pauses)
+            case JobsRescued():
+                self._on_rescued(message.rescued)
+            case NothingHeld():
+                pass
+            case _:
+                assert_never(message)
 
     # Signals
 

@@ -14,6 +14,7 @@ from django_pgjobs import clock, store
 from django_pgjobs.execution.admission import Admission, Turn
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.shared.connection import WorkerConnection
+from django_pgjobs.worker.threads.inbox_messages import NothingHeld
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
 
 log = safe_logger("django_pgjobs")
@@ -101,7 +102,7 @@ class Admitter(Loop):
                 self.hear(pair)
         elif not turn.due:
             self.clear_at = turn.since
-            self.inbox.post("unblocked")
+            self.inbox.post(NothingHeld())
         return turn
 
     def _pause_after(self, turn: Turn) -> float:

@@ -26,6 +26,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.frontier import Frontier, Visit
+from django_pgjobs.worker.threads.inbox_messages import Claimed, Idle
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
 
 log = safe_logger("django_pgjobs")
@@ -327,7 +328,7 @@ class Claimer(Loop):
                     self.wanted[is_async] = max(0, self.wanted[is_async] - len(some))
                     self.unadopted[is_async] += len(some)
                 self.most = None if self.most is None else self.most - len(jobs)
-            self.inbox.post("claimed", str(claim_id), asked_at, jobs)
+            self.inbox.post(Claimed(str(claim_id), asked_at, jobs))
         self.unconfirmed = None
 
     def _terms(self, claim_id: UUID) -> dict[str, Any]:
@@ -471,7 +472,7 @@ class Claimer(Loop):
                 self._look_near()
             return
         if len(asked) == len(self.lines) and all(self.dry.values()):
-            self.inbox.post("idle", min(swept, self.looked_at))
+            self.inbox.post(Idle(min(swept, self.looked_at)))
         if self._sleep(seconds, notified):
             self._look_near()
         with self.wake:

@@ -3,8 +3,8 @@
 Flushes at once when idle, else after a few milliseconds or ``BATCH`` ends. What could not be written because the
 server was away stays here and is written under its fence afterwards. A write that touched nothing is read up:
 *busy* is tried again, *done* was recorded by an earlier try whose answer was lost, *cancelled* meanwhile becomes a
-cancel, *lost* is dropped and told. Posts ``stored`` with what was recorded, ``lost`` with what was not ours, and
-``backends_ended`` when nothing of a dead executor is left on the server.
+cancel, *lost* is dropped and told. Posts ``Stored`` with what was recorded, ``Lost`` with what was not ours, and
+``BackendsEnded`` when nothing of a dead executor is left on the server.
 
 An end of which nothing is to be kept is one fenced DELETE. What that leaves, as somebody waits for it, holds its row
 or points to it, is ended with its row kept, for the leader to prune. A row that is gone tells nothing: it was deleted
@@ -17,7 +17,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any
 
 import psycopg
 
@@ -34,6 +33,7 @@ from django_pgjobs.store import Author, End
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import Run
 from django_pgjobs.worker.threads.claimer import is_data_trouble
+from django_pgjobs.worker.threads.inbox_messages import BackendsEnded, Lost, Refused, Stored, StoredEnd
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
 
 log = safe_logger("django_pgjobs")
@@ -53,8 +53,6 @@ UNFLUSHED_BYTES = 64 * 1024 * 1024
 
 Entry = tuple[Run, End]
 Busy = tuple[str, Entry]
-Refused = tuple[Run, str, str]
-"""A run whose end was not written, what was to be done, and why it was not."""
 
 
 class Acker(Loop):
@@ -86,7 +84,7 @@ class Acker(Loop):
     # Asked by main
 
     def put(self, kind: str, run: Run, end: End) -> None:
-        """Queue an end; main hears of it by ``stored`` or ``lost``."""
+        """Queue an end; main hears of it by ``Stored`` or ``Lost``."""
         self.put_many(kind, [(run, end)])
 
     def put_many(self, kind: str, entries: list[Entry]) -> None:
@@ -166,7 +164,7 @@ class Acker(Loop):
         """End what killed executors have left on the server, before any end that was queued after their death."""
         while self.backends:
             self._terminate(db, self.backends[0])
-            self.inbox.post("backends_ended", self.backends.pop(0))
+            self.inbox.post(BackendsEnded(self.backends.pop(0)))
 
     def _terminate(self, db: WorkerConnection, application_name: str) -> None:
         until = clock.monotonic() + BACKENDS_SECONDS
@@ -265,21 +263,21 @@ class Acker(Loop):
         if left:
             self.busy_until = clock.monotonic() + BUSY_SECONDS
 
-    def _tell_stored(self, kind: str, stored: Sequence[tuple[Run, End, Any]]) -> None:
+    def _tell_stored(self, kind: str, stored: Sequence[StoredEnd]) -> None:
         if self.freed is not None and any(run.job.extras for run, _, _ in stored):
             self.freed()  # of its limit's place, if it has a limit; looking in vain costs little
         self.told.update([run for run, _, _ in stored])
         if kind != DELETE:
-            self.inbox.post("stored", kind, stored)
+            self.inbox.post(Stored(kind, stored))
             return
         for kept in (SUCCESS, END):
             if some := [entry for entry in stored if finalise.kept_as(entry[1]) == kept]:
-                self.inbox.post("stored", kept, some)
+                self.inbox.post(Stored(kept, some))
 
     def _tell_lost(self, lost: list[Refused]) -> None:
         self.told.update(run for run, _, _ in lost)
         self.refused.update(action for _, action, _ in lost)
-        self.inbox.post("lost", lost)
+        self.inbox.post(Lost(lost))
 
     def _write(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[Busy]:
         """Write entries of one kind, bisecting out one that cannot be stored; return those that were busy."""

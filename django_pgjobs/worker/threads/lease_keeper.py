@@ -2,8 +2,7 @@
 
 One UPDATE renews all leases and touches no job row; one plain read finds the flags. Three answers: renewed, lost,
 unreachable; only *lost* is final. On trouble the next try comes sooner, after a quarter of the period. Posts
-``renewed``: these claims, as asked at that instant; ``fresh``: everything held then was read, these were flagged; and
-``paused``: what is paused, at the beginning and whenever that has changed.
+``Renewed``, ``FlagsRead`` and ``PausesRead``.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import psycopg
 from django_pgjobs import clock, store
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.shared.connection import LONG_WAIT_SECONDS, TROUBLE, WorkerConnection
+from django_pgjobs.worker.threads.inbox_messages import FlagsRead, PausesRead, Renewed
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
 
 log = safe_logger("django_pgjobs")
@@ -122,7 +122,7 @@ class Keeper(Loop):
         if len(renewed) == len(claims):
             # Else somebody may hold a row for the moment, whose lease runs on: tried again sooner.
             self.next_renewal = asked_at + self.renew_seconds
-        self.inbox.post("renewed", asked_at, renewed)
+        self.inbox.post(Renewed(asked_at, renewed))
 
     def _read_flags(self, db: WorkerConnection) -> None:
         fences = self.held(clock.monotonic() - YOUNG_SECONDS)
@@ -130,7 +130,7 @@ class Keeper(Loop):
             return
         asked_at = clock.monotonic()
         flags = store.read_flags(db, fences)
-        self.inbox.post("fresh", asked_at, {fence[0] for fence in fences}, flags)
+        self.inbox.post(FlagsRead(asked_at, {fence[0] for fence in fences}, flags))
 
     def _read_pauses(self, db: WorkerConnection, now: float) -> None:
         self.next_pauses = now + PAUSES_SECONDS
@@ -145,7 +145,7 @@ class Keeper(Loop):
             if pauses or self.pauses:
                 log.info("pauses have changed queues=%s jobs=%s", sorted(pauses.queues), sorted(pauses.names))
             self.pauses = pauses
-            self.inbox.post("paused", pauses)
+            self.inbox.post(PausesRead(pauses))
 
     def _trouble(self, error: BaseException, failures: int, *, gone: bool) -> None:
         self.next_renewal = 0.0

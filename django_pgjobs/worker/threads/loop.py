@@ -9,12 +9,13 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import psycopg
 
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
+from django_pgjobs.worker.threads.inbox_messages import InboxMessage
 
 log = safe_logger("django_pgjobs")
 
@@ -27,8 +28,8 @@ Connect = Callable[[], WorkerConnection]
 class Posts(Protocol):
     """Whoever is to hear what a loop has found: ``Inbox``."""
 
-    def post(self, *message: Any) -> None:
-        """Take a message, its kind first; called in the loop's thread."""
+    def post(self, message: InboxMessage) -> None:
+        """Take a message; called in the loop's thread."""
         ...
 
 

@@ -1,0 +1,98 @@
+"""What the worker's threads tell its main thread. Each message is one fact; ``Inbox`` carries it.
+
+A thread posts a message for each claim or flush, never one for each job. The supervisor's ``match`` handles each of
+``InboxMessage``: mypy refuses a message that it forgets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django_pgjobs.store import ClaimedJob, End, Flag, Pauses, Rescued
+from django_pgjobs.worker.shared.runs import Run
+
+StoredEnd = tuple[Run, End, object]
+"""A run, its end as it was written, and the row that the statement returned, None where an earlier try wrote it."""
+
+Refused = tuple[Run, str, str]
+"""A run whose end was not written, what was to be done, and why it was not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """From the claim thread: a claim that was asked for at ``asked_at`` took these jobs, at least one."""
+
+    claim_id: str
+    asked_at: float
+    jobs: list[ClaimedJob]
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """From the claim thread: at this instant it had looked everywhere since anything last came, and found nothing."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """From the ack thread: these ends of one kind are durable."""
+
+    kind: str
+    entries: Sequence[StoredEnd]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """From the ack thread: these ends were not this worker's to write."""
+
+    refused: list[Refused]
+
+
+@dataclass(frozen=True, slots=True)
+class BackendsEnded:
+    """From the ack thread: nothing of the dead executor with this name is left on the server."""
+
+    application_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """From the keep thread: a query begun at ``asked_at`` renewed these claims, and no others."""
+
+    asked_at: float
+    claim_ids: set[str]
+
+
+@dataclass(frozen=True, slots=True)
+class FlagsRead:
+    """From the keep thread: these jobs were read by a query begun at ``asked_at``, and these of them are flagged."""
+
+    asked_at: float
+    job_ids: set[int]
+    flags: list[Flag]
+
+
+@dataclass(frozen=True, slots=True)
+class PausesRead:
+    """From the keep thread: what is paused, at the beginning and whenever it has changed."""
+
+    pauses: Pauses
+
+
+@dataclass(frozen=True, slots=True)
+class JobsRescued:
+    """From the maintenance thread: these jobs were taken from workers whose leases had run out."""
+
+    rescued: list[Rescued]
+
+
+@dataclass(frozen=True, slots=True)
+class NothingHeld:
+    """From the admitter: limits hold nothing back that is due. Waking the main thread is all it is for."""
+
+
+InboxMessage = (
+    Claimed | Stored | Idle | Renewed | FlagsRead | Lost | BackendsEnded | PausesRead | JobsRescued | NothingHeld
+)
