@@ -24,3 +24,7 @@ class E2EConfig(AppConfig):
             from tests.e2e import telemetry
 
             telemetry.set_up_as_told()
+        if os.environ.get("PGJOBS_TEST_SNIPING"):
+            from tests.e2e import sniping
+
+            sniping.lie_in_wait()
