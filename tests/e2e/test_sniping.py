@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from django_pgjobs.models import Job
 from tests.e2e import jobs, sniping
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import wait_until
@@ -24,7 +25,7 @@ def test_exceptions_between_jobs_cost_no_record_and_no_thread(worker: Workers, s
     working_beside = [jobs.waits.register("beside") for _ in range(2)]
     wait_until(lambda: stage.count("start", "beside") == 2, 30, "the neighbours run")
     worker.expect("executor failed around", "cannot tidy up")
-    registered = []
+    registered: list[Job] = []
     while stage.count("strike") < STRIKES:
         batch = [kind.register(number) for number in range(20) for kind in (sniping.returns, sniping.reads)]
         ended(*batch, timeout=60)
