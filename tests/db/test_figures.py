@@ -314,3 +314,10 @@ def test_no_queue_is_left_out_however_many_there_are(raw: RawDatabase) -> None:
     assert {each["ready"] for each in found.values()} == {3}
     late = [due.queue for due in store.count_due(raw, most=1, budget=1000) if (due.oldest_seconds or 0) > 3600]
     assert late == ["q1000"]
+
+
+def test_before_anything_was_measured_there_are_no_figures(raw: RawDatabase) -> None:
+    """A leader measures every so often; who asks before hears that, and what time it is."""
+    found = store.read_statistic(raw)
+    assert tuple(found)[:4] == (None, None, None, None)
+    assert tuple(found)[4] is not None

@@ -16,6 +16,7 @@ from django_pgjobs import clock, store
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Failure
 from django_pgjobs.execution.attempt import BODY, ON_ABANDON, Item, Told
+from django_pgjobs.registering import local_pool
 from django_pgjobs.worker.executor import cleanup, lifecycle, orphan
 from django_pgjobs.worker.executor.interrupts import Door
 from django_pgjobs.worker.executor.main import Executor
@@ -316,6 +317,25 @@ def test_an_executor_that_leaves_sends_what_is_left_says_so_and_ends(
     assert status.value.args == (0,)
     assert [kind for kind, *_ in end.sent] == [channel.SUCCEEDED, channel.BYE]
     assert steps == ["told", lifecycle.DRAINED]
+
+
+def test_an_executor_waits_for_jobs_that_bypassed_the_queue_before_it_says_bye(
+    working: Executor, end: End, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else knows of them: they have no row."""
+    waited: list[int] = []
+
+    class Pool:
+        running = 2
+
+        def leave(self) -> None:
+            waited.append(len(end.sent))
+
+    monkeypatch.setattr(local_pool, "of_this_process", Pool())
+    working._wait_for_bypassed()
+    monkeypatch.setattr(Pool, "running", 0)
+    working._wait_for_bypassed()
+    assert waited == [0]
 
 
 def test_of_the_time_to_leave_receivers_and_callbacks_get_their_shares(monkeypatch: pytest.MonkeyPatch) -> None:
