@@ -4,7 +4,9 @@ Locks that Python code takes (the import system's, ``threading.Condition``, ``Se
 ``logging``) are held for an instant before the ``with`` or ``try`` begins that releases them. An exception in that
 instant leaves them held for ever, and with them every thread that wants them. So an interrupt looks first.
 
-Reading the frames of a thread says where it is *now*: the caller must raise at once, before the thread goes on.
+Reading the frames of a thread says where it is *now*: the caller must raise at once, before the thread goes on. Since
+Python 3.13 that is not exact. A thread that had to let go of the interpreter finds an exception, raised meanwhile, one
+call later than where it stood. So there an import is not interrupted in its midst, nor a thread that takes a lock.
 """
 
 from __future__ import annotations
@@ -69,6 +71,9 @@ _LOCKING = (
     | {_file(asgiref.local.Local.__getattr__), _file(asyncio.base_events.BaseEventLoop.call_soon_threadsafe)}
 )
 
+EXACT = sys.version_info < (3, 13)
+"""Whether an exception comes where the thread stands: CPython's ``_Py_HandlePending`` reads its flags once since 3.13."""
+
 _IMPORT_LOCKS = frozenset(
     {"acquire", "release", "__enter__", "__exit__", "_get_module_lock", "_lock_unlock_module", "cb"}
 )
@@ -100,7 +105,7 @@ _WAITS: dict[CodeType, frozenset[int]] = dict(
 """The lines on which threads wait for long, in a call inside a ``try`` that makes good for an exception right there."""
 
 
-_ENTERS = _lines_with(threading.Condition.__enter__, "self._lock.__enter__()")
+_ENTERS = _lines_with(threading.Condition.__enter__, "self._lock.__enter__()") if EXACT else None
 
 
 class Entering:
@@ -158,7 +163,7 @@ def place_of(ident: int, within: CodeType) -> Place:
 def _innermost(frame: FrameType) -> Place:
     code = frame.f_code
     if code.co_filename in _IMPORTS:
-        return Place.TAKING if code.co_name in _IMPORT_LOCKS else Place.BUSY
+        return Place.BUSY if EXACT and code.co_name not in _IMPORT_LOCKS else Place.TAKING
     if code.co_filename in _LOCKING:
         return Place.BUSY if frame.f_lineno in _WAITS.get(code, ()) else Place.TAKING
     return Place.OPEN
