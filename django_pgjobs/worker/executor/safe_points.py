@@ -72,7 +72,7 @@ _LOCKING = (
 )
 
 EXACT = sys.version_info < (3, 13)
-"""Whether an exception comes where the thread stands: CPython's ``_Py_HandlePending`` reads its flags once since 3.13."""
+"""Whether an exception comes where the thread stands: since 3.13 CPython reads its flags before it waits."""
 
 _IMPORT_LOCKS = frozenset(
     {"acquire", "release", "__enter__", "__exit__", "_get_module_lock", "_lock_unlock_module", "cb"}
