@@ -21,6 +21,7 @@ from django_pgjobs.exceptions import CancelRequested, DeadlinePassed, JobInterru
 from django_pgjobs.execution.attempt import Told
 from django_pgjobs.worker.executor import cleanup, interrupts, safe_points
 from django_pgjobs.worker.executor.interrupts import Door, TaskDoor
+from django_pgjobs.worker.executor.safe_points import Place
 from tests.plugins.fix_db import patience, wait_until
 
 ROUNDS = 6000
@@ -287,6 +288,22 @@ def test_an_interrupt_that_is_taken_back_there_lets_nothing_go(room: Room) -> No
     taken.mend()
     assert not told.struck
     assert not condition.acquire(blocking=False), "it still holds the lock"
+
+
+def test_a_thread_that_takes_a_lock_is_not_interrupted_however_long_it_does(room: Room) -> None:
+    """B5: it would find the lock, and leave it held for ever; a ladder goes on, and a cancel by kill reaches it."""
+    condition = threading.Condition()
+    condition.acquire()
+    told = room.start(lambda _: condition.__enter__())
+    assert room.door is not None
+    door = room.door
+    wait_until(lambda: safe_points.place_of(door.ident, Door.call.__code__) is Place.TAKING, 5, "it waits for the lock")
+    told.interrupt = CancelRequested
+    assert not door._strike(told, 1e9)
+    assert not told.struck
+    told.interrupt = None
+    condition.release()
+    assert room.outcome() == ("returned", True)
 
 
 class Waits:

@@ -14,9 +14,9 @@ so a late cancel meets no other job's query.
 
 An interrupt is *held back* while the job's thread is where Python code takes locks that other threads want too
 (``safe_points``): a thread of its own looks again every few milliseconds. It comes after ``HOLD_SECONDS`` where the
-thread only waits in such code, and after ``LONGEST_HOLD_SECONDS`` in any case. One that stands where a condition's lock
-is taken, as a thread does that hammers a queue, is interrupted there, and the lock is released behind it. What is left
-of the risk goes with the process: an executor in which a thread was interrupted is recycled.
+thread only waits in such code, and never while it takes a lock, which would then be held for ever. One that stands where
+a condition's lock is taken, as a thread does that hammers a queue, is interrupted there, and the lock is released behind
+it. What is left of the risk goes with the process: an executor in which a thread was interrupted is recycled.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ log = safe_logger("django_pgjobs")
 HOLD_SECONDS = 0.15
 """How long an interrupt is held back while the thread is somewhere in machinery that others use too."""
 
-LONGEST_HOLD_SECONDS = 60.0
-"""How long, at most, while it takes a lock. A thread that waits for one for ever meets later rungs before."""
+LONG_HOLD_SECONDS = 60.0
+"""After how long, while it takes a lock, that is told and looked at less often. It is never struck there."""
 
 LOOK_SECONDS = 0.002
+SELDOM_SECONDS = 0.05
 MEND_SECONDS = 0.01
 TURN_SECONDS = 0.02
 """How long who looks may keep the interpreter until it has raised: the thread it has looked at must not go on."""
@@ -93,12 +94,17 @@ class Door:
             threading.Thread(target=self._hold, args=(told,), name="pgjobs-interrupt", daemon=True).start()
         except RuntimeError as error:
             log.error("interrupt cannot be held back: %s", error)
-            self._let_go(told, LONGEST_HOLD_SECONDS)
+            if not self._let_go(told, HOLD_SECONDS):
+                self.held = None
 
     def _hold(self, told: Told) -> None:
         began = time.monotonic()
-        while not self._let_go(told, time.monotonic() - began):
-            time.sleep(LOOK_SECONDS)
+        pause = LOOK_SECONDS
+        while not self._let_go(told, held_seconds := time.monotonic() - began):
+            if pause < SELDOM_SECONDS and held_seconds > LONG_HOLD_SECONDS:
+                log.warning("interrupt is held back for long, the job takes locks all the time slot=%d", told.slot)
+                pause = SELDOM_SECONDS
+            time.sleep(pause)
         while self.entered:
             taken = self.entered.pop()
             while taken.lasts:
@@ -129,7 +135,7 @@ class Door:
             taken = entering(self.ident) if place is Place.TAKING and held_seconds else None
             if taken is not None:
                 self.entered.append(taken)
-            elif place and held_seconds < (HOLD_SECONDS if place is Place.BUSY else LONGEST_HOLD_SECONDS):
+            elif place is Place.TAKING or (place is Place.BUSY and held_seconds < HOLD_SECONDS):
                 return False
             _set_exception(self.ident, kind)
             told.struck = True
