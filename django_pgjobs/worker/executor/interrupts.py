@@ -14,9 +14,9 @@ so a late cancel meets no other job's query.
 
 An interrupt is *held back* while the job's thread is where Python code takes locks that other threads want too
 (``safe_points``): a thread of its own looks again every few milliseconds. It comes after ``HOLD_SECONDS`` where the
-thread only waits in such code, and never while it takes a lock, which would then be held for ever. One that stands where
-a condition's lock is taken, as a thread does that hammers a queue, is interrupted there, and the lock is released behind
-it. What is left of the risk goes with the process: an executor in which a thread was interrupted is recycled.
+thread only waits in such code, and never while it takes a lock, which would then be held for ever. One that stands
+where a condition's lock is taken, as a thread does that hammers a queue, is interrupted there, and the lock is released
+behind it. What is left of the risk goes with the process: an executor in which a thread was interrupted is recycled.
 """
 
 from __future__ import annotations
