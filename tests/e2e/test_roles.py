@@ -227,7 +227,7 @@ def test_such_a_role_serves_the_admin(web: Client, limited_role: Role) -> None:
             assert web.get(f"/admin/pgjobs/{path}").status_code == 200, path
         steer = reverse("admin:pgjobs_job_steer", args=[job.pk, "cancel"])
         assert web.post(steer, {"mode": "ask", "reason": ""}).status_code == 302
-        asked = {"kind": "queue", "name": "mail", "reason": "", "until_0": "", "until_1": ""}
+        asked = {"kind": "queue", "name": "mail", "anyway": "on", "reason": "", "until_0": "", "until_1": ""}
         assert web.post("/admin/pgjobs/queuestate/add/", asked).status_code == 302
     assert Job.objects.get(pk=job.pk).outcome == "cancelled"
     assert Job.objects.get(pk=other.pk).outcome is None
