@@ -149,7 +149,9 @@ def strike(thread: threading.Thread | None, kind: type[BaseException]) -> None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(kind))
 
 
-# Its tracer takes a lock in every thread, and whoever is struck there keeps it for ever.
+# A strike may leave a lock of Python's own held for good, which harms the process that runs the tests: by itself only.
+@pytest.mark.slow
+# Coverage's tracer takes a lock in every thread, and whoever is struck there keeps it for ever.
 @pytest.mark.skipif(Coverage.current() is not None, reason="coverage holds a lock of its own in each thread")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of threads struck at their end
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
