@@ -58,8 +58,8 @@ class JobLogger(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
 
-class Facts(Protocol):
-    """What an attempt knows of its job: ``attempt.Item``."""
+class AttemptFacts(Protocol):
+    """A job as far as every line about an attempt names it."""
 
     @property
     def id(self) -> int: ...
@@ -74,9 +74,14 @@ class Facts(Protocol):
     @property
     def claim_id(self) -> str: ...
     @property
-    def timeout(self) -> float | None: ...
-    @property
     def description(self) -> str: ...
+
+
+class Facts(AttemptFacts, Protocol):
+    """What an attempt knows of its job: ``attempt.Item``."""
+
+    @property
+    def timeout(self) -> float | None: ...
     @property
     def run_at(self) -> float: ...
     @property

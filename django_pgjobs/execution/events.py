@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from django.dispatch import Signal
 
@@ -20,7 +20,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.logs import safe_logger
 
 if TYPE_CHECKING:
-    from django_pgjobs.context import JobContext
+    from django_pgjobs.context import AttemptFacts, JobContext
 
 log = safe_logger("django_pgjobs")
 jobs_log = safe_logger("django_pgjobs.jobs")
@@ -41,33 +41,14 @@ PARKED_SECONDS = 60.0
 _parked: dict[str, float] = {}
 
 
-class Facts(Protocol):
-    """A job as far as every line about an attempt names it."""
-
-    @property
-    def id(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def queue(self) -> str: ...
-    @property
-    def attempt(self) -> int: ...
-    @property
-    def max_attempts(self) -> int: ...
-    @property
-    def claim_id(self) -> str: ...
-    @property
-    def description(self) -> str: ...
-
-
-def facts(context: Facts) -> str:
+def facts(context: AttemptFacts) -> str:
     """Return the facts every line about an attempt carries, the job's description last if it has one."""
     text = f"name={context.name} job={context.id} attempt={context.attempt}/{context.max_attempts}"
     text = f"{text} claim={context.claim_id} queue={context.queue}"
     return f"{text} {context.description!r}" if context.description else text
 
 
-def parked(item: Facts, why: str) -> None:
+def parked(item: AttemptFacts, why: str) -> None:
     """A job cannot be run by this code; said once a minute for each name."""
     now = clock.monotonic()
     if now < _parked.get(item.name, float("-inf")) + PARKED_SECONDS:

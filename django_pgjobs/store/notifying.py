@@ -9,8 +9,6 @@ from django_pgjobs.store.database import Database
 
 WORKERS = "pgjobs"
 WAITERS = "pgjobs_ended"
-
-
 LIMITED = "limited"
 
 
@@ -40,7 +38,7 @@ def wake_up(queue: str, priority: int | None) -> Notice:
     return Notice(WORKERS, f"{LIMITED if priority is None else priority}:{queue}")
 
 
-def behind(queue: str) -> Notice:
+def look_behind(queue: str) -> Notice:
     """Tell that jobs of the queue are claimable which may be older than any that is claimed now."""
     return Notice(WORKERS, f"behind:{queue}")
 
@@ -71,7 +69,4 @@ def notify_queues(db: Database, pairs: Iterable[tuple[str, int | None]], *, behi
     that is claimed now, so a look at what is new does not find them.
     """
     told = {wake_up(*pair) for pair in pairs}
-    notify(db, told | {_behind(notice.queue) for notice in told} if behind else told)
-
-
-_behind = behind  # ``notify_queues`` has an argument of this name
+    notify(db, told | {look_behind(notice.queue) for notice in told} if behind else told)
