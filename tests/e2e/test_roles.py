@@ -27,7 +27,14 @@ from tests.plugins.fix_roles import Role
 from tests.plugins.fix_worker import WorkerProcess, Workers, ended
 
 CODE = {"PGJOBS_TEST_CRON": "1", "PGJOBS_TEST_LIMITED": "1"}
-TROUBLE = ("permission denied", "must be owner", "duty failed", "worker loop failed", "database trouble", "are left")
+TROUBLE = (
+    "permission denied",
+    "must be owner",
+    "duty failed",
+    "worker loop failed",
+    "database trouble",
+    "of a dead executor are left",
+)
 
 
 def statements(words: str) -> list[str]:
