@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from django_pgjobs.exceptions import JobInterrupted
+from django_pgjobs.serialization.escapes import plain
 from django_pgjobs.serialization.failures import kind_of, text_of
 
 LIMIT = 4000
@@ -73,7 +74,7 @@ class SafeLogger:
         if not self.logger.isEnabledFor(level):
             return
         try:
-            self.logger.log(level, message, *args, stacklevel=_CALLER, **options)
+            self.logger.log(level, message, *map(_on_one_line, args), stacklevel=_CALLER, **options)
         except JobInterrupted:
             raise  # it is meant for the job that has called us
         except BaseException as error:
@@ -83,6 +84,11 @@ class SafeLogger:
         finally:
             if _MAY_KEEP_LOCKS and not _is_logging():
                 release_logging()
+
+
+def _on_one_line(value: Any) -> Any:
+    """Escape line breaks of a row's text, or whoever may write rows could forge lines of the log."""
+    return plain(value) if type(value) is str else value
 
 
 def safe_logger(name: str) -> SafeLogger:
