@@ -10,7 +10,7 @@ import threading
 import time
 from uuid import uuid4
 
-from django_pgjobs import store
+from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.frontier import Frontier
 

@@ -38,8 +38,8 @@ django.setup()
 from django.db import connection  # noqa: E402
 from django.test.utils import setup_databases, teardown_databases  # noqa: E402
 
-from django_pgjobs import store  # noqa: E402
 from django_pgjobs.models import Claim, Job  # noqa: E402
+from django_pgjobs.store import statements as store  # noqa: E402
 from django_pgjobs.worker.shared.connection import WorkerConnection  # noqa: E402
 
 BEGINNING = datetime(1, 1, 1, tzinfo=UTC), 0

@@ -42,8 +42,8 @@ from django.db.models import DateTimeField, ExpressionWrapper, F, Q  # noqa: E40
 from django.db.models.functions import Now  # noqa: E402
 from django.test.utils import setup_databases, teardown_databases  # noqa: E402
 
-from django_pgjobs import store  # noqa: E402
 from django_pgjobs.models import Claim, Job  # noqa: E402
+from django_pgjobs.store import statements as store  # noqa: E402
 from django_pgjobs.worker.shared.connection import WorkerConnection  # noqa: E402
 
 BATCHES = (1, 100, 500)

@@ -109,7 +109,7 @@ def _both_pinned(plan: Plan) -> list[Explained]:
 
 def _both(where: str, frontier: tuple[Any, int] | None = None) -> list[Explained]:
     """Print and return both plans for one batch, which is given back by a rollback."""
-    from django_pgjobs import store
+    from django_pgjobs.store import statements as store
     from django_pgjobs.worker.shared.connection import WorkerConnection
     from django_pgjobs.worker.threads.frontier import BEGINNING
 
@@ -135,7 +135,7 @@ def _explaining(db: Any) -> Iterator[list[str]]:
     plans: list[str] = []
 
     def fetch(name: str, params: Any) -> list[Any]:
-        from django_pgjobs import store
+        from django_pgjobs.store import statements as store
 
         answer = db.connection.execute(EXPLAIN + store.statement(name), params, prepare=True)
         plans.append("\n".join(row[0] for row in answer))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from django_pgjobs import store
+from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import WorkerConnection
 
 BATCH = 1000

@@ -8,8 +8,10 @@ from django.apps import AppConfig
 from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext_lazy as _
 
+from django_pgjobs.registering import register
+
 if TYPE_CHECKING:
-    from django_pgjobs.store import NewJob
+    from django_pgjobs.store.registering import NewJob
 
 
 class PgJobsConfig(AppConfig):
@@ -22,8 +24,7 @@ class PgJobsConfig(AppConfig):
 
     def ready(self) -> None:
         """Import the ``jobs`` module of every installed app; an error in one of them is raised as it is."""
-        from django_pgjobs.checks import register_checks
-        from django_pgjobs.registering import register
+        from django_pgjobs.checks import register_checks  # here for start-up time
 
         register.run_bypassed = _run_bypassed
         autodiscover_modules("jobs")
@@ -31,6 +32,6 @@ class PgJobsConfig(AppConfig):
 
 
 def _run_bypassed(new: NewJob) -> None:
-    from django_pgjobs.running import bypass  # here, so that only who bypasses the queue loads what runs jobs
+    from django_pgjobs.running import bypass  # here for start-up time
 
     bypass.run(new)

@@ -214,7 +214,7 @@ def _conf() -> Conf | None:
 
 def check_database(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Messages:
     """Jobs are written to PostgreSQL, through psycopg 3."""
-    from django_pgjobs.models import Job
+    from django_pgjobs.models import Job  # here: models wait until Django is ready
 
     alias = router.db_for_write(Job)
     vendor = connections[alias].vendor
@@ -260,7 +260,7 @@ def check_foreign_keys(app_configs: Sequence[AppConfig] | None = None, **_: Any)
 
 
 def _foreign_keys_to_job(app_configs: Sequence[AppConfig] | None) -> Iterator[Any]:
-    from django_pgjobs.models import Job
+    from django_pgjobs.models import Job  # here: models wait until Django is ready
 
     for app_config in apps.get_app_configs() if app_configs is None else app_configs:
         for model in app_config.get_models(include_auto_created=True):
@@ -280,7 +280,7 @@ def _stops_deletes(field: Any) -> bool:
 
 def check_indexes(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Messages:
     """No index on Job holds or names a column that the claim changes, whoever added it."""
-    from django_pgjobs.models import Job
+    from django_pgjobs.models import Job  # here: models wait until Django is ready
 
     for name, columns in _indexed(Job):
         if changed := sorted(filter(_is_changed, columns)):
@@ -352,7 +352,7 @@ def check_commands(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
 
 def check_definitions(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Messages:
     """What jobs declare agrees with the settings and with itself."""
-    from django_pgjobs.definition.registry import registry
+    from django_pgjobs.definition.registry import registry  # here for start-up time
 
     if (conf := _conf()) is None:
         return

@@ -9,20 +9,22 @@ import json
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
-from django_pgjobs import store
 from django_pgjobs.definition.options import InvalidOption, check_name
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.jobs import BoundJob, JobDefinition
 from django_pgjobs.registering.encode import new_job
-from django_pgjobs.values import schedule as cron
+
+if TYPE_CHECKING:
+    from django_pgjobs.store.firing import DeclaredCron
+    from django_pgjobs.store.registering import NewJob
 
 MisfirePolicy = Literal["once", "skip", "all"]
 OverlapPolicy = Literal["allow", "skip", "after_completion"]
@@ -68,6 +70,8 @@ class Cron:
         self.decorates = ""
         """The name of the job whose decorator it stands in; empty for one that stands by itself."""
         self._name = name
+        from django_pgjobs.values import schedule as cron  # here for start-up time
+
         try:
             self.expression = cron.check_expression(expression)
             self.zone = None if tz is None else cron.check_zone(tz).key
@@ -102,10 +106,12 @@ class Cron:
         """
         if after is not None and timezone.is_naive(after):
             raise ValueError(f"next_fires() takes an aware datetime, not {after!r}: give it a time zone")
+        from django_pgjobs.values import schedule as cron  # here for start-up time
+
         schedule = cron.schedule_of(self.expression, self.zone or settings.TIME_ZONE)
         return schedule.next_fires(after or datetime.now(UTC), count)
 
-    def declared(self) -> store.DeclaredCron:
+    def declared(self) -> DeclaredCron:
         """Return what the entry's row shall say. Raises ``InvalidJob`` where settings or arguments forbid it."""
         if self.call is None:
             raise self._wrong("it has no job")
@@ -115,7 +121,9 @@ class Cron:
             raise self._wrong(error) from None
         if new.window_seconds is not None:
             raise self._wrong("its key has a window, but the expression says how often the job runs; use another scope")
-        return store.DeclaredCron(
+        from django_pgjobs.store.firing import DeclaredCron  # here for start-up time
+
+        return DeclaredCron(
             name=self.name,
             job_name=new.name,
             expression=self.expression,
@@ -170,7 +178,7 @@ class Cron:
         return InvalidJob(f"{self.location}: {entry}: {what}")
 
 
-def _tags(new: store.NewJob) -> dict[str, object]:
+def _tags(new: NewJob) -> dict[str, object]:
     # Only where there are some: the rows of all other entries stay as they are.
     return {"tags": new.tags} if new.tags else {}
 

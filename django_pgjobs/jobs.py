@@ -20,7 +20,6 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition import options as checks
-from django_pgjobs.definition import queue_names
 from django_pgjobs.definition.options import InvalidOption, JobOptions, Plan, RegisterOptions
 from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.definition.registry import registry
@@ -363,6 +362,8 @@ def _checked(
         raise InvalidJob(f"job {definition.name!r}: {error}") from None
     plan = _changed(definition, merged)
     if "queue" in given:
+        from django_pgjobs.definition import queue_names  # here for start-up time
+
         queue_names.notice(plan.queue, f"name={definition.name}", plan.conf)
     return merged
 

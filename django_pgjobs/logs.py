@@ -15,7 +15,6 @@ from typing import Any
 
 from django_pgjobs.exceptions import JobInterrupted
 from django_pgjobs.serialization.escapes import plain
-from django_pgjobs.serialization.failures import kind_of, text_of
 
 LIMIT = 4000
 """Characters of a record that go to stderr when nothing else takes it."""
@@ -123,6 +122,8 @@ def _is_logging() -> bool:
 
 def say_on_stderr(level: int, message: str, args: tuple[Any, ...], error: BaseException) -> None:
     """Write on stderr, in one line, what ``error`` kept from being logged. Raises nothing."""
+    from django_pgjobs.serialization.failures import kind_of, text_of  # here for start-up time
+
     why = f"{kind_of(error)}: {' '.join(text_of(error).split())}"
     try:
         words = (message % args if args else message)[:LIMIT]

@@ -15,7 +15,7 @@ from django.db import router
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from django_pgjobs import store, waking
+from django_pgjobs import waking
 from django_pgjobs.conf import QUEUE_NAME, get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
@@ -24,6 +24,7 @@ from django_pgjobs.steering.jobs import who
 from django_pgjobs.steering.trail import Trail
 from django_pgjobs.steering.until import REASON_CHARS as REASON_CHARS
 from django_pgjobs.steering.until import Until, end_of
+from django_pgjobs.store import statements as store
 from django_pgjobs.store.transactions import at_read_committed
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ async def apauses_of(queue: str, name: str, database: str | None = None) -> list
 
 
 def _model() -> type[QueueState]:
-    from django_pgjobs.models import QueueState
+    from django_pgjobs.models import QueueState  # here: models wait until Django is ready
 
     return QueueState
 
@@ -135,7 +136,7 @@ def _running() -> Q:
 
 def known_queues(database: str | None = None) -> set[str]:
     """Return the queues that there is a reason to know: unfinished jobs, definitions, settings and pauses name them."""
-    from django_pgjobs.models import Job
+    from django_pgjobs.models import Job  # here: models wait until Django is ready
 
     waiting = store.list_pairs(store.on(database or router.db_for_read(Job)))
     declared = {definition.queue for definition in registry.definitions()}

@@ -27,7 +27,6 @@ from django.db import connections, router
 from django.db.models import BooleanField, ExpressionWrapper, Q
 from django.db.models.functions import Now
 
-from django_pgjobs import store
 from django_pgjobs.conf import get_conf
 from django_pgjobs.context import JobContext
 from django_pgjobs.definition import options
@@ -41,7 +40,8 @@ from django_pgjobs.registering.token_bucket import of_this_process
 from django_pgjobs.serialization import payload
 from django_pgjobs.states import JobState
 from django_pgjobs.steering.jobs import Steered
-from django_pgjobs.store import ListedJob
+from django_pgjobs.store import statements as store
+from django_pgjobs.store.statements import ListedJob
 from django_pgjobs.values.by_queue import Rate
 
 WAITING: Final = "waiting"

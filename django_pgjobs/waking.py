@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import Error, connections
 
-from django_pgjobs import store
 from django_pgjobs.clock import monotonic
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.store import Notice
+from django_pgjobs.store import notifying
+from django_pgjobs.store.database import beneath
+from django_pgjobs.store.notifying import Notice
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -59,7 +60,7 @@ def registered(connection: BaseDatabaseWrapper, pairs: Iterable[tuple[str, int |
     ``pairs``: their queues and priorities; None for a priority where a limit holds the job, so admitters hear of it.
     """
     if conf.notify:
-        _when_committed(connection, {store.wake_up(*pair) for pair in pairs}, set())
+        _when_committed(connection, {notifying.wake_up(*pair) for pair in pairs}, set())
 
 
 def tell(using: str, notices: Iterable[Notice]) -> None:
@@ -68,7 +69,7 @@ def tell(using: str, notices: Iterable[Notice]) -> None:
     With the setting ``NOTIFY`` off workers are told nothing.
     """
     to_workers = get_conf().notify
-    wanted = {notice for notice in notices if to_workers or notice.channel != store.WORKERS}
+    wanted = {notice for notice in notices if to_workers or notice.channel != notifying.WORKERS}
     if wanted:
         _when_committed(connections[using], set(), wanted)
 
@@ -124,9 +125,9 @@ def _send(connection: BaseDatabaseWrapper, registered: Iterable[Notice], told: s
     unheard = {notice: silence for notice in registered if (silence := _silence(alias, notice, begun)) is not None}
     if not unheard and not told:
         return
-    busy = {store.busy(notice.queue) for notice, silence in unheard.items() if silence == BUSY_SECONDS}
+    busy = {notifying.busy(notice.queue) for notice, silence in unheard.items() if silence == BUSY_SECONDS}
     try:
-        store.notify(store.beneath(alias), {*unheard, *busy, *told})
+        notifying.notify(beneath(alias), {*unheard, *busy, *told})
     except Error as error:
         logger.warning("stored, and workers will see it when they look: %s", " ".join(str(error).split()))
     else:

@@ -9,7 +9,7 @@ from uuid import uuid4
 from benchmarks import tables
 from benchmarks.figures import Figure, Result, at_most, percentile
 from benchmarks.plan import Plan
-from django_pgjobs import store
+from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.frontier import Frontier
 

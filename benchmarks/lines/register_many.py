@@ -10,8 +10,8 @@ from django.db import connection, transaction
 from benchmarks import jobs, tables
 from benchmarks.figures import Result, Series, at_least, middle
 from benchmarks.plan import Plan
-from django_pgjobs import store
 from django_pgjobs.store import registering
+from django_pgjobs.store import statements as store
 
 TITLE = "register_many"
 SIZES = (10, 100, 300, 1000, 3000)

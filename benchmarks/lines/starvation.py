@@ -16,7 +16,7 @@ from django.db import connection, transaction
 from benchmarks import jobs, stamps, tables, workers
 from benchmarks.figures import Figure, Result, at_most
 from benchmarks.plan import Plan
-from django_pgjobs import store
+from django_pgjobs.store import statements as store
 
 TITLE = "Nothing waits behind the frontier"
 MOST_MS = 1200.0

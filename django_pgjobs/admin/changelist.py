@@ -22,7 +22,6 @@ from django.utils.functional import cached_property
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs import store
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Job
@@ -30,6 +29,7 @@ from django_pgjobs.presentation import job_list
 from django_pgjobs.presentation.job_list import Asked
 from django_pgjobs.presentation.wording import STATE_LABELS, grouped
 from django_pgjobs.serialization.escapes import visible
+from django_pgjobs.store import statements as store
 
 if TYPE_CHECKING:
     Pages = Paginator[Any]

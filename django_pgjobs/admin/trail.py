@@ -13,12 +13,12 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as now_translated
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs import store
 from django_pgjobs.admin.changelist import CappedPaginator
 from django_pgjobs.admin.display import below, format_html, format_html_join, person, short, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.models import Action, ActionPart
 from django_pgjobs.presentation.wording import STATE_LABELS, grouped
+from django_pgjobs.store import statements as store
 
 MOST = 25
 """How many actions the page of a job shows."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from django_pgjobs.store import DeclaredCron
 from django_pgjobs.values.invalid_option import InvalidOption
+
+if TYPE_CHECKING:
+    from django_pgjobs.store.firing import DeclaredCron
 
 
 @runtime_checkable

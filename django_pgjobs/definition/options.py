@@ -10,11 +10,10 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from django_pgjobs.conf import Conf
 from django_pgjobs.definition import keys
-from django_pgjobs.definition.cron_declaration import CronDeclaration, check_crons
 from django_pgjobs.definition.keys import ConflictOption, Key, OnConflict, Scope, ScopeOption, Window
 from django_pgjobs.definition.validation import (
     PRIORITIES,
@@ -33,7 +32,9 @@ from django_pgjobs.states import KeyScope
 from django_pgjobs.values.backoff import Backoff
 from django_pgjobs.values.invalid_option import InvalidOption as InvalidOption
 from django_pgjobs.values.limit import JobLimits, Limit, read_job_limits
-from django_pgjobs.values.tags import check_tags
+
+if TYPE_CHECKING:
+    from django_pgjobs.definition.cron_declaration import CronDeclaration
 
 NAME_LIMIT = 200
 LEAST_TIMEOUT_SECONDS = 0.001
@@ -181,6 +182,13 @@ class Plan:
         return replace(self, **given).check() if given else self
 
 
+def check_tags(value: object) -> tuple[str, ...]:
+    """Return the tags in the order in which they are kept."""
+    from django_pgjobs.values import tags  # here for start-up time
+
+    return tags.check_tags(value)
+
+
 def check_known(given: Iterable[str], known: Collection[str]) -> None:
     """Refuse an option that does not exist, with the one that was probably meant."""
     for option in given:
@@ -318,6 +326,13 @@ def check_sensitive(names: Iterable[str], signature: inspect.Signature) -> froze
         if name not in signature.parameters and not any_name:
             raise InvalidOption(f"sensitive names no argument: {name!r}{did_you_mean(name, signature.parameters)}")
     return frozenset(names)
+
+
+def check_crons(value: object) -> tuple[CronDeclaration, ...]:
+    """Return the entries of ``@job(cron=…)``."""
+    from django_pgjobs.definition import cron_declaration  # here for start-up time
+
+    return cron_declaration.check_crons(value)
 
 
 def check_limits(value: object) -> JobLimits:

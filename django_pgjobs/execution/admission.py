@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from django_pgjobs import clock, store
+from django_pgjobs import clock
 from django_pgjobs.conf import Conf
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.store import Admitted, Bounds, Group, StartRate, Terms
+from django_pgjobs.store import statements as store
+from django_pgjobs.store.statements import Admitted, Bounds, Group, StartRate, Terms
 from django_pgjobs.values.limit import Limit
 
 GROUPS = 500

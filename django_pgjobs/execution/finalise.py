@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, assert_never
 
 from django_pgjobs import decisions as decide
-from django_pgjobs import store
 from django_pgjobs.conf import LADDER_SECONDS, get_conf
 from django_pgjobs.decisions import Decision
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.attempt import ON_ABANDON, ON_CANCEL
 from django_pgjobs.states import Outcome
-from django_pgjobs.store import Author, Database, End, FenceReading
+from django_pgjobs.store import statements as store
+from django_pgjobs.store.statements import Author, Database, End, FenceReading
 
 SUCCESS, RETRY, SNOOZE, END, MARK, PARK, RELEASE = "success", "retry", "snooze", "end", "mark", "park", "release"
 HOLD, DELETE = "hold", "delete"

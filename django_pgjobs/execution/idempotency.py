@@ -18,7 +18,7 @@ from django.db import Error
 
 from django_pgjobs import decisions as decide
 from django_pgjobs.execution import events
-from django_pgjobs.store import StoredResult
+from django_pgjobs.store.statements import StoredResult
 
 LOOK_AGAIN_SECONDS = 5.0
 UNREAD = (Error, psycopg.Error)

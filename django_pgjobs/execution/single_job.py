@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from django_pgjobs import clock, store
+from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.context import Cancellation, Reporter
 from django_pgjobs.decisions import Decision
@@ -25,7 +25,8 @@ from django_pgjobs.execution.finalise import CALLBACK_OF, CALLBACK_STARTS, END, 
 from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import Outcome
-from django_pgjobs.store import Author, ClaimedJob, Database, End
+from django_pgjobs.store import statements as store
+from django_pgjobs.store.statements import Author, ClaimedJob, Database, End
 
 log = safe_logger("django_pgjobs")
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from django.utils.translation import gettext as _
 
-from django_pgjobs import store
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
+from django_pgjobs.store import statements as store
 from django_pgjobs.values.limit import JobLimits, Limit
 
 SHOWN = 5

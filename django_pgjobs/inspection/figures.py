@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_pgjobs import store
 from django_pgjobs.states import Hold, Outcome
+from django_pgjobs.store import statements as store
 
 MOST = 10_000
 """How far a figure is counted."""

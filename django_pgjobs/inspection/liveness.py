@@ -10,17 +10,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import (
-    Case,
-    DurationField,
-    ExpressionWrapper,
-    F,
-    Q,
-    QuerySet,
-    TextField,
-    Value,
-    When,
-)
+from django.db.models import Case, F, Q, TextField, Value, When
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
@@ -40,31 +30,18 @@ STATUS_LABELS: dict[str, Any] = {
 """Status of a worker → the word people are shown."""
 
 
-class HeartbeatQuerySet(QuerySet[Any]):
-    """Workers."""
-
-    def with_status(self) -> HeartbeatQuerySet:
-        """Add ``status``, a key of ``STATUS_LABELS``, and ``heard_for``, the time since its last heartbeat."""
-        heard_for = ExpressionWrapper(Now() - F("last_beat_at"), output_field=DurationField())
-        found: HeartbeatQuerySet = self.annotate(status=_status(), heard_for=heard_for)
-        return found
-
-    def live(self) -> HeartbeatQuerySet:
-        """Keep those that were heard from lately and have lost nothing since."""
-        found: HeartbeatQuerySet = self.filter(_heard_within(get_conf().silent_seconds), state__in=LIVE)
-        return found
-
-
-def _heard_within(seconds: float) -> Q:
+def heard_within(seconds: float) -> Q:
+    """Return the condition that a worker's last heartbeat is no older, by the database's clock."""
     return Q(last_beat_at__gt=Now() - timedelta(seconds=seconds))
 
 
-def _status() -> Case:
+def status() -> Case:
+    """Return the expression of a worker's status, a key of ``STATUS_LABELS``."""
     conf = get_conf()
     return Case(
         When(state__in=["stopped", LOST], then=F("state")),
-        When(~_heard_within(conf.stale_seconds), then=Value(LOST)),
-        When(~_heard_within(conf.silent_seconds), then=Value(SILENT)),
+        When(~heard_within(conf.stale_seconds), then=Value(LOST)),
+        When(~heard_within(conf.silent_seconds), then=Value(SILENT)),
         default=F("state"),
         output_field=TextField(),
     )

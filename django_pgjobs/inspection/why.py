@@ -16,12 +16,12 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_pgjobs import store
 from django_pgjobs.conf import get_conf
 from django_pgjobs.inspection.blockers import Blocker, blockers_of
 from django_pgjobs.inspection.liveness import LIVE
 from django_pgjobs.states import JobState
-from django_pgjobs.store import Facts, Paused
+from django_pgjobs.store import statements as store
+from django_pgjobs.store.statements import Facts, Paused
 
 SOON_SECONDS = 10.0
 """A due job that is the next for a worker with free places has been claimed after so long, or something is wrong."""

@@ -25,13 +25,14 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import router
 from django.db.models.functions import Now
 
-from django_pgjobs import clock, store
+from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import CronEntry, Job
+from django_pgjobs.store import statements as store
 from django_pgjobs.values import schedule as cron
 from django_pgjobs.values.schedule import AFTER_COMPLETION, Due, InvalidCron, Schedule
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from django_pgjobs import clock, store
+from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.audit import Audit
 from django_pgjobs.maintenance.cron_firing import CronSync, Firer, MarkMissing
@@ -17,6 +17,7 @@ from django_pgjobs.maintenance.rescue import Own, Rescuer
 from django_pgjobs.maintenance.statistics import Measurer
 from django_pgjobs.maintenance.unparking import Unparker
 from django_pgjobs.maintenance.unpausing import sweep, unpause
+from django_pgjobs.store import statements as store
 
 log = safe_logger("django_pgjobs")
 

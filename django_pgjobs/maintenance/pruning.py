@@ -23,10 +23,11 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-from django_pgjobs import clock, store
+from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import Outcome
+from django_pgjobs.store import statements as store
 from django_pgjobs.values.retention import Retention
 
 log = safe_logger("django_pgjobs")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import psycopg
 
-from django_pgjobs import store
 from django_pgjobs.conf import get_conf
 from django_pgjobs.inspection import figures
+from django_pgjobs.store import statements as store
 
 BOUNDS = (figures.MOST, 1_000, 100)
 

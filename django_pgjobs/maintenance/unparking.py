@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from django_pgjobs import clock, store
+from django_pgjobs import clock
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.store import statements as store
 
 log = safe_logger("django_pgjobs")
 

@@ -6,8 +6,9 @@ has ended, because it had not heard of that yet, is found here a second later.
 
 from __future__ import annotations
 
-from django_pgjobs import clock, store
+from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.store import statements as store
 
 log = safe_logger("django_pgjobs")
 

@@ -15,9 +15,10 @@ from typing import Protocol
 
 import psycopg
 
-from django_pgjobs import clock, store
+from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.store import statements as store
 
 log = safe_logger("django_pgjobs")
 

@@ -17,13 +17,13 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.db.models import Q
 from django.db.models.functions import Left, Now
 
-from django_pgjobs import store
 from django_pgjobs.inspection import liveness
 from django_pgjobs.inspection.why import span
 from django_pgjobs.management import filters, output
 from django_pgjobs.management.stats import counting, known_workers, paused_queues
 from django_pgjobs.models import CronEntry
 from django_pgjobs.states import Hold, Outcome
+from django_pgjobs.store import statements as store
 
 MAX_LATENCY_SECONDS = 300.0
 LEADER_SECONDS = 30.0

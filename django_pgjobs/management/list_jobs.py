@@ -11,7 +11,6 @@ from uuid import UUID
 from django.core.management.base import BaseCommand, CommandError
 from django.db.models.functions import Left, Now
 
-from django_pgjobs import store
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.definition.validation import did_you_mean
 from django_pgjobs.management import filters, output
@@ -19,6 +18,7 @@ from django_pgjobs.models import Claim, Heartbeat, Job, JobQuerySet
 from django_pgjobs.presentation import job_list
 from django_pgjobs.presentation.fate import fate
 from django_pgjobs.presentation.wording import grouped, label_of
+from django_pgjobs.store import statements as store
 
 LIMIT = 50
 PAGE = 1000

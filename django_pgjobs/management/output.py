@@ -21,9 +21,9 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, OperationalError
 from django.utils import timezone
 
-from django_pgjobs import store
 from django_pgjobs.serialization.escapes import plain as plain
 from django_pgjobs.steering.trail import SHELL, coming
+from django_pgjobs.store import statements as store
 
 F = TypeVar("F", bound=Callable[..., Any])
 

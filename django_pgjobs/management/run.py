@@ -121,7 +121,7 @@ def _run(command: BaseCommand, options: dict[str, Any]) -> int:
             "threads are patched by %s: a job that computes stops its neighbours and cannot be interrupted; "
             "workers need a manage.py that patches nothing", library,
         )  # fmt: skip
-    from django_pgjobs.running import inline, runtime
+    from django_pgjobs.running import inline, runtime  # here for start-up time
 
     worker = _worker_options(command, options)
     if options["inline"]:
@@ -152,7 +152,7 @@ def _check_caller(database: str) -> None:
 
 
 def _worker_options(command: BaseCommand, options: dict[str, Any]) -> runtime.WorkerOptions:
-    from django_pgjobs.running import runtime
+    from django_pgjobs.running import runtime  # here for start-up time
 
     from_command_line = getattr(command, "_called_from_command_line", False)
     passed = [f"--{key}={options[key]}" for key in ("settings", "pythonpath") if options.get(key)]
@@ -180,7 +180,7 @@ def _worker_options(command: BaseCommand, options: dict[str, Any]) -> runtime.Wo
 
 def run_executor(command: BaseCommand, options: dict[str, Any]) -> None:
     """Run an executor: never returns."""
-    from django_pgjobs.worker.executor import main
+    from django_pgjobs.worker.executor import main  # here for start-up time
 
     speak_on_stderr(options["verbosity"])
     take_over()

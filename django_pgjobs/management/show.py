@@ -12,7 +12,6 @@ from django.core.management.base import BaseCommand
 from django.db.models import TextField
 from django.db.models.functions import Cast, Left, Now
 
-from django_pgjobs import store
 from django_pgjobs.exceptions import UnreadablePayload
 from django_pgjobs.inspection import why
 from django_pgjobs.inspection.why import by_whom
@@ -20,6 +19,7 @@ from django_pgjobs.management import filters, output
 from django_pgjobs.models import Attempt, Claim, Heartbeat, Job
 from django_pgjobs.presentation.fate import fate
 from django_pgjobs.presentation.wording import SHOWN_CHARS, Hidden, arguments, label_of, links_of, parsed, seconds
+from django_pgjobs.store import statements as store
 from django_pgjobs.store.transactions import at_read_committed
 
 ATTEMPTS = 25

@@ -11,13 +11,13 @@ from django.core.management.base import BaseCommand
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from django_pgjobs import store
 from django_pgjobs.conf import get_conf
 from django_pgjobs.inspection import figures, liveness
 from django_pgjobs.inspection.why import span
 from django_pgjobs.management import filters, output
 from django_pgjobs.models import QueueState
 from django_pgjobs.states import Hold, Outcome
+from django_pgjobs.store import statements as store
 from django_pgjobs.store.transactions import at_read_committed
 from django_pgjobs.worker.shared.connection import PINS
 

@@ -4,6 +4,9 @@ Models are for reading and migrating. Every change of a job's state is a stateme
 ``store``; ``Job.save()`` therefore refuses. No index holds, and no index condition names, a column that claim,
 cancel request, progress or release change (``claim_id``, ``state``, ``deadline_at``, ``attempt``, …): those
 writes must stay heap-only (HOT) updates. No constraint points to Job: one would make pruning three times dearer.
+
+Each process that has the app installed loads this room. So its methods import ``steering`` and ``inspection`` when they
+are called, and nothing else may be imported at the top than what the tables need.
 """
 
 from __future__ import annotations

@@ -12,6 +12,13 @@ from django_pgjobs.fields import within_bounds
 M = TypeVar("M", bound=models.Model)
 
 
+def written_at(row: models.Model) -> str:
+    """Return the alias where a row is steered; see ``store.transactions``."""
+    from django_pgjobs.store import transactions  # here for start-up time
+
+    return transactions.written_at(row)
+
+
 class PostgresModel(models.Model):
     """A model that lives on PostgreSQL only; other databases of a project migrate untouched."""
 

@@ -6,32 +6,22 @@ caller's transaction.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, cast
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from asgiref.sync import sync_to_async
 from django.db import models, router
-from django.db.models import Value
 from django.db.models.functions import Now
-from django.db.models.lookups import GreaterThan
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs import store
-from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.logs import safe_logger
-from django_pgjobs.models.base import PostgresModel
+from django_pgjobs.models.base import PostgresModel, written_at
 from django_pgjobs.models.jobs import Job
 from django_pgjobs.serialization.escapes import visible
-from django_pgjobs.states import CancelMode
-from django_pgjobs.steering.crons import MOST_NAMED, MOST_PREVIEWED, OVERRIDES, check_overrides, listed, run_now
-from django_pgjobs.steering.jobs import Steered, who
-from django_pgjobs.steering.trail import Trail, coming
-from django_pgjobs.steering.until import REASON_CHARS, Until, end_of
-from django_pgjobs.store.transactions import at_read_committed, written_at
-from django_pgjobs.values import schedule as cron
 
-log = safe_logger("django_pgjobs")
+if TYPE_CHECKING:
+    from django_pgjobs.steering.jobs import Steered
+    from django_pgjobs.steering.until import Until
 
 
 class CronEntryQuerySet(models.QuerySet["CronEntry"]):
@@ -48,42 +38,25 @@ class CronEntryQuerySet(models.QuerySet["CronEntry"]):
         clock; None until they are resumed. What would have fired meanwhile is not made up for. Raises ``InvalidJob``,
         also for a pause that would be over already.
         """
-        instant, seconds = end_of(until)
-        if len(reason) > REASON_CHARS or "\0" in reason + who(by):
-            raise InvalidJob(f"The reason of a pause may have {REASON_CHARS} characters, none of them NUL.")
-        ends: Any = instant if seconds is None else Now() + timedelta(seconds=seconds)
-        chosen = self if instant is None else self.filter(GreaterThan(Value(instant), Now()))
-        trail = Trail("pause", who(by), reason, kind="cron")
-        changed = chosen._change(trail, paused_at=Now(), paused_by=who(by), paused_reason=reason, paused_until=ends)
-        if not changed and instant is not None and self.using(self._alias()).exists():
-            raise InvalidJob(f"until={until!r} has passed already, by the database's clock.")
-        return _told("pause", by, reason, changed)
+        from django_pgjobs.steering import crons  # here for start-up time
+
+        return crons.pause(self, self._alias(), by=by, reason=reason, until=until)
 
     def resume(self, *, by: object = None) -> int:
         """Let those that are paused fire again, from their next fire on; return how many there were."""
-        changed = self.paused()._change(
-            Trail("resume", who(by), kind="cron"),
-            paused_at=None,
-            paused_by="",
-            paused_reason="",
-            paused_until=None,
-            in_force_since=Now(),
-            next_fire_at=None,
-        )
-        return _told("resume", by, "", changed)
+        from django_pgjobs.steering import crons  # here for start-up time
+
+        return crons.resume(self.paused(), self._alias(), by=by)
 
     def stop(self, *, by: object = None, reason: str = "", mode: str = "ask") -> Steered:
         """Pause them until they are resumed, and cancel their jobs that are not finished; return what became of those.
 
         ``mode`` is that of ``Job.cancel``.
         """
-        if mode not in list(CancelMode):
-            raise ValueError(f"stop(mode=…) takes {', '.join(repr(str(m)) for m in CancelMode)}, not {mode!r}")
-        names = list(self.values_list("pk", flat=True))
-        self.pause(by=by, reason=reason)
+        from django_pgjobs.steering import crons  # here for start-up time
+
         jobs = Job.objects.using(self._alias())
-        with coming(asked=f"cron entry {listed(names)}"):
-            return jobs.filter(cron_entry__in=names, finished_at__isnull=True).cancel(mode=mode, by=by, reason=reason)
+        return crons.stop(self, self._alias(), jobs, by=by, reason=reason, mode=mode)
 
     async def apause(self, *, by: object = None, reason: str = "", until: Until = None) -> int:
         """Pause, from asynchronous code."""
@@ -102,23 +75,9 @@ class CronEntryQuerySet(models.QuerySet["CronEntry"]):
         _altering.alters_data = _altering.queryset_only = True
     del _altering
 
-    def _change(self, trail: Trail, **columns: Any) -> int:
-        alias = self._alias()
-        with at_read_committed(alias):
-            trail.subject = listed(self.using(alias).order_by("pk").values_list("pk", flat=True)[: MOST_NAMED + 1])
-            changed = self.using(alias).update(**columns)
-            trail.add(store.on(alias), changed)
-        return changed
-
     def _alias(self) -> str:
         own: Any = self
         return str(own._db or router.db_for_write(self.model, **own._hints))
-
-
-def _told(verb: str, by: object, reason: str, changed: int) -> int:
-    words = " ".join(f"by={who(by)}: {reason}".split())
-    log.info("operator's %s of cron entries changed=%d %s", verb, changed, words)
-    return changed
 
 
 class SteerableCron(models.Model):
@@ -149,8 +108,10 @@ class SteerableCron(models.Model):
         is not finished, and where the database refuses what its row says, ``DuplicateJob`` when its key is taken,
         ``JobDoesNotExist`` when the entry is gone.
         """
+        from django_pgjobs.steering import crons  # here for start-up time
+
         alias = written_at(self)
-        job_id = run_now(self.pk, alias, by)
+        job_id = crons.run_now(self.pk, alias, by)
         return Job.objects.using(alias).get(pk=job_id)
 
     def override(self, *, by: object = None, **values: Any) -> None:
@@ -159,16 +120,9 @@ class SteerableCron(models.Model):
         ``payload`` is ``{"args": […], "kwargs": {…}}`` as stored. Raises ``ValidationError`` for an expression, a zone
         or arguments that would not do, and for a job that this process does not know.
         """
-        if unknown := values.keys() - set(OVERRIDES):
-            raise TypeError(f"override() takes {', '.join(OVERRIDES)}, not {', '.join(sorted(unknown))}")
-        entry = cast("CronEntry", self)
-        checked = check_overrides(entry.job_name, {name: value or None for name, value in values.items()})
-        columns: dict[str, Any] = {**checked, "broken": "", "next_fire_at": None}
-        if checked.keys() & {"expression", "zone"}:
-            columns["in_force_since"] = Now()
-        self._itself()._change(Trail("override", who(by), mode=", ".join(checked), kind="cron"), **columns)
-        said = " ".join(f"{name}={value!r}" for name, value in checked.items() if name != "payload")
-        log.info("operator's override cron=%s by=%s %s", self.pk, " ".join(who(by).split()), said)
+        from django_pgjobs.steering import crons  # here for start-up time
+
+        crons.override(self._itself(), written_at(self), cast("CronEntry", self), by=by, values=values)
 
     def next_fires(self, count: int = 5, *, after: datetime | None = None) -> list[datetime]:
         """Return its next fires in UTC, from now or from ``after`` on, as its schedule has them.
@@ -176,6 +130,9 @@ class SteerableCron(models.Model):
         Empty for an entry whose expression or zone is wrong. A pause is not taken off; with ``after_completion`` they
         are the earliest possible. Raises ``ValueError`` for more than 1000.
         """
+        from django_pgjobs.steering.crons import MOST_PREVIEWED  # here for start-up time
+        from django_pgjobs.values import schedule as cron  # here for start-up time
+
         if not 0 <= count <= MOST_PREVIEWED:
             raise ValueError(f"next_fires() takes a count from 0 to {MOST_PREVIEWED}, not {count!r}")
         entry = cast("CronEntry", self)

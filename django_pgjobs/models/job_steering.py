@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import models
 
-from django_pgjobs.inspection import blockers, why
-from django_pgjobs.inspection.blockers import Blocker
-from django_pgjobs.inspection.why import Reason
-from django_pgjobs.registering import again
-from django_pgjobs.steering import jobs as steer
-from django_pgjobs.steering import wait
-from django_pgjobs.steering.jobs import Steered
-from django_pgjobs.store.transactions import at_read_committed, written_at
+from django_pgjobs.models.base import written_at
+
+if TYPE_CHECKING:
+    from django_pgjobs.inspection.blockers import Blocker
+    from django_pgjobs.inspection.why import Reason
+    from django_pgjobs.steering.jobs import Steered
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,6 +39,9 @@ class Steerable(models.Model):
 
         ``str()`` of it is what ``manage.py pgjobs why`` prints.
         """
+        from django_pgjobs.inspection import why  # here for start-up time
+        from django_pgjobs.store.transactions import at_read_committed  # here for start-up time
+
         using = written_at(self)
         with at_read_committed(using):
             return why.of(self.pk, using)
@@ -52,21 +53,29 @@ class Steerable(models.Model):
     @alters
     def cancel(self, *, mode: str = "ask", by: object = None, reason: str = "") -> Steered:
         """Cancel this job; see ``JobQuerySet.cancel``."""
+        from django_pgjobs.steering import jobs as steer  # here for start-up time
+
         return steer.cancel(self._itself(), written_at(self), mode=mode, by=by, reason=reason)
 
     @alters
     def abandon(self, *, by: object = None, reason: str = "") -> Steered:
         """Give this job up; see ``JobQuerySet.abandon``."""
+        from django_pgjobs.steering import jobs as steer  # here for start-up time
+
         return steer.abandon(self._itself(), written_at(self), by=by, reason=reason)
 
     @alters
     def retry(self, *, by: object = None, reason: str = "") -> Steered:
         """Make this job ready again; see ``JobQuerySet.retry``."""
+        from django_pgjobs.steering import jobs as steer  # here for start-up time
+
         return steer.retry(self._itself(), written_at(self), by=by, reason=reason)
 
     @alters
     def release(self, *, by: object = None, reason: str = "") -> Steered:
         """Ask this job's worker to give it back; see ``JobQuerySet.release``."""
+        from django_pgjobs.steering import jobs as steer  # here for start-up time
+
         return steer.release(self._itself(), written_at(self), by=by, reason=reason)
 
     @alters
@@ -81,6 +90,8 @@ class Steerable(models.Model):
         reason: str = "",
     ) -> Steered:
         """Move this job; see ``JobQuerySet.reschedule``."""
+        from django_pgjobs.steering import jobs as steer  # here for start-up time
+
         return steer.reschedule(
             self._itself(),
             written_at(self),
@@ -122,12 +133,16 @@ class Steerable(models.Model):
 
         Empty for a job that is not ``limited``, that is not due or that will be let in at the next turn.
         """
+        from django_pgjobs.inspection import blockers  # here for start-up time
+
         job: Any = self
         return blockers.blockers_of(self.pk, job.name, job.queue, self._state.db or "default")
 
     @alters
     def register_again(self) -> Self:
         """Register a new job like this one (same name, payload, options), due at once, in the caller's transaction."""
+        from django_pgjobs.registering import again  # here for start-up time
+
         return again.register_again(self)
 
     @alters
@@ -143,11 +158,15 @@ class Steerable(models.Model):
         once inside the transaction that registered the job, ``JobDoesNotExist`` when it is gone. A notification
         wakes it; polling once a second is the truth.
         """
+        from django_pgjobs.steering import wait  # here for start-up time
+
         return wait.wait(self, timeout)
 
     @alters
     async def await_end(self, timeout: float | timedelta | None = None) -> Self:
         """Wait, from asynchronous code."""
+        from django_pgjobs.steering import wait  # here for start-up time
+
         return await sync_to_async(wait.in_thread, thread_sensitive=False)(wait.wait, self, timeout)
 
     @alters
@@ -158,9 +177,13 @@ class Steerable(models.Model):
         ``JobFailed`` for a job that was abandoned or cancelled, its cause the traceback of the last attempt;
         ``JobNotFinished``, ``JobNotCommitted`` and ``JobDoesNotExist`` as ``wait``. May be repeated.
         """
+        from django_pgjobs.steering import wait  # here for start-up time
+
         return wait.value(self, timeout)
 
     @alters
     async def avalue(self, timeout: float | timedelta | None = None) -> Any:
         """Return the value, for async callers."""
+        from django_pgjobs.steering import wait  # here for start-up time
+
         return await sync_to_async(wait.in_thread, thread_sensitive=False)(wait.value, self, timeout)

@@ -24,9 +24,9 @@ from django_pgjobs.models.base import BoundedQuerySet, PostgresModel
 from django_pgjobs.models.job_steering import Steerable, alters
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import Ending, JobState, Outcome, label
-from django_pgjobs.steering import jobs as steer
-from django_pgjobs.steering.jobs import Steered
-from django_pgjobs.values.tags import check_tags
+
+if TYPE_CHECKING:
+    from django_pgjobs.steering.jobs import Steered
 
 NOT_DELETED = (
     "A job is not deleted: a worker may be running it. End it by cancel() or abandon(); ended jobs go when their "
@@ -53,21 +53,29 @@ class JobQuerySet(BoundedQuerySet["Job"]):
         stronger. ``by``: a user or text. A job with ``on_cancel`` ends after that callback. Waits for row locks up to
         5 s. May be repeated.
         """
+        from django_pgjobs.steering import jobs as steer  # here for start-up time
+
         return steer.cancel(self, self._alias(), mode=mode, by=by, reason=reason)
 
     @_alters_queryset
     def abandon(self, *, by: object = None, reason: str = "") -> Steered:
         """Give these jobs up; their ``on_abandon`` runs. Running jobs are skipped: cancel them. May be repeated."""
+        from django_pgjobs.steering import jobs as steer  # here for start-up time
+
         return steer.abandon(self, self._alias(), by=by, reason=reason)
 
     @_alters_queryset
     def retry(self, *, by: object = None, reason: str = "") -> Steered:
         """Make abandoned, cancelled and parked jobs ready, with as many more attempts as their definition gives."""
+        from django_pgjobs.steering import jobs as steer  # here for start-up time
+
         return steer.retry(self, self._alias(), by=by, reason=reason)
 
     @_alters_queryset
     def release(self, *, by: object = None, reason: str = "") -> Steered:
         """Ask the workers of these running jobs to give them back, uncharged."""
+        from django_pgjobs.steering import jobs as steer  # here for start-up time
+
         return steer.release(self, self._alias(), by=by, reason=reason)
 
     @_alters_queryset
@@ -82,6 +90,8 @@ class JobQuerySet(BoundedQuerySet["Job"]):
         reason: str = "",
     ) -> Steered:
         """Move unclaimed jobs to another instant (``delay`` in seconds, database clock), queue or priority."""
+        from django_pgjobs.steering import jobs as steer  # here for start-up time
+
         using = self._alias()
         return steer.reschedule(
             self, using, run_at=run_at, delay=delay, queue=queue, priority=priority, by=by, reason=reason
@@ -114,6 +124,8 @@ class JobQuerySet(BoundedQuerySet["Job"]):
 
     def tagged(self, *tags: str) -> JobQuerySet:
         """Return those of these jobs that have all of these tags; an index finds them. Raises ``ValueError``."""
+        from django_pgjobs.values.tags import check_tags  # here for start-up time
+
         return self.filter(tags__contains=list(check_tags(tags)))
 
     @_alters_queryset

@@ -6,12 +6,34 @@ import uuid
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.db import models
+from django.db.models import ExpressionWrapper, F
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.inspection.liveness import HeartbeatQuerySet
+from django_pgjobs.conf import get_conf
 from django_pgjobs.models.base import PostgresModel
 from django_pgjobs.serialization.escapes import visible
+
+
+class HeartbeatQuerySet(models.QuerySet[Any]):
+    """Workers."""
+
+    def with_status(self) -> HeartbeatQuerySet:
+        """Add ``status``, a key of ``STATUS_LABELS``, and ``heard_for``, the time since its last heartbeat."""
+        from django_pgjobs.inspection import liveness  # here for start-up time
+
+        heard_for = ExpressionWrapper(Now() - F("last_beat_at"), output_field=models.DurationField())
+        found: HeartbeatQuerySet = self.annotate(status=liveness.status(), heard_for=heard_for)
+        return found
+
+    def live(self) -> HeartbeatQuerySet:
+        """Keep those that were heard from lately and have lost nothing since."""
+        from django_pgjobs.inspection import liveness  # here for start-up time
+
+        heard = liveness.heard_within(get_conf().silent_seconds)
+        found: HeartbeatQuerySet = self.filter(heard, state__in=liveness.LIVE)
+        return found
+
 
 if TYPE_CHECKING:
 

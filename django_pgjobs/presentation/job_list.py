@@ -29,11 +29,11 @@ from typing import Any, NamedTuple
 from django.db.models import BooleanField, F, Func, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Now
 
-from django_pgjobs import store
 from django_pgjobs.fields import BigIntArrayField
 from django_pgjobs.models import Job, JobQuerySet
 from django_pgjobs.presentation.wording import exactly
 from django_pgjobs.states import LABELS, Hold, JobState, Outcome
+from django_pgjobs.store import statements as store
 
 MOST = 10_000
 """A list says "more than 10,000" instead of counting further."""

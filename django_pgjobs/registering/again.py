@@ -7,11 +7,12 @@ from typing import Any, TypeVar
 
 from django.db import connections, models
 
-from django_pgjobs import store, waking
+from django_pgjobs import waking
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.registering import capacity
+from django_pgjobs.store.registering import NewJob, register_job, register_special
 from django_pgjobs.store.transactions import written_at
 
 J = TypeVar("J", bound=models.Model)
@@ -22,7 +23,7 @@ def register_again(row: J) -> J:
     job: Any = row
     alias = written_at(row)
     definition = registry.find(job.name)
-    new = store.NewJob(
+    new = NewJob(
         name=job.name,
         payload=json.dumps(job.payload),
         queue=job.queue,
@@ -34,7 +35,7 @@ def register_again(row: J) -> J:
         limit_key=job.limit_key,
         tags=job.tags,
     )
-    register = store.register_special if new.is_special else store.register_job
+    register = register_special if new.is_special else register_job
     with capacity.passing(connections[alias], get_conf(), (new.queue,)):
         registered = register(alias, new)
     if registered is None:

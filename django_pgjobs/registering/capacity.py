@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 
 from django.db import transaction
 
-from django_pgjobs import store
 from django_pgjobs.exceptions import InvalidJob, QueueFull
 from django_pgjobs.registering import token_bucket
+from django_pgjobs.store.database import on, read_committed
+from django_pgjobs.store.gating import count_unfinished, lock_queues
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -61,22 +62,22 @@ def _room(connection: BaseDatabaseWrapper, bounds: Mapping[str, int], wanted: Ma
         yield
     else:
         with transaction.atomic(using=connection.alias):
-            store.read_committed(store.on(connection.alias))
+            read_committed(on(connection.alias))
             _check(connection.alias, bounds, wanted)
             yield
 
 
 def _check(alias: str, bounds: Mapping[str, int], wanted: Mapping[str, int]) -> None:
     """Raise ``QueueFull`` if a queue has no room for what is wanted; nothing has been written then."""
-    db = store.on(alias)
-    level = store.lock_queues(db, bounds)
+    db = on(alias)
+    level = lock_queues(db, bounds)
     if level in STALE_LEVELS:
         raise InvalidJob(
             f"queue {min(bounds)!r} has a capacity, which cannot be counted in a transaction at {level.upper()}: "
             "register at READ COMMITTED."
         )
     left = {queue: most - wanted[queue] for queue, most in bounds.items()}
-    found = store.count_unfinished(db, bounds, most=max(max(left.values()), 0) + 1)
+    found = count_unfinished(db, bounds, most=max(max(left.values()), 0) + 1)
     for queue, most in sorted(bounds.items()):
         if found[queue] > left[queue]:
             raise QueueFull(queue=queue, capacity=most)

@@ -12,13 +12,16 @@ from typing import NamedTuple, TypeVar
 
 from django.db import OperationalError
 
-from django_pgjobs import store, waking
+from django_pgjobs import waking
 from django_pgjobs.definition.keys import OnConflict
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import DuplicateJob
 from django_pgjobs.states import CancelMode
-from django_pgjobs.store import KeyHolder, NewJob, Registered
+from django_pgjobs.store.database import on
+from django_pgjobs.store.keys import KeyHolder, find_keys, give_up_keys
+from django_pgjobs.store.registering import NewJob, Registered, register_special, register_special_jobs
 from django_pgjobs.store.sqlstates import DEADLOCK, SERIALIZATION_FAILURE
+from django_pgjobs.store.steering import cancel_jobs
 from django_pgjobs.store.transactions import at_read_committed, opens_transaction
 
 T = TypeVar("T")
@@ -48,9 +51,9 @@ def insert_one(alias: str, new: NewJob) -> Registered | int:
 
 def _insert_or_find(alias: str, new: NewJob) -> Registered | int:
     for _ in range(TRIES):
-        if stored := store.register_special(alias, new):
+        if stored := register_special(alias, new):
             return stored
-        [holder] = store.find_keys(store.on(alias), [new])
+        [holder] = find_keys(on(alias), [new])
         if holder is not None:
             if new.on_conflict == OnConflict.RAISE:
                 raise _duplicate(new, holder.id)
@@ -60,9 +63,9 @@ def _insert_or_find(alias: str, new: NewJob) -> Registered | int:
 
 def _insert_or_replace(alias: str, new: NewJob) -> Registered:
     for _ in range(TRIES):
-        if stored := store.register_special(alias, new):
+        if stored := register_special(alias, new):
             return stored
-        _replace(alias, [new], store.find_keys(store.on(alias), [new]))
+        _replace(alias, [new], find_keys(on(alias), [new]))
     raise _duplicate(new, None)
 
 
@@ -76,10 +79,10 @@ def _replace(alias: str, new: Sequence[NewJob], holders: Sequence[KeyHolder | No
                 "it is not replaced, and nothing was stored.",
             )  # fmt: skip
     # One that has been claimed since keeps its key: the next look finds it started.
-    if replaced := store.give_up_keys(store.on(alias), new):
+    if replaced := give_up_keys(on(alias), new):
         with_callback = [name for name in registry.names() if registry.get(name).on_cancel_func is not None]
-        cancelled = store.cancel_jobs(
-            store.on(alias), replaced, mode=CancelMode.ASK, by="", reason=REPLACED, with_callback=with_callback
+        cancelled = cancel_jobs(
+            on(alias), replaced, mode=CancelMode.ASK, by="", reason=REPLACED, with_callback=with_callback
         )
         waking.tell(alias, cancelled.notices)
 
@@ -103,7 +106,7 @@ def _insert_chosen(alias: str, new: Sequence[NewJob], chosen: list[int]) -> Stor
     fresh: list[int] = []
     left = sorted(set(chosen))
     for _ in range(TRIES):
-        stored = store.register_special_jobs(alias, [new[at] for at in left])
+        stored = register_special_jobs(alias, [new[at] for at in left])
         done = {at: row.id for at, row in zip(left, stored, strict=True) if row is not None}
         ids |= done
         fresh += done
@@ -137,7 +140,7 @@ def _settled(alias: str, new: Sequence[NewJob], left: list[int]) -> dict[int, in
         return {}
     found: dict[int, int] = {}
     replacing: list[tuple[NewJob, KeyHolder | None]] = []
-    for at, holder in zip(left, store.find_keys(store.on(alias), [new[at] for at in left]), strict=True):
+    for at, holder in zip(left, find_keys(on(alias), [new[at] for at in left]), strict=True):
         if new[at].on_conflict == OnConflict.REPLACE:
             replacing.append((new[at], holder))
         elif holder is not None and new[at].on_conflict == OnConflict.RAISE:

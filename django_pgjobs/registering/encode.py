@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django_pgjobs import store
 from django_pgjobs.definition import keys
 from django_pgjobs.definition.options import InvalidOption
 from django_pgjobs.exceptions import InvalidJob, UnstorableResult
@@ -18,6 +17,7 @@ from django_pgjobs.middleware import capture_headers
 from django_pgjobs.serialization.payload import encode_flat, encode_payload, encode_result, is_flat
 from django_pgjobs.signals import job_registered
 from django_pgjobs.states import KeyScope
+from django_pgjobs.store.registering import NewJob, NewJobs
 
 if TYPE_CHECKING:
     from django_pgjobs.conf import Conf
@@ -42,7 +42,7 @@ class Row(NamedTuple):
     kwargs: dict[str, Any]
 
 
-def new_job(row: Row, headers: str | None, payload: str | None = None) -> store.NewJob:
+def new_job(row: Row, headers: str | None, payload: str | None = None) -> NewJob:
     """Return what a registration writes; ``payload`` is its payload where that is known. Raises ``InvalidJob``."""
     definition, plan, args, kwargs = row
     if payload is None:
@@ -52,7 +52,7 @@ def new_job(row: Row, headers: str | None, payload: str | None = None) -> store.
             raise InvalidJob(f"job {definition.name!r}: {error}") from None
     description = "" if definition.describe_func is None else _description(definition, args, kwargs)
     # By position: one is made for each of a million rows.
-    new = store.NewJob(
+    new = NewJob(
         definition.name, payload, plan.queue, plan.priority, plan.max_attempts, plan.timeout, headers, description,
         plan.run_at, plan.delay,
     )  # fmt: skip
@@ -65,7 +65,7 @@ def new_job(row: Row, headers: str | None, payload: str | None = None) -> store.
     return new._replace(tags=plan.tags, not_after=plan.deadline)
 
 
-def _with_keys(new: store.NewJob, row: Row) -> store.NewJob:
+def _with_keys(new: NewJob, row: Row) -> NewJob:
     plan = row.plan
     try:
         key = keys.made("key", plan.key, row.args, row.kwargs)
@@ -120,7 +120,7 @@ class Batch:
     """
 
     databases: set[str | None]
-    new: list[store.NewJobs] = field(default_factory=list)
+    new: list[NewJobs] = field(default_factory=list)
     count: int = 0
     senders: list[JobPolicy] = field(default_factory=list)
     special: bool = False
@@ -138,7 +138,7 @@ class Batch:
             first = new_job(row, headers, payloads[0] if payloads else None)
         except InvalidJob as error:
             raise InvalidJob(f"row {self.count}: {error}") from None
-        self.new.append(store.NewJobs(first, payloads or (first.payload,)))
+        self.new.append(NewJobs(first, payloads or (first.payload,)))
         self.count += len(payloads) or 1
 
     def _note(self, row: Row) -> None:
@@ -149,7 +149,7 @@ class Batch:
         self.special = self.special or row.plan.is_special
         self.limited = self.limited or row.definition.is_limited or bool(row.plan.conf.queue_limits)
 
-    def each(self) -> list[store.NewJob]:
+    def each(self) -> list[NewJob]:
         """Return the jobs, one by one."""
         return [new for some in self.new for new in some.each()]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -19,15 +20,15 @@ from django.db.models.base import Model, ModelState
 from django.db.models.signals import ModelSignal, post_init, pre_init
 from django.utils import timezone
 
-from django_pgjobs import store, waking
+from django_pgjobs import waking
 from django_pgjobs.definition.options import did_you_mean
 from django_pgjobs.exceptions import InvalidJob, NoWorkerAvailable
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.registering import capacity, local_pool
-from django_pgjobs.registering.conflicts import insert_all, insert_one
 from django_pgjobs.registering.encode import Row, captured_headers, encode_all, new_job
 from django_pgjobs.signals import job_registered
 from django_pgjobs.states import KeyScope
+from django_pgjobs.store.database import NOT_MIGRATED, is_not_migrated
+from django_pgjobs.store.registering import NewJob, Registered, register_job, register_jobs
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -62,10 +63,10 @@ def _with_cure(function: F) -> F:
         except ProgrammingError as error:
             words = str(error).partition("\n")[0]
             # A trigger of the project may miss a table of its own.
-            if not store.is_not_migrated(error) or "pgjobs_" not in words:
+            if not is_not_migrated(error) or "pgjobs_" not in words:
                 raise
             # Of the same class and with the same cause, for those who catch it.
-            raise type(error)(f"{store.NOT_MIGRATED} ({words}).") from error.__cause__
+            raise type(error)(f"{NOT_MIGRATED} ({words}).") from error.__cause__
 
     return cast(F, register)
 
@@ -81,7 +82,7 @@ def register_one(row: Row) -> Model:
     connection = _connection(row.plan.database)
     new = new_job(row, captured_headers(row.plan.conf))
     _warn_of_foreign_transaction(connection, new.name)
-    with capacity.passing(connection, row.plan.conf, (new.queue,)):
+    with _passing(connection, row.plan.conf, (new.queue,)):
         stored = _insert(connection.alias, new)
     if isinstance(stored, int):
         return _existing(connection.alias, new, stored)
@@ -94,13 +95,27 @@ def register_one(row: Row) -> Model:
     return registered
 
 
-def _insert(alias: str, new: store.NewJob) -> store.Registered | int:
+def _insert(alias: str, new: NewJob) -> Registered | int:
     if not new.is_special:
-        return store.register_job(alias, new)
+        return register_job(alias, new)
+    from django_pgjobs.registering.conflicts import insert_one  # here for start-up time
+
     return insert_one(alias, new)
 
 
-def _existing(alias: str, new: store.NewJob, job_id: int) -> Model:
+_OPEN = nullcontext()
+
+
+def _passing(connection: BaseDatabaseWrapper, conf: Conf, queues: Iterable[str]) -> AbstractContextManager[None]:
+    """Return what is to be entered for inserting one job for each of ``queues``; see ``capacity``."""
+    if not conf.capacity.said and not conf.registration_rate.said:
+        return _OPEN
+    from django_pgjobs.registering import capacity  # here for start-up time
+
+    return capacity.passing(connection, conf, queues)
+
+
+def _existing(alias: str, new: NewJob, job_id: int) -> Model:
     """The job that has the key; of one whose row is gone only what is known, the rest deferred."""
     found = _model()._base_manager.using(alias).filter(pk=job_id).first()
     return found or _model().from_db(alias, ["id", "queue", "key"], [job_id, new.queue, new.key])
@@ -120,12 +135,14 @@ def register_all(rows: Iterable[Row], database: str | None, conf: Conf) -> list[
     _warn_of_foreign_transaction(connection, batch.new[0].first.name)
     each = batch.each() if batch.special or batch.senders else []
     fresh: Collection[int] = range(batch.count)
-    with capacity.passing(connection, conf, batch.queues()):
+    with _passing(connection, conf, batch.queues()):
         if batch.special:
+            from django_pgjobs.registering.conflicts import insert_all  # here for start-up time
+
             ids, fresh = insert_all(connection.alias, each)
             wakes = {each[at].wakes for at in fresh}
         else:
-            ids = store.register_jobs(connection.alias, batch.new, limited=batch.limited)
+            ids = register_jobs(connection.alias, batch.new, limited=batch.limited)
             wakes = {some.first.wakes for some in batch.new}
     waking.registered(connection, wakes, conf)
     if batch.senders:
@@ -135,16 +152,18 @@ def register_all(rows: Iterable[Row], database: str | None, conf: Conf) -> list[
     return ids
 
 
-def _not_ready(new: store.NewJob) -> None:
+def _not_ready(new: NewJob) -> None:
     raise RuntimeError("jobs run when Django's apps are ready")
 
 
-run_bypassed: Callable[[store.NewJob], None] = _not_ready
+run_bypassed: Callable[[NewJob], None] = _not_ready
 """Runs a job that is not stored, in the calling thread. The app's ``ready`` puts it here: it is a room above."""
 
 
 def _bypass(row: Row) -> Model:
     """Start a job in a local worker and return it, unsaved. Raises ``InvalidJob`` and ``NoWorkerAvailable``."""
+    from django_pgjobs.registering import local_pool  # here for start-up time
+
     conf = row.plan.conf
     new = new_job(row, captured_headers(conf))
     call = partial(run_bypassed, new)
@@ -220,7 +239,7 @@ def _blank() -> dict[str, Any]:
     return blank | {"state": "ready", "tags": ()}
 
 
-def _job(alias: str | None, new: store.NewJob, stored: dict[str, Any]) -> Model:
+def _job(alias: str | None, new: NewJob, stored: dict[str, Any]) -> Model:
     values = {
         **_blank(),
         "name": new.name,
@@ -246,7 +265,7 @@ def _job(alias: str | None, new: store.NewJob, stored: dict[str, Any]) -> Model:
     return job
 
 
-def _special(new: store.NewJob) -> dict[str, Any]:
+def _special(new: NewJob) -> dict[str, Any]:
     unique = new.key_scope in (KeyScope.UNTIL_FINISHED, KeyScope.UNTIL_STARTED)
     values: dict[str, Any] = {"unique_key": new.key} if unique else {}
     values |= {"hold": "limited", "state": "limited"} if new.limit_key is not None else {}
@@ -260,7 +279,7 @@ def _is_listened_to(signal: ModelSignal, model: type[Model]) -> bool:
     return bool(signal.receivers) and signal.has_listeners(model)
 
 
-def _deferred_job(alias: str, new: store.NewJob, id_: int) -> Model:
+def _deferred_job(alias: str, new: NewJob, id_: int) -> Model:
     """A job whose instants are loaded when somebody looks at them: the bulk statement returns ids only."""
     job = _job(alias, new, {"id": id_})
     for unknown in ("run_at", "created_at"):

@@ -36,7 +36,7 @@ from django_pgjobs.execution.ended_by import History
 from django_pgjobs.execution.finalise import CALLBACK_OF, has_callback
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import Outcome
-from django_pgjobs.store import NewJob
+from django_pgjobs.store.statements import NewJob
 from django_pgjobs.worker.executor.interrupts import Door
 
 log = safe_logger("django_pgjobs")

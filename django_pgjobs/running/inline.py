@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from django_pgjobs import clock, store
+from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.context import name_executor
 from django_pgjobs.decisions import Decision
@@ -26,7 +26,8 @@ from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.duties import duties, forgetting, pruning
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.running.runtime import Worker, WorkerOptions, declared_crons, wait_for_database
-from django_pgjobs.store import ClaimedJob
+from django_pgjobs.store import statements as store
+from django_pgjobs.store.statements import ClaimedJob
 from django_pgjobs.worker.executor import cleanup, lifecycle
 from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from django.db import connections
 
-from django_pgjobs import __version__, clock, store
+from django_pgjobs import __version__, clock
 from django_pgjobs.conf import Conf, get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.admission import Admission
@@ -26,6 +26,7 @@ from django_pgjobs.maintenance.cron_firing import declared_for
 from django_pgjobs.maintenance.duties import Duty, duties, forgetting, measuring, pruning
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.vacuum import Vacuumer
+from django_pgjobs.store import statements as store
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.shared import identity, process
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection

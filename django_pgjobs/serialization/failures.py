@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import traceback as tracebacks
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from django_pgjobs.decisions import Failure
+if TYPE_CHECKING:
+    from django_pgjobs.decisions import Failure
 
 MESSAGE_LIMIT = 2000
 CHAIN_LIMIT = 20
@@ -38,6 +39,8 @@ class Account:
 
     def failure(self, limit: int) -> Failure:
         """Return it as the retry history keeps it, its traceback at most about ``limit`` characters long."""
+        from django_pgjobs.decisions import Failure  # here for start-up time
+
         links = [(kind_of(link), text_of(link)) for link in _chain(self.error)]
         return Failure(links[0][0], links[0][1], tuple(links), shortened(self.traceback(), limit))
 

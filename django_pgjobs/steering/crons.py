@@ -9,25 +9,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import DatabaseError, DataError, IntegrityError
+from django.db.models import QuerySet, Value
+from django.db.models.functions import Now
+from django.db.models.lookups import GreaterThan
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs import store, waking
+from django_pgjobs import waking
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob, JobDoesNotExist, UnreadablePayload
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization import codec
-from django_pgjobs.steering.jobs import who
-from django_pgjobs.steering.trail import Trail
+from django_pgjobs.states import CancelMode
+from django_pgjobs.steering.jobs import Steered, who
+from django_pgjobs.steering.trail import Trail, coming
+from django_pgjobs.steering.until import REASON_CHARS, Until, end_of
+from django_pgjobs.store import statements as store
 from django_pgjobs.store.transactions import at_read_committed
 from django_pgjobs.values import schedule as cron
-
-if TYPE_CHECKING:
-    pass
 
 log = safe_logger("django_pgjobs")
 
@@ -40,6 +44,67 @@ OVERRIDES = ("expression", "zone", "payload")
 
 JSON_COLUMNS = ("declared_payload", "declared_options", "payload")
 """What a list leaves unread: one forged number of 5000 digits would keep every row from being shown."""
+
+
+def pause(entries: QuerySet[Any], alias: str, *, by: object, reason: str, until: Until) -> int:
+    """Let entries fire no more; as ``CronEntryQuerySet.pause``."""
+    instant, seconds = end_of(until)
+    if len(reason) > REASON_CHARS or "\0" in reason + who(by):
+        raise InvalidJob(f"The reason of a pause may have {REASON_CHARS} characters, none of them NUL.")
+    ends: Any = instant if seconds is None else Now() + timedelta(seconds=seconds)
+    chosen = entries if instant is None else entries.filter(GreaterThan(Value(instant), Now()))
+    columns = {"paused_at": Now(), "paused_by": who(by), "paused_reason": reason, "paused_until": ends}
+    changed = _change(chosen, alias, Trail("pause", who(by), reason, kind="cron"), columns)
+    if not changed and instant is not None and entries.using(alias).exists():
+        raise InvalidJob(f"until={until!r} has passed already, by the database's clock.")
+    return _told("pause", by, reason, changed)
+
+
+def resume(entries: QuerySet[Any], alias: str, *, by: object) -> int:
+    """Let paused entries fire again; as ``CronEntryQuerySet.resume``."""
+    pause = {"paused_at": None, "paused_by": "", "paused_reason": "", "paused_until": None}
+    columns = {**pause, "in_force_since": Now(), "next_fire_at": None}
+    changed = _change(entries, alias, Trail("resume", who(by), kind="cron"), columns)
+    return _told("resume", by, "", changed)
+
+
+def stop(entries: QuerySet[Any], alias: str, jobs: Any, *, by: object, reason: str, mode: str) -> Steered:
+    """Pause entries and cancel those of ``jobs`` that are theirs; as ``CronEntryQuerySet.stop``."""
+    if mode not in list(CancelMode):
+        raise ValueError(f"stop(mode=…) takes {', '.join(repr(str(m)) for m in CancelMode)}, not {mode!r}")
+    names = list(entries.values_list("pk", flat=True))
+    pause(entries, alias, by=by, reason=reason, until=None)
+    unfinished = jobs.filter(cron_entry__in=names, finished_at__isnull=True)
+    with coming(asked=f"cron entry {listed(names)}"):
+        stopped: Steered = unfinished.cancel(mode=mode, by=by, reason=reason)
+    return stopped
+
+
+def override(entries: QuerySet[Any], alias: str, entry: Any, *, by: object, values: Mapping[str, Any]) -> None:
+    """Put values in the place of what code declares of ``entry``, the only one of ``entries``."""
+    if unknown := values.keys() - set(OVERRIDES):
+        raise TypeError(f"override() takes {', '.join(OVERRIDES)}, not {', '.join(sorted(unknown))}")
+    checked = check_overrides(entry.job_name, {name: value or None for name, value in values.items()})
+    columns: dict[str, Any] = {**checked, "broken": "", "next_fire_at": None}
+    if checked.keys() & {"expression", "zone"}:
+        columns["in_force_since"] = Now()
+    _change(entries, alias, Trail("override", who(by), mode=", ".join(checked), kind="cron"), columns)
+    said = " ".join(f"{name}={value!r}" for name, value in checked.items() if name != "payload")
+    log.info("operator's override cron=%s by=%s %s", entry.pk, " ".join(who(by).split()), said)
+
+
+def _change(entries: QuerySet[Any], alias: str, trail: Trail, columns: Mapping[str, Any]) -> int:
+    with at_read_committed(alias):
+        trail.subject = listed(entries.using(alias).order_by("pk").values_list("pk", flat=True)[: MOST_NAMED + 1])
+        changed = entries.using(alias).update(**columns)
+        trail.add(store.on(alias), changed)
+    return changed
+
+
+def _told(verb: str, by: object, reason: str, changed: int) -> int:
+    words = " ".join(f"by={who(by)}: {reason}".split())
+    log.info("operator's %s of cron entries changed=%d %s", verb, changed, words)
+    return changed
 
 
 def run_now(name: str, alias: str, by: object) -> int:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from django.db import OperationalError, models
 from django.db.models import Q
 
-from django_pgjobs import store, waking
+from django_pgjobs import waking
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition import queue_names, validation
 from django_pgjobs.definition.registry import registry
@@ -26,6 +26,7 @@ from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import CancelMode, Hold, Outcome
 from django_pgjobs.steering.key_conflicts import KeyedWrite
 from django_pgjobs.steering.trail import Trail, storable
+from django_pgjobs.store import statements as store
 from django_pgjobs.store.sqlstates import LOCK_NOT_AVAILABLE
 from django_pgjobs.store.transactions import at_read_committed
 from django_pgjobs.values.invalid_option import InvalidOption

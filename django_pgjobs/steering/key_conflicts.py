@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from django.db import DatabaseError, transaction
 
-from django_pgjobs import store, waking
+from django_pgjobs import waking
+from django_pgjobs.store import statements as store
 from django_pgjobs.store.sqlstates import DEADLOCK, LOCK_NOT_AVAILABLE, UNIQUE_VIOLATION
 
 TAKEN = "key taken"

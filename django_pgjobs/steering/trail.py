@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from django_pgjobs import store
+from django_pgjobs.store import statements as store
 
 CODE, SHELL, ADMIN = "code", "shell", "admin"
 

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from django.db import DatabaseError, connections, models
 
-from django_pgjobs import store
 from django_pgjobs.exceptions import (
     InvalidJob,
     JobDoesNotExist,
@@ -24,6 +23,7 @@ from django_pgjobs.exceptions import (
 )
 from django_pgjobs.serialization.payload import revive
 from django_pgjobs.states import Outcome
+from django_pgjobs.store import statements as store
 from django_pgjobs.store.transactions import written_at
 
 J = TypeVar("J", bound=models.Model)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from django.db import connections, transaction
+import psycopg
+from django.db import DataError, connections, transaction
 
 from django_pgjobs import sql
-from django_pgjobs.store.instants import Rows as Rows
-from django_pgjobs.store.instants import rows_of
 from django_pgjobs.store.sqlstates import NOT_THERE
 
 Params = Mapping[str, Any]
+
+Rows = list[tuple[Any, ...]]
 
 NOT_MIGRATED = "The tables of django-pgjobs are not there, or older than this code: run manage.py migrate"
 
@@ -26,6 +27,16 @@ def is_not_migrated(error: BaseException) -> bool:
 def statement(name: str) -> str:
     """Return the text of a statement, for a connection that runs it itself."""
     return sql.statement(name)
+
+
+def rows_of(cursor: Any) -> Rows:
+    """Return the rows of the result that ``cursor`` is at, Django's cursor or psycopg's; see ``instants``."""
+    try:
+        return cast(Rows, cursor.fetchall())
+    except (psycopg.DataError, DataError):
+        from django_pgjobs.store.instants import read_again  # here for start-up time
+
+        return read_again(cursor)
 
 
 class Database(Protocol):

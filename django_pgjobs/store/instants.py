@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Any, cast
 
 import psycopg
-from django.db import DataError
 from psycopg.adapt import Loader, Transformer
 from psycopg.pq import Format
 from psycopg.types.datetime import TimestamptzBinaryLoader
@@ -20,25 +19,16 @@ from django_pgjobs.clock import EARLIEST, LATEST
 
 OID = psycopg.adapters.types["timestamptz"].oid
 
-Rows = list[tuple[Any, ...]]
 
-
-def rows_of(cursor: Any) -> Rows:
-    """Return the rows of the result that ``cursor`` is at, Django's cursor or psycopg's."""
-    try:
-        return cast(Rows, cursor.fetchall())
-    except (psycopg.DataError, DataError):
-        return _read_again(cursor)
-
-
-def _read_again(cursor: Any) -> Rows:
+def read_again(cursor: Any) -> list[tuple[Any, ...]]:
+    """Return the rows of the result that ``cursor`` is at, Django's cursor or psycopg's, instants within bounds."""
     text = cast("type[Loader]", cursor.adapters.get_loader(OID, Format.TEXT))
     for loader in (_bounded_text(text), _BoundedBinary):
         cursor.adapters.register_loader(OID, loader)
     # The cursor's own transformer has the loaders that it began with.
     transformer = Transformer(cursor)
     transformer.set_pgresult(cursor.pgresult)
-    return cast(Rows, transformer.load_rows(0, cursor.pgresult.ntuples, tuple))
+    return cast("list[tuple[Any, ...]]", transformer.load_rows(0, cursor.pgresult.ntuples, tuple))
 
 
 def _bounded_text(loader: type[Loader]) -> type[Loader]:

@@ -23,7 +23,7 @@ from django.db.models.functions import Cast, Now
 from django.db.transaction import TransactionManagementError
 
 from django_pgjobs import decisions as decide
-from django_pgjobs import signals, store
+from django_pgjobs import signals
 from django_pgjobs.conf import LADDER_SECONDS, get_conf
 from django_pgjobs.context import JobContext, Reporter
 from django_pgjobs.decisions import Decision
@@ -34,7 +34,8 @@ from django_pgjobs.execution.finalise import END, PARK, RETRY, SNOOZE, SUCCESS
 from django_pgjobs.execution.single_job import Ended, Performer, write_at_once
 from django_pgjobs.models import Job
 from django_pgjobs.states import Hold
-from django_pgjobs.store import Author, ClaimedJob, Database, Pair
+from django_pgjobs.store import statements as store
+from django_pgjobs.store.statements import Author, ClaimedJob, Database, Pair
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ def check_zone(name: object) -> ZoneInfo:
 
 @cache
 def _calendar() -> Any:
-    from croniter import cron_m  # here, for a process that has no schedule would pay 4 MiB and 50 ms for it
+    from croniter import cron_m  # here for start-up time: 4 MiB and 50 ms
 
     return cron_m
 

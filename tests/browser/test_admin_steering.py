@@ -12,11 +12,12 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 from playwright.sync_api import Browser, FloatRect, Locator, Page, expect
 
-from django_pgjobs import Cron, JobDefinition, job, pausing, store
+from django_pgjobs import Cron, JobDefinition, job, pausing
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.maintenance.cron_firing import MISSING_SECONDS, CronSync, Firer, MarkMissing, declared_for
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import CronEntry, Job, QueueState
+from django_pgjobs.store import statements as store
 from django_pgjobs.testing import run_jobs
 from tests.browser.test_admin_pages import LogIn, Picture, operator
 from tests.plugins.fix_db import AUTHOR

@@ -23,7 +23,8 @@ from typing import Any
 import psycopg
 from django.db import connection
 
-from django_pgjobs import sql, store
+from django_pgjobs import sql
+from django_pgjobs.store import statements as store
 from tests.plugins.fix_db import RawDatabase, patience
 
 GATE = 7_340_000

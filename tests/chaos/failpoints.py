@@ -37,6 +37,7 @@ VARIABLE = "PGJOBS_TEST_FAILPOINTS"
 
 SUPERVISOR, EXECUTOR = "supervisor", "executor"
 BEFORE, AFTER = "before", "after"
+STORE = "django_pgjobs.store.statements"
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ def _worker(room: str) -> str:
 
 PLACES: dict[str, Place] = {
     # claim committed, not sent
-    "claiming": Place(SUPERVISOR, "django_pgjobs.store", "claim_lines", BEFORE),
-    "claimed": Place(SUPERVISOR, "django_pgjobs.store", "claim_lines", AFTER, lambda args, claimed: bool(claimed.jobs)),
+    "claiming": Place(SUPERVISOR, STORE, "claim_lines", BEFORE),
+    "claimed": Place(SUPERVISOR, STORE, "claim_lines", AFTER, lambda args, claimed: bool(claimed.jobs)),
     "adopted": Place(SUPERVISOR, _worker("supervisor.held_jobs"), "Holding.adopt", AFTER),
     # sent, unstarted
     "sent": Place(SUPERVISOR, _worker("supervisor.executor_process"), "Child.add", AFTER),
@@ -88,23 +89,23 @@ PLACES: dict[str, Place] = {
     "done": Place(SUPERVISOR, _worker("supervisor.executor_pool"), "Crew._on_message", AFTER, _is_outcome),
     "flushing": Place(SUPERVISOR, "django_pgjobs.execution.finalise", "write", BEFORE),
     "flushed": Place(SUPERVISOR, "django_pgjobs.execution.finalise", "write", AFTER),
-    "deleting": Place(SUPERVISOR, "django_pgjobs.store", "delete_claims", BEFORE),
+    "deleting": Place(SUPERVISOR, STORE, "delete_claims", BEFORE),
     # mark_ending written, callback unfinished
     "marking": Place(SUPERVISOR, "django_pgjobs.execution.finalise", "write", BEFORE, _of_kind("mark")),
     "marked": Place(SUPERVISOR, "django_pgjobs.execution.finalise", "write", AFTER, _of_kind("mark")),
     "callback": Place(EXECUTOR, "django_pgjobs.execution.attempt", "_callback", BEFORE),
     "called_back": Place(EXECUTOR, "django_pgjobs.execution.attempt", "_callback", AFTER),
     # supervisor anywhere
-    "renewing": Place(SUPERVISOR, "django_pgjobs.store", "renew_claims", BEFORE),
-    "renewed": Place(SUPERVISOR, "django_pgjobs.store", "renew_claims", AFTER),
-    "rescuing": Place(SUPERVISOR, "django_pgjobs.store", "rescue_jobs", BEFORE),
-    "rescued": Place(SUPERVISOR, "django_pgjobs.store", "rescue_jobs", AFTER, lambda args, jobs: bool(jobs)),
-    "firing": Place(SUPERVISOR, "django_pgjobs.store", "fire_cron", BEFORE),
-    "fired": Place(SUPERVISOR, "django_pgjobs.store", "fire_cron", AFTER, lambda args, fired: fired is not None),
+    "renewing": Place(SUPERVISOR, STORE, "renew_claims", BEFORE),
+    "renewed": Place(SUPERVISOR, STORE, "renew_claims", AFTER),
+    "rescuing": Place(SUPERVISOR, STORE, "rescue_jobs", BEFORE),
+    "rescued": Place(SUPERVISOR, STORE, "rescue_jobs", AFTER, lambda args, jobs: bool(jobs)),
+    "firing": Place(SUPERVISOR, STORE, "fire_cron", BEFORE),
+    "fired": Place(SUPERVISOR, STORE, "fire_cron", AFTER, lambda args, fired: fired is not None),
     "settling": Place(SUPERVISOR, _worker("supervisor.held_jobs"), "Holding.settle", BEFORE),
     "spawned": Place(SUPERVISOR, _worker("supervisor.executor_pool"), "Crew.spawn", AFTER),
-    "releasing": Place(SUPERVISOR, "django_pgjobs.store", "release_jobs", BEFORE),
-    "released": Place(SUPERVISOR, "django_pgjobs.store", "release_jobs", AFTER, lambda args, jobs: bool(jobs)),
+    "releasing": Place(SUPERVISOR, STORE, "release_jobs", BEFORE),
+    "released": Place(SUPERVISOR, STORE, "release_jobs", AFTER, lambda args, jobs: bool(jobs)),
 }
 
 

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import psycopg
 from django.db import connection, transaction
 
-from django_pgjobs import store
 from django_pgjobs.embedded import EmbeddedServer
 from django_pgjobs.models import Job
+from django_pgjobs.store import statements as store
 from tests.chaos import audit
 from tests.chaos import history as h
 from tests.chaos.journal import Journal

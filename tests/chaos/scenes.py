@@ -10,8 +10,8 @@ from uuid import UUID
 
 from django.db import transaction
 
-from django_pgjobs import store
 from django_pgjobs.models import Job
+from django_pgjobs.store import statements as store
 from tests.chaos.explorer import Actor
 from tests.plugins.fix_db import AUTHOR, FAILURE, Claimed, RawDatabase, claim
 

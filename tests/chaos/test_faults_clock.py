@@ -11,8 +11,8 @@ import pytest
 from django.db import transaction
 from django.db.models import F
 
-from django_pgjobs import store
 from django_pgjobs.models import CronEntry, Job
+from django_pgjobs.store import statements as store
 from tests.chaos.ground import Ground
 from tests.chaos.jobs import aact, act, patient
 from tests.chaos.load import needs, recovered, unless

@@ -7,8 +7,8 @@ import json
 import psycopg
 import pytest
 
-from django_pgjobs import store
 from django_pgjobs.models import CronEntry, Job
+from django_pgjobs.store import statements as store
 from tests.chaos.failpoints import armed
 from tests.chaos.ground import Ground
 from tests.plugins.fix_db import wait_until

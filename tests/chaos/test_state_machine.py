@@ -28,10 +28,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from django_pgjobs import store
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Job
+from django_pgjobs.store import statements as store
 from tests.chaos.model import ABANDONED, CANCELLED, SUCCEEDED, Model, ModelJob
 from tests.plugins.fix_db import AUTHOR, FAILURE, TABLES, RawDatabase, claim, register
 from tests.plugins.sabotage import fence_lines, line_id, sabotage

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from django_pgjobs import clock, store
+from django_pgjobs import clock
 from django_pgjobs.models import Job
+from django_pgjobs.store import statements as store
 from django_pgjobs.worker.threads import frontier as rules
 from django_pgjobs.worker.threads.claimer import Claimer, ClaimOptions
 from django_pgjobs.worker.threads.frontier import Frontier

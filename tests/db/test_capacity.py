@@ -13,11 +13,13 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_pgjobs import job, register_many, store, waking
+from django_pgjobs import job, register_many, waking
 from django_pgjobs.exceptions import InvalidJob, QueueFull, RateLimited
 from django_pgjobs.models import Job
 from django_pgjobs.registering import token_bucket
 from django_pgjobs.registering.token_bucket import of_this_process
+from django_pgjobs.store import notifying
+from django_pgjobs.store import statements as store
 from django_pgjobs.testing import run_jobs
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, register, wait_until
 from tests.plugins.sabotage import sabotage
@@ -147,7 +149,7 @@ def test_outside_of_a_transaction_a_wake_up_is_still_sent_once_in_a_while(ten: N
     in_transaction: list[bool] = []
     with (
         patch.object(waking, "monotonic", lambda: 5.0),
-        patch.object(store, "notify", lambda db, notices: in_transaction.append(connection.in_atomic_block)),
+        patch.object(notifying, "notify", lambda db, notices: in_transaction.append(connection.in_atomic_block)),
     ):
         send.register(1)
         send.register(2)

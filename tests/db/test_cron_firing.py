@@ -16,13 +16,14 @@ import pytest
 from django.db import connections
 from django.test import override_settings
 
-from django_pgjobs import Cron, clock, job, store
+from django_pgjobs import Cron, clock, job
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.maintenance import cron_firing
 from django_pgjobs.maintenance.cron_firing import CronSync, Firer, MarkMissing, declared_for
 from django_pgjobs.maintenance.duties import Duty, duties
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import CronEntry, Job
+from django_pgjobs.store import statements as store
 from django_pgjobs.values import schedule
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.maintainer import Maintainer

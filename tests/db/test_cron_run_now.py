@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from django_pgjobs import Cron, job, store
+from django_pgjobs import Cron, job
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import CronEntry, Job
+from django_pgjobs.store import statements as store
 from tests.plugins.fix_db import Background, RawDatabase, blocked_by, patience, wait_until
 
 LONG_PAST = datetime(2026, 1, 1, tzinfo=UTC)

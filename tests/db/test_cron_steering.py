@@ -19,11 +19,12 @@ from django.db import connection, transaction
 from django.test import Client
 from django.utils import timezone
 
-from django_pgjobs import Cron, job, store
+from django_pgjobs import Cron, job
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob, JobDoesNotExist
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.steering import jobs as steering
+from django_pgjobs.store import statements as store
 from tests.plugins.fix_db import RawDatabase
 
 pytestmark = pytest.mark.django_db

@@ -13,8 +13,9 @@ from uuid import uuid4
 
 import pytest
 
-from django_pgjobs import sql, store
+from django_pgjobs import sql
 from django_pgjobs.models import Attempt
+from django_pgjobs.store import statements as store
 from tests.plugins.fix_db import (
     AUTHOR,
     FAILURE,

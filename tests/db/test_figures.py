@@ -12,13 +12,13 @@ from django.db import connection
 from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 
-from django_pgjobs import store
 from django_pgjobs.inspection import figures
 from django_pgjobs.maintenance import statistics
 from django_pgjobs.maintenance.duties import measuring as measuring_duty
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.statistics import Measurer
 from django_pgjobs.models import Claim, Heartbeat, Job, LeaderTerm, QueueState, Statistic
+from django_pgjobs.store import statements as store
 from django_pgjobs.testing import backdate
 from tests.db.test_plans import Explaining, analysed_while_empty, nodes
 from tests.db.test_shell import pgjobs

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from django_pgjobs import store
 from django_pgjobs.models import Attempt, Claim, Job
+from django_pgjobs.store import statements as store
 from tests.plugins.fix_db import (
     AUTHOR,
     FAILURE,

@@ -11,9 +11,9 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.core.management import call_command
 
-from django_pgjobs import store
 from django_pgjobs.fields import BigIntArrayField
 from django_pgjobs.models import Attempt, Claim, Job
+from django_pgjobs.store import statements as store
 from tests.plugins.fix_db import AUTHOR, FAILURE, TABLES, RawDatabase, claim, register
 
 

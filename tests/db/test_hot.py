@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from django_pgjobs import store
 from django_pgjobs.models import Job
+from django_pgjobs.store import statements as store
 from tests.plugins.fix_db import AUTHOR, Claimed, RawDatabase, claim, register
 
 JOBS = 10_000

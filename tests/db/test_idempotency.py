@@ -11,12 +11,13 @@ import pytest
 from django.db import OperationalError, ProgrammingError
 from django.test import override_settings
 
-from django_pgjobs import Backoff, Snooze, job, signals, sql, store
+from django_pgjobs import Backoff, Snooze, job, signals, sql
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.maintenance import expiry
 from django_pgjobs.maintenance.expiry import Forgetter
 from django_pgjobs.models import Job, KeyWindow, StoredResult
+from django_pgjobs.store import statements as store
 from django_pgjobs.testing import backdate, run_job, run_jobs
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, wait_until
 from tests.plugins.sabotage import lines_of, sabotage

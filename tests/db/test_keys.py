@@ -15,12 +15,14 @@ from django.db import connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from django_pgjobs import JobContext, Window, job, register_many, store
+from django_pgjobs import JobContext, Window, job, register_many
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob
 from django_pgjobs.models import Job, KeyWindow
+from django_pgjobs.registering import conflicts
 from django_pgjobs.registering.conflicts import TRIES
 from django_pgjobs.signals import job_registered
 from django_pgjobs.steering import jobs
+from django_pgjobs.store import statements as store
 from django_pgjobs.testing import backdate
 from tests.db.test_plans import Explaining, nodes
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, wait_until
@@ -179,7 +181,7 @@ def test_a_job_that_ended_in_between_is_no_reason_to_give_up(monkeypatch: pytest
             first.cancel()
         return [None] * len(wanted)
 
-    monkeypatch.setattr(store, "find_keys", ends_meanwhile)
+    monkeypatch.setattr(conflicts, "find_keys", ends_meanwhile)
     assert plain.using(key="k").register().pk != first.pk
     assert looks == 3
     with pytest.raises(DuplicateJob) as told:
@@ -239,7 +241,7 @@ def test_a_running_job_is_not_replaced(raw: RawDatabase) -> None:
 
 def test_nothing_is_replaced_when_the_new_one_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     first = latest.register(1)
-    monkeypatch.setattr(store, "register_special", lambda *_args, **_kwargs: None)
+    monkeypatch.setattr(conflicts, "register_special", lambda *_args, **_kwargs: None)
     with pytest.raises(DuplicateJob):
         latest.register(2)
     first.refresh_from_db()
@@ -672,7 +674,7 @@ def test_a_job_that_leaves_the_queue_meanwhile_is_not_replaced(
         store.reschedule_jobs(other, [first.pk], run_at=None, delay_seconds=None, queue="mail", priority=None)
         return found
 
-    monkeypatch.setattr(store, "find_keys", moves_after_the_look)
+    monkeypatch.setattr(conflicts, "find_keys", moves_after_the_look)
     second = background(lambda: latest.register(2).pk)
     wait_until(lambda: blocked_by(raw, other.pid), 10, "the second waits for the move")
     other.commit()

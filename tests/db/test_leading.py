@@ -9,13 +9,14 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from django_pgjobs import clock, store
+from django_pgjobs import clock
 from django_pgjobs.maintenance import audit as audit_room
 from django_pgjobs.maintenance import leader as leader_room
 from django_pgjobs.maintenance.audit import Audit
 from django_pgjobs.maintenance.duties import KEPT_SECONDS, Duty, duties, forgetting, measuring, pruning
 from django_pgjobs.maintenance.leader import ASK_SECONDS, TERM_SECONDS, Leader
 from django_pgjobs.models import Claim, Heartbeat, LeaderTerm
+from django_pgjobs.store import statements as store
 from django_pgjobs.worker.threads.maintainer import TICK_SECONDS
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, claim, job, patience, register
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from django_pgjobs import store
+from django_pgjobs.store import statements as store
 from tests.db.test_rescue_rows import OTHER, claimed_one, expire, look
 from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, from_the_beginning, job, register
 

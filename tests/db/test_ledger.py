@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from uuid import uuid4
 
-from django_pgjobs import store
 from django_pgjobs.models import Claim
+from django_pgjobs.store import statements as store
 from tests.plugins.fix_db import AUTHOR, WORKER, RawDatabase, claim, patience, register
 
 

@@ -14,7 +14,7 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 from django.urls import reverse
 
-from django_pgjobs import Limit, register_many, store
+from django_pgjobs import Limit, register_many
 from django_pgjobs import job as define
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
@@ -25,8 +25,9 @@ from django_pgjobs.maintenance import expiry
 from django_pgjobs.maintenance.expiry import Forgetter
 from django_pgjobs.models import Admission, Job, QueueState
 from django_pgjobs.pausing import pause_queue
-from django_pgjobs.store import Admitted, Bounds, StartRate, Terms
+from django_pgjobs.store import statements as store
 from django_pgjobs.store.admitting import LOCK_CLASS
+from django_pgjobs.store.statements import Admitted, Bounds, StartRate, Terms
 from django_pgjobs.testing import run_job, run_jobs
 from django_pgjobs.values.limit import read_job_limits
 from django_pgjobs.worker.shared.connection import WorkerConnection

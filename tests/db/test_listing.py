@@ -9,10 +9,10 @@ import pytest
 from django.db import connection, transaction
 from django.db.models.functions import Now
 
-from django_pgjobs import store
 from django_pgjobs.models import Job
 from django_pgjobs.presentation import job_list
 from django_pgjobs.presentation.job_list import ARMS, Asked
+from django_pgjobs.store import statements as store
 from tests.db.test_plans_by_shape import Explained
 
 pytestmark = pytest.mark.django_db

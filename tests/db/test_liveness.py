@@ -9,11 +9,12 @@ from uuid import uuid4
 import pytest
 from django.db.models.functions import Now
 
-from django_pgjobs import pausing, store
+from django_pgjobs import pausing
 from django_pgjobs.maintenance.unpausing import unpause
 from django_pgjobs.models import Claim, Heartbeat, Job, QueueState
 from django_pgjobs.presentation.fate import fate
 from django_pgjobs.states import JobState
+from django_pgjobs.store import statements as store
 from django_pgjobs.testing import backdate
 from tests.db.test_shell import BEAT
 from tests.db.test_why import worker

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_pgjobs import store
 from django_pgjobs.management import steer
 from django_pgjobs.models import Job
+from django_pgjobs.store import statements as store
 from tests.plugins.fix_db import AUTHOR, RawDatabase, claim, job, register
 
 

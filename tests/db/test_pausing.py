@@ -12,12 +12,13 @@ from django.db import transaction
 from django.utils import timezone
 
 from django_pgjobs import job as define
-from django_pgjobs import pausing, store
+from django_pgjobs import pausing
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.maintenance import unpausing
 from django_pgjobs.maintenance.unpausing import sweep, unpause
 from django_pgjobs.models import Job, QueueState
+from django_pgjobs.store import statements as store
 from django_pgjobs.testing import run_jobs
 from tests.plugins.fix_db import Background, RawDatabase, claim, job, patience, register, wait_until
 

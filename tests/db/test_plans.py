@@ -15,7 +15,8 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from django_pgjobs import sql, store
+from django_pgjobs import sql
+from django_pgjobs.store import statements as store
 from tests.db.test_sql_contracts import PARAMETER, numbered
 from tests.plugins.fix_db import (
     AUTHOR,

@@ -18,11 +18,12 @@ import pytest
 from django.db import connection, transaction
 from django.test import override_settings
 
-from django_pgjobs import Cron, JobDefinition, job, pausing, register_many, store
+from django_pgjobs import Cron, JobDefinition, job, pausing, register_many
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import QueueFull
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.queues import PAGE, Queue
+from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import PINS
 from tests.db.test_plans import ENDED, PAGES_PER_JOB, analysed_while_empty, nodes
 from tests.plugins.fix_db import RawDatabase, claim

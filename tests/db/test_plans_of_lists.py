@@ -18,10 +18,10 @@ from django.core.management import call_command
 from django.db import connection, transaction
 from django.test import Client
 
-from django_pgjobs import store
 from django_pgjobs.models import Heartbeat, Job
 from django_pgjobs.presentation import job_list
 from django_pgjobs.presentation.job_list import Asked
+from django_pgjobs.store import statements as store
 from tests.db.test_plans_by_shape import (
     Explained,
     statistics,  # noqa: F401 (a fixture)

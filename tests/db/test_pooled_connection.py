@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from django_pgjobs import store
+from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from tests.e2e import jobs
 from tests.plugins.fix_db import RawDatabase, wait_until

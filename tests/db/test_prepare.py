@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from django.db import DatabaseError, connection, connections
 
-from django_pgjobs import store
+from django_pgjobs.store import statements as store
 from django_pgjobs.worker.executor import cleanup, prepare
 from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, register
 

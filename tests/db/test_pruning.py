@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_pgjobs import clock, sql, store
+from django_pgjobs import clock, sql
 from django_pgjobs.conf import get_conf
 from django_pgjobs.maintenance import pruning as room
 from django_pgjobs.maintenance.duties import Duty
@@ -30,6 +30,7 @@ from django_pgjobs.maintenance.pruning import (
     rules_of,
 )
 from django_pgjobs.models import Attempt, Job
+from django_pgjobs.store import statements as store
 from django_pgjobs.values.retention import Retention
 from tests.db.test_plans import Explaining, analysed_while_empty, nodes
 from tests.plugins.fix_db import AUTHOR, FAILURE, Background, RawDatabase, claim, register

@@ -14,7 +14,7 @@ from asgiref.sync import async_to_sync
 from django.db import transaction
 from django.utils import timezone
 
-from django_pgjobs import Backoff, current_context, job, queues, store
+from django_pgjobs import Backoff, current_context, job, queues
 from django_pgjobs.exceptions import InvalidJob, JobDoesNotExist, RateLimited
 from django_pgjobs.models import Job
 from django_pgjobs.pausing import pause_job, pause_queue
@@ -22,6 +22,7 @@ from django_pgjobs.queues import Queue, QueuedJob
 from django_pgjobs.registering.token_bucket import of_this_process
 from django_pgjobs.serialization.payload import HIDDEN
 from django_pgjobs.steering.jobs import Steered
+from django_pgjobs.store import statements as store
 from django_pgjobs.testing import reset_rate_limits, run_jobs
 from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, from_the_beginning, register
 

@@ -23,7 +23,7 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgjobs import BoundJob, JobContext, JobDefinition, Limit, job, register_many, store, waking
+from django_pgjobs import BoundJob, JobContext, JobDefinition, Limit, job, register_many, waking
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.jobs import aregister_many
@@ -31,6 +31,7 @@ from django_pgjobs.models import Job
 from django_pgjobs.registering import register
 from django_pgjobs.signals import job_registered
 from django_pgjobs.store import registering
+from django_pgjobs.store import statements as store
 from tests.plugins.fix_db import alike
 
 pytestmark = pytest.mark.django_db

@@ -11,10 +11,11 @@ from django.contrib.auth.models import User
 from django.db import connection, connections
 from django.test import Client
 
-from django_pgjobs import Cron, job, pausing, store
+from django_pgjobs import Cron, job, pausing
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import JobNotFinished
 from django_pgjobs.models import CronEntry, Job
+from django_pgjobs.store import statements as store
 from django_pgjobs.store.transactions import written_at
 
 pytestmark = pytest.mark.django_db(transaction=True)

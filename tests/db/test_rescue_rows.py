@@ -14,10 +14,11 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from django_pgjobs import clock, store
+from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.maintenance.rescue import Rescuer
 from django_pgjobs.models import Attempt, Claim
+from django_pgjobs.store import statements as store
 from tests.plugins.fix_db import (
     AUTHOR,
     FAILURE,

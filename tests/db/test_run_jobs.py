@@ -19,12 +19,13 @@ from django.db.transaction import TransactionManagementError
 from django.test import TestCase, TransactionTestCase, override_settings
 from django.utils import translation
 
-from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze, current_context, signals, store
+from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze, current_context, signals
 from django_pgjobs import job as define
 from django_pgjobs.decisions import Failure
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution import finalise
 from django_pgjobs.models import Attempt, Claim, Job
+from django_pgjobs.store import statements as store
 from django_pgjobs.testing import Ran, arun_jobs, isolated_registry, run_job, run_jobs
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, claim, patience, wait_until
 

@@ -22,7 +22,6 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_pgjobs import job as declare
-from django_pgjobs import store
 from django_pgjobs.decisions import Failure
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.management import list_jobs, output, show
@@ -30,6 +29,7 @@ from django_pgjobs.management.commands.pgjobs import Command
 from django_pgjobs.models import Heartbeat, Job
 from django_pgjobs.presentation import job_list
 from django_pgjobs.serialization import payload
+from django_pgjobs.store import statements as store
 from django_pgjobs.testing import backdate
 from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, RawDatabase, claim, job, register
 

@@ -13,9 +13,9 @@ from django.db.models import F, Q, Value
 from django.db.models.functions import Upper
 from django.test.utils import CaptureQueriesContext, isolate_apps
 
-from django_pgjobs import store
 from django_pgjobs.models import Attempt, Job
 from django_pgjobs.states import Hold, JobState
+from django_pgjobs.store import statements as store
 from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, from_the_beginning, register
 
 STATES = [str(state) for state in JobState]

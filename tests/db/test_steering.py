@@ -17,12 +17,12 @@ from django.template import Context, Template
 from django.test.utils import CaptureQueriesContext
 
 from django_pgjobs import job as define
-from django_pgjobs import store
 from django_pgjobs.context import JobContext
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import Job, JobQuerySet, Steerable
 from django_pgjobs.steering import jobs as steering
 from django_pgjobs.steering.jobs import Steered
+from django_pgjobs.store import statements as store
 from django_pgjobs.store.notifying import look_behind
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, job, register, wait_until
 

@@ -61,8 +61,8 @@ def test_jobs_of_a_cron_entry_have_the_tags_of_their_job() -> None:
     @job(tags=["nightly"], cron=Cron("@daily", name="nightly run"))
     def night() -> None: ...
 
-    from django_pgjobs import store
     from django_pgjobs.maintenance.cron_firing import declared_for
+    from django_pgjobs.store import statements as store
 
     for declared in declared_for("default").values():
         store.declare_cron(store.on("default"), declared, overwrite=True, fresh_seconds=0.0)

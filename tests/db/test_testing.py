@@ -10,9 +10,10 @@ from unittest.mock import ANY
 
 import pytest
 
-from django_pgjobs import Backoff, JobContext, store
+from django_pgjobs import Backoff, JobContext
 from django_pgjobs import job as define
 from django_pgjobs.models import Attempt, Claim, Heartbeat, Job
+from django_pgjobs.store import statements as store
 from django_pgjobs.testing import assert_not_registered, assert_registered, backdate, isolated_registry, run_jobs
 from tests.plugins.fix_db import WORKER, RawDatabase, claim
 

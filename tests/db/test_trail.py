@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgjobs import Cron, pausing, store
+from django_pgjobs import Cron, pausing
 from django_pgjobs import job as define
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.maintenance.cron_firing import CronSync, declared_for
@@ -23,6 +23,7 @@ from django_pgjobs.models import Action, ActionPart, CronEntry, Job
 from django_pgjobs.presentation import job_list
 from django_pgjobs.steering import jobs as steering
 from django_pgjobs.steering.trail import coming
+from django_pgjobs.store import statements as store
 from tests.plugins.fix_db import AUTHOR, register
 
 pytestmark = pytest.mark.django_db

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from django_pgjobs import clock, store
+from django_pgjobs import clock
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.maintenance.unparking import LONGEST_REST_SECONDS, Unparker
 from django_pgjobs.models import Job
+from django_pgjobs.store import statements as store
 from tests import jobs
 from tests.plugins.fix_db import RawDatabase, register
 

@@ -16,7 +16,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from django_pgjobs import queues, store
+from django_pgjobs import queues
 from django_pgjobs.clock import EARLIEST, LATEST
 from django_pgjobs.conf import get_conf
 from django_pgjobs.execution.admission import Admission
@@ -24,6 +24,7 @@ from django_pgjobs.inspection import figures
 from django_pgjobs.maintenance import audit
 from django_pgjobs.models import Attempt, Job
 from django_pgjobs.presentation import job_list
+from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from tests.db.test_shell import pgjobs
 from tests.plugins.fix_db import RawDatabase, claim, from_the_beginning, job, register

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_pgjobs import clock, store
+from django_pgjobs import clock
 from django_pgjobs.maintenance import vacuum as room
 from django_pgjobs.maintenance.vacuum import (
     AFTER_FAILURE_SECONDS,
@@ -19,6 +19,7 @@ from django_pgjobs.maintenance.vacuum import (
     Table,
     Vacuumer,
 )
+from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import LOCK_TIMEOUT, WorkerConnection
 from tests.plugins.fix_db import RawDatabase, blocked_by, wait_until
 from tests.plugins.fix_roles import Role

@@ -11,10 +11,10 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 
-from django_pgjobs import store
 from django_pgjobs.exceptions import JobDoesNotExist, JobNotCommitted, JobNotFinished
 from django_pgjobs.models import Job
 from django_pgjobs.steering import wait
+from django_pgjobs.store import statements as store
 from tests.plugins.fix_db import AUTHOR, Background, Claimed, RawDatabase, claim, job, patience, register, wait_until
 
 

@@ -14,9 +14,10 @@ from django.db import OperationalError, connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from django_pgjobs import Limit, job, register_many, sql, store, waking
+from django_pgjobs import Limit, job, register_many, sql, waking
 from django_pgjobs.models import Job
 from django_pgjobs.store import notifying
+from django_pgjobs.store import statements as store
 from django_pgjobs.worker.threads import claimer
 
 on_disk = pytest.mark.django_db(transaction=True)
@@ -164,7 +165,7 @@ def test_what_is_registered_in_a_savepoint_and_behind_it_is_woken_for() -> None:
 
 @on_disk
 def test_a_registration_that_failed_does_not_silence_the_next() -> None:
-    with patch("django_pgjobs.store.register_job", side_effect=LookupError), pytest.raises(LookupError):
+    with patch("django_pgjobs.registering.register.register_job", side_effect=LookupError), pytest.raises(LookupError):
         pay.register(1)
     with notifications() as sent:
         pay.register(2)
@@ -275,11 +276,11 @@ def test_what_an_operator_does_is_always_told() -> None:
 # What goes wrong
 
 
-def cut_before_notifying(db: store.Database, notices: Any) -> None:
+def cut_before_notifying(db: store.Database, notices: Any, notify: Any = notifying.notify) -> None:
     """Let somebody end the connection between what stores and the statement that notifies."""
     with psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None}, autocommit=True) as other:
         other.execute("SELECT pg_terminate_backend(%s, 5000)", [connection.connection.info.backend_pid])
-    notifying.notify(db, notices)
+    notify(db, notices)
 
 
 WINDOW = {"key": "shop", "key_scope": timedelta(hours=1)}
@@ -293,7 +294,7 @@ def test_a_notification_that_fails_behind_the_commit_costs_no_job(
 ) -> None:
     """An error would have the caller register again what is stored."""
     declared = pay.using(**options)
-    with patch("django_pgjobs.store.notify", cut_before_notifying):
+    with patch("django_pgjobs.store.notifying.notify", cut_before_notifying):
         if within:
             with transaction.atomic():
                 ids = [declared.register(1).pk] if one else declared.register_many([(1,)])
@@ -308,7 +309,7 @@ def test_a_notification_that_fails_behind_the_commit_costs_no_job(
 def test_a_notification_that_failed_silences_nobody(caplog: pytest.LogCaptureFixture) -> None:
     with (
         patch("django_pgjobs.waking.monotonic", return_value=100.0),
-        patch("django_pgjobs.store.notify", side_effect=OperationalError("the line\nis dead")),
+        patch("django_pgjobs.store.notifying.notify", side_effect=OperationalError("the line\nis dead")),
     ):
         assert pay.register(1).pk
     assert "workers will see it when they look: the line is dead" in caplog.text

@@ -12,9 +12,10 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import OperationalError, connection, transaction
 
-from django_pgjobs import Cron, Limit, job, pausing, register_many, store, waking
+from django_pgjobs import Cron, Limit, job, pausing, register_many, waking
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import CronEntry, Job
+from django_pgjobs.store import statements as store
 from tests.chaos.ground import ChaosServer, django_on
 from tests.plugins.fix_db import wait_until
 

@@ -11,10 +11,10 @@ from asgiref.sync import async_to_sync
 from django.db.models.functions import Now
 from django.utils import translation
 
-from django_pgjobs import store
 from django_pgjobs.inspection import why
 from django_pgjobs.models import Admission, Claim, Heartbeat, Job, QueueState, StoredResult
 from django_pgjobs.states import Hold, JobState
+from django_pgjobs.store import statements as store
 from django_pgjobs.testing import backdate
 from tests.db.test_plans import Explaining, analysed_while_empty, nodes
 from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, RawDatabase, claim, job, register

@@ -8,7 +8,8 @@ import psycopg
 import pytest
 from django.db import connections
 
-from django_pgjobs import clock, store
+from django_pgjobs import clock
+from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from tests.plugins.fix_db import Background, RawDatabase, patience, wait_until
 

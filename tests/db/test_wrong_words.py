@@ -17,11 +17,12 @@ from django.test import override_settings
 from psycopg.errors import UndefinedColumn, UndefinedTable
 
 from django_pgjobs import job as declare
-from django_pgjobs import register_many, store
+from django_pgjobs import register_many
 from django_pgjobs.definition import queue_names
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import Attempt, Job
+from django_pgjobs.store import statements as store
 from tests import jobs
 from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, job, register
 

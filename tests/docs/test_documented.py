@@ -21,7 +21,7 @@ from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.vacuum import Vacuumer
 from django_pgjobs.models import Steerable
 from django_pgjobs.states import CancelMode
-from django_pgjobs.store import Author
+from django_pgjobs.store.statements import Author
 from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.connection import WAYS
 from tests.docs.pages import DOCS, ROOT, generated, pages

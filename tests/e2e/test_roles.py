@@ -17,7 +17,7 @@ from django.test import Client
 from django.urls import reverse
 
 from django_pgjobs.models import Job, QueueState
-from django_pgjobs.store import COPY_FROM_JOBS
+from django_pgjobs.store.statements import COPY_FROM_JOBS
 from tests.db.test_shell import pgjobs
 from tests.docs.pages import DOCS, blocks
 from tests.e2e import jobs, limited

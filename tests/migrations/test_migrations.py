@@ -16,9 +16,9 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
 from django.test import override_settings
 
-from django_pgjobs import store
 from django_pgjobs.models import Job
 from django_pgjobs.operations import SetStorageParameters
+from django_pgjobs.store import statements as store
 from tests.plugins.fix_db import TABLES, Background, RawDatabase, claim, register, wait_until
 
 FIRST = "0001_initial"

@@ -20,10 +20,10 @@ import pytest
 from django.db import connection, connections
 from django.test.utils import setup_databases, teardown_databases
 
-from django_pgjobs import store
 from django_pgjobs.decisions import Failure
 from django_pgjobs.models import Job
-from django_pgjobs.store.instants import rows_of
+from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import rows_of
 from django_pgjobs.worker.shared.connection import PINS
 
 T = TypeVar("T")

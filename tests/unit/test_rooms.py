@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -26,6 +27,24 @@ def test_at_most_twenty_modules_stand_at_the_root() -> None:
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.relative_to(ROOT).as_posix())
 def test_every_room_says_what_it_is_for(room: Path) -> None:
     assert ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8")))
+
+
+def imports_in_functions() -> Iterator[tuple[str, str]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        for function in ast.walk(ast.parse(text)):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                for node in ast.walk(function):
+                    if isinstance(node, ast.Import | ast.ImportFrom):
+                        yield f"{path.relative_to(ROOT)}:{node.lineno}", text.splitlines()[node.lineno - 1]
+
+
+def test_an_import_inside_a_function_says_why_it_is_there() -> None:
+    """None may hide a circle: it keeps what few processes need out of the others, or waits for the models."""
+    unmarked = {
+        place: line for place, line in imports_in_functions() if not re.search(r"  # here(:| for start-up)", line)
+    }
+    assert unmarked == {}
 
 
 def named_in_documentation() -> list[str]:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from django_pgjobs import store
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.admission import Admission, Ring, Seen, Turn
-from django_pgjobs.store import Admitted, StartRate
+from django_pgjobs.store import statements as store
+from django_pgjobs.store.statements import Admitted, StartRate
 from django_pgjobs.worker.threads import admitter as admitting
 from django_pgjobs.worker.threads.admitter import Admitter
 from django_pgjobs.worker.threads.inbox_messages import InboxMessage, NothingHeld

@@ -9,8 +9,9 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from django_pgjobs import clock, store
-from django_pgjobs.store import ClaimedJob, Pair
+from django_pgjobs import clock
+from django_pgjobs.store import statements as store
+from django_pgjobs.store.statements import ClaimedJob, Pair
 from django_pgjobs.worker.threads import claimer as claiming
 from django_pgjobs.worker.threads.claimer import DEAF_POLL_SECONDS, HEARD, Claimer, ClaimOptions
 from django_pgjobs.worker.threads.frontier import BEGINNING, Frontier

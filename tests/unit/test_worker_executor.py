@@ -12,11 +12,12 @@ from typing import Any, NoReturn, cast
 import pytest
 from django.db import InterfaceError, OperationalError, connections
 
-from django_pgjobs import clock, store
+from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Failure
 from django_pgjobs.execution.attempt import BODY, ON_ABANDON, Item, Told
 from django_pgjobs.registering import local_pool
+from django_pgjobs.store import statements as store
 from django_pgjobs.worker.executor import cleanup, lifecycle, orphan
 from django_pgjobs.worker.executor.interrupts import Door
 from django_pgjobs.worker.executor.main import Executor

@@ -9,12 +9,13 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from django_pgjobs import clock, store
+from django_pgjobs import clock
 from django_pgjobs.decisions import Failure
 from django_pgjobs.execution import finalise
 from django_pgjobs.execution.attempt import BODY, ON_ABANDON
 from django_pgjobs.execution.finalise import DELETE, END, MARK, RELEASE, RETRY, SUCCESS
-from django_pgjobs.store import Author, End, FenceReading
+from django_pgjobs.store import statements as store
+from django_pgjobs.store.statements import Author, End, FenceReading
 from django_pgjobs.worker.shared.runs import Run
 from django_pgjobs.worker.threads import finaliser
 from django_pgjobs.worker.threads.finaliser import BATCH, BUSY_SECONDS, UNFLUSHED_BYTES, Acker

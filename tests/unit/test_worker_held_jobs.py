@@ -11,7 +11,7 @@ from django_pgjobs import job as define
 from django_pgjobs.decisions import Decision, Failure
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.finalise import CALLBACK_STARTS, END, MARK, PARK, RELEASE, RETRY, SUCCESS
-from django_pgjobs.store import MOST_CHARS, End, Flag, Pauses, Released
+from django_pgjobs.store.statements import MOST_CHARS, End, Flag, Pauses, Released
 from django_pgjobs.worker.shared.channel import STOP, TAKE_BACK
 from django_pgjobs.worker.shared.runs import SENT, Run, Table
 from django_pgjobs.worker.supervisor.dispatcher import Dispatcher

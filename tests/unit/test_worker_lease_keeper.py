@@ -11,7 +11,8 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from django_pgjobs import clock, store
+from django_pgjobs import clock
+from django_pgjobs.store import statements as store
 from django_pgjobs.worker.threads.inbox_messages import FlagsRead, PausesRead, Renewed
 from django_pgjobs.worker.threads.lease_keeper import PAUSES_SECONDS, Keeper
 from tests.unit.test_worker_finaliser import Heard

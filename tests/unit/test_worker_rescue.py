@@ -9,9 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_pgjobs import clock, store
+from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.maintenance.rescue import CLAIMS, CONFIRM_SECONDS, Rescuer
+from django_pgjobs.store import statements as store
 
 
 def nobody(rescued: list[store.Rescued]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from django_pgjobs import clock
 from django_pgjobs.execution.finalise import RELEASE, SUCCESS
-from django_pgjobs.store import End, Pauses, Rescued
+from django_pgjobs.store.statements import End, Pauses, Rescued
 from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.runs import Run, Table
 from django_pgjobs.worker.supervisor import lease_guard

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
-from django_pgjobs.store import ClaimedJob
+from django_pgjobs.store.statements import ClaimedJob
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.runs import HeldClaim, Run
 from django_pgjobs.worker.supervisor.executor_process import READY, Child

@@ -23,8 +23,8 @@ from django.db.backends.signals import connection_created
 from django.utils.module_loading import import_string
 from psycopg.pq import TransactionStatus
 
-from django_pgjobs import store
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.store import statements as store
 
 log = safe_logger("django_pgjobs")
 

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import psycopg
 from django.db import OperationalError
 
-from django_pgjobs import clock
+from django_pgjobs import __version__, clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.context import name_executor
 from django_pgjobs.definition.registry import registry
@@ -41,6 +41,7 @@ from django_pgjobs.worker.executor.signal_sender import Teller
 from django_pgjobs.worker.executor.stack_traces import stack_of
 from django_pgjobs.worker.shared import channel, process
 from django_pgjobs.worker.shared.board import Board
+from django_pgjobs.worker.shared.identity import identity_of
 from django_pgjobs.worker.shared.ladders import CANCELLED, INTERRUPT, LOST
 
 log = safe_logger("django_pgjobs")
@@ -204,9 +205,6 @@ def main(
     *, channel_fd: int, board_fd: int, threads: int, async_slots: int, database: str, application_name: str
 ) -> None:
     """Run an executor on inherited file descriptors: the hidden subcommand ``pgjobs executor``."""
-    from django_pgjobs import __version__
-    from django_pgjobs.worker.shared.identity import identity_of
-
     for descriptor in (channel_fd, board_fd):
         os.set_inheritable(descriptor, False)
     process.print_at_once()

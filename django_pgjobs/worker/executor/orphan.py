@@ -13,11 +13,11 @@ import time
 from collections.abc import Sequence
 from uuid import UUID
 
-from django_pgjobs import store
 from django_pgjobs.conf import get_conf
 from django_pgjobs.execution.attempt import Item
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.store import Author, End
+from django_pgjobs.store import statements as store
+from django_pgjobs.store.statements import Author, End
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
 
 log = safe_logger("django_pgjobs")

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from django.db import Error, connections
 
-from django_pgjobs import clock, store
+from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision
 from django_pgjobs.execution import attempt
@@ -16,6 +16,7 @@ from django_pgjobs.execution.attempt import BODY, Item
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.failures import Account, kind_of, text_of
 from django_pgjobs.states import Cause
+from django_pgjobs.store import statements as store
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.shared import channel
 

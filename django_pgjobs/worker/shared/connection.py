@@ -20,8 +20,9 @@ import psycopg
 from django.db import DatabaseError as DjangoDatabaseError
 from django.db import connections, transaction
 
-from django_pgjobs import clock, store
-from django_pgjobs.store.instants import rows_of
+from django_pgjobs import clock
+from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import rows_of
 
 PINS = {
     "plan_cache_mode": "force_generic_plan",

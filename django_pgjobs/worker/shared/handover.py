@@ -35,7 +35,7 @@ def handing_over() -> Iterator[dict[str, str]]:
 
     Mails are collected only where a test environment is set up (Django's test runner, pytest-django).
     """
-    from django.core import mail  # here and below: every executor imports this module, few need these
+    from django.core import mail  # here for start-up time: few executors need it
 
     facts: dict[str, Any] = {"databases": _databases(), "mails": None, "debug": settings.DEBUG}
     # As multiprocessing does: what a runner has put on the path, jobs may be imported from.
@@ -59,8 +59,8 @@ def take_over(environment: Any = os.environ) -> None:
     facts = json.loads(handed)
     _use_databases(facts["databases"])
     if facts["mails"] is not None:
-        from django.core import mail
-        from django.test.utils import setup_test_environment
+        from django.core import mail  # here for start-up time
+        from django.test.utils import setup_test_environment  # here for start-up time
 
         setup_test_environment(debug=facts["debug"])
         mail.outbox = _Outbox(Path(facts["mails"]))
@@ -111,7 +111,7 @@ class _Outbox(list[Any]):
 
 
 def _collect(folder: Path) -> None:
-    from django.core import mail
+    from django.core import mail  # here for start-up time
 
     files = sorted(folder.glob("*.mail"), key=lambda file: (file.stat().st_mtime_ns, file.name))
     for file in files:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 
-from django_pgjobs import store
+from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import WorkerConnection
 
 Identity = tuple[str, int, int | None]

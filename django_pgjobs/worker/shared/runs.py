@@ -15,7 +15,7 @@ from typing import Protocol
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.execution.attempt import BODY
-from django_pgjobs.store import ClaimedJob
+from django_pgjobs.store.statements import ClaimedJob
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.channel import SupervisorEnd
 from django_pgjobs.worker.shared.ladders import Stop

@@ -21,7 +21,7 @@ from typing import Any, assert_never
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.store import Pauses, Rescued
+from django_pgjobs.store.statements import Pauses, Rescued
 from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.runs import Table
 from django_pgjobs.worker.supervisor.dispatcher import START_WITHIN_SECONDS, Dispatcher

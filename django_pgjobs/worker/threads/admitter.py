@@ -10,9 +10,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from django_pgjobs import clock, store
+from django_pgjobs import clock
 from django_pgjobs.execution.admission import Admission, Turn
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.inbox_messages import NothingHeld
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts

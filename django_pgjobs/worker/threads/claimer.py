@@ -21,9 +21,10 @@ from uuid import UUID, uuid4
 
 import psycopg
 
-from django_pgjobs import clock, store
+from django_pgjobs import clock
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.frontier import Frontier, Visit
 from django_pgjobs.worker.threads.inbox_messages import Claimed, Idle

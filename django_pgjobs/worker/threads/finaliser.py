@@ -20,7 +20,7 @@ from itertools import islice
 
 import psycopg
 
-from django_pgjobs import clock, store
+from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Failure
@@ -29,7 +29,8 @@ from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.execution.finalise import ACTIONS, DELETE, END, KINDS, RELEASE, REQUEUES, SUCCESS
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import Cause, Outcome
-from django_pgjobs.store import Author, End
+from django_pgjobs.store import statements as store
+from django_pgjobs.store.statements import Author, End
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import Run
 from django_pgjobs.worker.threads.claimer import is_data_trouble

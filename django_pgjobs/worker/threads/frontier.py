@@ -34,7 +34,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import NamedTuple
 
-from django_pgjobs.store import ClaimedJob, Pair, Spot
+from django_pgjobs.store.statements import ClaimedJob, Pair, Spot
 
 BEGINNING: Spot = (datetime(1, 1, 1, tzinfo=UTC), 0)
 LATEST: Spot = (datetime(9999, 12, 31, tzinfo=UTC), 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django_pgjobs.store import ClaimedJob, End, Flag, Pauses, Rescued
+from django_pgjobs.store.statements import ClaimedJob, End, Flag, Pauses, Rescued
 from django_pgjobs.worker.shared.runs import Run
 
 StoredEnd = tuple[Run, End, object]

@@ -12,8 +12,9 @@ from uuid import UUID
 
 import psycopg
 
-from django_pgjobs import clock, store
+from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import LONG_WAIT_SECONDS, TROUBLE, WorkerConnection
 from django_pgjobs.worker.threads.inbox_messages import FlagsRead, PausesRead, Renewed
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts

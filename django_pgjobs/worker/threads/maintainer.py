@@ -11,8 +11,8 @@ from typing import Protocol
 
 import psycopg
 
-from django_pgjobs import store
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
 
