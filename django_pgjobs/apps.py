@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig
+from django.core.checks import CheckMessage
+from django.core.checks import register as register_check
 from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext_lazy as _
 
@@ -24,11 +27,15 @@ class PgJobsConfig(AppConfig):
 
     def ready(self) -> None:
         """Import the ``jobs`` module of every installed app; an error in one of them is raised as it is."""
-        from django_pgjobs.checks import register_checks  # here for start-up time
-
         register.run_bypassed = _run_bypassed
         autodiscover_modules("jobs")
-        register_checks()
+        register_check(_check_project, "pgjobs")
+
+
+def _check_project(**given: Any) -> Iterable[CheckMessage]:
+    from django_pgjobs.checks import check_project  # here for start-up time
+
+    return check_project(**given)
 
 
 def _run_bypassed(new: NewJob) -> None:

@@ -353,7 +353,7 @@ def errors() -> str:
 
 
 def check_rows() -> list[tuple[str, str]]:
-    """(id, what is wrong) as the module of the checks lists them."""
+    """(id, what is wrong) as the room of the checks lists them."""
     rows = re.findall(r"^(pgjobs\.[EW]\d{3})\s+(.+)$", checks_module.__doc__ or "", re.MULTILINE)
     return [(id_, text) for id_, text in rows]
 
@@ -361,7 +361,8 @@ def check_rows() -> list[tuple[str, str]]:
 def check_hints() -> dict[str, str]:
     """Id → hint, where the hint stands beside the id."""
     hints = {}
-    for node in ast.walk(ast.parse((PACKAGE / "checks.py").read_text(encoding="utf-8"))):
+    room = sorted((PACKAGE / "checks").glob("*.py"))
+    for node in (node for path in room for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))):
         if isinstance(node, ast.Call):
             given = {keyword.arg: keyword.value for keyword in node.keywords}
             if "id" in given and "hint" in given:

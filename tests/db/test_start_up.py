@@ -81,7 +81,7 @@ def test_a_process_that_only_registers_loads_few_modules(shop: Path) -> None:
     assert others == [], "no package of a third party is needed to register"
     rooms = {name.split(".")[1] for name in ours if "." in name}
     unwanted = {"worker", "maintenance", "execution", "running", "steering", "inspection", "presentation", "admin"}
-    assert not rooms & (unwanted | {"management", "testing", "embedded"})
+    assert not rooms & (unwanted | {"management", "testing", "embedded", "checks"})
     assert {name.split(".")[2] for name in ours if name.startswith("django_pgjobs.store.")} == STORE
 
     late = sorted(name for name in registered - declared if name.startswith("django_pgjobs"))

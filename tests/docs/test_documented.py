@@ -148,7 +148,8 @@ def test_every_error_is_in_the_tree_and_in_the_table():
 
 
 def test_every_check_is_in_the_table_and_the_table_has_no_other():
-    used = set(re.findall(r'"(pgjobs\.[EW]\d{3})"', (PACKAGE / "checks.py").read_text(encoding="utf-8")))
+    texts = "".join(path.read_text(encoding="utf-8") for path in (PACKAGE / "checks").glob("*.py"))
+    used = set(re.findall(r'"(pgjobs\.[EW]\d{3})"', texts))
     assert used == {id_ for id_, _ in made.check_rows()}
 
 

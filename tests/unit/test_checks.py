@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from django.test import override_settings
 from django.test.utils import isolate_apps
 
 from django_pgjobs import Cron, checks, job
+from django_pgjobs.checks.models import CHANGED_COLUMNS, CHANGED_PREFIXES
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Job
 from django_pgjobs.values.backoff import Backoff
@@ -44,18 +46,33 @@ def test_a_healthy_project_has_no_message() -> None:
 
 
 def test_they_are_registered_once_under_their_tag() -> None:
-    before = set(django_checks.registry.registry.registered_checks)
-    checks.register_checks()
-    after = django_checks.registry.registry.registered_checks
-    assert set(after) == before
-    assert {check for check in after if "pgjobs" in check.tags} == set(checks.CHECKS)
+    registered = django_checks.registry.registry.registered_checks
+    [check] = [check for check in registered if "pgjobs" in check.tags]
+    apps.get_app_config("pgjobs").ready()
+    assert [known for known in registered if "pgjobs" in known.tags] == [check]
+
+
+def test_django_calls_all_of_them_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[tuple[int, Any]] = []
+
+    def noting(number: int) -> Callable[..., Iterable[CheckMessage]]:
+        def check(**given: Any) -> Iterator[CheckMessage]:
+            called.append((number, given["app_configs"]))
+            yield CheckMessage(number, str(number))
+
+        return check
+
+    monkeypatch.setattr(checks, "CHECKS", tuple(map(noting, range(3))))
+    chosen = [apps.get_app_config("pgjobs")]
+    found = django_checks.run_checks(app_configs=chosen, tags=["pgjobs"])
+    assert [message.level for message in found] == [0, 1, 2]
+    assert called == [(0, chosen), (1, chosen), (2, chosen)]
 
 
 def test_the_table_lists_exactly_the_ids_there_are() -> None:
-    import inspect
-
     table = re.findall(r"^pgjobs\.([EW]\d{3})", checks.__doc__ or "", re.MULTILINE)
-    source = inspect.getsource(checks).replace(checks.__doc__ or "", "")
+    room = Path(checks.__file__).parent
+    source = "".join(path.read_text(encoding="utf-8") for path in room.glob("[!_]*.py"))
     assert table == sorted(set(re.findall(r'"pgjobs\.([EW]\d{3})"', source)))
 
 
@@ -174,7 +191,7 @@ def foreign_key_messages() -> list[str]:
 @pytest.fixture
 def isolated_apps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     with isolate_apps("tests") as isolated:
-        monkeypatch.setattr(checks, "apps", isolated)
+        monkeypatch.setattr("django_pgjobs.checks.models.apps", isolated)
         yield isolated
 
 
@@ -257,8 +274,8 @@ def test_other_indexes_and_constraints_are_allowed(monkeypatch: pytest.MonkeyPat
 
 def test_every_column_named_here_exists() -> None:
     columns = {field.name for field in Job._meta.concrete_fields}
-    assert columns >= checks.CHANGED_COLUMNS
-    for prefix in checks.CHANGED_PREFIXES:
+    assert columns >= CHANGED_COLUMNS
+    for prefix in CHANGED_PREFIXES:
         assert any(column.startswith(prefix) for column in columns)
 
 
@@ -275,7 +292,9 @@ def test_every_column_named_here_exists() -> None:
     ],
 )
 def test_a_shadowed_worker_command_is_a_warning(monkeypatch: pytest.MonkeyPatch, owner: Any, found: list[str]) -> None:
-    monkeypatch.setattr(checks, "get_commands", lambda: {} if owner is None else {"runjobs": owner})
+    monkeypatch.setattr(
+        "django_pgjobs.checks.commands.get_commands", lambda: {} if owner is None else {"runjobs": owner}
+    )
     assert ids(checks.check_commands()) == found
 
 

@@ -1,0 +1,76 @@
+"""System checks: what is wrong with a project's use of this app, said before a worker starts.
+
+=============  =========================================================================================
+pgjobs.E001    ``PGJOBS`` is not a dict
+pgjobs.E002    ``PGJOBS`` has a key that is no setting
+pgjobs.E003    a setting is of the wrong type
+pgjobs.E004    a setting is out of its range
+pgjobs.E005    ``LEASE_SECONDS`` is less than three times ``RENEW_SECONDS``
+pgjobs.E006    ``STALE_SECONDS`` is not more than twice ``BEAT_SECONDS``
+pgjobs.E007    ``RESCUE_GRACE_SECONDS`` leaves a job's own worker no time to end it
+pgjobs.E008    a default is out of its bounds
+pgjobs.E009    jobs are written to a database that is not PostgreSQL
+pgjobs.E010    the database is used through psycopg2
+pgjobs.E011    a path of ``MIDDLEWARE`` does not lead to a factory
+pgjobs.E012    a foreign key to Job would stop pruning
+pgjobs.E013    an index on Job holds or names a column that the claim changes
+pgjobs.E014    a job is declared with a queue that ``QUEUES`` does not allow
+pgjobs.E015    a job is declared with options that the settings do not allow
+pgjobs.E016    a setting by queue names a queue that ``QUEUES`` does not allow
+pgjobs.E018    a cron entry is declared with what the settings do not allow
+pgjobs.W001    another app's ``runjobs`` command shadows ours
+pgjobs.W002    a job declares retry options and ``max_attempts=1``
+pgjobs.W003    every exception of a job's ``retry_on`` is one of its ``give_up_on``
+pgjobs.W004    a job's limit of each key can never be reached, as the limit of the job is lower
+=============  =========================================================================================
+
+Every check is a generator. Django calls them all under the tag ``pgjobs``, in the order of ``CHECKS``: ``apps`` has it
+call ``check_project``, and web processes, which check nothing, never load this room. It imports ``models``,
+``definition``, ``middleware`` and ``conf``. A check judges by settings, models and declarations, so no query may ever
+come in. One that needs valid settings is silent while they are not, because E001 to E004 say so already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from django.core.checks import CheckMessage
+
+from django_pgjobs.checks.commands import check_commands
+from django_pgjobs.checks.database import check_database
+from django_pgjobs.checks.jobs import check_definitions
+from django_pgjobs.checks.models import check_foreign_keys, check_indexes
+from django_pgjobs.checks.settings import (
+    check_defaults,
+    check_middleware,
+    check_named_queues,
+    check_relations,
+    check_settings,
+)
+
+__all__ = [
+    "CHECKS",
+    "check_commands",
+    "check_database",
+    "check_defaults",
+    "check_definitions",
+    "check_foreign_keys",
+    "check_indexes",
+    "check_middleware",
+    "check_named_queues",
+    "check_project",
+    "check_relations",
+    "check_settings",
+]
+
+CHECKS: tuple[Callable[..., Iterable[CheckMessage]], ...] = (
+    check_settings, check_relations, check_defaults, check_named_queues, check_middleware, check_database,
+    check_foreign_keys, check_indexes, check_commands, check_definitions,
+)  # fmt: skip
+
+
+def check_project(**given: Any) -> Iterator[CheckMessage]:
+    """Yield what all checks find. ``given`` is what Django passes to a check."""
+    for check in CHECKS:
+        yield from check(**given)

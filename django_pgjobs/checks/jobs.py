@@ -1,0 +1,105 @@
+"""What jobs and cron entries declare agrees with the settings and with itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from django.apps import AppConfig
+from django.core.checks import CheckMessage, Error, Warning
+
+from django_pgjobs.checks.settings import valid_conf
+from django_pgjobs.conf import Conf
+from django_pgjobs.definition.policy import JobPolicy
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.exceptions import InvalidJob
+
+OPTION_SETTINGS = (
+    "MAX_ATTEMPTS_CEILING",
+    "TIMEOUT_CEILING_SECONDS",
+    "BACKOFF_BASE_CEILING_SECONDS",
+    "BACKOFF_FACTOR_BOUNDS",
+    "KEY_PATTERN",
+)
+"""Settings that say what a job may be declared with."""
+
+
+def check_definitions(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+    """What jobs declare agrees with the settings and with itself."""
+    if (conf := valid_conf()) is None:
+        return
+    for definition in registry.definitions():
+        yield from _check_definition(definition, conf)
+    for entry in registry.crons():
+        try:
+            entry.declared()
+        except InvalidJob as error:
+            yield Error(str(error), hint="Mend the entry, or the setting.", obj=entry, id="pgjobs.E018")
+
+
+def _check_definition(definition: JobPolicy, conf: Conf) -> Iterator[CheckMessage]:
+    if conf.queues is not None and definition.queue not in conf.queues:
+        yield Error(
+            f"The job {definition.name} is declared with the queue {definition.queue!r}, which QUEUES does not allow.",
+            hint=f'Add it to PGJOBS["QUEUES"], or declare one of: {", ".join(conf.queues)}.',
+            obj=definition,
+            id="pgjobs.E014",
+        )
+        return
+    try:
+        attempts = definition.max_attempts
+    except InvalidJob as error:
+        hint = f"Change the declaration, or the setting that forbids it: {', '.join(OPTION_SETTINGS)}."
+        yield Error(str(error), hint=hint, obj=definition, id="pgjobs.E015")
+        return
+    yield from _check_retries(definition, attempts)
+    yield from _check_limits(definition)
+
+
+def _check_limits(definition: JobPolicy) -> Iterator[CheckMessage]:
+    own, keyed = definition.limits.own, definition.limits.keyed
+    if own is None or keyed is None:
+        return
+    if own.concurrency is not None and keyed.concurrency is not None and keyed.concurrency > own.concurrency:
+        yield Warning(
+            f"The job {definition.name} runs at most {own.concurrency} times at once, so its limit of "
+            f"{keyed.concurrency} for each key can never be reached.",
+            hint="Lower the limit that has a key, or raise the other.",
+            obj=definition,
+            id="pgjobs.W004",
+        )
+    # Not the quotients: 60 a minute may be 60 in one second, which 2 a second for each key forbids.
+    if own.rate is not None and keyed.rate is not None and keyed.rate > own.rate * math.ceil(keyed.per / own.per):
+        yield Warning(
+            f"The job {definition.name} starts at most {own.rate} times in {own.per:g} seconds, so its limit of "
+            f"{keyed.rate} in {keyed.per:g} seconds for each key can never be reached.",
+            hint="Lower the rate that has a key, or raise the other.",
+            obj=definition,
+            id="pgjobs.W004",
+        )
+
+
+def _check_retries(definition: JobPolicy, attempts: int) -> Iterator[CheckMessage]:
+    retry_on, give_up_on = definition.retry_on, definition.give_up_on
+    if attempts == 1 and (retry_on is not None or give_up_on is not None):
+        yield Warning(
+            f"The job {definition.name} says which errors are retried, but has only one attempt.",
+            hint="Raise max_attempts, or leave out retry_on and give_up_on.",
+            obj=definition,
+            id="pgjobs.W002",
+        )
+    if _gives_up_all(retry_on, give_up_on):
+        yield Warning(
+            f"The job {definition.name} is never retried: give_up_on takes every exception of its retry_on.",
+            hint="give_up_on wins over retry_on; take the common exceptions out of it.",
+            obj=definition,
+            id="pgjobs.W003",
+        )
+
+
+def _gives_up_all(retry_on: Any, give_up_on: Any) -> bool:
+    """Whether no exception can pass both rules, as far as types tell."""
+    if not (isinstance(retry_on, tuple) and isinstance(give_up_on, tuple) and retry_on):
+        return False
+    return all(issubclass(kind, give_up_on) for kind in retry_on)

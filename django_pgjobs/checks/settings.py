@@ -1,0 +1,134 @@
+"""Each setting has a value that it can have, and those that bound each other do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from django.apps import AppConfig
+from django.conf import settings
+from django.core.checks import CheckMessage, Error
+from django.core.exceptions import ImproperlyConfigured
+
+from django_pgjobs import middleware
+from django_pgjobs.conf import LADDER_SECONDS, Conf, get_conf, problems
+
+
+def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+    """Each key of ``PGJOBS`` is a setting with a value it can have."""
+    ids = {"dict": "pgjobs.E001", "unknown": "pgjobs.E002", "type": "pgjobs.E003", "range": "pgjobs.E004"}
+    for problem in problems(getattr(settings, "PGJOBS", {})):
+        yield Error(problem.message, hint=problem.hint, id=ids[problem.kind])
+
+
+def check_relations(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+    """Settings that bound each other do."""
+    if (conf := valid_conf()) is None:
+        return
+    if conf.lease_seconds < 3 * conf.renew_seconds:
+        yield Error(
+            f"PGJOBS: LEASE_SECONDS ({conf.lease_seconds:g}) is less than three times RENEW_SECONDS "
+            f"({conf.renew_seconds:g}): one slow renewal would lose running jobs.",
+            hint=f'Set "LEASE_SECONDS" to {3 * conf.renew_seconds:g} or more, or renew more often.',
+            id="pgjobs.E005",
+        )
+    if conf.stale_seconds <= 2 * conf.beat_seconds:
+        yield Error(
+            f"PGJOBS: STALE_SECONDS ({conf.stale_seconds:g}) is not more than twice BEAT_SECONDS "
+            f"({conf.beat_seconds:g}): one late heartbeat would show a living worker as gone.",
+            hint=f'Set "STALE_SECONDS" to more than {2 * conf.beat_seconds:g}, or beat more often.',
+            id="pgjobs.E006",
+        )
+    needed = LADDER_SECONDS + conf.callback_seconds
+    if conf.rescue_grace_seconds <= needed:
+        yield Error(
+            f"PGJOBS: RESCUE_GRACE_SECONDS ({conf.rescue_grace_seconds:g}) is not more than the {LADDER_SECONDS:g} s "
+            f"that stopping a job takes and CALLBACK_SECONDS ({conf.callback_seconds:g}) together: "
+            "others would take a job that its own worker is just ending.",
+            hint=f'Set "RESCUE_GRACE_SECONDS" to more than {needed:g}.',
+            id="pgjobs.E007",
+        )
+
+
+def check_defaults(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+    """What a job gets without asking is what it may ask for."""
+    if (conf := valid_conf()) is None:
+        return
+    pairs = (
+        ("DEFAULT_MAX_ATTEMPTS", conf.default_max_attempts, "MAX_ATTEMPTS_CEILING", conf.max_attempts_ceiling),
+        (
+            "DEFAULT_TIMEOUT_SECONDS",
+            conf.default_timeout_seconds,
+            "TIMEOUT_CEILING_SECONDS",
+            conf.timeout_ceiling_seconds,
+        ),
+        (
+            "DEFAULT_BACKOFF's base",
+            conf.default_backoff.base,
+            "BACKOFF_BASE_CEILING_SECONDS",
+            conf.backoff_base_ceiling_seconds,
+        ),
+        (
+            "DEFAULT_BACKOFF's factor",
+            conf.default_backoff.factor,
+            "BACKOFF_FACTOR_BOUNDS' largest",
+            conf.backoff_factor_bounds[1],
+        ),
+    )
+    for name, value, ceiling_name, ceiling in pairs:
+        if value is not None and value > ceiling:
+            yield Error(
+                f"PGJOBS: {name} ({value:g}) is above {ceiling_name} ({ceiling:g}).",
+                hint=f"Lower {name} or raise {ceiling_name}.",
+                id="pgjobs.E008",
+            )
+    factor, least = conf.default_backoff.factor, conf.backoff_factor_bounds[0]
+    if factor < least:
+        yield Error(
+            f"PGJOBS: DEFAULT_BACKOFF's factor ({factor:g}) is below BACKOFF_FACTOR_BOUNDS' least ({least:g}).",
+            hint="Raise DEFAULT_BACKOFF's factor or lower BACKOFF_FACTOR_BOUNDS' least.",
+            id="pgjobs.E008",
+        )
+
+
+def check_named_queues(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+    """Queues that a setting names are queues that may be used; a slip would keep, delete or bound the wrong jobs."""
+    conf = valid_conf()
+    if conf is None or conf.queues is None:
+        return
+    named = {
+        "RETENTION_HOURS": [queue for queue, _retention in conf.retention_hours.queues],
+        "CAPACITY": conf.capacity.names(),
+        "REGISTRATION_RATE": conf.registration_rate.names(),
+        "QUEUE_LIMITS": conf.queue_limits.names(),
+    }
+    for setting, queues in named.items():
+        for queue in queues:
+            if queue not in conf.queues:
+                yield Error(
+                    f"PGJOBS: {setting} names the queue {queue!r}, which QUEUES does not allow.",
+                    hint=f"Add it to QUEUES, or name one of: {', '.join(conf.queues)}.",
+                    id="pgjobs.E016",
+                )
+
+
+def check_middleware(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+    """Each path of ``MIDDLEWARE`` leads to a factory."""
+    conf = valid_conf()
+    for path in conf.middleware if conf else ():
+        try:
+            middleware.load(path)
+        except ImproperlyConfigured as error:
+            yield Error(
+                str(error),
+                hint="Write the dotted path of a function or class that takes run and returns its replacement.",
+                id="pgjobs.E011",
+            )
+
+
+def valid_conf() -> Conf | None:
+    """Return the settings, None while there is something wrong with them: E001 to E004 say so already."""
+    try:
+        return get_conf()
+    except ImproperlyConfigured:
+        return None
