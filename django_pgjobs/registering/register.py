@@ -41,7 +41,7 @@ _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 def _parse(text: str) -> Any:
-    """Return the value of JSON that ``codec`` has just written."""
+    """Return the value of JSON that ``encoder`` has just written."""
     return _scan(text, 0)[0]
 
 

@@ -1,8 +1,8 @@
 """A job's arguments and its result as JSON text, within their limits, and what people may see of them.
 
 Layer 0: no database, no settings, no registry. ``jobs`` encodes when it registers, ``attempt`` decodes when it
-runs, ``admin`` shows what ``redact`` leaves. ``codec`` knows the values; here they get their names, so that a value
-that cannot be stored is refused where it was written, with its path: ``args[0].user.name``.
+runs, ``admin`` shows what ``redact`` leaves. ``encoder`` and ``decoder`` know the values; here they get their names,
+so that a value that cannot be stored is refused where it was written, with its path: ``args[0].user.name``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from inspect import Parameter, Signature
 from typing import Any
 
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload, UnstorableResult
-from django_pgjobs.serialization import codec
-from django_pgjobs.serialization.codec import CODEC_VERSION as CODEC_VERSION
+from django_pgjobs.serialization import decoder, encoder
+from django_pgjobs.serialization.encoder import CODEC_VERSION as CODEC_VERSION
 
 HIDDEN = "••••"
 """What ``redact`` shows of a sensitive argument."""
@@ -32,12 +32,12 @@ def encode_payload(
     ``limit`` is in bytes of UTF-8. With a ``signature`` positional arguments are named in errors.
     Raises InvalidJob with the path of the value that cannot be stored, or with both sizes.
     """
-    flat = codec.write_flat(args, kwargs)
+    flat = encoder.write_flat(args, kwargs)
     if flat is not None and len(flat) <= limit:
         return flat
     try:
-        text, size = codec.write({"args": list(args), "kwargs": kwargs}, -AROUND_ARGUMENTS)
-    except codec.Refused as refusal:
+        text, size = encoder.write({"args": list(args), "kwargs": kwargs}, -AROUND_ARGUMENTS)
+    except encoder.Refused as refusal:
         raise InvalidJob(_blame(_arguments(args, kwargs, signature), refusal)) from refusal.__cause__
     if size > limit:
         raise InvalidJob(
@@ -47,12 +47,12 @@ def encode_payload(
     return text
 
 
-is_flat = codec.is_flat
+is_flat = encoder.is_flat
 
 
 def encode_flat(calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], limit: int) -> list[str] | None:
     """Return what ``encode_payload`` returns for each flat (args, kwargs); None if it must look at one of them."""
-    flat = codec.write_flat_rows(calls)
+    flat = encoder.write_flat_rows(calls)
     return flat if flat is not None and max(map(len, flat)) <= limit else None
 
 
@@ -61,7 +61,7 @@ def decode_payload(text: str) -> tuple[list[Any], dict[str, Any]]:
 
     Raises UnreadablePayload.
     """
-    positional = codec.read_positional(text)
+    positional = decoder.read_positional(text)
     if positional is not None:
         return positional, {}
     payload = decode_result(text)
@@ -78,12 +78,12 @@ def encode_result(value: Any, limit: int) -> str:
 
     Raises UnstorableResult, also for whatever the value's own methods raise.
     """
-    plain = codec.write_plain(value)
+    plain = encoder.write_plain(value)
     if plain is not None and len(plain) <= limit:
         return plain
     try:
-        text, size = codec.write(value)
-    except codec.Refused as refusal:
+        text, size = encoder.write(value)
+    except encoder.Refused as refusal:
         raise UnstorableResult(_blame([("result", value)], refusal)) from refusal.__cause__
     if size > limit:
         raise UnstorableResult(f"The result takes {size} bytes and at most {limit} may be stored (RESULT_LIMIT_BYTES).")
@@ -93,8 +93,8 @@ def encode_result(value: Any, limit: int) -> str:
 def decode_result(text: str) -> Any:
     """Return a result from its JSON text; ``revive`` takes one that is parsed. Raises UnreadablePayload."""
     try:
-        return codec.read(text)
-    except codec.UNREADABLE as error:
+        return decoder.read(text)
+    except decoder.UNREADABLE as error:
         raise UnreadablePayload(f"The stored JSON cannot be read: {error}") from error
 
 
@@ -104,8 +104,8 @@ def revive(stored: Any) -> Any:
     Raises UnreadablePayload.
     """
     try:
-        return codec.revive(stored)
-    except codec.UNREADABLE as error:
+        return decoder.revive(stored)
+    except decoder.UNREADABLE as error:
         raise UnreadablePayload(f"The stored JSON cannot be read: {error}") from error
 
 
@@ -153,17 +153,17 @@ def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any], signature: Signat
     return [*zip(names, args, strict=False), *kwargs.items()]
 
 
-def _blame(arguments: Iterable[tuple[str, Any]], refusal: codec.Refused) -> str:
+def _blame(arguments: Iterable[tuple[str, Any]], refusal: encoder.Refused) -> str:
     """Word the refusal with the path of the innermost value that is refused by itself."""
     path, reason, candidates = "The arguments", refusal, arguments
     while found := _first_refused(candidates):
         path, value, reason = found
         # Of containers that contain themselves every inner one is refused as well, for ever.
-        candidates = () if isinstance(reason, codec.TooDeep) else codec.children(path, value)
+        candidates = () if isinstance(reason, encoder.TooDeep) else encoder.children(path, value)
     return f"{path} cannot be stored: it is {reason}."
 
 
-def _first_refused(candidates: Iterable[tuple[str, Any]]) -> tuple[str, Any, codec.Refused] | None:
+def _first_refused(candidates: Iterable[tuple[str, Any]]) -> tuple[str, Any, encoder.Refused] | None:
     try:
         for path, value in candidates:
             if (refusal := _refusal(value)) is not None:
@@ -174,9 +174,9 @@ def _first_refused(candidates: Iterable[tuple[str, Any]]) -> tuple[str, Any, cod
     return None
 
 
-def _refusal(value: Any) -> codec.Refused | None:
+def _refusal(value: Any) -> encoder.Refused | None:
     try:
-        codec.write(value)
-    except codec.Refused as refusal:
+        encoder.write(value)
+    except encoder.Refused as refusal:
         return refusal
     return None

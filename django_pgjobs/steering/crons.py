@@ -24,7 +24,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob, JobDoesNotExist, UnreadablePayload
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.serialization import codec
+from django_pgjobs.serialization import encoder
 from django_pgjobs.states import CancelMode
 from django_pgjobs.steering.jobs import Steered, who
 from django_pgjobs.steering.trail import Trail, coming
@@ -164,10 +164,10 @@ def _check_payload(job_name: str, value: object) -> object:
         )
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
-        size = codec.size_of(text)
+        size = encoder.size_of(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise UnreadablePayload(f"The arguments are no JSON: {error}") from None
-    except codec.Refused as refusal:
+    except encoder.Refused as refusal:
         raise UnreadablePayload(f"The arguments cannot be stored: in them is {refusal}.") from None
     limit = get_conf().payload_limit_bytes
     if size > limit:

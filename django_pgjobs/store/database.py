@@ -10,11 +10,13 @@ import psycopg
 from django.db import DataError, connections, transaction
 
 from django_pgjobs import sql
-from django_pgjobs.store.sqlstates import NOT_THERE
 
 Params = Mapping[str, Any]
 
 Rows = list[tuple[Any, ...]]
+
+NOT_THERE = ("42P01", "42703", "3F000")
+"""SQLSTATEs: a table, a column or a schema is not there."""
 
 NOT_MIGRATED = "The tables of django-pgjobs are not there, or older than this code: run manage.py migrate"
 

@@ -6,5 +6,3 @@ SERIALIZATION_FAILURE = "40001"
 DEADLOCK = "40P01"
 LOCK_NOT_AVAILABLE = "55P03"
 UNIQUE_VIOLATION = "23505"
-NOT_THERE = ("42P01", "42703", "3F000")
-"""A table, a column or a schema is not there."""

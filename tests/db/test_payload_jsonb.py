@@ -9,7 +9,7 @@ import pytest
 from django.db import DataError, connection
 from hypothesis import HealthCheck, example, given, settings
 
-from django_pgjobs.serialization.codec import MAX_DEPTH
+from django_pgjobs.serialization.encoder import MAX_DEPTH
 from django_pgjobs.serialization.payload import decode_payload, decode_result, encode_payload, encode_result, revive
 from tests.unit.payload_values import exactly_equal, values
 

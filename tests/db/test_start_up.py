@@ -18,7 +18,7 @@ MOST = 40
 TABLES = ("django_pgjobs.apps", "django_pgjobs.models", "django_pgjobs.fields", "django_pgjobs.indexes")
 """Django loads these of an installed app, whatever the process does with it."""
 
-STORE = {"database", "notifying", "registering", "sqlstates"}
+STORE = {"database", "notifying", "registering"}
 """The modules of the store that send what a registration sends."""
 
 JOBS = """

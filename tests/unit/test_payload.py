@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
-from django_pgjobs.serialization.codec import FIRST_INTEGRAL_FLOAT
+from django_pgjobs.serialization.encoder import FIRST_INTEGRAL_FLOAT
 from django_pgjobs.serialization.payload import (
     decode_payload,
     decode_result,

@@ -19,7 +19,7 @@ from django.utils.functional import SimpleLazyObject
 from django.utils.translation import gettext_lazy
 
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload, UnstorableResult
-from django_pgjobs.serialization.codec import MAX_DEPTH, children
+from django_pgjobs.serialization.encoder import MAX_DEPTH, children
 from django_pgjobs.serialization.payload import decode_payload, decode_result, encode_payload, encode_result
 
 MIB = 1024 * 1024

@@ -1,7 +1,7 @@
-"""Python values ⇄ JSON that survives a jsonb column.
+"""Python values → JSON that survives a jsonb column; ``decoder`` is the way back.
 
-Layer 0: no database, no settings. Only ``payload`` calls it. What comes back equals what went in, or it is
-refused: nothing is ever stored approximately.
+Layer 0: no database, no settings. What comes back equals what went in, or it is refused: nothing is ever stored
+approximately.
 
 JSON has no dates and jsonb keeps numbers as decimals, so some values travel as an object of one key that
 begins with ``$``::
@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
@@ -52,9 +52,6 @@ PLAIN_INT = 10**18
 
 FIRST_INTEGRAL_FLOAT = 1e16
 """From here on ``repr`` writes an exponent, and jsonb would keep the number without a decimal point."""
-
-UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
-"""What ``read`` and ``revive`` raise for JSON that this module did not write."""
 
 
 class Refused(Exception):
@@ -138,44 +135,6 @@ def write_plain(value: Any) -> str | None:
     return ("true" if value else "false") if kind is bool else None
 
 
-def read(text: str) -> Any:
-    """Return the value of a JSON text. Raises one of UNREADABLE."""
-    if "$" not in text and "\\u" not in text:
-        # Without a tag, and without an escape that might be one, no object needs a look: half the time.
-        try:
-            value, end = _scan(text, 0)
-        except StopIteration:
-            return _load(text)
-        if end == len(text):
-            return value
-    return _load(text)
-
-
-def read_positional(text: str) -> list[Any] | None:
-    """Return the arguments of a payload without keyword arguments, as jsonb writes it, for half of what ``read`` costs.
-
-    None if it is another one, or ``read`` must look at it.
-    """
-    if text.endswith(_NO_KWARGS) and text.startswith(_ARGS) and "$" not in text and "\\u" not in text:
-        try:
-            args, end = _scan(text, len(_ARGS) - 1)
-        except (StopIteration, ValueError, RecursionError):
-            return None
-        # Where the array ends at the tail the whole is one object of these two keys, whatever is in the array.
-        if end == len(text) - len(_NO_KWARGS):
-            return args  # type: ignore[no-any-return]
-    return None
-
-
-def revive(stored: Any) -> Any:
-    """Return the value of JSON that is parsed already. Raises one of UNREADABLE."""
-    if isinstance(stored, list):
-        return [revive(item) for item in stored]
-    if isinstance(stored, dict):
-        return _raise_tag({key: revive(item) for key, item in stored.items()})
-    return stored
-
-
 def children(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the values directly inside ``value`` as ``write`` sees it, each with its path."""
     kind = type(value)
@@ -191,9 +150,6 @@ def children(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _step(key: Any) -> str:
     return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]"
-
-
-# Python → JSON
 
 
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
@@ -388,77 +344,3 @@ def _describe(kind: type) -> str:
 
 def _name(kind: type) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-# JSON → Python
-
-
-_ARGS, _NO_KWARGS = '{"args": [', ', "kwargs": {}}'
-_ZONED = re.compile(r"([^\[]*)(\[fold\])?(?:\[([^\[\]]+)\])?")
-
-
-def _raise_tag(stored: dict[str, Any]) -> Any:
-    """Return the value a tagged object stands for, any other object as it is. Its inside is revived already."""
-    if len(stored) != 1:
-        return stored
-    ((tag, value),) = stored.items()
-    if not tag.startswith("$"):
-        return stored
-    if tag not in _RAISE:
-        raise ValueError(f"unknown kind of value {tag!r}; newer code may have written it")
-    return _RAISE[tag](value)
-
-
-def _raise_datetime(text: str) -> datetime:
-    plain, fold, zone = _parts(text)
-    value = datetime.fromisoformat(plain)
-    if not zone:
-        return value.replace(fold=1) if fold else value
-    try:
-        return _in_zone(value, ZoneInfo(zone))
-    except (LookupError, ValueError, OSError, OverflowError):
-        # A zone this host does not know: the instant is what counts, and the offset has it.
-        return value
-
-
-def _in_zone(value: datetime, zone: ZoneInfo) -> datetime:
-    """``value`` in ``zone``: the same wall clock if the zone's rules still give that offset, else the same instant."""
-    for fold in (0, 1):
-        local = value.replace(tzinfo=zone, fold=fold)
-        if local.utcoffset() == value.utcoffset():
-            return local
-    return value.astimezone(zone)
-
-
-def _raise_time(text: str) -> time:
-    plain, fold, zone = _parts(text)
-    value = time.fromisoformat(plain)
-    return value.replace(fold=1 if fold else 0, tzinfo=ZoneInfo(zone) if zone else value.tzinfo)
-
-
-def _parts(text: str) -> tuple[str, str | None, str | None]:
-    found = _ZONED.fullmatch(text)
-    if not found:
-        raise ValueError(f"{text!r} is no date and time")
-    return found[1], found[2], found[3]
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
-
-
-_RAISE: dict[str, Callable[[Any], Any]] = {
-    "$datetime": _raise_datetime,
-    "$date": date.fromisoformat,
-    "$time": _raise_time,
-    "$timedelta": lambda value: timedelta(*value),
-    "$decimal": Decimal,
-    "$uuid": UUID,
-    "$bytes": lambda value: b64decode(value, validate=True),
-    "$tuple": tuple,
-    "$float": float,
-    "$dict": dict,
-}
-
-_load = json.JSONDecoder(object_hook=_raise_tag, parse_constant=_refuse_constant).decode
-_scan = json.JSONDecoder(parse_constant=_refuse_constant).scan_once  # type: ignore[attr-defined]
