@@ -14,10 +14,10 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Literal
 
-from django_pgjobs.conf import MOST_SECONDS
 from django_pgjobs.states import KeyScope
 from django_pgjobs.values.invalid_option import InvalidOption
 from django_pgjobs.values.key_template import Template
+from django_pgjobs.values.setting_rules import MOST_SECONDS
 
 KEY_LIMIT = 200
 

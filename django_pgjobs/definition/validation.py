@@ -14,8 +14,9 @@ from django.conf import settings
 from django.utils import timezone
 
 from django_pgjobs.clock import EARLIEST, LATEST
-from django_pgjobs.conf import QUEUE_NAME, Conf
+from django_pgjobs.conf import Conf
 from django_pgjobs.values.invalid_option import InvalidOption
+from django_pgjobs.values.setting_rules import QUEUE_NAME
 
 PRIORITIES = range(-100, 101)
 

@@ -10,9 +10,9 @@ from django.conf import settings
 from django.core.management.base import CommandError
 from django.db import DEFAULT_DB_ALIAS
 
-from django_pgjobs.conf import MOST_SECONDS
 from django_pgjobs.management.output import WRONG
 from django_pgjobs.presentation import job_list
+from django_pgjobs.values.setting_rules import MOST_SECONDS
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 

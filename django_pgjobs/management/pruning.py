@@ -10,12 +10,13 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, transaction
 
-from django_pgjobs.conf import QUEUE_NAME, get_conf
+from django_pgjobs.conf import get_conf
 from django_pgjobs.maintenance.pruning import LEAST_SECONDS, Pruner, Rule, rules_of
 from django_pgjobs.management import filters, output
 from django_pgjobs.management.steer import confirm
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import statements as store
+from django_pgjobs.values.setting_rules import QUEUE_NAME
 
 
 def add_subcommands(subcommands: Any) -> None:

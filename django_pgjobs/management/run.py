@@ -16,9 +16,10 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DEFAULT_DB_ALIAS, connections
 
-from django_pgjobs.conf import QUEUE_NAME, get_conf
+from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.running import reloader
+from django_pgjobs.values.setting_rules import QUEUE_NAME
 from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.command_line import ANY_PROJECT, entry_point
 from django_pgjobs.worker.shared.handover import handing_over, take_over

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.utils import timezone
 
-from django_pgjobs.conf import MOST_SECONDS
 from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.values.setting_rules import MOST_SECONDS
 
 REASON_CHARS = 500
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import psycopg
 
 from django_pgjobs import clock
-from django_pgjobs.conf import QUEUE_NAME
+from django_pgjobs.values.setting_rules import QUEUE_NAME
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.claimer import Claimer
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
