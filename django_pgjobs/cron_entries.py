@@ -6,9 +6,7 @@ What is wrong with an entry is said where it was written, at import. Its identit
 from __future__ import annotations
 
 import json
-import sys
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from zoneinfo import ZoneInfo
 
@@ -18,6 +16,7 @@ from django.utils import timezone
 
 from django_pgjobs.definition.options import InvalidOption, check_name
 from django_pgjobs.definition.registry import registry
+from django_pgjobs.definition.signature import call_site
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.jobs import BoundJob, JobDefinition
 from django_pgjobs.registering.encode import new_job
@@ -64,7 +63,7 @@ class Cron:
         misfire_limit: int | None = None,
         overlap: OverlapPolicy = "allow",
     ) -> None:
-        self.location = _call_site()
+        self.location = call_site()
         self.call: BoundJob | None = None
         """What it calls, None until it belongs to a job."""
         self.decorates = ""
@@ -181,12 +180,3 @@ class Cron:
 def _tags(new: NewJob) -> dict[str, object]:
     # Only where there are some: the rows of all other entries stay as they are.
     return {"tags": new.tags} if new.tags else {}
-
-
-def _call_site() -> str:
-    """``file:line`` of the innermost frame outside of this package."""
-    package = str(Path(__file__).parent)
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from django_pgjobs.exceptions import JobInterrupted
-from django_pgjobs.serialization.escapes import plain
+from django_pgjobs.serialization.escapes import one_line, plain
 
 LIMIT = 4000
 """Characters of a record that go to stderr when nothing else takes it."""
@@ -124,7 +124,7 @@ def say_on_stderr(level: int, message: str, args: tuple[Any, ...], error: BaseEx
     """Write on stderr, in one line, what ``error`` kept from being logged. Raises nothing."""
     from django_pgjobs.serialization.failures import kind_of, text_of  # here for start-up time
 
-    why = f"{kind_of(error)}: {' '.join(text_of(error).split())}"
+    why = f"{kind_of(error)}: {one_line(text_of(error))}"
     try:
         words = (message % args if args else message)[:LIMIT]
     except BaseException:

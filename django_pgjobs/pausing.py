@@ -21,7 +21,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.steering.jobs import who
-from django_pgjobs.steering.trail import Trail
+from django_pgjobs.steering.trail import Trail, signed
 from django_pgjobs.steering.until import REASON_CHARS as REASON_CHARS
 from django_pgjobs.steering.until import Until, end_of
 from django_pgjobs.store import statements as store
@@ -175,7 +175,7 @@ def _pause(kind: str, names: list[str], *, by: object, reason: str, until: Until
         trail.add(store.on(alias), len(written))
         waking.tell(alias, [store.PAUSES])
     first = next(pause for pause in written if pause.name == names[0])
-    _told("pause", kind, names, by, reason)
+    _log("pause", kind, names, by, reason)
     state = _model().from_db(alias, list(first._fields), list(first))
     return state
 
@@ -188,7 +188,7 @@ def _resume(kind: str, names: list[str], *, by: object, database: str | None) ->
         if resumed:
             waking.tell(alias, [store.PAUSES])
     if resumed:
-        _told("resume", kind, resumed, by, "")
+        _log("resume", kind, resumed, by)
     return bool(resumed)
 
 
@@ -196,6 +196,5 @@ def _until_of(pause: store.Pause) -> str:
     return f"until={pause.until.isoformat(timespec='seconds')}" if pause.until else ""
 
 
-def _told(verb: str, kind: str, names: Iterable[str], by: object, reason: str) -> None:
-    words = " ".join(f"by={who(by)}: {reason}".split())  # in one line: whoever may pause must not write the log
-    log.info("operator's %s %s=%s %s", verb, kind, ",".join(names), words)
+def _log(verb: str, kind: str, names: Iterable[str], by: object, reason: str = "") -> None:
+    log.info("operator's %s %s=%s %s", verb, kind, ",".join(names), signed(who(by), reason))

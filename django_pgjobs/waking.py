@@ -22,6 +22,7 @@ from django.db import Error, connections
 from django_pgjobs.clock import monotonic
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import notifying
 from django_pgjobs.store.database import beneath
 from django_pgjobs.store.notifying import Notice
@@ -129,7 +130,7 @@ def _send(connection: BaseDatabaseWrapper, registered: Iterable[Notice], told: s
     try:
         notifying.notify(beneath(alias), {*unheard, *busy, *told})
     except Error as error:
-        logger.warning("stored, and workers will see it when they look: %s", " ".join(str(error).split()))
+        logger.warning("stored, and workers will see it when they look: %s", one_line(error))
     else:
         _notified.update({(alias, notice): _Last(begun, silence) for notice, silence in unheard.items()})
 

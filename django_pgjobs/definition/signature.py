@@ -1,4 +1,4 @@
-"""What is asked of the Python function behind a job: where it is, whether a worker can find it again, what it takes.
+"""What is asked of a project's code: where it stands, whether a worker finds a job's function again, what that takes.
 
 Pure inspection; nothing here calls the function. Raises ``InvalidOption`` with the bare sentence.
 """
@@ -6,6 +6,7 @@ Pure inspection; nothing here calls the function. Raises ``InvalidOption`` with 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from functools import partial
 from inspect import Parameter, Signature
@@ -21,6 +22,15 @@ def location_of(func: object) -> str:
     """Return ``file:line`` of a function, or its representation if it has none."""
     code = getattr(inspect.unwrap(func) if callable(func) else func, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(func)
+
+
+def call_site() -> str:
+    """Return ``file:line`` of the innermost call that is not this package's own."""
+    ours = f"{__name__.partition('.')[0]}."
+    frame = sys._getframe(1)
+    while frame.f_back is not None and f"{frame.f_globals.get('__name__', '')}.".startswith(ours):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def check_function(func: object, *, local: bool = False) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from django_pgjobs.decisions import Failure
 from django_pgjobs.execution import events
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import text_of
 
 History = Callable[[int], Failure | None]
@@ -21,6 +22,6 @@ def ended_by(job_id: int, summary: str, history: History | None) -> Failure:
     try:
         failure = None if history is None else history(job_id)
     except Exception as error:
-        words = " ".join(text_of(error).split())
+        words = one_line(text_of(error))
         events.log.warning("history cannot be read, a callback gets one line of its error job=%d: %s", job_id, words)
     return failure if failure is not None and failure.summary == summary else Failure("", summary)

@@ -18,6 +18,7 @@ from django_pgjobs import clock, signals
 from django_pgjobs.decisions import Decision, Succeed
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.serialization.escapes import one_line
 
 if TYPE_CHECKING:
     from django_pgjobs.context import AttemptFacts, JobContext
@@ -54,7 +55,7 @@ def parked(item: AttemptFacts, why: str) -> None:
     if now < _parked.get(item.name, float("-inf")) + PARKED_SECONDS:
         return
     _parked[item.name] = now
-    log.warning("job parked %s: %s", facts(item), " ".join(why.split()))
+    log.warning("job parked %s: %s", facts(item), one_line(why))
 
 
 def ordinal(number: int) -> str:

@@ -18,6 +18,7 @@ from django.db import Error
 
 from django_pgjobs import decisions as decide
 from django_pgjobs.execution import events
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store.statements import StoredResult
 
 LOOK_AGAIN_SECONDS = 5.0
@@ -72,7 +73,7 @@ async def arecalled(prepared: Recallable) -> decide.Succeed | decide.Snooze | No
 
 
 def _look_again(context: Any, error: Exception) -> decide.Snooze:
-    words = " ".join(str(error).split())
+    words = one_line(error)
     events.log.warning(
         "stored result cannot be read, again in %g s %s: %s", LOOK_AGAIN_SECONDS, events.facts(context), words
     )

@@ -19,6 +19,7 @@ from django.utils.translation import ngettext
 from django_pgjobs.conf import get_conf
 from django_pgjobs.inspection.blockers import Blocker, blockers_of
 from django_pgjobs.inspection.liveness import LIVE
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import JobState
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.statements import Facts, Paused
@@ -109,7 +110,7 @@ def by_whom(who: str | None) -> str:
 
 def _told(text: str | None) -> str:
     """A text of somebody's as the end of a sentence."""
-    words = " ".join((text or "").split())
+    words = one_line(text or "")
     return f": {words.rstrip('.')}" if words else ""
 
 

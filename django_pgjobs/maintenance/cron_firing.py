@@ -33,6 +33,7 @@ from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.store import statements as store
+from django_pgjobs.store.sqlstates import refusal_of
 from django_pgjobs.values import schedule as cron
 from django_pgjobs.values.schedule import AFTER_COMPLETION, Due, InvalidCron, Schedule
 
@@ -120,7 +121,7 @@ def _declare(db: store.Database, declared: store.DeclaredCron) -> bool:
     try:
         return store.declare_cron(db, declared, overwrite=True, fresh_seconds=FRESH_SECONDS)
     except UNFIT as error:
-        log.error("cron entry cannot be declared, the others are cron=%s: %s", declared.name, _line(error))
+        log.error("cron entry cannot be declared, the others are cron=%s: %s", declared.name, refusal_of(error))
         return False
 
 
@@ -226,7 +227,7 @@ class Firer:
             return None if making is None else self._fire(db, entry, making)
         except UNFIT as error:
             self.begun.pop(entry.name, None)
-            _break(db, entry, f"{UNINSERTABLE}: {_line(error)}")
+            _break(db, entry, f"{UNINSERTABLE}: {refusal_of(error)}")
         except psycopg.errors.LockNotAvailable:
             self.locked_until[entry.name] = clock.monotonic() + LOCKED_SECONDS
             log.warning(
@@ -340,8 +341,3 @@ def _tell(entry: store.ListedCron, fire_at: datetime, fired: store.Fired) -> Non
 
 def _text(instant: datetime) -> str:
     return instant.isoformat(timespec="seconds")
-
-
-def _line(error: psycopg.Error) -> str:
-    # Without its details, which hold the arguments, and the id of the row that was not inserted.
-    return " ".join((error.diag.message_primary or str(error)).split())

@@ -26,8 +26,10 @@ import psycopg
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import statements as store
+from django_pgjobs.store.sqlstates import ROWS_DATA, TRIGGERS, class_of
 from django_pgjobs.values.retention import Retention
 
 log = safe_logger("django_pgjobs")
@@ -59,7 +61,7 @@ STUCK_MOST = 200
 STUCK_WHOLE = 50
 """So many jobs that cannot be deleted are found an hour; then what fails is halved to a few and left whole."""
 
-ROWS_FAULT = ("22", "23", "54", "P0", "XX")
+ROWS_FAULT = (*ROWS_DATA, *TRIGGERS)
 """SQLSTATE classes that a row, or what other tables and triggers make of its deletion, can cause."""
 
 STILL_TOLD_SECONDS = 60.0
@@ -249,14 +251,14 @@ class Pruner:
         if len(self.stuck) >= STUCK_MOST and len(ids) <= STUCK_WHOLE:
             if now >= self.overflow_until:
                 self.overflow_until = now + STUCK_SECONDS
-                log.error("too many jobs cannot be pruned, batches that fail are left for an hour: %s", _words(error))
+                log.error("too many jobs cannot be pruned, batches that fail are left for an hour: %s", one_line(error))
             self.skipped += len(ids)
             return []
         if len(ids) > 1:
             half = len(ids) // 2
             return [ids[half:], ids[:half]]
         if len(self.stuck) < STUCK_NAMED:
-            log.error("job cannot be pruned and is left for an hour job=%d: %s", ids[0], _words(error))
+            log.error("job cannot be pruned and is left for an hour job=%d: %s", ids[0], one_line(error))
         self.stuck[ids[0]] = now + STUCK_SECONDS
         self.skipped += 1
         return []
@@ -269,8 +271,4 @@ class Pruner:
 
 
 def _is_rows_fault(error: psycopg.Error) -> bool:
-    return isinstance(error, psycopg.errors.QueryCanceled) or (error.sqlstate or "")[:2] in ROWS_FAULT
-
-
-def _words(error: Exception) -> str:
-    return " ".join(str(error).split())
+    return isinstance(error, psycopg.errors.QueryCanceled) or class_of(error) in ROWS_FAULT

@@ -18,6 +18,7 @@ import psycopg
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import statements as store
 
 log = safe_logger("django_pgjobs")
@@ -186,4 +187,4 @@ class Vacuumer:
 
     def _tell(self, table: Table, error: Exception | None) -> None:
         if error is not None and not isinstance(error, psycopg.errors.QueryCanceled):
-            log.warning("VACUUM failed, tried again later table=%s: %s", table.name, " ".join(str(error).split()))
+            log.warning("VACUUM failed, tried again later table=%s: %s", table.name, one_line(error))

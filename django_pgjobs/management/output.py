@@ -21,6 +21,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, OperationalError
 from django.utils import timezone
 
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.escapes import plain as plain
 from django_pgjobs.steering.trail import SHELL, coming
 from django_pgjobs.store import statements as store
@@ -120,7 +121,7 @@ def facing_the_database(perform: F) -> F:
 
 def words_of(error: BaseException) -> str:
     """Return what a database error means, in one line."""
-    words = plain(" ".join(str(error).split()))
+    words = plain(one_line(error))
     if store.is_not_migrated(error):
         return f"{store.NOT_MIGRATED} ({words})."
     if isinstance(error, OperationalError | psycopg.OperationalError):

@@ -17,6 +17,7 @@ from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.management import filters, output
 from django_pgjobs.management.steer import instant, shell_user
 from django_pgjobs.models import QueueState
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store.transactions import at_read_committed
 
 HELP = {
@@ -103,7 +104,7 @@ def _line(state: QueueState) -> str:
     until = f"until {output.instant(state.until)}" if state.until else "until it is resumed"
     by = f" by {state.paused_by}" if state.paused_by else ""
     reason = f": {state.reason}" if state.reason else ""
-    return output.plain(" ".join(f"paused {state.kind} {state.name} {until}{by}{reason}".split()))
+    return output.plain(one_line(f"paused {state.kind} {state.name} {until}{by}{reason}"))
 
 
 @output.facing_the_database

@@ -19,6 +19,7 @@ from django_pgjobs.management import filters, output
 from django_pgjobs.models import Attempt, Claim, Heartbeat, Job
 from django_pgjobs.presentation.fate import fate
 from django_pgjobs.presentation.wording import SHOWN_CHARS, Hidden, arguments, label_of, links_of, parsed, seconds
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.transactions import at_read_committed
 
@@ -274,7 +275,7 @@ def _action_line(action: dict[str, Any]) -> str:
     many = f", one of {action['changed']}" if action["changed"] != 1 or asked else ""
     reason = f": {action['reason']}" if action["reason"] else ""
     words = f"{action['verb']}{mode} at {output.instant(action['acted_at'])}{by}, {where}{many}{asked}{reason}"
-    return output.plain(" ".join(words.split()))
+    return output.plain(one_line(words))
 
 
 def _attempt_lines(attempt: dict[str, Any], *, whole: bool) -> Iterator[str]:

@@ -20,7 +20,7 @@ from django_pgjobs.states import CancelMode
 from django_pgjobs.store.database import on
 from django_pgjobs.store.keys import KeyHolder, find_keys, give_up_keys
 from django_pgjobs.store.registering import NewJob, Registered, register_special, register_special_jobs
-from django_pgjobs.store.sqlstates import DEADLOCK, SERIALIZATION_FAILURE
+from django_pgjobs.store.sqlstates import DEADLOCK, SERIALIZATION_FAILURE, sqlstate_of
 from django_pgjobs.store.steering import cancel_jobs
 from django_pgjobs.store.transactions import at_read_committed, opens_transaction
 
@@ -42,7 +42,7 @@ def insert_one(alias: str, new: NewJob) -> Registered | int:
     try:
         return _insert_or_find(alias, new)
     except OperationalError as error:
-        if getattr(error.__cause__, "sqlstate", "") != SERIALIZATION_FAILURE or not opens_transaction(alias):
+        if sqlstate_of(error) != SERIALIZATION_FAILURE or not opens_transaction(alias):
             raise
     # By default the level of this connection is a higher one, and the job that has the key came while we waited.
     with at_read_committed(alias):
@@ -130,7 +130,7 @@ def _despite_deadlocks(alias: str, insert: Callable[[], T]) -> T:
                 return insert()
         except OperationalError as error:
             left -= 1
-            if getattr(error.__cause__, "sqlstate", "") != DEADLOCK or not left:
+            if sqlstate_of(error) != DEADLOCK or not left:
                 raise
 
 

@@ -7,7 +7,6 @@ input stores nothing and leaves the caller's transaction usable. Runs in the cal
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial, wraps
@@ -22,6 +21,7 @@ from django.utils import timezone
 
 from django_pgjobs import waking
 from django_pgjobs.definition.options import did_you_mean
+from django_pgjobs.definition.signature import call_site
 from django_pgjobs.exceptions import InvalidJob, NoWorkerAvailable
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.registering.encode import Row, captured_headers, encode_all, new_job
@@ -189,7 +189,7 @@ def _connection(database: str | None) -> BaseDatabaseWrapper:
     return connection
 
 
-_warned_sites: set[tuple[str, int]] = set()
+_warned_sites: set[str] = set()
 
 
 def _warn_of_foreign_transaction(connection: BaseDatabaseWrapper, name: str) -> None:
@@ -200,26 +200,17 @@ def _warn_of_foreign_transaction(connection: BaseDatabaseWrapper, name: str) -> 
     others = [alias for alias in connections.settings if alias != own and connections[alias].in_atomic_block]
     if not others:
         return
-    site = _call_site()
+    site = call_site()
     if site not in _warned_sites:
         _warned_sites.add(site)
         logger.warning(
-            "job registered outside of the open transaction name=%s database=%s open=%s at=%s:%d: it is stored "
+            "job registered outside of the open transaction name=%s database=%s open=%s at=%s: it is stored "
             "at once and stays if that transaction is rolled back",
             name,
             connection.alias,
             ",".join(others),
-            *site,
+            site,
         )
-
-
-def _call_site() -> tuple[str, int]:
-    """File and line of the innermost frame outside of this package."""
-    package = __name__.partition(".")[0] + "."
-    frame = sys._getframe(1)
-    while frame.f_back is not None and (frame.f_globals.get("__name__", "") + ".").startswith(package):
-        frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
 
 
 # The instance, without asking the database for it again

@@ -18,13 +18,11 @@ import contextvars
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from functools import cache
 from typing import Any
 from uuid import uuid4
 
 from django.core.cache import close_caches
 from django.db import connections
-from django.db.backends.signals import connection_created
 
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
@@ -37,28 +35,10 @@ from django_pgjobs.execution.finalise import CALLBACK_OF, has_callback
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import Outcome
 from django_pgjobs.store.statements import NewJob
+from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.executor.interrupts import Door
 
 log = safe_logger("django_pgjobs")
-
-
-class _Mine(threading.local):
-    """What this thread has connected, where it runs a bypassed job."""
-
-    wrappers: list[Any] | None = None
-
-
-_mine = _Mine()
-
-
-@cache
-def _listen() -> None:
-    connection_created.connect(_remember, dispatch_uid="django_pgjobs.bypass")
-
-
-def _remember(*, connection: Any, **_: Any) -> None:
-    if _mine.wrappers is not None:
-        _mine.wrappers.append(connection)
 
 
 class LocalDoor(Door):
@@ -66,7 +46,6 @@ class LocalDoor(Door):
 
     def __init__(self) -> None:
         super().__init__()
-        self.connections = _mine.wrappers = []
         self.seconds: float | None = None
 
     async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
@@ -84,14 +63,13 @@ class LocalDoor(Door):
 
 def run(new: NewJob) -> None:
     """Run a job to its end in this thread, callback included. Raises nothing."""
-    _listen()
+    cleanup.remember_connections()
     door, claim_id = LocalDoor(), str(uuid4())
     try:
         decision = _attempt(_item(new, claim_id, BODY, new.timeout_seconds), door)
         if outcome := _outcome(decision, new):
             _call_back(new, claim_id, outcome, decision, door)
     finally:
-        _mine.wrappers = None
         for close in (close_caches, connections.close_all):
             with contextlib.suppress(Exception):
                 close()

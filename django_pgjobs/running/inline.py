@@ -26,6 +26,7 @@ from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.duties import duties, forgetting, pruning
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.running.runtime import Worker, WorkerOptions, declared_crons, wait_for_database
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.statements import ClaimedJob
 from django_pgjobs.worker.executor import cleanup, lifecycle
@@ -87,7 +88,7 @@ class InlineWorker:
                 if not self._work(db):
                     break
             except TROUBLE as error:
-                log.warning("database trouble, will try again: %s", " ".join(str(error).split()))
+                log.warning("database trouble, will try again: %s", one_line(error))
                 if db is not None:
                     db.close()
                 db = None

@@ -26,6 +26,7 @@ from django_pgjobs.maintenance.cron_firing import declared_for
 from django_pgjobs.maintenance.duties import Duty, duties, forgetting, measuring, pruning
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.vacuum import Vacuumer
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import statements as store
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.shared import identity, process
@@ -171,7 +172,7 @@ def wait_for_database(worker: Worker, stopped: threading.Event) -> store.Identit
                 return db.identity
             log.error("%s: run manage.py migrate; waiting", NOT_MIGRATED)
         except TROUBLE as error:
-            log.error("database cannot be reached, waiting: %s", " ".join(str(error).split()))
+            log.error("database cannot be reached, waiting: %s", one_line(error))
         tries += 1
         stopped.wait(min(LONGEST_WAIT_SECONDS, 0.5 * 2 ** min(tries, 6)) * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
     return None

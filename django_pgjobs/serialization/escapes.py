@@ -9,6 +9,11 @@ JOINERS = "\u200c\u200d"
 """They turn nothing around, and Persian, Hindi and families of emoji are not to be read without them."""
 
 
+def one_line(text: object) -> str:
+    """Return a text in one line, each run of white space as one space: nobody's text writes a log line of its own."""
+    return " ".join(str(text).split())
+
+
 def plain(text: object, *, keep: str = "") -> str:
     """Return a text in which everything that a terminal might obey is written as its number; but ``keep``."""
     shown = str(text)

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db import DatabaseError, DataError, IntegrityError
+from django.db import DataError, IntegrityError
 from django.db.models import QuerySet, Value
 from django.db.models.functions import Now
 from django.db.models.lookups import GreaterThan
@@ -27,9 +27,10 @@ from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization import encoder
 from django_pgjobs.states import CancelMode
 from django_pgjobs.steering.jobs import Steered, who
-from django_pgjobs.steering.trail import Trail, coming
+from django_pgjobs.steering.trail import Trail, coming, signed
 from django_pgjobs.steering.until import REASON_CHARS, Until, end_of
 from django_pgjobs.store import statements as store
+from django_pgjobs.store.sqlstates import refusal_of
 from django_pgjobs.store.transactions import at_read_committed
 from django_pgjobs.values import schedule as cron
 
@@ -57,7 +58,7 @@ def pause(entries: QuerySet[Any], alias: str, *, by: object, reason: str, until:
     changed = _change(chosen, alias, Trail("pause", who(by), reason, kind="cron"), columns)
     if not changed and instant is not None and entries.using(alias).exists():
         raise InvalidJob(f"until={until!r} has passed already, by the database's clock.")
-    return _told("pause", by, reason, changed)
+    return _logged("pause", by, reason, changed)
 
 
 def resume(entries: QuerySet[Any], alias: str, *, by: object) -> int:
@@ -65,7 +66,7 @@ def resume(entries: QuerySet[Any], alias: str, *, by: object) -> int:
     pause = {"paused_at": None, "paused_by": "", "paused_reason": "", "paused_until": None}
     columns = {**pause, "in_force_since": Now(), "next_fire_at": None}
     changed = _change(entries, alias, Trail("resume", who(by), kind="cron"), columns)
-    return _told("resume", by, "", changed)
+    return _logged("resume", by, "", changed)
 
 
 def stop(entries: QuerySet[Any], alias: str, jobs: Any, *, by: object, reason: str, mode: str) -> Steered:
@@ -90,7 +91,7 @@ def override(entries: QuerySet[Any], alias: str, entry: Any, *, by: object, valu
         columns["in_force_since"] = Now()
     _change(entries, alias, Trail("override", who(by), mode=", ".join(checked), kind="cron"), columns)
     said = " ".join(f"{name}={value!r}" for name, value in checked.items() if name != "payload")
-    log.info("operator's override cron=%s by=%s %s", entry.pk, " ".join(who(by).split()), said)
+    log.info("operator's override cron=%s %s %s", entry.pk, signed(who(by)), said)
 
 
 def _change(entries: QuerySet[Any], alias: str, trail: Trail, columns: Mapping[str, Any]) -> int:
@@ -101,9 +102,8 @@ def _change(entries: QuerySet[Any], alias: str, trail: Trail, columns: Mapping[s
     return changed
 
 
-def _told(verb: str, by: object, reason: str, changed: int) -> int:
-    words = " ".join(f"by={who(by)}: {reason}".split())
-    log.info("operator's %s of cron entries changed=%d %s", verb, changed, words)
+def _logged(verb: str, by: object, reason: str, changed: int) -> int:
+    log.info("operator's %s of cron entries changed=%d %s", verb, changed, signed(who(by), reason))
     return changed
 
 
@@ -117,14 +117,14 @@ def run_now(name: str, alias: str, by: object) -> int:
             if found is not None and found.wakes is not None:
                 waking.tell(alias, [found.wakes])
     except (DataError, IntegrityError) as error:
-        raise InvalidJob(f"cron entry {name!r}: its job cannot be inserted: {_refusal(error)}") from error
+        raise InvalidJob(f"cron entry {name!r}: its job cannot be inserted: {refusal_of(error)}") from error
     if found is None:
         raise JobDoesNotExist(f"There is no cron entry {name!r}.")
     if found.busy:
         raise InvalidJob(f"cron entry {name!r}: a job of it is not finished, and its overlap policy forbids two")
     if found.job_id is None:
         raise DuplicateJob(message=f"cron entry {name!r}: an unfinished job has the key of its job")
-    log.info("operator's run now cron=%s job=%d by=%s", name, found.job_id, " ".join(who(by).split()))
+    log.info("operator's run now cron=%s job=%d %s", name, found.job_id, signed(who(by)))
     return found.job_id
 
 
@@ -132,12 +132,6 @@ def listed(names: Iterable[str]) -> str:
     """The first of some names in words."""
     first = list(names)
     return ", ".join(first[:MOST_NAMED]) + (", …" if len(first) > MOST_NAMED else "")
-
-
-def _refusal(error: DatabaseError) -> str:
-    """Return why the database refuses a row, without its details, which hold the arguments."""
-    diag = getattr(error.__cause__, "diag", None)
-    return " ".join((getattr(diag, "message_primary", None) or str(error)).split())
 
 
 def check_overrides(job_name: str, values: Mapping[str, Any]) -> dict[str, Any]:

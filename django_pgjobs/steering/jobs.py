@@ -25,9 +25,9 @@ from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import CancelMode, Hold, Outcome
 from django_pgjobs.steering.key_conflicts import KeyedWrite
-from django_pgjobs.steering.trail import Trail, storable
+from django_pgjobs.steering.trail import Trail, signed, storable
 from django_pgjobs.store import statements as store
-from django_pgjobs.store.sqlstates import LOCK_NOT_AVAILABLE
+from django_pgjobs.store.sqlstates import LOCK_NOT_AVAILABLE, sqlstate_of
 from django_pgjobs.store.transactions import at_read_committed
 from django_pgjobs.values.invalid_option import InvalidOption
 
@@ -92,7 +92,7 @@ def cancel(jobs: models.QuerySet[Any], using: str, *, mode: str, by: object, rea
         return changed.ids
 
     trail = Trail("cancel", who(by), reason, mode=mode)
-    return _told(trail, _steer(jobs, using, UNFINISHED, write, trail))
+    return _logged(trail, _steer(jobs, using, UNFINISHED, write, trail))
 
 
 def abandon(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:
@@ -107,7 +107,7 @@ def abandon(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) 
         return changed.ids
 
     trail = Trail("abandon", who(by), reason)
-    return _told(trail, _steer(jobs, using, UNCLAIMED, write, trail))
+    return _logged(trail, _steer(jobs, using, UNCLAIMED, write, trail))
 
 
 def retry(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:
@@ -118,13 +118,13 @@ def retry(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) ->
         return store.retry_jobs(db, held, attempts=attempts, default_attempts=get_conf().default_max_attempts)
 
     trail = Trail("retry", who(by), reason)
-    return _told(trail, _steer(jobs, using, RETRIABLE, KeyedWrite(using, write), trail))
+    return _logged(trail, _steer(jobs, using, RETRIABLE, KeyedWrite(using, write), trail))
 
 
 def release(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:
     """Release: see ``JobQuerySet.release``."""
     trail = Trail("release", who(by), reason)
-    return _told(trail, _steer(jobs, using, CLAIMED, store.release_wish, trail))
+    return _logged(trail, _steer(jobs, using, CLAIMED, store.release_wish, trail))
 
 
 def reschedule(
@@ -148,7 +148,7 @@ def reschedule(
         )
 
     trail = Trail("reschedule", who(by), reason, mode=to.words())
-    return _told(trail, _steer(jobs, using, UNCLAIMED, KeyedWrite(using, write), trail))
+    return _logged(trail, _steer(jobs, using, UNCLAIMED, KeyedWrite(using, write), trail))
 
 
 def _checked_target(run_at: object, delay: object, queue: object, priority: object) -> Target:
@@ -180,10 +180,9 @@ def who(by: object) -> str:
     return f"{meta.label}:{key} {by}" if meta is not None else str(by)
 
 
-def _told(trail: Trail, steered: Steered) -> Steered:
+def _logged(trail: Trail, steered: Steered) -> Steered:
     """Log who did what, and why."""
-    # In one line: whoever may cancel must not write the log.
-    words = " ".join(storable(f"by={trail.by}: {trail.reason}").split())
+    words = signed(trail.by, trail.reason)
     log.info("operator's %s changed=%d skipped=%s %s", trail.verb, steered.changed, steered.skipped, words)
     return steered
 
@@ -259,7 +258,7 @@ def _steer_batch(batch: _Batch) -> Steered:
         try:
             batch.go(wait=True)
         except OperationalError as error:
-            if getattr(error.__cause__, "sqlstate", "") != LOCK_NOT_AVAILABLE:
+            if sqlstate_of(error) != LOCK_NOT_AVAILABLE:
                 raise
             # One row that stays locked makes the wait for all of them fail; the last try takes what has come free.
             batch.go(wait=False)

@@ -13,7 +13,7 @@ from django.db import DatabaseError, transaction
 
 from django_pgjobs import waking
 from django_pgjobs.store import statements as store
-from django_pgjobs.store.sqlstates import DEADLOCK, LOCK_NOT_AVAILABLE, UNIQUE_VIOLATION
+from django_pgjobs.store.sqlstates import DEADLOCK, LOCK_NOT_AVAILABLE, UNIQUE_VIOLATION, sqlstate_of
 
 TAKEN = "key taken"
 BUSY = "busy"
@@ -46,7 +46,7 @@ class KeyedWrite:
 
     def _reason(self, db: store.Database, error: DatabaseError) -> str | None:
         """Say what kept the batch from being written, if it is the key of a single job."""
-        state = getattr(error.__cause__, "sqlstate", "")
+        state = sqlstate_of(error)
         if state in (LOCK_NOT_AVAILABLE, DEADLOCK):
             store.set_lock_timeout(db, SHORT_LOCK_TIMEOUT)
             return BUSY

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import statements as store
 
 CODE, SHELL, ADMIN = "code", "shell", "admin"
@@ -90,6 +91,11 @@ class Trail:
             "via": way.via,
             **{name: storable(text)[:MOST_CHARS] for name, text in words.items()},
         }
+
+
+def signed(by: str, reason: str = "") -> str:
+    """Return who did it and why, as the end of a log line."""
+    return one_line(storable(f"by={by}: {reason}" if reason else f"by={by}"))
 
 
 def storable(words: object) -> str:

@@ -89,18 +89,19 @@ def _until_ended(job: models.Model, alias: str, until: float | None) -> None:
     wrapper = connections.create_connection(alias)
     wrapper.settings_dict = {**wrapper.settings_dict, "OPTIONS": _without_pool(wrapper.settings_dict)}
     try:
-        wrapper.ensure_connection()
-        wrapper.connection.execute(store.statement("listen_ended"))
-        _look_until_ended(job, alias, _Own(wrapper), until)
+        own = store.WrapperDatabase(wrapper)
+        own.fetch("listen_ended", {})
+        _look_until_ended(job, own, until)
     finally:
         wrapper.close()
 
 
-def _look_until_ended(job: models.Model, alias: str, own: _Own, until: float | None) -> None:
+def _look_until_ended(job: models.Model, own: store.WrapperDatabase, until: float | None) -> None:
+    """Look at ``job`` by the waiter's own autocommit connection, now and whenever something tells of its end."""
     while True:
-        ended = own.look(job.pk)
+        ended = _look(own, job.pk)
         if ended is None:
-            _refresh(job, alias)
+            _refresh(job, own.wrapper.alias)
             raise JobNotCommitted(
                 f"Job {job.pk} is not committed: waiting inside the transaction that registered it can never end."
             )
@@ -109,33 +110,23 @@ def _look_until_ended(job: models.Model, alias: str, own: _Own, until: float | N
             return
         if left is not None and left <= 0:
             raise JobNotFinished(f"Job {job.pk} did not finish within the time given.")
-        own.listen(job.pk, LOOK_SECONDS if left is None else min(left, LOOK_SECONDS))
+        _listen(own, job.pk, LOOK_SECONDS if left is None else min(left, LOOK_SECONDS))
 
 
-class _Own:
-    """The waiter's own autocommit connection."""
+def _look(own: store.WrapperDatabase, job_id: int) -> bool | None:
+    """Return whether the job has ended; None when it is not committed; False while its row is locked."""
+    try:
+        return store.mark_waited(own, job_id)
+    except DatabaseError:
+        if not own.wrapper.is_usable():
+            raise
+        return False
 
-    def __init__(self, wrapper: Any) -> None:
-        self.wrapper = wrapper
 
-    def fetch(self, name: str, params: store.Params) -> store.Rows:
-        with self.wrapper.cursor() as cursor:
-            cursor.execute(store.statement(name), params)
-            return list(cursor.fetchall())
-
-    def look(self, job_id: int) -> bool | None:
-        """Return whether the job has ended; None when it is not committed; False while its row is locked."""
-        try:
-            return store.mark_waited(self, job_id)
-        except DatabaseError:
-            if not self.wrapper.is_usable():
-                raise
-            return False
-
-    def listen(self, job_id: int, seconds: float) -> None:
-        for notification in self.wrapper.connection.notifies(timeout=seconds):
-            if notification.payload == str(job_id):
-                return
+def _listen(own: store.WrapperDatabase, job_id: int, seconds: float) -> None:
+    for notification in own.wrapper.connection.notifies(timeout=seconds):
+        if notification.payload == str(job_id):
+            return
 
 
 def _without_pool(settings_dict: dict[str, Any]) -> dict[str, Any]:

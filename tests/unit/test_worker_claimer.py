@@ -11,6 +11,7 @@ import pytest
 
 from django_pgjobs import clock
 from django_pgjobs.store import statements as store
+from django_pgjobs.store.sqlstates import is_data_trouble
 from django_pgjobs.store.statements import ClaimedJob, Pair
 from django_pgjobs.worker.threads import claimer as claiming
 from django_pgjobs.worker.threads.claimer import DEAF_POLL_SECONDS, HEARD, Claimer, ClaimOptions
@@ -188,7 +189,7 @@ def test_other_trouble_parks_nothing(claimer: Claimer, monkeypatch: pytest.Monke
     ],
 )
 def test_trouble_with_a_row_is_told_from_trouble_with_the_server(error: Exception, data: bool) -> None:
-    assert claiming.is_data_trouble(error) is data
+    assert is_data_trouble(error) is data
 
 
 def test_a_look_from_the_beginning_that_takes_too_long_is_not_repeated_at_once(

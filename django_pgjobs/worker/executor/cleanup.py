@@ -77,7 +77,7 @@ def prepare_connections(application_name: str, max_age_seconds: float) -> None:
 
     def name_connection(*, connection: Any, **_: Any) -> None:
         if connection.vendor == "postgresql":
-            database = _Wrapped(connection)
+            database = store.WrapperDatabase(connection)  # which is not to be had by its alias yet
             store.configure(database, {"application_name": application_name}, local=False)
             # Without the check a statement of a killed process goes on in its backend, and commits. Not every
             # platform of the server has it.
@@ -100,19 +100,6 @@ def _remember(*, connection: Any, **_: Any) -> None:
         _mine.wrappers.append(connection)
     if its_alias and (of_job := _of_job.get(None)) is not None:
         of_job.append(connection)
-
-
-class _Wrapped:
-    """A connection that is just being made, as a ``store.Database``: it is not to be had by its alias yet."""
-
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
-
-    def fetch(self, name: str, params: store.Params) -> store.Rows:
-        """Run the statement and return its rows."""
-        with self.connection.cursor() as cursor:
-            cursor.execute(store.statement(name), params)
-            return list(cursor.fetchall())
 
 
 def refresh() -> None:

@@ -32,6 +32,7 @@ from typing import Any
 from django_pgjobs.exceptions import CancelRequested, DeadlinePassed, JobInterrupted, WorkerStopping
 from django_pgjobs.execution.attempt import Told
 from django_pgjobs.logs import release_logging, safe_logger
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.executor.safe_points import Entering, Place, entering, place_of
@@ -292,7 +293,7 @@ def _cancel(queries: list[Any]) -> None:
         try:
             connection.cancel_safe(timeout=CANCEL_SECONDS)
         except Exception as error:
-            log.warning("query of a job cannot be cancelled: %s", " ".join(str(error).split()))
+            log.warning("query of a job cannot be cancelled: %s", one_line(error))
 
 
 def _set_exception(ident: int, kind: type[JobInterrupted] | None) -> None:

@@ -31,6 +31,7 @@ from django_pgjobs.execution import events
 from django_pgjobs.execution.attempt import Told
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.registering import local_pool
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.worker.executor import cleanup, lifecycle, orphan
 from django_pgjobs.worker.executor.event_loop import EventLoop
 from django_pgjobs.worker.executor.interrupts import KINDS
@@ -219,7 +220,7 @@ def main(
     except Exception as error:
         away = isinstance(error, AWAY)
         log.error("executor cannot reach its database alias=%s", database, exc_info=not away)
-        words = " ".join(str(error).split())
+        words = one_line(error)
         end.send([channel.BOOT_FAILED, f"it cannot reach database {database!r}: {words}", away])
         sys.exit(3)
     lifecycle.say_started(database, threads, async_slots)

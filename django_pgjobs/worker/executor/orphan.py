@@ -16,6 +16,7 @@ from uuid import UUID
 from django_pgjobs.conf import get_conf
 from django_pgjobs.execution.attempt import Item
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.statements import Author, End
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
@@ -57,6 +58,6 @@ def _release(items: Sequence[Item], alias: str, application_name: str) -> None:
         if released and get_conf().notify:
             store.notify_queues(db, {(job.queue, job.priority) for job in released}, behind=True)
     except TROUBLE as error:
-        log.warning("jobs cannot be given back jobs=%d: %s", len(items), " ".join(str(error).split()))
+        log.warning("jobs cannot be given back jobs=%d: %s", len(items), one_line(error))
         return
     log.warning("jobs that had not started were given back jobs=%d", len(released))

@@ -14,6 +14,7 @@ from django_pgjobs.decisions import Decision
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.attempt import BODY, Item
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import Account, kind_of, text_of
 from django_pgjobs.states import Cause
 from django_pgjobs.store import statements as store
@@ -38,7 +39,7 @@ def with_payload(item: Item, database: str) -> Item | Decision:
         # Nothing of the job has run, so its attempt is not charged.
         log.warning(
             "payload cannot be read, again in %g s name=%s job=%d: %s",
-            PAYLOAD_SECONDS, item.name, item.id, " ".join(str(error).split()),
+            PAYLOAD_SECONDS, item.name, item.id, one_line(error),
         )  # fmt: skip
         return decide.Snooze(PAYLOAD_SECONDS)
     if payload is None:
@@ -68,7 +69,7 @@ def asked(database: str, ask: Callable[[store.Database], Answer]) -> Answer:
     except Error as error:
         if not kept:
             raise
-        words = " ".join(str(error).split())
+        words = one_line(error)
         log.warning("kept connection cannot read of the next job, replaced alias=%s: %s", database, words)
         cleanup.discard(connections[database])
         return ask(store.on(database))

@@ -24,7 +24,9 @@ import psycopg
 from django_pgjobs import clock
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import statements as store
+from django_pgjobs.store.sqlstates import is_data_trouble, sqlstate_of
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.frontier import Frontier, Visit
 from django_pgjobs.worker.threads.inbox_messages import Claimed, Idle
@@ -47,16 +49,6 @@ HEARD = 1000
 
 FIRST_LOOK_SECONDS = 0.25
 """After how long a claim in doubt is looked up again; the pauses double."""
-
-DATA_TROUBLE = ("22", "23", "54", "XX")
-"""SQLSTATE classes that a row's own data can cause (PostgreSQL manual, appendix A)."""
-
-
-def is_data_trouble(error: Exception) -> bool:
-    """Whether a row's own data made a statement fail, by the server's word or before it was sent."""
-    if isinstance(error, psycopg.DataError | UnicodeError):
-        return True
-    return isinstance(error, psycopg.Error) and (error.sqlstate or "")[:2] in DATA_TROUBLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +288,7 @@ class Claimer(Loop):
         except (psycopg.Error, UnicodeError) as error:
             if not is_data_trouble(error):
                 raise
-            if getattr(error, "sqlstate", None) is None:
+            if not sqlstate_of(error):
                 self._resolve(db, claim_id)  # the server has done its part, and it is we who cannot read it
             self.unconfirmed = None
             self._isolate(db, plans, limits, error)
@@ -405,7 +397,7 @@ class Claimer(Loop):
         self, db: WorkerConnection, plans: Mapping[bool, list[Visit]], limits: Mapping[bool, int], error: Exception
     ) -> None:
         """Some row makes the claim of ``plans`` fail: claim fewer until only one is left."""
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         limit = max(limits.values())
         if limit > 1:
             log.warning("claim failed on data, halving limit=%d: %s", limit, reason)
@@ -435,10 +427,10 @@ class Claimer(Loop):
         except (psycopg.Error, UnicodeError) as error:
             if not is_data_trouble(error):
                 raise
-            if getattr(error, "sqlstate", None) is None:
+            if not sqlstate_of(error):
                 self._resolve(db, claim_id)
             self.unconfirmed = None
-            reason = " ".join(str(error).split())
+            reason = one_line(error)
             words = f"The claim of this row fails: {reason}"
             if store.park_unclaimable(db, job_id, words, registry.fingerprints()):
                 log.error("job cannot be claimed and was parked job=%d: %s", job_id, reason)

@@ -28,12 +28,13 @@ from django_pgjobs.execution import finalise
 from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.execution.finalise import ACTIONS, DELETE, END, KINDS, RELEASE, REQUEUES, SUCCESS
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Cause, Outcome
 from django_pgjobs.store import statements as store
+from django_pgjobs.store.sqlstates import NOT_ALLOWED, TRIGGERS, class_of, is_data_trouble
 from django_pgjobs.store.statements import Author, End
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import Run
-from django_pgjobs.worker.threads.claimer import is_data_trouble
 from django_pgjobs.worker.threads.inbox_messages import BackendsEnded, Lost, Refused, Stored, StoredEnd
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
 
@@ -46,8 +47,6 @@ BACKENDS_SECONDS = 2.0
 """How long the end of a server process is waited for: in code that cannot be interrupted it may go on for long."""
 
 BACKENDS_PAUSE_SECONDS = 0.01
-NOT_DELETABLE = ("P0", "42")
-"""SQLSTATE classes of a trigger that objects and of a right that is missing: what a DELETE may meet besides data."""
 STATEMENT_BYTES = 8 * 1024 * 1024
 UNFLUSHED_LIMIT = 5000
 UNFLUSHED_BYTES = 64 * 1024 * 1024
@@ -177,7 +176,7 @@ class Acker(Loop):
                 time.sleep(BACKENDS_PAUSE_SECONDS)
         except psycopg.ProgrammingError as error:
             # No end shall wait for a right that this role does not have.
-            log.error("server processes of a dead executor are left: %s", " ".join(str(error).split()))
+            log.error("server processes of a dead executor are left: %s", one_line(error))
 
     def _flush_rest(self, db: WorkerConnection) -> None:
         with self.wake:
@@ -200,7 +199,7 @@ class Acker(Loop):
                 for report in reports:
                     self._write_progress(db, [report])
             else:
-                log.warning("progress cannot be stored job=%d: %s", reports[0][0], " ".join(str(error).split()))
+                log.warning("progress cannot be stored job=%d: %s", reports[0][0], one_line(error))
             return
         missing = [(job_id, claim_id) for job_id, claim_id, _ in reports if job_id not in written]
         readings = store.read_fences(db, missing) if missing else {}
@@ -288,7 +287,7 @@ class Acker(Loop):
             recorded = finalise.write(db, kind, [end for _, end in entries], self.author, remember=remember)
         except (psycopg.Error, UnicodeError) as error:
             if kind == DELETE and _is_objection(error):
-                log.debug("ended jobs cannot be deleted and are kept: %s", " ".join(str(error).split()))
+                log.debug("ended jobs cannot be deleted and are kept: %s", one_line(error))
                 return self._keep(db, entries)
             if not is_data_trouble(error):
                 raise
@@ -315,7 +314,7 @@ class Acker(Loop):
             half = len(entries) // 2
             return self._write(db, kind, entries[:half]) + self._write(db, kind, entries[half:])
         run, end = entries[0]
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         log.error("end cannot be stored as it is job=%d kind=%s: %s", end.id, kind, reason)
         failure = Failure(
             "django_pgjobs.exceptions.UnstorableResult", f"What the job came to cannot be stored: {reason}"
@@ -366,7 +365,8 @@ class Acker(Loop):
 
 
 def _is_objection(error: Exception) -> bool:
-    return is_data_trouble(error) or (getattr(error, "sqlstate", None) or "")[:2] in NOT_DELETABLE
+    """Whether this is what a DELETE may meet: besides data a trigger that objects, and a right that is missing."""
+    return is_data_trouble(error) or class_of(error) in (*TRIGGERS, *NOT_ALLOWED)
 
 
 def _by_rescue(recorded: str | None, end: End) -> bool:

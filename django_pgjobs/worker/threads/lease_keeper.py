@@ -14,6 +14,7 @@ import psycopg
 
 from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import LONG_WAIT_SECONDS, TROUBLE, WorkerConnection
 from django_pgjobs.worker.threads.inbox_messages import FlagsRead, PausesRead, Renewed
@@ -140,7 +141,7 @@ class Keeper(Loop):
         except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable) as error:
             # Somebody has locked the table: the leases must not wait for it each time. What was paused stays so.
             self.next_pauses = clock.monotonic() + self.renew_seconds
-            log.error("pauses cannot be read, those known before hold on: %s", " ".join(str(error).split()))
+            log.error("pauses cannot be read, those known before hold on: %s", one_line(error))
             return
         if pauses != self.pauses:
             if pauses or self.pauses:

@@ -14,6 +14,7 @@ from typing import Protocol
 import psycopg
 
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.threads.inbox_messages import InboxMessage
 
@@ -101,7 +102,7 @@ class Loop(threading.Thread):
 
     def _trouble(self, error: BaseException, failures: int, *, gone: bool) -> None:
         if self.reachable:
-            log.warning("database trouble, will try again loop=%s: %s", self.role, " ".join(str(error).split()))
+            log.warning("database trouble, will try again loop=%s: %s", self.role, one_line(error))
         self.reachable = self.reachable and not gone
         self._pause(failures)
 

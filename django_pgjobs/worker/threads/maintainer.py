@@ -12,6 +12,7 @@ from typing import Protocol
 import psycopg
 
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
@@ -60,7 +61,7 @@ class Maintainer(Loop):
         except TROUBLE as error:
             if isinstance(error, psycopg.errors.ReadOnlySqlTransaction) or db.gone:
                 raise
-            log.error("duty failed, tried again at its next turn duty=%s: %s", name, " ".join(str(error).split()))
+            log.error("duty failed, tried again at its next turn duty=%s: %s", name, one_line(error))
         except Exception:
             log.exception("duty failed, the others go on duty=%s", name)
 
