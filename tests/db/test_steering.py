@@ -23,7 +23,7 @@ from django_pgjobs.models import Job, JobQuerySet, Steerable
 from django_pgjobs.steering import jobs as steering
 from django_pgjobs.steering.jobs import Steered
 from django_pgjobs.store import statements as store
-from django_pgjobs.store.notifying import look_behind
+from django_pgjobs.store.notifying import look_behind, wake_up
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, job, register, wait_until
 
 ACTIONS = ("cancel", "abandon", "retry", "release", "reschedule")
@@ -379,6 +379,13 @@ def test_a_job_that_is_moved_into_the_past_is_told_of_as_one_behind_the_others(r
     raw.query("LISTEN pgjobs")
     job(one).reschedule(run_at=datetime(2020, 1, 2, 3, 4, tzinfo=UTC), queue="mail")
     assert [note.payload for note in raw.raw.notifies(timeout=1, stop_after=2)] == ["0:mail", "behind:mail"]
+
+
+def test_a_limited_job_that_is_moved_is_told_to_those_who_let_jobs_in(raw: RawDatabase) -> None:
+    """No claim finds it, at its frontier or behind it, however early it is due now."""
+    one, at = limited(raw), datetime(2020, 1, 2, 3, 4, tzinfo=UTC)
+    moved = store.reschedule_jobs(raw, [one], run_at=at, delay_seconds=None, queue="mail", priority=None)
+    assert (moved.changed, moved.notices) == ([one], [wake_up("mail", None)])
 
 
 @pytest.mark.parametrize(("delay", "seconds"), [(0, 0), (90, 90), (timedelta(minutes=2), 120)], ids=str)

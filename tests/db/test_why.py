@@ -268,7 +268,7 @@ def test_ended_how_and_when(raw: RawDatabase) -> None:
     assert said(gone)[1].startswith("It was cancelled 3 min ago by anna: wrong data. manage.py pgjobs retry")
 
 
-def test_a_key_that_another_has_now_and_a_result_of_another(raw: RawDatabase) -> None:
+def test_a_key_that_another_has_now_is_in_the_way_of_a_retry(raw: RawDatabase) -> None:
     [one], [two] = register(), register()
     job(one).cancel()
     Job.objects.filter(pk__in=[one, two]).update(key="k", key_scope="until_started")
@@ -276,10 +276,18 @@ def test_a_key_that_another_has_now_and_a_result_of_another(raw: RawDatabase) ->
     assert "cannot be retried" not in said(one)[1]
     Job.objects.filter(pk=one).update(key_scope="until_finished")
     assert said(one)[1].endswith(f"It cannot be retried while job {two} has its key.")
-    held = claim(raw)
+
+
+def test_a_job_that_got_anothers_result_says_whose(raw: RawDatabase) -> None:
+    """Its own one is not another's, and a result of another name is none of this key's."""
+    [one, two] = register(count=2)
     Job.objects.filter(pk=two).update(idempotency_key="order-1")
-    StoredResult.objects.create(name="test.job", key="order-1", job_id=one)
-    store.finalise_success(raw, held.ends(), AUTHOR)
+    store.finalise_success(raw, claim(raw, limit=2).ends(), AUTHOR)
+    StoredResult.objects.create(name="test.other", key="order-1", job_id=one)
+    assert "without running" not in said(two)[1]
+    own = StoredResult.objects.create(name="test.job", key="order-1", job_id=two)
+    assert "without running" not in said(two)[1]
+    StoredResult.objects.filter(pk=own.pk).update(job_id=one)
     assert f"without running: job {one} had stored the result" in said(two)[1]
 
 

@@ -496,6 +496,32 @@ def test_room_for_what_was_left_ends_the_rest_and_room_for_what_is_not_there_doe
     assert not coloured._may_find()
 
 
+@pytest.mark.parametrize(
+    ("dry", "before", "now", "woken"),
+    [
+        ((False, False), (0, 0), (1, 0), True),
+        ((True, True), (0, 0), (1, 0), True),  # it sleeps without an end while there is no room
+        ((True, False), (2, 0), (2, 1), True),
+        ((True, True), (2, 0), (3, 0), False),
+        ((False, False), (0, 0), (0, 0), False),
+    ],
+)
+def test_room_wakes_the_thread_that_had_none_or_may_find_something_for_it(
+    coloured: Claimer,
+    monkeypatch: pytest.MonkeyPatch,
+    dry: tuple[bool, bool],
+    before: tuple[int, int],
+    now: tuple[int, int],
+    woken: bool,
+) -> None:
+    coloured.request(*before)
+    coloured.dry = dict(zip((False, True), dry, strict=True))
+    wakes: list[None] = []
+    monkeypatch.setattr(coloured.wake, "notify_all", lambda: wakes.append(None))
+    coloured.request(*now)
+    assert bool(wakes) is woken
+
+
 def test_what_was_not_asked_about_may_be_there_as_soon_as_there_is_room(
     coloured: Claimer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

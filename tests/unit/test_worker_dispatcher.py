@@ -71,8 +71,10 @@ def test_each_dispatch_has_a_number_of_its_own() -> None:
     dispatcher = dispatcher_of(run)
     dispatcher.dispatch([child], NOW)
     child.remove(run.run)
+    run.started_at = NOW
     dispatcher.add([run], NOW)
     assert (run.state, run.child, run.run) == (WAITING, None, 0)
+    assert run.started_at == 0.0, "else its deadline would count from the start before"
     dispatcher.dispatch([child], NOW)
     assert run.run == 2
 
