@@ -20,7 +20,7 @@ from django_pgjobs import clock, middleware
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
 from django_pgjobs.context import Cancellation, JobContext, Reporter, activate, deactivate
-from django_pgjobs.decisions import Decision, Failure
+from django_pgjobs.decisions import Decision
 from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import (
@@ -40,6 +40,16 @@ from django_pgjobs.exceptions import (
 from django_pgjobs.execution import events
 from django_pgjobs.execution.ended_by import History, ended_by
 from django_pgjobs.execution.idempotency import Recall, arecalled, recalled
+from django_pgjobs.execution.retries import (
+    HANDED_BACK,
+    NO_ATTEMPTS,
+    NOT_RETRIED,
+    TOO_LATE,
+    by_numbers,
+    failure_of,
+    kept,
+    retry,
+)
 from django_pgjobs.serialization.failures import OUR_FILES, Account, clean, kind_of, text_of
 from django_pgjobs.serialization.payload import decode_result, encode_result
 from django_pgjobs.states import Cause
@@ -51,8 +61,6 @@ BODY, ON_ABANDON, ON_CANCEL = "body", "on_abandon", "on_cancel"
 OUR_FILES.update((__file__, middleware.__file__))
 
 NOTHING = decide.Succeed()
-NO_ATTEMPTS, NOT_RETRIED, HANDED_BACK = "no attempts left", "not to be retried", "handed back"
-TOO_LATE = "its deadline leaves no time for another attempt"
 NOT_STARTED = "The job's deadline had passed before the attempt could start, so it did not run."
 
 _CAUSES: dict[type[JobInterrupted] | None, Cause] = {
@@ -61,17 +69,6 @@ _CAUSES: dict[type[JobInterrupted] | None, Cause] = {
     WorkerStopping: Cause.RELEASED,
 }
 """What an attempt was interrupted with → why it did not succeed, whatever it raised in the end."""
-
-
-class Numbered(Protocol):
-    """A job as far as its attempts are counted."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def attempt(self) -> int: ...
-    @property
-    def max_attempts(self) -> int: ...
 
 
 class Item(NamedTuple):
@@ -335,7 +332,7 @@ def failed(prepared: Prepared, error: BaseException) -> Decision:
         decision = _decision(prepared, account)
     except BaseException:
         events.log.exception("what a failure comes to cannot be asked job=%d", prepared.item.id)
-        decision = by_numbers(prepared.item, _failure(account), Cause.FAILED, prepared.item.until)
+        decision = by_numbers(prepared.item, kept(account), Cause.FAILED, prepared.item.until)
     try:
         _log_failure(prepared, decision, account)
     except BaseException:
@@ -352,54 +349,22 @@ def _decision(prepared: Prepared, account: Account) -> Decision:
     if context.cancelled:
         if issubclass(kind, JobControl):
             return decide.Cancel()
-        return decide.Cancel("", _failure(account), _CAUSES.get(prepared.told.interrupt, Cause.FAILED))
+        return decide.Cancel("", kept(account), _CAUSES.get(prepared.told.interrupt, Cause.FAILED))
     if issubclass(kind, Snooze):
         return decide.Snooze(min(error.seconds, LONGEST_SECONDS))  # type: ignore[attr-defined]
     if issubclass(kind, (Abandon, UnstorableResult)):
-        return decide.Abandon(text_of(error), _failure(account))
+        return decide.Abandon(text_of(error), kept(account))
     if prepared.told.interrupt is WorkerStopping:
-        return decide.Release(HANDED_BACK, _failure(account))
+        return decide.Release(HANDED_BACK, kept(account))
     if prepared.told.interrupt is DeadlinePassed:
         # As after a kill: whether a retry rule names the exception does not depend on how far it had to go.
-        return by_numbers(prepared.item, _failure(account), Cause.TIMEOUT, prepared.item.until)
+        return by_numbers(prepared.item, kept(account), Cause.TIMEOUT, prepared.item.until)
     if context.attempt >= context.max_attempts:
-        return decide.Abandon(NO_ATTEMPTS, _failure(account))
+        return decide.Abandon(NO_ATTEMPTS, kept(account))
     delay = prepared.definition.retry_delay(error, context.attempt)
     if delay is None:
-        return decide.Abandon(NOT_RETRIED, _failure(account))
-    return _retry(delay, _failure(account), Cause.FAILED, prepared.item.until)
-
-
-def by_numbers(job: Numbered, failure: Failure, cause: str, until: float | None) -> Decision:
-    """Retry by the numeric backoff while attempts are left: no exception is there to ask the project's rules about.
-
-    ``until``: when the job's deadline passes, by ``clock.monotonic()``.
-    """
-    if job.attempt >= job.max_attempts:
-        return decide.Abandon(NO_ATTEMPTS, failure, cause)
-    return _retry(numeric_delay(job), failure, cause, until)
-
-
-def _retry(delay: float, failure: Failure, cause: str, until: float | None) -> Decision:
-    """Retry, unless the next attempt could not start before the deadline: why it failed is known now."""
-    if until is not None and clock.monotonic() + delay >= until:
-        return decide.Abandon(TOO_LATE, failure, cause)
-    return decide.Retry(delay, failure, cause)
-
-
-def numeric_delay(job: Numbered) -> float:
-    """Return the seconds until the next attempt of a job whose definition may not be known here."""
-    definition = registry.find(job.name)
-    return definition.numeric_delay(job.attempt) if definition else get_conf().default_backoff.jittered(job.attempt)
-
-
-def failure_of(error: BaseException) -> Failure:
-    """Return ``error`` as the retry history keeps it: kind, message, chain of causes, truncated traceback."""
-    return _failure(Account(error))
-
-
-def _failure(account: Account) -> Failure:
-    return account.failure(get_conf().traceback_limit_chars)
+        return decide.Abandon(NOT_RETRIED, kept(account))
+    return retry(delay, kept(account), Cause.FAILED, prepared.item.until)
 
 
 def _log_failure(prepared: Prepared, decision: Decision, account: Account) -> None:

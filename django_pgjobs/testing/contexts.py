@@ -15,7 +15,7 @@ from django_pgjobs import clock
 from django_pgjobs.context import JobContext, activate, deactivate
 from django_pgjobs.decisions import Failure
 from django_pgjobs.exceptions import JobInterrupted
-from django_pgjobs.execution.attempt import failure_of
+from django_pgjobs.execution.retries import failure_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pytest
 from django.test import override_settings
 
 from django_pgjobs.decisions import Failure
-from django_pgjobs.execution.attempt import failure_of
+from django_pgjobs.execution.retries import failure_of
 from django_pgjobs.serialization import failures
 from django_pgjobs.serialization.failures import LOG_LIMIT, Account, clean
 

@@ -14,7 +14,7 @@ from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision
 from django_pgjobs.exceptions import UnstorableResult
-from django_pgjobs.execution import attempt
+from django_pgjobs.execution import retries
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.decision_codec import pack_decision, unpack_decision
@@ -141,4 +141,4 @@ def _shorter(packed: list[Any], error: channel.TooLong) -> Decision:
     if failure is not None and failure.traceback and not isinstance(decision, decide.Succeed):
         return replace(decision, failure=replace(failure, traceback=""))  # type: ignore[arg-type]
     unstorable = UnstorableResult(f"What the job came to does not reach the worker: {error}")
-    return decide.Abandon("unstorable", attempt.failure_of(unstorable))
+    return decide.Abandon("unstorable", retries.failure_of(unstorable))

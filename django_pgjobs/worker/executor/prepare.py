@@ -11,7 +11,7 @@ from django.db import Error, connections
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision
-from django_pgjobs.execution import attempt
+from django_pgjobs.execution import retries
 from django_pgjobs.execution.attempt import BODY, Item
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
@@ -101,7 +101,7 @@ def failed_outside(item: Item, error: BaseException) -> Decision:
     info, trace = account.for_log()
     words = f"{kind_of(error)}: {text_of(error)}{trace}"
     log.error("executor failed around name=%s job=%d: %s", item.name, item.id, words, exc_info=info)
-    failure = attempt.failure_of(error)
+    failure = retries.failure_of(error)
     if item.kind != BODY:
-        return decide.Retry(attempt.numeric_delay(item), failure)
-    return attempt.by_numbers(item, failure, Cause.FAILED, item.until)
+        return decide.Retry(retries.numeric_delay(item), failure)
+    return retries.by_numbers(item, failure, Cause.FAILED, item.until)

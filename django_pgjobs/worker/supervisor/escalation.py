@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision, Failure
-from django_pgjobs.execution.attempt import HANDED_BACK, NO_ATTEMPTS, NOT_RETRIED, TOO_LATE
+from django_pgjobs.execution.retries import HANDED_BACK, NO_ATTEMPTS, NOT_RETRIED, TOO_LATE
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.ladders import CANCELLED, FLAG, INTERRUPT, LADDERS, RELEASED, TERM, TIMEOUT, Stop

@@ -17,7 +17,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Decision, Failure
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import AttemptFailed, DeadlinePassed, ExecutorDied
-from django_pgjobs.execution.attempt import HANDED_BACK, by_numbers, failure_of
+from django_pgjobs.execution.retries import HANDED_BACK, by_numbers, failure_of
 from django_pgjobs.worker.shared.runs import Run
 from django_pgjobs.worker.supervisor.executor_process import Child
 

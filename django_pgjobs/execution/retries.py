@@ -1,0 +1,59 @@
+"""Whether a failed attempt is followed by another one, and when; and what the retry history keeps of it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from django_pgjobs import clock
+from django_pgjobs import decisions as decide
+from django_pgjobs.conf import get_conf
+from django_pgjobs.decisions import Decision, Failure
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.serialization.failures import Account
+
+NO_ATTEMPTS, NOT_RETRIED, HANDED_BACK = "no attempts left", "not to be retried", "handed back"
+TOO_LATE = "its deadline leaves no time for another attempt"
+
+
+class Numbered(Protocol):
+    """A job as far as its attempts are counted."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def max_attempts(self) -> int: ...
+
+
+def by_numbers(job: Numbered, failure: Failure, cause: str, until: float | None) -> Decision:
+    """Retry by the numeric backoff while attempts are left: no exception is there to ask the project's rules about.
+
+    ``until``: when the job's deadline passes, by ``clock.monotonic()``.
+    """
+    if job.attempt >= job.max_attempts:
+        return decide.Abandon(NO_ATTEMPTS, failure, cause)
+    return retry(numeric_delay(job), failure, cause, until)
+
+
+def retry(delay: float, failure: Failure, cause: str, until: float | None) -> Decision:
+    """Retry, unless the next attempt could not start before the deadline: why it failed is known now."""
+    if until is not None and clock.monotonic() + delay >= until:
+        return decide.Abandon(TOO_LATE, failure, cause)
+    return decide.Retry(delay, failure, cause)
+
+
+def numeric_delay(job: Numbered) -> float:
+    """Return the seconds until the next attempt of a job whose definition may not be known here."""
+    definition = registry.find(job.name)
+    return definition.numeric_delay(job.attempt) if definition else get_conf().default_backoff.jittered(job.attempt)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return ``error`` as the retry history keeps it."""
+    return kept(Account(error))
+
+
+def kept(account: Account) -> Failure:
+    """Return an exception as the retry history keeps it: kind, message, chain of causes, truncated traceback."""
+    return account.failure(get_conf().traceback_limit_chars)
