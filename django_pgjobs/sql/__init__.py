@@ -1,8 +1,8 @@
 """The room of SQL: one statement a file, named as its function in ``store``, read once.
 
 Each file starts with four lines: what it does, its fence, what its rows mean, which clock it reads. A line that
-is part of a fence ends in ``-- fence``, so that a test can strip it and see a safety test go red. Only
-``store`` imports this.
+is part of a fence ends in ``-- fence``, so that a test can strip it and see a safety test go red. Clauses that stand
+in two statements are listed in ``tests/unit/test_sql_twins.py``, which holds them equal. Only ``store`` imports this.
 """
 
 from __future__ import annotations

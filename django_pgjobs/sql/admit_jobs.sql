@@ -3,6 +3,7 @@
 -- Rows: one per queue and name that is not paused: how many were let in, at which priorities, and how far was looked.
 -- Clock: statement_timestamp().
 WITH given AS MATERIALIZED (
+    -- Each queue and name with its limits: of the queue, of the job, of each key; and behind which key to go on.
     SELECT *
     FROM json_to_recordset(%(terms)s::json) AS g (
         queue text, name text, job text, names text[], position integer,
@@ -13,6 +14,7 @@ WITH given AS MATERIALIZED (
     )
 ),
 asked AS MATERIALIZED (
+    -- Those that are not paused; none where lock_admission did not get its lock, and then nothing below does anything.
     SELECT given.*
     FROM given
     WHERE current_setting('pgjobs.admits', true) = 'true'
@@ -24,6 +26,7 @@ asked AS MATERIALIZED (
       )
 ),
 ahead AS MATERIALIZED (
+    -- What was let in and has not ended takes up room; what of it nobody has claimed has yet to start.
     SELECT queue, name, priority, count(*) AS admitted, count(*) FILTER (WHERE claim_id IS NULL) AS unclaimed
     FROM (
         SELECT j.queue, j.name, j.priority, j.claim_id
@@ -38,11 +41,13 @@ ahead AS MATERIALIZED (
     GROUP BY queue, name, priority
 ),
 pairs AS MATERIALIZED (
+    -- So much of each queue and priority waits for a claim already.
     SELECT queue, priority, sum(unclaimed) AS unclaimed
     FROM ahead
     GROUP BY queue, priority
 ),
 queues AS MATERIALIZED (
+    -- How many more each queue takes: no more than run at once, no more than start within its window.
     SELECT
         q.queue,
         least(q.concurrency - counted.admitted, q.rate - greatest(started.starts, counted.unclaimed)) AS free
@@ -65,6 +70,7 @@ queues AS MATERIALIZED (
     ) AS started
 ),
 jobs AS MATERIALIZED (
+    -- The same for each job, which may have had other names.
     SELECT
         n.job,
         least(n.concurrency - counted.admitted, n.rate - greatest(started.starts, counted.unclaimed)) AS free
@@ -87,6 +93,7 @@ jobs AS MATERIALIZED (
     ) AS started
 ),
 open AS MATERIALIZED (
+    -- Those with room, and how many groups, of one key and one priority each, are looked at for each of them.
     SELECT
         asked.*, queues.free AS queue_free, jobs.free AS job_free,
         greatest(%(groups)s::bigint / count(*) OVER (), 10) AS groups
@@ -96,6 +103,7 @@ open AS MATERIALIZED (
     WHERE coalesce(queues.free, 1) > 0 AND coalesce(jobs.free, 1) > 0
 ),
 walked AS MATERIALIZED (
+    -- The first job of each group, by leaps from key to key: behind the last turn, then once around from the beginning.
     SELECT
         open.queue, open.name, open.job, open.names, open.position, open.queue_free, open.job_free,
         open.key_concurrency, open.key_rate, open.key_per, open.groups,
@@ -159,6 +167,7 @@ walked AS MATERIALIZED (
     ) AS step
 ),
 due AS MATERIALIZED (
+    -- The groups whose first job is due, and how many more their key and their queue and priority take.
     SELECT
         walked.*, %(ahead)s::bigint - coalesce(pairs.unclaimed, 0) AS pair_free,
         CASE
@@ -196,6 +205,7 @@ due AS MATERIALIZED (
     WHERE walked.run_at <= statement_timestamp()
 ),
 candidates AS MATERIALIZED (
+    -- The oldest jobs of each due group, numbered: the first round has one of each group.
     SELECT
         due.queue, due.job, due.limit_key, due.priority, due.queue_free, due.job_free, due.key_free, due.pair_free,
         due.place, due.position, member.id, member.run_at, member.round
@@ -216,15 +226,18 @@ candidates AS MATERIALIZED (
     WHERE coalesce(due.key_free, 1) > 0 AND due.pair_free > 0
 ),
 of_keys AS (
+    -- Their rank within their key, for its room.
     SELECT candidates.*, row_number() OVER (PARTITION BY job, limit_key ORDER BY priority DESC, run_at, id) AS nth
     FROM candidates
 ),
 of_jobs AS (
+    -- Those their key has room for, and their rank within their job, a round after the other.
     SELECT of_keys.*, row_number() OVER (PARTITION BY job ORDER BY priority DESC, round, place, position, id) AS nth_of_job
     FROM of_keys
     WHERE key_free IS NULL OR nth <= key_free
 ),
 of_queues AS (
+    -- Those their job has room for, and their rank within their queue and within its priority.
     SELECT
         of_jobs.*,
         row_number() OVER (PARTITION BY queue ORDER BY priority DESC, round, place, position, id) AS nth_of_queue,
@@ -233,6 +246,7 @@ of_queues AS (
     WHERE job_free IS NULL OR nth_of_job <= job_free
 ),
 picked AS MATERIALIZED (
+    -- Those there is room for everywhere, the best first.
     SELECT id
     FROM of_queues
     WHERE (queue_free IS NULL OR nth_of_queue <= queue_free) AND nth_of_pair <= pair_free
@@ -240,6 +254,7 @@ picked AS MATERIALIZED (
     LIMIT %(limit)s::integer
 ),
 held AS MATERIALIZED (
+    -- Those of them that nobody else is changing now.
     SELECT j.id
     FROM picked
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[picked.id])
@@ -248,12 +263,14 @@ held AS MATERIALIZED (
     FOR NO KEY UPDATE OF j SKIP LOCKED
 ),
 let_in AS (
+    -- They may be claimed from now on.
     UPDATE pgjobs_job AS j
     SET hold = NULL, ready_at = statement_timestamp()
     WHERE j.id = ANY (ARRAY (SELECT id FROM held))
     RETURNING j.id, j.queue, j.name, j.limit_key, j.priority
 ),
 subjects AS MATERIALIZED (
+    -- How many starts each rate has to count.
     SELECT
         rated.subject, max(rated.per) AS per, count(*) AS starts,
         -- Dated up to a thousandth of the window late, so that a window has a thousand rows at most.
@@ -271,6 +288,7 @@ subjects AS MATERIALIZED (
     GROUP BY rated.subject
 ),
 dated AS (
+    -- The starts, written down for the turns to come.
     INSERT INTO pgjobs_admission (subject, admitted_at, expires_at, starts)
     SELECT subject, slot, slot + make_interval(secs => per), starts
     FROM subjects

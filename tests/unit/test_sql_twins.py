@@ -1,0 +1,155 @@
+"""Clauses that stand in two statements, each in a file of its own, agree but for what is named here.
+
+PostgreSQL would take neither from one text without a function or a view in the schema, and a statement that is put
+together from parts cannot be read, explained or searched for as it runs. So each is written out, and who changes one of
+two hears of the other here.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from typing import NamedTuple
+
+import pytest
+
+from django_pgjobs import sql
+from tests.mutations.faults import faults_of
+
+CLAUSE = re.compile(r"^(?:WITH (?:RECURSIVE )?)?(\w+) AS (?:MATERIALIZED )?\($", re.MULTILINE)
+CLOSE = re.compile(r"^\),?$", re.MULTILINE)
+RESULT = "result"
+
+
+class Twins(NamedTuple):
+    """Clauses of ``one`` that stand in ``other`` too; ``RESULT`` is what comes behind all that have names.
+
+    ``renamed``: what ``one`` calls otherwise. ``but``: what stands in the clauses of ``one``, and in its place in the
+    other's.
+    """
+
+    one: str
+    other: str
+    clauses: tuple[str, ...]
+    renamed: tuple[tuple[str, str], ...] = ()
+    but: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.one}-{self.other}"
+
+
+TWINS = (
+    Twins("claim_jobs", "claim_one", ("claimed", "numbered", "ledger", RESULT)),
+    Twins("finalise_success", "finalise_success_keyed", ("done", "held", RESULT)),
+    Twins(
+        "finalise_success",
+        "finalise_success_keyed",
+        ("recorded",),
+        but=(("j.id, j.waited", "j.id, j.waited, j.name, j.idempotency_key, j.result"),),
+    ),
+    Twins(
+        "finalise_success_keyed",
+        "finalise_delete_keyed",
+        ("stored",),
+        renamed=(("recorded", "gone"),),
+        but=(("WHERE r.idempotency_key", "WHERE r.succeeded AND r.idempotency_key"),),
+    ),
+    Twins(
+        "finalise_end",
+        "mark_ending",
+        ("ended", "held", "history"),
+        renamed=(("ended", "ending"), ("recorded", "marked")),
+    ),
+    Twins("finalise_end", "finalise_retry", ("history",), but=(("WHERE cause IS NOT NULL", ""),)),
+    Twins("finalise_delete", "finalise_delete_keyed", ("history", RESULT)),
+    Twins("finalise_delete", "prune_jobs", ("gone", "history", RESULT), renamed=(("held", "old"),)),
+    Twins("hold_jobs", "park_jobs", ("held",), renamed=(("paused", "parked"), ("suspect", "fingerprint"))),
+    Twins(
+        "fire_cron",
+        "run_cron",
+        ("registered",),
+        but=(
+            ("p.name, %(fire_at)s::timestamptz,", "p.name, statement_timestamp(),"),
+            ("ON CONFLICT", "WHERE NOT p.busy ON CONFLICT"),
+            (
+                "RETURNING id, CASE WHEN %(notify)s::boolean THEN pg_notify('pgjobs', CASE WHEN hold IS NULL "
+                "THEN priority::text ELSE 'limited' END || ':' || queue) END AS notified",
+                "RETURNING id, queue, CASE WHEN hold IS NULL THEN priority END AS priority",
+            ),
+        ),
+    ),
+    Twins(
+        "retry_jobs",
+        "reschedule_jobs",
+        ("judged",),
+        but=(
+            ("held.wanted IS NULL OR (", "held.unique_key IS NULL OR held.queue = held.wanted OR ("),
+            (
+                "BY held.queue, held.wanted ORDER BY held.ended,",
+                "BY held.unique_key ORDER BY held.queue <> held.wanted,",
+            ),
+            ("rival.queue = held.queue", "rival.queue = held.wanted"),
+            ("rival.unique_key = held.wanted", "rival.unique_key = held.unique_key"),
+        ),
+    ),
+    Twins("list_pairs", "count_due", ("pairs",)),
+    Twins(
+        "admit_jobs",
+        "date_starts",
+        ("dated",),
+        but=(("starts FROM subjects", "late FROM rated WHERE late > 0"),),
+    ),
+)
+
+
+def clauses(text: str) -> dict[str, str]:
+    """Return what is in the brackets of each named clause, and the result; without comments and line breaks."""
+    found: dict[str, str] = {}
+    end = 0
+    for start in CLAUSE.finditer(text):
+        close = CLOSE.search(text, start.end())
+        assert close is not None
+        found[start[1]] = plain(text[start.end() : close.start()])
+        end = close.end()
+    return {**found, RESULT: plain(text[end:])}
+
+
+def plain(text: str) -> str:
+    """Return SQL in one line, without comments."""
+    words = " ".join(re.sub(r"--.*", "", text).split())
+    return words.replace("( ", "(").replace(" )", ")")
+
+
+def differences(twins: Twins, one: dict[str, str], other: dict[str, str]) -> list[str]:
+    """Return the clauses in which these two statements differ otherwise than they may."""
+    found = []
+    for name in twins.clauses:
+        text, called = one[name], name
+        for before, after in twins.but:
+            if before not in text:
+                found.append(name)
+            text = text.replace(before, after)
+        for before, after in twins.renamed:
+            text, called = re.sub(rf"\b{before}\b", after, text), after if called == before else called
+        if plain(text) != other[called]:
+            found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("twins", TWINS, ids=str)
+def test_what_stands_in_two_statements_is_the_same_in_both(twins: Twins) -> None:
+    assert differences(twins, clauses(sql.statement(twins.one)), clauses(sql.statement(twins.other))) == []
+
+
+@pytest.mark.parametrize("twins", TWINS, ids=str)
+def test_a_fault_in_one_of_two_is_noticed(twins: Twins) -> None:
+    """Every fault of one line that the mutation run could put there."""
+    text = resources.files(sql).joinpath(f"{twins.one}.sql").read_text(encoding="utf-8")
+    sound, other = clauses(text), clauses(sql.statement(twins.other))
+    tried = 0
+    for fault in faults_of(f"{twins.one}.sql", text):
+        faulty = clauses(fault.apply(text))
+        if any(faulty.get(name) != sound[name] for name in twins.clauses):
+            tried += 1
+            assert differences(twins, faulty, other), str(fault)
+    assert tried or twins.clauses == (RESULT,)
