@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Self, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import wraps
+from typing import Any, ParamSpec, Self, TypeVar, cast
 
+from asgiref.sync import sync_to_async
 from django.db import DataError, models
 
 from django_pgjobs.fields import within_bounds
 
 M = TypeVar("M", bound=models.Model)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def asynchronous(method: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """Return the twin of a method for asynchronous code: *a* before its name, the same arguments and marks."""
+    name = method.__name__
+
+    @wraps(method)
+    async def twin(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return await sync_to_async(getattr(self, name))(*args, **kwargs)
+
+    twin.__name__, twin.__qualname__ = f"a{name}", f"{method.__qualname__.removesuffix(name)}a{name}"
+    twin.__doc__ = f"Call ``{name}`` from asynchronous code; same arguments."
+    return cast(Callable[P, Coroutine[Any, Any, R]], twin)
 
 
 def written_at(row: models.Model) -> str:

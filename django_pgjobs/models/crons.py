@@ -9,13 +9,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from asgiref.sync import sync_to_async
 from django.db import models, router
 from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.models.base import PostgresModel, written_at
+from django_pgjobs.models.base import PostgresModel, asynchronous, written_at
 from django_pgjobs.models.jobs import Job
 from django_pgjobs.serialization.escapes import visible
 
@@ -58,17 +57,9 @@ class CronEntryQuerySet(models.QuerySet["CronEntry"]):
         jobs = Job.objects.using(self._alias())
         return crons.stop(self, self._alias(), jobs, by=by, reason=reason, mode=mode)
 
-    async def apause(self, *, by: object = None, reason: str = "", until: Until = None) -> int:
-        """Pause, from asynchronous code."""
-        return await sync_to_async(self.pause)(by=by, reason=reason, until=until)
-
-    async def aresume(self, *, by: object = None) -> int:
-        """Resume, from asynchronous code."""
-        return await sync_to_async(self.resume)(by=by)
-
-    async def astop(self, *, by: object = None, reason: str = "", mode: str = "ask") -> Steered:
-        """Stop, from asynchronous code."""
-        return await sync_to_async(self.stop)(by=by, reason=reason, mode=mode)
+    apause = asynchronous(pause)
+    aresume = asynchronous(resume)
+    astop = asynchronous(stop)
 
     _altering: Any
     for _altering in (pause, resume, stop, apause, aresume, astop):
@@ -144,25 +135,11 @@ class SteerableCron(models.Model):
             after = timezone.make_aware(after)
         return schedule.next_fires(after or datetime.now(UTC), count)
 
-    async def apause(self, *, by: object = None, reason: str = "", until: Until = None) -> int:
-        """Pause, from asynchronous code."""
-        return await sync_to_async(self.pause)(by=by, reason=reason, until=until)
-
-    async def aresume(self, *, by: object = None) -> int:
-        """Resume, from asynchronous code."""
-        return await sync_to_async(self.resume)(by=by)
-
-    async def astop(self, *, by: object = None, reason: str = "", mode: str = "ask") -> Steered:
-        """Stop, from asynchronous code."""
-        return await sync_to_async(self.stop)(by=by, reason=reason, mode=mode)
-
-    async def arun_now(self, *, by: object = None) -> Job:
-        """Run now, from asynchronous code."""
-        return await sync_to_async(self.run_now)(by=by)
-
-    async def aoverride(self, *, by: object = None, **values: Any) -> None:
-        """Override, from asynchronous code."""
-        await sync_to_async(self.override)(by=by, **values)
+    apause = asynchronous(pause)
+    aresume = asynchronous(resume)
+    astop = asynchronous(stop)
+    arun_now = asynchronous(run_now)
+    aoverride = asynchronous(override)
 
     _altering: Any
     for _altering in (pause, resume, stop, run_now, override, apause, aresume, astop, arun_now, aoverride):

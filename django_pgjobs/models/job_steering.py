@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from asgiref.sync import sync_to_async
 from django.db import models
 
-from django_pgjobs.models.base import written_at
+from django_pgjobs.models.base import asynchronous, written_at
 
 if TYPE_CHECKING:
     from django_pgjobs.inspection.blockers import Blocker
@@ -103,30 +103,11 @@ class Steerable(models.Model):
             reason=reason,
         )
 
-    @alters
-    async def acancel(self, *, mode: str = "ask", by: object = None, reason: str = "") -> Steered:
-        """Cancel, from asynchronous code."""
-        return await sync_to_async(self.cancel)(mode=mode, by=by, reason=reason)
-
-    @alters
-    async def aabandon(self, *, by: object = None, reason: str = "") -> Steered:
-        """Abandon, from asynchronous code."""
-        return await sync_to_async(self.abandon)(by=by, reason=reason)
-
-    @alters
-    async def aretry(self, *, by: object = None, reason: str = "") -> Steered:
-        """Retry, from asynchronous code."""
-        return await sync_to_async(self.retry)(by=by, reason=reason)
-
-    @alters
-    async def arelease(self, *, by: object = None, reason: str = "") -> Steered:
-        """Release, from asynchronous code."""
-        return await sync_to_async(self.release)(by=by, reason=reason)
-
-    @alters
-    async def areschedule(self, **to: Any) -> Steered:
-        """Reschedule, from asynchronous code; arguments as ``reschedule``."""
-        return await sync_to_async(self.reschedule)(**to)
+    acancel = asynchronous(cancel)
+    aabandon = asynchronous(abandon)
+    aretry = asynchronous(retry)
+    arelease = asynchronous(release)
+    areschedule = asynchronous(reschedule)
 
     def blocked_by(self) -> list[Blocker]:
         """Return the limits without room that hold this job back, and some of the jobs that take it up.

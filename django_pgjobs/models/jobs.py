@@ -11,7 +11,6 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
-from asgiref.sync import sync_to_async
 from django.db import models, router
 from django.db.models import Q, Value
 from django.db.models.functions import Coalesce, Now
@@ -20,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.fields import InstantField, StateField, TagsField
 from django_pgjobs.indexes import GinIndex
-from django_pgjobs.models.base import BoundedQuerySet, PostgresModel
+from django_pgjobs.models.base import BoundedQuerySet, PostgresModel, asynchronous
 from django_pgjobs.models.job_steering import Steerable, alters
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import Ending, JobState, Outcome, label
@@ -97,30 +96,11 @@ class JobQuerySet(BoundedQuerySet["Job"]):
             self, using, run_at=run_at, delay=delay, queue=queue, priority=priority, by=by, reason=reason
         )
 
-    @_alters_queryset
-    async def acancel(self, *, mode: str = "ask", by: object = None, reason: str = "") -> Steered:
-        """Cancel, from asynchronous code."""
-        return await sync_to_async(self.cancel)(mode=mode, by=by, reason=reason)
-
-    @_alters_queryset
-    async def aabandon(self, *, by: object = None, reason: str = "") -> Steered:
-        """Abandon, from asynchronous code."""
-        return await sync_to_async(self.abandon)(by=by, reason=reason)
-
-    @_alters_queryset
-    async def aretry(self, *, by: object = None, reason: str = "") -> Steered:
-        """Retry, from asynchronous code."""
-        return await sync_to_async(self.retry)(by=by, reason=reason)
-
-    @_alters_queryset
-    async def arelease(self, *, by: object = None, reason: str = "") -> Steered:
-        """Release, from asynchronous code."""
-        return await sync_to_async(self.release)(by=by, reason=reason)
-
-    @_alters_queryset
-    async def areschedule(self, **to: Any) -> Steered:
-        """Reschedule, from asynchronous code; arguments as ``reschedule``."""
-        return await sync_to_async(self.reschedule)(**to)
+    acancel = asynchronous(cancel)
+    aabandon = asynchronous(abandon)
+    aretry = asynchronous(retry)
+    arelease = asynchronous(release)
+    areschedule = asynchronous(reschedule)
 
     def tagged(self, *tags: str) -> JobQuerySet:
         """Return those of these jobs that have all of these tags; an index finds them. Raises ``ValueError``."""
