@@ -238,7 +238,6 @@ def _tuned_interpreter() -> Iterator[None]:
 def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> int:
     declared = declared_crons(worker)
     inbox, table = Inbox(), Table()
-    acker = Acker(lambda: worker.connect("ack"), inbox, worker.author)
     # A claim may pass much that is dead, and nothing but claims waits for it; its lease counts from its beginning.
     patience = worker.conf.lease_seconds / 2
     claimer = Claimer(
@@ -249,12 +248,9 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
         frozenset(name for name in registry.names() if registry.get(name).is_async),
     )
     admitter = Admitter(lambda: worker.connect("admit"), inbox, worker.admission(), claimer.let_in)
-    if admitter.declares:
-        acker.freed = admitter.stir
-    supervisor = Supervisor(
-        _recipe(worker), _limits(worker), inbox, table, claimer, acker, list(identity.of(found)), admitter
-    )
-    keeper = _keeper(worker, inbox, table, supervisor)
+    freed = admitter.stir if admitter.declares else None
+    acker = Acker(lambda: worker.connect("ack"), inbox, worker.author, freed)
+    keeper = _keeper(worker, inbox, table, claimer)
     leader = Leader(worker.author)
     maintained = [
         *duties(leader, lambda rescued: inbox.post(JobsRescued(rescued)), declared, keeper),
@@ -269,7 +265,9 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
     loops: list[Any] = [acker, claimer, keeper, maintainer, upkeeper, admitter]
     if worker.conf.notify:
         loops.append(Listener(lambda: worker.connect("listen"), inbox, claimer, keeper.look, admitter.stir))
-    supervisor.loops = loops
+    supervisor = Supervisor(
+        _recipe(worker), _limits(worker), inbox, table, claimer, acker, list(identity.of(found)), admitter, loops
+    )
     for loop in loops:
         loop.start()
     status = supervisor.run(stopped)
@@ -301,12 +299,12 @@ def _limits(worker: Worker) -> Limits:
     return Limits(worker.processes, options.max_jobs, options.until_idle, conf.drain_seconds, recycling)
 
 
-def _keeper(worker: Worker, inbox: Inbox, table: Table, supervisor: Supervisor) -> Keeper:
+def _keeper(worker: Worker, inbox: Inbox, table: Table, claimer: Claimer) -> Keeper:
     conf = worker.conf
 
     def facts() -> dict[str, object]:
-        state = "running" if supervisor.draining_until is None else "draining"
-        return worker.facts(state, len(table.held), supervisor.ended)
+        state = "draining" if claimer.halted else "running"
+        return worker.facts(state, len(table.held), table.ended)
 
     return Keeper(
         lambda: worker.connect("keep"),

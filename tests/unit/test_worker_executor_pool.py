@@ -24,7 +24,7 @@ from django_pgjobs.worker.supervisor.executor_pool import (
 )
 from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, READY, STARTING, TERMINATING, Child
 from django_pgjobs.worker.supervisor.recycling import Recycling
-from django_pgjobs.worker.supervisor.signal_relay import MOST_DEATHS, Event
+from django_pgjobs.worker.supervisor.signal_relay import MOST_DEATHS, Event, Untold
 from tests.unit.worker_fakes import child_of, end_of, run_of
 
 HELLO = {"protocol": channel.PROTOCOL, "version": __version__, "identity": ["it"], "listens": True, "jobs": 1, "rss": 0}
@@ -57,8 +57,6 @@ class Holding:
 class Guard:
     """Keeps whom it is to watch over."""
 
-    children: list[Child]
-
     def __init__(self) -> None:
         self.watched: list[Child] = []
 
@@ -82,7 +80,10 @@ def failed() -> list[str]:
 @pytest.fixture
 def crew(failed: list[str], monkeypatch: pytest.MonkeyPatch) -> Crew:
     monkeypatch.setattr(children, "spawn", lambda recipe, number: child_of(number=number, state=STARTING, pidfd=None))
+    own: list[Child] = []
     parts: Any = {
+        "children": own,
+        "untold": Untold(own),
         "selector": Selector(),
         "holding": Holding(),
         "acker": Acker(),
@@ -335,8 +336,8 @@ def test_an_executor_gets_its_whole_time_to_leave_after_a_pause_of_the_worker(cr
 def test_what_an_executor_had_not_told_when_it_died_is_told_by_another(crew: Crew, mortal: None) -> None:
     """C59: also what the dead one had said on the socket counts."""
     one, two, _ = booted(crew)
-    crew.tell(events(1))
-    crew.tell(events(2))
+    crew.untold.tell(events(1))
+    crew.untold.tell(events(2))
     end_of(one).arriving = [[channel.TOLD, 1]]
     exits(one, -9)
     crew.tick(1.0)
@@ -352,7 +353,7 @@ def test_a_receiver_that_ends_its_process_does_so_a_few_times_whatever_the_statu
     """C59: no executor that was not told to leave exits 0 for a reason of its own."""
     crew.processes = 1
     booted(crew, 1)
-    crew.tell(events(1))
+    crew.untold.tell(events(1))
     for _ in range(MOST_DEATHS):
         [child] = crew.children
         assert crew.untold.sent_to(child)
@@ -365,7 +366,7 @@ def test_a_receiver_that_ends_its_process_does_so_a_few_times_whatever_the_statu
 def test_an_executor_that_was_told_to_leave_says_nothing_of_what_it_was_telling(crew: Crew, mortal: None) -> None:
     """C59: its receivers were slow, and another goes on with them."""
     one, two, _ = booted(crew)
-    crew.tell(events(1))
+    crew.untold.tell(events(1))
     one.state = DRAINING
     exits(one, 0)
     crew.tick(1.0)
@@ -378,15 +379,15 @@ def test_in_a_drain_the_last_that_listens_stays_until_nothing_is_left_to_be_told
     crew.holding.table.held[1] = run
     crew.dismiss()
     assert (one.state, two.state, deaf.state) == (DRAINING, READY, DRAINING)
-    crew.listened = True
-    crew.tell(events(1))
+    crew.untold.listened = True
+    crew.untold.tell(events(1))
     del crew.holding.table.held[1]
     crew.dismiss()
     assert [frame[0] for frame in end_of(two).sent] == [channel.STORED, channel.DRAIN]
 
 
 def test_nobody_is_told_where_nobody_listens(crew: Crew) -> None:
-    crew.tell(lambda: pytest.fail("asked for"))
+    crew.untold.tell(lambda: pytest.fail("asked for"))
     assert not crew.untold.fresh
 
 

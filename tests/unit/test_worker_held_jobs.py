@@ -408,9 +408,9 @@ def test_a_callback_that_came_to_an_end_ends_its_job_and_one_that_failed_is_trie
 
 def test_only_jobs_that_have_reached_their_end_are_counted(holding: Holding) -> None:
     """By this ``--max-jobs`` ends a worker."""
-    counted = [holding.ended]
+    counted = [holding.table.ended]
     for kind in (SUCCESS, END, RETRY, RELEASE):
         [run] = holding.table.adopt(kind, 0.0, [claimed(1)])
         holding.stored(kind, [(run, End(1, kind), None)])
-        counted.append(holding.ended)
+        counted.append(holding.table.ended)
     assert counted == [0, 1, 2, 2, 2]

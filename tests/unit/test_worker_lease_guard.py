@@ -64,7 +64,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 @pytest.fixture
 def guard(now: Any, monkeypatch: pytest.MonkeyPatch) -> Guard:
     monkeypatch.setattr(lease_guard, "Watchdog", FakeWatchdog)
-    return Guard(Table(), LEASE)
+    return Guard(Table(), LEASE, [])
 
 
 def until(guard: Guard) -> float:
@@ -88,7 +88,7 @@ def test_a_renewal_is_trusted_from_before_its_query_and_only_for_what_it_renewed
     guard.table.adopt("one", 980.0, [claimed(1)])
     guard.table.adopt("two", 990.0, [claimed(2)])
     ready, starting = child_of(), child_of(state=STARTING)
-    guard.children = [ready, starting]
+    guard.children[:] = [ready, starting]
     guard.renewed(999.0, ["two", "struck meanwhile"])
     assert guard.table.claims["one"].trusted_until == 1009.0
     assert guard.table.claims["two"].trusted_until == 1028.0
@@ -137,7 +137,7 @@ def test_late_renewals_put_the_watchdog_off_while_we_live(guard: Guard, now: Cal
 
 def test_an_executor_is_watched_from_its_start_to_its_end(guard: Guard) -> None:
     child = child_of()
-    guard.children = [child]
+    guard.children[:] = [child]
     guard.add(child)
     guard.forget(child)
     [watchdog] = all_of_them
@@ -155,7 +155,7 @@ def test_an_executor_is_watched_from_its_start_to_its_end(guard: Guard) -> None:
 
 def test_a_watchdog_that_ended_is_replaced_and_told_of_all(guard: Guard) -> None:
     children = [child_of(), child_of()]
-    guard.children = children
+    guard.children[:] = children
     for child in children:
         guard.add(child)
     all_of_them[0].gone = True
@@ -167,7 +167,7 @@ def test_a_watchdog_that_ended_is_replaced_and_told_of_all(guard: Guard) -> None
 
 def test_what_a_watchdog_has_ended_is_not_watched_by_the_next(guard: Guard) -> None:
     dead, new = child_of(), child_of()
-    guard.children = [dead]
+    guard.children[:] = [dead]
     guard.add(dead)
     all_of_them[0].gone = all_of_them[0].fired = True
     guard.renewed(1000.0, [])
@@ -185,7 +185,7 @@ def test_without_a_watchdog_a_worker_works(
 
     monkeypatch.setattr(lease_guard, "Watchdog", refuse)
     child = child_of()
-    guard.children = [child]
+    guard.children[:] = [child]
     guard.add(child)
     assert "watchdog cannot be started" in caplog.text
     assert not guard.ended(child)

@@ -85,7 +85,7 @@ class Worker:
 
     def __init__(self, **limits: Any) -> None:
         self.claimer, self.acker, self.admitter = Claimer(), Acker(), Admitter()
-        parts: Any = (Inbox(), Table(), self.claimer, self.acker, ["it"], self.admitter)
+        parts: Any = (Inbox(), Table(), self.claimer, self.acker, ["it"], self.admitter, ())
         self.main = Supervisor(None, Limits(**{"processes": 1, **limits}), *parts)  # type: ignore[arg-type]
         self.main.knows_pauses = True
         self.main.last_tick = NOW
@@ -309,7 +309,7 @@ def test_a_worker_is_gone_when_its_executors_are_and_what_they_ended_is_written(
 def test_what_was_rescued_is_told_and_may_free_a_place_of_a_limit(worker: Any) -> None:
     serving = worker()
     child = serving.executor(listens=True)
-    serving.main.crew.listened = True
+    serving.main.untold.listened = True
     rescued = Rescued(7, "shop.sell", "default", 0, 1, UUID(int=1), "its worker died", "", "", "lost")
     serving.main._on_message(JobsRescued([rescued]))
     assert serving.admitter.stirs == 1

@@ -155,11 +155,12 @@ def facts(run: Run) -> str:
 
 
 class Table:
-    """Every job this worker holds, by id, and the claims they came by."""
+    """Every job this worker holds, by id, the claims they came by, and how many have reached their end here."""
 
     def __init__(self) -> None:
         self.held: dict[int, Run] = {}
         self.claims: dict[str, HeldClaim] = {}
+        self.ended = 0
 
     def adopt(self, claim_id: str, asked_at: float, jobs: list[ClaimedJob]) -> list[Run]:
         """Take note of a claim and return a run for each of its jobs."""

@@ -36,7 +36,7 @@ from django_pgjobs.worker.supervisor.held_jobs import Holding
 from django_pgjobs.worker.supervisor.lease_guard import Guard
 from django_pgjobs.worker.supervisor.oom import OutOfMemory
 from django_pgjobs.worker.supervisor.recycling import Recycling
-from django_pgjobs.worker.supervisor.signal_relay import Event, Untold
+from django_pgjobs.worker.supervisor.signal_relay import Untold
 from django_pgjobs.worker.threads.finaliser import Acker
 
 log = safe_logger("django_pgjobs")
@@ -65,7 +65,7 @@ ENDED_BY_OTHERS = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIG
 
 
 class Crew:
-    """The executors; ``processes`` of them are kept. ``failed`` is called when the worker must stop."""
+    """The executors; ``processes`` of them are kept in ``children``. ``failed`` is called when the worker must stop."""
 
     def __init__(
         self,
@@ -73,6 +73,8 @@ class Crew:
         processes: int,
         identity: list[Any],
         *,
+        children: list[Child],
+        untold: Untold,
         selector: selectors.BaseSelector,
         holding: Holding,
         acker: Acker,
@@ -87,11 +89,10 @@ class Crew:
         self.holding = holding
         self.acker = acker
         self.failed = failed
-        self.children: list[Child] = []
+        self.children = children
         self.recycling = recycling
         self.out_of_memory = OutOfMemory()
         self.guard = guard
-        guard.children = self.children
         self.booted = False
         self.draining = False
         self.boot_failures = 0
@@ -100,8 +101,7 @@ class Crew:
         self.short_lives = 0
         self.last_look = 0.0
         self.spawned = 0
-        self.listened = False
-        self.untold = Untold(self.children)
+        self.untold = untold
 
     # Life
 
@@ -185,11 +185,6 @@ class Crew:
                 escalation.blame(child)
                 child.culprits = dict.fromkeys(child.runs, cause) | child.culprits
                 child.kill()
-
-    def tell(self, items: Callable[[], list[Event]]) -> None:
-        """Let an executor send the signals of durable writes; ``items`` is called only if somebody there listens."""
-        if self.listened:
-            self.untold.add(items())
 
     # Deadlines
 
@@ -306,13 +301,12 @@ class Crew:
             child.kill()
         elif child.state == STARTING:
             child.state, child.listens, child.ready_at = READY, hello["listens"], clock.monotonic()
-            self.listened = self.listened or child.listens
             log.info("executor is ready pid=%d jobs=%d rss=%.0fMB", child.pid, hello["jobs"], hello["rss"] / 1e6)
             self.boot_failures = self.boot_delays = 0
             first, self.booted = not self.booted, True
             for _ in range(self._missing() if first and not self.draining else 0):
                 self.spawn()
-            self.untold.hand_over()
+            self.untold.ready(child)
             self._replaced()
 
     def _replaced(self) -> None:

@@ -64,7 +64,6 @@ class Holding:
         self.tell = tell
         self.draining = False
         self.pauses = Pauses()
-        self.ended = 0
         self.last_struck = 0.0
 
     # From the claim thread
@@ -312,7 +311,7 @@ class Holding:
             return
         self._strike([run for run, _, _ in entries])
         if kind in (SUCCESS, END):
-            self.ended += len(entries)
+            self.table.ended += len(entries)
         else:
             for run, _, row in entries:
                 if isinstance(row, Rescheduled | Released):

@@ -71,11 +71,11 @@ class Watchdog:
 
 
 class Guard:
-    """Keeps a watchdog over ``children``, the crew's own list, and both of them informed."""
+    """Keeps a watchdog over ``children``, the list of executors that the worker's parts share, and both informed."""
 
-    def __init__(self, table: Table, lease_seconds: float) -> None:
+    def __init__(self, table: Table, lease_seconds: float, children: list[Child]) -> None:
         self.table = table
-        self.children: list[Child] = []
+        self.children = children
         self.lease_seconds = lease_seconds
         self.watchdog: Watchdog | None = None
         self.last: Watchdog | None = None

@@ -9,7 +9,7 @@ for a receiver that ends its process would end one executor after the other.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,15 +42,29 @@ class Batch:
 
 
 class Untold:
-    """What receivers have not heard yet; ``children`` is the crew's own list."""
+    """What receivers have not heard yet. ``children`` are the executors, one list that the worker's parts share.
+
+    ``listened`` says whether the code of any executor so far has receivers.
+    """
 
     def __init__(self, children: Sequence[Child]) -> None:
         self.children = children
         self.fresh: deque[Event] = deque()
         self.again: deque[Batch] = deque()
         self.dropped = 0
+        self.listened = False
         self._sent: dict[Child, dict[int, Batch]] = {}
         self._last = 0
+
+    def ready(self, child: Child) -> None:
+        """``child`` is ready: if its code has receivers it may be sent what waits."""
+        self.listened = self.listened or child.listens
+        self.hand_over()
+
+    def tell(self, items: Callable[[], list[Event]]) -> None:
+        """Let an executor send the signals of durable writes; ``items`` is called only if somebody there listens."""
+        if self.listened:
+            self.add(items())
 
     def add(self, items: list[Event]) -> None:
         """Let these be told after what waits already."""

@@ -26,11 +26,12 @@ from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.runs import Table
 from django_pgjobs.worker.supervisor.dispatcher import START_WITHIN_SECONDS, Dispatcher
 from django_pgjobs.worker.supervisor.executor_pool import Crew
-from django_pgjobs.worker.supervisor.executor_process import READY, Recipe
+from django_pgjobs.worker.supervisor.executor_process import READY, Child, Recipe
 from django_pgjobs.worker.supervisor.held_jobs import Holding, events_of_rescue
 from django_pgjobs.worker.supervisor.inbox import Inbox
 from django_pgjobs.worker.supervisor.lease_guard import Guard
 from django_pgjobs.worker.supervisor.recycling import Recycling
+from django_pgjobs.worker.supervisor.signal_relay import Untold
 from django_pgjobs.worker.threads.admitter import Admitter
 from django_pgjobs.worker.threads.claimer import Claimer
 from django_pgjobs.worker.threads.finaliser import Acker
@@ -80,6 +81,7 @@ class Supervisor:
         acker: Acker,
         identity: list[Any],
         admitter: Admitter,
+        loops: Sequence[Loop],
     ) -> None:
         self.limits = limits
         self.inbox = inbox
@@ -87,21 +89,24 @@ class Supervisor:
         self.claimer = claimer
         self.acker = acker
         self.admitter = admitter
+        self.loops = loops
         self.selector = selectors.DefaultSelector()
         self.signals, self._signalled = socket.socketpair()
         self.stop_signals: tuple[signal.Signals, ...] = ()
         self.dispatcher = Dispatcher()
-        self.holding = Holding(
-            table, self.dispatcher, acker, hear=claimer.hear, tell=lambda items: self.crew.tell(items)
-        )
+        children: list[Child] = []
+        self.untold = Untold(children)
+        self.holding = Holding(table, self.dispatcher, acker, hear=claimer.hear, tell=self.untold.tell)
         self.crew = Crew(
             recipe,
             limits.processes,
             identity,
+            children=children,
+            untold=self.untold,
             selector=self.selector,
             holding=self.holding,
             acker=acker,
-            guard=Guard(table, get_conf().lease_seconds),
+            guard=Guard(table, get_conf().lease_seconds, children),
             recycling=limits.recycling,
             failed=self._fail,
         )
@@ -113,12 +118,11 @@ class Supervisor:
         self.knows_pauses = False
         self.asked_at = 0.0
         self.last_tick = 0.0
-        self.loops: Sequence[Loop] = ()
 
     @property
     def ended(self) -> int:
         """How many jobs have reached their end here."""
-        return self.holding.ended
+        return self.table.ended
 
     # Life
 
@@ -198,7 +202,7 @@ class Supervisor:
 
     def _on_rescued(self, rescued: list[Rescued]) -> None:
         self.admitter.stir()
-        self.crew.tell(lambda: [event for job in rescued for event in events_of_rescue(job)])
+        self.untold.tell(lambda: [event for job in rescued for event in events_of_rescue(job)])
 
     def _maybe_leave(self) -> None:
         if self.limits.max_jobs is not None and self.ended >= self.limits.max_jobs:

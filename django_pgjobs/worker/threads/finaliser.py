@@ -56,11 +56,11 @@ Busy = tuple[str, Entry]
 
 
 class Acker(Loop):
-    """Writes ends."""
+    """Writes ends. ``freed`` is called, in this thread, when a job that may have a limit has ended."""
 
     role = "ack"
 
-    def __init__(self, connect: Connect, inbox: Posts, author: Author) -> None:
+    def __init__(self, connect: Connect, inbox: Posts, author: Author, freed: Callable[[], None] | None = None) -> None:
         super().__init__(connect, inbox)
         self.author = author
         self.pending: dict[str, deque[Entry]] = {kind: deque() for kind in KINDS}
@@ -79,7 +79,7 @@ class Acker(Loop):
         self.keeps_all = self.retention.keeps_all()
         self.remembers = False
         self.refused: Counter[str] = Counter()
-        self.freed: Callable[[], None] | None = None
+        self.freed = freed
 
     # Asked by main
 
