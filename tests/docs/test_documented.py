@@ -7,6 +7,7 @@ import re
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
+from typing import get_args
 from uuid import UUID
 
 import pytest
@@ -22,7 +23,7 @@ from django_pgjobs.maintenance.vacuum import Vacuumer
 from django_pgjobs.models import Steerable
 from django_pgjobs.states import CancelMode
 from django_pgjobs.store.statements import Author
-from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.channel_messages import FromExecutor, ToExecutor
 from django_pgjobs.worker.shared.connection import WAYS
 from tests.docs.pages import DOCS, ROOT, generated, pages
 
@@ -174,10 +175,10 @@ def test_every_statement_is_documented_with_its_fence(name):
 
 
 def test_every_frame_of_the_channel_is_on_the_page_of_the_protocol():
-    frames = [value for name, value in vars(channel).items() if name.isupper() and value == name]
+    messages = [*get_args(FromExecutor), *get_args(ToExecutor)]
     page = read("explanation/worker")
-    assert len(frames) >= 11
-    assert [frame for frame in frames if f"`{frame}" not in page] == []
+    assert len(messages) >= 16
+    assert [message.tag for message in messages if f"`{message.tag}" not in page] == []
 
 
 def test_every_public_name_is_on_the_page_of_public_names():

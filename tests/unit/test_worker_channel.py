@@ -6,14 +6,56 @@ import errno
 import json
 import socket
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 
-from django_pgjobs.worker.shared import channel
-from django_pgjobs.worker.shared.channel import MAX_FRAME_BYTES, ExecutorEnd, SupervisorEnd, Unpacker, pack
+from django_pgjobs.worker.shared.channel import MAX_FRAME_BYTES, PROTOCOL, ExecutorEnd, SupervisorEnd, Unpacker, pack
+from django_pgjobs.worker.shared.channel_messages import (
+    BootFailed,
+    Bye,
+    Done,
+    Drain,
+    FromExecutor,
+    Interrupted,
+    Notified,
+    Notify,
+    Progress,
+    Ready,
+    ReleaseRuns,
+    RunJobs,
+    RunsReleased,
+    StackRead,
+    StopRun,
+    Succeeded,
+    ToExecutor,
+    TrustUntil,
+    encode,
+    from_executor,
+    to_executor,
+)
 
-MESSAGES: list[list[Any]] = [["DONE", [[1, 0.5, "succeed", '"ä"']]], ["BACK", [], "asked"], ["BYE", 2**40]]
+MESSAGES: list[FromExecutor] = [
+    Done([[1, 0.5, "succeed", '"ä"']]),
+    RunsReleased([], "asked"),
+    Bye(2**40),
+    Succeeded([1, 2], [500, 700], ["1", None]),
+    Progress(3, {"n": 1, "total": None, "message": "é"}),
+    Notified(7),
+    Interrupted(0.25, ""),
+    StackRead(3, "line 1"),
+    Ready({"protocol": 1, "version": "1.0", "pid": 2, "identity": ["it"], "jobs": 3, "rss": 4, "listens": False}),
+    BootFailed("it cannot reach its database", True),
+]
+ORDERS: list[ToExecutor] = [
+    RunJobs(1.5, [(False, 7, "é\ud800", None)]),
+    ReleaseRuns([1, 2]),
+    StopRun(1, "flag", "cancelled", "anna", "too late"),
+    TrustUntil(2.5),
+    Notify(3, []),
+    Drain(),
+]
+VALUES = list(map(encode, MESSAGES))
 STREAM = b"".join(map(pack, MESSAGES))
 
 
@@ -29,12 +71,12 @@ def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
 def test_messages_arrive_whole_however_the_stream_is_cut(size: int) -> None:
     unpacker = Unpacker()
     arrived = [message for at in range(0, len(STREAM), size) for message in unpacker.feed(STREAM[at : at + size])]
-    assert arrived == MESSAGES
+    assert arrived == VALUES
 
 
 def test_a_message_longer_than_a_frame_is_refused_before_it_is_sent() -> None:
     with pytest.raises(ValueError, match="longer than"):
-        pack(["DONE", "x" * MAX_FRAME_BYTES])
+        pack(StackRead(1, "x" * MAX_FRAME_BYTES))
 
 
 @pytest.mark.parametrize(
@@ -45,7 +87,7 @@ def test_what_came_before_the_stream_broke_is_heard(broken: bytes) -> None:
     heard: list[Any] = []
     with pytest.raises(ValueError, match=r"."):
         heard.extend(Unpacker().feed(STREAM + broken))
-    assert heard == MESSAGES
+    assert heard == VALUES
 
 
 def test_a_broken_stream_ends_the_channel_and_not_the_supervisor(sockets: tuple[socket.socket, socket.socket]) -> None:
@@ -63,19 +105,61 @@ def test_both_ends_understand_each_other(sockets: tuple[socket.socket, socket.so
     end, executor = SupervisorEnd(sockets[0]), ExecutorEnd(sockets[1])
     for message in MESSAGES:
         executor.send(message)
-        end.send(message)
+    for order in ORDERS:
+        end.send(order)
     assert end.receive() == MESSAGES
     assert (end.eof, end.broken, end.kept) == (False, "", 0)
-    assert executor.receive() == MESSAGES
+    assert executor.receive() == ORDERS
+
+
+@pytest.mark.parametrize(("union", "all_of_it"), [(FromExecutor, MESSAGES), (ToExecutor, ORDERS)])
+def test_every_message_arrives_as_it_was_sent_and_has_a_tag_of_its_own(union: Any, all_of_it: list[Any]) -> None:
+    decode = from_executor if union is FromExecutor else to_executor
+    assert {type(message) for message in all_of_it} == set(get_args(union))
+    assert [decode(encode(message)) for message in all_of_it] == all_of_it
+    assert len({encode(message)[0] for message in all_of_it}) == len(all_of_it)
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        ["SUCCEEDED", [1]], ["DONE"], ["BYE", 1, 2], ["RUN", 1.5, []], ["DRAIN"], ["AGAIN", 1], [], [[]], [None, 1], 5,
+        None, "BYE", {"BYE": 1},
+    ],
+)  # fmt: skip
+def test_what_is_no_message_of_an_executor_is_ignored(
+    unknown: object, sockets: tuple[socket.socket, socket.socket]
+) -> None:
+    """By its tag or the number of its fields, as a job may scribble it. What comes behind it is heard."""
+    body = json.dumps(unknown).encode()
+    sockets[1].sendall(len(body).to_bytes(4, "big") + body + STREAM)
+    end = SupervisorEnd(sockets[0])
+    assert end.receive() == MESSAGES
+    assert (end.eof, end.broken) == (False, "")
+
+
+def test_an_executor_ignores_orders_that_it_does_not_know(sockets: tuple[socket.socket, socket.socket]) -> None:
+    for unknown in (["PAUSE", 1], ["DRAIN", 1], ["BYE", 1]):
+        body = json.dumps(unknown).encode()
+        sockets[0].sendall(len(body).to_bytes(4, "big") + body)
+    SupervisorEnd(sockets[0]).send(Drain())
+    assert ExecutorEnd(sockets[1]).receive() == [Drain()]
+
+
+def test_a_supervisor_of_another_version_understands_who_introduces_itself() -> None:
+    """By READY it learns that code was replaced, and stops: whatever else has changed, this frame has not."""
+    hello = Ready({"protocol": 1, "version": "99", "pid": 2, "identity": [], "jobs": 3, "rss": 4, "listens": False})
+    tag, told = encode(hello)
+    assert (tag, told["protocol"], told["version"]) == ("READY", 1, "99")
 
 
 def test_what_an_executor_writes_is_never_taken_as_marshalled(sockets: tuple[socket.socket, socket.socket]) -> None:
     """A job may scribble on the socket: bytes made to be unmarshalled could end the supervisor."""
     end, executor = SupervisorEnd(sockets[0]), ExecutorEnd(sockets[1])
-    run = ["RUN", 1.5, [(False, 7, "é\ud800", None)]]
+    run = ORDERS[0]
     end.send(run)
     assert executor.receive() == [run]
-    sockets[1].sendall(channel.pack_run(run))
+    sockets[1].sendall(pack(run))
     assert end.receive() == []
     assert end.eof
     assert end.broken
@@ -83,7 +167,7 @@ def test_what_an_executor_writes_is_never_taken_as_marshalled(sockets: tuple[soc
 
 def test_the_supervisor_keeps_what_the_socket_does_not_take(sockets: tuple[socket.socket, socket.socket]) -> None:
     end, theirs = SupervisorEnd(sockets[0]), sockets[1]
-    long = ["RUN", "x" * 4 * 1024 * 1024]
+    long = RunJobs(1.5, ["x" * 4 * 1024 * 1024])
     end.send(long)
     assert end.kept > 0
     unpacker = Unpacker(trusted=True)
@@ -91,14 +175,14 @@ def test_the_supervisor_keeps_what_the_socket_does_not_take(sockets: tuple[socke
     while not arrived:
         arrived += unpacker.feed(theirs.recv(1024 * 1024))
         end.flush()
-    assert arrived == [long]
+    assert arrived == [encode(long)]
     assert end.kept == 0
 
 
 def test_what_is_sent_to_an_end_that_is_gone_is_forgotten(sockets: tuple[socket.socket, socket.socket]) -> None:
     end = SupervisorEnd(sockets[0])
     sockets[1].close()
-    end.send(["DRAIN"])
+    end.send(Drain())
     assert end.kept == 0
     assert end.receive() == []
     assert end.eof
@@ -126,11 +210,11 @@ def test_an_executor_hears_that_its_supervisor_is_gone(sockets: tuple[socket.soc
     sockets[0].close()
     assert executor.receive() is None
     with pytest.raises(OSError, match=r"."):
-        executor.send(["BYE", 0])
+        executor.send(Bye(0))
 
 
 def test_a_frame_says_its_length_in_four_bytes() -> None:
-    frame = pack(["BYE", "é"])
+    frame = pack(StackRead(1, "é"))
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
-    assert json.loads(frame[4:]) == ["BYE", "é"]
-    assert channel.PROTOCOL >= 1
+    assert json.loads(frame[4:]) == ["STACK", 1, "é"]
+    assert PROTOCOL >= 1

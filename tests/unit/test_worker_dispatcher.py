@@ -10,8 +10,8 @@ import pytest
 
 from django_pgjobs import job as define
 from django_pgjobs.execution.attempt import ON_ABANDON, Item
-from django_pgjobs.worker.shared import channel
-from django_pgjobs.worker.shared.runs import ENDING, SENT, TAKING, WAITING, Run
+from django_pgjobs.worker.shared.channel_messages import ReleaseRuns, RunJobs
+from django_pgjobs.worker.shared.runs import ENDING, RELEASING, SENT, WAITING, Run
 from django_pgjobs.worker.supervisor.dispatcher import START_WITHIN_SECONDS, Dispatcher
 from django_pgjobs.worker.supervisor.executor_process import PAYLOAD_BYTES, STARTING, Child
 from tests.unit.worker_fakes import DUE, child_of, end_of, run_of
@@ -37,7 +37,7 @@ def asynchronous(id: int) -> Run:
 
 def sent(child: Child) -> list[int]:
     """The ids of the jobs that were sent to an executor, in order."""
-    return [item[2] for kind, *rest in end_of(child).sent if kind == channel.RUN for item in rest[1]]
+    return [item[2] for message in end_of(child).sent if isinstance(message, RunJobs) for item in message.items]
 
 
 def dispatcher_of(*runs: Run) -> Dispatcher:
@@ -50,8 +50,9 @@ def test_a_job_goes_to_an_executor_with_everything_it_needs() -> None:
     child, run = child_of(), plain(7, payload='{"args":[1]}', headers='{"a":1}', description="seven", error="before")
     run.job = run.job._replace(extras='{"idempotency_key":"k"}')
     dispatcher_of(run).dispatch([child], NOW)
-    [[kind, start_by, [item]]] = end_of(child).sent
-    assert (kind, start_by) == (channel.RUN, NOW + START_WITHIN_SECONDS)
+    [message] = end_of(child).sent
+    [item] = message.items
+    assert message == RunJobs(NOW + START_WITHIN_SECONDS, [item])
     assert item == (
         1, "body", 7, "claim-7", "dispatching.plain", 1, 3, 30.0, '{"args":[1]}', '{"a":1}', "default", "seven", "",
         DUE.timestamp(), False, False, '{"idempotency_key":"k"}', None,
@@ -63,7 +64,7 @@ def test_a_job_goes_to_an_executor_with_everything_it_needs() -> None:
 def test_only_a_callback_is_told_what_went_wrong() -> None:
     child, run = child_of(), plain(7, kind=ON_ABANDON, error="as stored")
     dispatcher_of(run).dispatch([child], NOW)
-    assert Item._make(end_of(child).sent[0][2][0]).error == "as stored"
+    assert Item._make(end_of(child).sent[0].items[0]).error == "as stored"
 
 
 def test_each_dispatch_has_a_number_of_its_own() -> None:
@@ -310,12 +311,12 @@ def test_only_what_has_been_sent_is_asked_back_and_once() -> None:
     three.state = ENDING
     end_of(child).sent.clear()
     dispatcher.take_back([child, idle], lambda run: run.job.id != 2)
-    assert end_of(child).sent == [[channel.TAKE_BACK, [one.run]]]
-    assert (one.state, two.state, three.state) == (TAKING, SENT, ENDING)
+    assert end_of(child).sent == [ReleaseRuns([one.run])]
+    assert (one.state, two.state, three.state) == (RELEASING, SENT, ENDING)
     assert child.asked_at is not None
     asked = child.asked_at = 5.0
     dispatcher.take_back([child, idle], lambda run: True)
-    assert end_of(child).sent[1:] == [[channel.TAKE_BACK, [two.run]]]
+    assert end_of(child).sent[1:] == [ReleaseRuns([two.run])]
     assert child.asked_at == asked  # it has not answered since
     assert (end_of(idle).sent, idle.asked_at) == ([], None)
 
@@ -335,8 +336,8 @@ def test_nothing_starts_after_the_instant_until_which_its_claim_is_trusted() -> 
     sooner.claim.trusted_until, later.claim.trusted_until = NOW + 0.2, NOW + 60.0
     child = child_of(threads=2)
     dispatcher_of(sooner, later).dispatch([child], NOW)
-    [[_, start_by, _]] = end_of(child).sent
-    assert start_by == NOW + 0.2
+    [message] = end_of(child).sent
+    assert message.start_by == NOW + 0.2
 
 
 def test_what_is_not_trusted_any_more_is_not_sent() -> None:

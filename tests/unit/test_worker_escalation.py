@@ -11,7 +11,7 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.conf import LADDER_SECONDS
 from django_pgjobs.decisions import Decision, Failure
 from django_pgjobs.execution.retries import NO_ATTEMPTS
-from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.channel_messages import ReleaseRuns, StopRun
 from django_pgjobs.worker.shared.ladders import CANCELLED, FLAG, INTERRUPT, LADDERS, LOST, RELEASED, TIMEOUT
 from django_pgjobs.worker.shared.runs import SENT, Run
 from django_pgjobs.worker.supervisor import escalation, executor_process
@@ -45,7 +45,7 @@ def running(child: Child, number: int, slot: int = 0) -> Run:
 
 
 def rungs(child: Child) -> list[str]:
-    return [message[2] for message in end_of(child).sent if message[0] == channel.STOP]
+    return [message.rung for message in end_of(child).sent if isinstance(message, StopRun)]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_after_sigterm_the_executor_gets_nothing_new_and_goes_on_when_the_guilty
     escalation.stop(guilty, TIMEOUT, TIMEOUT, 100.0)
     escalation.advance(guilty, child, 103.0)
     assert (child.state, child.room(is_async=False)) == (TERMINATING, 0)
-    assert [channel.TAKE_BACK, [1, 2, 3]] in end_of(child).sent
+    assert ReleaseRuns([1, 2, 3]) in end_of(child).sent
     escalation.spare(child)
     assert child.state == TERMINATING
     assert escalation.judged(neighbour, decide.Retry(5.0, FAILURE)) == decide.Release("collateral", FAILURE)

@@ -25,6 +25,16 @@ from django_pgjobs.worker.executor.outbox import FRAME_CHARS
 from django_pgjobs.worker.executor.prepare import with_payload
 from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.board import Board
+from django_pgjobs.worker.shared.channel_messages import (
+    Bye,
+    Done,
+    Drain,
+    Notify,
+    RunsReleased,
+    StopRun,
+    Succeeded,
+    TrustUntil,
+)
 from django_pgjobs.worker.shared.decision_codec import pack_decision, unpack_decision
 from tests.plugins.fix_db import patience, wait_until
 
@@ -41,7 +51,7 @@ class End:
         self.board: Board | None = None
 
     def send(self, message: Any) -> None:
-        if len(channel._encode(message)) > self.most:
+        if len(channel.pack(message)) > self.most:
             raise channel.TooLong("a frame of many bytes is longer than allowed")
         self.sent.append(message)
         if self.board is not None:
@@ -75,7 +85,7 @@ def perform(working: Executor, item: Item) -> decide.Decision:
 
 
 def outcomes(end: End) -> dict[int, decide.Decision]:
-    done = [outcome for kind, *rest in end.sent if kind == channel.DONE for outcome in rest[0]]
+    done = [outcome for message in end.sent if isinstance(message, Done) for outcome in message.items]
     return {run: unpack_decision(packed) for run, _, *packed in done}
 
 
@@ -87,7 +97,7 @@ def test_what_is_late_goes_back_before_anything_else_starts(working: Executor, e
     buffer(working, (PAST, 1), (PAST, 2), (FUTURE, 3))
     started, _ = working.buffers.next(0, rouse=False)
     assert started.run == 3
-    assert end.sent == [[channel.BACK, [1, 2], "late"]]
+    assert end.sent == [RunsReleased([1, 2], "late")]
     assert end.high == [0]
     assert working.buffers.board.running().keys() == {3}
 
@@ -109,7 +119,7 @@ def test_what_is_late_on_the_loop_goes_back_too(working: Executor, end: End, mon
 
     asyncio.run(pump())
     assert ran == [2]
-    assert end.sent == [[channel.BACK, [1], "late"], [channel.BACK, [3], "late"]]
+    assert end.sent == [RunsReleased([1], "late"), RunsReleased([3], "late")]
 
 
 # Outcomes that are longer than a frame
@@ -140,7 +150,7 @@ def test_a_frame_is_filled_by_failures_as_by_results(working: Executor, end: End
     failure = ["E", "no", [["E", "no"]], "x" * FRAME_CHARS]
     working.outbox.items.extend([[1, 0.1, "retry", 1.0, failure, "failed"], [2, 0.1, "succeed", None]])
     working.outbox.flush()
-    assert [[run for run, *_ in items] for kind, items in end.sent if kind == channel.DONE] == [[1], [2]]
+    assert [[run for run, *_ in message.items] for message in end.sent if isinstance(message, Done)] == [[1], [2]]
     assert not working.outbox.waits
 
 
@@ -236,7 +246,7 @@ def test_each_job_of_the_loop_has_a_place_of_its_own(
     working.outbox.flush()
     assert sorted(slot for slot, _ in seen[:2]) == [2, 3]
     assert seen[0][1] == {1, 2}
-    succeeded = [run for kind, *rest in end.sent if kind == channel.SUCCEEDED for run in rest[0]]
+    succeeded = [run for message in end.sent if isinstance(message, Succeeded) for run in message.runs]
     assert sorted(succeeded) == [1, 2, 3]
     assert (sorted(working.loop.free_slots), working.loop.doors) == ([2, 3], {})
 
@@ -275,8 +285,9 @@ def test_an_end_is_told_with_how_long_it_took_and_its_slot_is_free(
         assert working.buffers.board.running() == {}
         assert (working.buffers.active, run in working.buffers.told) == (0, False)
         assert bool(end.sent) is (run == 2), "the long one is told at once"
-    [[kind, runs, micros, _]] = end.sent
-    assert (kind, runs, [round(each, -2) for each in micros]) == (channel.SUCCEEDED, [1, 2], [500, 5_000_000])
+    [message] = end.sent
+    assert isinstance(message, Succeeded)
+    assert (message.runs, [round(each, -2) for each in message.micros]) == ([1, 2], [500, 5_000_000])
 
 
 def test_who_ends_the_last_job_of_an_executor_that_drains_leaves(
@@ -288,8 +299,8 @@ def test_who_ends_the_last_job_of_an_executor_that_drains_leaves(
     running = [working.buffers.next(slot, rouse=False) for slot in (0, 1)]
     working.buffers.finish(0, running[0][0], decide.Succeed(None), 0.0)
     running[0] = working.buffers.next(0, rouse=False)
-    working._obey([channel.DRAIN])
-    assert end.sent[-1] == [channel.BACK, [4], "drain"]
+    working._obey(Drain())
+    assert end.sent[-1] == RunsReleased([4], "drain")
     for slot, (started, told) in enumerate(running):
         assert left == []
         working.buffers.finish(slot, started, decide.Succeed(None), told.started)
@@ -314,9 +325,9 @@ def test_an_executor_that_leaves_sends_what_is_left_says_so_and_ends(
     monkeypatch.setattr(working.teller, "close", lambda seconds: steps.append("told"))
     working.outbox.put(1, 0.1, decide.Succeed("1"))
     with pytest.raises(Ended) as status:
-        working._obey([channel.DRAIN])
+        working._obey(Drain())
     assert status.value.args == (0,)
-    assert [kind for kind, *_ in end.sent] == [channel.SUCCEEDED, channel.BYE]
+    assert [type(message) for message in end.sent] == [Succeeded, Bye]
     assert steps == ["told", lifecycle.DRAINED]
 
 
@@ -352,7 +363,7 @@ def test_of_the_time_to_leave_receivers_and_callbacks_get_their_shares(monkeypat
 def test_what_is_to_be_told_is_handed_to_the_teller(working: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     handed: list[Any] = []
     monkeypatch.setattr(working.teller, "tell", lambda number, items: handed.append((number, items)))
-    working._obey([channel.STORED, 7, [("finished", {"job_id": 1})]])
+    working._obey(Notify(7, [("finished", {"job_id": 1})]))
     assert handed == [(7, [("finished", {"job_id": 1})])]
 
 
@@ -360,9 +371,9 @@ def test_a_job_hears_who_asks_it_to_stop_and_why(working: Executor) -> None:
     """``context.cancel_requested``: a job that is only asked stops by itself. One that was lost hears so, too."""
     buffer(working, (FUTURE, 1), (FUTURE, 2), (FUTURE, 3))
     told = [working.buffers.next(slot, rouse=False)[1] for slot in (0, 1, 0)]
-    working._obey([channel.STOP, 1, "flag", "cancelled", "anna", "too late"])
-    working._obey([channel.STOP, 2, "flag", "lost", "", "it was taken from this worker"])
-    working._obey([channel.STOP, 99, "flag", "cancelled", "", "of a run that has ended"])
+    working._obey(StopRun(1, "flag", "cancelled", "anna", "too late"))
+    working._obey(StopRun(2, "flag", "lost", "", "it was taken from this worker"))
+    working._obey(StopRun(99, "flag", "cancelled", "", "of a run that has ended"))
     assert [(each.requested, each.by, each.reason) for each in told] == [
         (True, "anna", "too late"), (True, "", "it was taken from this worker"), (False, "", ""),
     ]  # fmt: skip
@@ -405,7 +416,7 @@ def test_what_runs_and_what_starts_later_learns_until_when_its_lease_is_trusted(
     monkeypatch.setattr(working.threads, "revive", lambda: None)  # they would take what is to be taken here
     buffer(working, (FUTURE, 1), (FUTURE, 2))
     working.buffers.next(0, rouse=False)
-    working._obey([channel.TRUST, 42.0])
+    working._obey(TrustUntil(42.0))
     working.buffers.next(1, rouse=False)
     assert [working.buffers.told[run].trusted_until for run in (1, 2)] == [42.0, 42.0]
 

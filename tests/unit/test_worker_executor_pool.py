@@ -13,6 +13,19 @@ import pytest
 from django_pgjobs import __version__, clock
 from django_pgjobs.worker.executor import lifecycle
 from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.channel_messages import (
+    BootFailed,
+    Bye,
+    Done,
+    Drain,
+    Event,
+    Hello,
+    Notified,
+    Notify,
+    Ready,
+    RunsReleased,
+    Succeeded,
+)
 from django_pgjobs.worker.shared.runs import Table
 from django_pgjobs.worker.supervisor import executor_process as children
 from django_pgjobs.worker.supervisor.executor_pool import (
@@ -24,10 +37,18 @@ from django_pgjobs.worker.supervisor.executor_pool import (
 )
 from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, READY, STARTING, TERMINATING, Child
 from django_pgjobs.worker.supervisor.recycling import Recycling
-from django_pgjobs.worker.supervisor.signal_relay import MOST_DEATHS, Event, Untold
+from django_pgjobs.worker.supervisor.signal_relay import MOST_DEATHS, Untold
 from tests.unit.worker_fakes import child_of, end_of, run_of
 
-HELLO = {"protocol": channel.PROTOCOL, "version": __version__, "identity": ["it"], "listens": True, "jobs": 1, "rss": 0}
+HELLO: Hello = {
+    "protocol": channel.PROTOCOL,
+    "version": __version__,
+    "pid": 0,
+    "identity": ["it"],
+    "listens": True,
+    "jobs": 1,
+    "rss": 0,
+}
 
 
 class Selector:
@@ -44,7 +65,7 @@ class Holding:
         self.table = Table()
 
     def done(self, child: Child, items: list[Any]) -> None:
-        if items == ["bad"]:
+        if items == [["bad"]]:
             raise ValueError("not a decision")
         self.outcomes += items
 
@@ -116,10 +137,10 @@ def ready(crew: Crew, **changes: Any) -> Child:
 def test_the_others_are_started_once_the_first_is_ready(crew: Crew) -> None:
     crew.tick(0.0)
     [first] = crew.children
-    crew._on_message(first, [channel.READY, HELLO])
+    crew._on_message(first, Ready(HELLO))
     assert (first.state, crew.booted, len(crew.children)) == (READY, True, 3)
     assert crew.guard.watched == crew.children, "each from its start"  # type: ignore[attr-defined]
-    crew._on_message(crew.children[1], [channel.READY, HELLO])
+    crew._on_message(crew.children[1], Ready(HELLO))
     assert len(crew.children) == 3
 
 
@@ -150,7 +171,7 @@ def test_a_database_that_goes_away_while_the_first_executor_starts_is_waited_for
         crew.boot_after = 0.0
         crew.tick(0.0)
         [first] = crew.children
-        crew._on_message(first, [channel.BOOT_FAILED, "it cannot reach database 'default'", True])
+        crew._on_message(first, BootFailed("it cannot reach database 'default'", True))
         crew.children.clear()
         crew._boot_failed(first, 3)
     assert failed == []
@@ -204,7 +225,7 @@ def test_starting_the_others_does_not_go_on_for_ever_when_that_fails(
 ) -> None:
     crew.tick(0.0)
     refused()
-    crew._on_message(crew.children[0], [channel.READY, HELLO])
+    crew._on_message(crew.children[0], Ready(HELLO))
     assert (len(crew.children), failed) == (1, [])
 
 
@@ -212,14 +233,14 @@ def test_an_executor_that_sees_another_database_runs_no_job(crew: Crew) -> None:
     """Its settings lead elsewhere: what it wrote would be lost, and what it read another's."""
     crew.tick(0.0)
     [child] = crew.children
-    crew._on_message(child, [channel.READY, {**HELLO, "identity": ["another"]}])
+    crew._on_message(child, Ready({**HELLO, "identity": ["another"]}))
     assert (child.state, crew.booted) == (KILLED, False)
     assert child.boot_error == "it sees another database: ['another'] instead of ['it']"
 
 
 def test_successes_reach_those_who_hold_the_jobs(crew: Crew) -> None:
     child = ready(crew)
-    end_of(child).arriving = [[channel.SUCCEEDED, [1, 2], [1000, 2000], ["1", None]]]
+    end_of(child).arriving = [Succeeded([1, 2], [1000, 2000], ["1", None])]
     crew._on_frames(child)
     assert crew.holding.successes == [(1, 1000, "1"), (2, 2000, None)]  # type: ignore[attr-defined]
 
@@ -241,9 +262,9 @@ def test_of_executors_that_are_killed_those_are_told_that_have_jobs(
 
 def test_an_executor_that_sends_nonsense_is_killed_after_what_it_said_before(crew: Crew) -> None:
     child, other = ready(crew), ready(crew)
-    end_of(child).arriving = [[channel.DONE, [1]], [channel.DONE, ["bad"]]]
+    end_of(child).arriving = [Done([[1]]), Done([["bad"]])]
     crew._on_frames(child)
-    assert crew.holding.outcomes == [1]  # type: ignore[attr-defined]
+    assert crew.holding.outcomes == [[1]]  # type: ignore[attr-defined]
     assert (child.state, other.state) == (KILLED, READY)
     assert "not a decision" in end_of(child).broken
 
@@ -303,7 +324,7 @@ def test_an_executor_that_may_be_well_is_not_killed(crew: Crew, why: str) -> Non
     answers_at(crew, child, [1000.0, 1001.0, 1002.0])
     if why == "it answers":
         crew.holding.back = lambda child, numbers: None  # type: ignore[method-assign]
-        crew._on_message(child, [channel.BACK, [], "asked"])
+        crew._on_message(child, RunsReleased([], "asked"))
     step = 3600.0 if why == "the machine was suspended" else 1.0
     assert answers_at(crew, child, [1002.0 + step * count for count in range(1, 30)]) == [READY] * 29
 
@@ -314,7 +335,7 @@ def test_an_executor_that_does_not_leave_is_killed(crew: Crew) -> None:
     busy.add(run_of(1, number=1))
     for child in (silent, leaving_one, busy):
         child.state = DRAINING
-    crew._on_message(leaving_one, [channel.BYE, 0])
+    crew._on_message(leaving_one, Bye(0))
     for now in range(1, 100):
         crew.tick(float(now))
         if now == lifecycle.EXIT_SECONDS + 1:
@@ -338,11 +359,11 @@ def test_what_an_executor_had_not_told_when_it_died_is_told_by_another(crew: Cre
     one, two, _ = booted(crew)
     crew.untold.tell(events(1))
     crew.untold.tell(events(2))
-    end_of(one).arriving = [[channel.TOLD, 1]]
+    end_of(one).arriving = [Notified(1)]
     exits(one, -9)
     crew.tick(1.0)
-    assert [items for _, _, items in end_of(two).sent] == [events(2)()]
-    crew._on_message(two, [channel.TOLD, 3])
+    assert [message.events for message in end_of(two).sent] == [events(2)()]
+    crew._on_message(two, Notified(3))
     assert not crew.untold.sent_to(two)
 
 
@@ -359,7 +380,7 @@ def test_a_receiver_that_ends_its_process_does_so_a_few_times_whatever_the_statu
         assert crew.untold.sent_to(child)
         exits(child, status)
         crew.tick(1.0)
-        crew._on_message(crew.children[0], [channel.READY, HELLO])
+        crew._on_message(crew.children[0], Ready(HELLO))
     assert not crew.untold.sent_to(crew.children[0])
 
 
@@ -383,7 +404,7 @@ def test_in_a_drain_the_last_that_listens_stays_until_nothing_is_left_to_be_told
     crew.untold.tell(events(1))
     del crew.holding.table.held[1]
     crew.dismiss()
-    assert [frame[0] for frame in end_of(two).sent] == [channel.STORED, channel.DRAIN]
+    assert [type(message) for message in end_of(two).sent] == [Notify, Drain]
 
 
 def test_nobody_is_told_where_nobody_listens(crew: Crew) -> None:
@@ -434,11 +455,11 @@ def booted(crew: Crew, count: int = 3) -> list[Child]:
     """So many executors that are ready, as ``crew`` has started them."""
     crew.tick(0.0)
     for child in crew.children:
-        crew._on_message(child, [channel.READY, HELLO])
+        crew._on_message(child, Ready(HELLO))
     for _ in range(count - len(crew.children)):
         crew.spawn()
     for child in crew.children:
-        crew._on_message(child, [channel.READY, HELLO])
+        crew._on_message(child, Ready(HELLO))
     return list(crew.children)
 
 
@@ -468,8 +489,8 @@ def test_a_successor_is_ready_before_an_executor_goes(crew: Crew, mortal: None) 
     crew.tick(2.0)
     assert len(crew.children) == 4
     successor = crew.children[-1]
-    crew._on_message(successor, [channel.READY, HELLO])
-    assert (one.state, end_of(one).sent) == (DRAINING, [[channel.DRAIN]])
+    crew._on_message(successor, Ready(HELLO))
+    assert (one.state, end_of(one).sent) == (DRAINING, [Drain()])
     assert (two.state, three.state) == (READY, READY)
     exits(one, 0)
     crew.tick(3.0)
@@ -485,7 +506,7 @@ def test_executors_that_finish_long_jobs_do_not_pile_up(crew: Crew, mortal: None
         for child in crew.children:
             child.done = 1
             if child.state == STARTING:
-                crew._on_message(child, [channel.READY, HELLO])
+                crew._on_message(child, Ready(HELLO))
                 break
         crew.tick(float(now))
     assert len(crew.children) <= 2 * crew.processes
@@ -514,7 +535,7 @@ def test_a_storm_of_deaths_is_slowed_down_and_one_long_life_ends_it(
         pauses.append(max(0.0, crew.boot_after - now))
         now = max(now + 0.1, crew.boot_after)
         crew.tick(now)
-        crew._on_message(crew.children[-1], [channel.READY, HELLO])
+        crew._on_message(crew.children[-1], Ready(HELLO))
     assert pauses[:SHORT_LIVES] == [0.0] * SHORT_LIVES
     assert pauses[SHORT_LIVES:] == [1.0, 2.0, 4.0, 8.0]
     now += SHORT_LIFE_SECONDS + 1
@@ -527,7 +548,7 @@ def test_another_version_stops_the_worker(crew: Crew, failed: list[str], mortal:
     """Protocol trap 18: new code in an old worker."""
     booted(crew)
     crew.spawn()
-    crew._on_message(crew.children[-1], [channel.READY, {**HELLO, "version": "99.0"}])
+    crew._on_message(crew.children[-1], Ready({**HELLO, "version": "99.0"}))
     assert failed == ["another version was deployed"]
     assert crew.children[-1].state == KILLED
     assert len(crew.children) == 4

@@ -12,12 +12,11 @@ from django_pgjobs.decisions import Decision, Failure
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.finalise import CALLBACK_STARTS, END, MARK, PARK, RELEASE, RETRY, SUCCESS
 from django_pgjobs.store.statements import MOST_CHARS, End, Flag, Pauses, Released
-from django_pgjobs.worker.shared.channel import STOP, TAKE_BACK
+from django_pgjobs.worker.shared.channel_messages import Event, ReleaseRuns, StopRun
 from django_pgjobs.worker.shared.runs import SENT, Run, Table
 from django_pgjobs.worker.supervisor.dispatcher import Dispatcher
 from django_pgjobs.worker.supervisor.executor_death import Death
 from django_pgjobs.worker.supervisor.held_jobs import Holding
-from django_pgjobs.worker.supervisor.signal_relay import Event
 from tests.unit.worker_fakes import child_of, claimed, end_of, run_of
 
 FAILURE = Failure("ValueError", "no")
@@ -199,7 +198,7 @@ def test_a_job_that_this_worker_has_again_is_taken_from_its_earlier_run(holding:
     child.add(running)
     holding.dispatcher.add([waiting], 0.0)
     holding.adopt("second", 1.0, [claimed(1), claimed(2)])
-    assert [message[0] for message in end_of(child).sent] == [TAKE_BACK, STOP]
+    assert [type(message) for message in end_of(child).sent] == [ReleaseRuns, StopRun]
     assert [run.claim.claim_id for run in holding.dispatcher.waiting[False]] == ["second", "second"]
     assert [fence[1] for fence in holding.table.fences()] == ["second", "second"]
     assert holding.table.claims["first"].open == 1
@@ -252,7 +251,7 @@ def test_what_was_sent_is_taken_back_and_what_has_started_goes_on(holding: Holdi
     ]
     child.add(*runs)
     paused(holding, child)
-    assert end_of(child).sent == [[TAKE_BACK, [1, 2]]]
+    assert end_of(child).sent == [ReleaseRuns([1, 2])]
     assert not acker.puts
     holding.back(child, [1])
     assert ends(acker) == BACK[:1]
@@ -346,10 +345,10 @@ def test_what_is_flagged_on_an_executor_is_taken_back_or_stopped_once(holding: H
     child = on_an_executor(holding, *holding.table.adopt("a", 0.0, [claimed(n) for n in (1, 2, 3, 4)]))
     for _ in range(2):
         flagged(holding, flag(1, lost=True), flag(2, cancelled=True), flag(3, released=True), flag(4))
-    asked = [message[1] for message in end_of(child).sent if message[0] == TAKE_BACK]
-    told = [message[1:4] for message in end_of(child).sent if message[0] == STOP]
+    asked = [message.runs for message in end_of(child).sent if isinstance(message, ReleaseRuns)]
+    stops = [message for message in end_of(child).sent if isinstance(message, StopRun)]
     assert asked == [[1], [2], [3]]
-    assert [stop for stop in told if stop[1] == "flag"] == [[1, "flag", "lost"], [2, "flag", "cancelled"]]
+    assert [(stop.run, stop.cause) for stop in stops if stop.rung == "flag"] == [(1, "lost"), (2, "cancelled")]
     assert {run.job.id: set(run.stops) for run in child.runs.values()} == {
         1: {"lost"}, 2: {"cancelled"}, 3: {"released"}, 4: set(),
     }  # fmt: skip

@@ -16,7 +16,7 @@ import pytest
 
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
-from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.channel_messages import TrustUntil
 from django_pgjobs.worker.shared.runs import MARGIN_SECONDS, Table, trust_seconds
 from django_pgjobs.worker.supervisor import lease_guard
 from django_pgjobs.worker.supervisor.executor_process import STARTING
@@ -92,7 +92,7 @@ def test_a_renewal_is_trusted_from_before_its_query_and_only_for_what_it_renewed
     guard.renewed(999.0, ["two", "struck meanwhile"])
     assert guard.table.claims["one"].trusted_until == 1009.0
     assert guard.table.claims["two"].trusted_until == 1028.0
-    assert end_of(ready).sent == [[channel.TRUST, 1009.0]]
+    assert end_of(ready).sent == [TrustUntil(1009.0)]
     assert end_of(starting).sent == []
     guard.renewed(1000.0, ["one", "two"])
     assert until(guard) == 1029.0

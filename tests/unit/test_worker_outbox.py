@@ -8,6 +8,7 @@ from typing import Any, cast
 from django_pgjobs import decisions as decide
 from django_pgjobs.worker.executor.outbox import Outbox
 from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.channel_messages import Done, Succeeded
 from tests.plugins.fix_db import patience
 
 
@@ -45,7 +46,7 @@ def test_a_flush_waits_for_what_another_thread_has_taken_and_not_sent() -> None:
     sending.join(10)
     leaving.join(10)
     assert end.sent[-1] == "BYE"
-    assert end.sent[0] == [channel.SUCCEEDED, [1], [100_000], ["1"]]
+    assert end.sent[0] == Succeeded([1], [100_000], ["1"])
 
 
 class Small:
@@ -68,8 +69,8 @@ def test_successes_travel_in_columns_and_all_else_one_by_one() -> None:
     outbox.put(3, 0.125, decide.Succeed('"x"'))
     outbox.flush()
     assert end.sent == [
-        [channel.SUCCEEDED, [1, 3], [500_000, 125_000], [None, '"x"']],
-        [channel.DONE, [[2, 0.25, "snooze", 3.0]]],
+        Succeeded([1, 3], [500_000, 125_000], [None, '"x"']),
+        Done([[2, 0.25, "snooze", 3.0]]),
     ]
     assert not outbox.waits
 
@@ -81,5 +82,5 @@ def test_successes_too_long_for_a_frame_are_told_one_by_one() -> None:
     outbox.put(1, 0.5, decide.Succeed('"a"'))
     outbox.put(2, 0.5, decide.Succeed(f'"{"b" * 10_000}"'))
     outbox.flush()
-    assert end.sent[0] == [channel.DONE, [[1, 0.5, "succeed", '"a"']]]
+    assert end.sent[0] == Done([[1, 0.5, "succeed", '"a"']])
     assert not outbox.waits

@@ -20,7 +20,7 @@ class End:
         self.sent: list[float] = []
 
     def send(self, message: Any) -> None:
-        self.sent.append(message[2]["n"])
+        self.sent.append(message.progress["n"])
 
 
 def test_the_total_is_told_at_once_and_not_over_and_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,9 @@ import logging
 
 import pytest
 
+from django_pgjobs.worker.shared.channel_messages import Event
 from django_pgjobs.worker.supervisor.executor_process import DRAINING, Child
-from django_pgjobs.worker.supervisor.signal_relay import MOST_DEATHS, TELL_BYTES, TELLING, UNTOLD, Event, Untold
+from django_pgjobs.worker.supervisor.signal_relay import MOST_DEATHS, TELL_BYTES, TELLING, UNTOLD, Untold
 from tests.unit.worker_fakes import child_of, end_of
 
 
@@ -16,7 +17,7 @@ def events(*numbers: int) -> list[Event]:
 
 
 def told_to(child: Child) -> list[list[int]]:
-    return [[fields["job_id"] for _, fields in items] for _, _, items in end_of(child).sent]
+    return [[fields["job_id"] for _, fields in message.events] for message in end_of(child).sent]
 
 
 def test_they_wait_while_the_only_listener_does_not_read() -> None:

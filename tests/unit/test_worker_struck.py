@@ -26,6 +26,7 @@ from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.worker.executor.main import Executor
 from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.board import Board
+from django_pgjobs.worker.shared.channel_messages import Done, Drain, RunJobs, Succeeded, TrustUntil
 from tests.plugins.fix_db import wait_until
 
 THREADS = 3
@@ -97,18 +98,18 @@ class Room:
     def run(self, name: str) -> int:
         self.sent += 1
         item = (self.sent, BODY, self.sent, "claim", name, 1, 1, None, "{}", None, "default", "", "")
-        self.end.send([channel.RUN, FUTURE, [(*item, 0.0, False, False, None, None)]])
+        self.end.send(RunJobs(FUTURE, [(*item, 0.0, False, False, None, None)]))
         return self.sent
 
     def hear(self) -> None:
         """Take in what has been sent."""
         for message in self.end.receive():
             match message:
-                case [channel.SUCCEEDED, runs, _, results]:
-                    for run, result in zip(runs, results, strict=True):
+                case Succeeded():
+                    for run, result in zip(message.runs, message.results, strict=True):
                         self.outcomes[run].append(["succeed", result])
-                case [channel.DONE, items]:
-                    for run, _, *packed in items:
+                case Done():
+                    for run, _, *packed in message.items:
                         self.outcomes[run].append(packed)
 
     def all_have_ended(self) -> bool:
@@ -128,7 +129,7 @@ class Room:
 
     def trust(self) -> None:
         """What a supervisor says each few seconds."""
-        self.end.send([channel.TRUST, FUTURE])
+        self.end.send(TrustUntil(FUTURE))
 
 
 @pytest.fixture
@@ -181,5 +182,5 @@ def test_thousands_of_exceptions_from_outside_cost_no_outcome_and_no_slot(room: 
     wait_until(room.is_at_rest, 20, "they have run")
     assert [room.outcomes[run] for run in last] == [[["succeed", "7"]]] * 50
     assert all(owner is not None and owner.is_alive() for owner in room.executor.threads.owners)
-    room.end.send([channel.DRAIN])
+    room.end.send(Drain())
     wait_until(lambda: room.executor.has_left, 20, "it leaves when it is told to")

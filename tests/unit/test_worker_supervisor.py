@@ -13,7 +13,7 @@ import pytest
 from django_pgjobs import clock
 from django_pgjobs.execution.finalise import RELEASE, SUCCESS
 from django_pgjobs.store.statements import End, Pauses, Rescued
-from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.channel_messages import Drain, Notify, ReleaseRuns, RunJobs
 from django_pgjobs.worker.shared.runs import Run, Table
 from django_pgjobs.worker.supervisor import lease_guard
 from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, READY, STARTING, Child
@@ -122,8 +122,8 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         each.close()
 
 
-def sent(child: Child) -> list[str]:
-    return [message[0] for message in end_of(child).sent]
+def sent(child: Child) -> list[type]:
+    return [type(message) for message in end_of(child).sent]
 
 
 def test_what_was_claimed_is_sent_and_more_is_asked_for(worker: Any) -> None:
@@ -133,7 +133,7 @@ def test_what_was_claimed_is_sent_and_more_is_asked_for(worker: Any) -> None:
     serving.main._advance()
     serving.claims(1)
     serving.main._advance()
-    assert sent(child) == [channel.RUN]
+    assert sent(child) == [RunJobs]
     assert serving.claimer.requests == [(2, 3, None), (1, 3, None)]
 
 
@@ -235,7 +235,7 @@ def test_a_drain_begins_once_and_hands_back_what_has_not_started(worker: Any, ca
     assert [record.getMessage() for record in caplog.records if "drains" in record.getMessage()] == [
         "worker drains: SIGTERM held=3"
     ]
-    assert sent(child) == [channel.RUN, channel.TAKE_BACK]
+    assert sent(child) == [RunJobs, ReleaseRuns]
     assert serving.acker.puts == [(RELEASE, 2), (RELEASE, 3)]
     serving.main._advance()
     assert serving.claimer.requests == []
@@ -255,7 +255,7 @@ def test_in_a_drain_idle_executors_leave_and_at_its_limit_the_others_are_killed(
     busy.add(run)
     serving.main.drain("test")
     serving.main._drain_on(NOW + 9.9, serving.main.draining_until)
-    assert (idle.state, sent(idle)) == (DRAINING, [channel.DRAIN])
+    assert (idle.state, sent(idle)) == (DRAINING, [Drain])
     assert busy.state not in (DRAINING, KILLED)
     for _ in range(2):
         serving.main._drain_on(NOW + 10.0, serving.main.draining_until)
@@ -313,5 +313,6 @@ def test_what_was_rescued_is_told_and_may_free_a_place_of_a_limit(worker: Any) -
     rescued = Rescued(7, "shop.sell", "default", 0, 1, UUID(int=1), "its worker died", "", "", "lost")
     serving.main._on_message(JobsRescued([rescued]))
     assert serving.admitter.stirs == 1
-    [[kind, _, items]] = end_of(child).sent
-    assert (kind, [name for name, _ in items]) == (channel.STORED, ["rescued", "retried"])
+    [message] = end_of(child).sent
+    assert isinstance(message, Notify)
+    assert [name for name, _ in message.events] == ["rescued", "retried"]

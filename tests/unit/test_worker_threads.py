@@ -22,6 +22,7 @@ from django_pgjobs.worker.executor.run_queue import Buffers
 from django_pgjobs.worker.executor.signal_sender import Teller
 from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.board import Board
+from django_pgjobs.worker.shared.channel_messages import Interrupted, ReleaseRuns, RunJobs, RunsReleased, Succeeded
 from tests.plugins.fix_db import wait_until
 from tests.unit.test_worker_executor import FUTURE, End, item, outcomes
 
@@ -112,15 +113,15 @@ def test_a_thread_that_ends_without_an_outcome_reports_one_and_is_replaced(
     monkeypatch.setattr(threads, "run", run)
     buffers.add(FUTURE, [item(1), item(2)])
     threads.start()
-    wait_until(lambda: channel.SUCCEEDED in [kind for kind, *_ in end.sent], 10, "both have an outcome")
-    (struck,) = [message for message in end.sent if message[0] == channel.STRUCK]
-    assert struck == [channel.STRUCK, 0.0, "SystemExit"], "its executor is to be recycled"
+    wait_until(lambda: any(isinstance(message, Succeeded) for message in end.sent), 10, "both have an outcome")
+    (interrupted,) = [message for message in end.sent if isinstance(message, Interrupted)]
+    assert interrupted == Interrupted(0.0, "SystemExit"), "its executor is to be recycled"
     decisions = outcomes(end)
     assert decisions.keys() == {1}
     assert isinstance(decisions[1], decide.Retry)
     assert decisions[1].failure.kind == "SystemExit"
-    ((_, runs, _, results),) = [message for message in end.sent if message[0] == channel.SUCCEEDED]
-    assert (runs, results) == ([2], ["2"])
+    (succeeded,) = [message for message in end.sent if isinstance(message, Succeeded)]
+    assert (succeeded.runs, succeeded.results) == ([2], ["2"])
     assert "job thread ended, replaced slot=0: SystemExit" in caplog.text
     assert not buffers.told
 
@@ -173,37 +174,10 @@ def test_a_slot_without_a_thread_gets_one_and_no_slot_gets_two(monkeypatch: pyte
 def test_jobs_of_a_loop_that_cannot_be_started_are_handed_back(refusal: Refusal, executor: Executor, end: End) -> None:
     """And the control thread, which has tried, lives."""
     refusal.left = 1
-    executor._obey(
-        [
-            channel.RUN,
-            FUTURE,
-            [
-                (
-                    1,
-                    "body",
-                    10,
-                    "claim-1",
-                    "executor.unknown",
-                    1,
-                    3,
-                    30.0,
-                    "{}",
-                    None,
-                    "",
-                    "",
-                    "",
-                    0.0,
-                    True,
-                    False,
-                    None,
-                    None,
-                )
-            ],
-        ]
-    )
+    executor._obey(RunJobs(FUTURE, [item(1)._replace(is_async=True)]))
     assert executor.loop.loop is None
-    executor._obey([channel.TAKE_BACK, [1]])
-    assert end.sent == [[channel.BACK, [1], "asked"]]
+    executor._obey(ReleaseRuns([1]))
+    assert end.sent == [RunsReleased([1], "asked")]
 
 
 def test_a_payload_that_no_thread_can_read_costs_no_attempt(

@@ -21,7 +21,7 @@ from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.executor.interrupts import Door
 from django_pgjobs.worker.executor.prepare import failed_outside, find_result, read_failure, reporter, with_payload
 from django_pgjobs.worker.executor.run_queue import SHORT_SECONDS, Buffers
-from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.channel_messages import Interrupted
 
 log = safe_logger("django_pgjobs")
 
@@ -127,7 +127,7 @@ class JobThreads:
     def _tell_struck(self, held_seconds: float, kind: str = "") -> None:
         # A supervisor that is gone is the control thread's business.
         with suppress(OSError):
-            self.buffers.end.send([channel.STRUCK, round(held_seconds, 6), kind])
+            self.buffers.end.send(Interrupted(round(held_seconds, 6), kind))
 
     def interrupt(self, told: Told, kind: type[JobInterrupted]) -> None:
         """Stop a job that has started on one of these threads; called in the control thread."""

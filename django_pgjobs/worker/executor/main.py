@@ -17,7 +17,7 @@ import socket
 import sys
 import threading
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any, NoReturn, assert_never
 
 import psycopg
 from django.db import OperationalError
@@ -42,6 +42,22 @@ from django_pgjobs.worker.executor.signal_sender import Teller
 from django_pgjobs.worker.executor.stack_traces import stack_of
 from django_pgjobs.worker.shared import channel, process
 from django_pgjobs.worker.shared.board import Board
+from django_pgjobs.worker.shared.channel_messages import (
+    BootFailed,
+    Bye,
+    Drain,
+    Hello,
+    Notified,
+    Notify,
+    Ready,
+    ReleaseRuns,
+    RunJobs,
+    RunsReleased,
+    StackRead,
+    StopRun,
+    ToExecutor,
+    TrustUntil,
+)
 from django_pgjobs.worker.shared.identity import identity_of
 from django_pgjobs.worker.shared.ladders import CANCELLED, INTERRUPT, LOST
 
@@ -76,14 +92,25 @@ class Executor:
         self.loop = EventLoop(self.buffers, range(threads, threads + async_slots), database)
         self.teller = Teller(self._told)
 
-    def run(self, hello: dict[str, Any]) -> None:
-        """Say READY, then serve until drained or orphaned."""
+    def run(self, identity: list[Any]) -> None:
+        """Say READY, with the ``identity`` of the database that it sees; then serve until drained or orphaned."""
         os.register_at_fork(after_in_child=self.end.sock.close)
         # A handler, not SIG_IGN: that would be inherited by the programs that jobs start.
         with process.handling(lambda *_: None):
             self.threads.start()
-            self.end.send([channel.READY, {**hello, "rss": rss_bytes(), "listens": events.anybody_listens()}])
+            self.end.send(Ready(self._hello(identity)))
             self._control()
+
+    def _hello(self, identity: list[Any]) -> Hello:
+        return {
+            "protocol": channel.PROTOCOL,
+            "version": __version__,
+            "pid": self.pid,
+            "identity": identity,
+            "jobs": len(registry.definitions()),
+            "rss": rss_bytes(),
+            "listens": events.anybody_listens(),
+        }
 
     def _control(self) -> None:
         poll = select.poll()
@@ -102,41 +129,43 @@ class Executor:
             for message in messages:
                 self._obey(message)
 
-    def _obey(self, message: channel.Message) -> None:
+    def _obey(self, message: ToExecutor) -> None:
         match message:
-            case [channel.RUN, start_by, items]:
-                for_the_loop = self.buffers.add(start_by, items)
+            case RunJobs():
+                for_the_loop = self.buffers.add(message.start_by, message.items)
                 self.outbox.timer_armed = True
                 if for_the_loop:
                     self.loop.pump_soon()
-            case [channel.TAKE_BACK, runs]:
-                # Answered even with nothing: else it is not to be told whether a job holds the interpreter.
-                self.end.send([channel.BACK, self.buffers.take_back(set(runs)), "asked"])
-            case [channel.STOP, run, rung, cause, by, reason]:
-                told = self.buffers.told.get(run)
+            case ReleaseRuns():
+                # Answered even with nothing: else the supervisor cannot tell whether a job holds the interpreter.
+                self.end.send(RunsReleased(self.buffers.take_back(set(message.runs)), "asked"))
+            case StopRun():
+                told = self.buffers.told.get(message.run)
                 if told is not None:
-                    self._stop(run, told, rung, cause, by, reason)
-            case [channel.TRUST, until]:
-                self.buffers.trust(until)
+                    self._stop(told, message)
+            case TrustUntil():
+                self.buffers.trust(message.until)
                 self.threads.revive()
                 self.teller.start()  # each few seconds: there may have been no thread for it
-            case [channel.STORED, number, items]:
-                self.teller.tell(number, items)
-            case [channel.DRAIN]:
+            case Notify():
+                self.teller.tell(message.batch, message.events)
+            case Drain():
                 self._drain()
+            case _:
+                assert_never(message)
 
-    def _stop(self, run: int, told: Told, rung: str, cause: str, by: str, reason: str) -> None:
-        if cause in (CANCELLED, LOST):
-            told.by, told.reason, told.requested = by, reason, True
-        kind = KINDS.get(cause) if rung == INTERRUPT else None
+    def _stop(self, told: Told, stop: StopRun) -> None:
+        if stop.cause in (CANCELLED, LOST):
+            told.by, told.reason, told.requested = stop.by, stop.reason, True
+        kind = KINDS.get(stop.cause) if stop.rung == INTERRUPT else None
         if kind is None or told.interrupt is kind:
             return
         if told.slot < self.threads.count:
             if kind is DeadlinePassed:
-                self._send_stack(run, told)
+                self._send_stack(stop.run, told)
             self.threads.interrupt(told, kind)
         else:
-            self.loop.interrupt(run, kind)
+            self.loop.interrupt(stop.run, kind)
 
     def _send_stack(self, run: int, told: Told) -> None:
         """Tell where a job stands whose time is over, before anything is done to it: it may have to be killed."""
@@ -146,17 +175,17 @@ class Executor:
             log.exception("stack of a job cannot be read slot=%d", told.slot)
             return
         if stack:
-            self.end.send([channel.STACK, run, stack])
+            self.end.send(StackRead(run, stack))
 
     def _told(self, number: int) -> None:
         # Called in the teller's thread. A supervisor that is gone is the control thread's business.
         with suppress(OSError):
-            self.end.send([channel.TOLD, number])
+            self.end.send(Notified(number))
 
     def _drain(self) -> None:
         given, running = self.buffers.drain()
         if given:
-            self.end.send([channel.BACK, given, "drain"])
+            self.end.send(RunsReleased(given, "drain"))
         if not running:
             self._bye()
 
@@ -167,7 +196,7 @@ class Executor:
         self.teller.close(lifecycle.TELL_SECONDS)
         self._wait_for_bypassed()
         with suppress(OSError):  # nobody is left to be told
-            self.end.send([channel.BYE, rss_bytes()])
+            self.end.send(Bye(rss_bytes()))
         lifecycle.last_steps(lifecycle.DRAINED, lifecycle.EXIT_SECONDS)
         os._exit(0)
 
@@ -220,15 +249,7 @@ def main(
     except Exception as error:
         away = isinstance(error, AWAY)
         log.error("executor cannot reach its database alias=%s", database, exc_info=not away)
-        words = one_line(error)
-        end.send([channel.BOOT_FAILED, f"it cannot reach database {database!r}: {words}", away])
+        end.send(BootFailed(f"it cannot reach database {database!r}: {one_line(error)}", away))
         sys.exit(3)
     lifecycle.say_started(database, threads, async_slots)
-    hello = {
-        "protocol": channel.PROTOCOL,
-        "version": __version__,
-        "pid": os.getpid(),
-        "identity": list(identity),
-        "jobs": len(registry.definitions()),
-    }
-    Executor(end, board, threads, async_slots, database, application_name).run(hello)
+    Executor(end, board, threads, async_slots, database, application_name).run(list(identity))

@@ -16,7 +16,8 @@ from django_pgjobs.decisions import Decision
 from django_pgjobs.exceptions import UnstorableResult
 from django_pgjobs.execution import retries
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.channel import ExecutorEnd, TooLong
+from django_pgjobs.worker.shared.channel_messages import Done, Succeeded
 from django_pgjobs.worker.shared.decision_codec import pack_decision, unpack_decision
 
 log = safe_logger("django_pgjobs")
@@ -31,7 +32,7 @@ Success = tuple[int, int, str | None]
 class Outbox:
     """Outcomes that were not sent yet. ``orphaned`` is called when nobody is left to send them to."""
 
-    def __init__(self, end: channel.ExecutorEnd, orphaned: Callable[[], None]) -> None:
+    def __init__(self, end: ExecutorEnd, orphaned: Callable[[], None]) -> None:
         self.end = end
         self.orphaned = orphaned
         self.pid = os.getpid()
@@ -78,11 +79,11 @@ class Outbox:
     def _send_successes(self, successes: list[Success]) -> None:
         """Send successes as three columns: one list per job would cost more than all the rest of it."""
         try:
-            self._tell([channel.SUCCEEDED, *map(list, zip(*successes, strict=True))])
-        except channel.TooLong:
+            self._tell(Succeeded(*map(list, zip(*successes, strict=True))))
+        except TooLong:
             self._send([[run, micros / 1e6, *pack_decision(decide.Succeed(text))] for run, micros, text in successes])
 
-    def _tell(self, message: channel.Message) -> None:
+    def _tell(self, message: Succeeded | Done) -> None:
         # Twice: a socket that is closed refuses again, an OSError from outside does not.
         with suppress(OSError):
             self.end.send(message)
@@ -105,8 +106,8 @@ class Outbox:
 
     def _send(self, items: list[list[Any]]) -> None:
         try:
-            self._tell([channel.DONE, items])
-        except channel.TooLong as error:
+            self._tell(Done(items))
+        except TooLong as error:
             # Longer than a frame. An outcome that is not told would hold its job, and its place here, for ever.
             if len(items) == 1:
                 log.error("outcome of a job does not reach the worker as it is: %s", error)
@@ -134,7 +135,7 @@ def _chars(values: list[Any] | tuple[Any, ...]) -> int:
     return total
 
 
-def _shorter(packed: list[Any], error: channel.TooLong) -> Decision:
+def _shorter(packed: list[Any], error: TooLong) -> Decision:
     """Return an outcome that is too long for a frame without what makes it so long."""
     decision = unpack_decision(packed)
     failure: decide.Failure | None = getattr(decision, "failure", None)

@@ -19,7 +19,8 @@ from django_pgjobs.serialization.failures import Account, kind_of, text_of
 from django_pgjobs.states import Cause
 from django_pgjobs.store import statements as store
 from django_pgjobs.worker.executor import cleanup
-from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.channel import ExecutorEnd
+from django_pgjobs.worker.shared.channel_messages import Progress
 
 Answer = TypeVar("Answer")
 
@@ -75,7 +76,7 @@ def asked(database: str, ask: Callable[[store.Database], Answer]) -> Answer:
         return ask(store.on(database))
 
 
-def reporter(end: channel.ExecutorEnd, run: int) -> Callable[[float, float | None, str], None]:
+def reporter(end: ExecutorEnd, run: int) -> Callable[[float, float | None, str], None]:
     """Return what ``context.progress()`` of a run calls: it tells the supervisor, at most so often."""
     last, done = 0.0, False
 
@@ -87,7 +88,7 @@ def reporter(end: channel.ExecutorEnd, run: int) -> Callable[[float, float | Non
             last, done = now, whole
             # A supervisor that is gone is the control thread's business, not the job's.
             with suppress(OSError):
-                end.send([channel.PROGRESS, run, {"n": n, "total": total, "message": message}])
+                end.send(Progress(run, {"n": n, "total": total, "message": message}))
 
     return report
 

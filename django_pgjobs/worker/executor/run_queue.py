@@ -22,8 +22,9 @@ from django_pgjobs import clock
 from django_pgjobs.decisions import Decision
 from django_pgjobs.execution.attempt import Item, Told
 from django_pgjobs.worker.executor.outbox import Outbox
-from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.board import Board
+from django_pgjobs.worker.shared.channel import ExecutorEnd
+from django_pgjobs.worker.shared.channel_messages import RunsReleased
 
 SHORT_SECONDS = 0.001
 
@@ -37,7 +38,7 @@ class Buffers:
     ``leave`` is called by whoever ends the last job of an executor that drains.
     """
 
-    def __init__(self, end: channel.ExecutorEnd, board: Board, outbox: Outbox, leave: Callable[[], None]) -> None:
+    def __init__(self, end: ExecutorEnd, board: Board, outbox: Outbox, leave: Callable[[], None]) -> None:
         self.end = end
         self.board = board
         self.outbox = outbox
@@ -179,7 +180,7 @@ class Buffers:
     def give_back_late(self) -> None:
         """Send back what has come too late; perhaps twice, which tells nothing new."""
         late = list(self.late)
-        self.end.send([channel.BACK, late, "late"])
+        self.end.send(RunsReleased(late, "late"))
         with self.lock:
             for run in late:
                 if run in self.late:

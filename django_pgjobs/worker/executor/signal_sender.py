@@ -15,10 +15,9 @@ from typing import Any
 from django_pgjobs.execution import events
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.executor import cleanup
+from django_pgjobs.worker.shared.channel_messages import Event
 
 log = safe_logger("django_pgjobs")
-
-Told = tuple[str, dict[str, Any]]
 
 
 class Teller:
@@ -30,10 +29,10 @@ class Teller:
 
     def __init__(self, told: Callable[[int], None]) -> None:
         self._told = told
-        self._batches: queue.SimpleQueue[tuple[int, list[Told]] | None] = queue.SimpleQueue()
+        self._batches: queue.SimpleQueue[tuple[int, list[Event]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def tell(self, number: int, items: list[Told]) -> None:
+    def tell(self, number: int, items: list[Event]) -> None:
         """Hand over what was written; returns at once."""
         self._batches.put((number, items))
         self.start()

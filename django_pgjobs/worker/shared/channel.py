@@ -1,8 +1,8 @@
-"""Framed messages between supervisor and executor: four bytes of length, then JSON ``[type, …]``.
+"""Framed messages between supervisor and executor: four bytes of length, then JSON ``[tag, *fields]``.
 
-Only RUN travels marshalled, behind a mark: it is most of what is sent, and that costs a fifth. An executor runs the
-interpreter of its supervisor and trusts it. The other way all is JSON: what a job may have scribbled on the socket
-must not harm the reader.
+``channel_messages`` says which messages there are. Only RUN travels marshalled, behind a mark: it is most of what is
+sent, and that costs a fifth. An executor runs the interpreter of its supervisor and trusts it. The other way all is
+JSON: what a job may have scribbled on the socket must not harm the reader.
 
 Neither side may ever wait for the other while the other waits for it. The supervisor's end never blocks: what the
 socket does not take stays in a buffer. The executor's control thread always reads; its job threads may block in a
@@ -18,34 +18,34 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-PROTOCOL = 7
+from django_pgjobs.worker.shared.channel_messages import (
+    FromExecutor,
+    RunJobs,
+    ToExecutor,
+    encode,
+    from_executor,
+    to_executor,
+)
+
+PROTOCOL = 8
 MAX_FRAME_BYTES = 32 * 1024 * 1024
 CHUNK_BYTES = 256 * 1024
 
 MARSHALLED = b"M"
 
-READY, BOOT_FAILED, BYE = "READY", "BOOT_FAILED", "BYE"
-DONE, SUCCEEDED, BACK, PROGRESS, TOLD = "DONE", "SUCCEEDED", "BACK", "PROGRESS", "TOLD"
-STRUCK, STACK = "STRUCK", "STACK"
-RUN, TAKE_BACK, STOP, TRUST, DRAIN, STORED = "RUN", "TAKE_BACK", "STOP", "TRUST", "DRAIN", "STORED"
-
-_encode = json.JSONEncoder(separators=(",", ":")).encode
-
-Message = list[Any]
+_as_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class TooLong(ValueError):
     """A message does not fit into a frame."""
 
 
-def pack(message: Any) -> bytes:
+def pack(message: FromExecutor | ToExecutor) -> bytes:
     """Return ``message`` as a frame. Raises ``TooLong`` for one that is too long."""
-    return _framed(_encode(message).encode("ascii"))
-
-
-def pack_run(message: Any) -> bytes:
-    """Return a RUN message as a frame. Raises ``TooLong`` for one that is too long."""
-    return _framed(MARSHALLED + marshal.dumps(message))
+    values = encode(message)
+    if type(message) is RunJobs:
+        return _framed(MARSHALLED + marshal.dumps(values))
+    return _framed(_as_json(values).encode("ascii"))
 
 
 def _framed(body: bytes) -> bytes:
@@ -55,14 +55,14 @@ def _framed(body: bytes) -> bytes:
 
 
 class Unpacker:
-    """Cut a stream of bytes into messages; from the ``trusted`` supervisor some are marshalled."""
+    """Cut a stream of bytes into the values of messages; from the ``trusted`` supervisor some are marshalled."""
 
     def __init__(self, *, trusted: bool = False) -> None:
         self._buffer = bytearray()
         self._trusted = trusted
 
-    def feed(self, data: bytes) -> Iterator[Message]:
-        """Add ``data`` and yield the messages that are whole now. Raises ``ValueError`` where the stream is broken."""
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """Add ``data`` and yield the values of each whole frame. Raises ``ValueError`` where the stream is broken."""
         self._buffer += data
         start, end = 0, len(self._buffer)
         while end - start >= 4:
@@ -71,15 +71,14 @@ class Unpacker:
                 raise ValueError(f"a frame of {length} bytes is longer than {MAX_FRAME_BYTES}")
             if end - start - 4 < length:
                 break
-            yield self._message(self._buffer[start + 4 : start + 4 + length])
+            yield self._values(self._buffer[start + 4 : start + 4 + length])
             start += 4 + length
         del self._buffer[:start]
 
-    def _message(self, body: bytearray) -> Message:
+    def _values(self, body: bytearray) -> Any:
         if self._trusted and body.startswith(MARSHALLED):
-            message: Message = marshal.loads(memoryview(body)[1:])  # noqa: S302 (of our own supervisor)
-            return message
-        return json.loads(body)  # type: ignore[no-any-return]
+            return marshal.loads(memoryview(body)[1:])  # noqa: S302 (of our own supervisor)
+        return json.loads(body)
 
 
 class SupervisorEnd:
@@ -93,9 +92,9 @@ class SupervisorEnd:
         self._unpacker = Unpacker()
         self._out = bytearray()
 
-    def send(self, message: Any) -> None:
+    def send(self, message: ToExecutor) -> None:
         """Send, or keep what the socket does not take for ``flush``."""
-        self._out += pack_run(message) if message[0] == RUN else pack(message)
+        self._out += pack(message)
         self.flush()
 
     def flush(self) -> None:
@@ -113,9 +112,9 @@ class SupervisorEnd:
         """Bytes that wait for the socket."""
         return len(self._out)
 
-    def receive(self) -> list[Message]:
+    def receive(self) -> list[FromExecutor]:
         """Return the messages that have arrived; sets ``eof`` at the end of the stream, and where it is ``broken``."""
-        messages: list[Message] = []
+        messages: list[FromExecutor] = []
         while not self.eof:
             try:
                 data = self.sock.recv(CHUNK_BYTES)
@@ -126,8 +125,9 @@ class SupervisorEnd:
             if not data:
                 self.eof = True
             try:
-                for message in self._unpacker.feed(data):
-                    messages.append(message)
+                for values in self._unpacker.feed(data):
+                    if (message := from_executor(values)) is not None:
+                        messages.append(message)
             except ValueError as error:
                 self.eof, self.broken = True, str(error)
         return messages
@@ -146,16 +146,19 @@ class ExecutorEnd:
         self._unpacker = Unpacker(trusted=True)
         self._sending = threading.Lock()
 
-    def send(self, message: Any) -> None:
+    def send(self, message: FromExecutor) -> None:
         """Send; blocks until the socket has taken all of it. Raises ``OSError`` when the supervisor is gone."""
         frame = pack(message)
         with self._sending:
             self.sock.sendall(frame)
 
-    def receive(self) -> list[Message] | None:
+    def receive(self) -> list[ToExecutor] | None:
         """Block until something arrives and return its messages; None at the end of the stream."""
         try:
             data = self.sock.recv(CHUNK_BYTES)
         except OSError:
             return None
-        return list(self._unpacker.feed(data)) if data else None
+        if not data:
+            return None
+        arrived = map(to_executor, self._unpacker.feed(data))
+        return [message for message in arrived if message is not None]

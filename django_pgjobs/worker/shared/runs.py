@@ -33,7 +33,7 @@ NEVER_SECONDS = 1e9
 
 ERROR_CHARS = 100_000
 
-WAITING, SENT, TAKING, ENDING = "waiting", "sent", "taking", "ending"
+WAITING, SENT, RELEASING, ENDING = "waiting", "sent", "releasing", "ending"
 
 
 @dataclass(slots=True, eq=False)

@@ -20,7 +20,7 @@ from typing import Any
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.channel_messages import RunJobs
 from django_pgjobs.worker.shared.runs import SENT, UNSTOPPED, WAITING, HeldClaim, Run
 from django_pgjobs.worker.supervisor.executor_process import PAYLOAD_BYTES, READY, STARTING, Child
 
@@ -179,7 +179,7 @@ class Dispatcher:
         self._last = number
         child.add(*runs)
         start_by = min(now + START_WITHIN_SECONDS, min({run.claim for run in runs}, key=_trust).trusted_until)
-        child.end.send([channel.RUN, start_by, list(map(_item, runs))])
+        child.end.send(RunJobs(start_by, list(map(_item, runs))))
 
     def take_back(self, crew: Iterable[Child], wanted: Callable[[Run], bool]) -> None:
         """Ask executors to give back what they have not started of the runs that are ``wanted``."""

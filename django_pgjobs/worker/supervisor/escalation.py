@@ -10,7 +10,7 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision, Failure
 from django_pgjobs.execution.retries import HANDED_BACK, NO_ATTEMPTS, NOT_RETRIED, TOO_LATE
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.channel_messages import StopRun
 from django_pgjobs.worker.shared.ladders import CANCELLED, FLAG, INTERRUPT, LADDERS, RELEASED, TERM, TIMEOUT, Stop
 from django_pgjobs.worker.shared.runs import Executor, Run, facts
 from django_pgjobs.worker.supervisor.executor_death import timed_out
@@ -48,7 +48,7 @@ def _tell(run: Run, child: Executor, cause: str, rung: str) -> None:
     by, reason = (run.cancel_by, run.cancel_reason) if cause == CANCELLED else ("", TAKEN_AWAY)
     if rung == INTERRUPT:
         log.info("job is interrupted cause=%s pid=%d %s", cause, child.pid, facts(run))
-    child.end.send([channel.STOP, run.run, rung, cause, by, reason])
+    child.end.send(StopRun(run.run, rung, cause, by, reason))
 
 
 def _signal(run: Run, child: Executor, cause: str, rung: str) -> None:

@@ -11,13 +11,28 @@ import selectors
 import signal
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, assert_never
 
 from django_pgjobs import __version__, clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.executor import lifecycle
-from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.channel import PROTOCOL
+from django_pgjobs.worker.shared.channel_messages import (
+    BootFailed,
+    Bye,
+    Done,
+    Drain,
+    FromExecutor,
+    Hello,
+    Interrupted,
+    Notified,
+    Progress,
+    Ready,
+    RunsReleased,
+    StackRead,
+    Succeeded,
+)
 from django_pgjobs.worker.shared.ladders import TIMEOUT
 from django_pgjobs.worker.shared.runs import facts
 from django_pgjobs.worker.supervisor import escalation, executor_process
@@ -174,7 +189,7 @@ class Crew:
 
     def _retire(self, child: Child) -> None:
         child.state = DRAINING
-        child.end.send([channel.DRAIN])
+        child.end.send(Drain())
 
     def kill(self, cause: str) -> None:
         """Kill all executors; what runs on them is recorded with ``cause``."""
@@ -262,38 +277,43 @@ class Crew:
             log.error("executor does not leave, it is killed pid=%d seconds=%.0f", child.pid, now - child.idle_since)
             child.kill()
 
-    def _on_message(self, child: Child, message: channel.Message) -> None:
+    def _on_message(self, child: Child, message: FromExecutor) -> None:
         match message:
-            case [channel.SUCCEEDED, runs, micros, results]:
-                self.holding.succeeded(child, runs, micros, results)
-            case [channel.DONE, items]:
-                self.holding.done(child, items)
-            case [channel.BACK, runs, _why]:
+            case Succeeded():
+                self.holding.succeeded(child, message.runs, message.micros, message.results)
+            case Done():
+                self.holding.done(child, message.items)
+            case RunsReleased():
                 child.asked_at = None
-                self.holding.back(child, runs)
-            case [channel.PROGRESS, number, progress]:
-                self.holding.progress(child, number, progress)
-            case [channel.TOLD, number]:
-                self.untold.told(child, number)
-            case [channel.STACK, number, stack]:
-                if (run := child.runs.get(number)) is not None:
-                    run.stack = stack
-            case [channel.STRUCK, held_seconds, kind]:
-                child.struck += 1
-                if kind:
-                    log.warning("thread of an executor was struck from outside pid=%d: %s", child.pid, kind)
-                else:
-                    log.info("thread of an executor was interrupted pid=%d held_back=%.3fs", child.pid, held_seconds)
-            case [channel.READY, hello]:
-                self._on_ready(child, hello)
-            case [channel.BOOT_FAILED, why, away]:
-                child.boot_error, child.database_away = why, away
-            case [channel.BYE, rss]:
+                self.holding.back(child, message.runs)
+            case Progress():
+                self.holding.progress(child, message.run, message.progress)
+            case Notified():
+                self.untold.told(child, message.batch)
+            case StackRead():
+                if (run := child.runs.get(message.run)) is not None:
+                    run.stack = message.stack
+            case Interrupted():
+                self._on_interrupted(child, message)
+            case Ready():
+                self._on_ready(child, message.hello)
+            case BootFailed():
+                child.boot_error, child.database_away = message.why, message.away
+            case Bye():
                 child.said_bye, child.idle_since = True, None
-                log.debug("executor leaves pid=%d rss=%.0fMB", child.pid, rss / 1e6)
+                log.debug("executor leaves pid=%d rss=%.0fMB", child.pid, message.rss / 1e6)
+            case _:
+                assert_never(message)
 
-    def _on_ready(self, child: Child, hello: dict[str, Any]) -> None:
-        if (hello["protocol"], hello["version"]) != (channel.PROTOCOL, __version__):
+    def _on_interrupted(self, child: Child, message: Interrupted) -> None:
+        child.struck += 1
+        if message.kind:
+            log.warning("thread of an executor was struck from outside pid=%d: %s", child.pid, message.kind)
+        else:
+            log.info("thread of an executor was interrupted pid=%d held_back=%.3fs", child.pid, message.held_seconds)
+
+    def _on_ready(self, child: Child, hello: Hello) -> None:
+        if (hello["protocol"], hello["version"]) != (PROTOCOL, __version__):
             self._stop_for_another_version(child, hello["version"])
         elif hello["identity"] != self.identity:
             child.boot_error = f"it sees another database: {hello['identity']} instead of {self.identity}"

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from django_pgjobs import clock
-from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.channel import SupervisorEnd
-from django_pgjobs.worker.shared.runs import SENT, TAKING, Run
+from django_pgjobs.worker.shared.channel_messages import ReleaseRuns
+from django_pgjobs.worker.shared.runs import RELEASING, SENT, Run
 
 STARTING, READY, DRAINING, DEAD = "starting", "ready", "draining", "dead"
 TERMINATING, KILLED = "terminating", "killed"
@@ -161,9 +161,9 @@ class Child:
         """Ask for those of ``runs`` that it has not started."""
         if runs:
             for run in runs:
-                run.state = TAKING
+                run.state = RELEASING
             self.asked_at = self.asked_at or clock.monotonic()
-            self.end.send([channel.TAKE_BACK, [run.run for run in runs]])
+            self.end.send(ReleaseRuns([run.run for run in runs]))
 
     def terminate(self) -> None:
         """SIGTERM to its whole group: to the programs its jobs have started, too, whichever job is meant.

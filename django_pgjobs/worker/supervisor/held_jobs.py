@@ -1,7 +1,7 @@
 """The jobs this worker holds: where each is, what it comes to, and when it is struck. Main thread only, no I/O.
 
 Each held job is in exactly one place: waiting in the dispatcher, outstanding at one executor, or ending in the ack
-thread. A run ends in exactly one of DONE, BACK or the death of its executor; its job is struck only when its end
+thread. A run ends in exactly one of DONE, RELEASED or the death of its executor; its job is struck only when its end
 was flushed or is known to be lost. Wishes (cancel, release) reach a job wherever it is.
 """
 
@@ -22,7 +22,7 @@ from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import CancelMode, Cause, Outcome
 from django_pgjobs.store.statements import MOST_CHARS, ClaimedJob, End, Flag, Pauses, Released, Rescheduled, Rescued
-from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.channel_messages import Event, ReleaseRuns
 from django_pgjobs.worker.shared.decision_codec import unpack_decision
 from django_pgjobs.worker.shared.ladders import CANCELLED, LADDERS, LOST, RELEASED, TIMEOUT
 from django_pgjobs.worker.shared.runs import ENDING, FRESH_SECONDS, WAITING, Run, Table, facts
@@ -30,7 +30,6 @@ from django_pgjobs.worker.supervisor.dispatcher import Dispatcher
 from django_pgjobs.worker.supervisor.escalation import TAKEN_AWAY, judged, stop
 from django_pgjobs.worker.supervisor.executor_death import Death
 from django_pgjobs.worker.supervisor.executor_process import Child
-from django_pgjobs.worker.supervisor.signal_relay import Event
 from django_pgjobs.worker.threads.finaliser import Acker
 from django_pgjobs.worker.threads.inbox_messages import Refused, StoredEnd
 
@@ -394,7 +393,7 @@ class Holding:
             self._returned(run)
         elif run.child is not None:
             if cause not in run.stops:
-                run.child.end.send([channel.TAKE_BACK, [run.run]])
+                run.child.end.send(ReleaseRuns([run.run]))
             stop(run, cause, ladder, clock.monotonic())
 
 

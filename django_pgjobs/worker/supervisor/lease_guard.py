@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.channel_messages import TrustUntil
 from django_pgjobs.worker.shared.runs import Table, trust_seconds
 from django_pgjobs.worker.supervisor import watchdog
 from django_pgjobs.worker.supervisor.executor_process import DRAINING, READY, TERMINATING, Child
@@ -106,7 +106,7 @@ class Guard:
         self._arm(now, earliest)
         for child in self.children:
             if child.state in (READY, DRAINING, TERMINATING):
-                child.end.send([channel.TRUST, earliest])
+                child.end.send(TrustUntil(earliest))
 
     def adopted(self) -> None:
         """A claim came in; asked for long ago, it is the first to be trusted no more."""

@@ -11,15 +11,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.worker.shared import channel
+from django_pgjobs.worker.shared.channel_messages import Event, Notify
 from django_pgjobs.worker.supervisor.executor_process import Child
 
 log = safe_logger("django_pgjobs")
-
-Event = tuple[str, dict[str, Any]]
 
 UNTOLD = 10_000
 """Signals that wait here at most."""
@@ -87,7 +84,7 @@ class Untold:
             batch = self.again.popleft() if self.again else Batch(self._some(TELLING - self._telling(child)))
             self._last += 1
             self._sent.setdefault(child, {})[self._last] = batch
-            child.end.send([channel.STORED, self._last, batch.items])
+            child.end.send(Notify(self._last, batch.items))
 
     def _listener(self) -> Child | None:
         ready = (child for child in self.children if child.may_tell)

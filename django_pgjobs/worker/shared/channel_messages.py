@@ -1,0 +1,225 @@
+"""What supervisor and executors tell each other. Each message is one fact or one order; ``channel`` carries it.
+
+The receivers ``match`` every class of ``FromExecutor`` or ``ToExecutor``: mypy refuses a message that they forget. A
+message names runs, never jobs. It is sent for many jobs where many may have something to say: one per job would cost
+more than the rest of its way.
+
+On the wire a message is ``[tag, *fields]``. Raise ``channel.PROTOCOL`` when a tag, or the meaning or number of its
+fields, changes. ``READY`` never changes: an executor of another version introduces itself by it, and the supervisor
+stops. Whatever else a receiver does not know, by its tag or by the number of its fields, it ignores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypedDict, TypeVar, get_args
+
+Message = TypeVar("Message")
+
+Event = tuple[str, dict[str, Any]]
+"""A signal of a durable write, and its fields."""
+
+
+class Hello(TypedDict):
+    """How an executor introduces itself. ``listens`` says whether its code has receivers for durable writes."""
+
+    protocol: int
+    version: str
+    pid: int
+    identity: list[Any]
+    jobs: int
+    rss: int
+    listens: bool
+
+
+# From an executor
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """It has loaded the project's code and reaches its database."""
+
+    tag: ClassVar = "READY"
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class BootFailed:
+    """It ends before it is ready, because it cannot use its database. ``away``: the database may come back."""
+
+    tag: ClassVar = "BOOT_FAILED"
+    why: str
+    away: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """Successes as three columns: which runs, how many µs each took, the encoded result of each."""
+
+    tag: ClassVar = "SUCCEEDED"
+    runs: list[int]
+    micros: list[int]
+    results: list[str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Other outcomes. Each item is a run, its seconds, and the values of ``pack_decision``."""
+
+    tag: ClassVar = "DONE"
+    items: list[list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class RunsReleased:
+    """These runs have never started. ``why``: *asked* by ``ReleaseRuns``, came too *late*, or *drain*."""
+
+    tag: ClassVar = "RELEASED"
+    runs: list[int]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a running job reports about itself."""
+
+    tag: ClassVar = "PROGRESS"
+    run: int
+    progress: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Notified:
+    """The receivers of this batch of events have been called."""
+
+    tag: ClassVar = "NOTIFIED"
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """A thread got an exception, after it had been held back for so long; with a ``kind``, one from outside."""
+
+    tag: ClassVar = "INTERRUPTED"
+    held_seconds: float
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class StackRead:
+    """Where the thread of a run stands, just before the interrupt at its deadline."""
+
+    tag: ClassVar = "STACK"
+    run: int
+    stack: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """It leaves, with nothing left to run; ``rss`` is the most memory that it has used, in bytes."""
+
+    tag: ClassVar = "BYE"
+    rss: int
+
+
+FromExecutor = (
+    Ready | BootFailed | Succeeded | Done | RunsReleased | Progress | Notified | Interrupted | StackRead | Bye
+)
+
+
+# To an executor
+
+
+@dataclass(frozen=True, slots=True)
+class RunJobs:
+    """Jobs to run, none of which may start after ``start_by``. Each item has the fields of ``attempt.Item``."""
+
+    tag: ClassVar = "RUN"
+    start_by: float
+    items: Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRuns:
+    """Release those of these runs that have not started. Answered by ``RunsReleased``, even if there are none."""
+
+    tag: ClassVar = "RELEASE"
+    runs: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class StopRun:
+    """Take a rung of the ladder that is the executor's to take: set the job's flag, or interrupt it."""
+
+    tag: ClassVar = "STOP"
+    run: int
+    rung: str
+    cause: str
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrustUntil:
+    """Until this instant the claims of the worker are trusted."""
+
+    tag: ClassVar = "TRUST"
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """Call the receivers of these events, in order, and confirm the batch."""
+
+    tag: ClassVar = "NOTIFY"
+    batch: int
+    events: list[Event]
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Start nothing more, release what has not started, and leave after the last outcome."""
+
+    tag: ClassVar = "DRAIN"
+
+
+ToExecutor = RunJobs | ReleaseRuns | StopRun | TrustUntil | Notify | Drain
+
+
+# The wire
+
+Constructors = Mapping[str, tuple[Callable[..., Message], int]]
+"""Tag → how to make the message, and from how many fields."""
+
+
+def _constructors(union: Any) -> dict[str, tuple[Any, int]]:
+    return {each.tag: (each, len(each.__match_args__)) for each in get_args(union)}
+
+
+_FROM_EXECUTOR: Constructors[FromExecutor] = _constructors(FromExecutor)
+_TO_EXECUTOR: Constructors[ToExecutor] = _constructors(ToExecutor)
+
+
+def encode(message: FromExecutor | ToExecutor) -> list[Any]:
+    """Return ``message`` as it travels."""
+    return [message.tag, *[getattr(message, name) for name in message.__match_args__]]
+
+
+def from_executor(values: object) -> FromExecutor | None:
+    """Return the message that an executor sent as ``values``; None for what is no message of one. Raises nothing."""
+    return _decoded(values, _FROM_EXECUTOR)
+
+
+def to_executor(values: object) -> ToExecutor | None:
+    """Return the message that the supervisor sent as ``values``; None for what is no message of one. Raises nothing."""
+    return _decoded(values, _TO_EXECUTOR)
+
+
+def _decoded(values: object, constructors: Constructors[Message]) -> Message | None:
+    # Not by ``match``, which costs thrice as much, and this is done for every frame.
+    if isinstance(values, list) and values and isinstance(values[0], str) and values[0] in constructors:
+        make, count = constructors[values[0]]
+        if len(values) == 1 + count:
+            return make(*values[1:])
+    return None
