@@ -38,7 +38,8 @@ from django_pgjobs.worker.supervisor.logs import logging_in_a_thread
 from django_pgjobs.worker.supervisor.recycling import Recycling
 from django_pgjobs.worker.supervisor.supervisor import Limits, Supervisor
 from django_pgjobs.worker.threads.admitter import Admitter
-from django_pgjobs.worker.threads.claimer import Claimer, ClaimOptions
+from django_pgjobs.worker.threads.claim_options import ClaimOptions
+from django_pgjobs.worker.threads.claimer import Claimer
 from django_pgjobs.worker.threads.finaliser import Acker
 from django_pgjobs.worker.threads.frontier import Frontier
 from django_pgjobs.worker.threads.inbox_messages import JobsRescued

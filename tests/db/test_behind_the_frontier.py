@@ -14,7 +14,8 @@ from django_pgjobs import clock
 from django_pgjobs.models import Job
 from django_pgjobs.store import statements as store
 from django_pgjobs.worker.threads import frontier as rules
-from django_pgjobs.worker.threads.claimer import Claimer, ClaimOptions
+from django_pgjobs.worker.threads.claim_options import ClaimOptions
+from django_pgjobs.worker.threads.claimer import Claimer
 from django_pgjobs.worker.threads.frontier import Frontier
 from django_pgjobs.worker.threads.inbox_messages import Claimed
 from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, RawDatabase, register

@@ -16,7 +16,7 @@ import pytest
 from django_pgjobs.decisions import Failure
 from django_pgjobs.models import Claim, Job
 from django_pgjobs.store import statements as store
-from django_pgjobs.worker.supervisor.held_jobs import is_suspect
+from django_pgjobs.worker.supervisor.dispatcher import is_suspect
 from tests.plugins.fix_db import (
     AUTHOR,
     WORKER,

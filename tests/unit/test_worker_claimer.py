@@ -14,10 +14,12 @@ from django_pgjobs.store import statements as store
 from django_pgjobs.store.sqlstates import is_data_trouble
 from django_pgjobs.store.statements import ClaimedJob, Pair
 from django_pgjobs.worker.threads import claimer as claiming
-from django_pgjobs.worker.threads.claimer import DEAF_POLL_SECONDS, HEARD, Claimer, ClaimOptions
+from django_pgjobs.worker.threads.claim_options import ClaimOptions
+from django_pgjobs.worker.threads.claimer import DEAF_POLL_SECONDS, Claimer
 from django_pgjobs.worker.threads.frontier import BEGINNING, Frontier
 from django_pgjobs.worker.threads.inbox_messages import Claimed, Idle
 from django_pgjobs.worker.threads.listener import Listener
+from django_pgjobs.worker.threads.ready_hints import MOST_HINTS
 from tests.unit.test_worker_finaliser import Heard
 from tests.unit.worker_fakes import DUE, claimed
 
@@ -139,7 +141,7 @@ def test_a_row_that_can_be_claimed_after_all_is_claimed_and_not_parked(
     monkeypatch.setattr(store, "park_unclaimable", lambda *_: pytest.fail("parked"))
     assert claimer._claim(DB, {False: 1})
     [message] = heard.of(Claimed)
-    assert ([job.id for job in message.jobs], claimer.unadopted) == ([9], {False: 1})
+    assert ([job.id for job in message.jobs], claimer.room.unadopted) == ([9], {False: 1})
     assert claimer.unconfirmed is None
 
 
@@ -414,7 +416,7 @@ def test_whoever_hears_of_registrations_does_not_ask_in_vain(
     """A claim that came back short has seen everything; a deaf worker asks on while something comes in."""
     if hears:
         claimer.hears.set()
-    claimer.wanted = {False: 9}
+    claimer.room.wanted = {False: 9}
     taking(monkeypatch, lambda plan, limit: [claimed(number, queue="a") for number in range(found)])
     assert claimer._claim(DB, {False: 5}) is again
 
@@ -467,7 +469,7 @@ def test_each_colour_is_asked_for_by_its_own_room(coloured: Claimer, monkeypatch
     coloured.request(2, 4)
     assert claim_as_wanted(coloured), "it waits until there is room again"
     coloured.request(2, 4)
-    assert coloured.wanted == {False: 0, True: 0}, "main speaks of room that jobs on their way to it take"
+    assert coloured.room.wanted == {False: 0, True: 0}, "main speaks of room that jobs on their way to it take"
     coloured.adopted([claimed(1), claimed(2), *(claimed(id, name="on.loop") for id in range(3, 7))])
     coloured.request(2, 0)
     claim_as_wanted(coloured)
@@ -478,7 +480,7 @@ def test_each_colour_is_asked_for_by_its_own_room(coloured: Claimer, monkeypatch
 
 def test_a_callback_takes_up_room_in_threads_whatever_its_job_is(coloured: Claimer) -> None:
     coloured.adopted([claimed(1, name="on.loop", ending="abandoned"), claimed(2, name="on.loop"), claimed(3)])
-    assert coloured.unadopted == {False: -2, True: -1}
+    assert coloured.room.unadopted == {False: -2, True: -1}
 
 
 def test_room_for_what_was_left_ends_the_rest_and_room_for_what_is_not_there_does_not(
@@ -488,12 +490,12 @@ def test_room_for_what_was_left_ends_the_rest_and_room_for_what_is_not_there_doe
     Lines(monkeypatch, on_loop=9)
     coloured.request(2, 4)
     assert not claim_as_wanted(coloured), "for threads there is nothing"
-    assert not coloured._may_find()
+    assert not coloured.room.may_find_more()
     coloured.adopted([claimed(id, name="on.loop") for id in range(4)])
     coloured.request(2, 1)
-    assert coloured._may_find()
+    assert coloured.room.may_find_more()
     coloured.request(2, 0)
-    assert not coloured._may_find()
+    assert not coloured.room.may_find_more()
 
 
 @pytest.mark.parametrize(
@@ -515,7 +517,7 @@ def test_room_wakes_the_thread_that_had_none_or_may_find_something_for_it(
     woken: bool,
 ) -> None:
     coloured.request(*before)
-    coloured.dry = dict(zip((False, True), dry, strict=True))
+    coloured.room.dry = dict(zip((False, True), dry, strict=True))
     wakes: list[None] = []
     monkeypatch.setattr(coloured.wake, "notify_all", lambda: wakes.append(None))
     coloured.request(*now)
@@ -532,7 +534,7 @@ def test_what_was_not_asked_about_may_be_there_as_soon_as_there_is_room(
     coloured.request(0, 4)
     assert not claim_as_wanted(coloured)
     coloured.request(1, 4)
-    assert coloured._may_find()
+    assert coloured.room.may_find_more()
 
 
 def test_idle_is_said_only_when_both_colours_were_looked_at(
@@ -557,9 +559,9 @@ def test_no_more_are_claimed_of_both_colours_than_are_to_be_run(
     coloured.request(4, 4, most=3)
     claim_as_wanted(coloured)
     assert lines.ready == {False: 0, True: 8}
-    assert (coloured.most, coloured._has_room()) == (0, False)
+    assert (coloured.room.most, coloured.room.is_free()) == (0, False)
     coloured.request(4, 4, most=3)
-    assert not coloured._has_room(), "three are on their way to main"
+    assert not coloured.room.is_free(), "three are on their way to main"
 
 
 def test_the_row_that_makes_a_claim_of_two_lines_fail_is_looked_for_in_both(
@@ -583,7 +585,7 @@ def test_the_row_that_makes_a_claim_of_two_lines_fail_is_looked_for_in_both(
     monkeypatch.setattr(store, "park_unclaimable", park)
     coloured._claim(DB, {False: 1, True: 3})
     assert tried == [{False: 1, True: 3}, {False: 1, True: 1}]
-    assert (parked, coloured.unadopted) == ([8], {False: 1, True: 0})
+    assert (parked, coloured.room.unadopted) == ([8], {False: 1, True: 0})
 
 
 # Claims whose answer was lost
@@ -629,12 +631,12 @@ def test_a_claim_that_its_server_process_commits_late_is_given_back_too(
     now[0] += 1.0
     ledger.jobs, ledger.locked = [1, 2], {2}
     claimer.look_up(DB)
-    assert (ledger.jobs, claimer.heard, claimer.behind) == ([2], {("a", 0)}, {"a"})
+    assert (ledger.jobs, claimer.hints.pairs, claimer.hints.released) == ([2], {("a", 0)}, {"a"})
     assert ledger.told == [({("a", 0)}, True)], "this worker may be leaving"
     now[0] += 2.0
     ledger.locked = set()
     claimer.look_up(DB)
-    assert (ledger.jobs, claimer.doubts) == ([], [])
+    assert (ledger.jobs, claimer.in_doubt.doubts) == ([], [])
     assert ledger.deleted[-1] == str(UUID(int=9)), "nobody else would delete its ledger row before the lease is over"
 
 
@@ -646,7 +648,7 @@ def test_a_claim_that_never_was_is_looked_for_until_its_lease_is_over(
     monkeypatch.setattr(clock, "monotonic", lambda: now[0])
     ledger = Ledger(monkeypatch)
     claimer._resolve(DB, UUID(int=9))
-    while claimer.doubts and now[0] < 1000:
+    while claimer.in_doubt.doubts and now[0] < 1000:
         claimer.look_up(DB)
         now[0] += 0.25
     assert now[0] >= 130
@@ -681,7 +683,7 @@ def test_what_no_registration_sends_is_not_believed(claimer: Claimer, payload: s
     """Every role of the database may notify; a priority that no column holds would make every claim fail."""
     claimer.frontier.excluded = frozenset({"excluded"})
     Listener(lambda: DB, Heard(), claimer, lambda: None, stir)._hand_on(Notice(payload))  # type: ignore[arg-type]
-    assert (claimer.heard, claimer.notified) == (set(), 0)
+    assert (claimer.hints.pairs, claimer.notified) == (set(), 0)
 
 
 def test_an_admitter_hears_of_what_a_limit_holds_and_the_claim_thread_does_not(claimer: Claimer) -> None:
@@ -690,7 +692,7 @@ def test_an_admitter_hears_of_what_a_limit_holds_and_the_claim_thread_does_not(c
     listener = Listener(lambda: DB, Heard(), claimer, lambda: None, lambda: stirred.append(1))
     for payload in ("limited:a", "limited:", "limited:excluded", "limited:a b", "Limited:a"):
         listener._hand_on(Notice(payload))  # type: ignore[arg-type]
-    assert (stirred, claimer.heard) == ([1], set())
+    assert (stirred, claimer.hints.pairs) == ([1], set())
 
 
 def test_of_what_was_given_back_the_next_claim_hears(claimer: Claimer) -> None:
@@ -699,10 +701,10 @@ def test_of_what_was_given_back_the_next_claim_hears(claimer: Claimer) -> None:
     listener = Listener(lambda: DB, Heard(), claimer, lambda: None, stir)
     for payload in ("behind:a", "behind:", "behind:excluded", "behind:a b", "Behind:b"):
         listener._hand_on(Notice(payload))  # type: ignore[arg-type]
-    assert (claimer.behind, claimer.notified, claimer.heard) == ({"a"}, 1, set())
+    assert (claimer.hints.released, claimer.notified, claimer.hints.pairs) == ({"a"}, 1, set())
     claimer._learn()
     assert [reach.behind for reach in claimer.frontier.reaches.values()] == [True, False]
-    assert not claimer.behind
+    assert not claimer.hints.released
 
 
 def test_that_a_producer_is_busy_is_heard_for_queues_that_are_served(claimer: Claimer) -> None:
@@ -713,7 +715,7 @@ def test_that_a_producer_is_busy_is_heard_for_queues_that_are_served(claimer: Cl
     assert claimer.settles_at == 0.0
     listener._hand_on(Notice("busy:a"))  # type: ignore[arg-type]
     assert claimer.settles_at > clock.monotonic()
-    assert claimer.heard == set()
+    assert claimer.hints.pairs == set()
 
 
 @pytest.mark.parametrize(
@@ -721,31 +723,31 @@ def test_that_a_producer_is_busy_is_heard_for_queues_that_are_served(claimer: Cl
 )
 def test_a_registration_is_heard(claimer: Claimer, payload: str, pair: tuple[str, int]) -> None:
     Listener(lambda: DB, Heard(), claimer, lambda: None, stir)._hand_on(Notice(payload))  # type: ignore[arg-type]
-    assert (claimer.heard, claimer.notified) == ({pair}, 1)
+    assert (claimer.hints.pairs, claimer.notified) == ({pair}, 1)
 
 
 def test_names_without_end_are_not_kept_without_end(claimer: Claimer) -> None:
     """While every thread is busy nothing asks for what was heard; the list of queues has it all."""
     claimer.next_pairs = 99.0
-    for number in range(HEARD + 5):
+    for number in range(MOST_HINTS + 5):
         claimer.hear((f"q{number}", 0))
         claimer.look_behind(f"q{number}")
-    assert (len(claimer.heard), claimer.next_pairs, len(claimer.behind)) == (HEARD, 0.0, HEARD)
+    assert (len(claimer.hints.pairs), claimer.next_pairs, len(claimer.hints.released)) == (MOST_HINTS, 0.0, MOST_HINTS)
     claimer.frontier.learn([("last", 0)])
     claimer._learn()
     assert all(reach.behind for reach in claimer.frontier.reaches.values()), "one of those too many may be any"
-    assert (claimer.anything_behind, claimer.behind) == (False, set())
+    assert (claimer.hints.released_anywhere, claimer.hints.released) == (False, set())
 
 
 def test_what_was_let_in_is_heard_of_and_looked_for_behind_the_frontier(claimer: Claimer) -> None:
     claimer.let_in(("a", 0))
-    assert (claimer.heard, claimer.admitted, claimer.notified) == ({("a", 0)}, {("a", 0)}, 1)
+    assert (claimer.hints.pairs, claimer.hints.admitted, claimer.notified) == ({("a", 0)}, {("a", 0)}, 1)
     claimer._learn()
-    assert (claimer.heard, claimer.admitted) == (set(), set())
+    assert (claimer.hints.pairs, claimer.hints.admitted) == (set(), set())
     assert claimer.frontier.reaches["a", 0].let_in_due < 0.0
-    for number in range(HEARD + 5):
+    for number in range(MOST_HINTS + 5):
         claimer.let_in((f"q{number}", 0))
-    assert len(claimer.admitted) == HEARD
+    assert len(claimer.hints.admitted) == MOST_HINTS
 
 
 class Way:
@@ -777,7 +779,7 @@ def test_a_listener_asks_now_and_then_whether_it_would_still_hear(
     way: Any = Way([[], [Notice("0:a")], [], []], listener.stopping.set)
     listener.serve(way)
     assert 2 <= way.asked <= 4
-    assert claimer.heard == {("a", 0)}
+    assert claimer.hints.pairs == {("a", 0)}
     assert not claimer.hears.is_set()
 
 
@@ -822,7 +824,7 @@ def test_a_pause_is_heard_of(claimer: Claimer) -> None:
     listener = Listener(lambda: DB, Heard(), claimer, lambda: looked.append(True), stir)
     listener._hand_on(Notice("pauses"))  # type: ignore[arg-type]
     assert looked == [True]
-    assert (claimer.heard, claimer.notified) == (set(), 0)
+    assert (claimer.hints.pairs, claimer.notified) == (set(), 0)
 
 
 def test_a_queue_that_goes_on_is_looked_at_at_once_and_one_that_is_paused_wakes_nobody(claimer: Claimer) -> None:

@@ -28,9 +28,9 @@ from django_pgjobs.worker.shared.channel_messages import (
 )
 from django_pgjobs.worker.shared.runs import Table
 from django_pgjobs.worker.supervisor import executor_process as children
+from django_pgjobs.worker.supervisor import liveness
 from django_pgjobs.worker.supervisor.executor_pool import (
     BOOT_TRIES,
-    DEAF_SECONDS,
     SHORT_LIFE_SECONDS,
     SHORT_LIVES,
     Crew,
@@ -285,7 +285,7 @@ def test_an_executor_that_has_closed_its_channel_and_lives_on_is_killed(crew: Cr
     child = ready(crew)
     end_of(child).eof = True
     states = []
-    for now in (50.0, 50.0 + DEAF_SECONDS, 50.1 + DEAF_SECONDS, 60.0):
+    for now in (50.0, 50.0 + liveness.DEAF_SECONDS, 50.1 + liveness.DEAF_SECONDS, 60.0):
         crew.tick(now)
         states.append(child.state)
     assert states == [READY, READY, KILLED, KILLED]
@@ -345,12 +345,10 @@ def test_an_executor_that_does_not_leave_is_killed(crew: Crew) -> None:
     assert (silent.state, busy.state) == (KILLED, DRAINING)
 
 
-def test_an_executor_gets_its_whole_time_to_leave_after_a_pause_of_the_worker(crew: Crew) -> None:
-    child = ready(crew)
-    child.state = DRAINING
-    crew._check_leaving(child, 0.1)
-    crew.last_look = 0.1
-    crew._check_leaving(child, 1000.0)
+def test_an_executor_gets_its_whole_time_to_leave_after_a_pause_of_the_worker() -> None:
+    child = child_of(state=DRAINING)
+    liveness.check(child, 0.1, last_look=0.0)
+    liveness.check(child, 1000.0, last_look=0.1)
     assert (child.state, child.idle_since) == (DRAINING, None)
 
 

@@ -102,7 +102,7 @@ def test_a_job_that_ended_before_its_cancel_got_there_keeps_why(
     holding: Holding, acker: Acker, decision: Decision, cause: str | None
 ) -> None:
     """The job is cancelled; its history says how the attempt failed."""
-    holding._decided(run_of(1, cancelled=True), decision, 2.0)
+    holding.ends.decided(run_of(1, cancelled=True), decision, 2.0)
     [(kind, end)] = acker.puts
     assert (kind, end.outcome, end.cause) == (END, "cancelled", cause)
 
@@ -137,8 +137,8 @@ SUSPECT = '{"limit_key": null, "suspect": true}'
 def test_suspects_that_are_handed_back_stay_suspects(holding: Holding, acker: Acker) -> None:
     """G4: by a drain, a pause, an operator; and the next worker runs them as one group, callbacks not among them."""
     holding.settle(Death(-9, {}, suspects=[run_of(1, released=True), run_of(2)]))
-    holding.give_back(holding.dispatcher.withdraw(lambda run: True))
-    holding.give_back([run_of(3)])
+    holding.ends.give_back(holding.dispatcher.withdraw(lambda run: True))
+    holding.ends.give_back([run_of(3)])
     assert [(end.id, end.suspect) for _, end in acker.puts] == [(1, True), (2, True), (3, False)]
     holding.adopt(
         "a",

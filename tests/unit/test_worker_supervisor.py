@@ -196,7 +196,7 @@ def test_an_idle_worker_leaves_when_it_has_looked_after_its_last_job(worker: Any
     """``--until-idle``: what has become due since is looked for first, what a limit holds back too."""
     serving = worker(until_idle=True)
     serving.executor()
-    serving.main.holding.last_struck = NOW - 1
+    serving.main.holding.ends.last_struck = NOW - 1
     serving.main._on_message(Idle(NOW - 2))
     serving.main._advance()
     assert (serving.claimer.looks, serving.admitter.stirs, serving.claimer.halted) == (1, 1, False)

@@ -12,6 +12,7 @@ whose last statement might commit beside the new run.
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
@@ -196,6 +197,11 @@ class Dispatcher:
         staying = ([run for run in group if not wanted(run)] for group in self.groups)
         self.groups = [group for group in staying if group]
         return taken
+
+
+def is_suspect(extras: str | None) -> bool:
+    """Whether a job may have ended the process of the start before this one, which was given back."""
+    return extras is not None and bool(json.loads(extras).get("suspect"))
 
 
 def _bench(crew: list[Child]) -> Child | None:

@@ -16,7 +16,6 @@ from typing import Any, assert_never
 from django_pgjobs import __version__, clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.worker.executor import lifecycle
 from django_pgjobs.worker.shared.channel import PROTOCOL
 from django_pgjobs.worker.shared.channel_messages import (
     BootFailed,
@@ -35,7 +34,7 @@ from django_pgjobs.worker.shared.channel_messages import (
 )
 from django_pgjobs.worker.shared.ladders import TIMEOUT
 from django_pgjobs.worker.shared.runs import facts
-from django_pgjobs.worker.supervisor import escalation, executor_process
+from django_pgjobs.worker.supervisor import escalation, executor_process, liveness
 from django_pgjobs.worker.supervisor.executor_death import Death
 from django_pgjobs.worker.supervisor.executor_process import (
     DEAD,
@@ -64,16 +63,6 @@ SHORT_LIFE_SECONDS = 5.0
 SHORT_LIVES = 10
 LONGEST_PAUSE_SECONDS = 15.0
 """An executor that dies so soon is one of a storm; so many in a row are replaced at once, the next after a pause."""
-
-DEAF_SECONDS = 1.0
-"""How long an executor may live on after its end of the channel has been closed."""
-
-HUNG_SECONDS = 10.0
-"""How long an executor may leave a question unanswered while none of its jobs runs; a job may hold its interpreter."""
-
-
-LEAVE_MARGIN_SECONDS = 1.0
-"""How much longer than it allows itself an executor is given to leave."""
 
 ENDED_BY_OTHERS = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 """Ends that say nothing about the code which an executor was to load: the kernel wanted memory, or a person."""
@@ -127,10 +116,7 @@ class Crew:
             if child.state == STARTING and now > child.started_at + get_conf().ready_seconds:
                 child.boot_error = f"it was not READY within {get_conf().ready_seconds:g} s"
                 child.kill()
-            elif child.end.eof:
-                self._check_deaf(child, now)
-            self._check_hung(child, now)
-            self._check_leaving(child, now)
+            liveness.check(child, now, self.last_look)
         self.last_look = now
         self.untold.hand_over()
         self.out_of_memory.look(now)
@@ -242,40 +228,6 @@ class Crew:
         except Exception as error:
             log.exception("message of an executor cannot be obeyed pid=%d", child.pid)
             child.end.eof, child.end.broken = True, repr(error)
-
-    def _check_deaf(self, child: Child, now: float) -> None:
-        """Kill an executor that lives on without its end of the channel: none of its runs would ever end."""
-        child.deaf_since = child.deaf_since or now
-        if now > child.deaf_since + DEAF_SECONDS and child.state != KILLED:
-            log.error("executor has closed its channel, it is killed pid=%d", child.pid)
-            child.kill()
-
-    def _check_hung(self, child: Child, now: float) -> None:
-        """Kill an executor that answers nothing though no job runs there: what was sent to it would never start."""
-        # After a pause of ours, or of the machine, it gets the whole time to answer.
-        paused = now > self.last_look + HUNG_SECONDS / 2
-        if child.asked_at is None or child.state == KILLED or paused or child.board.running():
-            child.hung_since = None
-            return
-        child.hung_since = child.hung_since or now
-        if now > child.hung_since + HUNG_SECONDS:
-            log.error(
-                "executor does not answer and runs nothing, it is killed pid=%d seconds=%.0f jobs=%d",
-                child.pid, now - child.asked_at, len(child.runs),
-            )  # fmt: skip
-            child.kill()
-
-    def _check_leaving(self, child: Child, now: float) -> None:
-        """Kill an executor that has nothing left to do and does not leave: its place would stay taken for ever."""
-        paused = now > self.last_look + HUNG_SECONDS / 2
-        if child.state != DRAINING or child.runs or paused:
-            child.idle_since = None
-            return
-        child.idle_since = child.idle_since or now
-        limit = lifecycle.EXIT_SECONDS if child.said_bye else lifecycle.before_bye_seconds()
-        if now > child.idle_since + limit + LEAVE_MARGIN_SECONDS:
-            log.error("executor does not leave, it is killed pid=%d seconds=%.0f", child.pid, now - child.idle_since)
-            child.kill()
 
     def _on_message(self, child: Child, message: FromExecutor) -> None:
         match message:

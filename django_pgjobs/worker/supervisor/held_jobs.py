@@ -1,8 +1,8 @@
-"""The jobs this worker holds: where each is, what it comes to, and when it is struck. Main thread only, no I/O.
+"""The jobs this worker holds: where each is, and what it comes to. Main thread only, no I/O.
 
 Each held job is in exactly one place: waiting in the dispatcher, outstanding at one executor, or ending in the ack
-thread. A run ends in exactly one of DONE, RELEASED or the death of its executor; its job is struck only when its end
-was flushed or is known to be lost. Wishes (cancel, release) reach a job wherever it is.
+thread (``run_ends``). A run ends in exactly one of DONE, RELEASED or the death of its executor. Wishes (cancel,
+release) reach a job wherever it is.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.execution import events, finalise
 from django_pgjobs.execution.attempt import BODY, until_of
 from django_pgjobs.execution.finalise import CALLBACK_OF, CALLBACK_STARTS, END, MARK, RETRY, SUCCESS
 from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.states import CancelMode, Cause, Outcome
-from django_pgjobs.store.statements import MOST_CHARS, ClaimedJob, End, Flag, Pauses, Released, Rescheduled, Rescued
+from django_pgjobs.states import CancelMode
+from django_pgjobs.store.statements import MOST_CHARS, ClaimedJob, End, Flag, Pauses, Released, Rescheduled
 from django_pgjobs.worker.shared.channel_messages import Event, ReleaseRuns
 from django_pgjobs.worker.shared.decision_codec import unpack_decision
 from django_pgjobs.worker.shared.ladders import CANCELLED, LADDERS, LOST, RELEASED, TIMEOUT
 from django_pgjobs.worker.shared.runs import ENDING, FRESH_SECONDS, WAITING, Run, Table, facts
-from django_pgjobs.worker.supervisor.dispatcher import Dispatcher
-from django_pgjobs.worker.supervisor.escalation import TAKEN_AWAY, judged, stop
+from django_pgjobs.worker.supervisor.dispatcher import Dispatcher, is_suspect
+from django_pgjobs.worker.supervisor.escalation import judged, stop
 from django_pgjobs.worker.supervisor.executor_death import Death
 from django_pgjobs.worker.supervisor.executor_process import Child
+from django_pgjobs.worker.supervisor.run_ends import RunEnds
+from django_pgjobs.worker.supervisor.run_events import event_of_end
 from django_pgjobs.worker.threads.finaliser import Acker
-from django_pgjobs.worker.threads.inbox_messages import Refused, StoredEnd
+from django_pgjobs.worker.threads.inbox_messages import StoredEnd
 
 log = safe_logger("django_pgjobs")
 
@@ -61,9 +62,9 @@ class Holding:
         self.acker = acker
         self.hear = hear
         self.tell = tell
+        self.ends = RunEnds(table, acker, tell)
         self.draining = False
         self.pauses = Pauses()
-        self.last_struck = 0.0
 
     # From the claim thread
 
@@ -76,7 +77,7 @@ class Holding:
         for run in before:
             self._taken_away(run)
         if self.draining:
-            self.give_back(runs)
+            self.ends.give_back(runs)
             return
         if (
             self.pauses
@@ -97,7 +98,7 @@ class Holding:
         if run.size > MOST_CHARS or (job.ending is not None and job.ending not in CALLBACK_OF):
             # No registration and no statement of ours writes such a row.
             log.error("job cannot be run as it is and is parked %s", facts(run))
-            self._decided(
+            self.ends.decided(
                 run, decide.Park("Its headers are too long, or its ending is not known.", _fingerprint(job)), None
             )
             return False
@@ -106,7 +107,7 @@ class Holding:
             run.kind, run.outcome = CALLBACK_OF[job.ending], job.ending
         elif job.cancelled:
             run.cancelled = True
-            self._decided(run, decide.Cancel(), None)
+            self.ends.decided(run, decide.Cancel(), None)
             return False
         if self._is_paused(run):
             self._put_aside(run)
@@ -120,7 +121,7 @@ class Holding:
         log.error(
             "callback crashed %d times, the job ends without it kind=%s %s", CALLBACK_STARTS, run.kind, facts(run)
         )
-        self._end_callback(run)
+        self.ends.callback_ended(run)
         return False
 
     # From executors
@@ -176,13 +177,13 @@ class Holding:
         self._returned(*death.unstarted)
         for run, decision in death.decisions():
             if LOST in run.stops:
-                self._drop(run, "record how it ended")
+                self.ends.taken_away(run, "record how it ended")
             else:
                 self._ended_by_death(run, decision, death)
         suspects = []
         for run in death.suspects:
             if run.kind != BODY and LOST not in run.stops:
-                self._callback_died(run, death.failure())
+                self.ends.callback_died(run, death.failure())
             elif self.draining or self._is_paused(run) or run.released or run.cancelled or LOST in run.stops:
                 run.alone = True
                 self._returned(run)
@@ -200,51 +201,24 @@ class Holding:
         else:
             log.warning("attempt ended with its executor %s: %s", facts(run), words)
         if run.kind == BODY or isinstance(decision, decide.Release):
-            self._decided(run, decision, death.seconds.get(run.run))
+            self.ends.decided(run, decision, death.seconds.get(run.run))
         elif death.culprits.get(run.run) == TIMEOUT:
             log.error("callback was stopped at its time limit kind=%s %s", run.kind, facts(run))
-            self._end_callback(run)
+            self.ends.callback_ended(run)
         else:
-            self._callback_died(run, failure or decide.Failure("", ""))
-
-    def _callback_died(self, run: Run, failure: decide.Failure) -> None:
-        """Let it be claimed again: the claim counts the starts, so one that kills its process ends some day."""
-        self._write(RETRY, run, End(run.job.id, run.claim.claim_id, 0.0, cause="crashed", failure=failure))
+            self.ends.callback_died(run, failure or decide.Failure("", ""))
 
     # Ends
 
     def _ended(self, run: Run, decision: Decision, seconds: float) -> None:
         if LOST in run.stops:
-            self._drop(run, "record how it ended")
+            self.ends.taken_away(run, "record how it ended")
         elif run.kind == BODY:
-            self._decided(run, judged(run, decision), seconds)
+            self.ends.decided(run, judged(run, decision), seconds)
         elif isinstance(decision, decide.Succeed):
-            self._end_callback(run)
+            self.ends.callback_ended(run)
         else:
-            self._decided(run, decision, seconds)
-
-    def _end_callback(self, run: Run) -> None:
-        self._write(END, run, finalise.after_callback(run.job.id, run.claim.claim_id, run.outcome))
-
-    def _decided(self, run: Run, decision: Decision, seconds: float | None) -> None:
-        """Queue the statement that writes ``decision``; any end but success of a cancelled job is a cancel."""
-        if run.cancelled and run.kind == BODY and not isinstance(decision, decide.Succeed | decide.Cancel):
-            failure, cause = getattr(decision, "failure", None), getattr(decision, "cause", Cause.RELEASED)
-            decision = decide.Cancel("", failure, cause)
-        job, claim_id = run.job, run.claim.claim_id
-        kind, end = finalise.end_of(decision, job.id, claim_id, job.name, seconds)
-        # Whoever claims it next shall know: in company it might take others along.
-        end.suspect = run.alone and run.kind == BODY
-        self._write(kind, run, end)
-
-    def _write(self, kind: str, run: Run, end: End) -> None:
-        run.state, run.child = ENDING, None
-        self.acker.put(kind, run, end)
-
-    def give_back(self, runs: list[Run]) -> None:
-        """Release jobs that never started, uncharged."""
-        for run in runs:
-            self._decided(run, decide.Release("not started"), None)
+            self.ends.decided(run, decision, seconds)
 
     def _returned(self, *runs: Run) -> None:
         """Runs that never started are free again: to be given back, ended, or dispatched anew."""
@@ -257,11 +231,11 @@ class Holding:
     def _is_decided(self, run: Run) -> bool:
         """Say what becomes of a run that is free again and shall not be dispatched; return whether that is so."""
         if LOST in run.stops:
-            self._drop(run, "start the job")
+            self.ends.taken_away(run, "start the job")
         elif self.draining or run.released:
-            self.give_back([run])
+            self.ends.give_back([run])
         elif run.cancelled and run.kind == BODY:
-            self._decided(run, decide.Cancel(run.cancel_reason), None)
+            self.ends.decided(run, decide.Cancel(run.cancel_reason), None)
         elif self._is_paused(run):
             self._put_aside(run)
         else:
@@ -274,7 +248,9 @@ class Holding:
         Callbacks stay, and suspects: claimed again they would run in company once more.
         """
         late = now - HAND_BACK_SECONDS
-        self.give_back(self.dispatcher.withdraw(lambda run: run.kind == BODY and not run.alone and run.since < late))
+        self.ends.give_back(
+            self.dispatcher.withdraw(lambda run: run.kind == BODY and not run.alone and run.since < late)
+        )
 
     # From an operator
 
@@ -293,9 +269,9 @@ class Holding:
         """Give a run back whose queue is paused, which nobody claims from then; else hold it, or it would be again."""
         job = run.job
         if job.queue in self.pauses.queues:
-            self.give_back([run])
+            self.ends.give_back([run])
         else:
-            self._decided(run, decide.Hold(self.pauses.names[job.name]), None)
+            self.ends.decided(run, decide.Hold(self.pauses.names[job.name]), None)
 
     # From the ack thread
 
@@ -308,7 +284,7 @@ class Holding:
                 run.outcome, run.error = end.outcome, end.failure.summary if end.failure else ""
             self._start_callbacks([run for run, _, _ in entries])
             return
-        self._strike([run for run, _, _ in entries])
+        self.ends.flushed([run for run, _, _ in entries])
         if kind in (SUCCESS, END):
             self.table.ended += len(entries)
         else:
@@ -318,7 +294,7 @@ class Holding:
                 if isinstance(row, Released) and row.times >= RELEASES_TOLD:
                     log.warning("job was handed back while it ran, once more times=%d %s", row.times, facts(run))
         if kind in (SUCCESS, END, RETRY):
-            self.tell(lambda: [_event(kind, run, end, row) for run, end, row in entries])
+            self.tell(lambda: [event_of_end(kind, run, end, row) for run, end, row in entries])
 
     def _start_callbacks(self, runs: list[Run]) -> None:
         now = clock.monotonic()
@@ -326,28 +302,12 @@ class Holding:
             run.kind = CALLBACK_OF[run.outcome]
             run.fresh_until = now + FRESH_SECONDS
         if self.draining:
-            self.give_back(runs)
+            self.ends.give_back(runs)
             return
         paused = [run for run in runs if self._is_paused(run)] if self.pauses else []
         for run in paused:
             self._put_aside(run)
         self.dispatcher.add([run for run in runs if run not in paused] if paused else runs, now)
-
-    def lost(self, refused: list[Refused]) -> None:
-        """Jobs whose claim is no longer ours: nothing of them was changed."""
-        for run, action, reason in refused:
-            log.warning("lease lost, nothing of the job was changed %s: could not %s, %s", facts(run), action, reason)
-        self._strike([run for run, _, _ in refused])
-        self.tell(lambda: [_loss(*each) for each in refused])
-
-    def _drop(self, run: Run, action: str) -> None:
-        self.lost([(run, action, TAKEN_AWAY)])
-
-    def _strike(self, runs: list[Run]) -> None:
-        finished = self.table.strike(runs)
-        if finished:
-            self.acker.delete(finished)
-        self.last_struck = clock.monotonic()
 
     # From the keep thread
 
@@ -379,7 +339,7 @@ class Holding:
     def _taken_away(self, run: Run) -> None:
         if run.state == WAITING:
             self.dispatcher.withdraw(lambda other: other is run)
-            self._drop(run, "start the job")
+            self.ends.taken_away(run, "start the job")
         else:
             self._stop(run, LOST, LOST)
 
@@ -397,11 +357,6 @@ class Holding:
             stop(run, cause, ladder, clock.monotonic())
 
 
-def is_suspect(extras: str | None) -> bool:
-    """Whether a job may have ended the process of the start before this one, which was given back."""
-    return extras is not None and bool(json.loads(extras).get("suspect"))
-
-
 def _strength(mode: str) -> int:
     return list(CancelMode).index(CancelMode(mode)) if mode in list(CancelMode) else -1
 
@@ -409,34 +364,3 @@ def _strength(mode: str) -> int:
 def _fingerprint(job: ClaimedJob) -> str:
     definition = registry.find(job.name)
     return definition.fingerprint if definition else ""
-
-
-def _fields(run: Run) -> dict[str, Any]:
-    return {"job_id": run.job.id, "name": run.job.name, "attempt": run.job.attempt}
-
-
-def _loss(run: Run, action: str, reason: str) -> Event:
-    return events.LOST, {**_fields(run), "claim_id": run.claim.claim_id, "action": action, "reason": reason}
-
-
-def events_of_rescue(job: Rescued) -> list[Event]:
-    """Return the signals of a job that this worker took back from another."""
-    about = {"job_id": job.id, "name": job.name, "attempt": job.attempt}
-    facts = {**about, "queue": job.queue, "claim_id": str(job.claim_id), "cause": job.cause, "message": job.message}
-    found: list[Event] = [(events.RESCUED, {**facts, "outcome": job.outcome, "ending": job.ending})]
-    ended = {**about, "queue": job.queue, "executor": "", "duration": None, "error": job.message}
-    if job.outcome:
-        found.append((events.FINISHED, {**ended, "outcome": job.outcome}))
-    elif not job.ending:
-        found.append((events.RETRIED, {**ended, "delay": 0.0, "retry_at": None}))
-    return found
-
-
-def _event(kind: str, run: Run, end: End, row: Any) -> Event:
-    duration = run.duration if end.seconds is None else end.seconds
-    error = end.failure.summary if end.failure else run.error
-    fields = {**_fields(run), "queue": run.job.queue, "executor": run.executor, "duration": duration, "error": error}
-    if kind == RETRY:
-        retry_at = row.run_at.isoformat() if isinstance(row, Rescheduled) else None
-        return events.RETRIED, {**fields, "delay": end.delay, "retry_at": retry_at}
-    return events.FINISHED, {**fields, "outcome": Outcome.SUCCEEDED if kind == SUCCESS else end.outcome}

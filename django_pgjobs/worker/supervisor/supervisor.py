@@ -27,10 +27,11 @@ from django_pgjobs.worker.shared.runs import Table
 from django_pgjobs.worker.supervisor.dispatcher import START_WITHIN_SECONDS, Dispatcher
 from django_pgjobs.worker.supervisor.executor_pool import Crew
 from django_pgjobs.worker.supervisor.executor_process import READY, Child, Recipe
-from django_pgjobs.worker.supervisor.held_jobs import Holding, events_of_rescue
+from django_pgjobs.worker.supervisor.held_jobs import Holding
 from django_pgjobs.worker.supervisor.inbox import Inbox
 from django_pgjobs.worker.supervisor.lease_guard import Guard
 from django_pgjobs.worker.supervisor.recycling import Recycling
+from django_pgjobs.worker.supervisor.run_events import events_of_rescue
 from django_pgjobs.worker.supervisor.signal_relay import Untold
 from django_pgjobs.worker.threads.admitter import Admitter
 from django_pgjobs.worker.threads.claimer import Claimer
@@ -208,7 +209,7 @@ class Supervisor:
         if self.limits.max_jobs is not None and self.ended >= self.limits.max_jobs:
             self.drain("the number of jobs asked for has ended")
         elif self.limits.until_idle and self.crew.booted and not self.table.held:
-            changed = max(self.holding.last_struck, self.admitter.admitted_at)
+            changed = max(self.holding.ends.last_struck, self.admitter.admitted_at)
             if self.idle_at > changed and self.admitter.idle_since(changed):
                 self.drain("nothing is due")
             elif self.asked_at <= changed:
@@ -234,7 +235,7 @@ class Supervisor:
             case FlagsRead():
                 self.holding.fresh(message.asked_at, message.job_ids, message.flags)
             case Lost():
-                self.holding.lost(message.refused)
+                self.holding.ends.lost(message.refused)
             case BackendsEnded():
                 self.dispatcher.backends_ended(message.application_name)
             case PausesRead():
@@ -286,7 +287,7 @@ class Supervisor:
             self.holding.draining = self.crew.draining = True
             self.claimer.halt()
             self.dispatcher.take_back(self.crew.children, lambda run: True)
-            self.holding.give_back(self.dispatcher.withdraw(lambda run: True))
+            self.holding.ends.give_back(self.dispatcher.withdraw(lambda run: True))
             self.last_tick = 0.0
 
     def _drain_on(self, now: float, until: float) -> None:

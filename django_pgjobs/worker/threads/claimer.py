@@ -1,13 +1,12 @@
 """The claim thread: takes ready jobs when main wants some, and sleeps until the next is due.
 
 Posts ``claimed`` with what a claim took, and ``idle`` when everything was looked at from the beginning and nothing
-is ready. A claim whose answer was lost is looked up by its claim_id and given back, and again for as long as its
-server process may still be at it, by the maintenance thread; a claim that fails on the data of a row is halved until
-one row is left, which is then claimed by its id, and parked if that fails too: two workers may be at it at once.
+is ready. A claim whose answer was lost is in doubt (``claims_in_doubt``). A claim that fails on the data of a row is
+halved until one row is left, which is then claimed by its id, and parked if that fails too: two workers may be at it at
+once.
 
 Where the code has ``async def`` jobs there are two *lines*, what runs on the loop (True) and all else (False), each
-with its frontier. One statement claims from both, of each what main has room for. A line is *dry* when a claim has
-found less there than was asked.
+with its frontier. One statement claims from both, of each what main has room for (``claim_room``).
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID, uuid4
 
 import psycopg
@@ -28,9 +26,13 @@ from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.sqlstates import is_data_trouble, sqlstate_of
 from django_pgjobs.worker.shared.connection import WorkerConnection
+from django_pgjobs.worker.threads.claim_options import ClaimOptions
+from django_pgjobs.worker.threads.claim_room import ClaimRoom
+from django_pgjobs.worker.threads.claims_in_doubt import ClaimsInDoubt
 from django_pgjobs.worker.threads.frontier import Frontier, Visit
 from django_pgjobs.worker.threads.inbox_messages import Claimed, Idle
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
+from django_pgjobs.worker.threads.ready_hints import ReadyHints
 
 log = safe_logger("django_pgjobs")
 
@@ -44,33 +46,6 @@ While one is busy the claimer looks every ``LOOK_AGAIN_SECONDS``, and so finds w
 
 PAIRS_FACTOR = 50.0
 DEAF_POLL_SECONDS = 1.0
-HEARD = 1000
-"""Pairs kept at most of what was heard; the list of pairs has the others."""
-
-FIRST_LOOK_SECONDS = 0.25
-"""After how long a claim in doubt is looked up again; the pauses double."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimOptions:
-    """What every claim of this worker says. Seconds; ``grace`` is how long others wait after a passed deadline."""
-
-    worker: UUID
-    lease_seconds: float
-    allowance_seconds: float
-    grace_seconds: float
-    poll_seconds: float
-    notify: bool
-
-
-@dataclass(slots=True)
-class Doubt:
-    """A claim whose answer was lost and that has not been found: when to look again, and until when it may appear."""
-
-    claim_id: UUID
-    until: float
-    look_at: float
-    pause: float = FIRST_LOOK_SECONDS
 
 
 class NextDue(NamedTuple):
@@ -102,20 +77,14 @@ class Claimer(Loop):
             frontier.walks_past = True
             self.lines[True] = Frontier(frontier.queues, frontier.excluded, walks_past=True)
         self.options = options
-        self.wanted = dict.fromkeys(self.lines, 0)
-        self.unadopted = dict.fromkeys(self.lines, 0)
-        self.most: int | None = None
-        self.dry = dict.fromkeys(self.lines, False)
+        self.room = ClaimRoom(async_names)
         self.halted = False
         self.paused: frozenset[str] = frozenset()
         self.hears = threading.Event()
-        self.heard: set[tuple[str, int]] = set()
-        self.admitted: set[tuple[str, int]] = set()
-        self.behind: set[str] = set()
-        self.anything_behind = False
+        self.hints = ReadyHints()
         self.notified = 0
         self.unconfirmed: UUID | None = None
-        self.doubts: list[Doubt] = []
+        self.in_doubt = ClaimsInDoubt(options, self._on_released)
         self.asked: tuple[bool, ...] = (False,)
         self.next_due: NextDue | None = None
         self.next_pairs = 0.0
@@ -131,67 +100,40 @@ class Claimer(Loop):
         ``most`` is how many it takes in all, whatever there is room for.
         """
         with self.wake:
-            before = self._has_room()
-            self.most = None if most is None else most - sum(self.unadopted.values())
-            for is_async, room in ((False, threads), (True, loop)):
-                if is_async in self.lines:
-                    self.wanted[is_async] = room - self.unadopted[is_async]
-            if self._has_room() and (not before or self._may_find()):
+            before = self.room.is_free()
+            self.room.offer(threads, loop, most)
+            if self.room.is_free() and (not before or self.room.may_find_more()):
                 self.wake.notify_all()
-
-    def _has_room(self) -> bool:
-        return any(wanted > 0 for wanted in self.wanted.values()) and (self.most is None or self.most > 0)
-
-    def _may_find(self) -> bool:
-        """Whether there is room for what the last claim has left, for want of room."""
-        found_before = any(wanted > 0 and not self.dry[is_async] for is_async, wanted in self.wanted.items())
-        return found_before and self._has_room()
 
     def adopted(self, jobs: Iterable[store.ClaimedJob]) -> None:
         """Main has heard of these claimed jobs; until then they take up the room it speaks of."""
         with self.wake:
-            for is_async, some in self._by_line(jobs).items():
-                self.unadopted[is_async] -= len(some)
-
-    def _by_line(self, jobs: Iterable[store.ClaimedJob]) -> dict[bool, list[store.ClaimedJob]]:
-        """Sort jobs as the statement has: what it took from which line."""
-        if not self.async_names:
-            return {False: list(jobs)}
-        lines: dict[bool, list[store.ClaimedJob]] = {False: [], True: []}
-        for job in jobs:
-            lines[job.ending is None and job.name in self.async_names].append(job)
-        return lines
+            self.room.adopted(jobs)
 
     def hear(self, pair: tuple[str, int]) -> None:
         """Take note of a registration; called by the listen thread."""
         with self.wake:
-            if len(self.heard) < HEARD:
-                self.heard.add(pair)
-            else:
+            if not self.hints.add(pair):
                 self.next_pairs = 0.0
             self._stir()
 
     def let_in(self, pair: tuple[str, int]) -> None:
         """Take note of jobs that a limit let in, perhaps older than what is claimed now; called by the admitter."""
         with self.wake:
-            if len(self.admitted) < HEARD:
-                self.admitted.add(pair)
+            self.hints.add_admitted(pair)
             self.hear(pair)
 
     def look_behind(self, queue: str) -> None:
         """Take note of jobs given back, perhaps far older than what is claimed now; called by the listen thread."""
         with self.wake:
-            if len(self.behind) < HEARD:
-                self.behind.add(queue)
-            else:
-                self.anything_behind = True
+            self.hints.add_released(queue)
             self._stir()
 
     def look(self) -> None:
         """Look again from the beginning: something may have become ready that nobody told us of."""
         with self.wake:
             self.next_pairs = 0.0
-            self.anything_behind = True
+            self.hints.released_anywhere = True
             self._stir()
 
     def pause(self, queues: frozenset[str]) -> None:
@@ -218,12 +160,12 @@ class Claimer(Loop):
         """Claim nothing more; what is ``busy`` still comes."""
         with self.wake:
             self.halted = True
-            self.wanted = dict.fromkeys(self.lines, 0)
+            self.room.close()
 
     @property
     def busy(self) -> bool:
         """Whether a claim is under way on a server that is there, or its answer on the way to main."""
-        return (self.unconfirmed is not None and self.reachable) or any(self.unadopted.values())
+        return (self.unconfirmed is not None and self.reachable) or any(self.room.unadopted.values())
 
     # The thread
 
@@ -240,28 +182,21 @@ class Claimer(Loop):
 
     def _until_wanted(self) -> tuple[dict[bool, int], int]:
         with self.wake:
-            while not self.stopping.is_set() and (not self._has_room() or self.halted):
+            while not self.stopping.is_set() and (not self.room.is_free() or self.halted):
                 self.wake.wait()
             self._learn()
             stopping = self.stopping.is_set()
-            return {line: room for line, room in self.wanted.items() if room > 0 and not stopping}, self.notified
+            return {line: room for line, room in self.room.wanted.items() if room > 0 and not stopping}, self.notified
 
     def _learn(self) -> None:
-        for frontier in self.lines.values():
-            frontier.learn(self.heard)
-            frontier.let_in(self.admitted)
-            frontier.look_behind(None if self.anything_behind else self.behind)
-        self.heard.clear()
-        self.admitted.clear()
-        self.behind.clear()
-        self.anything_behind = False
+        self.hints.hand_over(self.lines.values())
 
     def _claim(self, db: WorkerConnection, limits: Mapping[bool, int]) -> bool:
         """Claim up to so many of each line; return whether to claim again at once."""
         self.looked_at = asked_at = clock.monotonic()
         self.asked = tuple(limits)
         # Where there was no room nobody knows what is there.
-        self.dry = {is_async: is_async in limits and self.dry[is_async] for is_async in self.lines}
+        self.room.dry = {is_async: is_async in limits and self.room.dry[is_async] for is_async in self.lines}
         for frontier in self.lines.values():
             frontier.pause(self.paused)
         self._refresh_pairs(db)
@@ -270,14 +205,14 @@ class Claimer(Loop):
         with self.wake:
             # Main leaves when nothing is ``busy``: a claim that began unseen would take jobs for nobody.
             if not any(plans.values()) or self.halted:
-                self.dry |= dict.fromkeys(limits, True)
+                self.room.dry |= dict.fromkeys(limits, True)
                 return False
-            self.unconfirmed, most = claim_id, self.most
+            self.unconfirmed, most = claim_id, self.room.most
         lines = {
             is_async: store.Line([visit.pair for visit in plan], limits[is_async]) for is_async, plan in plans.items()
         }
         try:
-            claimed = store.claim_lines(db, lines, self.async_names, most=most, **self._terms(claim_id))
+            claimed = store.claim_lines(db, lines, self.async_names, most=most, **self.options.terms(claim_id))
         except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable) as error:
             self.unconfirmed = None  # by the server's word: it took nothing
             now = clock.monotonic()
@@ -295,44 +230,31 @@ class Claimer(Loop):
             return True
         now = clock.monotonic()
         full = most is not None and len(claimed.jobs) >= most
-        for is_async, found in self._by_line(claimed.jobs).items():
+        for is_async, found in self.room.by_line(claimed.jobs).items():
             if is_async in plans:
                 limit = len(found) if full else limits[is_async]
                 self.lines[is_async].saw(plans[is_async], found, limit, now, now - asked_at, claimed.looked_at)
-                self.dry[is_async] = len(found) < limit
+                self.room.dry[is_async] = len(found) < limit
         self._hand_over(claim_id, asked_at, claimed.jobs)
         return self._goes_on(limits, bool(claimed.jobs))
 
     def _goes_on(self, limits: Mapping[bool, int], found: bool) -> bool:
         with self.wake:
-            if self._may_find():
+            if self.room.may_find_more():
                 return True
-            if self._has_room():
+            if self.room.is_free():
                 # Whoever hears is told of more; else where something came there may be more already.
                 return found and not self.hears.is_set()
         # Without any room it waits for some, unless nothing is left: then for what becomes due, too.
-        return not all(self.dry[is_async] for is_async in limits)
+        return not all(self.room.dry[is_async] for is_async in limits)
 
     def _hand_over(self, claim_id: UUID, asked_at: float, jobs: list[store.ClaimedJob]) -> None:
         if jobs:
             self.stirred_at = asked_at
             with self.wake:
-                for is_async, some in self._by_line(jobs).items():
-                    self.wanted[is_async] = max(0, self.wanted[is_async] - len(some))
-                    self.unadopted[is_async] += len(some)
-                self.most = None if self.most is None else self.most - len(jobs)
+                self.room.took(jobs)
             self.inbox.post(Claimed(str(claim_id), asked_at, jobs))
         self.unconfirmed = None
-
-    def _terms(self, claim_id: UUID) -> dict[str, Any]:
-        options = self.options
-        return {
-            "claim_id": claim_id,
-            "worker": options.worker,
-            "lease_seconds": options.lease_seconds,
-            "allowance_seconds": options.allowance_seconds,
-            "grace_seconds": options.grace_seconds,
-        }
 
     def _refresh_pairs(self, db: WorkerConnection) -> None:
         now = clock.monotonic()
@@ -353,45 +275,17 @@ class Claimer(Loop):
     # Trouble
 
     def _resolve(self, db: WorkerConnection, claim_id: UUID) -> None:
-        """A claim's answer was lost: give back what it took. Its attempts are not charged."""
-        if not self._give_back(db, claim_id):
-            # Its server process may not know yet that nobody hears it, and commit later.
-            now = clock.monotonic()
-            with self.wake:
-                doubt = Doubt(claim_id, now + self.options.lease_seconds, now + FIRST_LOOK_SECONDS)
-                self.doubts.append(doubt)
+        """A claim's answer was lost: release what it took."""
+        self.in_doubt.resolve(db, claim_id)
         self.unconfirmed = None
-
-    def _give_back(self, db: store.Database, claim_id: UUID) -> bool:
-        """Release what a claim took, uncharged; return whether that is done, which it is not while a row is locked."""
-        ids = store.read_claim(db, claim_id)
-        if not ids:
-            return False
-        log.warning("claim whose answer was lost is given back claim=%s jobs=%d", claim_id, len(ids))
-        author = store.Author(self.options.worker)
-        ends = [store.End(job_id, str(claim_id)) for job_id in ids]
-        released = store.release_jobs(db, ends, author)
-        for job in released:
-            self.hear((job.queue, job.priority))
-            self.look_behind(job.queue)
-        if released and self.options.notify:
-            store.notify_queues(db, {(job.queue, job.priority) for job in released}, behind=True)
-        store.delete_claims(db, [str(claim_id)])
-        return len(released) == len(ids)
 
     def look_up(self, db: store.Database) -> None:
         """Look up again the claims in doubt whose time has come; called by the maintenance thread."""
-        with self.wake:
-            doubts = list(self.doubts)
-        for doubt in doubts:
-            now = clock.monotonic()
-            if now < doubt.look_at and not self.halted:
-                continue
-            doubt.pause *= 2
-            doubt.look_at = now + doubt.pause
-            if self._give_back(db, doubt.claim_id) or now > doubt.until:
-                with self.wake:
-                    self.doubts.remove(doubt)
+        self.in_doubt.look_up(db, all_of_them=self.halted)
+
+    def _on_released(self, job: store.Released) -> None:
+        self.hear((job.queue, job.priority))
+        self.look_behind(job.queue)
 
     def _isolate(
         self, db: WorkerConnection, plans: Mapping[bool, list[Visit]], limits: Mapping[bool, int], error: Exception
@@ -420,7 +314,7 @@ class Claimer(Loop):
                 return
             self.unconfirmed = claim_id
         try:
-            jobs = store.claim_one(db, job_id, **self._terms(claim_id))
+            jobs = store.claim_one(db, job_id, **self.options.terms(claim_id))
         except psycopg.errors.QueryCanceled:
             self.unconfirmed = None
             raise
@@ -464,7 +358,7 @@ class Claimer(Loop):
             if self._sleep(max(0.0, pause), notified):
                 self._look_near()
             return
-        if len(asked) == len(self.lines) and all(self.dry.values()):
+        if len(asked) == len(self.lines) and all(self.room.dry.values()):
             self.inbox.post(Idle(min(swept, self.looked_at)))
         if self._sleep(seconds, notified):
             self._look_near()
@@ -493,8 +387,9 @@ class Claimer(Loop):
     def _sleep(self, seconds: float, notified: int) -> bool:
         """Return whether a registration was heard meanwhile; ends, too, when there is room for what was left."""
         with self.wake:
+            room = self.room
             self.wake.wait_for(
-                lambda: self.stopping.is_set() or self.notified != notified or self._may_find(), timeout=seconds
+                lambda: self.stopping.is_set() or self.notified != notified or room.may_find_more(), timeout=seconds
             )
             self._learn()
             heard = self.notified != notified

@@ -1,0 +1,45 @@
+"""The signals that durable writes are worth: what receivers in executors get of an end, a loss, a rescue. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django_pgjobs.execution import events
+from django_pgjobs.execution.finalise import RETRY, SUCCESS
+from django_pgjobs.states import Outcome
+from django_pgjobs.store.statements import End, Rescheduled, Rescued
+from django_pgjobs.worker.shared.channel_messages import Event
+from django_pgjobs.worker.shared.runs import Run
+
+
+def event_of_end(kind: str, run: Run, end: End, row: object) -> Event:
+    """Return the signal of an end that was written, or of a retry; ``row`` is what its statement returned."""
+    duration = run.duration if end.seconds is None else end.seconds
+    error = end.failure.summary if end.failure else run.error
+    fields = {**_fields(run), "queue": run.job.queue, "executor": run.executor, "duration": duration, "error": error}
+    if kind == RETRY:
+        retry_at = row.run_at.isoformat() if isinstance(row, Rescheduled) else None
+        return events.RETRIED, {**fields, "delay": end.delay, "retry_at": retry_at}
+    return events.FINISHED, {**fields, "outcome": Outcome.SUCCEEDED if kind == SUCCESS else end.outcome}
+
+
+def event_of_loss(run: Run, action: str, reason: str) -> Event:
+    """Return the signal of a job whose claim is no longer ours, so that ``action`` was refused."""
+    return events.LOST, {**_fields(run), "claim_id": run.claim.claim_id, "action": action, "reason": reason}
+
+
+def events_of_rescue(job: Rescued) -> list[Event]:
+    """Return the signals of a job that this worker took back from another."""
+    about = {"job_id": job.id, "name": job.name, "attempt": job.attempt}
+    facts = {**about, "queue": job.queue, "claim_id": str(job.claim_id), "cause": job.cause, "message": job.message}
+    found: list[Event] = [(events.RESCUED, {**facts, "outcome": job.outcome, "ending": job.ending})]
+    ended = {**about, "queue": job.queue, "executor": "", "duration": None, "error": job.message}
+    if job.outcome:
+        found.append((events.FINISHED, {**ended, "outcome": job.outcome}))
+    elif not job.ending:
+        found.append((events.RETRIED, {**ended, "delay": 0.0, "retry_at": None}))
+    return found
+
+
+def _fields(run: Run) -> dict[str, Any]:
+    return {"job_id": run.job.id, "name": run.job.name, "attempt": run.job.attempt}

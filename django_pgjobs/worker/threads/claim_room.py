@@ -1,0 +1,67 @@
+"""How many more jobs the main thread takes from the claim thread. Callers hold the claim thread's lock.
+
+Where the code has ``async def`` jobs there is room in two *lines*, the loop's (True) and the threads' (False). What was
+claimed takes up room at once; the main thread speaks of it only after it has read the message about the claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from django_pgjobs.store.statements import ClaimedJob
+
+
+class ClaimRoom:
+    """``wanted`` jobs for each line, ``most`` in all; ``unadopted`` are claimed, and main has not read of them yet.
+
+    A line is ``dry`` when a claim has found less there than was asked.
+    """
+
+    def __init__(self, async_names: frozenset[str] = frozenset()) -> None:
+        self.async_names = async_names
+        lines = (False, True) if async_names else (False,)
+        self.wanted = dict.fromkeys(lines, 0)
+        self.unadopted = dict.fromkeys(lines, 0)
+        self.most: int | None = None
+        self.dry = dict.fromkeys(lines, False)
+
+    def offer(self, threads: int, loop: int, most: int | None) -> None:
+        """Take note of the room that main has, what it has not read of yet included."""
+        self.most = None if most is None else most - sum(self.unadopted.values())
+        for is_async, room in ((False, threads), (True, loop)):
+            if is_async in self.wanted:
+                self.wanted[is_async] = room - self.unadopted[is_async]
+
+    def close(self) -> None:
+        """Take nothing more."""
+        self.wanted = dict.fromkeys(self.wanted, 0)
+
+    def is_free(self) -> bool:
+        """Whether there is any room."""
+        return any(wanted > 0 for wanted in self.wanted.values()) and (self.most is None or self.most > 0)
+
+    def may_find_more(self) -> bool:
+        """Whether there is room for what the last claim has left, for want of room."""
+        found_before = any(wanted > 0 and not self.dry[is_async] for is_async, wanted in self.wanted.items())
+        return found_before and self.is_free()
+
+    def took(self, jobs: list[ClaimedJob]) -> None:
+        """These were claimed, and main has not read of them yet."""
+        for is_async, some in self.by_line(jobs).items():
+            self.wanted[is_async] = max(0, self.wanted[is_async] - len(some))
+            self.unadopted[is_async] += len(some)
+        self.most = None if self.most is None else self.most - len(jobs)
+
+    def adopted(self, jobs: Iterable[ClaimedJob]) -> None:
+        """Main has read of these; what it says of its room from now on has them taken off."""
+        for is_async, some in self.by_line(jobs).items():
+            self.unadopted[is_async] -= len(some)
+
+    def by_line(self, jobs: Iterable[ClaimedJob]) -> dict[bool, list[ClaimedJob]]:
+        """Sort jobs as the statement has: what it took from which line."""
+        if not self.async_names:
+            return {False: list(jobs)}
+        lines: dict[bool, list[ClaimedJob]] = {False: [], True: []}
+        for job in jobs:
+            lines[job.ending is None and job.name in self.async_names].append(job)
+        return lines
