@@ -34,7 +34,7 @@ from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.threads.admitter import HELD_SECONDS, SHORTEST_SECONDS
 from django_pgjobs.worker.threads.claimer import DEAF_POLL_SECONDS
-from django_pgjobs.worker.threads.lease_keeper import Keeper
+from django_pgjobs.worker.threads.lease_keeper import LeaseKeeper
 from django_pgjobs.worker.threads.maintainer import Duty
 
 log = safe_logger("django_pgjobs")
@@ -54,7 +54,7 @@ class InlineWorker:
         self.limited = self.admission.declares()
         self.looked_at = 0.0
         self.duties: Sequence[Duty] = ()
-        self.keeper = Keeper(
+        self.keeper = LeaseKeeper(
             lambda: worker.connect("keep"),
             self,
             held=lambda _until: list(self.held.copy().items()),

@@ -31,7 +31,7 @@ from django_pgjobs.store import statements as store
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.shared import identity, process
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
-from django_pgjobs.worker.shared.runs import ALLOWANCE_SECONDS, Table
+from django_pgjobs.worker.shared.runs import ALLOWANCE_SECONDS, RunTable
 from django_pgjobs.worker.supervisor.executor_process import Recipe
 from django_pgjobs.worker.supervisor.inbox import Inbox
 from django_pgjobs.worker.supervisor.logs import logging_in_a_thread
@@ -40,10 +40,10 @@ from django_pgjobs.worker.supervisor.supervisor import Limits, Supervisor
 from django_pgjobs.worker.threads.admitter import Admitter
 from django_pgjobs.worker.threads.claim_options import ClaimOptions
 from django_pgjobs.worker.threads.claimer import Claimer
-from django_pgjobs.worker.threads.finaliser import Acker
+from django_pgjobs.worker.threads.finaliser import Finaliser
 from django_pgjobs.worker.threads.frontier import Frontier
 from django_pgjobs.worker.threads.inbox_messages import JobsRescued
-from django_pgjobs.worker.threads.lease_keeper import Keeper
+from django_pgjobs.worker.threads.lease_keeper import LeaseKeeper
 from django_pgjobs.worker.threads.listener import Listener
 from django_pgjobs.worker.threads.maintainer import Maintainer, Upkeeper
 
@@ -238,7 +238,7 @@ def _tuned_interpreter() -> Iterator[None]:
 
 def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> int:
     declared = declared_crons(worker)
-    inbox, table = Inbox(), Table()
+    inbox, table = Inbox(), RunTable()
     # A claim may pass much that is dead, and nothing but claims waits for it; its lease counts from its beginning.
     patience = worker.conf.lease_seconds / 2
     claimer = Claimer(
@@ -250,7 +250,7 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
     )
     admitter = Admitter(lambda: worker.connect("admit"), inbox, worker.admission(), claimer.let_in)
     freed = admitter.stir if admitter.declares else None
-    acker = Acker(lambda: worker.connect("ack"), inbox, worker.author, freed)
+    finaliser = Finaliser(lambda: worker.connect("ack"), inbox, worker.author, freed)
     keeper = _keeper(worker, inbox, table, claimer)
     leader = Leader(worker.author)
     maintained = [
@@ -263,17 +263,17 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
         pruning(leader), forgetting(leader), measuring(leader), Vacuumer(lambda: worker.connect_alone("vacuum")),
     ]  # fmt: skip
     upkeeper = Upkeeper(lambda: worker.connect("upkeep"), inbox, kept_up, lambda: leader.leads)
-    loops: list[Any] = [acker, claimer, keeper, maintainer, upkeeper, admitter]
+    loops: list[Any] = [finaliser, claimer, keeper, maintainer, upkeeper, admitter]
     if worker.conf.notify:
         loops.append(Listener(lambda: worker.connect("listen"), inbox, claimer, keeper.look, admitter.stir))
     supervisor = Supervisor(
-        _recipe(worker), _limits(worker), inbox, table, claimer, acker, list(identity.of(found)), admitter, loops
+        _recipe(worker), _limits(worker), inbox, table, claimer, finaliser, list(identity.of(found)), admitter, loops
     )
     for loop in loops:
         loop.start()
     status = supervisor.run(stopped)
     _leave(worker, supervisor, keeper, loops)
-    _say_farewell(supervisor, acker, loops)
+    _say_farewell(supervisor, finaliser, loops)
     return status
 
 
@@ -300,14 +300,14 @@ def _limits(worker: Worker) -> Limits:
     return Limits(worker.processes, options.max_jobs, options.until_idle, conf.drain_seconds, recycling)
 
 
-def _keeper(worker: Worker, inbox: Inbox, table: Table, claimer: Claimer) -> Keeper:
+def _keeper(worker: Worker, inbox: Inbox, table: RunTable, claimer: Claimer) -> LeaseKeeper:
     conf = worker.conf
 
     def facts() -> dict[str, object]:
         state = "draining" if claimer.halted else "running"
         return worker.facts(state, len(table.held), table.ended)
 
-    return Keeper(
+    return LeaseKeeper(
         lambda: worker.connect("keep"),
         inbox,
         held=table.fences,
@@ -319,7 +319,7 @@ def _keeper(worker: Worker, inbox: Inbox, table: Table, claimer: Claimer) -> Kee
     )
 
 
-def _leave(worker: Worker, supervisor: Supervisor, keeper: Keeper, loops: list[Any]) -> None:
+def _leave(worker: Worker, supervisor: Supervisor, keeper: LeaseKeeper, loops: list[Any]) -> None:
     """Flush, stop the threads, say farewell; a database that is away is not waited for long."""
     for loop in loops:
         loop.stop()
@@ -327,16 +327,17 @@ def _leave(worker: Worker, supervisor: Supervisor, keeper: Keeper, loops: list[A
     for loop in loops:
         loop.join(max(0.0, until - clock.monotonic()))
     supervisor.inbox.close()
-    supervisor.crew.guard.reap()
+    supervisor.pool.guard.reap()
     keeper.farewell(worker.facts("stopped", 0, supervisor.ended), worker.author.worker)
 
 
-def _say_farewell(supervisor: Supervisor, acker: Acker, loops: list[Any]) -> None:
+def _say_farewell(supervisor: Supervisor, finaliser: Finaliser, loops: list[Any]) -> None:
     statements = sum(loop.statements for loop in loops)
     ended = supervisor.ended
     log.info(
         "worker stopped jobs=%d refused=%d statements=%d per_job=%.4f cpu_supervisor=%.3fs cpu_executors=%.3fs",
-        ended, acker.refused.total(), statements, statements / max(ended, 1), _cpu(children=False), _cpu(children=True),
+        ended, finaliser.refused.total(), statements, statements / max(ended, 1), _cpu(children=False),
+        _cpu(children=True),
     )  # fmt: skip
 
 

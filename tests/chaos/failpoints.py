@@ -72,9 +72,9 @@ PLACES: dict[str, Place] = {
     # claim committed, not sent
     "claiming": Place(SUPERVISOR, STORE, "claim_lines", BEFORE),
     "claimed": Place(SUPERVISOR, STORE, "claim_lines", AFTER, lambda args, claimed: bool(claimed.jobs)),
-    "adopted": Place(SUPERVISOR, _worker("supervisor.held_jobs"), "Holding.adopt", AFTER),
+    "adopted": Place(SUPERVISOR, _worker("supervisor.held_jobs"), "HeldJobs.adopt", AFTER),
     # sent, unstarted
-    "sent": Place(SUPERVISOR, _worker("supervisor.executor_process"), "Child.add", AFTER),
+    "sent": Place(SUPERVISOR, _worker("supervisor.executor_process"), "ExecutorProcess.add", AFTER),
     "received": Place(EXECUTOR, _worker("executor.run_queue"), "Buffers.add", BEFORE),
     "buffered": Place(EXECUTOR, _worker("executor.run_queue"), "Buffers.add", AFTER),
     # user code
@@ -86,7 +86,7 @@ PLACES: dict[str, Place] = {
     "queued": Place(EXECUTOR, _worker("shared.board"), "Board.clear", AFTER, _behind_a_job),
     "sending": Place(EXECUTOR, _worker("shared.channel"), "ExecutorEnd.send", BEFORE, _is_outcome),
     # DONE received, flush lost
-    "done": Place(SUPERVISOR, _worker("supervisor.executor_pool"), "Crew._on_message", AFTER, _is_outcome),
+    "done": Place(SUPERVISOR, _worker("supervisor.executor_pool"), "ExecutorPool._on_message", AFTER, _is_outcome),
     "flushing": Place(SUPERVISOR, "django_pgjobs.execution.finalise", "write", BEFORE),
     "flushed": Place(SUPERVISOR, "django_pgjobs.execution.finalise", "write", AFTER),
     "deleting": Place(SUPERVISOR, STORE, "delete_claims", BEFORE),
@@ -102,8 +102,8 @@ PLACES: dict[str, Place] = {
     "rescued": Place(SUPERVISOR, STORE, "rescue_jobs", AFTER, lambda args, jobs: bool(jobs)),
     "firing": Place(SUPERVISOR, STORE, "fire_cron", BEFORE),
     "fired": Place(SUPERVISOR, STORE, "fire_cron", AFTER, lambda args, fired: fired is not None),
-    "settling": Place(SUPERVISOR, _worker("supervisor.held_jobs"), "Holding.settle", BEFORE),
-    "spawned": Place(SUPERVISOR, _worker("supervisor.executor_pool"), "Crew.spawn", AFTER),
+    "settling": Place(SUPERVISOR, _worker("supervisor.held_jobs"), "HeldJobs.settle", BEFORE),
+    "spawned": Place(SUPERVISOR, _worker("supervisor.executor_pool"), "ExecutorPool.spawn", AFTER),
     "releasing": Place(SUPERVISOR, STORE, "release_jobs", BEFORE),
     "released": Place(SUPERVISOR, STORE, "release_jobs", AFTER, lambda args, jobs: bool(jobs)),
 }

@@ -11,9 +11,9 @@ import pytest
 from django_pgjobs import job as define
 from django_pgjobs.execution.attempt import ON_ABANDON, Item
 from django_pgjobs.worker.shared.channel_messages import ReleaseRuns, RunJobs
-from django_pgjobs.worker.shared.runs import ENDING, RELEASING, SENT, WAITING, Run
+from django_pgjobs.worker.shared.runs import ENDING, RELEASING, SENT, WAITING, HeldRun
 from django_pgjobs.worker.supervisor.dispatcher import START_WITHIN_SECONDS, Dispatcher
-from django_pgjobs.worker.supervisor.executor_process import PAYLOAD_BYTES, STARTING, Child
+from django_pgjobs.worker.supervisor.executor_process import PAYLOAD_BYTES, STARTING, ExecutorProcess
 from tests.unit.worker_fakes import DUE, child_of, end_of, run_of
 
 NOW = 50.0
@@ -27,20 +27,20 @@ def body() -> None: ...
 async def coroutine() -> None: ...
 
 
-def plain(id: int, **changes: Any) -> Run:
+def plain(id: int, **changes: Any) -> HeldRun:
     return run_of(id, name="dispatching.plain", **changes)
 
 
-def asynchronous(id: int) -> Run:
+def asynchronous(id: int) -> HeldRun:
     return run_of(id, name="dispatching.asynchronous")
 
 
-def sent(child: Child) -> list[int]:
+def sent(child: ExecutorProcess) -> list[int]:
     """The ids of the jobs that were sent to an executor, in order."""
     return [item[2] for message in end_of(child).sent if isinstance(message, RunJobs) for item in message.items]
 
 
-def dispatcher_of(*runs: Run) -> Dispatcher:
+def dispatcher_of(*runs: HeldRun) -> Dispatcher:
     dispatcher = Dispatcher()
     dispatcher.add(runs, NOW)
     return dispatcher
@@ -99,9 +99,9 @@ def test_jobs_are_spread_and_the_emptiest_gets_the_first() -> None:
 
 
 def test_one_job_is_sent_to_one_executor() -> None:
-    crew = [child_of(), child_of()]
-    dispatcher_of(plain(1)).dispatch(crew, NOW)
-    assert sorted(len(end_of(child).sent) for child in crew) == [0, 1]
+    executors = [child_of(), child_of()]
+    dispatcher_of(plain(1)).dispatch(executors, NOW)
+    assert sorted(len(end_of(child).sent) for child in executors) == [0, 1]
 
 
 def test_jobs_go_only_to_threads_or_places_on_the_loop_as_their_code_wants() -> None:
@@ -133,21 +133,21 @@ def test_an_executor_is_sent_no_more_payload_than_it_shall_hold_but_one_job_alwa
 
 def test_there_is_room_for_what_executors_take_less_what_waits() -> None:
     """Each colour has its own: what waits for a loop takes no thread's place."""
-    crew = [child_of(threads=2, async_slots=7), child_of(threads=3, async_slots=7), child_of(state=STARTING)]
+    executors = [child_of(threads=2, async_slots=7), child_of(threads=3, async_slots=7), child_of(state=STARTING)]
     dispatcher = Dispatcher()
-    assert (dispatcher.room(crew), dispatcher.idle_places(crew)) == ((5, 14), 5)
+    assert (dispatcher.room(executors), dispatcher.idle_places(executors)) == ((5, 14), 5)
     dispatcher.add([plain(1), plain(2)], NOW)
-    assert (dispatcher.room(crew), dispatcher.idle_places(crew)) == ((3, 14), 3)
+    assert (dispatcher.room(executors), dispatcher.idle_places(executors)) == ((3, 14), 3)
     dispatcher.add([asynchronous(id) for id in range(3, 40)], NOW)
-    assert dispatcher.room(crew) == (3, 0)
+    assert dispatcher.room(executors) == (3, 0)
 
 
-def dead(*ids: int) -> list[Run]:
+def dead(*ids: int) -> list[HeldRun]:
     """Runs that were running when their executor died."""
     return [plain(id) for id in ids]
 
 
-def ran(child: Child) -> None:
+def ran(child: ExecutorProcess) -> None:
     """What runs there ends, and leaves the executor whole."""
     for number in list(child.runs):
         child.remove(number)

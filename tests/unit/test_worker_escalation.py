@@ -13,10 +13,10 @@ from django_pgjobs.decisions import Decision, Failure
 from django_pgjobs.execution.retries import NO_ATTEMPTS
 from django_pgjobs.worker.shared.channel_messages import ReleaseRuns, StopRun
 from django_pgjobs.worker.shared.ladders import CANCELLED, FLAG, INTERRUPT, LADDERS, LOST, RELEASED, TIMEOUT
-from django_pgjobs.worker.shared.runs import SENT, Run
+from django_pgjobs.worker.shared.runs import SENT, HeldRun
 from django_pgjobs.worker.supervisor import escalation, executor_process
 from django_pgjobs.worker.supervisor.executor_death import Death
-from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, READY, TERMINATING, Child
+from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, READY, TERMINATING, ExecutorProcess
 from tests.unit.worker_fakes import child_of, end_of, run_of
 
 FAILURE = Failure("ValueError", "no", (("ValueError", "no"), ("OSError", "why")), "Traceback: …")
@@ -31,20 +31,20 @@ def signals(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture
-def child(signals: list[int]) -> Iterator[Child]:
+def child(signals: list[int]) -> Iterator[ExecutorProcess]:
     child = child_of(threads=3)
     yield child
     child.close()
 
 
-def running(child: Child, number: int, slot: int = 0) -> Run:
+def running(child: ExecutorProcess, number: int, slot: int = 0) -> HeldRun:
     run = run_of(number * 10, number=number, state=SENT, child=child, timeout_seconds=8.0)
     child.add(run)
     child.board.start(slot, number, 1, "sync")
     return run
 
 
-def rungs(child: Child) -> list[str]:
+def rungs(child: ExecutorProcess) -> list[str]:
     return [message.rung for message in end_of(child).sent if isinstance(message, StopRun)]
 
 
@@ -60,7 +60,7 @@ def rungs(child: Child) -> list[str]:
     ],
 )
 def test_each_rung_comes_at_its_time_and_once(
-    child: Child, signals: list[int], ladder: str, expected: list[tuple[float, str | int]]
+    child: ExecutorProcess, signals: list[int], ladder: str, expected: list[tuple[float, str | int]]
 ) -> None:
     """X10 §4: a cancel's first rung comes at once, or it would not be seen within a second."""
     run = running(child, 1)
@@ -74,7 +74,7 @@ def test_each_rung_comes_at_its_time_and_once(
     assert heard == expected
 
 
-def test_a_late_look_takes_every_rung_that_is_due(child: Child, signals: list[int]) -> None:
+def test_a_late_look_takes_every_rung_that_is_due(child: ExecutorProcess, signals: list[int]) -> None:
     """The supervisor may have stood still."""
     escalation.stop(run := running(child, 1), TIMEOUT, TIMEOUT, 100.0)
     escalation.advance(run, child, 200.0)
@@ -82,7 +82,9 @@ def test_a_late_look_takes_every_rung_that_is_due(child: Child, signals: list[in
     assert (child.state, child.culprits) == (KILLED, {1: TIMEOUT})
 
 
-def test_nothing_is_signalled_for_a_run_that_the_board_does_not_show(child: Child, signals: list[int]) -> None:
+def test_nothing_is_signalled_for_a_run_that_the_board_does_not_show(
+    child: ExecutorProcess, signals: list[int]
+) -> None:
     """It may have ended, or never started: its executor has done nothing wrong."""
     run = run_of(10, number=1, state=SENT, child=child)
     child.add(run)
@@ -93,7 +95,7 @@ def test_nothing_is_signalled_for_a_run_that_the_board_does_not_show(child: Chil
     assert signals == [signal.SIGKILL]
 
 
-def test_a_wish_may_become_stronger_and_is_not_repeated(child: Child, signals: list[int]) -> None:
+def test_a_wish_may_become_stronger_and_is_not_repeated(child: ExecutorProcess, signals: list[int]) -> None:
     run = running(child, 1)
     for mode in ("ask", "ask", "interrupt", "interrupt", "kill", "kill"):
         escalation.stop(run, CANCELLED, mode, 100.0)
@@ -101,7 +103,7 @@ def test_a_wish_may_become_stronger_and_is_not_repeated(child: Child, signals: l
 
 
 def test_after_sigterm_the_executor_gets_nothing_new_and_goes_on_when_the_guilty_has_ended(
-    child: Child, signals: list[int]
+    child: ExecutorProcess, signals: list[int]
 ) -> None:
     """Trap 6: what others fail of from here on is collateral."""
     guilty, neighbour = running(child, 1), running(child, 2, slot=1)
@@ -122,7 +124,7 @@ def test_after_sigterm_the_executor_gets_nothing_new_and_goes_on_when_the_guilty
     assert escalation.judged(later, decide.Retry(5.0, FAILURE)) == decide.Retry(5.0, FAILURE)
 
 
-def test_of_a_killed_executor_each_that_was_being_stopped_answers_for_itself(child: Child) -> None:
+def test_of_a_killed_executor_each_that_was_being_stopped_answers_for_itself(child: ExecutorProcess) -> None:
     late, released, asked, innocent = (running(child, number, slot=number % 3) for number in (1, 2, 3, 4))
     escalation.stop(late, TIMEOUT, TIMEOUT, 100.0)
     escalation.stop(released, RELEASED, RELEASED, 100.0)
@@ -132,7 +134,7 @@ def test_of_a_killed_executor_each_that_was_being_stopped_answers_for_itself(chi
     assert child.culprits == {1: TIMEOUT, 2: RELEASED}
 
 
-def test_who_ends_while_its_executor_is_killed_is_still_why_the_others_died(child: Child) -> None:
+def test_who_ends_while_its_executor_is_killed_is_still_why_the_others_died(child: ExecutorProcess) -> None:
     """Its outcome is read after the kill, and stands; a neighbour must not be charged for a crash."""
     guilty, neighbour = running(child, 1), running(child, 2, slot=1)
     escalation.stop(guilty, CANCELLED, "kill", 100.0)
@@ -145,7 +147,7 @@ def test_who_ends_while_its_executor_is_killed_is_still_why_the_others_died(chil
 @pytest.mark.parametrize(
     "decision", [decide.Retry(5.0, FAILURE), decide.Abandon(NO_ATTEMPTS, FAILURE), decide.Retry(0.0, FAILURE, TIMEOUT)]
 )
-def test_a_failure_after_the_deadline_is_a_timeout(child: Child, decision: Decision) -> None:
+def test_a_failure_after_the_deadline_is_a_timeout(child: ExecutorProcess, decision: Decision) -> None:
     """C26: whatever it failed of, a cancelled query for one; that is kept as the cause of it."""
     run = running(child, 1)
     escalation.stop(run, TIMEOUT, TIMEOUT, 100.0)
@@ -157,7 +159,7 @@ def test_a_failure_after_the_deadline_is_a_timeout(child: Child, decision: Decis
     assert after.failure.summary.startswith(f"DeadlinePassed: {words} ← ValueError")
 
 
-def test_the_interrupt_itself_stands_in_the_chain_once(child: Child) -> None:
+def test_the_interrupt_itself_stands_in_the_chain_once(child: ExecutorProcess) -> None:
     run = running(child, 1)
     escalation.stop(run, TIMEOUT, TIMEOUT, 100.0)
     raised = Failure(DEADLINE, "words", ((DEADLINE, "words"), ("OSError", "why")), "Traceback: …")
@@ -172,14 +174,14 @@ def test_the_interrupt_itself_stands_in_the_chain_once(child: Child) -> None:
      decide.Park("unknown")],
 )  # fmt: skip
 @pytest.mark.parametrize("cause", [TIMEOUT, RELEASED])
-def test_what_has_finished_first_stands(child: Child, decision: Decision, cause: str) -> None:
+def test_what_has_finished_first_stands(child: ExecutorProcess, decision: Decision, cause: str) -> None:
     """Protocol, stopping: an end by the job's own word is no failure."""
     run = running(child, 1)
     escalation.stop(run, cause, cause, 100.0)
     assert escalation.judged(run, decision) == decision
 
 
-def test_a_failure_of_what_was_to_be_handed_back_is_not_charged(child: Child) -> None:
+def test_a_failure_of_what_was_to_be_handed_back_is_not_charged(child: ExecutorProcess) -> None:
     run = running(child, 1)
     escalation.stop(run, RELEASED, RELEASED, 100.0)
     assert escalation.judged(run, decide.Retry(5.0, FAILURE)) == decide.Release("handed back", FAILURE)
@@ -190,7 +192,7 @@ def test_the_ladder_is_as_long_as_the_settings_allow_for() -> None:
     assert max(seconds for ladder in LADDERS.values() for seconds, _ in ladder) == LADDER_SECONDS
 
 
-def test_an_executor_that_was_leaving_goes_on_leaving(child: Child, signals: list[int]) -> None:
+def test_an_executor_that_was_leaving_goes_on_leaving(child: ExecutorProcess, signals: list[int]) -> None:
     """It was told DRAIN: what is sent to it now would die with it, charged."""
     guilty, neighbour = running(child, 1), running(child, 2, slot=1)
     child.state = DRAINING

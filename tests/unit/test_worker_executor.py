@@ -322,7 +322,7 @@ def test_an_executor_that_leaves_sends_what_is_left_says_so_and_ends(
     monkeypatch.setattr(os, "_exit", end_process)
     monkeypatch.setattr(lifecycle, "end_after", lambda seconds: None)
     monkeypatch.setattr(lifecycle, "last_steps", lambda reason, seconds: steps.append(reason))
-    monkeypatch.setattr(working.teller, "close", lambda seconds: steps.append("told"))
+    monkeypatch.setattr(working.sender, "close", lambda seconds: steps.append("told"))
     working.outbox.put(1, 0.1, decide.Succeed("1"))
     with pytest.raises(Ended) as status:
         working._obey(Drain())
@@ -362,7 +362,7 @@ def test_of_the_time_to_leave_receivers_and_callbacks_get_their_shares(monkeypat
 
 def test_what_is_to_be_told_is_handed_to_the_teller(working: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     handed: list[Any] = []
-    monkeypatch.setattr(working.teller, "tell", lambda number, items: handed.append((number, items)))
+    monkeypatch.setattr(working.sender, "tell", lambda number, items: handed.append((number, items)))
     working._obey(Notify(7, [("finished", {"job_id": 1})]))
     assert handed == [(7, [("finished", {"job_id": 1})])]
 

@@ -12,9 +12,9 @@ from django_pgjobs import decisions as decide
 from django_pgjobs import job as define
 from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Decision
-from django_pgjobs.worker.shared.runs import Run
+from django_pgjobs.worker.shared.runs import HeldRun
 from django_pgjobs.worker.supervisor.executor_death import Death
-from django_pgjobs.worker.supervisor.executor_process import Child
+from django_pgjobs.worker.supervisor.executor_process import ExecutorProcess
 from tests.unit.worker_fakes import child_of, run_of
 
 NOW = 100.0
@@ -25,13 +25,13 @@ def known() -> None: ...
 
 
 @pytest.fixture
-def child() -> Iterator[Child]:
+def child() -> Iterator[ExecutorProcess]:
     child = child_of(threads=3, async_slots=2)
     yield child
     child.close()
 
 
-def sent(child: Child, *numbers: int, **changes: Any) -> list[Run]:
+def sent(child: ExecutorProcess, *numbers: int, **changes: Any) -> list[HeldRun]:
     """Runs of jobs that were sent to an executor."""
     runs = [run_of(number * 10, number=number, **changes) for number in numbers]
     for run in runs:
@@ -39,16 +39,16 @@ def sent(child: Child, *numbers: int, **changes: Any) -> list[Run]:
     return runs
 
 
-def starts(child: Child, number: int, slot: int = 0, *, at: float = 90.0, buffer: str = "sync") -> None:
+def starts(child: ExecutorProcess, number: int, slot: int = 0, *, at: float = 90.0, buffer: str = "sync") -> None:
     child.board.start(slot, number, int(at * 1e9), buffer)
 
 
-def only(death: Death) -> tuple[Run, Decision]:
+def only(death: Death) -> tuple[HeldRun, Decision]:
     [found] = death.decisions()
     return found
 
 
-def test_what_was_never_started_is_free(child: Child) -> None:
+def test_what_was_never_started_is_free(child: ExecutorProcess) -> None:
     runs = sent(child, 4, 2)
     death = Death.of(child, -9, NOW)
     assert death.unstarted == runs[::-1]
@@ -56,7 +56,7 @@ def test_what_was_never_started_is_free(child: Child) -> None:
     assert (child.runs, child.outstanding) == ({}, {False: 0, True: 0})
 
 
-def test_each_buffer_has_its_own_order(child: Child) -> None:
+def test_each_buffer_has_its_own_order(child: ExecutorProcess) -> None:
     """A later start of a thread says nothing of what waits for the loop."""
     [later] = sent(child, 5)
     [waiting, done] = [sent(child, number, is_async=True)[0] for number in (4, 2)]
@@ -68,7 +68,7 @@ def test_each_buffer_has_its_own_order(child: Child) -> None:
     assert death.charged == [done, later]
 
 
-def test_a_job_that_dies_alone_with_its_executor_is_charged_with_the_signal(child: Child) -> None:
+def test_a_job_that_dies_alone_with_its_executor_is_charged_with_the_signal(child: ExecutorProcess) -> None:
     [run] = sent(child, 3)
     starts(child, 3, at=97.5)
     death = Death.of(child, -11, NOW)
@@ -80,7 +80,7 @@ def test_a_job_that_dies_alone_with_its_executor_is_charged_with_the_signal(chil
     assert death.seconds[3] == pytest.approx(2.5)
 
 
-def test_an_exit_is_named_by_its_status(child: Child) -> None:
+def test_an_exit_is_named_by_its_status(child: ExecutorProcess) -> None:
     sent(child, 3)
     starts(child, 3)
     _, decision = only(Death.of(child, 5, NOW))
@@ -88,7 +88,7 @@ def test_an_exit_is_named_by_its_status(child: Child) -> None:
     assert "5" in decision.failure.message
 
 
-def test_the_last_attempt_is_abandoned(child: Child) -> None:
+def test_the_last_attempt_is_abandoned(child: ExecutorProcess) -> None:
     sent(child, 3, attempt=3, max_attempts=3)
     starts(child, 3)
     _, decision = only(Death.of(child, -9, NOW))
@@ -97,7 +97,9 @@ def test_the_last_attempt_is_abandoned(child: Child) -> None:
 
 
 @pytest.mark.parametrize(("name", "least", "most"), [("deaths.known", 7, 7), ("deaths.unknown", 13.5, 16.5)])
-def test_the_next_attempt_waits_by_the_numeric_backoff(child: Child, name: str, least: float, most: float) -> None:
+def test_the_next_attempt_waits_by_the_numeric_backoff(
+    child: ExecutorProcess, name: str, least: float, most: float
+) -> None:
     sent(child, 3, name=name)
     starts(child, 3)
     _, decision = only(Death.of(child, -9, NOW))
@@ -105,7 +107,7 @@ def test_the_next_attempt_waits_by_the_numeric_backoff(child: Child, name: str, 
     assert least <= decision.seconds <= most
 
 
-def test_in_company_nobody_is_charged_and_each_is_a_suspect(child: Child) -> None:
+def test_in_company_nobody_is_charged_and_each_is_a_suspect(child: ExecutorProcess) -> None:
     one, two, waiting = sent(child, 3, 4, 5)
     starts(child, 3)
     starts(child, 4, slot=1)
@@ -116,7 +118,7 @@ def test_in_company_nobody_is_charged_and_each_is_a_suspect(child: Child) -> Non
 
 @pytest.mark.parametrize("culprits", [{}, {4: "timeout"}])
 def test_a_finished_job_whose_outcome_is_lost_is_charged_whoever_was_to_blame(
-    child: Child, culprits: dict[int, str]
+    child: ExecutorProcess, culprits: dict[int, str]
 ) -> None:
     """``max_attempts=1`` must not run twice."""
     finished, other = sent(child, 3, 4)
@@ -130,7 +132,7 @@ def test_a_finished_job_whose_outcome_is_lost_is_charged_whoever_was_to_blame(
     assert "outcome was lost" in decisions[3].failure.message
 
 
-def test_of_an_executor_that_was_killed_for_one_job_the_others_are_released(child: Child) -> None:
+def test_of_an_executor_that_was_killed_for_one_job_the_others_are_released(child: ExecutorProcess) -> None:
     culprit, neighbour = sent(child, 3, 4, timeout_seconds=8.0)
     starts(child, 3)
     starts(child, 4, slot=1)
@@ -147,7 +149,7 @@ def test_of_an_executor_that_was_killed_for_one_job_the_others_are_released(chil
     assert "not charged" in released.failure.message
 
 
-def test_a_timeout_that_nobody_has_chosen_says_where_it_comes_from(child: Child) -> None:
+def test_a_timeout_that_nobody_has_chosen_says_where_it_comes_from(child: ExecutorProcess) -> None:
     sent(child, 3, name="deaths.known", timeout_seconds=get_conf().default_timeout_seconds)
     starts(child, 3)
     child.culprits = {3: "timeout"}
@@ -156,7 +158,7 @@ def test_a_timeout_that_nobody_has_chosen_says_where_it_comes_from(child: Child)
     assert "the default timeout, set timeout= to change it" in decision.failure.message
 
 
-def test_a_job_that_was_to_be_killed_is_cancelled(child: Child) -> None:
+def test_a_job_that_was_to_be_killed_is_cancelled(child: ExecutorProcess) -> None:
     sent(child, 3, cancel_reason="too dear")
     starts(child, 3)
     child.culprits = {3: "cancelled"}
@@ -167,7 +169,7 @@ def test_a_job_that_was_to_be_killed_is_cancelled(child: Child) -> None:
     assert decision.failure.summary == "ExecutorDied: The job was cancelled, and the process that ran it was killed."
 
 
-def test_what_was_handed_back_while_it_ran_is_released(child: Child) -> None:
+def test_what_was_handed_back_while_it_ran_is_released(child: ExecutorProcess) -> None:
     sent(child, 3, max_attempts=1)
     starts(child, 3)
     child.culprits = {3: "released"}
@@ -176,7 +178,7 @@ def test_what_was_handed_back_while_it_ran_is_released(child: Child) -> None:
     assert decision.failure is not None
 
 
-def test_what_ran_while_its_worker_stood_still_is_not_charged(child: Child) -> None:
+def test_what_ran_while_its_worker_stood_still_is_not_charged(child: ExecutorProcess) -> None:
     """The watchdog has ended it; nobody of it is a culprit. What had finished unheard is charged all the same."""
     finished, alone, unstarted = sent(child, 1, 2, 3)
     starts(child, 1)
@@ -192,7 +194,7 @@ def test_what_ran_while_its_worker_stood_still_is_not_charged(child: Child) -> N
     assert "stood still" in release.failure.message
 
 
-def test_a_job_that_had_finished_when_it_was_to_be_handed_back_is_charged(child: Child) -> None:
+def test_a_job_that_had_finished_when_it_was_to_be_handed_back_is_charged(child: ExecutorProcess) -> None:
     """Its outcome is lost: ``max_attempts=1`` must not run twice, whoever killed its executor."""
     sent(child, 3, max_attempts=1)
     starts(child, 3)

@@ -20,7 +20,7 @@ from django_pgjobs.worker.supervisor.executor_process import (
     KILLED,
     PAYLOAD_BYTES,
     STARTING,
-    Child,
+    ExecutorProcess,
     Recipe,
     spawn,
 )
@@ -113,11 +113,11 @@ def test_what_the_loop_does_says_nothing_about_threads() -> None:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Child]]:
+def start() -> Iterator[Callable[..., ExecutorProcess]]:
     """Start a shell in the place of an executor."""
-    started: list[Child] = []
+    started: list[ExecutorProcess] = []
 
-    def start(script: str, name: str = "here") -> Child:
+    def start(script: str, name: str = "here") -> ExecutorProcess:
         recipe = Recipe(
             ("/bin/sh", "-c", script), (), threads=2, async_slots=1, database="default", name=name, worker=WORKER
         )
@@ -131,14 +131,14 @@ def start() -> Iterator[Callable[..., Child]]:
         child.close()
 
 
-def ended(child: Child) -> int:
+def ended(child: ExecutorProcess) -> int:
     wait_until(lambda: child.exit_status() is not None, 10, "the stand-in has ended")
     status = child.exit_status()
     assert status is not None
     return status
 
 
-def test_an_executor_gets_its_own_ends_and_a_name_of_its_own(start: Callable[..., Child]) -> None:
+def test_an_executor_gets_its_own_ends_and_a_name_of_its_own(start: Callable[..., ExecutorProcess]) -> None:
     one, two = start('test "$0 $3" = "pgjobs --threads=2" && exit 7', "büro " + "x" * 60), start("exit 0")
     assert ended(one) == 1
     assert one.application_name == ("pgjobs 1234567812344234-1 b?ro " + "x" * 60)[:63]
@@ -146,7 +146,7 @@ def test_an_executor_gets_its_own_ends_and_a_name_of_its_own(start: Callable[...
     assert (one.state, one.pid) == (STARTING, one.process.pid)
 
 
-def test_an_exit_status_is_read_once_the_process_has_ended(start: Callable[..., Child]) -> None:
+def test_an_exit_status_is_read_once_the_process_has_ended(start: Callable[..., ExecutorProcess]) -> None:
     child = start("read line; exit 3")
     assert child.exit_status() in (None, 3)
     assert ended(child) == 3
@@ -154,7 +154,7 @@ def test_an_exit_status_is_read_once_the_process_has_ended(start: Callable[..., 
     assert child.exit_status() == 3  # reaped by somebody else
 
 
-def test_an_end_is_told_while_the_pid_is_still_its_own(start: Callable[..., Child]) -> None:
+def test_an_end_is_told_while_the_pid_is_still_its_own(start: Callable[..., ExecutorProcess]) -> None:
     """D118: reaped, its pid may be another process's before the watchdog has heard that it is to be forgotten."""
     child = start("exit 3")
     told: list[str] = []
@@ -168,7 +168,9 @@ def test_an_end_is_told_while_the_pid_is_still_its_own(start: Callable[..., Chil
     assert not os.path.exists(f"/proc/{child.pid}")
 
 
-def test_a_python_without_waitid_reaps_first(start: Callable[..., Child], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_without_waitid_reaps_first(
+    start: Callable[..., ExecutorProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """macOS before Python 3.13."""
     monkeypatch.delattr(os, "waitid")
     child = start("sleep 100 & exit 3")
@@ -178,7 +180,7 @@ def test_a_python_without_waitid_reaps_first(start: Callable[..., Child], monkey
     wait_until(lambda: not _members(child.pid), 10, "nobody of its group is left")
 
 
-def test_a_killed_executor_takes_its_group_along(start: Callable[..., Child]) -> None:
+def test_a_killed_executor_takes_its_group_along(start: Callable[..., ExecutorProcess]) -> None:
     child = start("sleep 100 & sleep 100")
     assert child.exit_status() is None
     child.kill()
@@ -200,7 +202,7 @@ def _refuses(*_: Any, **__: Any) -> Any:
 
 
 def test_a_kernel_without_descriptors_of_processes_is_served_by_ticks(
-    start: Callable[..., Child], monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., ExecutorProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "pidfd_open", _refuses, raising=False)
     assert start("exit 0").pidfd is None

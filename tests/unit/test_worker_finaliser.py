@@ -14,11 +14,10 @@ from django_pgjobs.decisions import Failure
 from django_pgjobs.execution import finalise
 from django_pgjobs.execution.attempt import BODY, ON_ABANDON
 from django_pgjobs.execution.finalise import DELETE, END, MARK, RELEASE, RETRY, SUCCESS
-from django_pgjobs.store import statements as store
 from django_pgjobs.store.statements import Author, End, FenceReading
-from django_pgjobs.worker.shared.runs import Run
-from django_pgjobs.worker.threads import finaliser
-from django_pgjobs.worker.threads.finaliser import BATCH, BUSY_SECONDS, UNFLUSHED_BYTES, Acker
+from django_pgjobs.worker.shared.runs import HeldRun
+from django_pgjobs.worker.threads import finaliser as finalising
+from django_pgjobs.worker.threads.finaliser import BATCH, BUSY_SECONDS, UNFLUSHED_BYTES, Finaliser
 from django_pgjobs.worker.threads.inbox_messages import BackendsEnded, InboxMessage, Lost, Stored
 from tests.unit.worker_fakes import run_of
 
@@ -91,43 +90,43 @@ def heard() -> Heard:
 
 
 @pytest.fixture
-def acker(server: Server, heard: Heard) -> Acker:
+def finaliser(server: Server, heard: Heard) -> Finaliser:
     def refuses() -> Any:
         raise AssertionError("no connection is made here")
 
-    return Acker(refuses, heard, Author(UUID(int=1)))
+    return Finaliser(refuses, heard, Author(UUID(int=1)))
 
 
-def put(acker: Acker, kind: str, *ids: int, what: str = BODY, **facts: Any) -> list[Run]:
+def put(finaliser: Finaliser, kind: str, *ids: int, what: str = BODY, **facts: Any) -> list[HeldRun]:
     runs = [run_of(id, kind=what) for id in ids]
-    acker.put_many(kind, [(run, End(run.job.id, run.claim.claim_id, 0.1, **facts)) for run in runs])
+    finaliser.put_many(kind, [(run, End(run.job.id, run.claim.claim_id, 0.1, **facts)) for run in runs])
     return runs
 
 
-def flush(acker: Acker, link: object = None) -> None:
-    acker._flush(link)  # type: ignore[arg-type]
+def flush(finaliser: Finaliser, link: object = None) -> None:
+    finaliser._flush(link)  # type: ignore[arg-type]
 
 
 def test_what_was_told_is_not_told_again_when_the_rest_of_a_batch_fails(
-    server: Server, heard: Heard, acker: Acker
+    server: Server, heard: Heard, finaliser: Finaliser
 ) -> None:
     """A claim counts its jobs down: told twice, it would count as finished, and the leases of the others lapse."""
-    put(acker, SUCCESS, 1, 2, 3)
+    put(finaliser, SUCCESS, 1, 2, 3)
     server.locked, server.away = {2}, True
     with pytest.raises(psycopg.OperationalError):
-        flush(acker)
+        flush(finaliser)
     assert heard.told("stored") == [1, 3]
-    assert acker.count == 1
+    assert finaliser.count == 1
     server.locked, server.away = set(), False
-    flush(acker)
+    flush(finaliser)
     assert heard.told("stored") == [1, 3, 2]
-    assert (acker.count, acker.bytes) == (0, 0)
+    assert (finaliser.count, finaliser.bytes) == (0, 0)
 
 
 def test_a_callback_starts_once_when_the_other_half_of_a_batch_fails(
-    server: Server, heard: Heard, acker: Acker
+    server: Server, heard: Heard, finaliser: Finaliser
 ) -> None:
-    put(acker, MARK, 1, 2, outcome="abandoned")
+    put(finaliser, MARK, 1, 2, outcome="abandoned")
 
     def fails(kind: str, ends: Sequence[End]) -> None:
         if len(ends) > 1:
@@ -137,35 +136,35 @@ def test_a_callback_starts_once_when_the_other_half_of_a_batch_fails(
 
     server.fails = fails
     with pytest.raises(psycopg.OperationalError):
-        flush(acker)
+        flush(finaliser)
     server.fails = lambda kind, ends: None
-    flush(acker)
+    flush(finaliser)
     assert heard.told("stored") == [1, 2]
 
 
 def test_busy_rows_are_tried_once_a_flush_and_then_waited_for(
-    server: Server, heard: Heard, acker: Acker, monkeypatch: pytest.MonkeyPatch
+    server: Server, heard: Heard, finaliser: Finaliser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many: an open transaction on the whole table must not have us ask for it in a loop."""
     monkeypatch.setattr(clock, "monotonic", lambda: 100.0)
-    put(acker, SUCCESS, *range(1, BATCH + 11))
+    put(finaliser, SUCCESS, *range(1, BATCH + 11))
     server.locked = set(range(1, BATCH + 6))
-    flush(acker)
+    flush(finaliser)
     assert [len(ids) for _, ids in server.writes] == [BATCH, 10]
     assert heard.told("stored") == list(range(BATCH + 6, BATCH + 11))
-    assert (acker.count, acker.busy, acker.busy_until) == (BATCH + 5, BATCH + 5, 100.0 + BUSY_SECONDS)
+    assert (finaliser.count, finaliser.busy, finaliser.busy_until) == (BATCH + 5, BATCH + 5, 100.0 + BUSY_SECONDS)
     waits: list[tuple[bool, float | None]] = []
 
     def wait_for(predicate: Callable[[], bool], timeout: float | None = None) -> bool:
         waits.append((predicate(), timeout))
         return False
 
-    monkeypatch.setattr(acker.wake, "wait_for", wait_for)
-    assert acker._until_due()
-    put(acker, SUCCESS, *range(10_000, 10_000 + BATCH))
-    assert acker._until_due()
-    acker.stopping.set()
-    assert acker._until_due()
+    monkeypatch.setattr(finaliser.wake, "wait_for", wait_for)
+    assert finaliser._until_due()
+    put(finaliser, SUCCESS, *range(10_000, 10_000 + BATCH))
+    assert finaliser._until_due()
+    finaliser.stopping.set()
+    assert finaliser._until_due()
     assert [fact for fact, _ in waits[:2]] == [False, True]
     assert [timeout for _, timeout in waits] == [pytest.approx(BUSY_SECONDS)] * 3
 
@@ -188,22 +187,22 @@ def test_busy_rows_are_tried_once_a_flush_and_then_waited_for(
     ],
 )
 def test_an_end_that_was_written_by_an_earlier_try_is_told_from_one_that_rescue_wrote(
-    server: Server, heard: Heard, acker: Acker, kind: str, facts: dict[str, Any], reading: Any, told: str
+    server: Server, heard: Heard, finaliser: Finaliser, kind: str, facts: dict[str, Any], reading: Any, told: str
 ) -> None:
     """``reading``: the claim is still ours, the job has ended, the cause in the history under our claim."""
     ours, ended, cause = reading
-    put(acker, kind, 1, **facts)
+    put(finaliser, kind, 1, **facts)
     server.readings[1] = FenceReading(1, ours, ended, cause, False, False, ours)
-    flush(acker)
+    flush(finaliser)
     assert (heard.told("stored"), heard.told("lost")) == (([1], []) if told == "stored" else ([], [1]))
-    assert acker.count == 0
+    assert finaliser.count == 0
 
 
 @pytest.mark.parametrize(
     ("kind", "cause"), [(RETRY, "crashed"), (RETRY, "timeout"), (RELEASE, "released"), (RELEASE, None)]
 )
 def test_what_was_cancelled_before_its_end_was_written_keeps_why_it_failed(
-    server: Server, heard: Heard, acker: Acker, kind: str, cause: str | None
+    server: Server, heard: Heard, finaliser: Finaliser, kind: str, cause: str | None
 ) -> None:
     """A54: the statement refuses to let it start again, and the cancel that is written instead tells the cause."""
     written: list[End] = []
@@ -213,10 +212,10 @@ def test_what_was_cancelled_before_its_end_was_written_keeps_why_it_failed(
             server.readings.clear()
             written.extend(ends)
 
-    put(acker, kind, 1, cause=cause, failure=FAILURE if cause else None)
+    put(finaliser, kind, 1, cause=cause, failure=FAILURE if cause else None)
     server.readings[1] = FenceReading(1, True, False, None, False, True, True)
     server.fails = cancelled
-    flush(acker)
+    flush(finaliser)
     assert [(end.outcome, end.cause, end.failure) for end in written] == [
         ("cancelled", cause, FAILURE if cause else None)
     ]
@@ -225,36 +224,36 @@ def test_what_was_cancelled_before_its_end_was_written_keeps_why_it_failed(
 
 @pytest.mark.parametrize("error", [psycopg.DataError("NUL"), UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogate")])
 def test_an_end_that_cannot_even_be_sent_stops_no_other(
-    server: Server, heard: Heard, acker: Acker, error: Exception
+    server: Server, heard: Heard, finaliser: Finaliser, error: Exception
 ) -> None:
-    put(acker, SUCCESS, 1, 2)
+    put(finaliser, SUCCESS, 1, 2)
 
     def fails(kind: str, ends: Sequence[End]) -> None:
         if kind == SUCCESS and any(end.id == 1 for end in ends):
             raise error
 
     server.fails = fails
-    flush(acker)
+    flush(finaliser)
     assert sorted(heard.told("stored")) == [1, 2]
     assert server.writes[-1] == (SUCCESS, [2])
     assert (END, [1]) in server.writes
 
 
 def test_a_right_that_is_missing_holds_no_end_up(
-    server: Server, heard: Heard, acker: Acker, monkeypatch: pytest.MonkeyPatch
+    server: Server, heard: Heard, finaliser: Finaliser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(db: Any, name: str) -> int:
         raise psycopg.errors.InsufficientPrivilege("must be a superuser")
 
     monkeypatch.setattr(store, "terminate_backends", refused)
-    acker.terminate("pgjobs x")
-    put(acker, SUCCESS, 1)
-    flush(acker)
-    assert (acker.backends, heard.told("stored")) == ([], [1])
+    finaliser.terminate("pgjobs x")
+    put(finaliser, SUCCESS, 1)
+    flush(finaliser)
+    assert (finaliser.backends, heard.told("stored")) == ([], [1])
 
 
 def test_ends_and_suspects_wait_until_the_backends_of_a_dead_executor_have_ended(
-    server: Server, heard: Heard, acker: Acker, monkeypatch: pytest.MonkeyPatch
+    server: Server, heard: Heard, finaliser: Finaliser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are told to end, and do so a moment later."""
     left = [3, 1, 0]
@@ -264,29 +263,33 @@ def test_ends_and_suspects_wait_until_the_backends_of_a_dead_executor_have_ended
         return left.pop(0)
 
     monkeypatch.setattr(store, "terminate_backends", terminate)
-    acker.terminate("pgjobs x")
-    put(acker, SUCCESS, 1)
-    flush(acker)
+    finaliser.terminate("pgjobs x")
+    put(finaliser, SUCCESS, 1)
+    flush(finaliser)
     assert (left, heard.posts[0]) == ([], BackendsEnded("pgjobs x"))
     assert heard.told("stored") == [1]
 
 
 def test_backends_that_do_not_end_hold_nothing_up_for_ever(
-    server: Server, heard: Heard, acker: Acker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: Server,
+    heard: Heard,
+    finaliser: Finaliser,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(finaliser, "BACKENDS_SECONDS", 0.05)
+    monkeypatch.setattr(finalising, "BACKENDS_SECONDS", 0.05)
     monkeypatch.setattr(store, "terminate_backends", lambda db, name: 1)
-    acker.terminate("pgjobs x")
-    flush(acker)
+    finaliser.terminate("pgjobs x")
+    flush(finaliser)
     assert heard.posts == [BackendsEnded("pgjobs x")]
     assert "do not end processes=1" in caplog.text
 
 
-def test_unflushed_failures_are_bounded_as_results_are(acker: Acker) -> None:
-    assert not acker.full
-    put(acker, RETRY, 1, failure=Failure("E", "", (), "x" * (UNFLUSHED_BYTES // 2)))
-    put(acker, SUCCESS, 2, result="x" * (UNFLUSHED_BYTES // 2))
-    assert acker.full
+def test_unflushed_failures_are_bounded_as_results_are(finaliser: Finaliser) -> None:
+    assert not finaliser.full
+    put(finaliser, RETRY, 1, failure=Failure("E", "", (), "x" * (UNFLUSHED_BYTES // 2)))
+    put(finaliser, SUCCESS, 2, result="x" * (UNFLUSHED_BYTES // 2))
+    assert finaliser.full
 
 
 @pytest.mark.parametrize(
@@ -300,30 +303,32 @@ def test_unflushed_failures_are_bounded_as_results_are(acker: Acker) -> None:
     ],
 )
 def test_a_refused_write_is_told_with_what_it_was_and_why(
-    server: Server, heard: Heard, acker: Acker, reading: Any, reason: str
+    server: Server, heard: Heard, finaliser: Finaliser, reading: Any, reason: str
 ) -> None:
     """C58 P36: and it is counted."""
-    runs = put(acker, SUCCESS, 1)
+    runs = put(finaliser, SUCCESS, 1)
     if reading is None:
         server.gone = {1}
     else:
         ours, ended, cause, claimed = reading
         server.readings[1] = FenceReading(1, ours, ended, cause, False, False, claimed)
-    flush(acker)
+    flush(finaliser)
     assert heard.posts == [Lost([(runs[0], "complete the job", reason)])]
-    assert acker.refused == {"complete the job": 1}
+    assert finaliser.refused == {"complete the job": 1}
 
 
-def test_two_runs_of_one_job_are_never_written_by_one_statement(server: Server, heard: Heard, acker: Acker) -> None:
+def test_two_runs_of_one_job_are_never_written_by_one_statement(
+    server: Server, heard: Heard, finaliser: Finaliser
+) -> None:
     """C45 P37: the first run lost it and this worker has claimed it again: the id alone names both."""
-    first, other, second = put(acker, SUCCESS, 1)[0], put(acker, SUCCESS, 2)[0], put(acker, SUCCESS, 1)[0]
-    flush(acker)
+    first, other, second = put(finaliser, SUCCESS, 1)[0], put(finaliser, SUCCESS, 2)[0], put(finaliser, SUCCESS, 1)[0]
+    flush(finaliser)
     assert [ids for _, ids in server.writes] == [[1, 2], [1]]
     assert len({first.fence, other.fence, second.fence}) == 2
 
 
 def test_progress_that_cannot_be_stored_costs_its_own_job_only(
-    acker: Acker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    finaliser: Finaliser, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And it is not tried again; an outcome that waits behind it is written."""
     stored: list[int] = []
@@ -336,9 +341,9 @@ def test_progress_that_cannot_be_stored_costs_its_own_job_only(
 
     monkeypatch.setattr(store, "write_progress", write)
     for id, text in ((1, "{}"), (2, "bad"), (3, "{}")):
-        acker.report(id, f"claim-{id}", text)
-    flush(acker)
-    flush(acker)
+        finaliser.report(id, f"claim-{id}", text)
+    flush(finaliser)
+    flush(finaliser)
     assert stored == [1, 3]
     assert [record.message for record in caplog.records] == [
         "progress cannot be stored job=2: unsupported Unicode escape sequence"
@@ -346,7 +351,7 @@ def test_progress_that_cannot_be_stored_costs_its_own_job_only(
 
 
 def test_progress_of_a_job_that_another_has_claimed_is_refused_and_told(
-    acker: Acker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    finaliser: Finaliser, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """P36: but not of one whose end this worker has just written."""
     monkeypatch.setattr(store, "write_progress", lambda db, reports: [4])
@@ -357,19 +362,19 @@ def test_progress_of_a_job_that_another_has_claimed_is_refused_and_told(
     }
     monkeypatch.setattr(store, "read_fences", lambda db, fences: {id: readings[id] for id, _ in fences})
     for id in (1, 2, 3, 4):
-        acker.report(id, f"claim-{id}", "{}")
-    flush(acker)
-    assert acker.refused == {"store progress": 1}
+        finaliser.report(id, f"claim-{id}", "{}")
+    flush(finaliser)
+    assert finaliser.refused == {"store progress": 1}
     assert [record.message for record in caplog.records] == [
         "lease lost, could not store progress job=1 claim=claim-1: another claim has it"
     ]
 
 
 def test_a_reading_that_fails_unforeseen_goes_to_the_loop_and_keeps_the_end(
-    server: Server, acker: Acker, monkeypatch: pytest.MonkeyPatch
+    server: Server, finaliser: Finaliser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C51: what cannot be classified is an error with its traceback, tried again; rescue is the last resort."""
-    put(acker, SUCCESS, 1)
+    put(finaliser, SUCCESS, 1)
     server.locked = {1}
 
     def odd(db: Any, fences: Any) -> Any:
@@ -377,27 +382,27 @@ def test_a_reading_that_fails_unforeseen_goes_to_the_loop_and_keeps_the_end(
 
     monkeypatch.setattr(store, "read_fences", odd)
     with pytest.raises(KeyError):
-        flush(acker)
-    assert acker.count == 1
+        flush(finaliser)
+    assert finaliser.count == 1
 
 
 @pytest.mark.parametrize("kind", [SUCCESS, RETRY, "release"])
 def test_an_end_whose_writing_fails_is_kept_and_never_taken_for_refused(
-    server: Server, heard: Heard, acker: Acker, kind: str
+    server: Server, heard: Heard, finaliser: Finaliser, kind: str
 ) -> None:
     """C52 C56: trouble with the server is no answer; it is for the loop to tell, and the end is written afterwards."""
-    put(acker, kind, 1, cause="failed", failure=FAILURE)
+    put(finaliser, kind, 1, cause="failed", failure=FAILURE)
 
     def away(kind: str, ends: Sequence[End]) -> None:
         raise psycopg.OperationalError("server closed the connection")
 
     server.fails = away
     with pytest.raises(psycopg.OperationalError):
-        flush(acker)
-    assert (heard.posts, acker.count, acker.refused) == ([], 1, {})
+        flush(finaliser)
+    assert (heard.posts, finaliser.count, finaliser.refused) == ([], 1, {})
     server.fails = lambda kind, ends: None
-    flush(acker)
-    assert (heard.told("stored"), acker.count) == ([1], 0)
+    flush(finaliser)
+    assert (heard.told("stored"), finaliser.count) == ([1], 0)
 
 
 # Ends of which nothing is kept
@@ -411,16 +416,16 @@ class Link:
 
 
 @pytest.fixture
-def unkept(settings: Any, server: Server, heard: Heard) -> Acker:
+def unkept(settings: Any, server: Server, heard: Heard) -> Finaliser:
     """An ack thread that deletes successes, and of the queue bulk whatever ends."""
     nothing = {"succeeded": 0, "cancelled": 0, "abandoned": 0}
     settings.PGJOBS = {"RETENTION_HOURS": {"succeeded": 0, "queues": {"bulk": nothing, "bill": {"succeeded": 9}}}}
-    return Acker(lambda: pytest.fail("connected"), heard, Author(UUID(int=1)))
+    return Finaliser(lambda: pytest.fail("connected"), heard, Author(UUID(int=1)))
 
 
-def put_both(acker: Acker, queue: str) -> None:
-    acker.put(SUCCESS, run_of(1, queue=queue), End(1, "claim-1", 1.0, result="1"))
-    acker.put(END, run_of(2, queue=queue), End(2, "claim-2", 1.0, outcome="abandoned", failure=FAILURE))
+def put_both(finaliser: Finaliser, queue: str) -> None:
+    finaliser.put(SUCCESS, run_of(1, queue=queue), End(1, "claim-1", 1.0, result="1"))
+    finaliser.put(END, run_of(2, queue=queue), End(2, "claim-2", 1.0, outcome="abandoned", failure=FAILURE))
 
 
 @pytest.mark.parametrize(
@@ -432,7 +437,7 @@ def put_both(acker: Acker, queue: str) -> None:
     ],
 )
 def test_what_is_not_kept_is_deleted(
-    unkept: Acker, server: Server, heard: Heard, queue: str, written: list[tuple[str, list[int]]]
+    unkept: Finaliser, server: Server, heard: Heard, queue: str, written: list[tuple[str, list[int]]]
 ) -> None:
     """P28 X7: by outcome and queue; told as what it was."""
     put_both(unkept, queue)
@@ -444,7 +449,7 @@ def test_what_is_not_kept_is_deleted(
     assert unkept.count == 0
 
 
-def test_what_cannot_be_deleted_at_once_is_ended_and_kept(unkept: Acker, server: Server, heard: Heard) -> None:
+def test_what_cannot_be_deleted_at_once_is_ended_and_kept(unkept: Finaliser, server: Server, heard: Heard) -> None:
     """Somebody waits for it, or has it locked: no second try at deleting."""
     server.locked = {1}
 
@@ -463,7 +468,7 @@ def test_what_cannot_be_deleted_at_once_is_ended_and_kept(unkept: Acker, server:
     "objection", [psycopg.errors.ForeignKeyViolation("still"), psycopg.errors.RaiseException("no")]
 )
 def test_what_another_table_or_a_trigger_holds_is_ended_and_kept(
-    unkept: Acker, server: Server, heard: Heard, objection: Exception
+    unkept: Finaliser, server: Server, heard: Heard, objection: Exception
 ) -> None:
     """A success is no failure because its row cannot go."""
 
@@ -488,7 +493,7 @@ def break_at(link: Link, kind_broken: str) -> Callable[[str, Sequence[End]], Non
 
 
 def test_a_row_that_is_gone_after_an_answer_was_lost_was_deleted_by_that_try(
-    unkept: Acker, server: Server, heard: Heard
+    unkept: Finaliser, server: Server, heard: Heard
 ) -> None:
     """C39 C58: done before, never lost."""
     link = Link()
@@ -502,7 +507,7 @@ def test_a_row_that_is_gone_after_an_answer_was_lost_was_deleted_by_that_try(
 
 
 def test_so_it_is_when_its_end_has_gone_over_to_the_other_statement_meanwhile(
-    unkept: Acker, server: Server, heard: Heard
+    unkept: Finaliser, server: Server, heard: Heard
 ) -> None:
     """The first try may still be at it, and commits after the second has found its row locked."""
     link = Link()
@@ -520,7 +525,7 @@ def test_so_it_is_when_its_end_has_gone_over_to_the_other_statement_meanwhile(
 
 
 def test_a_row_that_is_gone_though_no_answer_was_lost_is_another_ones_doing(
-    unkept: Acker, server: Server, heard: Heard
+    unkept: Finaliser, server: Server, heard: Heard
 ) -> None:
     """C2 C39: rescued, run and deleted by another worker; a statement that the server gave up deletes nothing."""
     link = Link()
@@ -556,46 +561,50 @@ def test_what_is_handed_back_is_told_to_other_workers_once(
         return {end.id: store.Released(end.id, "a", 0) for end in ends}
 
     monkeypatch.setattr(finalise, "write", write)
-    acker = Acker(lambda: pytest.fail("connected"), heard, Author(UUID(int=1)))
-    acker.put_many(RELEASE, [(run_of(1), End(1, "c")), (run_of(2), End(2, "c"))])
+    finaliser = Finaliser(lambda: pytest.fail("connected"), heard, Author(UUID(int=1)))
+    finaliser.put_many(RELEASE, [(run_of(1), End(1, "c")), (run_of(2), End(2, "c"))])
     link: Any = object()
     with pytest.raises(psycopg.OperationalError):
-        acker._flush(link)
-    acker._flush(link)
+        finaliser._flush(link)
+    finaliser._flush(link)
     assert told == [{("a", 0)}]
     assert heard.told("stored") == [1, 2]
-    assert acker.count == 0
+    assert finaliser.count == 0
 
 
-def test_results_are_remembered_by_the_batches_that_have_some(server: Server, heard: Heard, acker: Acker) -> None:
+def test_results_are_remembered_by_the_batches_that_have_some(
+    server: Server, heard: Heard, finaliser: Finaliser
+) -> None:
     """The others go by the statement that knows nothing of keys, and nobody looks, until the first key is met."""
-    put(acker, SUCCESS, 1, 2)
-    flush(acker)
-    acker.remembers = True
-    put(acker, SUCCESS, 3, 4)
-    flush(acker)
-    runs = put(acker, SUCCESS, 5, 6)
+    put(finaliser, SUCCESS, 1, 2)
+    flush(finaliser)
+    finaliser.remembers = True
+    put(finaliser, SUCCESS, 3, 4)
+    flush(finaliser)
+    runs = put(finaliser, SUCCESS, 5, 6)
     runs[1].remembers = True
-    flush(acker)
+    flush(finaliser)
     assert server.remembered == [False, False, True]
 
 
-def test_a_batch_that_is_cut_in_two_is_remembered_by_the_half_that_has_the_key(server: Server, acker: Acker) -> None:
+def test_a_batch_that_is_cut_in_two_is_remembered_by_the_half_that_has_the_key(
+    server: Server, finaliser: Finaliser
+) -> None:
     def fails(kind: str, ends: Sequence[End]) -> None:
         if len(ends) > 1:
             raise psycopg.errors.NumericValueOutOfRange("22003")
 
-    server.fails, acker.remembers = fails, True
-    put(acker, SUCCESS, 1, 2)[1].remembers = True
-    flush(acker)
+    server.fails, finaliser.remembers = fails, True
+    put(finaliser, SUCCESS, 1, 2)[1].remembers = True
+    flush(finaliser)
     assert list(zip(server.writes, server.remembered, strict=True)) == [
         ((SUCCESS, [1, 2]), True), ((SUCCESS, [1]), False), ((SUCCESS, [2]), True),
     ]  # fmt: skip
 
 
-def test_what_is_queued_when_it_is_to_stop_is_written_first(server: Server, heard: Heard, acker: Acker) -> None:
-    put(acker, SUCCESS, 1, 2)
-    acker.stopping.set()
-    acker.serve(cast(Any, object()))
+def test_what_is_queued_when_it_is_to_stop_is_written_first(server: Server, heard: Heard, finaliser: Finaliser) -> None:
+    put(finaliser, SUCCESS, 1, 2)
+    finaliser.stopping.set()
+    finaliser.serve(cast(Any, object()))
     assert heard.told("stored") == [1, 2]
-    assert acker.count == 0
+    assert finaliser.count == 0

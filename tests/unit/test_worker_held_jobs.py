@@ -13,10 +13,10 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.finalise import CALLBACK_STARTS, END, MARK, PARK, RELEASE, RETRY, SUCCESS
 from django_pgjobs.store.statements import MOST_CHARS, End, Flag, Pauses, Released
 from django_pgjobs.worker.shared.channel_messages import Event, ReleaseRuns, StopRun
-from django_pgjobs.worker.shared.runs import SENT, Run, Table
+from django_pgjobs.worker.shared.runs import SENT, HeldRun, RunTable
 from django_pgjobs.worker.supervisor.dispatcher import Dispatcher
 from django_pgjobs.worker.supervisor.executor_death import Death
-from django_pgjobs.worker.supervisor.held_jobs import Holding
+from django_pgjobs.worker.supervisor.held_jobs import HeldJobs
 from tests.unit.worker_fakes import child_of, claimed, end_of, run_of
 
 FAILURE = Failure("ValueError", "no")
@@ -26,16 +26,16 @@ FAILURE = Failure("ValueError", "no")
 def known() -> None: ...
 
 
-class Acker:
+class Finaliser:
     """Keeps what is queued."""
 
     def __init__(self) -> None:
         self.puts: list[tuple[str, End]] = []
 
-    def put(self, kind: str, run: Run, end: End) -> None:
+    def put(self, kind: str, run: HeldRun, end: End) -> None:
         self.puts.append((kind, end))
 
-    def put_many(self, kind: str, entries: list[tuple[Run, End]]) -> None:
+    def put_many(self, kind: str, entries: list[tuple[HeldRun, End]]) -> None:
         for run, end in entries:
             self.put(kind, run, end)
 
@@ -43,14 +43,14 @@ class Acker:
 
 
 @pytest.fixture
-def acker() -> Acker:
-    return Acker()
+def finaliser() -> Finaliser:
+    return Finaliser()
 
 
 @pytest.fixture
-def holding(acker: Acker) -> Holding:
-    parts: Any = (Table(), Dispatcher(), acker)
-    return Holding(*parts, hear=lambda pair: None, tell=lambda items: None)
+def held_jobs(finaliser: Finaliser) -> HeldJobs:
+    parts: Any = (RunTable(), Dispatcher(), finaliser)
+    return HeldJobs(*parts, hear=lambda pair: None, tell=lambda items: None)
 
 
 @pytest.mark.parametrize("name", ["holding.known", "holding.unknown"])
@@ -64,29 +64,31 @@ def holding(acker: Acker) -> Holding:
     ],
 )
 def test_a_row_that_nobody_can_have_written_is_parked_and_ends_no_worker(
-    holding: Holding, acker: Acker, facts: dict[str, Any], name: str
+    held_jobs: HeldJobs, finaliser: Finaliser, facts: dict[str, Any], name: str
 ) -> None:
     """Every worker that claimed it would end of it, one after the other, for as long as it is there."""
-    holding.adopt("a", 0.0, [claimed(1, name=name, **facts), claimed(2, name=name)])
-    [(kind, end)] = acker.puts
+    held_jobs.adopt("a", 0.0, [claimed(1, name=name, **facts), claimed(2, name=name)])
+    [(kind, end)] = finaliser.puts
     assert (kind, end.id) == (PARK, 1)
     assert end.fingerprint == (registry.get(name).fingerprint if name == "holding.known" else "")
-    assert [run.job.id for run in holding.dispatcher.waiting[False]] == [2]
+    assert [run.job.id for run in held_jobs.dispatcher.waiting[False]] == [2]
 
 
-def test_a_callback_is_dispatched_with_its_stored_ending(holding: Holding, acker: Acker) -> None:
-    holding.adopt("a", 0.0, [claimed(1, ending="abandoned", ending_attempt=1), claimed(2, cancelled=True)])
-    assert [(kind, end.id, end.outcome) for kind, end in acker.puts] == [(END, 2, "cancelled")]
-    [run] = holding.dispatcher.waiting[False]
+def test_a_callback_is_dispatched_with_its_stored_ending(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
+    held_jobs.adopt("a", 0.0, [claimed(1, ending="abandoned", ending_attempt=1), claimed(2, cancelled=True)])
+    assert [(kind, end.id, end.outcome) for kind, end in finaliser.puts] == [(END, 2, "cancelled")]
+    [run] = held_jobs.dispatcher.waiting[False]
     assert (run.kind, run.outcome) == ("on_abandon", "abandoned")
 
 
-def test_of_jobs_that_died_in_company_only_those_run_again_that_shall(holding: Holding, acker: Acker) -> None:
+def test_of_jobs_that_died_in_company_only_those_run_again_that_shall(
+    held_jobs: HeldJobs, finaliser: Finaliser
+) -> None:
     again, cancelled, released = run_of(1), run_of(2, cancelled=True), run_of(3, released=True)
-    holding.settle(Death(-9, {}, "pgjobs 1", suspects=[again, cancelled, released]))
-    assert list(holding.dispatcher.suspects) == [again]
+    held_jobs.settle(Death(-9, {}, "pgjobs 1", suspects=[again, cancelled, released]))
+    assert list(held_jobs.dispatcher.suspects) == [again]
     assert again.after == "pgjobs 1"
-    assert [(kind, end.id) for kind, end in acker.puts] == [(END, 2), (RELEASE, 3)]
+    assert [(kind, end.id) for kind, end in finaliser.puts] == [(END, 2), (RELEASE, 3)]
 
 
 @pytest.mark.parametrize(
@@ -99,48 +101,48 @@ def test_of_jobs_that_died_in_company_only_those_run_again_that_shall(holding: H
     ],
 )
 def test_a_job_that_ended_before_its_cancel_got_there_keeps_why(
-    holding: Holding, acker: Acker, decision: Decision, cause: str | None
+    held_jobs: HeldJobs, finaliser: Finaliser, decision: Decision, cause: str | None
 ) -> None:
     """The job is cancelled; its history says how the attempt failed."""
-    holding.ends.decided(run_of(1, cancelled=True), decision, 2.0)
-    [(kind, end)] = acker.puts
+    held_jobs.ends.decided(run_of(1, cancelled=True), decision, 2.0)
+    [(kind, end)] = finaliser.puts
     assert (kind, end.outcome, end.cause) == (END, "cancelled", cause)
 
 
-def test_a_suspect_that_comes_back_unstarted_is_still_a_suspect(holding: Holding, acker: Acker) -> None:
+def test_a_suspect_that_comes_back_unstarted_is_still_a_suspect(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
     """Else it would run in company after all, and take the next ones along. Those sent together stay together."""
-    holding.settle(Death(-9, {}, suspects=[run_of(1), run_of(2), run_of(3), run_of(4)]))
-    first, second = holding.dispatcher.groups
-    holding.dispatcher.groups.remove(first)
-    holding.settle(Death(-9, {}, unstarted=[*first, run_of(5)]))
-    assert holding.dispatcher.groups == [second, first]
-    assert [run.job.id for run in holding.dispatcher.waiting[False]] == [5]
+    held_jobs.settle(Death(-9, {}, suspects=[run_of(1), run_of(2), run_of(3), run_of(4)]))
+    first, second = held_jobs.dispatcher.groups
+    held_jobs.dispatcher.groups.remove(first)
+    held_jobs.settle(Death(-9, {}, unstarted=[*first, run_of(5)]))
+    assert held_jobs.dispatcher.groups == [second, first]
+    assert [run.job.id for run in held_jobs.dispatcher.waiting[False]] == [5]
     child = child_of()
-    holding.dispatcher.groups.remove(second)
+    held_jobs.dispatcher.groups.remove(second)
     for number, run in enumerate(second, 1):
         run.run = number
         child.add(run)
-    holding.back(child, [1, 2, 3])
-    assert holding.dispatcher.groups == [first, second]
+    held_jobs.back(child, [1, 2, 3])
+    assert held_jobs.dispatcher.groups == [first, second]
 
 
-def test_a_worker_that_drains_hands_back_those_that_died_in_company(holding: Holding, acker: Acker) -> None:
-    holding.draining = True
-    holding.settle(Death(-9, {}, suspects=[run_of(1), run_of(2)]))
-    assert [(kind, end.id) for kind, end in acker.puts] == [(RELEASE, 1), (RELEASE, 2)]
-    assert SUCCESS not in dict(acker.puts)
+def test_a_worker_that_drains_hands_back_those_that_died_in_company(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
+    held_jobs.draining = True
+    held_jobs.settle(Death(-9, {}, suspects=[run_of(1), run_of(2)]))
+    assert [(kind, end.id) for kind, end in finaliser.puts] == [(RELEASE, 1), (RELEASE, 2)]
+    assert SUCCESS not in dict(finaliser.puts)
 
 
 SUSPECT = '{"limit_key": null, "suspect": true}'
 
 
-def test_suspects_that_are_handed_back_stay_suspects(holding: Holding, acker: Acker) -> None:
+def test_suspects_that_are_handed_back_stay_suspects(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
     """G4: by a drain, a pause, an operator; and the next worker runs them as one group, callbacks not among them."""
-    holding.settle(Death(-9, {}, suspects=[run_of(1, released=True), run_of(2)]))
-    holding.ends.give_back(holding.dispatcher.withdraw(lambda run: True))
-    holding.ends.give_back([run_of(3)])
-    assert [(end.id, end.suspect) for _, end in acker.puts] == [(1, True), (2, True), (3, False)]
-    holding.adopt(
+    held_jobs.settle(Death(-9, {}, suspects=[run_of(1, released=True), run_of(2)]))
+    held_jobs.ends.give_back(held_jobs.dispatcher.withdraw(lambda run: True))
+    held_jobs.ends.give_back([run_of(3)])
+    assert [(end.id, end.suspect) for _, end in finaliser.puts] == [(1, True), (2, True), (3, False)]
+    held_jobs.adopt(
         "a",
         0.0,
         [
@@ -150,66 +152,74 @@ def test_suspects_that_are_handed_back_stay_suspects(holding: Holding, acker: Ac
             claimed(4, extras=SUSPECT, ending="abandoned", ending_attempt=1),
         ],
     )
-    assert [[run.job.id for run in group] for group in holding.dispatcher.groups] == [[1, 2]]
-    assert [run.job.id for run in holding.dispatcher.waiting[False]] == [3, 4]
+    assert [[run.job.id for run in group] for group in held_jobs.dispatcher.groups] == [[1, 2]]
+    assert [run.job.id for run in held_jobs.dispatcher.waiting[False]] == [3, 4]
 
 
-def test_a_callback_that_died_in_company_is_counted_and_runs_alone_from_then_on(holding: Holding, acker: Acker) -> None:
+def test_a_callback_that_died_in_company_is_counted_and_runs_alone_from_then_on(
+    held_jobs: HeldJobs, finaliser: Finaliser
+) -> None:
     """Three starts at most: the next claim counts this one. Alone no neighbour's end can use the others up."""
     callback = run_of(1, ending="abandoned", kind="on_abandon", outcome="abandoned")
     body = run_of(2)
-    holding.settle(Death(-11, {}, suspects=[callback, body]))
-    [(kind, end)] = acker.puts
+    held_jobs.settle(Death(-11, {}, suspects=[callback, body]))
+    [(kind, end)] = finaliser.puts
     assert (kind, end.id, end.cause) == (RETRY, 1, "crashed")
     assert end.failure is not None
     assert "SIGSEGV" in end.failure.message
-    assert list(holding.dispatcher.suspects) == [body]
-    holding.adopt("a", 0.0, [claimed(1, ending="abandoned", ending_attempt=2)])
-    assert [run.job.id for run in holding.dispatcher.suspects] == [2, 1]
-    assert not holding.dispatcher.waiting[False]
+    assert list(held_jobs.dispatcher.suspects) == [body]
+    held_jobs.adopt("a", 0.0, [claimed(1, ending="abandoned", ending_attempt=2)])
+    assert [run.job.id for run in held_jobs.dispatcher.suspects] == [2, 1]
+    assert not held_jobs.dispatcher.waiting[False]
 
 
 def test_a_callback_that_crashed_too_often_is_started_no_more_and_its_job_ends(
-    holding: Holding, acker: Acker, caplog: pytest.LogCaptureFixture
+    held_jobs: HeldJobs, finaliser: Finaliser, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It would end one process after the other."""
-    holding.adopt("a", 0.0, [claimed(1, ending="abandoned", ending_attempt=CALLBACK_STARTS + 1)])
-    assert [(kind, end.id, end.outcome) for kind, end in acker.puts] == [(END, 1, "abandoned")]
-    assert not holding.dispatcher
+    held_jobs.adopt("a", 0.0, [claimed(1, ending="abandoned", ending_attempt=CALLBACK_STARTS + 1)])
+    assert [(kind, end.id, end.outcome) for kind, end in finaliser.puts] == [(END, 1, "abandoned")]
+    assert not held_jobs.dispatcher
     assert f"callback crashed {CALLBACK_STARTS} times, the job ends without it kind=on_abandon" in caplog.text
 
 
-def test_a_job_that_is_handed_back_again_and_again_is_told(holding: Holding, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_job_that_is_handed_back_again_and_again_is_told(
+    held_jobs: HeldJobs, caplog: pytest.LogCaptureFixture
+) -> None:
     """Uncharged it could go on for ever: too long for every drain, or always beside a job that is killed."""
     for times in (0, 1, 2, 3):
-        [run] = holding.table.adopt(f"claim {times}", 0.0, [claimed(7)])
-        holding.stored(RELEASE, [(run, End(7, run.claim.claim_id), Released(7, "default", 0, times))])
+        [run] = held_jobs.table.adopt(f"claim {times}", 0.0, [claimed(7)])
+        held_jobs.stored(RELEASE, [(run, End(7, run.claim.claim_id), Released(7, "default", 0, times))])
     [line] = [record.getMessage() for record in caplog.records]
     assert line.startswith("job was handed back while it ran, once more times=3 ")
     assert "job=7" in line
 
 
-def test_a_job_that_this_worker_has_again_is_taken_from_its_earlier_run(holding: Holding, acker: Acker) -> None:
+def test_a_job_that_this_worker_has_again_is_taken_from_its_earlier_run(
+    held_jobs: HeldJobs, finaliser: Finaliser
+) -> None:
     """C45 W23: rescued from under it and claimed by it once more: the earlier run is told, for nobody else would."""
-    holding.adopt("first", 0.0, [claimed(1), claimed(2)])
+    held_jobs.adopt("first", 0.0, [claimed(1), claimed(2)])
     child = child_of()
-    waiting, running = holding.dispatcher.withdraw(lambda run: True)
+    waiting, running = held_jobs.dispatcher.withdraw(lambda run: True)
     running.run, running.child, running.state = 7, child, SENT
     child.add(running)
-    holding.dispatcher.add([waiting], 0.0)
-    holding.adopt("second", 1.0, [claimed(1), claimed(2)])
+    held_jobs.dispatcher.add([waiting], 0.0)
+    held_jobs.adopt("second", 1.0, [claimed(1), claimed(2)])
     assert [type(message) for message in end_of(child).sent] == [ReleaseRuns, StopRun]
-    assert [run.claim.claim_id for run in holding.dispatcher.waiting[False]] == ["second", "second"]
-    assert [fence[1] for fence in holding.table.fences()] == ["second", "second"]
-    assert holding.table.claims["first"].open == 1
+    assert [run.claim.claim_id for run in held_jobs.dispatcher.waiting[False]] == ["second", "second"]
+    assert [fence[1] for fence in held_jobs.table.fences()] == ["second", "second"]
+    assert held_jobs.table.claims["first"].open == 1
 
 
-def test_what_the_loop_took_says_nothing_about_how_long_jobs_hold_a_thread(holding: Holding, acker: Acker) -> None:
+def test_what_the_loop_took_says_nothing_about_how_long_jobs_hold_a_thread(
+    held_jobs: HeldJobs, finaliser: Finaliser
+) -> None:
     """One executor runs both: long async jobs must not keep short ones from being sent to its threads in advance."""
     child = child_of(mean_seconds=0.001)
     child.add(run_of(1, number=1), run_of(2, number=2, is_async=True), run_of(3, number=3, is_async=True))
-    holding.succeeded(child, [1, 2], [1000, 60_000_000], [None, None])
-    holding.done(child, [[3, 60.0, "snooze", 1.0]])
+    held_jobs.succeeded(child, [1, 2], [1000, 60_000_000], [None, None])
+    held_jobs.done(child, [[3, 60.0, "snooze", 1.0]])
     assert child.done == 3
     assert child.mean_seconds == pytest.approx(0.001)
 
@@ -217,103 +227,105 @@ def test_what_the_loop_took_says_nothing_about_how_long_jobs_hold_a_thread(holdi
 PAUSED = Pauses(frozenset({"mail"}), {"holding.known": "as anna says"})
 
 
-def paused(holding: Holding, *crew: Any) -> None:
-    holding.pause(PAUSED, crew)
+def paused(held_jobs: HeldJobs, *executors: Any) -> None:
+    held_jobs.pause(PAUSED, executors)
 
 
-def ends(acker: Acker) -> list[tuple[str, int, str]]:
-    return [(kind, end.id, end.reason) for kind, end in acker.puts]
+def ends(finaliser: Finaliser) -> list[tuple[str, int, str]]:
+    return [(kind, end.id, end.reason) for kind, end in finaliser.puts]
 
 
 BACK = [("release", 1, ""), ("hold", 2, "as anna says")]
 """A job of a paused queue goes back; one of a paused name is held, for it would be claimed again."""
 
 
-def test_what_is_claimed_of_a_paused_queue_or_name_does_not_start(holding: Holding, acker: Acker) -> None:
-    paused(holding)
-    holding.adopt("a", 0.0, [claimed(1, queue="mail"), claimed(2, name="holding.known"), claimed(3)])
-    assert ends(acker) == BACK
-    assert [run.job.id for run in holding.dispatcher.waiting[False]] == [3]
+def test_what_is_claimed_of_a_paused_queue_or_name_does_not_start(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
+    paused(held_jobs)
+    held_jobs.adopt("a", 0.0, [claimed(1, queue="mail"), claimed(2, name="holding.known"), claimed(3)])
+    assert ends(finaliser) == BACK
+    assert [run.job.id for run in held_jobs.dispatcher.waiting[False]] == [3]
 
 
-def test_what_waits_when_the_pause_comes_does_not_start(holding: Holding, acker: Acker) -> None:
-    holding.adopt("a", 0.0, [claimed(1, queue="mail"), claimed(2, name="holding.known"), claimed(3)])
-    paused(holding)
-    assert ends(acker) == BACK
-    assert [run.job.id for run in holding.dispatcher.waiting[False]] == [3]
+def test_what_waits_when_the_pause_comes_does_not_start(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
+    held_jobs.adopt("a", 0.0, [claimed(1, queue="mail"), claimed(2, name="holding.known"), claimed(3)])
+    paused(held_jobs)
+    assert ends(finaliser) == BACK
+    assert [run.job.id for run in held_jobs.dispatcher.waiting[False]] == [3]
 
 
-def test_what_was_sent_is_taken_back_and_what_has_started_goes_on(holding: Holding, acker: Acker) -> None:
+def test_what_was_sent_is_taken_back_and_what_has_started_goes_on(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
     """Only its executor knows which has started: what it gives back had not."""
     child = child_of()
     runs = [
         run_of(n, number=n, queue=queue, state=SENT, child=child) for n, queue in ((1, "mail"), (2, "mail"), (3, "b"))
     ]
     child.add(*runs)
-    paused(holding, child)
+    paused(held_jobs, child)
     assert end_of(child).sent == [ReleaseRuns([1, 2])]
-    assert not acker.puts
-    holding.back(child, [1])
-    assert ends(acker) == BACK[:1]
-    holding.succeeded(child, [2], [1000], [None])
-    assert [kind for kind, _ in acker.puts] == [RELEASE, SUCCESS]
+    assert not finaliser.puts
+    held_jobs.back(child, [1])
+    assert ends(finaliser) == BACK[:1]
+    held_jobs.succeeded(child, [2], [1000], [None])
+    assert [kind for kind, _ in finaliser.puts] == [RELEASE, SUCCESS]
 
 
-def test_a_callback_does_not_start_either(holding: Holding, acker: Acker) -> None:
+def test_a_callback_does_not_start_either(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
     """Claimed for it, the first time or after a crash, or come so far in this very claim: no code of the job starts."""
-    paused(holding)
-    holding.adopt("a", 0.0, [claimed(1, queue="mail", ending="abandoned", ending_attempt=1)])
-    holding.adopt("b", 0.0, [claimed(2, name="holding.known", ending="abandoned", ending_attempt=2)])
-    assert ends(acker) == BACK
-    [run] = holding.table.adopt("c", 0.0, [claimed(3, queue="mail")])
-    holding.stored(MARK, [(run, End(3, "c", outcome="abandoned"), None)])
-    assert ends(acker)[2:] == [("release", 3, "")]
-    assert not holding.dispatcher
+    paused(held_jobs)
+    held_jobs.adopt("a", 0.0, [claimed(1, queue="mail", ending="abandoned", ending_attempt=1)])
+    held_jobs.adopt("b", 0.0, [claimed(2, name="holding.known", ending="abandoned", ending_attempt=2)])
+    assert ends(finaliser) == BACK
+    [run] = held_jobs.table.adopt("c", 0.0, [claimed(3, queue="mail")])
+    held_jobs.stored(MARK, [(run, End(3, "c", outcome="abandoned"), None)])
+    assert ends(finaliser)[2:] == [("release", 3, "")]
+    assert not held_jobs.dispatcher
 
 
-def test_a_cancelled_job_of_a_paused_queue_ends(holding: Holding, acker: Acker) -> None:
-    paused(holding)
-    holding.adopt("a", 0.0, [claimed(1, queue="mail", cancelled=True)])
-    assert [(kind, end.outcome) for kind, end in acker.puts] == [(END, "cancelled")]
+def test_a_cancelled_job_of_a_paused_queue_ends(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
+    paused(held_jobs)
+    held_jobs.adopt("a", 0.0, [claimed(1, queue="mail", cancelled=True)])
+    assert [(kind, end.outcome) for kind, end in finaliser.puts] == [(END, "cancelled")]
 
 
-def test_jobs_that_died_in_company_do_not_run_again_while_they_are_paused(holding: Holding, acker: Acker) -> None:
-    paused(holding)
-    holding.settle(Death(-9, {}, suspects=[run_of(1, queue="mail"), run_of(2, name="holding.known")]))
-    assert ends(acker) == BACK
-    assert not holding.dispatcher.suspects
+def test_jobs_that_died_in_company_do_not_run_again_while_they_are_paused(
+    held_jobs: HeldJobs, finaliser: Finaliser
+) -> None:
+    paused(held_jobs)
+    held_jobs.settle(Death(-9, {}, suspects=[run_of(1, queue="mail"), run_of(2, name="holding.known")]))
+    assert ends(finaliser) == BACK
+    assert not held_jobs.dispatcher.suspects
 
 
-def test_suspects_that_wait_are_put_aside_and_others_start_again(holding: Holding, acker: Acker) -> None:
-    holding.settle(Death(-9, {}, suspects=[run_of(1, queue="mail")]))
-    paused(holding)
-    assert ends(acker) == BACK[:1]
-    holding.dispatcher.dispatch([], 1.0)
-    assert holding.dispatcher.suspected_at is None
+def test_suspects_that_wait_are_put_aside_and_others_start_again(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
+    held_jobs.settle(Death(-9, {}, suspects=[run_of(1, queue="mail")]))
+    paused(held_jobs)
+    assert ends(finaliser) == BACK[:1]
+    held_jobs.dispatcher.dispatch([], 1.0)
+    assert held_jobs.dispatcher.suspected_at is None
 
 
-def test_after_the_pause_everything_starts_as_before(holding: Holding, acker: Acker) -> None:
-    paused(holding)
-    holding.pause(Pauses(), [])
-    holding.adopt("a", 0.0, [claimed(1, queue="mail"), claimed(2, name="holding.known")])
-    assert not acker.puts
-    assert len(holding.dispatcher) == 2
+def test_after_the_pause_everything_starts_as_before(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
+    paused(held_jobs)
+    held_jobs.pause(Pauses(), [])
+    held_jobs.adopt("a", 0.0, [claimed(1, queue="mail"), claimed(2, name="holding.known")])
+    assert not finaliser.puts
+    assert len(held_jobs.dispatcher) == 2
 
 
-def test_a_job_with_an_idempotency_key_is_noted_with_its_claim(holding: Holding) -> None:
+def test_a_job_with_an_idempotency_key_is_noted_with_its_claim(held_jobs: HeldJobs) -> None:
     """Its end is written by a statement of its own; other things that few jobs have change nothing."""
     without, key = '{"limit_key": "x", "idempotency_key": null}', '{"limit_key": null, "idempotency_key": "k"}'
     for extras, remembers in ((without, False), (key, True)):
-        holding.acker.remembers = False
-        holding.adopt("a", 0.0, [claimed(1), claimed(2, extras=extras)])
-        assert holding.acker.remembers is remembers
-        assert [run.job.id for run in holding.table.held.values() if run.remembers] == ([2] if remembers else [])
+        held_jobs.finaliser.remembers = False
+        held_jobs.adopt("a", 0.0, [claimed(1), claimed(2, extras=extras)])
+        assert held_jobs.finaliser.remembers is remembers
+        assert [run.job.id for run in held_jobs.table.held.values() if run.remembers] == ([2] if remembers else [])
 
 
 # What others want of the jobs held, and what becomes of them when they are lost
 
 
-def on_an_executor(holding: Holding, *runs: Run) -> Any:
+def on_an_executor(held_jobs: HeldJobs, *runs: HeldRun) -> Any:
     """Return an executor to which these runs were sent."""
     child = child_of()
     for number, run in enumerate(runs, 1):
@@ -327,24 +339,26 @@ def flag(id: int, **wishes: Any) -> Flag:
                    "released": False, **wishes})  # fmt: skip
 
 
-def flagged(holding: Holding, *flags: Flag) -> None:
-    holding.fresh(1.0, {each.id for each in flags}, list(flags))
+def flagged(held_jobs: HeldJobs, *flags: Flag) -> None:
+    held_jobs.fresh(1.0, {each.id for each in flags}, list(flags))
 
 
-def test_what_is_flagged_while_it_waits_here_does_not_start(holding: Holding, acker: Acker) -> None:
+def test_what_is_flagged_while_it_waits_here_does_not_start(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
     """One that was lost is written nothing of; the others of the claim go on."""
-    holding.adopt("a", 0.0, [claimed(n) for n in (1, 2, 3, 4)])
-    flagged(holding, flag(1, lost=True), flag(2, cancelled=True, reason="no"), flag(3, released=True))
-    assert [(kind, end.id, end.outcome) for kind, end in acker.puts] == [(END, 2, "cancelled"), (RELEASE, 3, "")]
-    assert [run.job.id for run in holding.dispatcher.waiting[False]] == [4]
-    assert 1 not in holding.table.held
+    held_jobs.adopt("a", 0.0, [claimed(n) for n in (1, 2, 3, 4)])
+    flagged(held_jobs, flag(1, lost=True), flag(2, cancelled=True, reason="no"), flag(3, released=True))
+    assert [(kind, end.id, end.outcome) for kind, end in finaliser.puts] == [(END, 2, "cancelled"), (RELEASE, 3, "")]
+    assert [run.job.id for run in held_jobs.dispatcher.waiting[False]] == [4]
+    assert 1 not in held_jobs.table.held
 
 
-def test_what_is_flagged_on_an_executor_is_taken_back_or_stopped_once(holding: Holding, acker: Acker) -> None:
+def test_what_is_flagged_on_an_executor_is_taken_back_or_stopped_once(
+    held_jobs: HeldJobs, finaliser: Finaliser
+) -> None:
     """Each wish has a ladder of its own; read again a second later it says nothing new."""
-    child = on_an_executor(holding, *holding.table.adopt("a", 0.0, [claimed(n) for n in (1, 2, 3, 4)]))
+    child = on_an_executor(held_jobs, *held_jobs.table.adopt("a", 0.0, [claimed(n) for n in (1, 2, 3, 4)]))
     for _ in range(2):
-        flagged(holding, flag(1, lost=True), flag(2, cancelled=True), flag(3, released=True), flag(4))
+        flagged(held_jobs, flag(1, lost=True), flag(2, cancelled=True), flag(3, released=True), flag(4))
     asked = [message.runs for message in end_of(child).sent if isinstance(message, ReleaseRuns)]
     stops = [message for message in end_of(child).sent if isinstance(message, StopRun)]
     assert asked == [[1], [2], [3]]
@@ -354,62 +368,62 @@ def test_what_is_flagged_on_an_executor_is_taken_back_or_stopped_once(holding: H
     }  # fmt: skip
 
 
-def test_only_a_harder_cancel_replaces_one(holding: Holding) -> None:
-    [run] = holding.table.adopt("a", 0.0, [claimed(1)])
-    on_an_executor(holding, run)
+def test_only_a_harder_cancel_replaces_one(held_jobs: HeldJobs) -> None:
+    [run] = held_jobs.table.adopt("a", 0.0, [claimed(1)])
+    on_an_executor(held_jobs, run)
     for mode, by in (("interrupt", "anna"), ("ask", "bob")):
-        flagged(holding, flag(1, cancelled=True, mode=mode, by=by))
+        flagged(held_jobs, flag(1, cancelled=True, mode=mode, by=by))
     assert (run.cancel_mode, run.cancel_by) == ("interrupt", "anna")
 
 
-def test_a_callback_is_neither_cancelled_nor_released(holding: Holding) -> None:
+def test_a_callback_is_neither_cancelled_nor_released(held_jobs: HeldJobs) -> None:
     """Its job has its outcome; what is left is to tell the project."""
-    [run] = holding.table.adopt("a", 0.0, [claimed(1, ending="abandoned")])
+    [run] = held_jobs.table.adopt("a", 0.0, [claimed(1, ending="abandoned")])
     run.kind = "on_abandon"
-    child = on_an_executor(holding, run)
-    flagged(holding, flag(1, cancelled=True, released=True))
+    child = on_an_executor(held_jobs, run)
+    flagged(held_jobs, flag(1, cancelled=True, released=True))
     assert (end_of(child).sent, dict(run.stops)) == ([], {})
 
 
 @pytest.mark.parametrize("batched", [True, False], ids=["among successes", "alone"])
 def test_a_success_of_a_job_that_was_taken_away_is_told_as_lost_and_not_written(
-    acker: Acker, caplog: pytest.LogCaptureFixture, batched: bool
+    finaliser: Finaliser, caplog: pytest.LogCaptureFixture, batched: bool
 ) -> None:
     """Its fence would refuse it; whoever holds the job now says how it ends."""
     told: list[Event] = []
-    parts: Any = (Table(), Dispatcher(), acker)
-    holding = Holding(*parts, hear=lambda pair: None, tell=lambda events: told.extend(events()))
-    child = on_an_executor(holding, *holding.table.adopt("a", 0.0, [claimed(1), claimed(2)]))
-    flagged(holding, flag(1, lost=True))
+    parts: Any = (RunTable(), Dispatcher(), finaliser)
+    held_jobs = HeldJobs(*parts, hear=lambda pair: None, tell=lambda events: told.extend(events()))
+    child = on_an_executor(held_jobs, *held_jobs.table.adopt("a", 0.0, [claimed(1), claimed(2)]))
+    flagged(held_jobs, flag(1, lost=True))
     if batched:
-        holding.succeeded(child, [1, 2], [1000, 1000], ["1", "2"])
+        held_jobs.succeeded(child, [1, 2], [1000, 1000], ["1", "2"])
     else:
-        holding.done(child, [[1, 0.001, "succeed", "1"], [2, 0.001, "succeed", "2"]])
-    assert [(kind, end.id) for kind, end in acker.puts] == [(SUCCESS, 2)]
-    assert list(holding.table.held) == [2]
+        held_jobs.done(child, [[1, 0.001, "succeed", "1"], [2, 0.001, "succeed", "2"]])
+    assert [(kind, end.id) for kind, end in finaliser.puts] == [(SUCCESS, 2)]
+    assert list(held_jobs.table.held) == [2]
     assert [(name, about["job_id"], about["action"]) for name, about in told] == [("lost", 1, "record how it ended")]
     assert "lease lost, nothing of the job was changed" in caplog.text
 
 
 def test_a_callback_that_came_to_an_end_ends_its_job_and_one_that_failed_is_tried_again(
-    holding: Holding, acker: Acker
+    held_jobs: HeldJobs, finaliser: Finaliser
 ) -> None:
-    runs = holding.table.adopt("a", 0.0, [claimed(n, ending="abandoned") for n in (1, 2, 3)])
+    runs = held_jobs.table.adopt("a", 0.0, [claimed(n, ending="abandoned") for n in (1, 2, 3)])
     for run in runs:
         run.kind, run.outcome = "on_abandon", "abandoned"
-    child = on_an_executor(holding, *runs)
-    holding.succeeded(child, [1], [1000], [None])
-    holding.done(child, [[2, 0.1, "succeed", None], [3, 0.1, "retry", 5.0, ["E", "no", [], ""], "failed"]])
-    assert [(kind, end.id, end.outcome) for kind, end in acker.puts] == [
+    child = on_an_executor(held_jobs, *runs)
+    held_jobs.succeeded(child, [1], [1000], [None])
+    held_jobs.done(child, [[2, 0.1, "succeed", None], [3, 0.1, "retry", 5.0, ["E", "no", [], ""], "failed"]])
+    assert [(kind, end.id, end.outcome) for kind, end in finaliser.puts] == [
         (END, 1, "abandoned"), (END, 2, "abandoned"), (RETRY, 3, ""),
     ]  # fmt: skip
 
 
-def test_only_jobs_that_have_reached_their_end_are_counted(holding: Holding) -> None:
+def test_only_jobs_that_have_reached_their_end_are_counted(held_jobs: HeldJobs) -> None:
     """By this ``--max-jobs`` ends a worker."""
-    counted = [holding.table.ended]
+    counted = [held_jobs.table.ended]
     for kind in (SUCCESS, END, RETRY, RELEASE):
-        [run] = holding.table.adopt(kind, 0.0, [claimed(1)])
-        holding.stored(kind, [(run, End(1, kind), None)])
-        counted.append(holding.table.ended)
+        [run] = held_jobs.table.adopt(kind, 0.0, [claimed(1)])
+        held_jobs.stored(kind, [(run, End(1, kind), None)])
+        counted.append(held_jobs.table.ended)
     assert counted == [0, 1, 2, 2, 2]

@@ -17,10 +17,10 @@ import pytest
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.worker.shared.channel_messages import TrustUntil
-from django_pgjobs.worker.shared.runs import MARGIN_SECONDS, Table, trust_seconds
+from django_pgjobs.worker.shared.runs import MARGIN_SECONDS, RunTable, trust_seconds
 from django_pgjobs.worker.supervisor import lease_guard
 from django_pgjobs.worker.supervisor.executor_process import STARTING
-from django_pgjobs.worker.supervisor.lease_guard import Guard, Watchdog
+from django_pgjobs.worker.supervisor.lease_guard import LeaseGuard, Watchdog
 from django_pgjobs.worker.supervisor.watchdog import ORPHAN_SECONDS
 from tests.plugins.fix_db import patience, wait_until
 from tests.unit.worker_fakes import child_of, claimed, end_of
@@ -62,12 +62,12 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 @pytest.fixture
-def guard(now: Any, monkeypatch: pytest.MonkeyPatch) -> Guard:
+def guard(now: Any, monkeypatch: pytest.MonkeyPatch) -> LeaseGuard:
     monkeypatch.setattr(lease_guard, "Watchdog", FakeWatchdog)
-    return Guard(Table(), LEASE, [])
+    return LeaseGuard(RunTable(), LEASE, [])
 
 
-def until(guard: Guard) -> float:
+def until(guard: LeaseGuard) -> float:
     """What the watchdog was told last."""
     verb, number = cast(Any, guard.watchdog).said[-1]
     assert verb == "until"
@@ -78,12 +78,12 @@ def test_a_claim_is_trusted_less_long_than_the_database_counts() -> None:
     """P11: from before the query, and less a margin."""
     assert get_conf().lease_seconds == LEASE
     assert trust_seconds() == LEASE - MARGIN_SECONDS
-    table = Table()
+    table = RunTable()
     table.adopt("one", 1000.0, [claimed(1)])
     assert table.claims["one"].trusted_until == 1000.0 + LEASE - MARGIN_SECONDS
 
 
-def test_a_renewal_is_trusted_from_before_its_query_and_only_for_what_it_renewed(guard: Guard) -> None:
+def test_a_renewal_is_trusted_from_before_its_query_and_only_for_what_it_renewed(guard: LeaseGuard) -> None:
     """P11: the earliest of the claims decides."""
     guard.table.adopt("one", 980.0, [claimed(1)])
     guard.table.adopt("two", 990.0, [claimed(2)])
@@ -99,18 +99,18 @@ def test_a_renewal_is_trusted_from_before_its_query_and_only_for_what_it_renewed
 
 
 def test_a_renewal_never_shortens_trust() -> None:
-    table = Table()
+    table = RunTable()
     table.adopt("one", 1000.0, [claimed(1)])
     table.renewed(990.0, ["one"])
     assert table.claims["one"].trusted_until == 1029.0
 
 
-def test_a_worker_without_claims_is_watched_too(guard: Guard) -> None:
+def test_a_worker_without_claims_is_watched_too(guard: LeaseGuard) -> None:
     guard.renewed(999.0, [])
     assert until(guard) == 1029.0
 
 
-def test_a_claim_that_took_long_is_the_first_to_be_trusted_no_more(guard: Guard) -> None:
+def test_a_claim_that_took_long_is_the_first_to_be_trusted_no_more(guard: LeaseGuard) -> None:
     guard.renewed(999.0, [])
     guard.table.adopt("slow", 985.0, [claimed(1)])
     guard.adopted()
@@ -121,7 +121,7 @@ def test_a_claim_that_took_long_is_the_first_to_be_trusted_no_more(guard: Guard)
     assert len(cast(Any, guard.watchdog).said) == said
 
 
-def test_late_renewals_put_the_watchdog_off_while_we_live(guard: Guard, now: Callable[[float], None]) -> None:
+def test_late_renewals_put_the_watchdog_off_while_we_live(guard: LeaseGuard, now: Callable[[float], None]) -> None:
     """An outage must kill nothing: nobody else can take the jobs then."""
     guard.table.adopt("one", 999.0, [claimed(1)])
     guard.renewed(999.0, ["one"])
@@ -135,7 +135,7 @@ def test_late_renewals_put_the_watchdog_off_while_we_live(guard: Guard, now: Cal
     assert until(guard) == 1050.0 + LEASE
 
 
-def test_an_executor_is_watched_from_its_start_to_its_end(guard: Guard) -> None:
+def test_an_executor_is_watched_from_its_start_to_its_end(guard: LeaseGuard) -> None:
     child = child_of()
     guard.children[:] = [child]
     guard.add(child)
@@ -153,7 +153,7 @@ def test_an_executor_is_watched_from_its_start_to_its_end(guard: Guard) -> None:
     guard.forget(child)
 
 
-def test_a_watchdog_that_ended_is_replaced_and_told_of_all(guard: Guard) -> None:
+def test_a_watchdog_that_ended_is_replaced_and_told_of_all(guard: LeaseGuard) -> None:
     children = [child_of(), child_of()]
     guard.children[:] = children
     for child in children:
@@ -165,7 +165,7 @@ def test_a_watchdog_that_ended_is_replaced_and_told_of_all(guard: Guard) -> None
     assert not guard.ended(children[0])
 
 
-def test_what_a_watchdog_has_ended_is_not_watched_by_the_next(guard: Guard) -> None:
+def test_what_a_watchdog_has_ended_is_not_watched_by_the_next(guard: LeaseGuard) -> None:
     dead, new = child_of(), child_of()
     guard.children[:] = [dead]
     guard.add(dead)
@@ -178,7 +178,7 @@ def test_what_a_watchdog_has_ended_is_not_watched_by_the_next(guard: Guard) -> N
 
 
 def test_without_a_watchdog_a_worker_works(
-    guard: Guard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    guard: LeaseGuard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse() -> Any:
         raise OSError("no process left")

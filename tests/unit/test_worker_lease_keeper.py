@@ -14,7 +14,7 @@ import pytest
 from django_pgjobs import clock
 from django_pgjobs.store import statements as store
 from django_pgjobs.worker.threads.inbox_messages import FlagsRead, PausesRead, Renewed
-from django_pgjobs.worker.threads.lease_keeper import PAUSES_SECONDS, Keeper
+from django_pgjobs.worker.threads.lease_keeper import PAUSES_SECONDS, LeaseKeeper
 from tests.unit.test_worker_finaliser import Heard
 
 AWAY = psycopg.OperationalError("canceling statement due to lock timeout")
@@ -77,8 +77,8 @@ class Stage:
         monkeypatch.setattr(store, "list_claims", self.server.does("list", ["b", "c"]))
         monkeypatch.setattr(store, "delete_claims", self.server.does("delete", 1))
 
-    def run(self, seconds: float, *, lease: float = 30.0, renew: float = 10.0, beat: float = 10.0) -> Keeper:
-        keeper = Keeper(
+    def run(self, seconds: float, *, lease: float = 30.0, renew: float = 10.0, beat: float = 10.0) -> LeaseKeeper:
+        keeper = LeaseKeeper(
             lambda: self.server,  # type: ignore[arg-type, return-value]
             self.heard,
             held=self.held,

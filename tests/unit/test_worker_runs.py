@@ -7,12 +7,19 @@ import pytest
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.execution.attempt import ON_ABANDON
-from django_pgjobs.worker.shared.runs import ALLOWANCE_SECONDS, ENDING, ERROR_CHARS, FRESH_SECONDS, NEVER_SECONDS, Table
+from django_pgjobs.worker.shared.runs import (
+    ALLOWANCE_SECONDS,
+    ENDING,
+    ERROR_CHARS,
+    FRESH_SECONDS,
+    NEVER_SECONDS,
+    RunTable,
+)
 from tests.unit.worker_fakes import claimed, run_of
 
 
 def test_a_claim_is_left_with_its_last_job() -> None:
-    table = Table()
+    table = RunTable()
     one, two = table.adopt("a", 5.0, [claimed(1), claimed(2)])
     assert table.fences() == [(1, "a"), (2, "a")]
     assert one.fresh_until == 5.0 + FRESH_SECONDS
@@ -23,7 +30,7 @@ def test_a_claim_is_left_with_its_last_job() -> None:
 
 def test_flags_are_read_of_what_has_not_ended_and_is_not_too_young() -> None:
     """At full speed nearly all that is held has ended by the time of the answer."""
-    table = Table()
+    table = RunTable()
     table.adopt("a", 5.0, [claimed(1), claimed(2)])[1].state = ENDING
     table.adopt("b", 6.0, [claimed(3)])
     assert table.fences(5.0) == [(1, "a")]
@@ -32,7 +39,7 @@ def test_flags_are_read_of_what_has_not_ended_and_is_not_too_young() -> None:
 
 def test_striking_an_earlier_run_of_a_job_leaves_the_later_one() -> None:
     """Its lease was lost, and the same worker has claimed it again."""
-    table = Table()
+    table = RunTable()
     [lost] = table.adopt("a", 0.0, [claimed(1)])
     [again] = table.adopt("b", 0.0, [claimed(1)])
     assert table.strike([lost]) == ["a"]
@@ -43,7 +50,7 @@ def test_striking_an_earlier_run_of_a_job_leaves_the_later_one() -> None:
 def test_others_shall_look_when_the_first_deadline_of_a_claim_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted from the start: a job may have waited before it, and one that has not started has no deadline yet."""
     monkeypatch.setattr(clock, "monotonic", lambda: 1000.0)
-    table = Table()
+    table = RunTable()
     jobs = [claimed(id, timeout_seconds=seconds) for id, seconds in enumerate((60.0, 30.0, 30.0, None))]
     late, early, waiting, endless = table.adopt("a", 0.0, jobs)
     for run in (late, early, endless):
@@ -66,7 +73,7 @@ def test_a_callback_has_a_time_limit_of_its_own() -> None:
 
 
 def test_the_size_of_a_run_is_what_travels_to_its_executor() -> None:
-    [run] = Table().adopt("a", 0.0, [claimed(1, payload=None, headers="h" * 7, description="d", error="e" * 1000)])
+    [run] = RunTable().adopt("a", 0.0, [claimed(1, payload=None, headers="h" * 7, description="d", error="e" * 1000)])
     body = 7 + 1 + len("fakes.unknown") + len("default")
     assert (run.size, run.told_error) == (body, "")
     run.kind = ON_ABANDON

@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from django_pgjobs.worker.shared.channel_messages import Event
-from django_pgjobs.worker.supervisor.executor_process import DRAINING, Child
-from django_pgjobs.worker.supervisor.signal_relay import MOST_DEATHS, TELL_BYTES, TELLING, UNTOLD, Untold
+from django_pgjobs.worker.supervisor.executor_process import DRAINING, ExecutorProcess
+from django_pgjobs.worker.supervisor.signal_relay import MOST_DEATHS, TELL_BYTES, TELLING, UNTOLD, SignalRelay
 from tests.unit.worker_fakes import child_of, end_of
 
 
@@ -16,48 +16,48 @@ def events(*numbers: int) -> list[Event]:
     return [("finished", {"job_id": number}) for number in numbers]
 
 
-def told_to(child: Child) -> list[list[int]]:
+def told_to(child: ExecutorProcess) -> list[list[int]]:
     return [[fields["job_id"] for _, fields in message.events] for message in end_of(child).sent]
 
 
 def test_they_wait_while_the_only_listener_does_not_read() -> None:
     """A job holds its interpreter, perhaps for long: what waits for its socket has no bound, what waits here has."""
     deaf, hears = child_of(listens=True), child_of(listens=True)
-    untold = Untold([deaf, hears])
+    relay = SignalRelay([deaf, hears])
     end_of(deaf).kept = TELL_BYTES
-    untold.add(events(1))
+    relay.add(events(1))
     assert (told_to(deaf), told_to(hears)) == ([], [[1]])
     end_of(hears).kept = TELL_BYTES
-    untold.add(events(2))
-    untold.add(events(3))
-    assert list(untold.fresh) == events(2, 3)
+    relay.add(events(2))
+    relay.add(events(3))
+    assert list(relay.fresh) == events(2, 3)
     end_of(deaf).kept = 0
-    untold.hand_over()
+    relay.hand_over()
     assert told_to(deaf) == [[2, 3]]
-    assert not untold.fresh
+    assert not relay.fresh
 
 
 def test_only_so_many_are_at_one_executor_and_the_next_gets_the_others() -> None:
     one, two = child_of(listens=True), child_of(listens=True)
-    untold = Untold([one, child_of(), child_of(listens=True, state=DRAINING), two])
-    untold.add(events(*range(2 * TELLING + 5)))
+    relay = SignalRelay([one, child_of(), child_of(listens=True, state=DRAINING), two])
+    relay.add(events(*range(2 * TELLING + 5)))
     assert [len(batch) for batch in told_to(one) + told_to(two)] == [TELLING, TELLING]
-    assert list(untold.fresh) == events(*range(2 * TELLING, 2 * TELLING + 5))
-    untold.told(one, 1)
+    assert list(relay.fresh) == events(*range(2 * TELLING, 2 * TELLING + 5))
+    relay.told(one, 1)
     assert told_to(one)[1] == [*range(2 * TELLING, 2 * TELLING + 5)]
 
 
 def test_what_is_too_much_is_dropped_and_it_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    children: list[Child] = []
-    untold = Untold(children)
+    children: list[ExecutorProcess] = []
+    relay = SignalRelay(children)
     with caplog.at_level(logging.WARNING):
-        untold.add(events(*range(UNTOLD)))
+        relay.add(events(*range(UNTOLD)))
         assert not caplog.records
-        untold.add(events(UNTOLD))
-        untold.add(events(UNTOLD + 1, UNTOLD + 2))
-        assert list(untold.fresh)[:1] == events(3)
+        relay.add(events(UNTOLD))
+        relay.add(events(UNTOLD + 1, UNTOLD + 2))
+        assert list(relay.fresh)[:1] == events(3)
         children.append(child_of(listens=True))
-        untold.hand_over()
+        relay.hand_over()
     assert [record.getMessage() for record in caplog.records] == [
         "receivers of signals are too slow, signals are dropped",
         "signals are told again dropped=3",
@@ -67,36 +67,36 @@ def test_what_is_too_much_is_dropped_and_it_is_said_once(caplog: pytest.LogCaptu
 def test_what_was_not_told_at_a_death_comes_before_what_is_new() -> None:
     one = child_of(listens=True)
     children = [one]
-    untold = Untold(children)
+    relay = SignalRelay(children)
     for number in (1, 2, 3):
-        untold.add(events(number))
-    untold.told(one, 1)
+        relay.add(events(number))
+    relay.told(one, 1)
     children.clear()
-    untold.add(events(4))
-    untold.died(one, by_itself=False)
+    relay.add(events(4))
+    relay.died(one, by_itself=False)
     two = child_of(listens=True)
     children.append(two)
-    untold.hand_over()
+    relay.hand_over()
     assert told_to(two) == [[2], [3], [4]]
 
 
 def test_a_receiver_that_ends_its_process_does_not_end_one_after_the_other(caplog: pytest.LogCaptureFixture) -> None:
     """What was being told is told one by one; the first of them is dropped at last, and the others are not."""
     children = [child_of(listens=True)]
-    untold = Untold(children)
-    untold.add(events(1, 2))
-    untold.add(events(3))
+    relay = SignalRelay(children)
+    relay.add(events(1, 2))
+    relay.add(events(3))
     for _ in range(MOST_DEATHS):
-        assert untold.dropped == 0
+        assert relay.dropped == 0
         old = children[0]
         assert told_to(old)[0][0] == 1
         children[0] = child_of(listens=True)
-        untold.died(old, by_itself=True)
+        relay.died(old, by_itself=True)
     assert told_to(children[0]) == [[2], [3]]
     assert "a signal, it is dropped deaths=10 signal=finished job=1" in caplog.text
     # A kill of ours says nothing about what was being told.
     for _ in range(MOST_DEATHS):
         old = children[0]
         children[0] = child_of(listens=True)
-        untold.died(old, by_itself=False)
+        relay.died(old, by_itself=False)
     assert told_to(children[0]) == [[2], [3]]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from django_pgjobs.execution import events
-from django_pgjobs.worker.executor.signal_sender import Teller
+from django_pgjobs.worker.executor.signal_sender import SignalSender
 
 
 def test_a_batch_is_confirmed_once_all_of_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,8 +19,8 @@ def test_a_batch_is_confirmed_once_all_of_it_was_told(monkeypatch: pytest.Monkey
             raise SystemExit
 
     monkeypatch.setattr(events, "stored", stored)
-    teller = Teller(lambda number: happened.append(f"told {number}"))
-    teller.tell(7, [("finished", {"job_id": 1}), ("finished", {"job_id": 2})])
-    teller.tell(8, [("finished", {"job_id": 3})])
-    teller.close(30)
+    sender = SignalSender(lambda number: happened.append(f"told {number}"))
+    sender.tell(7, [("finished", {"job_id": 1}), ("finished", {"job_id": 2})])
+    sender.tell(8, [("finished", {"job_id": 3})])
+    sender.close(30)
     assert happened == [1, 2, "told 7", 3, "told 8"]

@@ -14,9 +14,9 @@ from django_pgjobs import clock
 from django_pgjobs.execution.finalise import RELEASE, SUCCESS
 from django_pgjobs.store.statements import End, Pauses, Rescued
 from django_pgjobs.worker.shared.channel_messages import Drain, Notify, ReleaseRuns, RunJobs
-from django_pgjobs.worker.shared.runs import Run, Table
+from django_pgjobs.worker.shared.runs import HeldRun, RunTable
 from django_pgjobs.worker.supervisor import lease_guard
-from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, READY, STARTING, Child
+from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, READY, STARTING, ExecutorProcess
 from django_pgjobs.worker.supervisor.inbox import Inbox
 from django_pgjobs.worker.supervisor.supervisor import LEAVE_SECONDS, Limits, Supervisor
 from django_pgjobs.worker.threads.inbox_messages import Claimed, Idle, JobsRescued, PausesRead
@@ -52,14 +52,14 @@ class Claimer:
         self.paused = queues
 
 
-class Acker:
+class Finaliser:
     """Keeps what is queued; may say that too much is."""
 
     def __init__(self) -> None:
         self.full = False
         self.puts: list[tuple[str, int]] = []
 
-    def put(self, kind: str, run: Run, end: End) -> None:
+    def put(self, kind: str, run: HeldRun, end: End) -> None:
         self.puts.append((kind, end.id))
 
     def delete(self, claim_ids: list[str]) -> None: ...
@@ -84,16 +84,16 @@ class Worker:
     """A supervisor and what surrounds it."""
 
     def __init__(self, **limits: Any) -> None:
-        self.claimer, self.acker, self.admitter = Claimer(), Acker(), Admitter()
-        parts: Any = (Inbox(), Table(), self.claimer, self.acker, ["it"], self.admitter, ())
+        self.claimer, self.finaliser, self.admitter = Claimer(), Finaliser(), Admitter()
+        parts: Any = (Inbox(), RunTable(), self.claimer, self.finaliser, ["it"], self.admitter, ())
         self.main = Supervisor(None, Limits(**{"processes": 1, **limits}), *parts)  # type: ignore[arg-type]
         self.main.knows_pauses = True
         self.main.last_tick = NOW
 
-    def executor(self, **changes: Any) -> Child:
+    def executor(self, **changes: Any) -> ExecutorProcess:
         child = child_of(**changes)
-        self.main.crew.children.append(child)
-        self.main.crew.booted = True
+        self.main.pool.children.append(child)
+        self.main.pool.booted = True
         return child
 
     def claims(self, *ids: int, asked_at: float = NOW) -> None:
@@ -122,7 +122,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         each.close()
 
 
-def sent(child: Child) -> list[type]:
+def sent(child: ExecutorProcess) -> list[type]:
     return [type(message) for message in end_of(child).sent]
 
 
@@ -140,7 +140,7 @@ def test_what_was_claimed_is_sent_and_more_is_asked_for(worker: Any) -> None:
 def test_while_too_much_is_not_written_yet_nothing_starts_and_nothing_is_claimed(worker: Any) -> None:
     serving = worker()
     child = serving.executor()
-    serving.acker.full = True
+    serving.finaliser.full = True
     serving.claims(1)
     serving.main._advance()
     assert (sent(child), serving.claimer.requests) == ([], [(0, 0, None)])
@@ -160,10 +160,10 @@ def test_nothing_is_claimed_before_it_is_known_what_is_paused(worker: Any) -> No
 def test_a_claim_that_took_long_is_trusted_from_before_it_was_asked_for(worker: Any) -> None:
     """P11: the watchdog hears at once, not at the next renewal."""
     serving = worker()
-    serving.main.crew.guard.renewed(NOW, [])
-    before = serving.main.crew.guard.until
+    serving.main.pool.guard.renewed(NOW, [])
+    before = serving.main.pool.guard.until
     serving.claims(1, asked_at=NOW - 15)
-    assert serving.main.crew.guard.until == before - 15
+    assert serving.main.pool.guard.until == before - 15
 
 
 def test_what_a_socket_did_not_take_is_sent_in_every_round_in_a_drain_too(worker: Any) -> None:
@@ -186,7 +186,7 @@ def test_no_more_are_asked_for_than_are_to_end_and_then_the_worker_drains(worker
     assert serving.claimer.requests == [(2, 3, 2)]
     for number in (1, 2, 3):
         run = serving.main.table.held.get(number) or serving.main.table.adopt(f"c{number}", NOW, [claimed(number)])[0]
-        serving.main.holding.stored(SUCCESS, [(run, End(number, run.claim.claim_id), None)])
+        serving.main.held_jobs.stored(SUCCESS, [(run, End(number, run.claim.claim_id), None)])
         assert not serving.claimer.halted
         serving.main._advance()
     assert serving.claimer.halted
@@ -196,7 +196,7 @@ def test_an_idle_worker_leaves_when_it_has_looked_after_its_last_job(worker: Any
     """``--until-idle``: what has become due since is looked for first, what a limit holds back too."""
     serving = worker(until_idle=True)
     serving.executor()
-    serving.main.holding.ends.last_struck = NOW - 1
+    serving.main.held_jobs.ends.last_struck = NOW - 1
     serving.main._on_message(Idle(NOW - 2))
     serving.main._advance()
     assert (serving.claimer.looks, serving.admitter.stirs, serving.claimer.halted) == (1, 1, False)
@@ -217,7 +217,7 @@ def test_a_worker_that_holds_jobs_or_starts_is_not_idle(worker: Any) -> None:
     serving.main._advance()
     starting = worker(until_idle=True)
     starting.executor(state=STARTING)
-    starting.main.crew.booted = False
+    starting.main.pool.booted = False
     starting.main._on_message(Idle(NOW + 1))
     starting.main._advance()
     assert (serving.claimer.halted, starting.claimer.halted) == (False, False)
@@ -228,7 +228,7 @@ def test_a_drain_begins_once_and_hands_back_what_has_not_started(worker: Any, ca
     child = serving.executor(threads=1)
     serving.claims(1, 2, 3)
     child.mean_seconds = 60.0
-    serving.main.dispatcher.dispatch(serving.main.crew.children, NOW)
+    serving.main.dispatcher.dispatch(serving.main.pool.children, NOW)
     with caplog.at_level(logging.INFO):
         serving.main.drain("SIGTERM")
         serving.main.drain("again")
@@ -236,7 +236,7 @@ def test_a_drain_begins_once_and_hands_back_what_has_not_started(worker: Any, ca
         "worker drains: SIGTERM held=3"
     ]
     assert sent(child) == [RunJobs, ReleaseRuns]
-    assert serving.acker.puts == [(RELEASE, 2), (RELEASE, 3)]
+    assert serving.finaliser.puts == [(RELEASE, 2), (RELEASE, 3)]
     serving.main._advance()
     assert serving.claimer.requests == []
 
@@ -295,7 +295,7 @@ def test_a_worker_is_gone_when_its_executors_are_and_what_they_ended_is_written(
     assert not serving.main._gone()
     serving.main.drain("test")
     assert not serving.main._gone()
-    serving.main.crew.children.remove(child)
+    serving.main.pool.children.remove(child)
     assert serving.main._gone()
     serving.claimer.busy = True
     assert not serving.main._gone()
@@ -309,7 +309,7 @@ def test_a_worker_is_gone_when_its_executors_are_and_what_they_ended_is_written(
 def test_what_was_rescued_is_told_and_may_free_a_place_of_a_limit(worker: Any) -> None:
     serving = worker()
     child = serving.executor(listens=True)
-    serving.main.untold.listened = True
+    serving.main.relay.listened = True
     rescued = Rescued(7, "shop.sell", "default", 0, 1, UUID(int=1), "its worker died", "", "", "lost")
     serving.main._on_message(JobsRescued([rescued]))
     assert serving.admitter.stirs == 1

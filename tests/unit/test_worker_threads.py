@@ -19,7 +19,7 @@ from django_pgjobs.worker.executor.job_threads import JobThreads
 from django_pgjobs.worker.executor.main import Executor
 from django_pgjobs.worker.executor.outbox import Outbox
 from django_pgjobs.worker.executor.run_queue import Buffers
-from django_pgjobs.worker.executor.signal_sender import Teller
+from django_pgjobs.worker.executor.signal_sender import SignalSender
 from django_pgjobs.worker.shared import channel
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.channel_messages import Interrupted, ReleaseRuns, RunJobs, RunsReleased, Succeeded
@@ -193,12 +193,12 @@ def test_a_payload_that_no_thread_can_read_costs_no_attempt(
 def test_signals_wait_for_a_thread(refusal: Refusal, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
     monkeypatch.setattr(events, "stored", lambda what, fields: None)
-    teller = Teller(told.append)
+    sender = SignalSender(told.append)
     refusal.left = 1
-    teller.tell(1, [("finished", {"job_id": 1})])
-    teller.close(1)
+    sender.tell(1, [("finished", {"job_id": 1})])
+    sender.close(1)
     assert told == []
-    teller.start()
+    sender.start()
     wait_until(lambda: told == [1], 10, "they were told")
 
 

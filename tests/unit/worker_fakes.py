@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from django_pgjobs.store.statements import ClaimedJob
 from django_pgjobs.worker.shared.board import Board
-from django_pgjobs.worker.shared.runs import HeldClaim, Run
-from django_pgjobs.worker.supervisor.executor_process import READY, Child
+from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
+from django_pgjobs.worker.supervisor.executor_process import READY, ExecutorProcess
 
 DUE = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -24,10 +24,10 @@ def claimed(id: int = 1, **changes: Any) -> ClaimedJob:
     return ClaimedJob(id=id, **{**facts, **changes})
 
 
-def run_of(id: int = 1, *, number: int = 0, claim: HeldClaim | None = None, **changes: Any) -> Run:
+def run_of(id: int = 1, *, number: int = 0, claim: HeldClaim | None = None, **changes: Any) -> HeldRun:
     """Return a run of a claimed job, dispatched as ``number``; ``changes`` are of the run or of its job."""
-    own = {key: changes.pop(key) for key in list(changes) if key in Run.__annotations__ or key == "chars"}
-    run = Run(claimed(id, **changes), claim or HeldClaim(f"claim-{id}", 0.0, 1, 1e12), fresh_until=1e12)
+    own = {key: changes.pop(key) for key in list(changes) if key in HeldRun.__annotations__ or key == "chars"}
+    run = HeldRun(claimed(id, **changes), claim or HeldClaim(f"claim-{id}", 0.0, 1, 1e12), fresh_until=1e12)
     for key, value in {**own, "run": number}.items():
         setattr(run, key, value)
     return run
@@ -57,7 +57,7 @@ class FakeEnd:
     def close(self) -> None: ...
 
 
-def child_of(threads: int = 2, async_slots: int = 3, **changes: Any) -> Child:
+def child_of(threads: int = 2, async_slots: int = 3, **changes: Any) -> ExecutorProcess:
     """Return an executor that is ready and has no process; its board is a real one."""
     # No process has this id: it is past the largest that Linux gives.
     facts: dict[str, Any] = {
@@ -65,9 +65,9 @@ def child_of(threads: int = 2, async_slots: int = 3, **changes: Any) -> Child:
         "board": Board.create(threads, async_slots),
         "application_name": "pgjobs fake", "started_at": 0.0, "pidfd": None, "state": READY, "mean_seconds": 1.0,
     }  # fmt: skip
-    return Child(threads=threads, async_slots=async_slots, **{**facts, **changes})
+    return ExecutorProcess(threads=threads, async_slots=async_slots, **{**facts, **changes})
 
 
-def end_of(child: Child) -> FakeEnd:
+def end_of(child: ExecutorProcess) -> FakeEnd:
     """Return the fake end of ``child``."""
     return cast(FakeEnd, child.end)

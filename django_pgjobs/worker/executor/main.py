@@ -38,7 +38,7 @@ from django_pgjobs.worker.executor.interrupts import KINDS
 from django_pgjobs.worker.executor.job_threads import JobThreads
 from django_pgjobs.worker.executor.outbox import FLUSH_SECONDS, Outbox
 from django_pgjobs.worker.executor.run_queue import Buffers
-from django_pgjobs.worker.executor.signal_sender import Teller
+from django_pgjobs.worker.executor.signal_sender import SignalSender
 from django_pgjobs.worker.executor.stack_traces import stack_of
 from django_pgjobs.worker.shared import channel, process
 from django_pgjobs.worker.shared.board import Board
@@ -90,7 +90,7 @@ class Executor:
         self.buffers = Buffers(end, board, self.outbox, self._bye)
         self.threads = JobThreads(self.buffers, threads, database)
         self.loop = EventLoop(self.buffers, range(threads, threads + async_slots), database)
-        self.teller = Teller(self._told)
+        self.sender = SignalSender(self._told)
 
     def run(self, identity: list[Any]) -> None:
         """Say READY, with the ``identity`` of the database that it sees; then serve until drained or orphaned."""
@@ -146,9 +146,9 @@ class Executor:
             case TrustUntil():
                 self.buffers.trust(message.until)
                 self.threads.revive()
-                self.teller.start()  # each few seconds: there may have been no thread for it
+                self.sender.start()  # each few seconds: there may have been no thread for it
             case Notify():
-                self.teller.tell(message.batch, message.events)
+                self.sender.tell(message.batch, message.events)
             case Drain():
                 self._drain()
             case _:
@@ -193,7 +193,7 @@ class Executor:
         self.leaving.acquire()
         lifecycle.end_after(lifecycle.before_bye_seconds())
         self.outbox.flush()
-        self.teller.close(lifecycle.TELL_SECONDS)
+        self.sender.close(lifecycle.TELL_SECONDS)
         self._wait_for_bypassed()
         with suppress(OSError):  # nobody is left to be told
             self.end.send(Bye(rss_bytes()))

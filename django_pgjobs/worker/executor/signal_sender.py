@@ -20,7 +20,7 @@ from django_pgjobs.worker.shared.channel_messages import Event
 log = safe_logger("django_pgjobs")
 
 
-class Teller:
+class SignalSender:
     """Tells receivers of durable writes, in order; its thread is started by the first.
 
     ``told`` is called there with the number of each batch whose receivers have all been asked: what they say, an

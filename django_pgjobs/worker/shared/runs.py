@@ -50,12 +50,12 @@ UNSTOPPED: Mapping[str, Stop] = MappingProxyType({})
 
 
 class Executor(Protocol):
-    """What a run knows of the process that it was sent to. ``Child`` is one."""
+    """What a run knows of the process that it was sent to. ``ExecutorProcess`` is one."""
 
     end: SupervisorEnd
     board: Board
     state: str
-    runs: dict[int, Run]
+    runs: dict[int, HeldRun]
     culprits: dict[int, str]
     drained: bool
 
@@ -71,7 +71,7 @@ class Executor(Protocol):
         """Send SIGKILL to its whole group."""
 
 
-class Run:
+class HeldRun:
     """A claimed job on its way. ``run`` is 0 until it is dispatched; instants are ``clock.monotonic()``.
 
     ``outcome`` is the end that is written after a callback; ``stops`` why it is being stopped, by cause;
@@ -147,30 +147,30 @@ class Run:
         return self.started_at + timeout if until is None else min(self.started_at + timeout, until)
 
 
-def facts(run: Run) -> str:
+def facts(run: HeldRun) -> str:
     """Return what every log line about a run says, in the order of ``events``."""
     job = run.job
     text = f"name={job.name} job={job.id} attempt={job.attempt}/{job.max_attempts}"
     return f"{text} claim={run.claim.claim_id} queue={job.queue}"
 
 
-class Table:
+class RunTable:
     """Every job this worker holds, by id, the claims they came by, and how many have reached their end here."""
 
     def __init__(self) -> None:
-        self.held: dict[int, Run] = {}
+        self.held: dict[int, HeldRun] = {}
         self.claims: dict[str, HeldClaim] = {}
         self.ended = 0
 
-    def adopt(self, claim_id: str, asked_at: float, jobs: list[ClaimedJob]) -> list[Run]:
+    def adopt(self, claim_id: str, asked_at: float, jobs: list[ClaimedJob]) -> list[HeldRun]:
         """Take note of a claim and return a run for each of its jobs."""
         claim = self.claims[claim_id] = HeldClaim(claim_id, asked_at, len(jobs), asked_at + trust_seconds())
         fresh_until = asked_at + FRESH_SECONDS
-        runs = [Run(job, claim, chars=_chars(job), fresh_until=fresh_until, since=asked_at) for job in jobs]
+        runs = [HeldRun(job, claim, chars=_chars(job), fresh_until=fresh_until, since=asked_at) for job in jobs]
         self.held.update((run.job.id, run) for run in runs)
         return runs
 
-    def strike(self, runs: Iterable[Run]) -> list[str]:
+    def strike(self, runs: Iterable[HeldRun]) -> list[str]:
         """Forget jobs; return the ids of the claims that had no others."""
         held, finished = self.held, []
         for run in runs:

@@ -22,8 +22,8 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.shared.channel_messages import RunJobs
-from django_pgjobs.worker.shared.runs import SENT, UNSTOPPED, WAITING, HeldClaim, Run
-from django_pgjobs.worker.supervisor.executor_process import PAYLOAD_BYTES, READY, STARTING, Child
+from django_pgjobs.worker.shared.runs import SENT, UNSTOPPED, WAITING, HeldClaim, HeldRun
+from django_pgjobs.worker.supervisor.executor_process import PAYLOAD_BYTES, READY, STARTING, ExecutorProcess
 
 log = safe_logger("django_pgjobs")
 
@@ -34,8 +34,8 @@ class Dispatcher:
     """Jobs that wait for room, by whether they are ``async def``; suspects wait in groups, for the bench."""
 
     def __init__(self) -> None:
-        self.waiting: dict[bool, deque[Run]] = {False: deque(), True: deque()}
-        self.groups: list[list[Run]] = []
+        self.waiting: dict[bool, deque[HeldRun]] = {False: deque(), True: deque()}
+        self.groups: list[list[HeldRun]] = []
         self.suspected_at: float | None = None
         self.suspected = 0
         self._last = 0
@@ -44,11 +44,11 @@ class Dispatcher:
         return len(self.waiting[False]) + len(self.waiting[True]) + sum(map(len, self.groups))
 
     @property
-    def suspects(self) -> list[Run]:
+    def suspects(self) -> list[HeldRun]:
         """Those that wait to run again, the next first."""
         return [run for group in self.groups for run in group]
 
-    def add(self, runs: Iterable[Run], now: float) -> None:
+    def add(self, runs: Iterable[HeldRun], now: float) -> None:
         """Let claimed jobs wait for room, the best first; ``runs`` of one claim are in that order already."""
         before = {is_async: len(queue) for is_async, queue in self.waiting.items()}
         colours: dict[str, bool] = {}
@@ -70,13 +70,13 @@ class Dispatcher:
             if 0 < length < len(queue) and (callbacks or _rank(queue[length]) < _rank(queue[length - 1])):
                 self.waiting[is_async] = deque(sorted(queue, key=_rank))
 
-    def suspect(self, runs: Sequence[Run], now: float) -> None:
+    def suspect(self, runs: Sequence[HeldRun], now: float) -> None:
         """These may end their executor: they run as one group, after those that wait already."""
         if runs:
             self._suspect(runs, now)
             self.groups.append(list(runs))
 
-    def halve(self, runs: Sequence[Run], now: float, *, after: str) -> None:
+    def halve(self, runs: Sequence[HeldRun], now: float, *, after: str) -> None:
         """These were running when their executor died by itself: each half runs again, before those that wait already.
 
         Not before the connections of that executor, named ``after``, have ended.
@@ -87,7 +87,7 @@ class Dispatcher:
         middle = (len(runs) + 1) // 2
         self.groups[:0] = [list(half) for half in (runs[:middle], runs[middle:]) if half]
 
-    def _suspect(self, runs: Sequence[Run], now: float) -> None:
+    def _suspect(self, runs: Sequence[HeldRun], now: float) -> None:
         for run in runs:
             run.state, run.child, run.since, run.started_at = WAITING, None, now, 0.0
             run.alone, run.after, run.is_async = True, "", _is_async(run)
@@ -102,42 +102,44 @@ class Dispatcher:
             if run.after == application_name:
                 run.after = ""
 
-    def _go_on(self, crew: list[Child], now: float) -> None:
-        if self.suspected_at is not None and not self.groups and not any(child.exclusive for child in crew):
+    def _go_on(self, executors: list[ExecutorProcess], now: float) -> None:
+        if self.suspected_at is not None and not self.groups and not any(child.exclusive for child in executors):
             log.info("no suspects are left starts=%d seconds=%.1f", self.suspected, now - self.suspected_at)
             self.suspected_at, self.suspected = None, 0
 
-    def room(self, crew: Iterable[Child]) -> tuple[int, int]:
+    def room(self, executors: Iterable[ExecutorProcess]) -> tuple[int, int]:
         """How many more jobs there is room for in threads, and on loops, what waits here taken off."""
-        crew = list(crew)
-        threads, loops = (sum(max(0, child.room(is_async=is_async)) for child in crew) for is_async in (False, True))
+        executors = list(executors)
+        threads, loops = (
+            sum(max(0, child.room(is_async=is_async)) for child in executors) for is_async in (False, True)
+        )
         return max(0, threads - len(self.waiting[False])), max(0, loops - len(self.waiting[True]))
 
-    def idle_places(self, crew: Iterable[Child]) -> int:
+    def idle_places(self, executors: Iterable[ExecutorProcess]) -> int:
         """Threads without any job sent for them, what waits here taken off."""
-        return sum(child.idle_places() for child in crew) - len(self.waiting[False])
+        return sum(child.idle_places() for child in executors) - len(self.waiting[False])
 
-    def dispatch(self, crew: list[Child], now: float) -> None:
+    def dispatch(self, executors: list[ExecutorProcess], now: float) -> None:
         """Send what waits to executors that have room."""
-        self._dispatch_suspects(crew, now)
-        self._go_on(crew, now)
+        self._dispatch_suspects(executors, now)
+        self._go_on(executors, now)
         for is_async in (False, True):
             while self._fresh(self.waiting[is_async], now):
-                ready = [child for child in crew if child.room(is_async=is_async) > 0]
+                ready = [child for child in executors if child.room(is_async=is_async) > 0]
                 if not ready:
                     break
                 self._spread(ready, is_async, now)
 
-    def _fresh(self, queue: deque[Run], now: float) -> bool:
+    def _fresh(self, queue: deque[HeldRun], now: float) -> bool:
         return bool(queue) and _is_fresh(queue[0], now)
 
-    def _spread(self, ready: list[Child], is_async: bool, now: float) -> None:
+    def _spread(self, ready: list[ExecutorProcess], is_async: bool, now: float) -> None:
         """One round: every executor gets its share, the emptiest first."""
         queue = self.waiting[is_async]
         share = max(1, -(-len(queue) // len(ready)))
         for child in sorted(ready, key=lambda child: child.outstanding[is_async]):
             room, left = min(share, child.room(is_async=is_async)), PAYLOAD_BYTES - child.payload_bytes
-            runs: list[Run] = []
+            runs: list[HeldRun] = []
             while queue and len(runs) < room and left >= 0:
                 run = queue[0]
                 if run.fresh_until < now or run.claim.trusted_until <= now:  # as _is_fresh, without a call for each
@@ -147,13 +149,13 @@ class Dispatcher:
                 runs.append(run)
             self._send(child, runs, now)
 
-    def _dispatch_suspects(self, crew: list[Child], now: float) -> None:
+    def _dispatch_suspects(self, executors: list[ExecutorProcess], now: float) -> None:
         """Send the next group to the bench if that is empty; keep everything else away from it until it is."""
-        for child in crew:
+        for child in executors:
             child.reserved = False
-        if not self.groups or any(child.exclusive for child in crew):
+        if not self.groups or any(child.exclusive for child in executors):
             return
-        bench = _bench(crew)
+        bench = _bench(executors)
         if bench is None:
             return
         group = next(
@@ -169,7 +171,7 @@ class Dispatcher:
             bench.exclusive = True
             self._send(bench, sent, now)
 
-    def _send(self, child: Child, runs: list[Run], now: float) -> None:
+    def _send(self, child: ExecutorProcess, runs: list[HeldRun], now: float) -> None:
         if not runs:
             return
         number = self._last
@@ -182,14 +184,14 @@ class Dispatcher:
         start_by = min(now + START_WITHIN_SECONDS, min({run.claim for run in runs}, key=_trust).trusted_until)
         child.end.send(RunJobs(start_by, list(map(_item, runs))))
 
-    def take_back(self, crew: Iterable[Child], wanted: Callable[[Run], bool]) -> None:
+    def take_back(self, executors: Iterable[ExecutorProcess], wanted: Callable[[HeldRun], bool]) -> None:
         """Ask executors to give back what they have not started of the runs that are ``wanted``."""
-        for child in crew:
+        for child in executors:
             child.take_back([run for run in child.runs.values() if run.state == SENT and wanted(run)])
 
-    def withdraw(self, wanted: Callable[[Run], bool]) -> list[Run]:
+    def withdraw(self, wanted: Callable[[HeldRun], bool]) -> list[HeldRun]:
         """Remove and return the waiting runs that are ``wanted``."""
-        taken: list[Run] = []
+        taken: list[HeldRun] = []
         for is_async, queue in self.waiting.items():
             taken += [run for run in queue if wanted(run)]
             self.waiting[is_async] = deque(run for run in queue if not wanted(run))
@@ -204,33 +206,33 @@ def is_suspect(extras: str | None) -> bool:
     return extras is not None and bool(json.loads(extras).get("suspect"))
 
 
-def _bench(crew: list[Child]) -> Child | None:
+def _bench(executors: list[ExecutorProcess]) -> ExecutorProcess | None:
     """Who runs suspects next: one that is empty, else the one with least to do.
 
     Not the last one that others can go on in, while another is coming.
     """
-    ready = [child for child in crew if child.state == READY]
-    coming = any(child.state == STARTING for child in crew)
+    ready = [child for child in executors if child.state == READY]
+    coming = any(child.state == STARTING for child in executors)
     empty = [child for child in ready if not child.runs]
     if coming and (len(ready) == 1 or not empty):
         return None
     return min(ready, key=lambda child: (len(child.runs), bool(child.leaving)), default=None)
 
 
-def _of(runs: list[Run], is_async: bool) -> list[Run]:
+def _of(runs: list[HeldRun], is_async: bool) -> list[HeldRun]:
     return [run for run in runs if run.is_async == is_async]
 
 
-def _is_async(run: Run) -> bool:
+def _is_async(run: HeldRun) -> bool:
     definition = registry.find(run.job.name)
     return definition is not None and definition.is_async and run.kind == BODY
 
 
-def _is_fresh(run: Run, now: float) -> bool:
+def _is_fresh(run: HeldRun, now: float) -> bool:
     return run.fresh_until >= now and run.claim.trusted_until > now
 
 
-def _rank(run: Run) -> tuple[int, datetime, int]:
+def _rank(run: HeldRun) -> tuple[int, datetime, int]:
     job = run.job
     return -job.priority, job.run_at, job.id
 
@@ -239,7 +241,7 @@ def _trust(claim: HeldClaim) -> float:
     return claim.trusted_until
 
 
-def _item(run: Run) -> tuple[Any, ...]:
+def _item(run: HeldRun) -> tuple[Any, ...]:
     job, kind = run.job, run.kind
     timeout, error = (job.timeout_seconds, "") if kind == BODY else (run.timeout, run.told_error)
     return (

@@ -12,7 +12,7 @@ from django_pgjobs.execution.retries import HANDED_BACK, NO_ATTEMPTS, NOT_RETRIE
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.shared.channel_messages import StopRun
 from django_pgjobs.worker.shared.ladders import CANCELLED, FLAG, INTERRUPT, LADDERS, RELEASED, TERM, TIMEOUT, Stop
-from django_pgjobs.worker.shared.runs import Executor, Run, facts
+from django_pgjobs.worker.shared.runs import Executor, HeldRun, facts
 from django_pgjobs.worker.supervisor.executor_death import timed_out
 from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, READY, TERMINATING
 
@@ -22,7 +22,7 @@ COLLATERAL = "collateral"
 TAKEN_AWAY = "it was taken from this worker"
 
 
-def stop(run: Run, cause: str, ladder: str, since: float) -> None:
+def stop(run: HeldRun, cause: str, ladder: str, since: float) -> None:
     """Begin to stop a run, or to stop it harder; nothing if it is being stopped like this already."""
     known = run.stops.get(cause)
     if known is None or known.rungs != LADDERS[ladder]:
@@ -31,7 +31,7 @@ def stop(run: Run, cause: str, ladder: str, since: float) -> None:
             advance(run, run.child, since)
 
 
-def advance(run: Run, child: Executor, now: float) -> None:
+def advance(run: HeldRun, child: Executor, now: float) -> None:
     """Take the rungs whose time has come. A process is signalled only for a run that the board shows."""
     for each in run.stops.values():
         while (rung := each.next(now)) is not None:
@@ -44,14 +44,14 @@ def advance(run: Run, child: Executor, now: float) -> None:
             each.taken += 1
 
 
-def _tell(run: Run, child: Executor, cause: str, rung: str) -> None:
+def _tell(run: HeldRun, child: Executor, cause: str, rung: str) -> None:
     by, reason = (run.cancel_by, run.cancel_reason) if cause == CANCELLED else ("", TAKEN_AWAY)
     if rung == INTERRUPT:
         log.info("job is interrupted cause=%s pid=%d %s", cause, child.pid, facts(run))
     child.end.send(StopRun(run.run, rung, cause, by, reason))
 
 
-def _signal(run: Run, child: Executor, cause: str, rung: str) -> None:
+def _signal(run: HeldRun, child: Executor, cause: str, rung: str) -> None:
     child.culprits.setdefault(run.run, cause)
     if rung == TERM:
         if child.state in (READY, DRAINING):
@@ -80,7 +80,7 @@ def spare(child: Executor) -> None:
             run.collateral = False
 
 
-def judged(run: Run, decision: Decision) -> Decision:
+def judged(run: HeldRun, decision: Decision) -> Decision:
     """Return what ``decision`` of a run comes to that was being stopped, or whose executor was terminated.
 
     It finished first, so what it has done stands; only a failure is laid to why it was stopped.

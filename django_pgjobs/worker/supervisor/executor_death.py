@@ -18,8 +18,8 @@ from django_pgjobs.decisions import Decision, Failure
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import AttemptFailed, DeadlinePassed, ExecutorDied
 from django_pgjobs.execution.retries import HANDED_BACK, by_numbers, failure_of
-from django_pgjobs.worker.shared.runs import Run
-from django_pgjobs.worker.supervisor.executor_process import Child
+from django_pgjobs.worker.shared.runs import HeldRun
+from django_pgjobs.worker.supervisor.executor_process import ExecutorProcess
 
 
 @dataclass(slots=True)
@@ -31,14 +31,16 @@ class Death:
     application_name: str = ""
     frozen: bool = False
     out_of_memory: bool = False
-    unstarted: list[Run] = field(default_factory=list)
-    suspects: list[Run] = field(default_factory=list)
-    charged: list[Run] = field(default_factory=list)
-    collateral: list[Run] = field(default_factory=list)
+    unstarted: list[HeldRun] = field(default_factory=list)
+    suspects: list[HeldRun] = field(default_factory=list)
+    charged: list[HeldRun] = field(default_factory=list)
+    collateral: list[HeldRun] = field(default_factory=list)
     seconds: dict[int, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, child: Child, status: int, now: float, *, frozen: bool = False, out_of_memory: bool = False) -> Death:
+    def of(
+        cls, child: ExecutorProcess, status: int, now: float, *, frozen: bool = False, out_of_memory: bool = False
+    ) -> Death:
         """Sort the runs of a reaped ``child`` whose socket has been read to its end."""
         death = cls(status, dict(child.culprits), child.application_name, frozen, out_of_memory)
         running = child.board.running()
@@ -59,7 +61,7 @@ class Death:
         child.outstanding = {False: 0, True: 0}
         return death
 
-    def decisions(self) -> Iterator[tuple[Run, Decision]]:
+    def decisions(self) -> Iterator[tuple[HeldRun, Decision]]:
         """Return what each run that will not run again under this claim comes to."""
         for run in self.charged:
             yield run, self._charge(run)
@@ -67,7 +69,7 @@ class Death:
             died = AttemptFailed(f"Its process was stopped because {self._because()}; this attempt is not charged.")
             yield run, decide.Release("collateral", failure_of(died))
 
-    def _charge(self, run: Run) -> Decision:
+    def _charge(self, run: HeldRun) -> Decision:
         cause = self.culprits.get(run.run)
         if cause == "released" and run.run in self.seconds:
             stopped = AttemptFailed("It was handed back while it ran; this attempt is not charged.")
@@ -99,7 +101,7 @@ class Death:
         return ExecutorDied(exitcode=self.status)
 
 
-def timed_out(run: Run, failure: Failure | None = None) -> Decision:
+def timed_out(run: HeldRun, failure: Failure | None = None) -> Decision:
     """Return what an attempt comes to that was longer than its timeout; ``failure`` is how it ended when stopped."""
     kind, words = f"{DeadlinePassed.__module__}.{DeadlinePassed.__qualname__}", _too_long(run)
     failure = failure or Failure(kind, words, traceback=run.stack)
@@ -107,7 +109,7 @@ def timed_out(run: Run, failure: Failure | None = None) -> Decision:
     return by_numbers(run.job, Failure(kind, words, ((kind, words), *causes), failure.traceback), "timeout", run.until)
 
 
-def _too_long(run: Run) -> str:
+def _too_long(run: HeldRun) -> str:
     if run.until is not None and run.stops_at == run.until:
         return "The job's deadline passed while the attempt ran."
     definition = registry.find(run.job.name)
@@ -116,5 +118,5 @@ def _too_long(run: Run) -> str:
     return f"The attempt ran longer than {run.timeout:g} s ({words})."
 
 
-def _crashed(run: Run, error: ExecutorDied) -> Decision:
+def _crashed(run: HeldRun, error: ExecutorDied) -> Decision:
     return by_numbers(run.job, failure_of(error), "crashed", run.until)

@@ -43,15 +43,15 @@ from django_pgjobs.worker.supervisor.executor_process import (
     READY,
     STARTING,
     TERMINATING,
-    Child,
+    ExecutorProcess,
     Recipe,
 )
-from django_pgjobs.worker.supervisor.held_jobs import Holding
-from django_pgjobs.worker.supervisor.lease_guard import Guard
+from django_pgjobs.worker.supervisor.held_jobs import HeldJobs
+from django_pgjobs.worker.supervisor.lease_guard import LeaseGuard
 from django_pgjobs.worker.supervisor.oom import OutOfMemory
 from django_pgjobs.worker.supervisor.recycling import Recycling
-from django_pgjobs.worker.supervisor.signal_relay import Untold
-from django_pgjobs.worker.threads.finaliser import Acker
+from django_pgjobs.worker.supervisor.signal_relay import SignalRelay
+from django_pgjobs.worker.threads.finaliser import Finaliser
 
 log = safe_logger("django_pgjobs")
 
@@ -68,7 +68,7 @@ ENDED_BY_OTHERS = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIG
 """Ends that say nothing about the code which an executor was to load: the kernel wanted memory, or a person."""
 
 
-class Crew:
+class ExecutorPool:
     """The executors; ``processes`` of them are kept in ``children``. ``failed`` is called when the worker must stop."""
 
     def __init__(
@@ -77,12 +77,12 @@ class Crew:
         processes: int,
         identity: list[Any],
         *,
-        children: list[Child],
-        untold: Untold,
+        children: list[ExecutorProcess],
+        relay: SignalRelay,
         selector: selectors.BaseSelector,
-        holding: Holding,
-        acker: Acker,
-        guard: Guard,
+        held_jobs: HeldJobs,
+        finaliser: Finaliser,
+        guard: LeaseGuard,
         recycling: Recycling,
         failed: Callable[[str], None],
     ) -> None:
@@ -90,8 +90,8 @@ class Crew:
         self.processes = processes
         self.identity = identity
         self.selector = selector
-        self.holding = holding
-        self.acker = acker
+        self.held_jobs = held_jobs
+        self.finaliser = finaliser
         self.failed = failed
         self.children = children
         self.recycling = recycling
@@ -105,7 +105,7 @@ class Crew:
         self.short_lives = 0
         self.last_look = 0.0
         self.spawned = 0
-        self.untold = untold
+        self.relay = relay
 
     # Life
 
@@ -118,7 +118,7 @@ class Crew:
                 child.kill()
             liveness.check(child, now, self.last_look)
         self.last_look = now
-        self.untold.hand_over()
+        self.relay.hand_over()
         self.out_of_memory.look(now)
         for child in list(self.children):
             self._on_exit(child)
@@ -170,10 +170,12 @@ class Crew:
         for child in self.children:
             if child.state == STARTING:
                 child.kill()
-            elif child.state == READY and not child.runs and not (self.holding.table.held and self.untold.needs(child)):
+            elif (
+                child.state == READY and not child.runs and not (self.held_jobs.table.held and self.relay.needs(child))
+            ):
                 self._retire(child)
 
-    def _retire(self, child: Child) -> None:
+    def _retire(self, child: ExecutorProcess) -> None:
         child.state = DRAINING
         child.end.send(Drain())
 
@@ -189,7 +191,7 @@ class Crew:
 
     # Deadlines
 
-    def check_deadlines(self, child: Child, now: float) -> None:
+    def check_deadlines(self, child: ExecutorProcess, now: float) -> None:
         """Lead those up their ladders whose time is up, or whose end somebody wished to force."""
         escalation.spare(child)
         if not child.runs or child.state == KILLED:
@@ -212,7 +214,7 @@ class Crew:
 
     # Frames
 
-    def _on_frames(self, child: Child) -> None:
+    def _on_frames(self, child: ExecutorProcess) -> None:
         self._hear(child)
         if child.end.eof:
             self._forget(child.end.sock)
@@ -220,7 +222,7 @@ class Crew:
             log.error("executor sent what cannot be read, it is killed pid=%d: %s", child.pid, child.end.broken)
             child.kill()
 
-    def _hear(self, child: Child) -> None:
+    def _hear(self, child: ExecutorProcess) -> None:
         """Obey what has arrived. Nonsense costs the executor that has sent it, not the worker."""
         try:
             for message in child.end.receive():
@@ -229,19 +231,19 @@ class Crew:
             log.exception("message of an executor cannot be obeyed pid=%d", child.pid)
             child.end.eof, child.end.broken = True, repr(error)
 
-    def _on_message(self, child: Child, message: FromExecutor) -> None:
+    def _on_message(self, child: ExecutorProcess, message: FromExecutor) -> None:
         match message:
             case Succeeded():
-                self.holding.succeeded(child, message.runs, message.micros, message.results)
+                self.held_jobs.succeeded(child, message.runs, message.micros, message.results)
             case Done():
-                self.holding.done(child, message.items)
+                self.held_jobs.done(child, message.items)
             case RunsReleased():
                 child.asked_at = None
-                self.holding.back(child, message.runs)
+                self.held_jobs.back(child, message.runs)
             case Progress():
-                self.holding.progress(child, message.run, message.progress)
+                self.held_jobs.progress(child, message.run, message.progress)
             case Notified():
-                self.untold.told(child, message.batch)
+                self.relay.told(child, message.batch)
             case StackRead():
                 if (run := child.runs.get(message.run)) is not None:
                     run.stack = message.stack
@@ -257,14 +259,14 @@ class Crew:
             case _:
                 assert_never(message)
 
-    def _on_interrupted(self, child: Child, message: Interrupted) -> None:
+    def _on_interrupted(self, child: ExecutorProcess, message: Interrupted) -> None:
         child.struck += 1
         if message.kind:
             log.warning("thread of an executor was struck from outside pid=%d: %s", child.pid, message.kind)
         else:
             log.info("thread of an executor was interrupted pid=%d held_back=%.3fs", child.pid, message.held_seconds)
 
-    def _on_ready(self, child: Child, hello: Hello) -> None:
+    def _on_ready(self, child: ExecutorProcess, hello: Hello) -> None:
         if (hello["protocol"], hello["version"]) != (PROTOCOL, __version__):
             self._stop_for_another_version(child, hello["version"])
         elif hello["identity"] != self.identity:
@@ -278,7 +280,7 @@ class Crew:
             first, self.booted = not self.booted, True
             for _ in range(self._missing() if first and not self.draining else 0):
                 self.spawn()
-            self.untold.ready(child)
+            self.relay.ready(child)
             self._replaced()
 
     def _replaced(self) -> None:
@@ -287,7 +289,7 @@ class Crew:
         if old is not None:
             self._retire(old)
 
-    def _stop_for_another_version(self, child: Child, version: str) -> None:
+    def _stop_for_another_version(self, child: ExecutorProcess, version: str) -> None:
         """The code was replaced beneath us. Old and new code do not talk; a worker started now is of one piece."""
         child.boot_error = f"it runs version {version} of django-pgjobs, this worker {__version__}"
         log.critical("another version was deployed, worker stops pid=%d: %s", child.pid, child.boot_error)
@@ -295,7 +297,7 @@ class Crew:
 
     # Deaths
 
-    def _on_exit(self, child: Child) -> None:
+    def _on_exit(self, child: ExecutorProcess) -> None:
         """Reap an executor that has ended, settle its runs, and replace it."""
         if child.state == DEAD:
             return
@@ -309,16 +311,16 @@ class Crew:
             self._forget(child.pidfd)
         self.children.remove(child)
         left = was == DRAINING and status == 0
-        self.untold.died(child, by_itself=was not in OURS and not left)
+        self.relay.died(child, by_itself=was not in OURS and not left)
         # Before its jobs are released: a statement of a killed process goes on in its backend, and would commit.
-        self.acker.terminate(child.application_name)
+        self.finaliser.terminate(child.application_name)
         now = clock.monotonic()
         death = Death.of(
             child, status, now,
             frozen=self.guard.ended(child),
             out_of_memory=was not in OURS and status == -signal.SIGKILL and self.out_of_memory.killed_one(now),
         )  # fmt: skip
-        self.holding.settle(death)
+        self.held_jobs.settle(death)
         child.close()
         if self.draining:
             return
@@ -330,7 +332,7 @@ class Crew:
             log.warning("executor ended, replaced pid=%d status=%d%s", child.pid, status, death.suffix)
             self._replace(child, was, now)
 
-    def _replace(self, child: Child, was: str, now: float) -> None:
+    def _replace(self, child: ExecutorProcess, was: str, now: float) -> None:
         """Start another at once; one after the other dying soon after its start, with growing pauses."""
         if was in OURS or now > child.ready_at + SHORT_LIFE_SECONDS:
             self.short_lives = 0
@@ -347,7 +349,7 @@ class Crew:
         with suppress(KeyError, ValueError):
             self.selector.unregister(descriptor)
 
-    def _boot_failed(self, child: Child, status: int, suffix: str = "") -> None:
+    def _boot_failed(self, child: ExecutorProcess, status: int, suffix: str = "") -> None:
         by_others = status in ENDED_BY_OTHERS and not child.boot_error
         if by_others:
             why = f"{signal.Signals(-status).name} ended it before it was ready{suffix}"

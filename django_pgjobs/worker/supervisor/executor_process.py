@@ -21,7 +21,7 @@ from django_pgjobs import clock
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.channel import SupervisorEnd
 from django_pgjobs.worker.shared.channel_messages import ReleaseRuns
-from django_pgjobs.worker.shared.runs import RELEASING, SENT, Run
+from django_pgjobs.worker.shared.runs import RELEASING, SENT, HeldRun
 
 STARTING, READY, DRAINING, DEAD = "starting", "ready", "draining", "dead"
 TERMINATING, KILLED = "terminating", "killed"
@@ -49,7 +49,7 @@ class Recipe:
 
 
 @dataclass(slots=True, eq=False)
-class Child:
+class ExecutorProcess:
     """One executor process as its supervisor sees it. ``leaving`` says why another shall take its place.
 
     ``exclusive``: suspects run in it; ``reserved``: they shall, as soon as it is empty.
@@ -65,7 +65,7 @@ class Child:
     started_at: float
     pidfd: int | None
     state: str = STARTING
-    runs: dict[int, Run] = field(default_factory=dict)
+    runs: dict[int, HeldRun] = field(default_factory=dict)
     outstanding: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
     payload_bytes: int = 0
     mean_seconds: float = FIRST_GUESS_SECONDS
@@ -118,14 +118,14 @@ class Child:
         """Threads that nothing has been sent for."""
         return max(0, self.threads - self.outstanding[False]) if self.room(is_async=False) > 0 else 0
 
-    def add(self, *runs: Run) -> None:
+    def add(self, *runs: HeldRun) -> None:
         """Runs were sent."""
         for run in runs:
             self.runs[run.run] = run
             self.outstanding[run.is_async] += 1
             self.payload_bytes += run.size
 
-    def remove(self, number: int) -> Run | None:
+    def remove(self, number: int) -> HeldRun | None:
         """A run ended or came back; None for one that is not known here (any more)."""
         run = self.runs.pop(number, None)
         if self.culprits and self.state != KILLED:
@@ -157,7 +157,7 @@ class Child:
             if len(busy) >= self.threads:
                 self.mean_seconds = max(self.mean_seconds, now - max(busy) / 1e9)
 
-    def take_back(self, runs: list[Run]) -> None:
+    def take_back(self, runs: list[HeldRun]) -> None:
         """Ask for those of ``runs`` that it has not started."""
         if runs:
             for run in runs:
@@ -223,7 +223,7 @@ class Child:
             self.pidfd = None
 
 
-def spawn(recipe: Recipe, number: int) -> Child:
+def spawn(recipe: Recipe, number: int) -> ExecutorProcess:
     """Start an executor. Call from the main thread only."""
     ours, theirs = socket.socketpair()
     board = Board.create(recipe.threads, recipe.async_slots)
@@ -255,7 +255,7 @@ def spawn(recipe: Recipe, number: int) -> Child:
         raise
     finally:
         theirs.close()
-    return Child(
+    return ExecutorProcess(
         number=number,
         process=process,
         end=SupervisorEnd(ours),

@@ -24,14 +24,14 @@ from django_pgjobs.store.statements import MOST_CHARS, ClaimedJob, End, Flag, Pa
 from django_pgjobs.worker.shared.channel_messages import Event, ReleaseRuns
 from django_pgjobs.worker.shared.decision_codec import unpack_decision
 from django_pgjobs.worker.shared.ladders import CANCELLED, LADDERS, LOST, RELEASED, TIMEOUT
-from django_pgjobs.worker.shared.runs import ENDING, FRESH_SECONDS, WAITING, Run, Table, facts
+from django_pgjobs.worker.shared.runs import ENDING, FRESH_SECONDS, WAITING, HeldRun, RunTable, facts
 from django_pgjobs.worker.supervisor.dispatcher import Dispatcher, is_suspect
 from django_pgjobs.worker.supervisor.escalation import judged, stop
 from django_pgjobs.worker.supervisor.executor_death import Death
-from django_pgjobs.worker.supervisor.executor_process import Child
+from django_pgjobs.worker.supervisor.executor_process import ExecutorProcess
 from django_pgjobs.worker.supervisor.run_ends import RunEnds
 from django_pgjobs.worker.supervisor.run_events import event_of_end
-from django_pgjobs.worker.threads.finaliser import Acker
+from django_pgjobs.worker.threads.finaliser import Finaliser
 from django_pgjobs.worker.threads.inbox_messages import StoredEnd
 
 log = safe_logger("django_pgjobs")
@@ -41,7 +41,7 @@ RELEASES_TOLD = 3
 """Handed back so often, uncharged, a job may never end: it is too long for the drain, or has bad neighbours."""
 
 
-class Holding:
+class HeldJobs:
     """What becomes of held jobs.
 
     ``hear`` wakes the claim thread for a (queue, priority) that has become ready; ``tell`` sends signals of durable
@@ -50,19 +50,19 @@ class Holding:
 
     def __init__(
         self,
-        table: Table,
+        table: RunTable,
         dispatcher: Dispatcher,
-        acker: Acker,
+        finaliser: Finaliser,
         *,
         hear: Callable[[tuple[str, int]], None],
         tell: Callable[[Callable[[], list[Event]]], None],
     ) -> None:
         self.table = table
         self.dispatcher = dispatcher
-        self.acker = acker
+        self.finaliser = finaliser
         self.hear = hear
         self.tell = tell
-        self.ends = RunEnds(table, acker, tell)
+        self.ends = RunEnds(table, finaliser, tell)
         self.draining = False
         self.pauses = Pauses()
 
@@ -89,11 +89,11 @@ class Holding:
             runs = [run for run in runs if not run.alone]
         self.dispatcher.add(runs, clock.monotonic())
 
-    def _begin(self, run: Run) -> bool:
+    def _begin(self, run: HeldRun) -> bool:
         """Say what a claimed job is claimed for; return whether an executor is needed."""
         job = run.job
         if key_of(job.extras) is not None:
-            run.remembers = self.acker.remembers = True
+            run.remembers = self.finaliser.remembers = True
         run.until = until_of(job.extras, run.claim.asked_at)
         if run.size > MOST_CHARS or (job.ending is not None and job.ending not in CALLBACK_OF):
             # No registration and no statement of ours writes such a row.
@@ -126,9 +126,9 @@ class Holding:
 
     # From executors
 
-    def succeeded(self, child: Child, runs: list[int], micros: list[int], results: list[str | None]) -> None:
+    def succeeded(self, child: ExecutorProcess, runs: list[int], micros: list[int], results: list[str | None]) -> None:
         """Successes of one executor, many at once: their runs, how many µs each took, what it returned."""
-        entries: list[tuple[Run, End]] = []
+        entries: list[tuple[HeldRun, End]] = []
         on_loop, on_loop_took = 0, 0
         try:
             for number, took, result in zip(runs, micros, results, strict=True):
@@ -146,11 +146,11 @@ class Holding:
                     self._ended(run, decide.Succeed(result), seconds)
         finally:
             if entries:
-                self.acker.put_many(SUCCESS, entries)
+                self.finaliser.put_many(SUCCESS, entries)
         child.done += on_loop
         child.learn((sum(micros) - on_loop_took) / 1e6, len(runs) - on_loop)
 
-    def done(self, child: Child, items: list[list[Any]]) -> None:
+    def done(self, child: ExecutorProcess, items: list[list[Any]]) -> None:
         """Outcomes of one executor, of any kind."""
         for number, seconds, *packed in items:
             decision = unpack_decision(packed)
@@ -162,15 +162,15 @@ class Holding:
             if run is not None:
                 self._ended(run, decision, seconds)
 
-    def back(self, child: Child, numbers: list[int]) -> None:
+    def back(self, child: ExecutorProcess, numbers: list[int]) -> None:
         """Runs that an executor gave back before their start."""
         self._returned(*(run for number in numbers if (run := child.remove(number)) is not None))
 
-    def progress(self, child: Child, number: int, progress: dict[str, Any]) -> None:
+    def progress(self, child: ExecutorProcess, number: int, progress: dict[str, Any]) -> None:
         """What a running job says of itself."""
         run = child.runs.get(number)
         if run is not None:
-            self.acker.report(run.job.id, run.claim.claim_id, json.dumps(progress))
+            self.finaliser.report(run.job.id, run.claim.claim_id, json.dumps(progress))
 
     def settle(self, death: Death) -> None:
         """Say of every run of a dead executor what becomes of it."""
@@ -193,7 +193,7 @@ class Holding:
             log.warning("executor died with jobs in company, each half runs again by itself jobs=%d", len(suspects))
             self.dispatcher.halve(suspects, clock.monotonic(), after=death.application_name)
 
-    def _ended_by_death(self, run: Run, decision: Decision, death: Death) -> None:
+    def _ended_by_death(self, run: HeldRun, decision: Decision, death: Death) -> None:
         failure: decide.Failure | None = getattr(decision, "failure", None)
         words = failure.message if failure else str(decision)
         if run.kind == BODY and not run.cancelled and isinstance(decision, decide.Abandon):
@@ -210,7 +210,7 @@ class Holding:
 
     # Ends
 
-    def _ended(self, run: Run, decision: Decision, seconds: float) -> None:
+    def _ended(self, run: HeldRun, decision: Decision, seconds: float) -> None:
         if LOST in run.stops:
             self.ends.taken_away(run, "record how it ended")
         elif run.kind == BODY:
@@ -220,7 +220,7 @@ class Holding:
         else:
             self.ends.decided(run, decision, seconds)
 
-    def _returned(self, *runs: Run) -> None:
+    def _returned(self, *runs: HeldRun) -> None:
         """Runs that never started are free again: to be given back, ended, or dispatched anew."""
         again = [run for run in runs if not self._is_decided(run)]
         now = clock.monotonic()
@@ -228,7 +228,7 @@ class Holding:
         self.dispatcher.suspect([run for run in again if run.alone], now)
         self.dispatcher.add([run for run in again if not run.alone], now)
 
-    def _is_decided(self, run: Run) -> bool:
+    def _is_decided(self, run: HeldRun) -> bool:
         """Say what becomes of a run that is free again and shall not be dispatched; return whether that is so."""
         if LOST in run.stops:
             self.ends.taken_away(run, "start the job")
@@ -254,18 +254,18 @@ class Holding:
 
     # From an operator
 
-    def pause(self, pauses: Pauses, crew: Iterable[Child]) -> None:
+    def pause(self, pauses: Pauses, executors: Iterable[ExecutorProcess]) -> None:
         """Start nothing more of what is paused: take it back where it has been sent, put aside what waits here."""
         self.pauses = pauses
         if pauses:
-            self.dispatcher.take_back(crew, self._is_paused)
+            self.dispatcher.take_back(executors, self._is_paused)
             for run in self.dispatcher.withdraw(self._is_paused):
                 self._returned(run)
 
-    def _is_paused(self, run: Run) -> bool:
+    def _is_paused(self, run: HeldRun) -> bool:
         return self.pauses.cover(run.job.queue, run.job.name)
 
-    def _put_aside(self, run: Run) -> None:
+    def _put_aside(self, run: HeldRun) -> None:
         """Give a run back whose queue is paused, which nobody claims from then; else hold it, or it would be again."""
         job = run.job
         if job.queue in self.pauses.queues:
@@ -296,7 +296,7 @@ class Holding:
         if kind in (SUCCESS, END, RETRY):
             self.tell(lambda: [event_of_end(kind, run, end, row) for run, end, row in entries])
 
-    def _start_callbacks(self, runs: list[Run]) -> None:
+    def _start_callbacks(self, runs: list[HeldRun]) -> None:
         now = clock.monotonic()
         for run in runs:
             run.kind = CALLBACK_OF[run.outcome]
@@ -324,7 +324,7 @@ class Holding:
             if flag is not None and run.state != ENDING:
                 self._flag(run, flag)
 
-    def _flag(self, run: Run, flag: Flag) -> None:
+    def _flag(self, run: HeldRun, flag: Flag) -> None:
         if flag.lost:
             self._taken_away(run)
         elif run.kind != BODY:
@@ -336,14 +336,14 @@ class Holding:
             run.released = True
             self._stop(run, RELEASED, RELEASED)
 
-    def _taken_away(self, run: Run) -> None:
+    def _taken_away(self, run: HeldRun) -> None:
         if run.state == WAITING:
             self.dispatcher.withdraw(lambda other: other is run)
             self.ends.taken_away(run, "start the job")
         else:
             self._stop(run, LOST, LOST)
 
-    def _stop(self, run: Run, cause: str, ladder: str) -> None:
+    def _stop(self, run: HeldRun, cause: str, ladder: str) -> None:
         """Bring a wish to a job: before its start it ends here, running it is led up a ladder.
 
         The executor takes a run back or, having started it, tells it: frames are obeyed in order.

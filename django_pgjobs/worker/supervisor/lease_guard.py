@@ -17,9 +17,9 @@ from contextlib import suppress
 from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.shared.channel_messages import TrustUntil
-from django_pgjobs.worker.shared.runs import Table, trust_seconds
+from django_pgjobs.worker.shared.runs import RunTable, trust_seconds
 from django_pgjobs.worker.supervisor import watchdog
-from django_pgjobs.worker.supervisor.executor_process import DRAINING, READY, TERMINATING, Child
+from django_pgjobs.worker.supervisor.executor_process import DRAINING, READY, TERMINATING, ExecutorProcess
 
 log = safe_logger("django_pgjobs")
 
@@ -70,30 +70,30 @@ class Watchdog:
             self.process.wait(1.0)
 
 
-class Guard:
+class LeaseGuard:
     """Keeps a watchdog over ``children``, the list of executors that the worker's parts share, and both informed."""
 
-    def __init__(self, table: Table, lease_seconds: float, children: list[Child]) -> None:
+    def __init__(self, table: RunTable, lease_seconds: float, children: list[ExecutorProcess]) -> None:
         self.table = table
         self.children = children
         self.lease_seconds = lease_seconds
         self.watchdog: Watchdog | None = None
         self.last: Watchdog | None = None
         self.until = 0.0
-        self._watched: dict[Child, Watchdog | None] = {}
+        self._watched: dict[ExecutorProcess, Watchdog | None] = {}
 
-    def add(self, child: Child) -> None:
+    def add(self, child: ExecutorProcess) -> None:
         """Watch over an executor that was started."""
         self.tick(clock.monotonic())
         self._watched = {each: watcher for each, watcher in self._watched.items() if each in self.children}
         self._watched[child] = self.watchdog
         self._say("add", child.pid)
 
-    def forget(self, child: Child) -> None:
+    def forget(self, child: ExecutorProcess) -> None:
         """Watch no more over one that has ended."""
         self._say("forget", child.pid)
 
-    def ended(self, child: Child) -> bool:
+    def ended(self, child: ExecutorProcess) -> bool:
         """Whether the watchdog has ended this executor."""
         watcher = self._watched.get(child)
         return watcher is not None and watcher.fired

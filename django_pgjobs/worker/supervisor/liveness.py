@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.executor import lifecycle
-from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, Child
+from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, ExecutorProcess
 
 log = safe_logger("django_pgjobs")
 
@@ -21,7 +21,7 @@ LEAVE_MARGIN_SECONDS = 1.0
 """How much longer than it allows itself an executor is given to leave."""
 
 
-def check(child: Child, now: float, last_look: float) -> None:
+def check(child: ExecutorProcess, now: float, last_look: float) -> None:
     """Kill ``child`` if it is one of these. ``last_look`` is when it was checked before."""
     paused = now > last_look + HUNG_SECONDS / 2
     if child.end.eof:
@@ -30,7 +30,7 @@ def check(child: Child, now: float, last_look: float) -> None:
     _check_leaving(child, now, paused=paused)
 
 
-def _check_deaf(child: Child, now: float) -> None:
+def _check_deaf(child: ExecutorProcess, now: float) -> None:
     """Without its end of the channel none of its runs would ever end."""
     child.deaf_since = child.deaf_since or now
     if now > child.deaf_since + DEAF_SECONDS and child.state != KILLED:
@@ -38,7 +38,7 @@ def _check_deaf(child: Child, now: float) -> None:
         child.kill()
 
 
-def _check_hung(child: Child, now: float, *, paused: bool) -> None:
+def _check_hung(child: ExecutorProcess, now: float, *, paused: bool) -> None:
     """It answers nothing though no job runs there: what was sent to it would never start."""
     if child.asked_at is None or child.state == KILLED or paused or child.board.running():
         child.hung_since = None
@@ -52,7 +52,7 @@ def _check_hung(child: Child, now: float, *, paused: bool) -> None:
         child.kill()
 
 
-def _check_leaving(child: Child, now: float, *, paused: bool) -> None:
+def _check_leaving(child: ExecutorProcess, now: float, *, paused: bool) -> None:
     """It has nothing left to do and does not leave: its place would stay taken for ever."""
     if child.state != DRAINING or child.runs or paused:
         child.idle_since = None

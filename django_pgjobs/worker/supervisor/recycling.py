@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from django_pgjobs.worker.supervisor.executor_process import Child
+    from django_pgjobs.worker.supervisor.executor_process import ExecutorProcess
 
 LOOK_SECONDS = 1.0
 MEGABYTE = 1024 * 1024
@@ -22,7 +22,7 @@ class Recycling:
     max_jobs: int | None = None
     max_megabytes: int | None = None
 
-    def why(self, child: Child, now: float) -> str:
+    def why(self, child: ExecutorProcess, now: float) -> str:
         """Return why ``child`` shall go, empty if it may stay. Its memory is looked at once a second."""
         if child.struck:
             return "one of its threads was interrupted"

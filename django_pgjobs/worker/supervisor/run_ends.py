@@ -17,10 +17,10 @@ from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import Cause
 from django_pgjobs.store.statements import End
 from django_pgjobs.worker.shared.channel_messages import Event
-from django_pgjobs.worker.shared.runs import ENDING, Run, Table, facts
+from django_pgjobs.worker.shared.runs import ENDING, HeldRun, RunTable, facts
 from django_pgjobs.worker.supervisor.escalation import TAKEN_AWAY
 from django_pgjobs.worker.supervisor.run_events import event_of_loss
-from django_pgjobs.worker.threads.finaliser import Acker
+from django_pgjobs.worker.threads.finaliser import Finaliser
 from django_pgjobs.worker.threads.inbox_messages import Refused
 
 log = safe_logger("django_pgjobs")
@@ -29,15 +29,17 @@ log = safe_logger("django_pgjobs")
 class RunEnds:
     """Main thread only, no I/O. ``tell`` sends signals of durable writes."""
 
-    def __init__(self, table: Table, acker: Acker, tell: Callable[[Callable[[], list[Event]]], None]) -> None:
+    def __init__(
+        self, table: RunTable, finaliser: Finaliser, tell: Callable[[Callable[[], list[Event]]], None]
+    ) -> None:
         self.table = table
-        self.acker = acker
+        self.finaliser = finaliser
         self.tell = tell
         self.last_struck = 0.0
 
     # Decided
 
-    def decided(self, run: Run, decision: Decision, seconds: float | None) -> None:
+    def decided(self, run: HeldRun, decision: Decision, seconds: float | None) -> None:
         """Queue the statement that writes ``decision``; any end but success of a cancelled job is a cancel."""
         if run.cancelled and run.kind == BODY and not isinstance(decision, decide.Succeed | decide.Cancel):
             failure, cause = getattr(decision, "failure", None), getattr(decision, "cause", Cause.RELEASED)
@@ -48,30 +50,30 @@ class RunEnds:
         end.suspect = run.alone and run.kind == BODY
         self._write(kind, run, end)
 
-    def give_back(self, runs: list[Run]) -> None:
+    def give_back(self, runs: list[HeldRun]) -> None:
         """Release jobs that never started, uncharged."""
         for run in runs:
             self.decided(run, decide.Release("not started"), None)
 
-    def callback_ended(self, run: Run) -> None:
+    def callback_ended(self, run: HeldRun) -> None:
         """Write the end that was marked before the callback."""
         self._write(END, run, finalise.after_callback(run.job.id, run.claim.claim_id, run.outcome))
 
-    def callback_died(self, run: Run, failure: decide.Failure) -> None:
+    def callback_died(self, run: HeldRun, failure: decide.Failure) -> None:
         """Let it be claimed again: the claim counts the starts, so one that kills its process ends some day."""
         self._write(RETRY, run, End(run.job.id, run.claim.claim_id, 0.0, cause="crashed", failure=failure))
 
-    def _write(self, kind: str, run: Run, end: End) -> None:
+    def _write(self, kind: str, run: HeldRun, end: End) -> None:
         run.state, run.child = ENDING, None
-        self.acker.put(kind, run, end)
+        self.finaliser.put(kind, run, end)
 
     # Dropped
 
-    def flushed(self, runs: list[Run]) -> None:
+    def flushed(self, runs: list[HeldRun]) -> None:
         """Drop jobs whose ends are durable."""
         finished = self.table.strike(runs)
         if finished:
-            self.acker.delete(finished)
+            self.finaliser.delete(finished)
         self.last_struck = clock.monotonic()
 
     def lost(self, refused: list[Refused]) -> None:
@@ -81,6 +83,6 @@ class RunEnds:
         self.flushed([run for run, _, _ in refused])
         self.tell(lambda: [event_of_loss(*each) for each in refused])
 
-    def taken_away(self, run: Run, action: str) -> None:
+    def taken_away(self, run: HeldRun, action: str) -> None:
         """Drop a job that was taken from this worker, before anything was written."""
         self.lost([(run, action, TAKEN_AWAY)])

@@ -9,10 +9,10 @@ from django_pgjobs.execution.finalise import RETRY, SUCCESS
 from django_pgjobs.states import Outcome
 from django_pgjobs.store.statements import End, Rescheduled, Rescued
 from django_pgjobs.worker.shared.channel_messages import Event
-from django_pgjobs.worker.shared.runs import Run
+from django_pgjobs.worker.shared.runs import HeldRun
 
 
-def event_of_end(kind: str, run: Run, end: End, row: object) -> Event:
+def event_of_end(kind: str, run: HeldRun, end: End, row: object) -> Event:
     """Return the signal of an end that was written, or of a retry; ``row`` is what its statement returned."""
     duration = run.duration if end.seconds is None else end.seconds
     error = end.failure.summary if end.failure else run.error
@@ -23,7 +23,7 @@ def event_of_end(kind: str, run: Run, end: End, row: object) -> Event:
     return events.FINISHED, {**fields, "outcome": Outcome.SUCCEEDED if kind == SUCCESS else end.outcome}
 
 
-def event_of_loss(run: Run, action: str, reason: str) -> Event:
+def event_of_loss(run: HeldRun, action: str, reason: str) -> Event:
     """Return the signal of a job whose claim is no longer ours, so that ``action`` was refused."""
     return events.LOST, {**_fields(run), "claim_id": run.claim.claim_id, "action": action, "reason": reason}
 
@@ -41,5 +41,5 @@ def events_of_rescue(job: Rescued) -> list[Event]:
     return found
 
 
-def _fields(run: Run) -> dict[str, Any]:
+def _fields(run: HeldRun) -> dict[str, Any]:
     return {"job_id": run.job.id, "name": run.job.name, "attempt": run.job.attempt}

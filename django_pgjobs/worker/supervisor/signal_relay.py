@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.shared.channel_messages import Event, Notify
-from django_pgjobs.worker.supervisor.executor_process import Child
+from django_pgjobs.worker.supervisor.executor_process import ExecutorProcess
 
 log = safe_logger("django_pgjobs")
 
@@ -38,22 +38,22 @@ class Batch:
     deaths: int = 0
 
 
-class Untold:
+class SignalRelay:
     """What receivers have not heard yet. ``children`` are the executors, one list that the worker's parts share.
 
     ``listened`` says whether the code of any executor so far has receivers.
     """
 
-    def __init__(self, children: Sequence[Child]) -> None:
+    def __init__(self, children: Sequence[ExecutorProcess]) -> None:
         self.children = children
         self.fresh: deque[Event] = deque()
         self.again: deque[Batch] = deque()
         self.dropped = 0
         self.listened = False
-        self._sent: dict[Child, dict[int, Batch]] = {}
+        self._sent: dict[ExecutorProcess, dict[int, Batch]] = {}
         self._last = 0
 
-    def ready(self, child: Child) -> None:
+    def ready(self, child: ExecutorProcess) -> None:
         """``child`` is ready: if its code has receivers it may be sent what waits."""
         self.listened = self.listened or child.listens
         self.hand_over()
@@ -86,26 +86,26 @@ class Untold:
             self._sent.setdefault(child, {})[self._last] = batch
             child.end.send(Notify(self._last, batch.items))
 
-    def _listener(self) -> Child | None:
+    def _listener(self) -> ExecutorProcess | None:
         ready = (child for child in self.children if child.may_tell)
         return next((child for child in ready if child.end.kept < TELL_BYTES and self._telling(child) < TELLING), None)
 
-    def _telling(self, child: Child) -> int:
+    def _telling(self, child: ExecutorProcess) -> int:
         return sum(len(batch.items) for batch in self._sent.get(child, {}).values())
 
-    def sent_to(self, child: Child) -> list[Batch]:
+    def sent_to(self, child: ExecutorProcess) -> list[Batch]:
         """Return the batches that ``child`` has not told yet, the oldest first."""
         return [batch for _, batch in sorted(self._sent.get(child, {}).items())]
 
     def _some(self, most: int) -> list[Event]:
         return [self.fresh.popleft() for _ in range(min(most, len(self.fresh)))]
 
-    def told(self, child: Child, number: int) -> None:
+    def told(self, child: ExecutorProcess, number: int) -> None:
         """``child`` has told a batch."""
         self._sent.get(child, {}).pop(number, None)
         self.hand_over()
 
-    def died(self, child: Child, *, by_itself: bool) -> None:
+    def died(self, child: ExecutorProcess, *, by_itself: bool) -> None:
         """Tell again what ``child`` had not told; what may have been its end one by one."""
         batches = self.sent_to(child)
         self._sent.pop(child, None)
@@ -126,6 +126,6 @@ class Untold:
             )  # fmt: skip
         return []
 
-    def needs(self, child: Child) -> bool:
+    def needs(self, child: ExecutorProcess) -> bool:
         """Whether nobody else could tell what is still to be written."""
         return child.may_tell and not any(other.may_tell for other in self.children if other is not child)

@@ -23,19 +23,19 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.store.statements import Pauses, Rescued
 from django_pgjobs.worker.shared import process
-from django_pgjobs.worker.shared.runs import Table
+from django_pgjobs.worker.shared.runs import RunTable
 from django_pgjobs.worker.supervisor.dispatcher import START_WITHIN_SECONDS, Dispatcher
-from django_pgjobs.worker.supervisor.executor_pool import Crew
-from django_pgjobs.worker.supervisor.executor_process import READY, Child, Recipe
-from django_pgjobs.worker.supervisor.held_jobs import Holding
+from django_pgjobs.worker.supervisor.executor_pool import ExecutorPool
+from django_pgjobs.worker.supervisor.executor_process import READY, ExecutorProcess, Recipe
+from django_pgjobs.worker.supervisor.held_jobs import HeldJobs
 from django_pgjobs.worker.supervisor.inbox import Inbox
-from django_pgjobs.worker.supervisor.lease_guard import Guard
+from django_pgjobs.worker.supervisor.lease_guard import LeaseGuard
 from django_pgjobs.worker.supervisor.recycling import Recycling
 from django_pgjobs.worker.supervisor.run_events import events_of_rescue
-from django_pgjobs.worker.supervisor.signal_relay import Untold
+from django_pgjobs.worker.supervisor.signal_relay import SignalRelay
 from django_pgjobs.worker.threads.admitter import Admitter
 from django_pgjobs.worker.threads.claimer import Claimer
-from django_pgjobs.worker.threads.finaliser import Acker
+from django_pgjobs.worker.threads.finaliser import Finaliser
 from django_pgjobs.worker.threads.inbox_messages import (
     BackendsEnded,
     Claimed,
@@ -77,9 +77,9 @@ class Supervisor:
         recipe: Recipe,
         limits: Limits,
         inbox: Inbox,
-        table: Table,
+        table: RunTable,
         claimer: Claimer,
-        acker: Acker,
+        finaliser: Finaliser,
         identity: list[Any],
         admitter: Admitter,
         loops: Sequence[Loop],
@@ -88,26 +88,26 @@ class Supervisor:
         self.inbox = inbox
         self.table = table
         self.claimer = claimer
-        self.acker = acker
+        self.finaliser = finaliser
         self.admitter = admitter
         self.loops = loops
         self.selector = selectors.DefaultSelector()
         self.signals, self._signalled = socket.socketpair()
         self.stop_signals: tuple[signal.Signals, ...] = ()
         self.dispatcher = Dispatcher()
-        children: list[Child] = []
-        self.untold = Untold(children)
-        self.holding = Holding(table, self.dispatcher, acker, hear=claimer.hear, tell=self.untold.tell)
-        self.crew = Crew(
+        children: list[ExecutorProcess] = []
+        self.relay = SignalRelay(children)
+        self.held_jobs = HeldJobs(table, self.dispatcher, finaliser, hear=claimer.hear, tell=self.relay.tell)
+        self.pool = ExecutorPool(
             recipe,
             limits.processes,
             identity,
             children=children,
-            untold=self.untold,
+            relay=self.relay,
             selector=self.selector,
-            holding=self.holding,
-            acker=acker,
-            guard=Guard(table, get_conf().lease_seconds, children),
+            held_jobs=self.held_jobs,
+            finaliser=finaliser,
+            guard=LeaseGuard(table, get_conf().lease_seconds, children),
             recycling=limits.recycling,
             failed=self._fail,
         )
@@ -137,11 +137,11 @@ class Supervisor:
                 self._serve()
             except BaseException:
                 log.critical("supervisor failed, its executors are killed", exc_info=True)
-                self.crew.kill("released")
+                self.pool.kill("released")
                 raise
             finally:
                 self._unhear_signals()
-                self.crew.guard.close()
+                self.pool.guard.close()
         return self.exit_status
 
     def _serve(self) -> None:
@@ -154,7 +154,7 @@ class Supervisor:
         return max(0.0, self.last_tick + self._tick_seconds() - clock.monotonic())
 
     def _tick_seconds(self) -> float:
-        quiet = not self.table.held and all(child.state == READY for child in self.crew.children)
+        quiet = not self.table.held and all(child.state == READY for child in self.pool.children)
         return self.idle_tick_seconds if quiet and self.draining_until is None else TICK_SECONDS
 
     def _advance(self) -> None:
@@ -163,53 +163,53 @@ class Supervisor:
             self.last_tick = now
             self._tick(now)
         if self.draining_until is None:
-            if not self.acker.full:
-                self.dispatcher.dispatch(self.crew.children, now)
+            if not self.finaliser.full:
+                self.dispatcher.dispatch(self.pool.children, now)
             self._want()
             self._maybe_leave()
-        self.crew.flush()
+        self.pool.flush()
 
     def _tick(self, now: float) -> None:
         for loop in self.loops:
             loop.watch(now)
-        self.crew.guard.tick(now)
-        self.crew.tick(now)
-        self.dispatcher.take_back(self.crew.children, lambda run: now > run.since + START_WITHIN_SECONDS)
-        self.holding.hand_back_stale(now)
+        self.pool.guard.tick(now)
+        self.pool.tick(now)
+        self.dispatcher.take_back(self.pool.children, lambda run: now > run.since + START_WITHIN_SECONDS)
+        self.held_jobs.hand_back_stale(now)
         if self.draining_until is not None:
             self._drain_on(now, self.draining_until)
 
     def _want(self) -> None:
         """Ask for jobs when there is room: at once for idle threads and places, else when half the room is free."""
-        crew = self.crew.children
-        threads, loops = self.dispatcher.room(crew) if self.knows_pauses and not self.acker.full else (0, 0)
+        pool = self.pool.children
+        threads, loops = self.dispatcher.room(pool) if self.knows_pauses and not self.finaliser.full else (0, 0)
         most = None
         if self.limits.max_jobs is not None:
             most = self.limits.max_jobs - self.ended - len(self.table.held)
             threads = min(threads, most)
-        capacity = sum(child.threads + child.prefetch() for child in crew if child.state == READY)
-        wanted = threads * 2 >= capacity or self.dispatcher.idle_places(crew) > 0
+        capacity = sum(child.threads + child.prefetch() for child in pool if child.state == READY)
+        wanted = threads * 2 >= capacity or self.dispatcher.idle_places(pool) > 0
         self.claimer.request(threads if wanted else 0, loops, most=most)
 
     def _on_claimed(self, claimed: Claimed) -> None:
-        self.holding.adopt(claimed.claim_id, claimed.asked_at, claimed.jobs)
-        self.crew.guard.adopted()
+        self.held_jobs.adopt(claimed.claim_id, claimed.asked_at, claimed.jobs)
+        self.pool.guard.adopted()
         self.claimer.adopted(claimed.jobs)
 
     def _on_pauses(self, pauses: Pauses) -> None:
         self.claimer.pause(pauses.queues)
-        self.holding.pause(pauses, self.crew.children)
+        self.held_jobs.pause(pauses, self.pool.children)
         self.knows_pauses = True
 
     def _on_rescued(self, rescued: list[Rescued]) -> None:
         self.admitter.stir()
-        self.untold.tell(lambda: [event for job in rescued for event in events_of_rescue(job)])
+        self.relay.tell(lambda: [event for job in rescued for event in events_of_rescue(job)])
 
     def _maybe_leave(self) -> None:
         if self.limits.max_jobs is not None and self.ended >= self.limits.max_jobs:
             self.drain("the number of jobs asked for has ended")
-        elif self.limits.until_idle and self.crew.booted and not self.table.held:
-            changed = max(self.holding.ends.last_struck, self.admitter.admitted_at)
+        elif self.limits.until_idle and self.pool.booted and not self.table.held:
+            changed = max(self.held_jobs.ends.last_struck, self.admitter.admitted_at)
             if self.idle_at > changed and self.admitter.idle_since(changed):
                 self.drain("nothing is due")
             elif self.asked_at <= changed:
@@ -227,15 +227,15 @@ class Supervisor:
             case Claimed():
                 self._on_claimed(message)
             case Stored():
-                self.holding.stored(message.kind, message.entries)
+                self.held_jobs.stored(message.kind, message.entries)
             case Idle():
                 self.idle_at = message.at
             case Renewed():
-                self.crew.guard.renewed(message.asked_at, message.claim_ids)
+                self.pool.guard.renewed(message.asked_at, message.claim_ids)
             case FlagsRead():
-                self.holding.fresh(message.asked_at, message.job_ids, message.flags)
+                self.held_jobs.fresh(message.asked_at, message.job_ids, message.flags)
             case Lost():
-                self.holding.ends.lost(message.refused)
+                self.held_jobs.ends.lost(message.refused)
             case BackendsEnded():
                 self.dispatcher.backends_ended(message.application_name)
             case PausesRead():
@@ -284,10 +284,10 @@ class Supervisor:
         if self.draining_until is None:
             log.info("worker drains: %s held=%d", why, len(self.table.held))
             self.draining_until = clock.monotonic() + self.limits.drain_seconds
-            self.holding.draining = self.crew.draining = True
+            self.held_jobs.draining = self.pool.draining = True
             self.claimer.halt()
-            self.dispatcher.take_back(self.crew.children, lambda run: True)
-            self.holding.ends.give_back(self.dispatcher.withdraw(lambda run: True))
+            self.dispatcher.take_back(self.pool.children, lambda run: True)
+            self.held_jobs.ends.give_back(self.dispatcher.withdraw(lambda run: True))
             self.last_tick = 0.0
 
     def _drain_on(self, now: float, until: float) -> None:
@@ -295,12 +295,12 @@ class Supervisor:
             self.killed = True
             if self.table.held:
                 log.warning("drain limit reached, running jobs are handed back held=%d", len(self.table.held))
-            self.crew.kill("released")
+            self.pool.kill("released")
         elif not self.killed:
-            self.crew.dismiss()
+            self.pool.dismiss()
 
     def _gone(self) -> bool:
-        if self.draining_until is None or self.crew.children:
+        if self.draining_until is None or self.pool.children:
             return False
         done = not self.table.held and not self.claimer.busy
         return done or clock.monotonic() > self.draining_until + LEAVE_SECONDS

@@ -34,7 +34,7 @@ from django_pgjobs.store import statements as store
 from django_pgjobs.store.sqlstates import NOT_ALLOWED, TRIGGERS, class_of, is_data_trouble
 from django_pgjobs.store.statements import Author, End
 from django_pgjobs.worker.shared.connection import WorkerConnection
-from django_pgjobs.worker.shared.runs import Run
+from django_pgjobs.worker.shared.runs import HeldRun
 from django_pgjobs.worker.threads.inbox_messages import BackendsEnded, Lost, Refused, Stored, StoredEnd
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
 
@@ -51,11 +51,11 @@ STATEMENT_BYTES = 8 * 1024 * 1024
 UNFLUSHED_LIMIT = 5000
 UNFLUSHED_BYTES = 64 * 1024 * 1024
 
-Entry = tuple[Run, End]
+Entry = tuple[HeldRun, End]
 Busy = tuple[str, Entry]
 
 
-class Acker(Loop):
+class Finaliser(Loop):
     """Writes ends. ``freed`` is called, in this thread, when a job that may have a limit has ended."""
 
     role = "ack"
@@ -72,8 +72,8 @@ class Acker(Loop):
         self.last_flush = 0.0
         self.busy = 0
         self.busy_until = 0.0
-        self.told: set[Run] = set()
-        self.in_doubt: set[Run] = set()
+        self.told: set[HeldRun] = set()
+        self.in_doubt: set[HeldRun] = set()
         self.notifies = get_conf().notify
         self.retention = get_conf().retention_hours
         self.keeps_all = self.retention.keeps_all()
@@ -83,7 +83,7 @@ class Acker(Loop):
 
     # Asked by main
 
-    def put(self, kind: str, run: Run, end: End) -> None:
+    def put(self, kind: str, run: HeldRun, end: End) -> None:
         """Queue an end; main hears of it by ``Stored`` or ``Lost``."""
         self.put_many(kind, [(run, end)])
 
@@ -100,7 +100,7 @@ class Acker(Loop):
             self.bytes += sum([_size(end) for _, end in entries])
             self.wake.notify_all()
 
-    def _keeps(self, run: Run, end: End) -> bool:
+    def _keeps(self, run: HeldRun, end: End) -> bool:
         return self.retention.of(run.job.queue).hours(end.outcome or Outcome.SUCCEEDED) != 0
 
     def delete(self, claim_ids: list[str]) -> None:
@@ -332,7 +332,7 @@ class Acker(Loop):
         busy: list[Busy] = []
         left: list[Entry] = []
         lost: list[Refused] = []
-        done: list[tuple[Run, End, None]] = []
+        done: list[tuple[HeldRun, End, None]] = []
         for run, end in missing:
             now = readings.get(end.id)
             if now is None or not now.ours:
@@ -358,7 +358,7 @@ class Acker(Loop):
             self._tell_lost(lost)
         return busy + self._keep(db, left)
 
-    def _cancel_instead(self, db: WorkerConnection, run: Run, end: End) -> list[Busy]:
+    def _cancel_instead(self, db: WorkerConnection, run: HeldRun, end: End) -> list[Busy]:
         cancel = decide.Cancel("", end.failure, end.cause)
         kind, other = finalise.end_of(cancel, end.id, end.claim_id, run.job.name, end.seconds)
         return self._write(db, kind, [(run, other)])

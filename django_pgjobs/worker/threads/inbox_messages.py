@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django_pgjobs.store.statements import ClaimedJob, End, Flag, Pauses, Rescued
-from django_pgjobs.worker.shared.runs import Run
+from django_pgjobs.worker.shared.runs import HeldRun
 
-StoredEnd = tuple[Run, End, object]
+StoredEnd = tuple[HeldRun, End, object]
 """A run, its end as it was written, and the row that the statement returned, None where an earlier try wrote it."""
 
-Refused = tuple[Run, str, str]
+Refused = tuple[HeldRun, str, str]
 """A run whose end was not written, what was to be done, and why it was not."""
 
 

@@ -32,7 +32,7 @@ YOUNG_SECONDS = 0.1
 LEAST_RETRY_SECONDS = 0.25
 
 
-class Keeper(Loop):
+class LeaseKeeper(Loop):
     """Keeps what the worker holds.
 
     ``held`` returns (id, claim_id) of every job held, ``check_ins`` claim_id → seconds until others shall look,
