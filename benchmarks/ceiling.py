@@ -56,7 +56,7 @@ def _claim(db: WorkerConnection, pairs: list[tuple[str, int]], claimed: Batches)
         )
         now = time.perf_counter()
         frontier.saw(plan, jobs, BATCH, now, now - began)
-        if not jobs and frontier.swept() >= began:
+        if not jobs and frontier.scanned() >= began:
             break
         if jobs:
             claimed.put((str(claim_id), jobs))

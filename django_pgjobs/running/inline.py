@@ -141,7 +141,7 @@ class InlineWorker:
         pauses = store.read_pauses(db)
         self.frontier.pause(pauses.queues)
         self.frontier.replace(store.list_pairs(db))
-        self.frontier.sweep_all()
+        self.frontier.scan_all()
         plan = self.frontier.plan(clock.monotonic())
         if not plan:
             return False

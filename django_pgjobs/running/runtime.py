@@ -248,15 +248,15 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
         worker.claim_options(),
         frozenset(name for name in registry.names() if registry.get(name).is_async),
     )
-    admitter = Admitter(lambda: worker.connect("admit"), inbox, worker.admission(), claimer.let_in)
-    freed = admitter.stir if admitter.declares else None
+    admitter = Admitter(lambda: worker.connect("admit"), inbox, worker.admission(), claimer.wake_for_admitted)
+    freed = admitter.wake_up if admitter.declares else None
     finaliser = Finaliser(lambda: worker.connect("ack"), inbox, worker.author, freed)
     keeper = _keeper(worker, inbox, table, claimer)
     leader = Leader(worker.author)
     maintained = [
         *duties(leader, lambda rescued: inbox.post(JobsRescued(rescued)), declared, keeper),
         Duty("claims in doubt", claimer.look_up, DOUBT_SECONDS, last=True),
-        Duty("limited", admitter.look, LOOK_FOR_LIMITED_SECONDS),
+        Duty("limited", admitter.inspect, LOOK_FOR_LIMITED_SECONDS),
     ]
     maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, maintained)
     kept_up: list[Any] = [
@@ -265,7 +265,9 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
     upkeeper = Upkeeper(lambda: worker.connect("upkeep"), inbox, kept_up, lambda: leader.leads)
     loops: list[Any] = [finaliser, claimer, keeper, maintainer, upkeeper, admitter]
     if worker.conf.notify:
-        loops.append(Listener(lambda: worker.connect("listen"), inbox, claimer, keeper.look, admitter.stir))
+        loops.append(
+            Listener(lambda: worker.connect("listen"), inbox, claimer, keeper.read_pauses_now, admitter.wake_up)
+        )
     supervisor = Supervisor(
         _recipe(worker), _limits(worker), inbox, table, claimer, finaliser, list(identity.of(found)), admitter, loops
     )

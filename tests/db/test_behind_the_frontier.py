@@ -82,7 +82,7 @@ def busy(worker: Worker, count: int = 2000) -> None:
     register(count)
     for _ in range(5):
         worker.claim(0.05)
-    worker.now[0] += rules.SWEEP_FLOOR_SECONDS
+    worker.now[0] += rules.SCAN_FLOOR_SECONDS
     worker.claim()
     worker.claim()
     assert worker.reach.at > rules.BEGINNING
@@ -123,7 +123,7 @@ def test_after_the_clock_was_set_back_new_jobs_do_not_wait(worker: Worker, raw: 
     """What the frontier has seen is in the future then, even if no sweep is due."""
     busy(worker)
     worker.reach.at = (worker.reach.at[0].replace(year=2999), 7)
-    worker.reach.sweep_due = worker.reach.near_due = 1e9
+    worker.reach.scan_due = worker.reach.near_due = 1e9
     [new] = register()
     raw.query("UPDATE pgjobs_job SET run_at = '2001-01-01' WHERE id <> %s AND claim_id IS NULL", [new])
     assert worker.claim() == [new]
@@ -167,11 +167,11 @@ def test_what_is_said_to_be_given_back_does_not_wait_for_the_next_sweep(
     old = register(BATCH)
     raw.query("UPDATE pgjobs_job SET run_at = run_at - interval '9 days', hold = 'parked' WHERE true")
     busy(worker, 4000)
-    worker.reach.sweep_due = worker.now[0] + 60.0
+    worker.reach.scan_due = worker.now[0] + 60.0
     halvings = worker.reach.halvings = 12 if sliced else 0
     raw.query("UPDATE pgjobs_job SET hold = NULL WHERE id = ANY (%s)", [old])
     assert worker.claim_for(1.5, set(old)) is None, "one that is not told of waits"
-    worker.claimer.look_behind("default")
+    worker.claimer.wake_for_released("default")
     worker.claimer._learn()
     waited = worker.claim_for(3.0, set(old))
     assert waited is not None
@@ -226,6 +226,6 @@ def test_what_a_limit_lets_in_is_found_at_once_beside_a_backlog(worker: Worker, 
     busy(worker)
     for each in held:
         assert store.let_in(raw, each)
-        worker.claimer.let_in(("default", 0))
+        worker.claimer.wake_for_admitted(("default", 0))
         worker.claimer._learn()
         assert worker.claim_for(0.2, {each}) is not None

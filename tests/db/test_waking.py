@@ -210,7 +210,7 @@ def test_who_is_committed_behind_the_interval_wakes_workers_again(register: Any,
         register(2)
     assert sent[:times] == ["0:default"] * times
     assert (times == 1) == (sent[times:] == [])
-    assert waking.QUIET_SECONDS < claimer.LOOK_AGAIN_SECONDS
+    assert waking.QUIET_SECONDS < claimer.POLL_AGAIN_SECONDS
 
 
 def sent_at(instants: list[float], register: Callable[[int], object] = pay.register) -> list[list[str]]:

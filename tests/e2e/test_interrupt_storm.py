@@ -52,7 +52,7 @@ def test_a_storm_of_interrupts_harms_no_neighbour(worker: Workers, stage: Stage)
     assert [(job.outcome, job.attempt, job.result) for job in ended(*neighbours, timeout=60)] == [
         ("succeeded", 1, 100)
     ] * len(neighbours)
-    assert not working.said("executor killed|does not stop|executor ended|struck from outside")
+    assert not working.said("executor killed|does not stop|executor ended|from outside")
     wait_until(lambda: len(working.ready_executors()) == PROCESSES, 30, "no executor is being recycled")
     crowd = [jobs.waits.register("crowd") for _ in range(CROWD)]
     wait_until(lambda: stage.count("start", "crowd") == len(crowd), 30, "each thread runs a job")

@@ -38,11 +38,11 @@ def test_what_a_killed_worker_had_not_started_is_ready_again_at_once(worker: Wor
     began = time.monotonic()
     os.kill(process.pid, signal.SIGKILL)
     process.process.wait(patience(10))
-    wait_until(lambda: process.said("jobs that had not started were given back"), 3, "those behind are back")
+    wait_until(lambda: process.said("jobs that had not started were released"), 3, "those behind are back")
     assert time.monotonic() - began < patience(3)
     told = connection.connection.notifies(timeout=1, stop_after=2)
     assert {note.payload for note in told} == {"0:default", "behind:default"}, "so that other workers look for them"
-    [back] = re.findall(r"given back jobs=(\d+)", process.log)
+    [back] = re.findall(r"were released jobs=(\d+)", process.log)
     behind = Job.objects.filter(pk__in=ids[1:], outcome=None)
     assert int(back) > 0
     assert [job.state for job in behind].count("ready") >= int(back)
@@ -60,7 +60,7 @@ def test_a_channel_that_a_job_has_broken_gives_nothing_back_behind_the_worker(wo
     after = ended(*Job.objects.filter(pk__in=behind))
     assert {(job.outcome, job.attempt) for job in after} == {("succeeded", 1)}
     assert stage.count("effect") == 40
-    assert not process.said("given back")
+    assert not process.said("were released")
     assert history(ended(Job.objects.get(pk=breaking))[0]) == [(1, "crashed")]
 
 

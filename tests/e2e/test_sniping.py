@@ -48,5 +48,5 @@ def test_exceptions_between_jobs_cost_no_record_and_no_thread(worker: Workers, s
     charged = sum(job.attempt - 1 for job in ended(*registered))
     print(  # noqa: T201 (the figures)
         f"strikes={stage.count('strike')} jobs={len(registered)} charged={charged}"
-        f" struck={working.log.count('was struck from outside')} recycled={working.log.count('has been recycled')}"
+        f" struck={working.log.count('exception from outside')} recycled={working.log.count('has been recycled')}"
     )

@@ -87,19 +87,19 @@ def test_where_the_code_has_rates_it_never_sleeps_for_long() -> None:
     """What is let in and not claimed is dated anew at each turn, though nothing is held back."""
     made = admitter()
     made.admission.rates = [StartRate("queue", 60.0, queue="q")]
-    rated = Admitter(lambda: DB, Heard(), made.admission, made.hear)
+    rated = Admitter(lambda: DB, Heard(), made.admission, made.wake_for)
     assert [rated._pause_after(turn) for turn in (Turn(), Turn(seconds=0.3), Turn(seconds=3600.0))] == [0.5, 0.3, 0.5]
 
 
 def test_after_a_stir_it_looks_once_more_soon() -> None:
     """Who registers within a few milliseconds of another does not notify."""
     made = admitter()
-    known = made.stirs
-    made.stir()
+    known = made.wake_ups
+    made.wake_up()
     made._sleep(0, known)
     assert made._pause_after(HELD) == admitting.SETTLE_SECONDS
     assert made.admission.begun == 1  # type: ignore[attr-defined]
-    made._sleep(0, made.stirs)
+    made._sleep(0, made.wake_ups)
     assert made._pause_after(HELD) == 0.05
     assert made.admission.begun == 1  # type: ignore[attr-defined]
 
@@ -110,8 +110,8 @@ def test_who_finds_another_at_it_asks_less_and_less_often() -> None:
     assert [made._pause_after(busy) for _ in range(8)] == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
     made._pause_after(HELD)
     assert made._pause_after(busy) == 0.01
-    made.stir()
-    made._sleep(0, made.stirs - 1)
+    made.wake_up()
+    made._sleep(0, made.wake_ups - 1)
     assert made._pause_after(busy) == 0.01
 
 
@@ -136,10 +136,10 @@ def test_without_limits_it_is_called_only_by_what_is_held_back() -> None:
     made = admitter(declared=False)
     assert not made.goes_on()
     assert made.idle_since(1e9)
-    made.look(DB)
+    made.inspect(DB)
     assert not made.goes_on()
     made.admission.held = [("default", "gone")]  # type: ignore[attr-defined]
-    made.look(DB)
+    made.inspect(DB)
     assert made.goes_on()
 
 
@@ -149,9 +149,9 @@ def test_it_takes_turns_until_nothing_is_held_back(monkeypatch: pytest.MonkeyPat
     made.called.set()
     slept: list[float] = []
 
-    def sleep(seconds: float, stirs: int) -> int:
+    def sleep(seconds: float, wake_ups: int) -> int:
         slept.append(seconds)
-        return stirs
+        return wake_ups
 
     monkeypatch.setattr(made, "_sleep", sleep)
     made.serve(DB)

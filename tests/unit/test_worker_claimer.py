@@ -255,9 +255,9 @@ def test_after_a_slow_look_what_becomes_due_does_not_wait_for_the_next(
 
     monkeypatch.setattr(claimer, "_sleep", sleep)
     claimer.frontier.learn([("a", 0)])
-    for sweep_due, due in [(60.0, None), (60.0, 0.5), (0.25, None), (-1.0, None)]:
+    for scan_due, due in [(60.0, None), (60.0, 0.5), (0.25, None), (-1.0, None)]:
         monkeypatch.setattr(store, "next_due", lambda db, pairs, due=due: due)
-        claimer.frontier.reaches["a", 0].sweep_due = sweep_due
+        claimer.frontier.reaches["a", 0].scan_due = scan_due
         claimer._rest(DB, 0)
     assert slept == [DEAF_POLL_SECONDS, 0.5, 0.25, 0.0]
 
@@ -270,7 +270,7 @@ def test_what_is_heard_while_a_job_is_waited_for_is_claimed_before_the_list_of_p
     monkeypatch.setattr(clock, "monotonic", lambda: 10.0)
     monkeypatch.setattr(store, "next_due", lambda db, pairs: 0.5)
     claimer.frontier.learn([("a", 0)])
-    claimer.frontier.reaches["a", 0].swept = 9.0
+    claimer.frontier.reaches["a", 0].scanned = 9.0
     claimer.next_pairs = known_until
 
     def sleep(seconds: float, notified: int) -> bool:
@@ -295,17 +295,17 @@ def test_idle_means_that_everything_was_swept_since_something_was_last_found(
     reaches = claimer.frontier.reaches
     claimer.frontier.learn([("a", 0), ("b", 0)])
     for reach in reaches.values():
-        reach.at, reach.sweep_due, reach.swept = (DUE, 0), 99.0, 9.0
+        reach.at, reach.scan_due, reach.scanned = (DUE, 0), 99.0, 9.0
     claimer._claim(DB, {False: 5})
     claimer._rest(DB, 0)
     assert [type(message) for message in heard.posts] == [Claimed], "swept before, and something came since"
     now[0] = 11.0
-    reaches["a", 0].sweep_due = 0.0
+    reaches["a", 0].scan_due = 0.0
     claimer._claim(DB, {False: 5})
     claimer._rest(DB, 0)
     assert [type(message) for message in heard.posts] == [Claimed], "one of two is not enough"
     now[0] = 12.0
-    reaches["b", 0].sweep_due = 0.0
+    reaches["b", 0].scan_due = 0.0
     claimer._claim(DB, {False: 5})
     claimer._rest(DB, 0)
     assert heard.posts[-1] == Idle(12.0)
@@ -327,14 +327,14 @@ def test_a_registration_right_after_one_that_was_heard_does_not_wait_for_the_pol
     monkeypatch.setattr(claimer, "_sleep", sleep)
     found = [[claimed(1, queue="a")], [], []]
     taking(monkeypatch, lambda plan, limit: found.pop(0))
-    claimer.hears.set()
+    claimer.listening.set()
     claimer.frontier.learn([("a", 0)])
-    claimer.hear(("a", 0))
+    claimer.wake_for(("a", 0))
     for _ in range(2):
         claimer._claim(DB, {False: 5})
         now[0] += 0.001
     claimer._rest(DB, claimer.notified)
-    assert slept == [pytest.approx(claiming.LOOK_AGAIN_SECONDS - 0.002)]
+    assert slept == [pytest.approx(claiming.POLL_AGAIN_SECONDS - 0.002)]
     assert claimer.frontier.reaches["a", 0].near_due < 0
     claimer._claim(DB, {False: 5})
     claimer._rest(DB, claimer.notified)
@@ -360,14 +360,14 @@ def test_while_a_producer_is_busy_the_claimer_looks_again_and_again(
 
     monkeypatch.setattr(claimer, "_sleep", sleep)
     taking(monkeypatch, take)
-    claimer.hears.set()
+    claimer.listening.set()
     claimer.frontier.learn([("a", 0)])
-    claimer.hear(("a", 0))
-    claimer.keep_looking()
+    claimer.wake_for(("a", 0))
+    claimer.keep_polling()
     while not heard.of(Idle):
         claimer._claim(DB, {False: 5})
         claimer._rest(DB, claimer.notified)
-    assert looks[:-1] == [pytest.approx(n * claiming.LOOK_AGAIN_SECONDS) for n in range(len(looks) - 1)]
+    assert looks[:-1] == [pytest.approx(n * claiming.POLL_AGAIN_SECONDS) for n in range(len(looks) - 1)]
     assert looks[-1] == pytest.approx(claiming.BUSY_SECONDS)
 
 
@@ -385,7 +385,7 @@ def test_what_an_idle_worker_hears_of_is_claimed_once_and_first(
             seconds = 0.3
         now[0] += seconds
         if idle:
-            claimer.hear(("a", 0))
+            claimer.wake_for(("a", 0))
         return idle
 
     def list_pairs(db: Any) -> list[tuple[str, int]]:
@@ -401,21 +401,21 @@ def test_what_an_idle_worker_hears_of_is_claimed_once_and_first(
     monkeypatch.setattr(claimer, "_sleep", sleep)
     monkeypatch.setattr(store, "list_pairs", list_pairs)
     taking(monkeypatch, take)
-    claimer.hears.set()
+    claimer.listening.set()
     claimer.request(5)
     claimer.serve(DB)
     assert done[:7] == ["list", "claim", "sleep", "claim", "sleep", "list", "claim"]
 
 
 @pytest.mark.parametrize(
-    ("found", "hears", "again"), [(5, True, True), (2, True, False), (2, False, True), (0, False, False)]
+    ("found", "listening", "again"), [(5, True, True), (2, True, False), (2, False, True), (0, False, False)]
 )
 def test_whoever_hears_of_registrations_does_not_ask_in_vain(
-    claimer: Claimer, monkeypatch: pytest.MonkeyPatch, found: int, hears: bool, again: bool
+    claimer: Claimer, monkeypatch: pytest.MonkeyPatch, found: int, listening: bool, again: bool
 ) -> None:
     """A claim that came back short has seen everything; a deaf worker asks on while something comes in."""
-    if hears:
-        claimer.hears.set()
+    if listening:
+        claimer.listening.set()
     claimer.room.wanted = {False: 9}
     taking(monkeypatch, lambda plan, limit: [claimed(number, queue="a") for number in range(found)])
     assert claimer._claim(DB, {False: 5}) is again
@@ -454,7 +454,7 @@ def coloured(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> Claimer:
     claimer = Claimer(lambda: DB, heard, Frontier(frozenset("ab")), options, frozenset({"on.loop"}))
     monkeypatch.setattr(store, "list_pairs", lambda db: [("a", 0), ("c", 0)])
     monkeypatch.setattr(store, "next_due", lambda db, pairs: None)
-    claimer.hears.set()
+    claimer.listening.set()
     return claimer
 
 
@@ -663,7 +663,7 @@ def test_a_claim_that_never_was_is_looked_for_until_its_lease_is_over(
 # What is heard
 
 
-def stir() -> None:
+def wake_up() -> None:
     raise AssertionError("nothing here is held by a limit")
 
 
@@ -682,7 +682,7 @@ class Notice:
 def test_what_no_registration_sends_is_not_believed(claimer: Claimer, payload: str) -> None:
     """Every role of the database may notify; a priority that no column holds would make every claim fail."""
     claimer.frontier.excluded = frozenset({"excluded"})
-    Listener(lambda: DB, Heard(), claimer, lambda: None, stir)._hand_on(Notice(payload))  # type: ignore[arg-type]
+    Listener(lambda: DB, Heard(), claimer, lambda: None, wake_up)._hand_on(Notice(payload))  # type: ignore[arg-type]
     assert (claimer.hints.pairs, claimer.notified) == (set(), 0)
 
 
@@ -698,7 +698,7 @@ def test_an_admitter_hears_of_what_a_limit_holds_and_the_claim_thread_does_not(c
 def test_of_what_was_given_back_the_next_claim_hears(claimer: Claimer) -> None:
     claimer.frontier.excluded = frozenset({"excluded"})
     claimer.frontier.learn([("a", 0), ("b", 0)])
-    listener = Listener(lambda: DB, Heard(), claimer, lambda: None, stir)
+    listener = Listener(lambda: DB, Heard(), claimer, lambda: None, wake_up)
     for payload in ("behind:a", "behind:", "behind:excluded", "behind:a b", "Behind:b"):
         listener._hand_on(Notice(payload))  # type: ignore[arg-type]
     assert (claimer.hints.released, claimer.notified, claimer.hints.pairs) == ({"a"}, 1, set())
@@ -709,7 +709,7 @@ def test_of_what_was_given_back_the_next_claim_hears(claimer: Claimer) -> None:
 
 def test_that_a_producer_is_busy_is_heard_for_queues_that_are_served(claimer: Claimer) -> None:
     claimer.frontier.excluded = frozenset({"excluded"})
-    listener = Listener(lambda: DB, Heard(), claimer, lambda: None, stir)
+    listener = Listener(lambda: DB, Heard(), claimer, lambda: None, wake_up)
     for payload in ("busy:excluded", "busy:", "busy:a b", "Busy:a"):
         listener._hand_on(Notice(payload))  # type: ignore[arg-type]
     assert claimer.settles_at == 0.0
@@ -722,7 +722,7 @@ def test_that_a_producer_is_busy_is_heard_for_queues_that_are_served(claimer: Cl
     ("payload", "pair"), [("0:a", ("a", 0)), ("-100:a.b:c", ("a.b:c", -100)), ("100:x", ("x", 100))]
 )
 def test_a_registration_is_heard(claimer: Claimer, payload: str, pair: tuple[str, int]) -> None:
-    Listener(lambda: DB, Heard(), claimer, lambda: None, stir)._hand_on(Notice(payload))  # type: ignore[arg-type]
+    Listener(lambda: DB, Heard(), claimer, lambda: None, wake_up)._hand_on(Notice(payload))  # type: ignore[arg-type]
     assert (claimer.hints.pairs, claimer.notified) == ({pair}, 1)
 
 
@@ -730,8 +730,8 @@ def test_names_without_end_are_not_kept_without_end(claimer: Claimer) -> None:
     """While every thread is busy nothing asks for what was heard; the list of queues has it all."""
     claimer.next_pairs = 99.0
     for number in range(MOST_HINTS + 5):
-        claimer.hear((f"q{number}", 0))
-        claimer.look_behind(f"q{number}")
+        claimer.wake_for((f"q{number}", 0))
+        claimer.wake_for_released(f"q{number}")
     assert (len(claimer.hints.pairs), claimer.next_pairs, len(claimer.hints.released)) == (MOST_HINTS, 0.0, MOST_HINTS)
     claimer.frontier.learn([("last", 0)])
     claimer._learn()
@@ -740,13 +740,13 @@ def test_names_without_end_are_not_kept_without_end(claimer: Claimer) -> None:
 
 
 def test_what_was_let_in_is_heard_of_and_looked_for_behind_the_frontier(claimer: Claimer) -> None:
-    claimer.let_in(("a", 0))
+    claimer.wake_for_admitted(("a", 0))
     assert (claimer.hints.pairs, claimer.hints.admitted, claimer.notified) == ({("a", 0)}, {("a", 0)}, 1)
     claimer._learn()
     assert (claimer.hints.pairs, claimer.hints.admitted) == (set(), set())
-    assert claimer.frontier.reaches["a", 0].let_in_due < 0.0
+    assert claimer.frontier.reaches["a", 0].admitted_due < 0.0
     for number in range(MOST_HINTS + 5):
-        claimer.let_in((f"q{number}", 0))
+        claimer.wake_for_admitted((f"q{number}", 0))
     assert len(claimer.hints.admitted) == MOST_HINTS
 
 
@@ -775,16 +775,16 @@ def test_a_listener_asks_now_and_then_whether_it_would_still_hear(
 ) -> None:
     """A way that has vanished is as silent as a quiet queue: without an answer it would be believed in for hours."""
     monkeypatch.setattr(clock, "monotonic", itertools.count(0.0, 20.0).__next__)
-    listener = Listener(lambda: DB, Heard(), claimer, lambda: None, stir)
+    listener = Listener(lambda: DB, Heard(), claimer, lambda: None, wake_up)
     way: Any = Way([[], [Notice("0:a")], [], []], listener.stopping.set)
     listener.serve(way)
     assert 2 <= way.asked <= 4
     assert claimer.hints.pairs == {("a", 0)}
-    assert not claimer.hears.is_set()
+    assert not claimer.listening.is_set()
 
 
 def test_behind_a_transaction_pooler_nothing_can_be_heard(claimer: Claimer) -> None:
-    listener = Listener(lambda: DB, Heard(), claimer, lambda: None, stir)
+    listener = Listener(lambda: DB, Heard(), claimer, lambda: None, wake_up)
     way: Any = Way([], listener.stopping.set)
     way.pooled = True
     listener.serve(way)
@@ -821,7 +821,7 @@ def test_a_claim_that_only_we_cannot_read_is_given_back_before_fewer_are_claimed
 
 def test_a_pause_is_heard_of(claimer: Claimer) -> None:
     looked: list[bool] = []
-    listener = Listener(lambda: DB, Heard(), claimer, lambda: looked.append(True), stir)
+    listener = Listener(lambda: DB, Heard(), claimer, lambda: looked.append(True), wake_up)
     listener._hand_on(Notice("pauses"))  # type: ignore[arg-type]
     assert looked == [True]
     assert (claimer.hints.pairs, claimer.notified) == (set(), 0)

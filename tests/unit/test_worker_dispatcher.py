@@ -135,9 +135,9 @@ def test_there_is_room_for_what_executors_take_less_what_waits() -> None:
     """Each colour has its own: what waits for a loop takes no thread's place."""
     executors = [child_of(threads=2, async_slots=7), child_of(threads=3, async_slots=7), child_of(state=STARTING)]
     dispatcher = Dispatcher()
-    assert (dispatcher.room(executors), dispatcher.idle_places(executors)) == ((5, 14), 5)
+    assert (dispatcher.room(executors), dispatcher.idle_threads(executors)) == ((5, 14), 5)
     dispatcher.add([plain(1), plain(2)], NOW)
-    assert (dispatcher.room(executors), dispatcher.idle_places(executors)) == ((3, 14), 3)
+    assert (dispatcher.room(executors), dispatcher.idle_threads(executors)) == ((3, 14), 3)
     dispatcher.add([asynchronous(id) for id in range(3, 40)], NOW)
     assert dispatcher.room(executors) == (3, 0)
 
@@ -310,12 +310,12 @@ def test_only_what_has_been_sent_is_asked_back_and_once() -> None:
     dispatcher.dispatch([child], NOW)
     three.state = ENDING
     end_of(child).sent.clear()
-    dispatcher.take_back([child, idle], lambda run: run.job.id != 2)
+    dispatcher.release_unstarted([child, idle], lambda run: run.job.id != 2)
     assert end_of(child).sent == [ReleaseRuns([one.run])]
     assert (one.state, two.state, three.state) == (RELEASING, SENT, ENDING)
     assert child.asked_at is not None
     asked = child.asked_at = 5.0
-    dispatcher.take_back([child, idle], lambda run: True)
+    dispatcher.release_unstarted([child, idle], lambda run: True)
     assert end_of(child).sent[1:] == [ReleaseRuns([two.run])]
     assert child.asked_at == asked  # it has not answered since
     assert (end_of(idle).sent, idle.asked_at) == ([], None)

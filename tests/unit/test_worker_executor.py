@@ -362,7 +362,7 @@ def test_of_the_time_to_leave_receivers_and_callbacks_get_their_shares(monkeypat
 
 def test_what_is_to_be_told_is_handed_to_the_teller(working: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     handed: list[Any] = []
-    monkeypatch.setattr(working.sender, "tell", lambda number, items: handed.append((number, items)))
+    monkeypatch.setattr(working.sender, "notify", lambda number, items: handed.append((number, items)))
     working._obey(Notify(7, [("finished", {"job_id": 1})]))
     assert handed == [(7, [("finished", {"job_id": 1})])]
 
@@ -439,8 +439,8 @@ def test_giving_back_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(orphan, "RELEASE_SECONDS", 0.05)
     monkeypatch.setattr(orphan, "WorkerConnection", connect)
     began = time.monotonic()
-    orphan.give_back([item(1)], "default", "pgjobs test")
-    orphan.give_back([], "default", "pgjobs test")
+    orphan.release_unstarted([item(1)], "default", "pgjobs test")
+    orphan.release_unstarted([], "default", "pgjobs test")
     assert time.monotonic() - began < patience(5)
     never.set()
 
@@ -452,5 +452,5 @@ def test_a_server_that_is_away_gives_nothing_back(
         raise OperationalError("away")
 
     monkeypatch.setattr(orphan, "WorkerConnection", refuse)
-    orphan.give_back([item(1), item(2)], "default", "pgjobs test")
-    assert "jobs cannot be given back jobs=2: away" in caplog.text
+    orphan.release_unstarted([item(1), item(2)], "default", "pgjobs test")
+    assert "jobs cannot be released jobs=2: away" in caplog.text

@@ -334,7 +334,7 @@ def test_an_executor_that_may_be_well_is_not_killed(pool: ExecutorPool, why: str
         child.board.start(0, 1, 1_000_000_000, "sync")
     answers_at(pool, child, [1000.0, 1001.0, 1002.0])
     if why == "it answers":
-        pool.held_jobs.back = lambda child, numbers: None  # type: ignore[method-assign]
+        pool.held_jobs.unstarted = lambda child, numbers: None  # type: ignore[method-assign]
         pool._on_message(child, RunsReleased([], "asked"))
     step = 3600.0 if why == "the machine was suspended" else 1.0
     assert answers_at(pool, child, [1002.0 + step * count for count in range(1, 30)]) == [READY] * 29
@@ -358,16 +358,16 @@ def test_an_executor_that_does_not_leave_is_killed(pool: ExecutorPool) -> None:
 
 def test_an_executor_gets_its_whole_time_to_leave_after_a_pause_of_the_worker() -> None:
     child = child_of(state=DRAINING)
-    liveness.check(child, 0.1, last_look=0.0)
-    liveness.check(child, 1000.0, last_look=0.1)
+    liveness.check(child, 0.1, last_check=0.0)
+    liveness.check(child, 1000.0, last_check=0.1)
     assert (child.state, child.idle_since) == (DRAINING, None)
 
 
 def test_what_an_executor_had_not_told_when_it_died_is_told_by_another(pool: ExecutorPool, mortal: None) -> None:
     """C59: also what the dead one had said on the socket counts."""
     one, two, _ = booted(pool)
-    pool.relay.tell(events(1))
-    pool.relay.tell(events(2))
+    pool.relay.notify(events(1))
+    pool.relay.notify(events(2))
     end_of(one).arriving = [Notified(1)]
     exits(one, -9)
     pool.tick(1.0)
@@ -383,7 +383,7 @@ def test_a_receiver_that_ends_its_process_does_so_a_few_times_whatever_the_statu
     """C59: no executor that was not told to leave exits 0 for a reason of its own."""
     pool.processes = 1
     booted(pool, 1)
-    pool.relay.tell(events(1))
+    pool.relay.notify(events(1))
     for _ in range(MOST_DEATHS):
         [child] = pool.children
         assert pool.relay.sent_to(child)
@@ -398,7 +398,7 @@ def test_an_executor_that_was_told_to_leave_says_nothing_of_what_it_was_telling(
 ) -> None:
     """C59: its receivers were slow, and another goes on with them."""
     one, two, _ = booted(pool)
-    pool.relay.tell(events(1))
+    pool.relay.notify(events(1))
     one.state = DRAINING
     exits(one, 0)
     pool.tick(1.0)
@@ -412,14 +412,14 @@ def test_in_a_drain_the_last_that_listens_stays_until_nothing_is_left_to_be_told
     pool.dismiss()
     assert (one.state, two.state, deaf.state) == (DRAINING, READY, DRAINING)
     pool.relay.listened = True
-    pool.relay.tell(events(1))
+    pool.relay.notify(events(1))
     del pool.held_jobs.table.held[1]
     pool.dismiss()
     assert [type(message) for message in end_of(two).sent] == [Notify, Drain]
 
 
 def test_nobody_is_told_where_nobody_listens(pool: ExecutorPool) -> None:
-    pool.relay.tell(lambda: pytest.fail("asked for"))
+    pool.relay.notify(lambda: pytest.fail("asked for"))
     assert not pool.relay.fresh
 
 
@@ -435,7 +435,7 @@ def test_an_outcome_that_cannot_be_read_leaves_its_run_to_the_death_of_its_execu
             self.ids += [end.id for _, end in entries]
 
     acking: Any = Acking()
-    held_jobs = Real(None, None, acking, hear=lambda pair: None, tell=lambda items: None)  # type: ignore[arg-type]
+    held_jobs = Real(None, None, acking, wake_for=lambda pair: None, notify=lambda items: None)  # type: ignore[arg-type]
     child = child_of()
     one, two = run_of(10, number=1), run_of(20, number=2)
     child.add(one)
@@ -576,7 +576,7 @@ def test_after_a_pause_of_the_worker_a_job_is_led_up_rung_by_rung_all_the_same(
     child.add(run)
     child.board.start(0, 1, 1_000_000_000, "sync")
     pool.check_deadlines(child, 5.0)
-    pool.last_look = 5000.0
+    pool.last_check = 5000.0
     for now in (5000.1, 5000.2, 5001.1, 5002.9):
         pool.check_deadlines(child, now)
     assert sent == []

@@ -38,7 +38,7 @@ def test_free_places_and_a_little_beyond_may_be_sent() -> None:
     assert (child.prefetch(), child.room(is_async=False), child.room(is_async=True)) == (4, 6, 3)
     child.add(run_of(1, number=1))
     child.add(run_of(2, number=2, is_async=True))
-    assert (child.room(is_async=False), child.room(is_async=True), child.idle_places()) == (5, 2, 1)
+    assert (child.room(is_async=False), child.room(is_async=True), child.idle_threads()) == (5, 2, 1)
 
 
 def test_nothing_is_fetched_in_advance_behind_long_jobs_and_not_without_end_behind_short_ones() -> None:
@@ -52,7 +52,7 @@ def test_nothing_is_fetched_in_advance_behind_long_jobs_and_not_without_end_behi
 )
 def test_no_room_is_in_one_that_cannot_or_shall_not_take_more(changes: dict[str, Any]) -> None:
     child = child_of(**changes)
-    assert (child.room(is_async=False), child.room(is_async=True), child.idle_places()) == (0, 0, 0)
+    assert (child.room(is_async=False), child.room(is_async=True), child.idle_threads()) == (0, 0, 0)
 
 
 def test_one_that_has_just_been_asked_is_not_mute_yet(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ def test_more_jobs_than_threads_leave_no_place_idle() -> None:
     child = child_of(threads=1, mean_seconds=0.001)
     child.add(run_of(1, number=1))
     child.add(run_of(2, number=2))
-    assert child.idle_places() == 0
+    assert child.idle_threads() == 0
 
 
 def test_what_is_removed_makes_room_again() -> None:

@@ -12,22 +12,22 @@ from hypothesis import strategies as st
 from django_pgjobs.store.statements import ClaimedJob, Pair, Spot
 from django_pgjobs.worker.threads import frontier as room
 from django_pgjobs.worker.threads.frontier import (
+    ADMITTED,
+    ADMITTED_SECONDS,
     BEGINNING,
     COMMIT_SECONDS,
     DEAR_SECONDS,
     FRONT,
     HURRY_FACTOR,
     LATEST,
-    LET_IN,
-    LET_IN_SECONDS,
     NEAR,
     NEAR_SECONDS,
     NEAREST_SECONDS,
     NEVER,
     REST,
+    SCAN_FACTOR,
+    SCAN_FLOOR_SECONDS,
     SLICE,
-    SWEEP_FACTOR,
-    SWEEP_FLOOR_SECONDS,
     Frontier,
     Reach,
     Visit,
@@ -60,10 +60,10 @@ def spot(seconds: float, id: int = 0) -> Spot:
     return DUE + timedelta(seconds=seconds), id
 
 
-def reached(*, at: Spot, near_due: float = 99.0, sweep_due: float = 99.0, halvings: int = 0) -> Frontier:
+def reached(*, at: Spot, near_due: float = 99.0, scan_due: float = 99.0, halvings: int = 0) -> Frontier:
     """A frontier of one pair that has been claimed so far."""
     frontier = frontier_of(A)
-    frontier.reaches[A] = Reach(at, near_due=near_due, sweep_due=sweep_due, halvings=halvings)
+    frontier.reaches[A] = Reach(at, near_due=near_due, scan_due=scan_due, halvings=halvings)
     return frontier
 
 
@@ -95,7 +95,7 @@ def test_a_pair_that_is_no_longer_there_is_forgotten() -> None:
     assert list(kinds(frontier, 0.0)) == [B]
     frontier.replace([])
     assert frontier.plan(0.0) == []
-    assert frontier.next_sweep(1.0) == frontier.swept() == float("inf")
+    assert frontier.next_scan(1.0) == frontier.scanned() == float("inf")
 
 
 def test_the_next_claim_begins_behind_the_last_row_of_the_latest() -> None:
@@ -103,7 +103,7 @@ def test_the_next_claim_begins_behind_the_last_row_of_the_latest() -> None:
     frontier = frontier_of(A)
     frontier.saw(frontier.plan(0.0), [job(7, seconds=5), job(9, seconds=6)], 2, 0.0, 0.001)
     assert frontier.plan(0.5) == [Visit(Pair(*A, *spot(6, 9)), FRONT)]
-    frontier.sweep_all()
+    frontier.scan_all()
     frontier.saw(frontier.plan(0.5), [job(8, seconds=1)], 1, 0.5, 0.001)
     assert frontier.plan(0.6) == [Visit(Pair(*A, *spot(1, 8)), FRONT)]
 
@@ -111,19 +111,19 @@ def test_the_next_claim_begins_behind_the_last_row_of_the_latest() -> None:
 def test_a_sweep_comes_again_after_many_times_its_duration() -> None:
     frontier = frontier_of(A)
     frontier.saw(frontier.plan(0.0), [job(1)], 9, 0.0, 0.05)
-    assert frontier.next_sweep(1.0) == 0.05 * SWEEP_FACTOR
-    assert kinds(frontier, 0.05 * SWEEP_FACTOR - 0.1) == {A: [FRONT]}
-    assert kinds(frontier, 0.05 * SWEEP_FACTOR) == {A: [REST]}
+    assert frontier.next_scan(1.0) == 0.05 * SCAN_FACTOR
+    assert kinds(frontier, 0.05 * SCAN_FACTOR - 0.1) == {A: [FRONT]}
+    assert kinds(frontier, 0.05 * SCAN_FACTOR) == {A: [REST]}
 
 
 def test_after_a_full_claim_a_sweep_waits_for_a_second_at_least() -> None:
     """There is plenty to do at the frontier; after a short one nothing keeps it from looking again."""
     frontier = frontier_of(A)
     frontier.saw(frontier.plan(0.0), [job(1)], 1, 0.0, 0.001)
-    assert frontier.reaches[A].sweep_due == SWEEP_FLOOR_SECONDS
-    frontier.sweep_all()
+    assert frontier.reaches[A].scan_due == SCAN_FLOOR_SECONDS
+    frontier.scan_all()
     frontier.saw(frontier.plan(0.0), [], 1, 0.0, 0.001)
-    assert frontier.reaches[A].sweep_due == pytest.approx(0.001 * SWEEP_FACTOR, rel=0.1)
+    assert frontier.reaches[A].scan_due == pytest.approx(0.001 * SCAN_FACTOR, rel=0.1)
 
 
 def test_a_pair_counts_as_swept_only_once_a_claim_has_come_to_it() -> None:
@@ -142,20 +142,20 @@ def test_a_full_claim_without_a_known_row_sweeps_nothing() -> None:
 def test_swept_is_what_a_short_claim_began_with_everywhere() -> None:
     frontier = frontier_of(A, B)
     frontier.saw(frontier.plan(1.0), [job(1)], 1, 1.0, 0.01)
-    seen = [frontier.swept()]
-    frontier.sweep_all()
+    seen = [frontier.scanned()]
+    frontier.scan_all()
     frontier.saw(frontier.plan(2.0), [], 5, 2.0, 0.01)
-    seen.append(frontier.swept())
+    seen.append(frontier.scanned())
     frontier.saw(frontier.plan(2.1), [], 5, 2.1, 0.01)
-    assert [*seen, frontier.swept()] == [NEVER, 2.0, 2.0]
+    assert [*seen, frontier.scanned()] == [NEVER, 2.0, 2.0]
 
 
 def test_a_claim_from_the_frontier_does_not_put_off_the_sweep() -> None:
     frontier = frontier_of(A)
     frontier.saw(frontier.plan(0.0), [job(1)], 1, 0.0, 0.05)
-    due = frontier.reaches[A].sweep_due
+    due = frontier.reaches[A].scan_due
     frontier.saw(frontier.plan(0.5), [job(2)], 1, 0.5, 0.05)
-    assert frontier.reaches[A].sweep_due == due
+    assert frontier.reaches[A].scan_due == due
 
 
 # Near
@@ -169,14 +169,14 @@ def test_every_second_a_claim_begins_a_minute_before_the_frontier() -> None:
     assert visit == Visit(Pair(*A, *spot(-NEAR_SECONDS)), NEAR)
     frontier.saw([visit], [job(3, seconds=-30)], 1, 1.0, 0.001)
     assert frontier.plan(1.1) == [Visit(Pair(*A, *spot(-30, 3)), FRONT)]
-    assert kinds(frontier, 1.0 + SWEEP_FLOOR_SECONDS) == {A: [NEAR]}
+    assert kinds(frontier, 1.0 + SCAN_FLOOR_SECONDS) == {A: [NEAR]}
 
 
 def test_a_near_sweep_that_is_dear_begins_less_far_and_comes_less_often() -> None:
     frontier = reached(at=spot(0, 5), near_due=0.0)
     frontier.saw(frontier.plan(1.0), [], 9, 1.0, 2 * DEAR_SECONDS)
     reach = frontier.reaches[A]
-    assert (reach.near_seconds, reach.near_due) == (NEAR_SECONDS / 2, 1.0 + 2 * DEAR_SECONDS * SWEEP_FACTOR)
+    assert (reach.near_seconds, reach.near_due) == (NEAR_SECONDS / 2, 1.0 + 2 * DEAR_SECONDS * SCAN_FACTOR)
     for now in range(10, 1000, 10):
         frontier.quickest = 0.0
         frontier.saw(frontier.plan(now), [], 9, now, DEAR_SECONDS * 1.1)
@@ -195,7 +195,7 @@ def test_at_the_beginning_of_time_nothing_lies_before() -> None:
 def test_after_a_notification_the_claim_looks_near_and_not_far() -> None:
     """A full sweep for each registration would cost what a pinned snapshot keeps."""
     frontier = reached(at=spot(0, 5))
-    frontier.look_near()
+    frontier.scan_near()
     assert kinds(frontier, 1.0) == {A: [NEAR]}
 
 
@@ -205,9 +205,9 @@ def test_after_a_notification_the_claim_looks_near_and_not_far() -> None:
 def test_what_was_let_in_is_looked_for_at_once_though_claims_come_back_full() -> None:
     """The frontier stays: behind it are the dead, and to pass them again for each job let in would cost a sweep."""
     frontier = reached(at=spot(0, 5))
-    frontier.let_in([A, B])
+    frontier.admitted([A, B])
     back, front = frontier.plan(1.0)
-    assert back == Visit(Pair(*A, *BEGINNING, until=spot(0, 5)), LET_IN)
+    assert back == Visit(Pair(*A, *BEGINNING, until=spot(0, 5)), ADMITTED)
     assert front == Visit(Pair(*A, *spot(0, 5)), FRONT)
     frontier.saw([back, front], [job(3, seconds=-900), job(6)], 2, 1.0, 0.001)
     assert frontier.plan(2.0) == [Visit(Pair(*A, *spot(0, 6)), FRONT)]
@@ -215,26 +215,29 @@ def test_what_was_let_in_is_looked_for_at_once_though_claims_come_back_full() ->
 
 def test_a_full_look_at_what_was_let_in_is_gone_on_with() -> None:
     frontier = reached(at=spot(0, 5))
-    frontier.let_in([A])
+    frontier.admitted([A])
     frontier.saw(frontier.plan(1.0), [job(3, seconds=-900)], 1, 1.0, 0.0)
     assert frontier.reaches[A].at == spot(0, 5)
-    assert kinds(frontier, 1.0 + LET_IN_SECONDS / 2) == {A: [FRONT]}
-    assert kinds(frontier, 1.0 + LET_IN_SECONDS) == {A: [LET_IN, FRONT]}
+    assert kinds(frontier, 1.0 + ADMITTED_SECONDS / 2) == {A: [FRONT]}
+    assert kinds(frontier, 1.0 + ADMITTED_SECONDS) == {A: [ADMITTED, FRONT]}
 
 
 def test_after_a_full_claim_what_is_let_in_does_not_wait_for_the_next_sweep() -> None:
     frontier = frontier_of(A)
     frontier.saw(frontier.plan(0.0), [job(1)], 1, 0.0, 0.0)
     assert kinds(frontier, 0.1) == {A: [FRONT]}
-    frontier.let_in([A])
-    assert kinds(frontier, 0.1) == {A: [LET_IN, FRONT]}
-    assert kinds(frontier, SWEEP_FLOOR_SECONDS) == {A: [REST]}, "a sweep that is due finds it too"
+    frontier.admitted([A])
+    assert kinds(frontier, 0.1) == {A: [ADMITTED, FRONT]}
+    assert kinds(frontier, SCAN_FLOOR_SECONDS) == {A: [REST]}, "a sweep that is due finds it too"
 
 
 def test_nothing_is_looked_at_twice_where_a_near_sweep_is_due_too() -> None:
     frontier = reached(at=spot(0, 5), near_due=0.0)
-    frontier.let_in([A])
-    assert [(visit.kind, visit.pair[2:4]) for visit in frontier.plan(1.0)] == [(LET_IN, BEGINNING), (NEAR, spot(0, 5))]
+    frontier.admitted([A])
+    assert [(visit.kind, visit.pair[2:4]) for visit in frontier.plan(1.0)] == [
+        (ADMITTED, BEGINNING),
+        (NEAR, spot(0, 5)),
+    ]
 
 
 @pytest.mark.parametrize("given_up", [False, True])
@@ -245,7 +248,7 @@ def test_looks_at_what_was_let_in_cost_a_part_of_the_time_however_often_somethin
     found: set[str] = set()
     while now < 60.0:
         frontier.quickest = 0.0
-        frontier.let_in([A])
+        frontier.admitted([A])
         plan = frontier.plan(now)
         dear = any(visit.kind != FRONT for visit in plan)
         found |= {visit.kind for visit in plan}
@@ -255,17 +258,17 @@ def test_looks_at_what_was_let_in_cost_a_part_of_the_time_however_often_somethin
             frontier.gave_up(plan, now, took)
         else:
             frontier.saw(plan, [], 9, now, took if dear else 0.0)
-    assert found == {LET_IN, FRONT}
-    assert spent <= 60.0 / SWEEP_FACTOR
+    assert found == {ADMITTED, FRONT}
+    assert spent <= 60.0 / SCAN_FACTOR
 
 
 def test_looks_that_are_neither_cheap_nor_dear_take_turns_with_what_they_cost() -> None:
     frontier = reached(at=spot(0, 5))
-    frontier.let_in([A])
+    frontier.admitted([A])
     frontier.saw(frontier.plan(1.0), [], 9, 1.0, 0.8 * DEAR_SECONDS)
-    frontier.let_in([A])
-    assert kinds(frontier, 1.0 + 0.7 * DEAR_SECONDS * SWEEP_FACTOR) == {A: [FRONT]}
-    assert kinds(frontier, 1.0 + 0.9 * DEAR_SECONDS * SWEEP_FACTOR) == {A: [LET_IN, FRONT]}
+    frontier.admitted([A])
+    assert kinds(frontier, 1.0 + 0.7 * DEAR_SECONDS * SCAN_FACTOR) == {A: [FRONT]}
+    assert kinds(frontier, 1.0 + 0.9 * DEAR_SECONDS * SCAN_FACTOR) == {A: [ADMITTED, FRONT]}
 
 
 # What was given back
@@ -281,15 +284,15 @@ def hours(visit: Visit) -> float:
 def given_back(*, halvings: int = 0) -> tuple[Frontier, Reach]:
     frontier = reached(at=spot(0, 500), halvings=halvings)
     reach = frontier.reaches[A]
-    reach.swept = 0.5
-    frontier.look_behind({"a", "nobody's"})
+    reach.scanned = 0.5
+    frontier.released({"a", "nobody's"})
     return frontier, reach
 
 
 def test_what_was_given_back_is_looked_for_at_once_however_dear_the_last_sweep_was() -> None:
     """A million rows of another worker were passed in vain a moment ago; now they are there to be claimed."""
     frontier, _ = given_back()
-    assert frontier.next_sweep(1.0) < 1.0
+    assert frontier.next_scan(1.0) < 1.0
     plan = frontier.plan(1.0)
     assert [(visit.kind, visit.pair[2:4]) for visit in plan] == [(REST, BEGINNING)]
     frontier.saw(plan, [job(1, seconds=-9e5)], 1, 1.3, 0.3)
@@ -298,7 +301,7 @@ def test_what_was_given_back_is_looked_for_at_once_however_dear_the_last_sweep_w
 
 def test_only_the_queue_that_was_told_of_is_looked_through() -> None:
     frontier, _ = given_back()
-    frontier.reaches[B] = Reach(spot(0, 7), near_due=99.0, sweep_due=99.0)
+    frontier.reaches[B] = Reach(spot(0, 7), near_due=99.0, scan_due=99.0)
     assert kinds(frontier, 1.0) == {A: [REST], B: [FRONT]}
 
 
@@ -314,7 +317,7 @@ def test_a_dear_hurried_sweep_takes_half_of_the_time() -> None:
 
 def test_a_sweep_under_way_has_passed_some_of_it_and_begins_anew() -> None:
     frontier, reach = given_back(halvings=1)
-    reach.swept_to = spot(-1)
+    reach.scanned_to = spot(-1)
     assert frontier.plan(1.0)[0].pair[2:4] == BEGINNING
 
 
@@ -330,8 +333,8 @@ def test_a_hurried_sweep_that_took_too_long_counts_as_all_others() -> None:
 def test_what_is_given_back_during_a_hurried_sweep_is_looked_for_after_it() -> None:
     frontier, reach = given_back(halvings=1)
     frontier.saw(frontier.plan(1.0), [], 9, 1.1, 0.08)
-    frontier.look_behind({"a"})
-    assert frontier.plan(1.2)[0].pair[2:4] == reach.swept_to > BEGINNING, "no sweep begins anew for ever"
+    frontier.released({"a"})
+    assert frontier.plan(1.2)[0].pair[2:4] == reach.scanned_to > BEGINNING, "no sweep begins anew for ever"
     reach.halvings = 0
     frontier.saw(frontier.plan(1.2), [], 9, 1.3, 0.08)
     again = 1.3 + HURRY_FACTOR * 2 * 0.08
@@ -351,7 +354,7 @@ def test_who_gives_back_all_the_time_keeps_the_others_waiting_for_a_part_of_it(t
     """By word of mouth of anyone: every role of the database may notify."""
     frontier, now, spent, waits, ended = given_back()[0], 1.0, 0.0, [], 1.0
     while now < 120.0:
-        frontier.look_behind({"a"})
+        frontier.released({"a"})
         plan = frontier.plan(now)
         costs = took * sum(hours(visit) for visit in plan)
         now += 0.001 + costs
@@ -360,7 +363,7 @@ def test_who_gives_back_all_the_time_keeps_the_others_waiting_for_a_part_of_it(t
         if plan[0].kind == REST:
             waits.append(now - ended)
             ended = now
-    assert spent <= 120 * (1 / (1 + HURRY_FACTOR) + 2 / SWEEP_FACTOR)
+    assert spent <= 120 * (1 / (1 + HURRY_FACTOR) + 2 / SCAN_FACTOR)
     assert 0 < max(waits) <= 0.1 + took * (HURRY_FACTOR + 3)
 
 
@@ -369,45 +372,45 @@ def test_who_gives_back_all_the_time_keeps_the_others_waiting_for_a_part_of_it(t
 
 def test_a_dear_sweep_goes_on_in_slices_beside_the_frontier() -> None:
     """And begins anew only when it has come to the frontier."""
-    frontier = reached(at=spot(0, 500), sweep_due=0.0, halvings=1)
+    frontier = reached(at=spot(0, 500), scan_due=0.0, halvings=1)
     reach = frontier.reaches[A]
-    reach.swept = 0.5
+    reach.scanned = 0.5
     frontier.highest_id = 500
     began = frontier.plan(1.0)
     assert [visit.kind for visit in began] == [SLICE, FRONT]
     assert began[0].pair.until is not None
     assert began[1].pair[2:4] == spot(0, 500)
     frontier.saw(began, [], 9, 1.0, DEAR_SECONDS)
-    assert (reach.swept_to, reach.swept, reach.sweep_due) == (began[0].pair.until, 0.5, 1.0 + DEAR_SECONDS * 20)
+    assert (reach.scanned_to, reach.scanned, reach.scan_due) == (began[0].pair.until, 0.5, 1.0 + DEAR_SECONDS * 20)
     reach.halvings = 0
     rest = frontier.plan(5.0)
     assert [(visit.kind, visit.pair[2:4]) for visit in rest] == [(REST, began[0].pair.until)]
     frontier.saw(rest, [], 9, 5.0, 0.01)
-    assert (reach.swept_to, reach.swept) == (BEGINNING, 1.0), "swept since its first slice began"
+    assert (reach.scanned_to, reach.scanned) == (BEGINNING, 1.0), "swept since its first slice began"
 
 
 def test_a_slice_that_is_full_is_gone_on_with_at_once_and_the_frontier_stays() -> None:
     """A million rows released far behind: taken one claim after the other, and the way to them is walked once."""
-    frontier = reached(at=spot(0, 500), sweep_due=0.0, halvings=1)
+    frontier = reached(at=spot(0, 500), scan_due=0.0, halvings=1)
     plan = frontier.plan(1.0)
     frontier.saw(plan, [job(1, seconds=-4e10), job(2, seconds=-3.9e10)], 2, 1.0, DEAR_SECONDS)
     reach = frontier.reaches[A]
-    assert (reach.at, reach.swept_to, reach.sweep_due) == (spot(0, 500), spot(-3.9e10, 2), 1.0)
+    assert (reach.at, reach.scanned_to, reach.scan_due) == (spot(0, 500), spot(-3.9e10, 2), 1.0)
     assert frontier.plan(1.1)[0].pair[2:4] == spot(-3.9e10, 2)
 
 
 def test_rows_of_a_slice_and_of_the_frontier_in_one_claim_are_told_apart() -> None:
-    frontier = reached(at=spot(0, 500), sweep_due=0.0, halvings=1)
+    frontier = reached(at=spot(0, 500), scan_due=0.0, halvings=1)
     plan = frontier.plan(1.0)
     frontier.saw(plan, [job(1, seconds=-4e10), job(900, seconds=1)], 2, 1.0, DEAR_SECONDS)
     reach = frontier.reaches[A]
-    assert (reach.at, reach.swept_to) == (spot(1, 900), plan[0].pair.until)
+    assert (reach.at, reach.scanned_to) == (spot(1, 900), plan[0].pair.until)
 
 
 def test_a_near_sweep_begins_behind_a_slice_that_reaches_into_it() -> None:
     """A row found twice would make a full claim look short."""
-    frontier = reached(at=spot(0, 500), sweep_due=0.0, near_due=0.0, halvings=1)
-    frontier.reaches[A].swept_to = spot(-20)
+    frontier = reached(at=spot(0, 500), scan_due=0.0, near_due=0.0, halvings=1)
+    frontier.reaches[A].scanned_to = spot(-20)
     piece, near = frontier.plan(1.0)
     assert (piece.kind, near.kind) == (SLICE, NEAR)
     assert piece.pair.until == near.pair[2:4] == spot(-10)
@@ -415,22 +418,22 @@ def test_a_near_sweep_begins_behind_a_slice_that_reaches_into_it() -> None:
 
 @pytest.mark.parametrize(("took", "halvings"), [(0.09, 3), (0.2, 4), (3.3, 9), (0.01, 2)])
 def test_slices_become_smaller_while_they_are_dear_and_larger_when_cheap(took: float, halvings: int) -> None:
-    frontier = reached(at=spot(0, 500), sweep_due=0.0, halvings=3)
+    frontier = reached(at=spot(0, 500), scan_due=0.0, halvings=3)
     frontier.saw(frontier.plan(1.0), [], 9, 1.0, took)
     assert frontier.reaches[A].halvings == halvings
 
 
 def test_a_sweep_that_took_too_long_goes_on_in_smaller_parts_where_it_was() -> None:
     """Else the worker would claim nothing any more while a snapshot keeps millions of dead rows alive."""
-    frontier = reached(at=spot(0, 500), sweep_due=0.0, halvings=1)
+    frontier = reached(at=spot(0, 500), scan_due=0.0, halvings=1)
     reach = frontier.reaches[A]
-    reach.swept_to = spot(-4e9, 1)
+    reach.scanned_to = spot(-4e9, 1)
     frontier.learn([B])
-    frontier.reaches[B] = Reach(spot(0, 7), near_due=99.0, sweep_due=99.0)
+    frontier.reaches[B] = Reach(spot(0, 7), near_due=99.0, scan_due=99.0)
     frontier.gave_up(frontier.plan(1.0), 4.0, 3.2)
-    assert (reach.swept_to, reach.at, reach.halvings) == (spot(-4e9, 1), spot(0, 500), 6)
-    assert reach.sweep_due == 4.0 + DEAR_SECONDS * SWEEP_FACTOR
-    assert frontier.reaches[B] == Reach(spot(0, 7), near_due=99.0, sweep_due=99.0)
+    assert (reach.scanned_to, reach.at, reach.halvings) == (spot(-4e9, 1), spot(0, 500), 6)
+    assert reach.scan_due == 4.0 + DEAR_SECONDS * SCAN_FACTOR
+    assert frontier.reaches[B] == Reach(spot(0, 7), near_due=99.0, scan_due=99.0)
     assert kinds(frontier, 5.0) == {A: [FRONT], B: [FRONT]}
 
 
@@ -449,7 +452,7 @@ def test_a_worker_that_starts_behind_millions_of_dead_rows_claims_what_is_new() 
     first, second = frontier.plan(4.0)
     assert (first.kind, second.pair.run_at.year) == (SLICE, LATEST[0].year)
     frontier.saw([first, second], [], 9, 4.1, 0.1)
-    assert frontier.reaches[A].sweep_due == pytest.approx(4.2), "half the time, until all was seen once"
+    assert frontier.reaches[A].scan_due == pytest.approx(4.2), "half the time, until all was seen once"
 
 
 def test_a_frontier_that_others_have_left_far_behind_is_given_up() -> None:
@@ -464,11 +467,11 @@ def test_on_a_long_way_to_the_server_sweeps_are_not_dear_for_that() -> None:
     frontier = frontier_of(A)
     frontier.quickest = float("inf")
     for turn in range(60):
-        frontier.sweep_all()
+        frontier.scan_all()
         frontier.saw(frontier.plan(turn), [], 9, turn, 0.4 if turn % 5 else 0.42)
         assert frontier.reaches[A].halvings == 0
-        assert frontier.reaches[A].sweep_due < turn + 1
-    frontier.sweep_all()
+        assert frontier.reaches[A].scan_due < turn + 1
+    frontier.scan_all()
     frontier.saw(frontier.plan(61.0), [], 9, 61.0, 0.7)
     assert frontier.reaches[A].halvings == 2
 
@@ -588,7 +591,7 @@ def test_under_a_pinned_snapshot_what_comes_in_behind_is_found_within_seconds() 
             world.now += 0.05
             world.claim(10)
         waits[behind] = world.waits.pop()
-    assert max(waits[0.5], waits[5.0]) < 1.0 + room.SWEEP_FACTOR * 0.1
+    assert max(waits[0.5], waits[5.0]) < 1.0 + room.SCAN_FACTOR * 0.1
     assert max(waits.values()) < 10.0
 
 
@@ -603,7 +606,7 @@ def test_a_paused_queue_is_not_claimed_from_and_learnt_anew_when_it_goes_on() ->
     frontier.pause(frozenset())
     frontier.learn([A])
     assert kinds(frontier, 1.0)[A] == [REST]
-    assert frontier.swept() == float("-inf"), "nobody knows what has come meanwhile"
+    assert frontier.scanned() == float("-inf"), "nobody knows what has come meanwhile"
 
 
 # Jobs of the other colour
@@ -612,7 +615,7 @@ def test_a_paused_queue_is_not_claimed_from_and_learnt_anew_when_it_goes_on() ->
 def walking() -> Frontier:
     frontier = frontier_of(A)
     frontier.walks_past = True
-    frontier.reaches[A] = Reach(spot(0, 5), near_due=99.0, sweep_due=99.0)
+    frontier.reaches[A] = Reach(spot(0, 5), near_due=99.0, scan_due=99.0)
     return frontier
 
 
@@ -636,12 +639,12 @@ def test_whoever_walks_past_nothing_stays_where_the_last_claim_ended() -> None:
     assert frontier.reaches[A].at == spot(0, 5)
 
 
-@pytest.mark.parametrize(("walks_past", "after"), [(True, 1.0 + SWEEP_FACTOR * 0.05), (False, NEVER)])
+@pytest.mark.parametrize(("walks_past", "after"), [(True, 1.0 + SCAN_FACTOR * 0.05), (False, NEVER)])
 def test_a_look_that_walked_far_is_not_repeated_for_each_that_is_heard(walks_past: bool, after: float) -> None:
     """A job heard of is at the frontier but for one whose commit took long."""
     frontier = walking()
     frontier.walks_past = walks_past
-    frontier.look_near()
+    frontier.scan_near()
     frontier.saw(frontier.plan(1.0), [], 5, 1.0, 0.05, DUE + timedelta(seconds=100))
-    frontier.look_near()
+    frontier.scan_near()
     assert frontier.reaches[A].near_due == pytest.approx(after)

@@ -50,7 +50,7 @@ def finaliser() -> Finaliser:
 @pytest.fixture
 def held_jobs(finaliser: Finaliser) -> HeldJobs:
     parts: Any = (RunTable(), Dispatcher(), finaliser)
-    return HeldJobs(*parts, hear=lambda pair: None, tell=lambda items: None)
+    return HeldJobs(*parts, wake_for=lambda pair: None, notify=lambda items: None)
 
 
 @pytest.mark.parametrize("name", ["holding.known", "holding.unknown"])
@@ -122,7 +122,7 @@ def test_a_suspect_that_comes_back_unstarted_is_still_a_suspect(held_jobs: HeldJ
     for number, run in enumerate(second, 1):
         run.run = number
         child.add(run)
-    held_jobs.back(child, [1, 2, 3])
+    held_jobs.unstarted(child, [1, 2, 3])
     assert held_jobs.dispatcher.groups == [first, second]
 
 
@@ -139,8 +139,8 @@ SUSPECT = '{"limit_key": null, "suspect": true}'
 def test_suspects_that_are_handed_back_stay_suspects(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
     """G4: by a drain, a pause, an operator; and the next worker runs them as one group, callbacks not among them."""
     held_jobs.settle(Death(-9, {}, suspects=[run_of(1, released=True), run_of(2)]))
-    held_jobs.ends.give_back(held_jobs.dispatcher.withdraw(lambda run: True))
-    held_jobs.ends.give_back([run_of(3)])
+    held_jobs.ends.release(held_jobs.dispatcher.withdraw(lambda run: True))
+    held_jobs.ends.release([run_of(3)])
     assert [(end.id, end.suspect) for _, end in finaliser.puts] == [(1, True), (2, True), (3, False)]
     held_jobs.adopt(
         "a",
@@ -191,7 +191,7 @@ def test_a_job_that_is_handed_back_again_and_again_is_told(
         [run] = held_jobs.table.adopt(f"claim {times}", 0.0, [claimed(7)])
         held_jobs.stored(RELEASE, [(run, End(7, run.claim.claim_id), Released(7, "default", 0, times))])
     [line] = [record.getMessage() for record in caplog.records]
-    assert line.startswith("job was handed back while it ran, once more times=3 ")
+    assert line.startswith("job was released while it ran, once more times=3 ")
     assert "job=7" in line
 
 
@@ -263,7 +263,7 @@ def test_what_was_sent_is_taken_back_and_what_has_started_goes_on(held_jobs: Hel
     paused(held_jobs, child)
     assert end_of(child).sent == [ReleaseRuns([1, 2])]
     assert not finaliser.puts
-    held_jobs.back(child, [1])
+    held_jobs.unstarted(child, [1])
     assert ends(finaliser) == BACK[:1]
     held_jobs.succeeded(child, [2], [1000], [None])
     assert [kind for kind, _ in finaliser.puts] == [RELEASE, SUCCESS]
@@ -392,7 +392,7 @@ def test_a_success_of_a_job_that_was_taken_away_is_told_as_lost_and_not_written(
     """Its fence would refuse it; whoever holds the job now says how it ends."""
     told: list[Event] = []
     parts: Any = (RunTable(), Dispatcher(), finaliser)
-    held_jobs = HeldJobs(*parts, hear=lambda pair: None, tell=lambda events: told.extend(events()))
+    held_jobs = HeldJobs(*parts, wake_for=lambda pair: None, notify=lambda events: told.extend(events()))
     child = on_an_executor(held_jobs, *held_jobs.table.adopt("a", 0.0, [claimed(1), claimed(2)]))
     flagged(held_jobs, flag(1, lost=True))
     if batched:

@@ -224,5 +224,5 @@ def test_a_locked_table_of_pauses_keeps_no_lease_waiting_for_long(
 def test_whoever_hears_of_a_pause_has_it_read_at_once(keeping: Stage) -> None:
     keeper = keeping.run(1)
     keeper.next_pauses = 99.0
-    keeper.look()
+    keeper.read_pauses_now()
     assert keeper.next_pauses == 0.0

@@ -16,7 +16,7 @@ from tests.unit.worker_fakes import child_of
 
 def test_an_executor_goes_in_which_a_thread_was_interrupted() -> None:
     """Whatever the interrupt may have left in it, no job meets it for long."""
-    assert Recycling().why(child_of(struck=1), 100.0) == "one of its threads was interrupted"
+    assert Recycling().why(child_of(interrupted=1), 100.0) == "one of its threads was interrupted"
 
 
 def test_an_executor_goes_after_so_many_jobs() -> None:
@@ -90,7 +90,7 @@ def test_a_count_that_has_risen_names_the_kernel_once(tmp_path: Path, cgroup: st
     assert memory.path == path
     assert not memory.killed_one(100.0)
     group(tmp_path, cgroup, counter, 5)
-    memory.look(101.0)
+    memory.poll(101.0)
     assert [memory.killed_one(102.0) for _ in range(3)] == [True, True, False]
 
 
@@ -98,7 +98,7 @@ def test_a_count_that_rose_long_ago_explains_nothing(tmp_path: Path) -> None:
     group(tmp_path, "0::/\n", "memory.events")
     memory = OutOfMemory(tmp_path)
     group(tmp_path, "0::/\n", "memory.events", 1)
-    memory.look(100.0)
+    memory.poll(100.0)
     assert not memory.killed_one(100.0 + RISE_SECONDS)
 
 

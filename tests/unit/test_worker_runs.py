@@ -23,8 +23,8 @@ def test_a_claim_is_left_with_its_last_job() -> None:
     one, two = table.adopt("a", 5.0, [claimed(1), claimed(2)])
     assert table.fences() == [(1, "a"), (2, "a")]
     assert one.fresh_until == 5.0 + FRESH_SECONDS
-    assert table.strike([one]) == []
-    assert table.strike([two]) == ["a"]
+    assert table.remove([one]) == []
+    assert table.remove([two]) == ["a"]
     assert (table.held, table.claims) == ({}, {})
 
 
@@ -42,7 +42,7 @@ def test_striking_an_earlier_run_of_a_job_leaves_the_later_one() -> None:
     table = RunTable()
     [lost] = table.adopt("a", 0.0, [claimed(1)])
     [again] = table.adopt("b", 0.0, [claimed(1)])
-    assert table.strike([lost]) == ["a"]
+    assert table.remove([lost]) == ["a"]
     assert table.held == {1: again}
     assert again.fence == (1, "b")
 
@@ -75,8 +75,8 @@ def test_a_callback_has_a_time_limit_of_its_own() -> None:
 def test_the_size_of_a_run_is_what_travels_to_its_executor() -> None:
     [run] = RunTable().adopt("a", 0.0, [claimed(1, payload=None, headers="h" * 7, description="d", error="e" * 1000)])
     body = 7 + 1 + len("fakes.unknown") + len("default")
-    assert (run.size, run.told_error) == (body, "")
+    assert (run.size, run.earlier_error) == (body, "")
     run.kind = ON_ABANDON
     assert run.size == body + 1000
     run.error = "x" * (ERROR_CHARS + 1)
-    assert run.told_error == "x" * ERROR_CHARS
+    assert run.earlier_error == "x" * ERROR_CHARS

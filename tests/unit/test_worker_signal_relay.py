@@ -8,7 +8,13 @@ import pytest
 
 from django_pgjobs.worker.shared.channel_messages import Event
 from django_pgjobs.worker.supervisor.executor_process import DRAINING, ExecutorProcess
-from django_pgjobs.worker.supervisor.signal_relay import MOST_DEATHS, TELL_BYTES, TELLING, UNTOLD, SignalRelay
+from django_pgjobs.worker.supervisor.signal_relay import (
+    MOST_DEATHS,
+    MOST_KEPT_BYTES,
+    MOST_PENDING,
+    MOST_UNCONFIRMED,
+    SignalRelay,
+)
 from tests.unit.worker_fakes import child_of, end_of
 
 
@@ -24,15 +30,15 @@ def test_they_wait_while_the_only_listener_does_not_read() -> None:
     """A job holds its interpreter, perhaps for long: what waits for its socket has no bound, what waits here has."""
     deaf, hears = child_of(listens=True), child_of(listens=True)
     relay = SignalRelay([deaf, hears])
-    end_of(deaf).kept = TELL_BYTES
+    end_of(deaf).kept = MOST_KEPT_BYTES
     relay.add(events(1))
     assert (told_to(deaf), told_to(hears)) == ([], [[1]])
-    end_of(hears).kept = TELL_BYTES
+    end_of(hears).kept = MOST_KEPT_BYTES
     relay.add(events(2))
     relay.add(events(3))
     assert list(relay.fresh) == events(2, 3)
     end_of(deaf).kept = 0
-    relay.hand_over()
+    relay.send_pending()
     assert told_to(deaf) == [[2, 3]]
     assert not relay.fresh
 
@@ -40,27 +46,27 @@ def test_they_wait_while_the_only_listener_does_not_read() -> None:
 def test_only_so_many_are_at_one_executor_and_the_next_gets_the_others() -> None:
     one, two = child_of(listens=True), child_of(listens=True)
     relay = SignalRelay([one, child_of(), child_of(listens=True, state=DRAINING), two])
-    relay.add(events(*range(2 * TELLING + 5)))
-    assert [len(batch) for batch in told_to(one) + told_to(two)] == [TELLING, TELLING]
-    assert list(relay.fresh) == events(*range(2 * TELLING, 2 * TELLING + 5))
-    relay.told(one, 1)
-    assert told_to(one)[1] == [*range(2 * TELLING, 2 * TELLING + 5)]
+    relay.add(events(*range(2 * MOST_UNCONFIRMED + 5)))
+    assert [len(batch) for batch in told_to(one) + told_to(two)] == [MOST_UNCONFIRMED, MOST_UNCONFIRMED]
+    assert list(relay.fresh) == events(*range(2 * MOST_UNCONFIRMED, 2 * MOST_UNCONFIRMED + 5))
+    relay.confirmed(one, 1)
+    assert told_to(one)[1] == [*range(2 * MOST_UNCONFIRMED, 2 * MOST_UNCONFIRMED + 5)]
 
 
 def test_what_is_too_much_is_dropped_and_it_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     children: list[ExecutorProcess] = []
     relay = SignalRelay(children)
     with caplog.at_level(logging.WARNING):
-        relay.add(events(*range(UNTOLD)))
+        relay.add(events(*range(MOST_PENDING)))
         assert not caplog.records
-        relay.add(events(UNTOLD))
-        relay.add(events(UNTOLD + 1, UNTOLD + 2))
+        relay.add(events(MOST_PENDING))
+        relay.add(events(MOST_PENDING + 1, MOST_PENDING + 2))
         assert list(relay.fresh)[:1] == events(3)
         children.append(child_of(listens=True))
-        relay.hand_over()
+        relay.send_pending()
     assert [record.getMessage() for record in caplog.records] == [
         "receivers of signals are too slow, signals are dropped",
-        "signals are told again dropped=3",
+        "receivers of signals keep up again dropped=3",
     ]
 
 
@@ -70,13 +76,13 @@ def test_what_was_not_told_at_a_death_comes_before_what_is_new() -> None:
     relay = SignalRelay(children)
     for number in (1, 2, 3):
         relay.add(events(number))
-    relay.told(one, 1)
+    relay.confirmed(one, 1)
     children.clear()
     relay.add(events(4))
     relay.died(one, by_itself=False)
     two = child_of(listens=True)
     children.append(two)
-    relay.hand_over()
+    relay.send_pending()
     assert told_to(two) == [[2], [3], [4]]
 
 

@@ -20,7 +20,7 @@ def test_a_batch_is_confirmed_once_all_of_it_was_told(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(events, "stored", stored)
     sender = SignalSender(lambda number: happened.append(f"told {number}"))
-    sender.tell(7, [("finished", {"job_id": 1}), ("finished", {"job_id": 2})])
-    sender.tell(8, [("finished", {"job_id": 3})])
+    sender.notify(7, [("finished", {"job_id": 1}), ("finished", {"job_id": 2})])
+    sender.notify(8, [("finished", {"job_id": 3})])
     sender.close(30)
     assert happened == [1, 2, "told 7", 3, "told 8"]

@@ -32,21 +32,21 @@ class Claimer:
     def __init__(self) -> None:
         self.requests: list[tuple[int, int, int | None]] = []
         self.halted = self.busy = False
-        self.looks = 0
+        self.polls = 0
         self.paused: frozenset[str] = frozenset()
 
     def request(self, threads: int, loop: int = 0, *, most: int | None = None) -> None:
         self.requests.append((threads, loop, most))
 
-    def hear(self, pair: tuple[str, int]) -> None: ...
+    def wake_for(self, pair: tuple[str, int]) -> None: ...
 
     def adopted(self, jobs: list[Any]) -> None: ...
 
     def halt(self) -> None:
         self.halted = True
 
-    def look(self) -> None:
-        self.looks += 1
+    def poll_now(self) -> None:
+        self.polls += 1
 
     def pause(self, queues: frozenset[str]) -> None:
         self.paused = queues
@@ -69,12 +69,12 @@ class Admitter:
     """Counts how often it is stirred."""
 
     def __init__(self) -> None:
-        self.stirs = 0
+        self.wake_ups = 0
         self.admitted_at = 0.0
         self.idle = True
 
-    def stir(self) -> None:
-        self.stirs += 1
+    def wake_up(self) -> None:
+        self.wake_ups += 1
 
     def idle_since(self, instant: float) -> bool:
         return self.idle
@@ -196,14 +196,14 @@ def test_an_idle_worker_leaves_when_it_has_looked_after_its_last_job(worker: Any
     """``--until-idle``: what has become due since is looked for first, what a limit holds back too."""
     serving = worker(until_idle=True)
     serving.executor()
-    serving.main.held_jobs.ends.last_struck = NOW - 1
+    serving.main.held_jobs.ends.last_removed = NOW - 1
     serving.main._on_message(Idle(NOW - 2))
     serving.main._advance()
-    assert (serving.claimer.looks, serving.admitter.stirs, serving.claimer.halted) == (1, 1, False)
+    assert (serving.claimer.polls, serving.admitter.wake_ups, serving.claimer.halted) == (1, 1, False)
     serving.admitter.idle = False
     serving.main._on_message(Idle(NOW - 0.5))
     serving.main._advance()
-    assert (serving.claimer.looks, serving.claimer.halted) == (1, False)
+    assert (serving.claimer.polls, serving.claimer.halted) == (1, False)
     serving.admitter.idle = True
     serving.main._advance()
     assert serving.claimer.halted
@@ -283,7 +283,7 @@ def test_the_first_signal_drains_and_the_second_hurries(worker: Any, caplog: pyt
         serving.main._on_signal()
         until.append(serving.main.draining_until)
     assert until == [None, NOW + 10.0, NOW]
-    assert "second signal, running jobs are handed back now signal=SIGTERM" in caplog.text
+    assert "second signal, running jobs are released now signal=SIGTERM" in caplog.text
 
 
 def test_a_worker_is_gone_when_its_executors_are_and_what_they_ended_is_written(
@@ -312,7 +312,7 @@ def test_what_was_rescued_is_told_and_may_free_a_place_of_a_limit(worker: Any) -
     serving.main.relay.listened = True
     rescued = Rescued(7, "shop.sell", "default", 0, 1, UUID(int=1), "its worker died", "", "", "lost")
     serving.main._on_message(JobsRescued([rescued]))
-    assert serving.admitter.stirs == 1
+    assert serving.admitter.wake_ups == 1
     [message] = end_of(child).sent
     assert isinstance(message, Notify)
     assert [name for name, _ in message.events] == ["rescued", "retried"]

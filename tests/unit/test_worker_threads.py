@@ -195,7 +195,7 @@ def test_signals_wait_for_a_thread(refusal: Refusal, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(events, "stored", lambda what, fields: None)
     sender = SignalSender(told.append)
     refusal.left = 1
-    sender.tell(1, [("finished", {"job_id": 1})])
+    sender.notify(1, [("finished", {"job_id": 1})])
     sender.close(1)
     assert told == []
     sender.start()
@@ -218,5 +218,5 @@ def test_without_a_thread_to_release_in_an_orphan_releases_itself(
 
     monkeypatch.setattr(orphan, "_release", lambda items, *_: released.extend(items))
     monkeypatch.setattr(threading.Thread, "start", refused)
-    orphan.give_back([item(1)], "default", "pgjobs x")
+    orphan.release_unstarted([item(1)], "default", "pgjobs x")
     assert [each.run for each in released] == [1]

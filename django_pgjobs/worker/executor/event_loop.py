@@ -55,7 +55,7 @@ class EventLoop:
         try:
             self.running().call_soon_threadsafe(self.pump)
         except RuntimeError as error:
-            log.error("event loop cannot be started, its jobs go back: %s", error)
+            log.error("event loop cannot be started, its jobs are released later: %s", error)
 
     def running(self) -> asyncio.AbstractEventLoop:
         """Return the loop, started."""

@@ -88,7 +88,7 @@ class JobThreads:
         except BaseException as error:
             self.errors[slot] = error
             log.error("job thread ended, replaced slot=%d: %s", slot, kind_of(error))
-            self._tell_struck(0.0, kind_of(error))
+            self._report_interrupt(0.0, kind_of(error))
         finally:
             if self.owners[slot] is me:
                 try:
@@ -116,7 +116,7 @@ class JobThreads:
         self.errors[slot] = None
 
     def _serve(self, slot: int) -> None:
-        door = self.doors[slot] = Door(self._tell_struck)
+        door = self.doors[slot] = Door(self._report_interrupt)
         seconds = SHORT_SECONDS
         while not door.told.struck:
             item, told = self.buffers.next(slot, rouse=seconds >= SHORT_SECONDS)
@@ -124,7 +124,7 @@ class JobThreads:
             decision = contextvars.Context().run(self.run, item, told, door)
             seconds = self.buffers.finish(slot, item, decision, told.started)
 
-    def _tell_struck(self, held_seconds: float, kind: str = "") -> None:
+    def _report_interrupt(self, held_seconds: float, kind: str = "") -> None:
         # A supervisor that is gone is the control thread's business.
         with suppress(OSError):
             self.buffers.end.send(Interrupted(round(held_seconds, 6), kind))
@@ -153,7 +153,7 @@ class JobThreads:
             decision = known or failed_outside(item, error)
             if not isinstance(error, Error):  # of a payload's query
                 told.struck = True
-                self._tell_struck(0.0, kind_of(error))
+                self._report_interrupt(0.0, kind_of(error))
         finally:
             if os.getpid() != self.pid:
                 os._exit(0)
@@ -168,6 +168,6 @@ def _leave_nothing_behind() -> None:
             release_logging()
             cleanup.discard_all()
         except BaseException as error:
-            log.warning("job thread was struck again as it ended: %s", kind_of(error))
+            log.warning("job thread got another exception as it ended: %s", kind_of(error))
         else:
             return

@@ -32,7 +32,7 @@ STARTED_SECONDS = 10.0
 EXIT_SECONDS = 10.0
 """What an executor may take from its BYE to its end."""
 
-TELL_SECONDS = 5.0
+NOTIFY_SECONDS = 5.0
 """What the receivers of durable writes may take before that."""
 
 ORPHANED_SECONDS = 3.0
@@ -46,7 +46,7 @@ DRAINED, ORPHANED = "drained", "orphaned"
 
 def before_bye_seconds() -> float:
     """Return how long an executor that has nothing left to run may take until it says BYE."""
-    return TELL_SECONDS + get_conf().bypass_exit_seconds + EXIT_SECONDS
+    return NOTIFY_SECONDS + get_conf().bypass_exit_seconds + EXIT_SECONDS
 
 
 def say_started(database: str, threads: int, async_slots: int) -> None:
@@ -96,10 +96,10 @@ def call_within(seconds: float, what: str, call: Callable[[], None]) -> None:
     except RuntimeError:
         run()  # no thread is to be had: the timer, or our supervisor, ends what hangs
     if not ended.wait(max(seconds, 0.0)):
-        log.error("%s take too long, executor goes on without seconds=%.1f %s", what, seconds, _place(thread))
+        log.error("%s take too long, executor goes on without seconds=%.1f %s", what, seconds, _where(thread))
 
 
-def _place(thread: threading.Thread) -> str:
+def _where(thread: threading.Thread) -> str:
     """Return where a thread is; called while it hangs."""
     frame = sys._current_frames().get(thread.ident or 0)
     return f"at={frame.f_code.co_filename}:{frame.f_lineno} in={frame.f_code.co_qualname}" if frame else ""

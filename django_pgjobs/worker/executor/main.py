@@ -90,7 +90,7 @@ class Executor:
         self.buffers = Buffers(end, board, self.outbox, self._bye)
         self.threads = JobThreads(self.buffers, threads, database)
         self.loop = EventLoop(self.buffers, range(threads, threads + async_slots), database)
-        self.sender = SignalSender(self._told)
+        self.sender = SignalSender(self._confirm)
 
     def run(self, identity: list[Any]) -> None:
         """Say READY, with the ``identity`` of the database that it sees; then serve until drained or orphaned."""
@@ -138,7 +138,7 @@ class Executor:
                     self.loop.pump_soon()
             case ReleaseRuns():
                 # Answered even with nothing: else the supervisor cannot tell whether a job holds the interpreter.
-                self.end.send(RunsReleased(self.buffers.take_back(set(message.runs)), "asked"))
+                self.end.send(RunsReleased(self.buffers.release(set(message.runs)), "asked"))
             case StopRun():
                 told = self.buffers.told.get(message.run)
                 if told is not None:
@@ -148,7 +148,7 @@ class Executor:
                 self.threads.revive()
                 self.sender.start()  # each few seconds: there may have been no thread for it
             case Notify():
-                self.sender.tell(message.batch, message.events)
+                self.sender.notify(message.batch, message.events)
             case Drain():
                 self._drain()
             case _:
@@ -177,15 +177,15 @@ class Executor:
         if stack:
             self.end.send(StackRead(run, stack))
 
-    def _told(self, number: int) -> None:
+    def _confirm(self, number: int) -> None:
         # Called in the teller's thread. A supervisor that is gone is the control thread's business.
         with suppress(OSError):
             self.end.send(Notified(number))
 
     def _drain(self) -> None:
-        given, running = self.buffers.drain()
-        if given:
-            self.end.send(RunsReleased(given, "drain"))
+        released, running = self.buffers.drain()
+        if released:
+            self.end.send(RunsReleased(released, "drain"))
         if not running:
             self._bye()
 
@@ -193,7 +193,7 @@ class Executor:
         self.leaving.acquire()
         lifecycle.end_after(lifecycle.before_bye_seconds())
         self.outbox.flush()
-        self.sender.close(lifecycle.TELL_SECONDS)
+        self.sender.close(lifecycle.NOTIFY_SECONDS)
         self._wait_for_bypassed()
         with suppress(OSError):  # nobody is left to be told
             self.end.send(Bye(rss_bytes()))
@@ -213,7 +213,7 @@ class Executor:
         unstarted, _ = self.buffers.empty()
         alone = orphan.supervisor_has_ended(self.parent)
         if alone:
-            orphan.give_back(unstarted, self.database, self.application_name)
+            orphan.release_unstarted(unstarted, self.database, self.application_name)
         log.warning("supervisor is gone, executor stops pid=%d", self.pid)
         if alone:
             lifecycle.last_steps(lifecycle.ORPHANED, until - clock.monotonic())

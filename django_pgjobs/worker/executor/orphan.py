@@ -1,6 +1,6 @@
 """In the executor: what is done when the supervisor is gone. Nobody can record what still runs here.
 
-What has not started is given back, uncharged and fenced, on a connection of its own; what runs is ended with the
+What has not started is released, uncharged and fenced, on a connection of its own; what runs is ended with the
 process, and rescued when its lease runs out. A channel that merely broke, closed by a job, is no reason to give
 anything back: the supervisor lives, and will say itself what becomes of its jobs.
 """
@@ -38,7 +38,7 @@ def supervisor_has_ended(parent: int) -> bool:
     return os.getppid() != parent
 
 
-def give_back(items: Sequence[Item], alias: str, application_name: str) -> None:
+def release_unstarted(items: Sequence[Item], alias: str, application_name: str) -> None:
     """Release what was never started, as far as that can be done within ``RELEASE_SECONDS``. Raises nothing."""
     if items:
         # A thread, since a server that does not answer must not keep this process.
@@ -58,6 +58,6 @@ def _release(items: Sequence[Item], alias: str, application_name: str) -> None:
         if released and get_conf().notify:
             store.notify_queues(db, {(job.queue, job.priority) for job in released}, behind=True)
     except TROUBLE as error:
-        log.warning("jobs cannot be given back jobs=%d: %s", len(items), one_line(error))
+        log.warning("jobs cannot be released jobs=%d: %s", len(items), one_line(error))
         return
-    log.warning("jobs that had not started were given back jobs=%d", len(released))
+    log.warning("jobs that had not started were released jobs=%d", len(released))

@@ -79,11 +79,11 @@ class Outbox:
     def _send_successes(self, successes: list[Success]) -> None:
         """Send successes as three columns: one list per job would cost more than all the rest of it."""
         try:
-            self._tell(Succeeded(*map(list, zip(*successes, strict=True))))
+            self._deliver(Succeeded(*map(list, zip(*successes, strict=True))))
         except TooLong:
             self._send([[run, micros / 1e6, *pack_decision(decide.Succeed(text))] for run, micros, text in successes])
 
-    def _tell(self, message: Succeeded | Done) -> None:
+    def _deliver(self, message: Succeeded | Done) -> None:
         # Twice: a socket that is closed refuses again, an OSError from outside does not.
         with suppress(OSError):
             self.end.send(message)
@@ -106,7 +106,7 @@ class Outbox:
 
     def _send(self, items: list[list[Any]]) -> None:
         try:
-            self._tell(Done(items))
+            self._deliver(Done(items))
         except TooLong as error:
             # Longer than a frame. An outcome that is not told would hold its job, and its place here, for ever.
             if len(items) == 1:

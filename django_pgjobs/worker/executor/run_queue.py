@@ -71,14 +71,14 @@ class Buffers:
                 self._ring(1)
         return bool(on_loop)
 
-    def take_back(self, runs: set[int]) -> list[int]:
+    def release(self, runs: set[int]) -> list[int]:
         """Remove and return those of ``runs`` that have not started."""
-        given: list[int] = []
+        released: list[int] = []
         with self.lock:
             for name, items in self.items.items():
-                given += [item.run for _, item in items if item.run in runs]
+                released += [item.run for _, item in items if item.run in runs]
                 self.items[name] = deque(entry for entry in items if entry[1].run not in runs)
-        return given
+        return released
 
     def trust(self, until: float) -> None:
         """The leases of all that runs here are trusted until then."""
@@ -88,17 +88,17 @@ class Buffers:
 
     def drain(self) -> tuple[list[int], int]:
         """Start nothing more: return what has not started, and how many are running."""
-        given, running = self.empty()
-        return [item.run for item in given], running
+        released, running = self.empty()
+        return [item.run for item in released], running
 
     def empty(self) -> tuple[list[Item], int]:
         """The same, with all that is known of them."""
         with self.lock:
             self.draining = True
-            given = [item for items in self.items.values() for _, item in items]
+            released = [item for items in self.items.values() for _, item in items]
             for items in self.items.values():
                 items.clear()
-            return given, self.active
+            return released, self.active
 
     def rouse(self) -> None:
         """Wake threads for what has waited here for a while: the thread that was woken for it has a long job."""
@@ -128,7 +128,7 @@ class Buffers:
             if popped:
                 return popped
             if self.late:
-                self.give_back_late()
+                self.release_late()
             else:
                 self.bells[slot].get()
 
@@ -149,7 +149,7 @@ class Buffers:
                 popped = self._pop("async", slot)
             if popped or not self.late:
                 return popped
-            self.give_back_late()
+            self.release_late()
 
     def _pop(self, name: str, slot: int) -> tuple[Item, Told] | None:
         """Start the next job of a buffer on ``slot``, under the lock; what was sent too long ago goes back.
@@ -177,7 +177,7 @@ class Buffers:
         self.board.start(slot, run, now_ns, name)
         return item, told
 
-    def give_back_late(self) -> None:
+    def release_late(self) -> None:
         """Send back what has come too late; perhaps twice, which tells nothing new."""
         late = list(self.late)
         self.end.send(RunsReleased(late, "late"))

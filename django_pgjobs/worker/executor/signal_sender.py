@@ -1,7 +1,7 @@
 """Signals of durable writes, sent in a thread of their own in an executor.
 
-A receiver is the project's code: it may be slow, ask the database, or raise anything. The control thread, which
-must always read, only hands over what is to be told.
+A receiver is the project's code: it may be slow, query the database, or raise anything. The control thread must always
+read, so it only hands the events over.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ log = safe_logger("django_pgjobs")
 
 
 class SignalSender:
-    """Tells receivers of durable writes, in order; its thread is started by the first.
+    """Calls the receivers of durable writes, in order; the first event starts its thread.
 
-    ``told`` is called there with the number of each batch whose receivers have all been asked: what they say, an
-    error included, does not matter. The supervisor sends no more than memory may hold.
+    ``confirm`` is called there with the number of each batch whose receivers have all been called; their errors do not
+    matter. The supervisor sends no more than memory may hold.
     """
 
-    def __init__(self, told: Callable[[int], None]) -> None:
-        self._told = told
+    def __init__(self, confirm: Callable[[int], None]) -> None:
+        self._confirm = confirm
         self._batches: queue.SimpleQueue[tuple[int, list[Event]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def tell(self, number: int, items: list[Event]) -> None:
+    def notify(self, number: int, items: list[Event]) -> None:
         """Hand over what was written; returns at once."""
         self._batches.put((number, items))
         self.start()
 
     def start(self) -> None:
-        """Start the thread if something is to be told; where none can be started now, it is tried again later."""
+        """Start the thread if there are events; if none can be started now, it is tried again later."""
         if self._thread is not None or self._batches.empty():
             return
         thread = threading.Thread(target=self._serve, name="pgjobs-signals", daemon=True)
@@ -50,7 +50,7 @@ class SignalSender:
             self._thread = thread
 
     def close(self, seconds: float) -> None:
-        """Wait until everything was told, at most so long."""
+        """Wait until all receivers have been called, at most so long."""
         if self._thread is not None:
             self._batches.put(None)
             self._thread.join(seconds)
@@ -59,10 +59,10 @@ class SignalSender:
         while (batch := self._batches.get()) is not None:
             number, items = batch
             for what, fields in items:
-                contextvars.Context().run(self._tell, what, fields)
-            self._told(number)
+                contextvars.Context().run(self._send, what, fields)
+            self._confirm(number)
 
-    def _tell(self, what: str, fields: dict[str, Any]) -> None:
+    def _send(self, what: str, fields: dict[str, Any]) -> None:
         try:
             events.stored(what, fields)
         except BaseException:

@@ -125,10 +125,10 @@ class HeldRun:
     @property
     def size(self) -> int:
         """Characters that travel to its executor, as far as they may be many."""
-        return self.chars if self.kind == BODY else self.chars + len(self.told_error)
+        return self.chars if self.kind == BODY else self.chars + len(self.earlier_error)
 
     @property
-    def told_error(self) -> str:
+    def earlier_error(self) -> str:
         """What went wrong before, for a callback to see; a body is not told."""
         return "" if self.kind == BODY else (self.error or self.job.error)[:ERROR_CHARS]
 
@@ -170,7 +170,7 @@ class RunTable:
         self.held.update((run.job.id, run) for run in runs)
         return runs
 
-    def strike(self, runs: Iterable[HeldRun]) -> list[str]:
+    def remove(self, runs: Iterable[HeldRun]) -> list[str]:
         """Forget jobs; return the ids of the claims that had no others."""
         held, finished = self.held, []
         for run in runs:

@@ -115,9 +115,9 @@ class Dispatcher:
         )
         return max(0, threads - len(self.waiting[False])), max(0, loops - len(self.waiting[True]))
 
-    def idle_places(self, executors: Iterable[ExecutorProcess]) -> int:
+    def idle_threads(self, executors: Iterable[ExecutorProcess]) -> int:
         """Threads without any job sent for them, what waits here taken off."""
-        return sum(child.idle_places() for child in executors) - len(self.waiting[False])
+        return sum(child.idle_threads() for child in executors) - len(self.waiting[False])
 
     def dispatch(self, executors: list[ExecutorProcess], now: float) -> None:
         """Send what waits to executors that have room."""
@@ -184,10 +184,10 @@ class Dispatcher:
         start_by = min(now + START_WITHIN_SECONDS, min({run.claim for run in runs}, key=_trust).trusted_until)
         child.end.send(RunJobs(start_by, list(map(_item, runs))))
 
-    def take_back(self, executors: Iterable[ExecutorProcess], wanted: Callable[[HeldRun], bool]) -> None:
+    def release_unstarted(self, executors: Iterable[ExecutorProcess], wanted: Callable[[HeldRun], bool]) -> None:
         """Ask executors to give back what they have not started of the runs that are ``wanted``."""
         for child in executors:
-            child.take_back([run for run in child.runs.values() if run.state == SENT and wanted(run)])
+            child.release_unstarted([run for run in child.runs.values() if run.state == SENT and wanted(run)])
 
     def withdraw(self, wanted: Callable[[HeldRun], bool]) -> list[HeldRun]:
         """Remove and return the waiting runs that are ``wanted``."""
@@ -243,7 +243,7 @@ def _trust(claim: HeldClaim) -> float:
 
 def _item(run: HeldRun) -> tuple[Any, ...]:
     job, kind = run.job, run.kind
-    timeout, error = (job.timeout_seconds, "") if kind == BODY else (run.timeout, run.told_error)
+    timeout, error = (job.timeout_seconds, "") if kind == BODY else (run.timeout, run.earlier_error)
     return (
         run.run, kind, job.id, run.claim.claim_id, job.name, job.attempt, job.max_attempts, timeout, job.payload,
         job.headers, job.queue, job.description, error, job.run_at.timestamp(), run.is_async, run.cancelled,

@@ -36,7 +36,7 @@ def advance(run: HeldRun, child: Executor, now: float) -> None:
     for each in run.stops.values():
         while (rung := each.next(now)) is not None:
             if rung in (FLAG, INTERRUPT):
-                _tell(run, child, each.cause, rung)
+                _order(run, child, each.cause, rung)
             elif run.run not in child.board.running():
                 break
             else:
@@ -44,7 +44,7 @@ def advance(run: HeldRun, child: Executor, now: float) -> None:
             each.taken += 1
 
 
-def _tell(run: HeldRun, child: Executor, cause: str, rung: str) -> None:
+def _order(run: HeldRun, child: Executor, cause: str, rung: str) -> None:
     by, reason = (run.cancel_by, run.cancel_reason) if cause == CANCELLED else ("", TAKEN_AWAY)
     if rung == INTERRUPT:
         log.info("job is interrupted cause=%s pid=%d %s", cause, child.pid, facts(run))

@@ -103,7 +103,7 @@ class ExecutorPool:
         self.boot_delays = 0
         self.boot_after = 0.0
         self.short_lives = 0
-        self.last_look = 0.0
+        self.last_check = 0.0
         self.spawned = 0
         self.relay = relay
 
@@ -116,10 +116,10 @@ class ExecutorPool:
             if child.state == STARTING and now > child.started_at + get_conf().ready_seconds:
                 child.boot_error = f"it was not READY within {get_conf().ready_seconds:g} s"
                 child.kill()
-            liveness.check(child, now, self.last_look)
-        self.last_look = now
-        self.relay.hand_over()
-        self.out_of_memory.look(now)
+            liveness.check(child, now, self.last_check)
+        self.last_check = now
+        self.relay.send_pending()
+        self.out_of_memory.poll(now)
         for child in list(self.children):
             self._on_exit(child)
         if not self.draining:
@@ -208,7 +208,7 @@ class ExecutorPool:
                 ran = stops_at - run.started_at
                 log.warning("deadline passed, job is stopped after=%.3gs pid=%d %s", ran, child.pid, facts(run))
                 # After a pause of ours, or of the machine, the rungs come one after the other all the same.
-                escalation.stop(run, TIMEOUT, TIMEOUT, max(stops_at, self.last_look))
+                escalation.stop(run, TIMEOUT, TIMEOUT, max(stops_at, self.last_check))
             if run.stops:
                 escalation.advance(run, child, now)
 
@@ -239,11 +239,11 @@ class ExecutorPool:
                 self.held_jobs.done(child, message.items)
             case RunsReleased():
                 child.asked_at = None
-                self.held_jobs.back(child, message.runs)
+                self.held_jobs.unstarted(child, message.runs)
             case Progress():
                 self.held_jobs.progress(child, message.run, message.progress)
             case Notified():
-                self.relay.told(child, message.batch)
+                self.relay.confirmed(child, message.batch)
             case StackRead():
                 if (run := child.runs.get(message.run)) is not None:
                     run.stack = message.stack
@@ -260,9 +260,9 @@ class ExecutorPool:
                 assert_never(message)
 
     def _on_interrupted(self, child: ExecutorProcess, message: Interrupted) -> None:
-        child.struck += 1
+        child.interrupted += 1
         if message.kind:
-            log.warning("thread of an executor was struck from outside pid=%d: %s", child.pid, message.kind)
+            log.warning("thread of an executor got an exception from outside pid=%d: %s", child.pid, message.kind)
         else:
             log.info("thread of an executor was interrupted pid=%d held_back=%.3fs", child.pid, message.held_seconds)
 

@@ -73,10 +73,10 @@ class ExecutorProcess:
     reserved: bool = False
     done: int = 0
     ready_at: float = 0.0
-    looked_at: float = 0.0
+    measured_at: float = 0.0
     drained: bool = False
     leaving: str = ""
-    struck: int = 0
+    interrupted: int = 0
     listens: bool = False
     culprits: dict[int, str] = field(default_factory=dict)
     boot_error: str = ""
@@ -93,8 +93,8 @@ class ExecutorProcess:
         return self.process.pid
 
     @property
-    def may_tell(self) -> bool:
-        """Whether it can be sent signals of durable writes."""
+    def may_notify(self) -> bool:
+        """Whether it can be sent events of durable writes."""
         return self.listens and self.state == READY
 
     def room(self, *, is_async: bool) -> int:
@@ -114,7 +114,7 @@ class ExecutorProcess:
         """Jobs to have in its buffer: what its threads do in ``DEPTH_SECONDS``, none behind long jobs."""
         return min(DEEPEST, int(DEPTH_SECONDS * self.threads / max(self.mean_seconds, 1e-6)))
 
-    def idle_places(self) -> int:
+    def idle_threads(self) -> int:
         """Threads that nothing has been sent for."""
         return max(0, self.threads - self.outstanding[False]) if self.room(is_async=False) > 0 else 0
 
@@ -157,7 +157,7 @@ class ExecutorProcess:
             if len(busy) >= self.threads:
                 self.mean_seconds = max(self.mean_seconds, now - max(busy) / 1e9)
 
-    def take_back(self, runs: list[HeldRun]) -> None:
+    def release_unstarted(self, runs: list[HeldRun]) -> None:
         """Ask for those of ``runs`` that it has not started."""
         if runs:
             for run in runs:
@@ -174,7 +174,7 @@ class ExecutorProcess:
         self.state = TERMINATING
         for run in self.runs.values():
             run.collateral = True
-        self.take_back([run for run in self.runs.values() if run.state == SENT])
+        self.release_unstarted([run for run in self.runs.values() if run.state == SENT])
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:

@@ -36,16 +36,16 @@ from django_pgjobs.worker.threads.inbox_messages import StoredEnd
 
 log = safe_logger("django_pgjobs")
 
-HAND_BACK_SECONDS = 2.0
-RELEASES_TOLD = 3
-"""Handed back so often, uncharged, a job may never end: it is too long for the drain, or has bad neighbours."""
+STALE_SECONDS = 2.0
+RELEASES_LOGGED = 3
+"""Released so often, uncharged, a job may never end: it is too long for the drain, or has bad neighbours."""
 
 
 class HeldJobs:
     """What becomes of held jobs.
 
-    ``hear`` wakes the claim thread for a (queue, priority) that has become ready; ``tell`` sends signals of durable
-    writes; ``draining`` says whether nothing may start any more.
+    ``wake_for`` wakes the claim thread for a (queue, priority) that has become ready; ``notify`` sends signals of
+    durable writes; ``draining`` says whether nothing may start any more.
     """
 
     def __init__(
@@ -54,15 +54,15 @@ class HeldJobs:
         dispatcher: Dispatcher,
         finaliser: Finaliser,
         *,
-        hear: Callable[[tuple[str, int]], None],
-        tell: Callable[[Callable[[], list[Event]]], None],
+        wake_for: Callable[[tuple[str, int]], None],
+        notify: Callable[[Callable[[], list[Event]]], None],
     ) -> None:
         self.table = table
         self.dispatcher = dispatcher
         self.finaliser = finaliser
-        self.hear = hear
-        self.tell = tell
-        self.ends = RunEnds(table, finaliser, tell)
+        self.wake_for = wake_for
+        self.notify = notify
+        self.ends = RunEnds(table, finaliser, notify)
         self.draining = False
         self.pauses = Pauses()
 
@@ -77,7 +77,7 @@ class HeldJobs:
         for run in before:
             self._taken_away(run)
         if self.draining:
-            self.ends.give_back(runs)
+            self.ends.release(runs)
             return
         if (
             self.pauses
@@ -110,7 +110,7 @@ class HeldJobs:
             self.ends.decided(run, decide.Cancel(), None)
             return False
         if self._is_paused(run):
-            self._put_aside(run)
+            self._release_or_hold(run)
             return False
         if job.ending is None or job.ending_attempt == 1:
             return True
@@ -162,9 +162,9 @@ class HeldJobs:
             if run is not None:
                 self._ended(run, decision, seconds)
 
-    def back(self, child: ExecutorProcess, numbers: list[int]) -> None:
-        """Runs that an executor gave back before their start."""
-        self._returned(*(run for number in numbers if (run := child.remove(number)) is not None))
+    def unstarted(self, child: ExecutorProcess, numbers: list[int]) -> None:
+        """Runs that an executor released before their start."""
+        self._redispatch(*(run for number in numbers if (run := child.remove(number)) is not None))
 
     def progress(self, child: ExecutorProcess, number: int, progress: dict[str, Any]) -> None:
         """What a running job says of itself."""
@@ -174,7 +174,7 @@ class HeldJobs:
 
     def settle(self, death: Death) -> None:
         """Say of every run of a dead executor what becomes of it."""
-        self._returned(*death.unstarted)
+        self._redispatch(*death.unstarted)
         for run, decision in death.decisions():
             if LOST in run.stops:
                 self.ends.taken_away(run, "record how it ended")
@@ -186,7 +186,7 @@ class HeldJobs:
                 self.ends.callback_died(run, death.failure())
             elif self.draining or self._is_paused(run) or run.released or run.cancelled or LOST in run.stops:
                 run.alone = True
-                self._returned(run)
+                self._redispatch(run)
             else:
                 suspects.append(run)
         if suspects:
@@ -220,8 +220,8 @@ class HeldJobs:
         else:
             self.ends.decided(run, decision, seconds)
 
-    def _returned(self, *runs: HeldRun) -> None:
-        """Runs that never started are free again: to be given back, ended, or dispatched anew."""
+    def _redispatch(self, *runs: HeldRun) -> None:
+        """Release or end runs that never started, or dispatch them anew."""
         again = [run for run in runs if not self._is_decided(run)]
         now = clock.monotonic()
         # Suspects that were sent together come back together: nothing was learnt of them.
@@ -233,24 +233,22 @@ class HeldJobs:
         if LOST in run.stops:
             self.ends.taken_away(run, "start the job")
         elif self.draining or run.released:
-            self.ends.give_back([run])
+            self.ends.release([run])
         elif run.cancelled and run.kind == BODY:
             self.ends.decided(run, decide.Cancel(run.cancel_reason), None)
         elif self._is_paused(run):
-            self._put_aside(run)
+            self._release_or_hold(run)
         else:
             return False
         return True
 
-    def hand_back_stale(self, now: float) -> None:
+    def release_stale(self, now: float) -> None:
         """Release jobs that found no room for long: another worker may have some.
 
         Callbacks stay, and suspects: claimed again they would run in company once more.
         """
-        late = now - HAND_BACK_SECONDS
-        self.ends.give_back(
-            self.dispatcher.withdraw(lambda run: run.kind == BODY and not run.alone and run.since < late)
-        )
+        late = now - STALE_SECONDS
+        self.ends.release(self.dispatcher.withdraw(lambda run: run.kind == BODY and not run.alone and run.since < late))
 
     # From an operator
 
@@ -258,18 +256,18 @@ class HeldJobs:
         """Start nothing more of what is paused: take it back where it has been sent, put aside what waits here."""
         self.pauses = pauses
         if pauses:
-            self.dispatcher.take_back(executors, self._is_paused)
+            self.dispatcher.release_unstarted(executors, self._is_paused)
             for run in self.dispatcher.withdraw(self._is_paused):
-                self._returned(run)
+                self._redispatch(run)
 
     def _is_paused(self, run: HeldRun) -> bool:
         return self.pauses.cover(run.job.queue, run.job.name)
 
-    def _put_aside(self, run: HeldRun) -> None:
+    def _release_or_hold(self, run: HeldRun) -> None:
         """Give a run back whose queue is paused, which nobody claims from then; else hold it, or it would be again."""
         job = run.job
         if job.queue in self.pauses.queues:
-            self.ends.give_back([run])
+            self.ends.release([run])
         else:
             self.ends.decided(run, decide.Hold(self.pauses.names[job.name]), None)
 
@@ -290,11 +288,11 @@ class HeldJobs:
         else:
             for run, _, row in entries:
                 if isinstance(row, Rescheduled | Released):
-                    self.hear((row.queue, row.priority))
-                if isinstance(row, Released) and row.times >= RELEASES_TOLD:
-                    log.warning("job was handed back while it ran, once more times=%d %s", row.times, facts(run))
+                    self.wake_for((row.queue, row.priority))
+                if isinstance(row, Released) and row.times >= RELEASES_LOGGED:
+                    log.warning("job was released while it ran, once more times=%d %s", row.times, facts(run))
         if kind in (SUCCESS, END, RETRY):
-            self.tell(lambda: [event_of_end(kind, run, end, row) for run, end, row in entries])
+            self.notify(lambda: [event_of_end(kind, run, end, row) for run, end, row in entries])
 
     def _start_callbacks(self, runs: list[HeldRun]) -> None:
         now = clock.monotonic()
@@ -302,11 +300,11 @@ class HeldJobs:
             run.kind = CALLBACK_OF[run.outcome]
             run.fresh_until = now + FRESH_SECONDS
         if self.draining:
-            self.ends.give_back(runs)
+            self.ends.release(runs)
             return
         paused = [run for run in runs if self._is_paused(run)] if self.pauses else []
         for run in paused:
-            self._put_aside(run)
+            self._release_or_hold(run)
         self.dispatcher.add([run for run in runs if run not in paused] if paused else runs, now)
 
     # From the keep thread
@@ -350,7 +348,7 @@ class HeldJobs:
         """
         if run.state == WAITING:
             self.dispatcher.withdraw(lambda other: other is run)
-            self._returned(run)
+            self._redispatch(run)
         elif run.child is not None:
             if cause not in run.stops:
                 run.child.end.send(ReleaseRuns([run.run]))

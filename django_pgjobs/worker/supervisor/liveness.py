@@ -21,9 +21,9 @@ LEAVE_MARGIN_SECONDS = 1.0
 """How much longer than it allows itself an executor is given to leave."""
 
 
-def check(child: ExecutorProcess, now: float, last_look: float) -> None:
-    """Kill ``child`` if it is one of these. ``last_look`` is when it was checked before."""
-    paused = now > last_look + HUNG_SECONDS / 2
+def check(child: ExecutorProcess, now: float, last_check: float) -> None:
+    """Kill ``child`` if it is one of these. ``last_check`` is when it was checked before."""
+    paused = now > last_check + HUNG_SECONDS / 2
     if child.end.eof:
         _check_deaf(child, now)
     _check_hung(child, now, paused=paused)

@@ -19,7 +19,7 @@ class OutOfMemory:
         self.count = self._read()
         self.rises: list[float] = []
 
-    def look(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         """See whether the count has risen."""
         count = self._read()
         self.rises = [rise for rise in self.rises if rise > now - RISE_SECONDS]
@@ -28,7 +28,7 @@ class OutOfMemory:
 
     def killed_one(self, now: float) -> bool:
         """Whether a process that SIGKILL has ended was killed for want of memory. Each kill explains one death."""
-        self.look(now)
+        self.poll(now)
         if not self.rises:
             return False
         self.rises.pop(0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from django_pgjobs.worker.supervisor.executor_process import ExecutorProcess
 
-LOOK_SECONDS = 1.0
+MEASURE_SECONDS = 1.0
 MEGABYTE = 1024 * 1024
 
 
@@ -24,13 +24,13 @@ class Recycling:
 
     def why(self, child: ExecutorProcess, now: float) -> str:
         """Return why ``child`` shall go, empty if it may stay. Its memory is looked at once a second."""
-        if child.struck:
+        if child.interrupted:
             return "one of its threads was interrupted"
         if self.max_jobs is not None and child.done >= self.max_jobs:
             return f"it has run {child.done} jobs"
-        if self.max_megabytes is None or not child.done or now < child.looked_at + LOOK_SECONDS:
+        if self.max_megabytes is None or not child.done or now < child.measured_at + MEASURE_SECONDS:
             return ""
-        child.looked_at = now
+        child.measured_at = now
         resident = resident_bytes(child.pid)
         return f"it holds {resident / MEGABYTE:.0f} MB" if resident > self.max_megabytes * MEGABYTE else ""
 

@@ -27,15 +27,15 @@ log = safe_logger("django_pgjobs")
 
 
 class RunEnds:
-    """Main thread only, no I/O. ``tell`` sends signals of durable writes."""
+    """Main thread only, no I/O. ``notify`` sends signals of durable writes."""
 
     def __init__(
-        self, table: RunTable, finaliser: Finaliser, tell: Callable[[Callable[[], list[Event]]], None]
+        self, table: RunTable, finaliser: Finaliser, notify: Callable[[Callable[[], list[Event]]], None]
     ) -> None:
         self.table = table
         self.finaliser = finaliser
-        self.tell = tell
-        self.last_struck = 0.0
+        self.notify = notify
+        self.last_removed = 0.0
 
     # Decided
 
@@ -50,7 +50,7 @@ class RunEnds:
         end.suspect = run.alone and run.kind == BODY
         self._write(kind, run, end)
 
-    def give_back(self, runs: list[HeldRun]) -> None:
+    def release(self, runs: list[HeldRun]) -> None:
         """Release jobs that never started, uncharged."""
         for run in runs:
             self.decided(run, decide.Release("not started"), None)
@@ -71,17 +71,17 @@ class RunEnds:
 
     def flushed(self, runs: list[HeldRun]) -> None:
         """Drop jobs whose ends are durable."""
-        finished = self.table.strike(runs)
+        finished = self.table.remove(runs)
         if finished:
             self.finaliser.delete(finished)
-        self.last_struck = clock.monotonic()
+        self.last_removed = clock.monotonic()
 
     def lost(self, refused: list[Refused]) -> None:
         """Drop jobs whose claim is no longer ours: nothing of them was changed."""
         for run, action, reason in refused:
             log.warning("lease lost, nothing of the job was changed %s: could not %s, %s", facts(run), action, reason)
         self.flushed([run for run, _, _ in refused])
-        self.tell(lambda: [event_of_loss(*each) for each in refused])
+        self.notify(lambda: [event_of_loss(*each) for each in refused])
 
     def taken_away(self, run: HeldRun, action: str) -> None:
         """Drop a job that was taken from this worker, before anything was written."""

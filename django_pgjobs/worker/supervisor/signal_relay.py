@@ -1,9 +1,9 @@
 """In the supervisor: signals of durable writes on their way to the receivers in executors. Main thread only.
 
-One executor that listens gets a batch, and says so when it has told it. What it had not said when it died is told
-again by another: a signal may come twice, and none is lost while the worker lives. Two bounds hold nevertheless:
-so much waits at most for receivers that are too slow, and what was being told at so many deaths is told no more,
-for a receiver that ends its process would end one executor after the other.
+An executor that listens gets a batch, calls the receivers and confirms it. What an executor had not confirmed when it
+died goes to another: a signal may be sent twice, and none is lost while the worker lives. There are two bounds.
+``MOST_PENDING`` signals wait for slow receivers; more are dropped. After ``MOST_DEATHS`` executor deaths an event is
+dropped, or a receiver that kills its process would kill every executor.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from django_pgjobs.worker.supervisor.executor_process import ExecutorProcess
 
 log = safe_logger("django_pgjobs")
 
-UNTOLD = 10_000
-"""Signals that wait here at most."""
+MOST_PENDING = 10_000
+"""Pending events at most; the oldest are dropped."""
 
-TELLING = 1000
-"""Signals that one executor has not told yet, at most; they wait in its memory, and here."""
+MOST_UNCONFIRMED = 1000
+"""Events that one executor has not confirmed, at most; they wait in its memory, and here."""
 
-TELL_BYTES = 1024 * 1024
-"""What may wait for an executor's socket before signals are kept here: a job may hold its interpreter for long."""
+MOST_KEPT_BYTES = 1024 * 1024
+"""What may wait for an executor's socket before events are kept here: a job may hold its interpreter for long."""
 
 MOST_DEATHS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Signals that were sent to an executor, and how many died of their own while they told the first of them."""
+    """Events that were sent to an executor, and how many executors have died by themselves at the first of them."""
 
     items: list[Event]
     deaths: int = 0
 
 
 class SignalRelay:
-    """What receivers have not heard yet. ``children`` are the executors, one list that the worker's parts share.
+    """The pending events. ``children`` are the executors, one list that the worker's parts share.
 
     ``listened`` says whether the code of any executor so far has receivers.
     """
@@ -56,18 +56,18 @@ class SignalRelay:
     def ready(self, child: ExecutorProcess) -> None:
         """``child`` is ready: if its code has receivers it may be sent what waits."""
         self.listened = self.listened or child.listens
-        self.hand_over()
+        self.send_pending()
 
-    def tell(self, items: Callable[[], list[Event]]) -> None:
-        """Let an executor send the signals of durable writes; ``items`` is called only if somebody there listens."""
+    def notify(self, items: Callable[[], list[Event]]) -> None:
+        """Have an executor send the signals of durable writes; ``items`` is called only if somebody there listens."""
         if self.listened:
             self.add(items())
 
     def add(self, items: list[Event]) -> None:
-        """Let these be told after what waits already."""
+        """Send these after what is pending already."""
         self.fresh.extend(items)
-        self.hand_over()
-        excess = len(self.fresh) - UNTOLD
+        self.send_pending()
+        excess = len(self.fresh) - MOST_PENDING
         if excess > 0:
             if not self.dropped:
                 log.error("receivers of signals are too slow, signals are dropped")
@@ -75,45 +75,46 @@ class SignalRelay:
             for _ in range(excess):
                 self.fresh.popleft()
 
-    def hand_over(self) -> None:
+    def send_pending(self) -> None:
         """Send what waits to executors that listen, as far as they take it."""
         while (self.again or self.fresh) and (child := self._listener()) is not None:
             if self.dropped:
-                log.warning("signals are told again dropped=%d", self.dropped)
+                log.warning("receivers of signals keep up again dropped=%d", self.dropped)
                 self.dropped = 0
-            batch = self.again.popleft() if self.again else Batch(self._some(TELLING - self._telling(child)))
+            room = MOST_UNCONFIRMED - self._unconfirmed(child)
+            batch = self.again.popleft() if self.again else Batch(self._some(room))
             self._last += 1
             self._sent.setdefault(child, {})[self._last] = batch
             child.end.send(Notify(self._last, batch.items))
 
     def _listener(self) -> ExecutorProcess | None:
-        ready = (child for child in self.children if child.may_tell)
-        return next((child for child in ready if child.end.kept < TELL_BYTES and self._telling(child) < TELLING), None)
+        ready = (child for child in self.children if child.may_notify and child.end.kept < MOST_KEPT_BYTES)
+        return next((child for child in ready if self._unconfirmed(child) < MOST_UNCONFIRMED), None)
 
-    def _telling(self, child: ExecutorProcess) -> int:
+    def _unconfirmed(self, child: ExecutorProcess) -> int:
         return sum(len(batch.items) for batch in self._sent.get(child, {}).values())
 
     def sent_to(self, child: ExecutorProcess) -> list[Batch]:
-        """Return the batches that ``child`` has not told yet, the oldest first."""
+        """Return the batches that ``child`` has not confirmed yet, the oldest first."""
         return [batch for _, batch in sorted(self._sent.get(child, {}).items())]
 
     def _some(self, most: int) -> list[Event]:
         return [self.fresh.popleft() for _ in range(min(most, len(self.fresh)))]
 
-    def told(self, child: ExecutorProcess, number: int) -> None:
-        """``child`` has told a batch."""
+    def confirmed(self, child: ExecutorProcess, number: int) -> None:
+        """``child`` has called the receivers of a batch."""
         self._sent.get(child, {}).pop(number, None)
-        self.hand_over()
+        self.send_pending()
 
     def died(self, child: ExecutorProcess, *, by_itself: bool) -> None:
-        """Tell again what ``child`` had not told; what may have been its end one by one."""
+        """Send again what ``child`` had not confirmed; what may have ended it, one by one."""
         batches = self.sent_to(child)
         self._sent.pop(child, None)
         if by_itself and batches:
             first, *rest = batches
             batches = [*self._one_by_one(first), *rest]
         self.again.extendleft(reversed(batches))
-        self.hand_over()
+        self.send_pending()
 
     def _one_by_one(self, batch: Batch) -> list[Batch]:
         deaths = batch.deaths + 1
@@ -121,11 +122,11 @@ class SignalRelay:
             return [Batch([item], deaths) for item in batch.items]
         for what, fields in batch.items:
             log.error(
-                "executors died while they told a signal, it is dropped deaths=%d signal=%s job=%d",
+                "executors died while they sent a signal, it is dropped deaths=%d signal=%s job=%d",
                 deaths, what, fields["job_id"],
             )  # fmt: skip
         return []
 
     def needs(self, child: ExecutorProcess) -> bool:
-        """Whether nobody else could tell what is still to be written."""
-        return child.may_tell and not any(other.may_tell for other in self.children if other is not child)
+        """Whether no other executor could send the signals of what is still to be written."""
+        return child.may_notify and not any(other.may_notify for other in self.children if other is not child)

@@ -97,7 +97,9 @@ class Supervisor:
         self.dispatcher = Dispatcher()
         children: list[ExecutorProcess] = []
         self.relay = SignalRelay(children)
-        self.held_jobs = HeldJobs(table, self.dispatcher, finaliser, hear=claimer.hear, tell=self.relay.tell)
+        self.held_jobs = HeldJobs(
+            table, self.dispatcher, finaliser, wake_for=claimer.wake_for, notify=self.relay.notify
+        )
         self.pool = ExecutorPool(
             recipe,
             limits.processes,
@@ -130,7 +132,7 @@ class Supervisor:
     def run(self, stopped: threading.Event) -> int:
         """Serve until drained, at once when ``stopped`` was set by a signal before; return the exit status."""
         with process.handling(lambda *_: None) as self.stop_signals:
-            self._hear_signals()
+            self._listen_for_signals()
             if stopped.is_set():
                 self.drain("a signal came while it started")
             try:
@@ -140,7 +142,7 @@ class Supervisor:
                 self.pool.kill("released")
                 raise
             finally:
-                self._unhear_signals()
+                self._ignore_signals()
                 self.pool.guard.close()
         return self.exit_status
 
@@ -174,8 +176,8 @@ class Supervisor:
             loop.watch(now)
         self.pool.guard.tick(now)
         self.pool.tick(now)
-        self.dispatcher.take_back(self.pool.children, lambda run: now > run.since + START_WITHIN_SECONDS)
-        self.held_jobs.hand_back_stale(now)
+        self.dispatcher.release_unstarted(self.pool.children, lambda run: now > run.since + START_WITHIN_SECONDS)
+        self.held_jobs.release_stale(now)
         if self.draining_until is not None:
             self._drain_on(now, self.draining_until)
 
@@ -188,7 +190,7 @@ class Supervisor:
             most = self.limits.max_jobs - self.ended - len(self.table.held)
             threads = min(threads, most)
         capacity = sum(child.threads + child.prefetch() for child in pool if child.state == READY)
-        wanted = threads * 2 >= capacity or self.dispatcher.idle_places(pool) > 0
+        wanted = threads * 2 >= capacity or self.dispatcher.idle_threads(pool) > 0
         self.claimer.request(threads if wanted else 0, loops, most=most)
 
     def _on_claimed(self, claimed: Claimed) -> None:
@@ -202,21 +204,21 @@ class Supervisor:
         self.knows_pauses = True
 
     def _on_rescued(self, rescued: list[Rescued]) -> None:
-        self.admitter.stir()
-        self.relay.tell(lambda: [event for job in rescued for event in events_of_rescue(job)])
+        self.admitter.wake_up()
+        self.relay.notify(lambda: [event for job in rescued for event in events_of_rescue(job)])
 
     def _maybe_leave(self) -> None:
         if self.limits.max_jobs is not None and self.ended >= self.limits.max_jobs:
             self.drain("the number of jobs asked for has ended")
         elif self.limits.until_idle and self.pool.booted and not self.table.held:
-            changed = max(self.held_jobs.ends.last_struck, self.admitter.admitted_at)
+            changed = max(self.held_jobs.ends.last_removed, self.admitter.admitted_at)
             if self.idle_at > changed and self.admitter.idle_since(changed):
                 self.drain("nothing is due")
             elif self.asked_at <= changed:
                 # Whether anything has become due since the last job left is not to be known by sleeping on.
                 self.asked_at = clock.monotonic()
-                self.admitter.stir()
-                self.claimer.look()
+                self.admitter.wake_up()
+                self.claimer.poll_now()
 
     def _on_inbox(self) -> None:
         for message in self.inbox.take():
@@ -249,14 +251,14 @@ class Supervisor:
 
     # Signals
 
-    def _hear_signals(self) -> None:
+    def _listen_for_signals(self) -> None:
         self.signals.setblocking(False)
         self._signalled.setblocking(False)
         self.selector.register(self.signals, selectors.EVENT_READ, self._on_signal)
         self.selector.register(self.inbox.wakes, selectors.EVENT_READ, self._on_inbox)
         self._wakeup_fd = signal.set_wakeup_fd(self._signalled.fileno(), warn_on_full_buffer=False)
 
-    def _unhear_signals(self) -> None:
+    def _ignore_signals(self) -> None:
         signal.set_wakeup_fd(self._wakeup_fd)
         self.selector.close()
         self.signals.close()
@@ -270,7 +272,7 @@ class Supervisor:
             if self.draining_until is None:
                 self.drain(name)
             else:
-                log.warning("second signal, running jobs are handed back now signal=%s", name)
+                log.warning("second signal, running jobs are released now signal=%s", name)
                 self.draining_until = clock.monotonic()
 
     # Drain
@@ -286,15 +288,15 @@ class Supervisor:
             self.draining_until = clock.monotonic() + self.limits.drain_seconds
             self.held_jobs.draining = self.pool.draining = True
             self.claimer.halt()
-            self.dispatcher.take_back(self.pool.children, lambda run: True)
-            self.held_jobs.ends.give_back(self.dispatcher.withdraw(lambda run: True))
+            self.dispatcher.release_unstarted(self.pool.children, lambda run: True)
+            self.held_jobs.ends.release(self.dispatcher.withdraw(lambda run: True))
             self.last_tick = 0.0
 
     def _drain_on(self, now: float, until: float) -> None:
         if now >= until and not self.killed:
             self.killed = True
             if self.table.held:
-                log.warning("drain limit reached, running jobs are handed back held=%d", len(self.table.held))
+                log.warning("drain limit reached, running jobs are released held=%d", len(self.table.held))
             self.pool.kill("released")
         elif not self.killed:
             self.pool.dismiss()

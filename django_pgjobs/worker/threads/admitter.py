@@ -35,20 +35,20 @@ SETTLE_SECONDS = 0.01
 
 
 class Admitter(Loop):
-    """Takes turns at letting jobs in. ``hear`` tells the claim thread what may be claimed now."""
+    """Takes turns at letting jobs in. ``wake_for`` tells the claim thread what may be claimed now."""
 
     role = "admit"
 
     def __init__(
-        self, connect: Connect, inbox: Posts, admission: Admission, hear: Callable[[tuple[str, int]], None]
+        self, connect: Connect, inbox: Posts, admission: Admission, wake_for: Callable[[tuple[str, int]], None]
     ) -> None:
         super().__init__(connect, inbox)
         self.admission = admission
-        self.hear = hear
+        self.wake_for = wake_for
         self.declares = admission.declares()
         self.longest = HELD_SECONDS if admission.rates else LONGEST_SECONDS
         self.called = threading.Event()
-        self.stirs = 0
+        self.wake_ups = 0
         self.settled = True
         self.pause = SHORTEST_SECONDS
         self.busy_pause = BUSY_SECONDS
@@ -57,13 +57,13 @@ class Admitter(Loop):
 
     # Asked by other threads
 
-    def stir(self) -> None:
+    def wake_up(self) -> None:
         """Look at once: something was registered that a limit holds, or a job of a limit has ended."""
         with self.wake:
-            self.stirs += 1
+            self.wake_ups += 1
             self.wake.notify_all()
 
-    def look(self, db: store.Database) -> None:
+    def inspect(self, db: store.Database) -> None:
         """Look whether anything is held back; called by the maintenance thread of a worker whose code has no limits."""
         if not self.declares and not self.called.is_set() and self.admission.look(db):
             self.called.set()
@@ -87,20 +87,20 @@ class Admitter(Loop):
 
     def serve(self, db: WorkerConnection) -> None:
         """Take turns until there is nothing to do."""
-        stirs = self.stirs
+        wake_ups = self.wake_ups
         self.admission.begin_anew()
         while self.goes_on():
             turn = self._turn(db)
             if not (self.declares or turn.blocked):
                 self.called.clear()
-            stirs = self._sleep(self._pause_after(turn), stirs)
+            wake_ups = self._sleep(self._pause_after(turn), wake_ups)
 
     def _turn(self, db: WorkerConnection) -> Turn:
         turn = self.admission.turn(db)
         if turn.jobs:
             self.admitted_at = clock.monotonic()
             for pair in turn.pairs:
-                self.hear(pair)
+                self.wake_for(pair)
         elif not turn.due:
             self.clear_at = turn.since
             self.inbox.post(NothingHeld())
@@ -122,12 +122,12 @@ class Admitter(Loop):
             return SHORTEST_SECONDS if turn.again else pause
         return self.longest if turn.seconds is None else min(max(turn.seconds, 0.0), self.longest)
 
-    def _sleep(self, seconds: float, stirs: int) -> int:
+    def _sleep(self, seconds: float, wake_ups: int) -> int:
         """Sleep so long or until stirred; after a stir one more look follows soon. Return the stirs that are known."""
         with self.wake:
-            self.wake.wait_for(lambda: self.stopping.is_set() or self.stirs != stirs, timeout=seconds)
-            known = self.stirs
-        self.settled = known == stirs
+            self.wake.wait_for(lambda: self.stopping.is_set() or self.wake_ups != wake_ups, timeout=seconds)
+            known = self.wake_ups
+        self.settled = known == wake_ups
         if not self.settled:
             self.pause, self.busy_pause = SHORTEST_SECONDS, BUSY_SECONDS
             self.admission.begin_anew()

@@ -37,11 +37,11 @@ from django_pgjobs.worker.threads.ready_hints import ReadyHints
 log = safe_logger("django_pgjobs")
 
 BATCH = 500
-LOOK_AGAIN_SECONDS = 0.008
+POLL_AGAIN_SECONDS = 0.008
 BUSY_SECONDS = 0.105
 """After a notification a producer is silent for 5 ms, after one that says it is busy for 100: see ``waking``.
 
-While one is busy the claimer looks every ``LOOK_AGAIN_SECONDS``, and so finds what comes in silence.
+While one is busy the claimer looks every ``POLL_AGAIN_SECONDS``, and so finds what comes in silence.
 """
 
 PAIRS_FACTOR = 50.0
@@ -80,7 +80,7 @@ class Claimer(Loop):
         self.room = ClaimRoom(async_names)
         self.halted = False
         self.paused: frozenset[str] = frozenset()
-        self.hears = threading.Event()
+        self.listening = threading.Event()
         self.hints = ReadyHints()
         self.notified = 0
         self.unconfirmed: UUID | None = None
@@ -88,8 +88,8 @@ class Claimer(Loop):
         self.asked: tuple[bool, ...] = (False,)
         self.next_due: NextDue | None = None
         self.next_pairs = 0.0
-        self.looked_at = 0.0
-        self.stirred_at = 0.0
+        self.polled_at = 0.0
+        self.woken_at = 0.0
         self.settles_at = 0.0
 
     # Asked by other threads
@@ -110,31 +110,31 @@ class Claimer(Loop):
         with self.wake:
             self.room.adopted(jobs)
 
-    def hear(self, pair: tuple[str, int]) -> None:
+    def wake_for(self, pair: tuple[str, int]) -> None:
         """Take note of a registration; called by the listen thread."""
         with self.wake:
             if not self.hints.add(pair):
                 self.next_pairs = 0.0
-            self._stir()
+            self._wake_up()
 
-    def let_in(self, pair: tuple[str, int]) -> None:
+    def wake_for_admitted(self, pair: tuple[str, int]) -> None:
         """Take note of jobs that a limit let in, perhaps older than what is claimed now; called by the admitter."""
         with self.wake:
             self.hints.add_admitted(pair)
-            self.hear(pair)
+            self.wake_for(pair)
 
-    def look_behind(self, queue: str) -> None:
+    def wake_for_released(self, queue: str) -> None:
         """Take note of jobs given back, perhaps far older than what is claimed now; called by the listen thread."""
         with self.wake:
             self.hints.add_released(queue)
-            self._stir()
+            self._wake_up()
 
-    def look(self) -> None:
+    def poll_now(self) -> None:
         """Look again from the beginning: something may have become ready that nobody told us of."""
         with self.wake:
             self.next_pairs = 0.0
             self.hints.released_anywhere = True
-            self._stir()
+            self._wake_up()
 
     def pause(self, queues: frozenset[str]) -> None:
         """Claim nothing from these queues from the next claim on; where one goes on, look from the beginning."""
@@ -143,17 +143,17 @@ class Claimer(Loop):
             self.paused = queues
             if resumed:
                 self.next_pairs = 0.0
-                self._stir()
+                self._wake_up()
 
-    def keep_looking(self) -> None:
+    def keep_polling(self) -> None:
         """Look again and again for a moment; called by the listen thread where a producer is busy."""
         with self.wake:
             self.settles_at = max(self.settles_at, clock.monotonic() + BUSY_SECONDS)
             self.wake.notify_all()
 
-    def _stir(self) -> None:
+    def _wake_up(self) -> None:
         self.notified += 1
-        self.settles_at = max(self.settles_at, clock.monotonic() + LOOK_AGAIN_SECONDS)
+        self.settles_at = max(self.settles_at, clock.monotonic() + POLL_AGAIN_SECONDS)
         self.wake.notify_all()
 
     def halt(self) -> None:
@@ -193,7 +193,7 @@ class Claimer(Loop):
 
     def _claim(self, db: WorkerConnection, limits: Mapping[bool, int]) -> bool:
         """Claim up to so many of each line; return whether to claim again at once."""
-        self.looked_at = asked_at = clock.monotonic()
+        self.polled_at = asked_at = clock.monotonic()
         self.asked = tuple(limits)
         # Where there was no room nobody knows what is there.
         self.room.dry = {is_async: is_async in limits and self.room.dry[is_async] for is_async in self.lines}
@@ -244,13 +244,13 @@ class Claimer(Loop):
                 return True
             if self.room.is_free():
                 # Whoever hears is told of more; else where something came there may be more already.
-                return found and not self.hears.is_set()
+                return found and not self.listening.is_set()
         # Without any room it waits for some, unless nothing is left: then for what becomes due, too.
         return not all(self.room.dry[is_async] for is_async in limits)
 
     def _hand_over(self, claim_id: UUID, asked_at: float, jobs: list[store.ClaimedJob]) -> None:
         if jobs:
-            self.stirred_at = asked_at
+            self.woken_at = asked_at
             with self.wake:
                 self.room.took(jobs)
             self.inbox.post(Claimed(str(claim_id), asked_at, jobs))
@@ -284,8 +284,8 @@ class Claimer(Loop):
         self.in_doubt.look_up(db, all_of_them=self.halted)
 
     def _on_released(self, job: store.Released) -> None:
-        self.hear((job.queue, job.priority))
-        self.look_behind(job.queue)
+        self.wake_for((job.queue, job.priority))
+        self.wake_for_released(job.queue)
 
     def _isolate(
         self, db: WorkerConnection, plans: Mapping[bool, list[Visit]], limits: Mapping[bool, int], error: Exception
@@ -340,33 +340,33 @@ class Claimer(Loop):
         """
         settling = self.settles_at - clock.monotonic()
         if settling > 0:
-            self._sleep(min(settling, LOOK_AGAIN_SECONDS), notified)
-            self._look_near()
+            self._sleep(min(settling, POLL_AGAIN_SECONDS), notified)
+            self._scan_near()
             return
         longest = (
-            self.options.poll_seconds if self.hears.is_set() else min(self.options.poll_seconds, DEAF_POLL_SECONDS)
+            self.options.poll_seconds if self.listening.is_set() else min(self.options.poll_seconds, DEAF_POLL_SECONDS)
         )
         due = self._due(db, notified)
         seconds = longest if due is None else min(longest, max(due, 0.0))
         # Where there was no room nothing was looked at: what is there is looked at as soon as there is some.
         asked = [self.lines[is_async] for is_async in self.asked]
-        since, swept = max(self.stirred_at, self.settles_at), min(frontier.swept() for frontier in asked)
-        if swept < since:
+        since, scanned = max(self.woken_at, self.settles_at), min(frontier.scanned() for frontier in asked)
+        if scanned < since:
             # Never to sleep before everything was looked at from the beginning: rows come in behind the frontier.
-            next_sweep = min(frontier.next_sweep(since) for frontier in asked)
-            pause = min(seconds, DEAF_POLL_SECONDS, next_sweep - clock.monotonic())
+            next_scan = min(frontier.next_scan(since) for frontier in asked)
+            pause = min(seconds, DEAF_POLL_SECONDS, next_scan - clock.monotonic())
             if self._sleep(max(0.0, pause), notified):
-                self._look_near()
+                self._scan_near()
             return
         if len(asked) == len(self.lines) and all(self.room.dry.values()):
-            self.inbox.post(Idle(min(swept, self.looked_at)))
+            self.inbox.post(Idle(min(scanned, self.polled_at)))
         if self._sleep(seconds, notified):
-            self._look_near()
+            self._scan_near()
         with self.wake:
             # What was heard of is claimed before the list of all pairs is read again.
             soon = max(self.next_pairs, self.settles_at)
             self.next_pairs = self.settles_at if seconds >= longest else soon
-        self.stirred_at = clock.monotonic()
+        self.woken_at = clock.monotonic()
 
     def _due(self, db: WorkerConnection, notified: int) -> float | None:
         """Seconds until the next job is due, None when none is; not asked again for each place that comes free."""
@@ -380,9 +380,9 @@ class Claimer(Loop):
             self.next_due = NextDue(notified, now, math.inf if due is None else now + due)
         return due
 
-    def _look_near(self) -> None:
+    def _scan_near(self) -> None:
         for frontier in self.lines.values():
-            frontier.look_near()
+            frontier.scan_near()
 
     def _sleep(self, seconds: float, notified: int) -> bool:
         """Return whether a registration was heard meanwhile; ends, too, when there is room for what was left."""
@@ -394,5 +394,5 @@ class Claimer(Loop):
             self._learn()
             heard = self.notified != notified
         if heard:
-            self.stirred_at = clock.monotonic()
+            self.woken_at = clock.monotonic()
         return heard

@@ -70,7 +70,7 @@ class ClaimsInDoubt:
         ids = store.read_claim(db, claim_id)
         if not ids:
             return False
-        log.warning("claim whose answer was lost is given back claim=%s jobs=%d", claim_id, len(ids))
+        log.warning("claim whose answer was lost is released claim=%s jobs=%d", claim_id, len(ids))
         author = store.Author(self.options.worker)
         ends = [store.End(job_id, str(claim_id)) for job_id in ids]
         released = store.release_jobs(db, ends, author)

@@ -72,7 +72,7 @@ class Finaliser(Loop):
         self.last_flush = 0.0
         self.busy = 0
         self.busy_until = 0.0
-        self.told: set[HeldRun] = set()
+        self.reported: set[HeldRun] = set()
         self.in_doubt: set[HeldRun] = set()
         self.notifies = get_conf().notify
         self.retention = get_conf().retention_hours
@@ -244,9 +244,9 @@ class Finaliser(Loop):
             raise
         finally:
             # Whatever failed half-way, what was told is told once: a claim counts its jobs down, a callback starts.
-            self._replace(kind, len(entries), size, [busy for busy in left if busy[1][0] not in self.told])
-            self.in_doubt -= self.told
-            self.told.clear()
+            self._replace(kind, len(entries), size, [busy for busy in left if busy[1][0] not in self.reported])
+            self.in_doubt -= self.reported
+            self.reported.clear()
         return len(entries)
 
     def _replace(self, kind: str, count: int, size: int, left: list[Busy]) -> None:
@@ -263,10 +263,10 @@ class Finaliser(Loop):
         if left:
             self.busy_until = clock.monotonic() + BUSY_SECONDS
 
-    def _tell_stored(self, kind: str, stored: Sequence[StoredEnd]) -> None:
+    def _report_stored(self, kind: str, stored: Sequence[StoredEnd]) -> None:
         if self.freed is not None and any(run.job.extras for run, _, _ in stored):
             self.freed()  # of its limit's place, if it has a limit; looking in vain costs little
-        self.told.update([run for run, _, _ in stored])
+        self.reported.update([run for run, _, _ in stored])
         if kind != DELETE:
             self.inbox.post(Stored(kind, stored))
             return
@@ -274,8 +274,8 @@ class Finaliser(Loop):
             if some := [entry for entry in stored if finalise.kept_as(entry[1]) == kept]:
                 self.inbox.post(Stored(kept, some))
 
-    def _tell_lost(self, lost: list[Refused]) -> None:
-        self.told.update(run for run, _, _ in lost)
+    def _report_lost(self, lost: list[Refused]) -> None:
+        self.reported.update(run for run, _, _ in lost)
         self.refused.update(action for _, action, _ in lost)
         self.inbox.post(Lost(lost))
 
@@ -294,7 +294,7 @@ class Finaliser(Loop):
             return self._bisect(db, kind, entries, error)
         stored = [(run, end, recorded[end.id]) for run, end in entries if end.id in recorded]
         if stored:
-            self._tell_stored(kind, stored)
+            self._report_stored(kind, stored)
             if kind == RELEASE and self.notifies:
                 store.notify_queues(db, {(row.queue, row.priority) for _, _, row in stored}, behind=True)
         if len(stored) == len(entries):
@@ -320,7 +320,7 @@ class Finaliser(Loop):
             "django_pgjobs.exceptions.UnstorableResult", f"What the job came to cannot be stored: {reason}"
         )
         if end.failure is not None and end.failure.kind == failure.kind:
-            self._tell_lost([(run, ACTIONS[kind], f"it cannot be stored: {reason}")])
+            self._report_lost([(run, ACTIONS[kind], f"it cannot be stored: {reason}")])
             return []
         decision = decide.Abandon("unstorable", failure)
         other, plain = finalise.end_of(decision, end.id, end.claim_id, run.job.name, end.seconds)
@@ -353,9 +353,9 @@ class Finaliser(Loop):
             else:
                 busy.append((kind, (run, end)))
         if done:
-            self._tell_stored(kind, done)
+            self._report_stored(kind, done)
         if lost:
-            self._tell_lost(lost)
+            self._report_lost(lost)
         return busy + self._keep(db, left)
 
     def _cancel_instead(self, db: WorkerConnection, run: HeldRun, end: End) -> list[Busy]:

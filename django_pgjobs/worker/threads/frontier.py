@@ -40,10 +40,10 @@ BEGINNING: Spot = (datetime(1, 1, 1, tzinfo=UTC), 0)
 LATEST: Spot = (datetime(9999, 12, 31, tzinfo=UTC), 0)
 """A frontier in the future, be it this or one from before the clock was set back: the claim begins seconds ago."""
 
-SWEEP_FACTOR = 20.0
-SWEEP_FLOOR_SECONDS = 1.0
+SCAN_FACTOR = 20.0
+SCAN_FLOOR_SECONDS = 1.0
 HURRY_FACTOR = 4.0
-LET_IN_SECONDS = 0.02
+ADMITTED_SECONDS = 0.02
 """How long after a look at what was let in the next one comes at least."""
 
 NEAR_SECONDS = 60.0
@@ -65,7 +65,7 @@ MOST_HALVINGS = 100
 NEVER = -math.inf
 SAME_INSTANT = timedelta(microseconds=1)
 
-FRONT, NEAR, SLICE, REST, LET_IN = "front", "near", "slice", "rest", "let_in"
+FRONT, NEAR, SLICE, REST, ADMITTED = "front", "near", "slice", "rest", "let_in"
 
 Key = tuple[str, int]
 
@@ -94,15 +94,15 @@ class Reach:
     near_due: float = NEVER
     near_soonest: float = NEVER
     near_seconds: float = NEAR_SECONDS
-    sweep_due: float = NEVER
-    let_in_due: float = math.inf
+    scan_due: float = NEVER
+    admitted_due: float = math.inf
     soonest: float = NEVER
     """When something was let in: when to look for that, and when that may be done again after a dear sweep."""
 
-    swept_to: Spot = BEGINNING
+    scanned_to: Spot = BEGINNING
     halvings: int = 0
     began: float = NEVER
-    swept: float = NEVER
+    scanned: float = NEVER
     """When the sweep under way began, and when the last complete one had begun."""
 
     behind: bool = False
@@ -114,7 +114,7 @@ class Reach:
     @property
     def due(self) -> float:
         """When the next sweep begins or goes on."""
-        return min(self.sweep_due, self.hurry_due) if self.behind and not self.hurried else self.sweep_due
+        return min(self.scan_due, self.hurry_due) if self.behind and not self.hurried else self.scan_due
 
     def visits(self, key: Key, now: float, highest_id: int) -> Iterator[Visit]:
         """Where the next claim begins in this pair: a slice that is due before the frontier, or all in one."""
@@ -122,20 +122,20 @@ class Reach:
         if now >= self.due:
             if self.behind and not self.hurried and now >= self.hurry_due:
                 self.behind, self.hurried, self.spent = False, True, 0.0
-                self.swept_to, self.sweep_due = BEGINNING, now
-            if self.swept_to == BEGINNING:
+                self.scanned_to, self.scan_due = BEGINNING, now
+            if self.scanned_to == BEGINNING:
                 self.began = now
             end = self.at
             for _ in range(self.halvings):
-                end = halfway(self.swept_to, end, highest_id)
-            if self.swept_to < end < self.at:
-                yield Visit(Pair(*key, *self.swept_to, until=end), SLICE)
+                end = halfway(self.scanned_to, end, highest_id)
+            if self.scanned_to < end < self.at:
+                yield Visit(Pair(*key, *self.scanned_to, until=end), SLICE)
             else:
-                yield Visit(Pair(*key, *min(self.swept_to, self.at)), REST)
+                yield Visit(Pair(*key, *min(self.scanned_to, self.at)), REST)
                 return
-        elif now >= self.let_in_due and self.at > BEGINNING:
+        elif now >= self.admitted_due and self.at > BEGINNING:
             end = self.at
-            yield Visit(Pair(*key, *BEGINNING, until=end), LET_IN)
+            yield Visit(Pair(*key, *BEGINNING, until=end), ADMITTED)
         if now >= self.near_due and self.at > BEGINNING:
             near = self.at[0] - min(timedelta(seconds=self.near_seconds), self.at[0] - BEGINNING[0]), 0
             # Not into the slice: a row that is found twice would make a full claim look short.
@@ -159,67 +159,67 @@ class Reach:
         ``seen_to`` is up to where it walked past what is not for it.
         """
         last = (jobs[-1].run_at, jobs[-1].id) if jobs else None
-        pause = SWEEP_FACTOR * took
+        pause = SCAN_FACTOR * took
         if visit.kind != FRONT:
-            self.soonest = now + max(LET_IN_SECONDS, pause)
-        if visit.kind == LET_IN:
-            self.let_in_due = math.inf if whole else self.soonest
-            self._weigh_sweep(took)
+            self.soonest = now + max(ADMITTED_SECONDS, pause)
+        if visit.kind == ADMITTED:
+            self.admitted_due = math.inf if whole else self.soonest
+            self._weigh_scan(took)
             return
         if visit.kind == SLICE:
-            self.swept_to = (visit.pair.until if whole else last) or self.swept_to
+            self.scanned_to = (visit.pair.until if whole else last) or self.scanned_to
             # Until all was seen once nobody knows where the work is: half the time may go into finding it.
-            hurried = self.hurried or self.swept == NEVER
+            hurried = self.hurried or self.scanned == NEVER
             self.spent += took
-            self.sweep_due = now + (took if hurried else pause) if whole else now
-            self._weigh_sweep(took)
+            self.scan_due = now + (took if hurried else pause) if whole else now
+            self._weigh_scan(took)
             return
         if visit.kind == REST:
             # Cut short, it goes on at the frontier, which moves back to where this claim ended.
-            self.swept_to, self.sweep_due = BEGINNING, now + max(0.0 if short else SWEEP_FLOOR_SECONDS, pause)
-            self.swept = self.began if whole else self.swept
+            self.scanned_to, self.scan_due = BEGINNING, now + max(0.0 if short else SCAN_FLOOR_SECONDS, pause)
+            self.scanned = self.began if whole else self.scanned
             if self.hurried:
                 self.hurried, self.hurry_due = False, now + HURRY_FACTOR * (self.spent + took)
-            self._weigh_sweep(took)
+            self._weigh_scan(took)
         if visit.kind == NEAR:
             if took > DEAR_SECONDS:
                 self.near_seconds = max(NEAREST_SECONDS, self.near_seconds / 2)
             elif took < CHEAP_SECONDS:
                 self.near_seconds = min(NEAR_SECONDS, self.near_seconds * 2)
         if visit.kind != FRONT:
-            self.near_due = now + max(SWEEP_FLOOR_SECONDS, pause)
+            self.near_due = now + max(SCAN_FLOOR_SECONDS, pause)
             self.near_soonest = NEVER if seen_to is None else now + pause
         if last is not None:
             self.at = last
         if whole and seen_to is not None:
             self.at = max(last or BEGINNING, (seen_to - timedelta(seconds=COMMIT_SECONDS), 0))
 
-    def let_in(self) -> None:
+    def admitted(self) -> None:
         """Something was let in, perhaps behind the frontier: look there as soon as may be."""
         if not self.halvings:
-            self.let_in_due = min(self.let_in_due, self.soonest)
+            self.admitted_due = min(self.admitted_due, self.soonest)
 
-    def look_behind(self) -> None:
+    def released(self) -> None:
         """Something was given back that may lie anywhere behind the frontier: sweep as soon as may be."""
         self.behind = True
 
     def gave_up(self, visit: Visit, now: float, took: float) -> None:
         """Learn that a claim with this visit in it took too long: what it looked for is looked for in smaller parts."""
-        self.soonest, self.let_in_due = now + SWEEP_FACTOR * took, math.inf
-        if visit.kind == LET_IN:
-            self._weigh_sweep(took)
+        self.soonest, self.admitted_due = now + SCAN_FACTOR * took, math.inf
+        if visit.kind == ADMITTED:
+            self._weigh_scan(took)
         elif visit.kind == NEAR:
-            self.near_seconds, self.near_due = NEAREST_SECONDS, now + SWEEP_FACTOR * took
+            self.near_seconds, self.near_due = NEAREST_SECONDS, now + SCAN_FACTOR * took
         elif visit.kind == FRONT or self.at == BEGINNING:
             # Nobody has come through here for long. What is new is claimed meanwhile, the rest swept in slices.
-            self.at, self.sweep_due = LATEST, now
+            self.at, self.scan_due = LATEST, now
         else:
-            self.sweep_due = now + SWEEP_FACTOR * DEAR_SECONDS  # what the smaller slice may take at most
+            self.scan_due = now + SCAN_FACTOR * DEAR_SECONDS  # what the smaller slice may take at most
         if visit.kind in {SLICE, REST}:
             self.spent += took
-            self._weigh_sweep(took)
+            self._weigh_scan(took)
 
-    def _weigh_sweep(self, took: float) -> None:
+    def _weigh_scan(self, took: float) -> None:
         if took > DEAR_SECONDS:
             self.halvings = min(MOST_HALVINGS, self.halvings + math.ceil(math.log2(took / DEAR_SECONDS)))
         elif took < CHEAP_SECONDS:
@@ -270,36 +270,36 @@ class Frontier:
             self.order = []
         self.learn(wanted)
 
-    def sweep_all(self) -> None:
+    def scan_all(self) -> None:
         """Make the next claim sweep every pair."""
         for reach in self.reaches.values():
-            reach.sweep_due = NEVER
+            reach.scan_due = NEVER
 
-    def look_near(self) -> None:
+    def scan_near(self) -> None:
         """Make the next claim look behind every frontier, not far."""
         for reach in self.reaches.values():
             reach.near_due = reach.near_soonest
 
-    def look_behind(self, queues: Set[str] | None) -> None:
+    def released(self, queues: Set[str] | None) -> None:
         """Learn that jobs of these queues, None for any, were given back; they may lie anywhere behind a frontier."""
         if queues or queues is None:
             for (queue, _), reach in self.reaches.items():
                 if queues is None or queue in queues:
-                    reach.look_behind()
+                    reach.released()
 
-    def let_in(self, pairs: Iterable[Key]) -> None:
+    def admitted(self, pairs: Iterable[Key]) -> None:
         """Learn that jobs were let in to these pairs: they may lie anywhere behind the frontiers."""
         for pair in pairs:
             if pair in self.reaches:
-                self.reaches[pair].let_in()
+                self.reaches[pair].admitted()
 
-    def swept(self) -> float:
+    def scanned(self) -> float:
         """Return since when nothing can have come in unseen: when the oldest of the last complete sweeps began."""
-        return min((reach.swept for reach in self.reaches.values()), default=math.inf)
+        return min((reach.scanned for reach in self.reaches.values()), default=math.inf)
 
-    def next_sweep(self, since: float) -> float:
+    def next_scan(self, since: float) -> float:
         """Return when the next sweep is due of a pair that has not been swept completely ``since``."""
-        return min((reach.due for reach in self.reaches.values() if reach.swept < since), default=math.inf)
+        return min((reach.due for reach in self.reaches.values() if reach.scanned < since), default=math.inf)
 
     def plan(self, now: float) -> list[Visit]:
         """Return where to claim from: larger priorities first, queues of one priority in turn."""

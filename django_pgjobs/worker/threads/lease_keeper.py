@@ -66,7 +66,7 @@ class LeaseKeeper(Loop):
         self.next_pauses = 0.0
         self.pauses: store.Pauses | None = None
 
-    def look(self) -> None:
+    def read_pauses_now(self) -> None:
         """Read the pauses now: one was written or ended; called by the listen thread."""
         with self.wake:
             self.next_pauses = 0.0

@@ -32,13 +32,13 @@ class Listener(Loop):
         connect: Connect,
         inbox: Posts,
         claimer: Claimer,
-        look_at_pauses: Callable[[], None],
-        stir: Callable[[], None],
+        read_pauses: Callable[[], None],
+        wake_up: Callable[[], None],
     ) -> None:
         super().__init__(connect, inbox)
         self.claimer = claimer
-        self.look_at_pauses = look_at_pauses
-        self.stir = stir
+        self.read_pauses = read_pauses
+        self.wake_up = wake_up
 
     def serve(self, db: WorkerConnection) -> None:
         """Hand notifications on until stopped."""
@@ -47,9 +47,9 @@ class Listener(Loop):
             return
         try:
             self._ask(db)
-            self.claimer.hears.set()
-            self.claimer.look()  # at what was registered while nobody listened
-            self.claimer.keep_looking()  # somebody may be busy
+            self.claimer.listening.set()
+            self.claimer.poll_now()  # at what was registered while nobody listened
+            self.claimer.keep_polling()  # somebody may be busy
             asked_at = clock.monotonic()
             while not self.stopping.is_set():
                 if clock.monotonic() > asked_at + ASK_SECONDS:
@@ -59,7 +59,7 @@ class Listener(Loop):
                 for notification in db.connection.notifies(timeout=LOOK_SECONDS, stop_after=1):
                     self._hand_on(notification)
         finally:
-            self.claimer.hears.clear()
+            self.claimer.listening.clear()
 
     def _ask(self, db: WorkerConnection) -> None:
         db.fetch("listen", {})
@@ -67,16 +67,16 @@ class Listener(Loop):
     def _hand_on(self, notification: psycopg.Notify) -> None:
         """What none of our statements sends is not believed: every role of the database may notify."""
         if notification.payload == PAUSES:
-            self.look_at_pauses()
+            self.read_pauses()
             return
         word, _, queue = notification.payload.partition(":")
         if not QUEUE_NAME.fullmatch(queue) or not self.claimer.frontier.serves(queue):
             return
         if PRIORITY.fullmatch(word):
-            self.claimer.hear((queue, int(word)))
+            self.claimer.wake_for((queue, int(word)))
         elif word == BEHIND:
-            self.claimer.look_behind(queue)
+            self.claimer.wake_for_released(queue)
         elif word == BUSY:
-            self.claimer.keep_looking()
+            self.claimer.keep_polling()
         elif word == LIMITED:
-            self.stir()
+            self.wake_up()

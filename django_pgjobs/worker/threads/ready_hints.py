@@ -48,8 +48,8 @@ class ReadyHints:
         """Have the frontiers learn all of it, and forget it."""
         for frontier in frontiers:
             frontier.learn(self.pairs)
-            frontier.let_in(self.admitted)
-            frontier.look_behind(None if self.released_anywhere else self.released)
+            frontier.admitted(self.admitted)
+            frontier.released(None if self.released_anywhere else self.released)
         self.pairs.clear()
         self.admitted.clear()
         self.released.clear()
