@@ -14,6 +14,7 @@ from django_pgjobs.decisions import Failure
 from django_pgjobs.execution import finalise
 from django_pgjobs.execution.attempt import BODY, ON_ABANDON
 from django_pgjobs.execution.finalise import DELETE, END, MARK, RELEASE, RETRY, SUCCESS
+from django_pgjobs.store import statements as store
 from django_pgjobs.store.statements import Author, End, FenceReading
 from django_pgjobs.worker.shared.runs import HeldRun
 from django_pgjobs.worker.threads import finaliser as finalising
