@@ -22,6 +22,7 @@ from django_pgjobs import job
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Attempt, Claim, Heartbeat, Job
 from django_pgjobs.presentation import job_list
+from tests.plugins.explaining import nodes, rows_read
 
 pytestmark = pytest.mark.django_db
 
@@ -795,19 +796,9 @@ def test_every_state_is_read_along_its_index(
             (plan,) = cursor.fetchone()[0]
         # Those that are limited are in two indexes, either of which will do.
         along = {index, "pgjobs_job_held"} if state == "limited" else {index}
-        assert {node.get("Index Name") for node in nodes_of(plan["Plan"])} & along, (state, listed[0], plan)
-        read = max(rows_read(node) for node in nodes_of(plan["Plan"]))
+        assert {node.get("Index Name") for node in nodes(plan["Plan"])} & along, (state, listed[0], plan)
+        read = max(rows_read(node) for node in nodes(plan["Plan"]))
         assert read <= (1100 if extra else job_list.MOST + 100), (state, extra, read)
-
-
-def nodes_of(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for child in plan.get("Plans", []):
-        yield from nodes_of(child)
-
-
-def rows_read(node: dict[str, Any]) -> int:
-    return int((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
 
 
 # --- workers -------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from django_pgjobs.registering.token_bucket import of_this_process
 from django_pgjobs.store import notifying
 from django_pgjobs.store import statements as store
 from django_pgjobs.testing import run_jobs
+from tests.plugins.explaining import nodes
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, register, wait_until
 from tests.plugins.sabotage import sabotage
 
@@ -365,14 +366,8 @@ def test_counting_reads_no_more_than_the_capacity(
     row = cursor.fetchone()
     assert row is not None
     plan = row[0][0]["Plan"]
-    nodes = list(_nodes(plan))
-    assert not [node for node in nodes if node["Node Type"] in ("Seq Scan", "Sort", "Bitmap Heap Scan")]
-    used = {node["Index Name"] for node in nodes if "Index Name" in node}
+    found = list(nodes(plan))
+    assert not [node for node in found if node["Node Type"] in ("Seq Scan", "Sort", "Bitmap Heap Scan")]
+    used = {node["Index Name"] for node in found if "Index Name" in node}
     assert used == {"pgjobs_job_claim_order", "pgjobs_job_held_order"}
-    assert all(node["Actual Rows"] <= most for node in nodes if "Index Name" in node)
-
-
-def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for below in plan.get("Plans", ()):
-        yield from _nodes(below)
+    assert all(node["Actual Rows"] <= most for node in found if "Index Name" in node)

@@ -16,7 +16,7 @@ import pytest
 from django.db import connections
 from django.test import override_settings
 
-from django_pgjobs import Cron, clock, job
+from django_pgjobs import Cron, job
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.maintenance import cron_firing
 from django_pgjobs.maintenance.cron_firing import CronSync, Firer, MarkMissing, declared_for
@@ -43,18 +43,6 @@ PLAIN = {
 def alone() -> Iterator[None]:
     with registry.isolated():
         yield
-
-
-@pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """The worker's own clock stands still; a test moves it on."""
-    now = [1000.0]
-    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
-
-    def passes(seconds: float) -> None:
-        now[0] += seconds
-
-    return passes
 
 
 def clean() -> None: ...

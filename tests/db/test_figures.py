@@ -20,9 +20,9 @@ from django_pgjobs.maintenance.statistics import Measurer
 from django_pgjobs.models import Claim, Heartbeat, Job, LeaderTerm, QueueState, Statistic
 from django_pgjobs.store import statements as store
 from django_pgjobs.testing import backdate
-from tests.db.test_plans import Explaining, analysed_while_empty, nodes
-from tests.db.test_shell import pgjobs
+from tests.plugins.explaining import Explaining, analysed_while_empty, nodes
 from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, job, register
+from tests.plugins.shell import pgjobs
 
 pytestmark = pytest.mark.usefixtures("committed")
 

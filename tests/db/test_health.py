@@ -15,8 +15,8 @@ from django_pgjobs.management.check import OVERDUE_SECONDS
 from django_pgjobs.models import CronEntry, Heartbeat, Job, LeaderTerm, QueueState
 from django_pgjobs.store import statements as store
 from django_pgjobs.testing import backdate
-from tests.db.test_shell import pgjobs, run
 from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, job, register, wait_for_age
+from tests.plugins.shell import pgjobs, run
 
 pytestmark = pytest.mark.usefixtures("committed")
 

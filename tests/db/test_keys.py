@@ -24,7 +24,7 @@ from django_pgjobs.signals import job_registered
 from django_pgjobs.steering import jobs
 from django_pgjobs.store import statements as store
 from django_pgjobs.testing import backdate
-from tests.db.test_plans import Explaining, nodes
+from tests.plugins.explaining import Explaining, nodes
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, wait_until
 from tests.plugins.sabotage import lines_of, sabotage
 

@@ -9,7 +9,6 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from django_pgjobs import clock
 from django_pgjobs.maintenance import audit as audit_room
 from django_pgjobs.maintenance import leader as leader_room
 from django_pgjobs.maintenance.audit import Audit
@@ -22,18 +21,6 @@ from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, claim, job, pa
 
 RIVAL = store.Author(UUID(int=2), "rival")
 NOBODY = UUID(int=0)
-
-
-@pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """The worker's own clock stands still; a test moves it on."""
-    now = [1000.0]
-    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
-
-    def passes(seconds: float) -> None:
-        now[0] += seconds
-
-    return passes
 
 
 def expire(raw: RawDatabase) -> None:

@@ -32,7 +32,7 @@ from django_pgjobs.testing import run_job, run_jobs
 from django_pgjobs.values.limit import read_job_limits
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from tests import jobs
-from tests.db.test_plans import Explaining, analysed_while_empty, faults, nodes
+from tests.plugins.explaining import Explaining, analysed_while_empty, faults, nodes
 from tests.plugins.fix_db import (
     AUTHOR,
     FAILURE,

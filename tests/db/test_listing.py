@@ -13,7 +13,7 @@ from django_pgjobs.models import Job
 from django_pgjobs.presentation import job_list
 from django_pgjobs.presentation.job_list import ARMS, Asked
 from django_pgjobs.store import statements as store
-from tests.db.test_plans_by_shape import Explained
+from tests.plugins.explaining import Explained
 
 pytestmark = pytest.mark.django_db
 

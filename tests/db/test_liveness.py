@@ -16,9 +16,9 @@ from django_pgjobs.presentation.fate import fate
 from django_pgjobs.states import JobState
 from django_pgjobs.store import statements as store
 from django_pgjobs.testing import backdate
-from tests.db.test_shell import BEAT
 from tests.db.test_why import worker
 from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, RawDatabase, claim, job, register, wait_until
+from tests.plugins.shell import BEAT
 
 pytestmark = pytest.mark.usefixtures("committed")
 

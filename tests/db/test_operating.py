@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Callable
-from io import StringIO
 from typing import Any
 
 import pytest
@@ -14,16 +13,7 @@ from django_pgjobs.management import steer
 from django_pgjobs.models import Job
 from django_pgjobs.store import statements as store
 from tests.plugins.fix_db import AUTHOR, RawDatabase, claim, job, register
-
-
-def pgjobs(*arguments: object) -> tuple[int, str]:
-    """Run a subcommand: (exit status, what it printed)."""
-    out = StringIO()
-    try:
-        call_command("pgjobs", *map(str, arguments), stdout=out)
-    except SystemExit as end:
-        return int(end.code or 0), out.getvalue()
-    return 0, out.getvalue()
+from tests.plugins.shell import printed
 
 
 @pytest.fixture
@@ -53,7 +43,7 @@ def nobody_is_asked(answers: Callable[[str | None], list[str]]) -> None:
 def test_one_job_is_cancelled_by_its_id(raw: RawDatabase) -> None:
     """Nothing is asked, and who and why is on the row."""
     one, two = register(2)
-    assert pgjobs("cancel", one, "--by", "anna", "--reason", "wrong data") == (0, "cancel: 1 changed, 0 skipped\n")
+    assert printed("cancel", one, "--by", "anna", "--reason", "wrong data") == (0, "cancel: 1 changed, 0 skipped\n")
     row = job(one)
     assert (row.state, row.cancel_by, row.cancel_reason) == ("cancelled", "anna", "wrong data")
     assert job(two).state == "ready"
@@ -62,7 +52,7 @@ def test_one_job_is_cancelled_by_its_id(raw: RawDatabase) -> None:
 def test_who_does_it_is_by_default_the_user_of_the_shell(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(getpass, "getuser", lambda: "operator")
     [one] = register()
-    pgjobs("cancel", one)
+    printed("cancel", one)
     assert job(one).cancel_by == "operator"
 
     def nameless() -> str:
@@ -80,7 +70,7 @@ def test_skipped_jobs_are_counted_with_the_reason(raw: RawDatabase, other: RawDa
     assert taken.ids == [done]
     store.finalise_success(raw, taken.ends(), AUTHOR)
     other.lock(locked)
-    status, said = pgjobs("cancel", done, locked, ready, 999_999_999, "--yes")
+    status, said = printed("cancel", done, locked, ready, 999_999_999, "--yes")
     assert (status, said.splitlines()) == (
         1,
         ["cancel: 1 changed, 3 skipped", "  1 skipped: busy", "  1 skipped: succeeded", "  1 skipped: unknown"],
@@ -93,7 +83,7 @@ def test_a_running_job_gets_the_request_in_its_mode(raw: RawDatabase, mode: str)
     """An action on a job under a live lease never overwrites its attempt."""
     register()
     held = claim(raw)
-    assert pgjobs("cancel", *held.ids, "--mode", mode) == (0, "cancel: 1 changed, 0 skipped\n")
+    assert printed("cancel", *held.ids, "--mode", mode) == (0, "cancel: 1 changed, 0 skipped\n")
     row = job(held.ids[0])
     assert (row.state, row.claim_id, row.attempt, row.cancel_mode) == ("running", held.claim_id, 1, mode)
 
@@ -118,7 +108,7 @@ def test_a_filter_means_jobs_that_have_not_ended(raw: RawDatabase, options: list
         "parked": register()[0],
     }
     Job.objects.filter(pk=jobs["parked"]).update(hold="parked")
-    status, said = pgjobs("cancel", *options, "--no-input")
+    status, said = printed("cancel", *options, "--no-input")
     assert (status, said) == (0, f"cancel: {len(meant)} changed, 0 skipped\n")
     assert [name for name, one in jobs.items() if job(one).state == "cancelled"] == meant
 
@@ -126,14 +116,14 @@ def test_a_filter_means_jobs_that_have_not_ended(raw: RawDatabase, options: list
 def test_many_are_asked_for_first(raw: RawDatabase, answers: Callable[[str | None], list[str]]) -> None:
     ids = register(3)
     asked = answers("n")
-    assert pgjobs("cancel", *ids) == (1, "Nothing was changed.\n")
+    assert printed("cancel", *ids) == (1, "Nothing was changed.\n")
     assert asked == ["Cancel 3 jobs? [y/N] "]
     answers(None)
     with pytest.raises(CommandError, match="Nobody answers"):
-        pgjobs("cancel", *ids)
+        printed("cancel", *ids)
     assert {job(one).state for one in ids} == {"ready"}
     answers("y")
-    assert pgjobs("cancel", *ids) == (0, "cancel: 3 changed, 0 skipped\n")
+    assert printed("cancel", *ids) == (0, "cancel: 3 changed, 0 skipped\n")
 
 
 @pytest.mark.parametrize(
@@ -156,10 +146,10 @@ def test_jobs_are_retried_abandoned_and_released(raw: RawDatabase) -> None:
     """The same way; each means by a filter what it can do something with."""
     register(2)
     held = claim(raw)
-    assert pgjobs("release", "--queue", "default") == (0, "release: 1 changed, 0 skipped\n")
+    assert printed("release", "--queue", "default") == (0, "release: 1 changed, 0 skipped\n")
     assert job(held.ids[0]).release_requested_at is not None
-    assert pgjobs("abandon", "--queue", "default", "--yes") == (
+    assert printed("abandon", "--queue", "default", "--yes") == (
         1, "abandon: 1 changed, 1 skipped\n  1 skipped: running\n",
     )  # fmt: skip
-    assert pgjobs("retry", "--queue", "default") == (0, "retry: 1 changed, 0 skipped\n")
+    assert printed("retry", "--queue", "default") == (0, "retry: 1 changed, 0 skipped\n")
     assert sorted(Job.objects.values_list("state", flat=True)) == ["ready", "running"]

@@ -15,6 +15,7 @@ from django_pgjobs import job as define
 from django_pgjobs import pausing
 from django_pgjobs.definition.registry import registry
 from tests.plugins.fix_db import RawDatabase
+from tests.plugins.shell import printed
 
 
 def send() -> None: ...
@@ -27,18 +28,8 @@ def known() -> Iterator[None]:
         yield
 
 
-def pgjobs(*arguments: object) -> tuple[int, str]:
-    """Run a subcommand: (exit status, what it printed)."""
-    out = StringIO()
-    try:
-        call_command("pgjobs", *map(str, arguments), stdout=out)
-    except SystemExit as end:
-        return int(end.code or 0), out.getvalue()
-    return 0, out.getvalue()
-
-
 def test_queues_and_jobs_are_paused_and_resumed(raw: RawDatabase) -> None:
-    status, told = pgjobs("pause", "mail", "bulk", "--job", "mail.send", "--by", "anna", "--reason", "server\nmoves")
+    status, told = printed("pause", "mail", "bulk", "--job", "mail.send", "--by", "anna", "--reason", "server\nmoves")
     assert (status, told) == (
         0,
         "paused queue mail until it is resumed by anna: server moves\n"
@@ -48,8 +39,8 @@ def test_queues_and_jobs_are_paused_and_resumed(raw: RawDatabase) -> None:
     assert [(state.kind, state.name, state.reason) for state in pausing.paused()] == [
         ("queue", "bulk", "server\nmoves"), ("queue", "mail", "server\nmoves"), ("job", "mail.send", "server\nmoves"),
     ]  # fmt: skip
-    assert pgjobs("resume", "mail", "--job", "mail.send") == (0, "resumed queue mail\nresumed job mail.send\n")
-    assert pgjobs("resume", "mail", "bulk") == (1, "queue mail was not paused\nresumed queue bulk\n")
+    assert printed("resume", "mail", "--job", "mail.send") == (0, "resumed queue mail\nresumed job mail.send\n")
+    assert printed("resume", "mail", "bulk") == (1, "queue mail was not paused\nresumed queue bulk\n")
     assert pausing.paused() == []
 
 
@@ -66,8 +57,8 @@ def test_a_queue_that_no_job_is_declared_with_is_paused_and_remarked(raw: RawDat
 
 
 def test_until_when(raw: RawDatabase) -> None:
-    pgjobs("pause", "a", "--until", "2070-01-31T08:00+01:00")
-    pgjobs("pause", "b", "--for", "2h")
+    printed("pause", "a", "--until", "2070-01-31T08:00+01:00")
+    printed("pause", "b", "--for", "2h")
     a, b = pausing.paused()
     assert a.until == datetime(2070, 1, 31, 7, tzinfo=UTC)
     assert b.until is not None
@@ -76,13 +67,13 @@ def test_until_when(raw: RawDatabase) -> None:
 
 def test_who_is_the_user_of_the_shell(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(getpass, "getuser", lambda: "carol")
-    pgjobs("pause", "mail")
+    printed("pause", "mail")
     assert pausing.paused()[0].paused_by == "carol"
 
 
 def test_the_list_and_its_json(raw: RawDatabase) -> None:
-    assert pgjobs("pause", "--list") == (0, "Nothing is paused.\n")
-    status, told = pgjobs("pause", "mail", "--by", "anna", "--for", "60", "--format", "json")
+    assert printed("pause", "--list") == (0, "Nothing is paused.\n")
+    status, told = printed("pause", "mail", "--by", "anna", "--for", "60", "--format", "json")
     state = pausing.paused()[0]
     assert state.until is not None
     expected = {
@@ -90,8 +81,8 @@ def test_the_list_and_its_json(raw: RawDatabase) -> None:
         "until": state.until.isoformat(),
     }  # fmt: skip
     assert (status, json.loads(told)) == (0, {"paused": [expected]})
-    assert json.loads(pgjobs("pause", "--list", "--format", "json")[1]) == {"paused": [expected]}
-    status, told = pgjobs("resume", "mail", "other", "--format", "json")
+    assert json.loads(printed("pause", "--list", "--format", "json")[1]) == {"paused": [expected]}
+    status, told = printed("resume", "mail", "other", "--format", "json")
     resumed = [{"kind": "queue", "name": name, "was_paused": name == "mail"} for name in ("mail", "other")]
     assert (status, json.loads(told)) == (1, {"resumed": resumed})
 
@@ -114,5 +105,5 @@ def test_the_list_and_its_json(raw: RawDatabase) -> None:
 )
 def test_what_is_wrong_is_told_and_pauses_nothing(raw: RawDatabase, arguments: list[str], words: str) -> None:
     with pytest.raises(CommandError, match=words):
-        pgjobs(*arguments)
+        printed(*arguments)
     assert pausing.paused() == []

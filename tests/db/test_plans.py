@@ -6,18 +6,15 @@ the indexes then, whether a statement was prepared before the jobs came or after
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 from uuid import UUID, uuid4
 
-import psycopg
 import pytest
 
 from django_pgjobs import sql
 from django_pgjobs.store import statements as store
-from tests.db.test_sql_contracts import PARAMETER, numbered
+from tests.plugins.explaining import PAGES_PER_JOB, Explaining, analysed_while_empty, faults
 from tests.plugins.fix_db import (
     AUTHOR,
     FAILURE,
@@ -123,79 +120,6 @@ STATEMENTS: dict[str, Callable[[store.Transacting, Claimed], object]] = {
     "fire_cron": lambda db, _: store.fire_cron(db, ENTRY, LONG_AGO, None, notify=False),
 }
 """What a worker runs on its own connections and what touches jobs; each for a batch of jobs."""
-
-PAGES_PER_JOB = 40
-"""A fenced write of one job touches 18 to 25 pages: the row twice, its index entries, the history, the ledger."""
-
-
-class Explaining:
-    """A database that explains a statement instead of answering, as prepared once on its connection."""
-
-    def __init__(self, db: RawDatabase, prepared: set[str]) -> None:
-        self.db = db
-        self.prepared = prepared
-        self.plan: dict[str, Any] = {}
-
-    def fetch(self, name: str, params: store.Params) -> store.Rows:
-        text = sql.statement(name)
-        if name not in self.prepared:
-            self.db.query(f"PREPARE {name} AS {numbered(text)}".replace("%", "%%"), ())
-            self.prepared.add(name)
-        given = [params[key] for key in dict.fromkeys(PARAMETER.findall(text))]
-        values = psycopg.ClientCursor(self.db.raw).mogrify(", ".join(["%s"] * len(given)), given)
-        arguments = f"({values})" if given else ""
-        [(explained,)] = self.db.raw.execute(
-            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {name}{arguments}".encode()
-        ).fetchall()
-        self.plan = explained[0]["Plan"]
-        return [(None,) * 20] if name == "next_due" else []
-
-    def fetch_together(self, statements: Sequence[tuple[str, store.Params]]) -> list[store.Rows]:
-        """Run those before the last, which is explained."""
-        *before, (name, params) = statements
-        return [*(self.db.fetch(name, params) for name, params in before), self.fetch(name, params)]
-
-
-def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for child in plan.get("Plans", ()):
-        yield from nodes(child)
-
-
-def faults(plan: dict[str, Any], *, jobs: int = BATCH, vain: int = 10) -> list[str]:
-    """Return what makes the statement cost more than its batch: scans, sorts, rows read in vain, pages touched."""
-    found = []
-    for node in nodes(plan):
-        kind, relation = node["Node Type"], node.get("Relation Name")
-        if relation == "pgjobs_job" and kind in {"Seq Scan", "Bitmap Heap Scan"}:
-            found.append(f"{kind} on jobs")
-        if kind in {"Sort", "Incremental Sort"} and node["Actual Rows"] > 4 * jobs:
-            found.append(f"{kind} of {node['Actual Rows']} rows")
-        seen = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
-        removed = node.get("Rows Removed by Join Filter", 0) * node["Actual Loops"]
-        if max(seen, removed) > vain * jobs:
-            found.append(f"{kind} read {seen} rows and joined {removed} in vain")
-    pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
-    if pages > PAGES_PER_JOB * jobs:
-        found.append(f"{pages} pages")
-    return found
-
-
-@contextmanager
-def analysed_while_empty(raw: RawDatabase) -> Iterator[None]:
-    """Statistics say that there is nothing, and no autovacuum corrects them."""
-    tables = ("pgjobs_job", "pgjobs_claim", "pgjobs_attempt")
-    for table in tables:
-        raw.query(f"TRUNCATE {table}")
-        raw.query(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
-        # Of an empty table ANALYZE takes no statistics, and leaves those that are there.
-        raw.query("DELETE FROM pg_statistic WHERE starelid = %s::regclass", [table])
-        raw.query(f"ANALYZE {table}")
-    try:
-        yield
-    finally:
-        for table in tables:
-            raw.query(f"ALTER TABLE {table} RESET (autovacuum_enabled)")
 
 
 def fill(raw: RawDatabase) -> Claimed:

@@ -25,7 +25,8 @@ from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.queues import PAGE, Queue
 from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import PINS
-from tests.db.test_plans import ENDED, PAGES_PER_JOB, analysed_while_empty, nodes
+from tests.db.test_plans import ENDED
+from tests.plugins.explaining import Explained, analysed_while_empty
 from tests.plugins.fix_db import RawDatabase, claim
 
 READY = 40_000
@@ -33,9 +34,6 @@ KEYED = 20_000
 PAIRS = 3001
 BATCH = 100
 LISTED = PAGE
-TIMES = 20
-"""How often a node may touch each of the jobs that are asked for: a nested loop over two batches touches it a hundred
-times, a scan of the table some nine hundred times."""
 
 INSERT = (
     "INSERT INTO pgjobs_job (name, payload, queue, priority, run_at, outcome, finished_at, claim_id, key, key_scope, "
@@ -73,46 +71,6 @@ SEED = {
 
 
 def plain(n: int = 1) -> None: ...
-
-
-EXPLAINABLE = {"WITH", "SELECT", "INSERT", "UPDATE", "DELETE"}
-
-
-class Explained:
-    """Explains each statement on our tables before it is run, and notes what costs more than the jobs asked for."""
-
-    def __init__(self, jobs: int) -> None:
-        self.jobs = jobs
-        self.seen = 0
-        self.faults: list[str] = []
-
-    def __call__(self, execute: Any, text: Any, params: Any, many: bool, context: Any) -> Any:
-        if "pgjobs_" in str(text) and _bare(text).split()[0].lstrip("(") in EXPLAINABLE:
-            self.seen += 1
-            execute("SAVEPOINT explained", None, False, context)
-            execute(f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {_bare(text)}", params, False, context)
-            [explained] = context["cursor"].fetchone()[0]
-            execute("ROLLBACK TO SAVEPOINT explained", None, False, context)
-            execute("RELEASE SAVEPOINT explained", None, False, context)
-            self.faults += [
-                f"{fault}: {' '.join(_bare(text).split())[:100]}" for fault in self._faults(explained["Plan"])
-            ]
-        return execute(text, params, many, context)
-
-    def _faults(self, plan: dict[str, Any]) -> Iterator[str]:
-        pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
-        if pages > PAGES_PER_JOB * self.jobs:
-            yield f"{pages} pages"
-        for node in nodes(plan):
-            read = sum(node.get(f"Rows Removed by {what}", 0) for what in ("Filter", "Join Filter", "Index Recheck"))
-            rows = (node["Actual Rows"] + read) * node["Actual Loops"]
-            if rows > TIMES * self.jobs:
-                yield f"{node['Node Type']} of {node.get('Relation Name', '')} touched {rows:.0f} rows"
-
-
-def _bare(text: Any) -> str:
-    """The statement without the comments before it."""
-    return "\n".join(line for line in str(text).splitlines() if not line.startswith("--"))
 
 
 KINDS = {

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_pgjobs import clock, sql
+from django_pgjobs import sql
 from django_pgjobs.conf import get_conf
 from django_pgjobs.maintenance import pruning as room
 from django_pgjobs.maintenance.duties import Duty
@@ -32,23 +32,11 @@ from django_pgjobs.maintenance.pruning import (
 from django_pgjobs.models import Attempt, Job
 from django_pgjobs.store import statements as store
 from django_pgjobs.values.retention import Retention
-from tests.db.test_plans import Explaining, analysed_while_empty, nodes
+from tests.plugins.explaining import Explaining, analysed_while_empty, nodes
+from tests.plugins.fix_clock import Time
 from tests.plugins.fix_db import AUTHOR, FAILURE, Background, RawDatabase, claim, register
 
-Time = Callable[[float], None]
 HOUR = 3600.0
-
-
-@pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> Time:
-    """The worker's own clock stands still; a test moves it on."""
-    now = [1000.0]
-    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
-
-    def passes(seconds: float) -> None:
-        now[0] += seconds
-
-    return passes
 
 
 class Counting:

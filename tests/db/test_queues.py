@@ -24,6 +24,7 @@ from django_pgjobs.serialization.payload import HIDDEN
 from django_pgjobs.steering.jobs import Steered
 from django_pgjobs.store import statements as store
 from django_pgjobs.testing import reset_rate_limits, run_jobs
+from tests.plugins.explaining import nodes
 from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, from_the_beginning, register
 
 pytestmark = pytest.mark.usefixtures("committed")
@@ -409,15 +410,9 @@ def test_a_page_reads_no_more_than_a_page_of_each_range(
     cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {store.statement('list_queue')}", params)
     row = cursor.fetchone()
     assert row is not None
-    nodes = list(_nodes(row[0][0]["Plan"]))
-    assert not [node for node in nodes if node["Node Type"] == "Seq Scan" and node["Relation Name"] == "pgjobs_job"]
+    found = list(nodes(row[0][0]["Plan"]))
+    assert not [node for node in found if node["Node Type"] == "Seq Scan" and node["Relation Name"] == "pgjobs_job"]
     read = sum(
-        node["Actual Rows"] * node["Actual Loops"] for node in nodes if "Index Name" in node and node["Actual Rows"] > 1
+        node["Actual Rows"] * node["Actual Loops"] for node in found if "Index Name" in node and node["Actual Rows"] > 1
     )
     assert read <= 300
-
-
-def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for below in plan.get("Plans", ()):
-        yield from _nodes(below)

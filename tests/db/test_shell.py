@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
-from io import StringIO
 from typing import Any
 from uuid import uuid4
 
@@ -31,7 +29,9 @@ from django_pgjobs.presentation import job_list
 from django_pgjobs.serialization import payload
 from django_pgjobs.store import statements as store
 from django_pgjobs.testing import backdate
+from tests.plugins.explaining import nodes, rows_read
 from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, RawDatabase, claim, job, register
+from tests.plugins.shell import BEAT, pgjobs, run
 
 pytestmark = pytest.mark.usefixtures("committed")
 
@@ -48,16 +48,6 @@ def jobs_known() -> Iterator[None]:
     with registry.isolated():
         declare(name="shop.charge", queue="payments", sensitive=("card",))(charge)
         yield
-
-
-def pgjobs(*arguments: object) -> tuple[int, str, str]:
-    """Run a subcommand: (exit status, stdout, stderr)."""
-    out, err = StringIO(), StringIO()
-    try:
-        call_command("pgjobs", *map(str, arguments), stdout=out, stderr=err)
-    except SystemExit as end:
-        return int(end.code or 0), out.getvalue(), err.getvalue()
-    return 0, out.getvalue(), err.getvalue()
 
 
 def ids(*arguments: object, status: int = 0) -> list[int]:
@@ -211,19 +201,9 @@ def test_a_list_reads_no_more_than_it_tells(raw: RawDatabase, state: str) -> Non
     for query in queries:
         if query["sql"].startswith("SELECT"):
             [(plan,)] = raw.query("EXPLAIN (ANALYZE, FORMAT JSON) " + query["sql"].replace("%", "%%"))
-            read += [_rows_read(node) for node in _nodes(plan[0]["Plan"])]
+            read += [rows_read(node) for node in nodes(plan[0]["Plan"])]
     assert max(read) <= 100, read
     assert not any('"payload"' in query["sql"] for query in queries)
-
-
-def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for child in plan.get("Plans", ()):
-        yield from _nodes(child)
-
-
-def _rows_read(node: dict[str, Any]) -> int:
-    return int((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
 
 
 # show
@@ -260,12 +240,6 @@ def test_a_job_is_shown_with_worker_lease_and_attempts(raw: RawDatabase) -> None
         assert f"\n{line}\n" in out
     assert "\nattempt 1 failed at 20" in out
     assert "\n  | Traceback (most recent call last): …\n" in out
-
-
-BEAT = {
-    "id": WORKER, "name": "web-1", "host": "h", "pid": 1, "processes": 1, "threads": 2, "async_slots": 1,
-    "version": "1", "release": "", "state": "running", "running": 0, "finished": 0,
-}  # fmt: skip
 
 
 def test_the_fields_of_a_job(raw: RawDatabase) -> None:
@@ -530,21 +504,6 @@ def test_a_name_that_no_code_has_and_no_job_is_told_of(raw: RawDatabase, name: s
     assert pgjobs("list", "--name", "shop.charge")[0] == 0
     register(name=name)
     assert pgjobs("list", "--name", name)[0] == 0, "a job of older code is a job"
-
-
-def run(*arguments: str, env: dict[str, str] | None = None, shell: bool = False) -> subprocess.CompletedProcess[str]:
-    """Run ``pgjobs``, or with ``shell`` a line of it, as somebody at a terminal, on the test database."""
-    base, _, _ = os.environ["DATABASE_URL"].rpartition("/")
-    ours = {
-        "DATABASE_URL": f"{base}/{connection.settings_dict['NAME']}",
-        "DJANGO_SETTINGS_MODULE": "tests.settings",
-        "PYTHONWARNINGS": "ignore",
-    }
-    program: Any = arguments[0] if shell else [sys.executable, "-m", "django", "pgjobs", *arguments]
-    environment = {**os.environ, **ours, **(env or {})}
-    return subprocess.run(
-        program, env=environment, shell=shell, text=True, timeout=120, check=False, capture_output=True
-    )
 
 
 def test_a_reader_that_leaves_is_no_error(raw: RawDatabase) -> None:

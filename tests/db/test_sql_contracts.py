@@ -12,11 +12,11 @@ import pytest
 
 import django_pgjobs
 from django_pgjobs import sql
+from tests.plugins.explaining import numbered
 from tests.plugins.fix_db import RawDatabase
 
 NAMES = sql.names()
 PACKAGE = Path(django_pgjobs.__file__).parent
-PARAMETER = re.compile(r"%\((\w+)\)s")
 
 FORBIDDEN = {
     r"\b(now|clock_timestamp|transaction_timestamp)\s*\(": "only statement_timestamp() bounds scans and never freezes",
@@ -33,12 +33,6 @@ FORBIDDEN = {
 def header(name: str) -> list[str]:
     lines = resources.files(sql).joinpath(f"{name}.sql").read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line.startswith("--")]
-
-
-def numbered(text: str) -> str:
-    """Return ``text`` with psycopg's named parameters as $1, $2, …"""
-    names = list(dict.fromkeys(PARAMETER.findall(text)))
-    return PARAMETER.sub(lambda match: f"${names.index(match[1]) + 1}", text)
 
 
 def fence_lines(name: str) -> list[str]:

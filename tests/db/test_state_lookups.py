@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import combinations
 from typing import Any
 
@@ -16,6 +16,7 @@ from django.test.utils import CaptureQueriesContext, isolate_apps
 from django_pgjobs.models import Attempt, Job
 from django_pgjobs.states import Hold, JobState
 from django_pgjobs.store import statements as store
+from tests.plugins.explaining import nodes
 from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, from_the_beginning, register
 
 STATES = [str(state) for state in JobState]
@@ -145,12 +146,6 @@ def test_a_word_that_is_no_state_is_answered_without_a_query(raw: RawDatabase, w
     assert Job.objects.exclude(where).count() == 1
     assert Job.objects.filter(state__in=["bogus", "ready"]).count() == 1
     assert Job.objects.filter(where | Q(queue="default")).count() == 1
-
-
-def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for child in plan.get("Plans", ()):
-        yield from nodes(child)
 
 
 def plan_of(found: models.QuerySet[Any]) -> list[dict[str, Any]]:

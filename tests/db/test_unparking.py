@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from django_pgjobs import clock
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.maintenance.unparking import LONGEST_REST_SECONDS, Unparker
 from django_pgjobs.models import Job
@@ -30,17 +29,6 @@ class Slow:
         self.asked.append(name)
         self.passes(self.seconds)
         return self.db.fetch(name, params)
-
-
-@pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    now = [1000.0]
-    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
-
-    def passes(seconds: float) -> None:
-        now[0] += seconds
-
-    return passes
 
 
 def park(raw: RawDatabase, fingerprint: str) -> int:

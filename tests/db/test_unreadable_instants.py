@@ -26,8 +26,8 @@ from django_pgjobs.models import Attempt, Job
 from django_pgjobs.presentation import job_list
 from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import WorkerConnection
-from tests.db.test_shell import pgjobs
 from tests.plugins.fix_db import RawDatabase, claim, from_the_beginning, job, register
+from tests.plugins.shell import pgjobs
 
 pytestmark = pytest.mark.usefixtures("committed")
 

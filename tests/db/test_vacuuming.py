@@ -21,23 +21,11 @@ from django_pgjobs.maintenance.vacuum import (
 )
 from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import LOCK_TIMEOUT, WorkerConnection
+from tests.plugins.fix_clock import Time
 from tests.plugins.fix_db import RawDatabase, blocked_by, wait_until
 from tests.plugins.fix_roles import Role
 
-Time = Callable[[float], None]
 COUNT = "SELECT pg_stat_get_vacuum_count(%s::regclass)"
-
-
-@pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> Time:
-    """The worker's own clock stands still; a test moves it on."""
-    now = [1000.0]
-    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
-
-    def passes(seconds: float) -> None:
-        now[0] += seconds
-
-    return passes
 
 
 @pytest.fixture

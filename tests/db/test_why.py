@@ -16,7 +16,7 @@ from django_pgjobs.models import Admission, Claim, Heartbeat, Job, QueueState, S
 from django_pgjobs.states import Hold, JobState
 from django_pgjobs.store import statements as store
 from django_pgjobs.testing import backdate
-from tests.db.test_plans import Explaining, analysed_while_empty, nodes
+from tests.plugins.explaining import Explaining, analysed_while_empty, nodes
 from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, RawDatabase, claim, job, register
 
 pytestmark = pytest.mark.usefixtures("committed")

@@ -21,11 +21,11 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from django_pgjobs.models import Heartbeat, Job
-from tests.db.test_shell import pgjobs
 from tests.e2e import jobs
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import RawDatabase, wait_until
 from tests.plugins.fix_worker import WorkerProcess, Workers, ended
+from tests.plugins.shell import pgjobs
 
 pytestmark = pytest.mark.slow
 

@@ -18,13 +18,13 @@ from django.urls import reverse
 
 from django_pgjobs.models import Job, QueueState
 from django_pgjobs.store.statements import COPY_FROM_JOBS
-from tests.db.test_shell import pgjobs
 from tests.docs.pages import DOCS, blocks
 from tests.e2e import jobs, limited
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import RawDatabase, wait_until
 from tests.plugins.fix_roles import Role
 from tests.plugins.fix_worker import WorkerProcess, Workers, ended
+from tests.plugins.shell import pgjobs
 
 CODE = {"PGJOBS_TEST_CRON": "1", "PGJOBS_TEST_LIMITED": "1"}
 TROUBLE = (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from django_pgjobs.models import Statistic
 from tests.db.test_health import problems
-from tests.db.test_shell import pgjobs
 from tests.e2e import jobs
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import RawDatabase, wait_until
 from tests.plugins.fix_worker import Workers
+from tests.plugins.shell import pgjobs
 
 
 def test_a_worker_makes_a_probe_content_and_keeps_figures(worker: Workers, stage: Stage, raw: RawDatabase) -> None:
