@@ -15,6 +15,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = [
+    "tests.plugins.fix_admin",
     "tests.plugins.fix_clock",
     "tests.plugins.fix_db",
     "tests.plugins.fix_worker",

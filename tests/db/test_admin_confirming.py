@@ -14,18 +14,22 @@ from django.test import Client
 
 from django_pgjobs.admin import confirming
 from django_pgjobs.models import Action, Claim, Heartbeat, Job
-from tests.db.test_admin import CLAIM, LIST, WORKER, act, client_with, html, make, make_one_of_each, now_plus, steer_url
+from tests.plugins.fix_admin import (
+    CLAIM,
+    LIST,
+    WORKER,
+    act,
+    client_with,
+    html,
+    make,
+    make_one_of_each,
+    now_plus,
+    steer_url,
+)
 
 pytestmark = pytest.mark.django_db
 
 ACTIONS = "/admin/pgjobs/action/"
-
-
-@pytest.fixture
-def root() -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
 
 
 def part(page: Any, name: str) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.utils import timezone
@@ -16,30 +15,12 @@ from django_pgjobs import pausing
 from django_pgjobs.models import Attempt, Claim, CronEntry, Heartbeat, Job
 from django_pgjobs.presentation import job_list
 from django_pgjobs.serialization.escapes import visible
-from tests.db.test_admin import (
-    CLAIM,
-    LIST,
-    WORKER,
-    act,
-    html,
-    ids_on,
-    jobs_known,  # noqa: F401 (a fixture)
-    make,
-    make_one_of_each,
-    now_plus,
-)
+from tests.plugins.fix_admin import CLAIM, LIST, WORKER, act, html, ids_on, make, make_one_of_each, now_plus
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("charge_known")]
 
 HIDDEN = "\u202e\u2066\u200f\x1b\x9b\u2028"
 """Marks that turn the direction of what follows, a separator of lines, and the beginning of an escape sequence."""
-
-
-@pytest.fixture
-def root() -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
 
 
 def beat(**fields: Any) -> Heartbeat:

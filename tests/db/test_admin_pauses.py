@@ -16,7 +16,7 @@ from django.utils import timezone
 from django_pgjobs import job, pausing
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Action, Heartbeat, Job, LeaderTerm, QueueState
-from tests.db.test_admin import client_with, html, make, said
+from tests.plugins.fix_admin import client_with, html, make, said
 
 pytestmark = pytest.mark.django_db
 
