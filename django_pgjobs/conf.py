@@ -33,7 +33,7 @@ DEFAULT_BACKOFF = Backoff(15, factor=4, limit=3600, jitter=0.1)
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SettingProblem:
     """Something wrong with one key of ``PGJOBS`` (``key`` is empty if it is the dict itself)."""
 
     kind: Literal["dict", "unknown", "type", "range"]
@@ -239,10 +239,10 @@ def get_conf() -> Conf:
     return Conf(**{key.lower(): RULES[key](value) for key, value in {**defaults, **given}.items()})
 
 
-def problems(given: Any) -> Iterator[Problem]:
+def problems(given: Any) -> Iterator[SettingProblem]:
     """Yield what is wrong with ``given`` as ``settings.PGJOBS``, each key by itself."""
     if not isinstance(given, Mapping):
-        yield Problem(
+        yield SettingProblem(
             "dict",
             "",
             f"PGJOBS must be a dict, not {type(given).__name__}.",
@@ -256,15 +256,15 @@ def problems(given: Any) -> Iterator[Problem]:
         try:
             RULES[key](value)
         except TypeError as error:
-            yield Problem("type", key, f'PGJOBS["{key}"] must be {error}, not {value!r}.', _default(key))
+            yield SettingProblem("type", key, f'PGJOBS["{key}"] must be {error}, not {value!r}.', _default(key))
         except ValueError as error:
-            yield Problem("range", key, f'PGJOBS["{key}"] must be {error}, not {value!r}.', _default(key))
+            yield SettingProblem("range", key, f'PGJOBS["{key}"] must be {error}, not {value!r}.', _default(key))
 
 
-def _unknown(key: Any) -> Problem:
+def _unknown(key: Any) -> SettingProblem:
     close = difflib.get_close_matches(str(key).upper(), RULES, n=1)
     hint = f'Did you mean "{close[0]}"?' if close else f"The settings are: {', '.join(sorted(RULES))}."
-    return Problem("unknown", str(key), f"PGJOBS[{key!r}] is no setting of django-pgjobs.", hint)
+    return SettingProblem("unknown", str(key), f"PGJOBS[{key!r}] is no setting of django-pgjobs.", hint)
 
 
 def _default(key: str) -> str:
@@ -272,9 +272,9 @@ def _default(key: str) -> str:
     return f"The default is {default!r}."
 
 
-def _forget(*, setting: str, **_: Any) -> None:
+def _reset(*, setting: str, **_: Any) -> None:
     if setting == "PGJOBS":
         get_conf.cache_clear()
 
 
-setting_changed.connect(_forget, dispatch_uid="django_pgjobs.conf")
+setting_changed.connect(_reset, dispatch_uid="django_pgjobs.conf")

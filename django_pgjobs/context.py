@@ -77,7 +77,7 @@ class AttemptFacts(Protocol):
     def description(self) -> str: ...
 
 
-class Facts(AttemptFacts, Protocol):
+class JobFacts(AttemptFacts, Protocol):
     """What an attempt knows of its job: ``attempt.Item``."""
 
     @property
@@ -103,7 +103,7 @@ class JobContext:
 
     def __init__(
         self,
-        facts: Facts,
+        facts: JobFacts,
         headers: dict[str, Any],
         reporter: Reporter,
         cancellation: Cancellation,

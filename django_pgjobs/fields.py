@@ -152,11 +152,11 @@ def _compile(states: list[Any], lookup: Any, compiler: Any, connection: Any) -> 
     if alias is None or not all(isinstance(state, str) for state in states):
         return None
     quote: Callable[[str], str] = getattr(compiler, "quote_name", None) or compiler.quote_name_unless_alias  # until 6.0
-    told = [
+    lookups = [
         _state_condition(str(state), lambda name: f"{quote(alias)}.{connection.ops.quote_name(name)}")
         for state in states
     ]
-    conditions = [condition for condition in told if condition is not None]
+    conditions = [condition for condition in lookups if condition is not None]
     if not conditions:
         raise EmptyResultSet  # words that are no states: no row has them, and none is read to see that
     return "(" + " OR ".join(conditions) + ")"

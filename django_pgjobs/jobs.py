@@ -103,9 +103,9 @@ class JobDefinition(JobPolicy, Generic[P, R]):
 
         def __getattr__(self, name: str) -> Any:
             """Say what a word of other job queues is here."""
-            told = f"job {self.name!r} has no {name}()" if name in ELSEWHERE else f"a job definition has no {name!r}"
+            message = f"job {self.name!r} has no {name}()" if name in ELSEWHERE else f"a job definition has no {name!r}"
             cure = f": {ELSEWHERE[name]}" if name in ELSEWHERE else ""
-            raise AttributeError(f"{told}{cure}", name=name, obj=self)
+            raise AttributeError(f"{message}{cure}", name=name, obj=self)
 
     # Callbacks
 

@@ -43,33 +43,33 @@ class SafeLogger:
 
     def debug(self, message: str, *args: Any, **options: Any) -> None:
         """Log at DEBUG."""
-        self._say(logging.DEBUG, message, args, options)
+        self._log(logging.DEBUG, message, args, options)
 
     def info(self, message: str, *args: Any, **options: Any) -> None:
         """Log at INFO."""
-        self._say(logging.INFO, message, args, options)
+        self._log(logging.INFO, message, args, options)
 
     def warning(self, message: str, *args: Any, **options: Any) -> None:
         """Log at WARNING."""
-        self._say(logging.WARNING, message, args, options)
+        self._log(logging.WARNING, message, args, options)
 
     def error(self, message: str, *args: Any, **options: Any) -> None:
         """Log at ERROR."""
-        self._say(logging.ERROR, message, args, options)
+        self._log(logging.ERROR, message, args, options)
 
     def critical(self, message: str, *args: Any, **options: Any) -> None:
         """Log at CRITICAL."""
-        self._say(logging.CRITICAL, message, args, options)
+        self._log(logging.CRITICAL, message, args, options)
 
     def exception(self, message: str, *args: Any, **options: Any) -> None:
         """Log at ERROR, with the exception that is being handled."""
-        self._say(logging.ERROR, message, args, {"exc_info": True, **options})
+        self._log(logging.ERROR, message, args, {"exc_info": True, **options})
 
     def log(self, level: int, message: str, *args: Any, **options: Any) -> None:
         """Log at ``level``."""
-        self._say(level, message, args, options)
+        self._log(level, message, args, options)
 
-    def _say(self, level: int, message: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def _log(self, level: int, message: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         if not self.logger.isEnabledFor(level):
             return
         try:
@@ -79,7 +79,7 @@ class SafeLogger:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and _is_real():
                 raise
-            say_on_stderr(level, message, args, error)
+            write_to_stderr(level, message, args, error)
         finally:
             if _MAY_KEEP_LOCKS and not _is_logging():
                 release_logging()
@@ -120,7 +120,7 @@ def _is_logging() -> bool:
     return frame is not None
 
 
-def say_on_stderr(level: int, message: str, args: tuple[Any, ...], error: BaseException) -> None:
+def write_to_stderr(level: int, message: str, args: tuple[Any, ...], error: BaseException) -> None:
     """Write on stderr, in one line, what ``error`` kept from being logged. Raises nothing."""
     from django_pgjobs.serialization.failures import kind_of, text_of  # here for start-up time
 

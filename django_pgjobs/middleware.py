@@ -172,10 +172,10 @@ def _name(factory: Factory) -> str:
     return f"{factory.__module__}.{getattr(factory, '__qualname__', type(factory).__qualname__)}"
 
 
-def _forget(*, setting: str, **_: Any) -> None:
+def _reset(*, setting: str, **_: Any) -> None:
     if setting == "PGJOBS":
         _factories.cache_clear()
         _build.cache_clear()
 
 
-setting_changed.connect(_forget, dispatch_uid="django_pgjobs.middleware")
+setting_changed.connect(_reset, dispatch_uid="django_pgjobs.middleware")

@@ -173,7 +173,7 @@ def _pause(kind: str, names: list[str], *, by: object, reason: str, until: Until
             raise InvalidJob(f"until={until!r} has passed already, by the database's clock.")
         trail = Trail("pause", who(by), reason, mode=_until_of(written[0]), kind=kind, subject=names[0])
         trail.add(store.on(alias), len(written))
-        waking.tell(alias, [store.PAUSES])
+        waking.notify(alias, [store.PAUSES])
     first = next(pause for pause in written if pause.name == names[0])
     _log("pause", kind, names, by, reason)
     state = _model().from_db(alias, list(first._fields), list(first))
@@ -186,7 +186,7 @@ def _resume(kind: str, names: list[str], *, by: object, database: str | None) ->
         resumed = store.resume(store.on(alias), kind, names)
         Trail("resume", who(by), kind=kind, subject=names[0]).add(store.on(alias), len(resumed))
         if resumed:
-            waking.tell(alias, [store.PAUSES])
+            waking.notify(alias, [store.PAUSES])
     if resumed:
         _log("resume", kind, resumed, by)
     return bool(resumed)

@@ -64,10 +64,10 @@ def registered(connection: BaseDatabaseWrapper, pairs: Iterable[tuple[str, int |
         _when_committed(connection, {notifying.wake_up(*pair) for pair in pairs}, set())
 
 
-def tell(using: str, notices: Iterable[Notice]) -> None:
-    """Tell workers and waiters of what an operator has written: now, or when it is committed.
+def notify(using: str, notices: Iterable[Notice]) -> None:
+    """Notify workers and waiters of what an operator has written: now, or when it is committed.
 
-    With the setting ``NOTIFY`` off workers are told nothing.
+    With the setting ``NOTIFY`` off this notifies waiters only.
     """
     to_workers = get_conf().notify
     wanted = {notice for notice in notices if to_workers or notice.channel != notifying.WORKERS}
@@ -82,26 +82,26 @@ class _Waiting:
     alias: str
     savepoints: set[str]
     registered: set[Notice] = field(default_factory=set)
-    told: set[Notice] = field(default_factory=set)
+    notices: set[Notice] = field(default_factory=set)
 
-    def takes(self, savepoints: set[str], registered: set[Notice], told: set[Notice]) -> bool:
+    def takes(self, savepoints: set[str], registered: set[Notice], notices: set[Notice]) -> bool:
         """Whether these are sent with the others, or will be, as they depend on the same savepoints."""
         if self.savepoints == savepoints:
             self.registered |= registered
-            self.told |= told
+            self.notices |= notices
             return True
-        return self.savepoints <= savepoints and self.registered >= registered and self.told >= told
+        return self.savepoints <= savepoints and self.registered >= registered and self.notices >= notices
 
     def send(self) -> None:
         """Send them, behind the commit."""
         connection = connections[self.alias]
         if not _in_transaction(connection):  # in one a test plays the commit, and nothing is committed
-            _send(connection, self.registered, self.told)
+            _send(connection, self.registered, self.notices)
 
 
-def _when_committed(connection: BaseDatabaseWrapper, registered: set[Notice], told: set[Notice]) -> None:
+def _when_committed(connection: BaseDatabaseWrapper, registered: set[Notice], notices: set[Notice]) -> None:
     if not _in_transaction(connection):
-        _send(connection, registered, told)
+        _send(connection, registered, notices)
         return
     if _is_of_a_test_case(connection):
         return
@@ -109,9 +109,9 @@ def _when_committed(connection: BaseDatabaseWrapper, registered: set[Notice], to
     savepoints = set(connection.savepoint_ids)
     # One hook for a transaction that registers much.
     last = getattr(hooks[-1][1], "__self__", None) if hooks else None
-    if isinstance(last, _Waiting) and last.takes(savepoints, registered, told):
+    if isinstance(last, _Waiting) and last.takes(savepoints, registered, notices):
         return
-    waiting = _Waiting(connection.alias, savepoints, set(registered), set(told))
+    waiting = _Waiting(connection.alias, savepoints, set(registered), set(notices))
     if connection.in_atomic_block:
         connection.on_commit(waiting.send, robust=True)
     else:
@@ -120,19 +120,19 @@ def _when_committed(connection: BaseDatabaseWrapper, registered: set[Notice], to
         hooks.append((savepoints, waiting.send, True))
 
 
-def _send(connection: BaseDatabaseWrapper, registered: Iterable[Notice], told: set[Notice]) -> None:
+def _send(connection: BaseDatabaseWrapper, registered: Iterable[Notice], notices: set[Notice]) -> None:
     begun = monotonic()
     alias = connection.alias
-    unheard = {notice: silence for notice in registered if (silence := _silence(alias, notice, begun)) is not None}
-    if not unheard and not told:
+    unsent = {notice: silence for notice in registered if (silence := _silence(alias, notice, begun)) is not None}
+    if not unsent and not notices:
         return
-    busy = {notifying.busy(notice.queue) for notice, silence in unheard.items() if silence == BUSY_SECONDS}
+    busy = {notifying.busy(notice.queue) for notice, silence in unsent.items() if silence == BUSY_SECONDS}
     try:
-        notifying.notify(beneath(alias), {*unheard, *busy, *told})
+        notifying.notify(beneath(alias), {*unsent, *busy, *notices})
     except Error as error:
         logger.warning("stored, and workers will see it when they look: %s", one_line(error))
     else:
-        _notified.update({(alias, notice): _Last(begun, silence) for notice, silence in unheard.items()})
+        _notified.update({(alias, notice): _Last(begun, silence) for notice, silence in unsent.items()})
 
 
 def _silence(alias: str, notice: Notice, now: float) -> float | None:

@@ -50,19 +50,19 @@ class CancelForm(ReasonForm):
     MODES = (
         ("ask", _("Ask a running job to stop; it is not retried")),
         ("interrupt", _("Interrupt a running job: an exception is raised in it, its queries are cancelled")),
-        ("kill", _("Kill the process of a running job; what else runs in it goes back, uncharged")),
+        ("kill", _("Kill the process of a running job; what else runs in it is released, uncharged")),
     )
     mode = forms.ChoiceField(label=_("How"), choices=MODES, initial="ask", widget=forms.RadioSelect)
     field_order = ("mode", "reason")
 
 
 Run = Callable[[Any, Any, Mapping[str, Any]], Steered]
-"""(jobs, by, what the form asked)"""
+"""(jobs, by, answers to the form)"""
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
-    """One thing to do: its words, its permission, the states it is for, what it asks, and the doing."""
+class SteeringAction:
+    """One thing to do: its words, its permission, the states it is for, its form, and what it does."""
 
     name: str
     verb: Any
@@ -72,8 +72,8 @@ class Action:
     run: Run
     form: type[forms.Form] = forms.Form
     destructive: bool = False
-    asks: bool = False
-    """Whether it is asked about also when few jobs are chosen."""
+    always_confirms: bool = False
+    """Whether it asks for a confirmation also when few jobs are chosen."""
     note: Any = ""
     """What else happens."""
 
@@ -87,90 +87,93 @@ class Action:
         return job.state in self.states and not only_callback_left
 
 
-ACTIONS: dict[str, Action] = {
+ACTIONS: dict[str, SteeringAction] = {
     action.name: action
     for action in (
-        Action(
+        SteeringAction(
             name="retry",
             verb=_("retry"),
             question=_("Make these jobs ready again, with fresh attempts?"),
             permission="pgjobs.retry_job",
             states=frozenset({JobState.ABANDONED, JobState.CANCELLED, JobState.PARKED}),
-            run=lambda jobs, by, asked: jobs.retry(by=by),
+            run=lambda jobs, by, answers: jobs.retry(by=by),
         ),
-        Action(
+        SteeringAction(
             name="run_now",
             verb=_("run now"),
             question=_("Make these scheduled jobs due now?"),
             permission="pgjobs.reschedule_job",
             states=frozenset({JobState.READY, JobState.LIMITED}),
-            run=lambda jobs, by, asked: jobs.reschedule(delay=0, by=by),
+            run=lambda jobs, by, answers: jobs.reschedule(delay=0, by=by),
         ),
-        Action(
+        SteeringAction(
             name="release",
             verb=_("release"),
-            question=_("Ask the workers of these running jobs to give them back? They run again, uncharged."),
+            question=_("Ask the workers of these running jobs to release them? They run again, uncharged."),
             note=_(
-                "A job that does not stop within four seconds has its process killed. Whatever else runs in that "
-                "process goes back too and runs again, uncharged."
+                "If a job does not stop within four seconds, its worker kills the process. Whatever else runs in that "
+                "process is released too and runs again, uncharged."
             ),
             permission="pgjobs.reschedule_job",
             states=frozenset({JobState.RUNNING}),
-            run=lambda jobs, by, asked: jobs.release(by=by, reason=asked.get("reason", "")),
+            run=lambda jobs, by, answers: jobs.release(by=by, reason=answers.get("reason", "")),
             form=ReasonForm,
-            asks=True,
+            always_confirms=True,
         ),
-        Action(
+        SteeringAction(
             name="cancel",
             verb=_("cancel"),
             question=_("Cancel these jobs? What has not started ends at once; a running job is stopped as you choose."),
             permission="pgjobs.cancel_job",
             states=_UNCLAIMED | {JobState.RUNNING},
-            run=lambda jobs, by, asked: jobs.cancel(mode=asked["mode"], by=by, reason=asked["reason"]),
+            run=lambda jobs, by, answers: jobs.cancel(mode=answers["mode"], by=by, reason=answers["reason"]),
             form=CancelForm,
             destructive=True,
-            asks=True,
+            always_confirms=True,
         ),
-        Action(
+        SteeringAction(
             name="abandon",
             verb=_("abandon"),
-            question=_("Give these jobs up? Their on_abandon callback runs; running jobs are skipped."),
+            question=_("Abandon these jobs? Their on_abandon callback runs; running jobs are skipped."),
             permission="pgjobs.abandon_job",
             states=_UNCLAIMED,
-            run=lambda jobs, by, asked: jobs.abandon(by=by, reason=asked["reason"]),
+            run=lambda jobs, by, answers: jobs.abandon(by=by, reason=answers["reason"]),
             form=ReasonForm,
             destructive=True,
-            asks=True,
+            always_confirms=True,
         ),
     )
 }
 """Name → action, in the order they are shown."""
 
 
-def steer(action: Action, jobs: Any, by: Any, asked: Mapping[str, Any], *, everything: bool) -> Steered:
-    """Do it to ``jobs``. With ``everything`` (all pages of a list) jobs of other states are left out unnamed.
+def steer(action: SteeringAction, jobs: Any, by: Any, answers: Mapping[str, Any], *, everything: bool) -> Steered:
+    """Apply the action to ``jobs``. With ``everything`` (all pages of a list) skip jobs of other states unnamed.
 
-    Left out they must be: the steering methods lock what they are given, and a list may hold a million jobs.
+    It must skip them: the steering methods lock every job that they get, and a list may hold a million.
     """
     if everything:
-        return action.run(jobs.filter(state__in=sorted(action.states)), by, asked)
+        return action.run(jobs.filter(state__in=sorted(action.states)), by, answers)
     states: dict[int, str] = dict(jobs.order_by("pk").values_list("pk", "state"))
-    mine = [job_id for job_id, state in states.items() if state in action.states]
+    taken = [job_id for job_id, state in states.items() if state in action.states]
     skipped = Steered(0, Counter(state for state in states.values() if state not in action.states))
-    return skipped + action.run(jobs.model.objects.filter(pk__in=mine), by, asked) if mine else skipped
+    return skipped + action.run(jobs.model.objects.filter(pk__in=taken), by, answers) if taken else skipped
 
 
-def message_of(action: Action, steered: Steered, asked: Mapping[str, Any] | None = None) -> tuple[int, str]:
+def message_of(action: SteeringAction, steered: Steered, answers: Mapping[str, Any] | None = None) -> tuple[int, str]:
     """Level and words: *Cancel (ask): 3 changed, 2 skipped: 1 running, 1 succeeded. Reason: ordered twice.*"""
-    mode, reason = (asked or {}).get("mode", ""), (asked or {}).get("reason", "")
-    said = ngettext("%(count)s changed", "%(count)s changed", steered.changed) % {"count": grouped(steered.changed)}
+    mode, reason = (answers or {}).get("mode", ""), (answers or {}).get("reason", "")
+    changed = ngettext("%(count)s changed", "%(count)s changed", steered.changed) % {"count": grouped(steered.changed)}
     if number := sum(steered.skipped.values()):
         why = ", ".join(f"{grouped(n)} {REASONS.get(reason, reason)}" for reason, n in sorted(steered.skipped.items()))
         text = ngettext("%(count)s skipped: %(why)s", "%(count)s skipped: %(why)s", number)
-        said = f"{said}, {text % {'count': grouped(number), 'why': why}}"
+        changed = f"{changed}, {text % {'count': grouped(number), 'why': why}}"
     level = messages.SUCCESS if steered.changed else messages.WARNING
     verb = capfirst(str(action.verb))
-    text = now_translated("%(action)s: %(said)s.") % {"action": f"{verb} ({mode})" if mode else verb, "said": said}
+    text = now_translated("%(action)s: %(changed)s.") % {
+        "action": f"{verb} ({mode})" if mode else verb,
+        "changed": changed,
+    }
     if reason:
         text = f"{text} {now_translated('Reason: %(reason)s.') % {'reason': visible(reason).rstrip('.')}}"
     return level, text

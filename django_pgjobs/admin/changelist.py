@@ -1,6 +1,6 @@
 """The list page of jobs: its filters, and the reading of one page of it in at most four queries.
 
-The filters only offer choices and never scan a table for them; ``listing.Asked`` reads what was chosen, so that
+The filters only offer choices and never scan a table for them; ``job_list.JobSearch`` reads what was chosen, so that
 conditions, order and bound are decided in one place.
 """
 
@@ -26,7 +26,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Job
 from django_pgjobs.presentation import job_list
-from django_pgjobs.presentation.job_list import Asked
+from django_pgjobs.presentation.job_list import JobSearch
 from django_pgjobs.presentation.wording import STATE_LABELS, grouped
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.store import statements as store
@@ -54,7 +54,7 @@ class OfferedFilter(SimpleListFilter):
     """A filter that offers choices, and shows a chosen value that is none of them."""
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-        """Leave the condition to ``listing.Asked``."""
+        """Leave the condition to ``job_list.JobSearch``."""
 
     def has_output(self) -> bool:
         """Always show it."""
@@ -127,19 +127,19 @@ class ReachFilter(OfferedFilter):
 
     def has_output(self) -> bool:
         """Show it only where it changes something."""
-        return self._asked().bounded
+        return self._job_search().bounded
 
     def choices(self, changelist: Any) -> Any:
         """Word the default as what it does."""
         for number, choice in enumerate(super().choices(changelist)):
             yield choice if number else {**choice, "display": self._words(far=False)}
 
-    def _asked(self) -> Asked:
-        return Asked.of(self.request.GET, self.request.GET.get("q", ""))
+    def _job_search(self) -> JobSearch:
+        return JobSearch.of(self.request.GET, self.request.GET.get("q", ""))
 
     def _words(self, *, far: bool) -> str:
-        asked = self._asked()
-        number = grouped(job_list.reach_of(asked.state, asked.text, far=far))
+        job_search = self._job_search()
+        number = grouped(job_list.reach_of(job_search.state, job_search.text, far=far))
         return str(_("the first %(count)s jobs") % {"count": number})
 
 
@@ -149,9 +149,9 @@ class JobChangeList(ChangeList):
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
         """Return everything that was asked for, unordered: what *select all* acts on."""
         jobs = super().get_queryset(request, exclude_parameters)
-        if self.asked.problem:
+        if self.job_search.problem:
             raise IncorrectLookupParameters
-        self.unbounded = jobs.filter(self.asked.where())
+        self.unbounded = jobs.filter(self.job_search.where())
         # One arm after the other is quick to read; all of them in one condition is what an action can take.
         within = reduce(or_, (arm.where for arm in self.cut), Q())
         return self.unbounded.filter(within)
@@ -165,20 +165,20 @@ class JobChangeList(ChangeList):
         return {}
 
     @cached_property
-    def asked(self) -> Asked:
+    def job_search(self) -> JobSearch:
         """The filters and the search."""
-        return Asked.of(self.params, self.query)
+        return JobSearch.of(self.params, self.query)
 
     @cached_property
     def arms(self) -> list[job_list.Arm]:
         """The index ranges to read."""
         pairs = next((spec.pairs for spec in self.filter_specs if isinstance(spec, QueueFilter)), [])
-        return self.asked.arms(pairs)
+        return self.job_search.arms(pairs)
 
     @cached_property
     def cut(self) -> list[job_list.Arm]:
         """The index ranges that bound the search; empty when everything is looked at."""
-        return job_list.bounded(self.asked, self.root_queryset, self.arms) if self.asked.bounded else []
+        return job_list.bounded(self.job_search, self.root_queryset, self.arms) if self.job_search.bounded else []
 
     def get_results(self, request: HttpRequest) -> None:
         """Read one page: the ids along the index, then their rows."""
@@ -193,7 +193,7 @@ class JobChangeList(ChangeList):
         self.paginator = paginator
         self.result_list = admin.read_rows(self.root_queryset, self._page_of(ids))
         for job in self.result_list:
-            job.in_columns = self.asked.state in admin.list_display_of
+            job.in_columns = self.job_search.state in admin.list_display_of
 
     def _page_of(self, ids: Sequence[int]) -> Sequence[int]:
         if not self.multi_page or (self.show_all and self.can_show_all):
@@ -215,13 +215,15 @@ class JobChangeList(ChangeList):
         """Say that only a part was searched, if so."""
         if not self.cut:
             return ""
-        return _("Only the first %(count)s jobs of this list were searched.") % {"count": grouped(self.asked.reach)}
+        return _("Only the first %(count)s jobs of this list were searched.") % {
+            "count": grouped(self.job_search.reach)
+        }
 
     @property
     def further(self) -> tuple[str, str] | None:
         """The address and the words of a search that looks further; None when this one has looked as far as it goes."""
-        most = job_list.reach_of(self.asked.state, self.asked.text, far=True)
-        if not self.cut or self.asked.reach >= most:
+        most = job_list.reach_of(self.job_search.state, self.job_search.text, far=True)
+        if not self.cut or self.job_search.reach >= most:
             return None
         words = _("Search the first %(count)s") % {"count": grouped(most)}
         return self.get_query_string({"reach": "far"}, ["p"]), words

@@ -9,9 +9,9 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_pgjobs.admin.actions import Action
+from django_pgjobs.admin.actions import SteeringAction
 from django_pgjobs.models import Claim, Heartbeat, Job
-from django_pgjobs.presentation.job_list import Asked
+from django_pgjobs.presentation.job_list import JobSearch
 from django_pgjobs.presentation.wording import STATE_LABELS, grouped, label_of
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import JobState
@@ -30,38 +30,43 @@ NEIGHBOURS = 5
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What an action would be done to: ``ids`` of some of those that take it, and numbers in words."""
+    """The jobs of an action: ``ids`` of some of those that it changes, and numbers in words."""
 
     ids: list[int]
     count: str
-    left_out: list[tuple[str, str]]
+    skipped: list[tuple[str, str]]
     names: list[tuple[str, str]]
 
 
-def preview(action: Action, jobs: Any, *, everything: bool) -> Preview:
-    """Look at what is chosen: all jobs of a list, of which only those in the action's states are meant, or some."""
+def preview(action: SteeringAction, jobs: Any, *, everything: bool) -> Preview:
+    """Count what is chosen: all jobs of a list, of which only those in the action's states are meant, or some."""
     if everything:
         taken = list(jobs.filter(state__in=sorted(action.states)).values_list("pk", "name")[: COUNTED + 1])
-        left_out: Counter[str] = Counter()
+        skipped: Counter[str] = Counter()
     else:
         chosen = list(jobs.order_by("pk").values_list("pk", "name", "state"))
         taken = [(job_id, name) for job_id, name, state in chosen if state in action.states]
-        left_out = Counter(state for *_, state in chosen if state not in action.states)
+        skipped = Counter(state for *_, state in chosen if state not in action.states)
     more = len(taken) > COUNTED
     number = grouped(min(len(taken), COUNTED))
     return Preview(
         ids=[job_id for job_id, _ in taken],
         count=_("more than %(count)s") % {"count": number} if more else number,
-        left_out=[(str(STATE_LABELS.get(state, state)), grouped(n)) for state, n in sorted(left_out.items())],
+        skipped=[(str(STATE_LABELS.get(state, state)), grouped(n)) for state, n in sorted(skipped.items())],
         names=_named(Counter(name for _, name in taken)),
     )
 
 
 def _named(names: Counter[str]) -> list[tuple[str, str]]:
     found = [(visible(name), grouped(number)) for name, number in names.most_common(NAMED)]
-    if left := len(names) - len(found):
+    if others := len(names) - len(found):
         rest = sum(names.values()) - sum(number for _, number in names.most_common(NAMED))
-        found.append((ngettext("%(count)d other name", "%(count)d other names", left) % {"count": left}, grouped(rest)))
+        found.append(
+            (
+                ngettext("%(count)d other name", "%(count)d other names", others) % {"count": others},
+                grouped(rest),
+            )
+        )
     return found
 
 
@@ -80,17 +85,17 @@ def samples_of(admin: Any, found: Preview) -> list[dict[str, Any]]:
     ]
 
 
-def filter_words(asked: Asked) -> str:
-    """Return the filter of a list in words; that there is none is said too."""
-    return visible(asked.words) or _("none: every job")
+def filter_words(search: JobSearch) -> str:
+    """Return the filter of a list in words, also if there is none."""
+    return visible(search.words) or _("none: every job")
 
 
 def neighbours_of(ids: list[int], using: str | None = None) -> str:
     """Say what else runs in the workers that run these jobs: it goes back too if a process has to be killed."""
     running: Any = Job.objects.using(using).filter(state=JobState.RUNNING)
     claims: Any = Claim.objects.using(using)
-    asked = running.filter(pk__in=ids).values("claim_id")
-    workers = claims.filter(claim_id__in=asked).values("worker")
+    claimed = running.filter(pk__in=ids).values("claim_id")
+    workers = claims.filter(claim_id__in=claimed).values("worker")
     named = sorted(Heartbeat.objects.using(using).filter(pk__in=workers).values_list("name", flat=True))
     theirs = running.filter(claim_id__in=claims.filter(worker__in=workers).values("claim_id")).exclude(pk__in=ids)
     others = list(theirs.order_by("pk").values_list("pk", "name")[: NEIGHBOURS + 1])

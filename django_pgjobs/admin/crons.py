@@ -82,9 +82,9 @@ class OverrideForm(forms.ModelForm):  # type: ignore[type-arg]
     def clean(self) -> dict[str, Any]:
         """Check against what this process knows of the job."""
         values: dict[str, Any] = super().clean() or {}
-        asked = {name: values[name] or None for name in OVERRIDES if name in values}
+        given = {name: values[name] or None for name in OVERRIDES if name in values}
         try:
-            return {**values, **check_overrides(self.instance.job_name, asked)}
+            return {**values, **check_overrides(self.instance.job_name, given)}
         except ValidationError as error:
             self.add_error(None, error)
             return values
@@ -220,9 +220,9 @@ class CronEntryAdmin(ReadOnlyAdmin):
         fires = entry.next_fires(PREVIEWED)
         if not fires:
             return "–"
-        told = format_html_join("", "<li>{}</li>", ((when(fire),) for fire in fires))
+        items = format_html_join("", "<li>{}</li>", ((when(fire),) for fire in fires))
         zone = _("In the time zone %(zone)s.") % {"zone": timezone.get_current_timezone_name()}
-        return format_html('<ol>{}</ol><span class="pgjobs-below">{}</span>', told, zone)
+        return format_html('<ol>{}</ol><span class="pgjobs-below">{}</span>', items, zone)
 
     @admin.display(description=_("arguments"))
     def shown_arguments(self, entry: Any) -> Any:
@@ -279,9 +279,9 @@ class CronEntryAdmin(ReadOnlyAdmin):
                 self.log_change(request, entry, str(capfirst(str(BUTTONS[verb]))))
         if done:
             text = ngettext("%(verb)s: %(count)d entry.", "%(verb)s: %(count)d entries.", done)
-            said = text % {"verb": capfirst(str(BUTTONS[verb])), "count": done}
-            said = format_html("{} {}", said, self._named(request, made)) if made else said
-            self.message_user(request, said, messages.SUCCESS)
+            message = text % {"verb": capfirst(str(BUTTONS[verb])), "count": done}
+            message = format_html("{} {}", message, self._named(request, made)) if made else message
+            self.message_user(request, message, messages.SUCCESS)
 
     def _named(self, request: HttpRequest, made: list[Job]) -> SafeString:
         """Name the jobs that were made; only who may look at them is sent there."""

@@ -108,14 +108,14 @@ def table_of(rows: Iterable[tuple[Any, Any]]) -> SafeString:
 def progress_bar(text: str) -> SafeString:
     """A bar and the message; what is no progress of ours is shown as JSON."""
     try:
-        told = parsed(text)
-        n, total, message = told["n"], told.get("total"), str(told.get("message") or "")[:200]
-        said = f"{float(n):g} / {float(total):g}" if total else f"{float(n):g}"
+        progress = parsed(text)
+        n, total, message = progress["n"], progress.get("total"), str(progress.get("message") or "")[:200]
+        amount = f"{float(n):g} / {float(total):g}" if total else f"{float(n):g}"
         share = min(max(float(n) / float(total), 0), 1) if total else 0
     except (UnreadablePayload, TypeError, LookupError, AttributeError, ArithmeticError, ValueError):
         return block(text)
     bar = format_html('<progress value="{}" max="1"></progress> ', f"{share:.3f}") if total else ""
-    return format_html("{}{} {}", bar, said, message)
+    return format_html("{}{} {}", bar, amount, message)
 
 
 def ago(instant: datetime | None, now: datetime) -> SafeString | str:

@@ -79,8 +79,8 @@ class JobPage(ReadOnlyAdmin):
             job_id = int(object_id)
         except ValueError:
             return None
-        texts = {f"{column}_text": Cast(column, TextField()) for column in JSON_COLUMNS}
-        job = self.get_queryset(request).annotate(now=Now(), fate=fate(), **texts).filter(pk=job_id).first()
+        extracts = {f"{column}_text": Cast(column, TextField()) for column in JSON_COLUMNS}
+        job = self.get_queryset(request).annotate(now=Now(), fate=fate(), **extracts).filter(pk=job_id).first()
         if job is not None:
             job.reveal = request.user.has_perm("pgjobs.view_payload")
         return job
@@ -131,8 +131,8 @@ class JobPage(ReadOnlyAdmin):
 
     def _attempts(self, job: Job) -> list[dict[str, Any]]:
         rows = Attempt.objects.using(job._state.db).filter(job_id=job.pk).defer("chain", "traceback", "message")
-        texts = {"chain_text": Cast("chain", TextField()), "trace": Left("traceback", TRACEBACK_CHARS)}
-        latest: Any = rows.annotate(**texts, words=Left("message", 2000)).order_by("-pk")[: ATTEMPTS + 1]
+        extracts = {"chain_text": Cast("chain", TextField()), "trace": Left("traceback", TRACEBACK_CHARS)}
+        latest: Any = rows.annotate(**extracts, words=Left("message", 2000)).order_by("-pk")[: ATTEMPTS + 1]
         return [
             {
                 "cause": visible(capfirst(row.get_cause_display())),
@@ -228,7 +228,7 @@ def _arguments_of(job: Any) -> str:
     return table_of((name, block(text)) for name, text in shown)
 
 
-_TELL_OF_THE_CANCEL = ("cancelled", "cancelling", "silent")
+_NAME_THE_CANCELLER = ("cancelled", "cancelling", "silent")
 """Codes of reasons that say who cancelled it, and why."""
 
 
@@ -238,14 +238,14 @@ def _reasons_of(job: Any) -> list[Any]:
     found: list[Any] = [reason.text]
     found += [_advice_of(reason)] if reason.advice else []
     if job.cancel_requested_at:
-        found.append(_cancel_of(job, told=reason.code in _TELL_OF_THE_CANCEL))
+        found.append(_cancel_of(job, named=reason.code in _NAME_THE_CANCELLER))
     if registry.find(job.name) is None:
         found.append(_("This process knows no job of this name."))
     return found
 
 
 def _blockers_of(job: Any) -> list[str]:
-    """Links to some of the jobs that take up the places it waits for; the reason names the limits."""
+    """Links to some of the jobs that take up the slots it waits for; the reason names the limits."""
     if job.hold != Hold.LIMITED:
         return []
     found: list[str] = []
@@ -260,11 +260,11 @@ def _advice_of(reason: why.Reason) -> Any:
     return BUTTONS_INSTEAD.get(reason.code, reason.advice) if "manage.py pgjobs" in reason.advice else reason.advice
 
 
-def _cancel_of(job: Any, *, told: bool) -> str:
-    """How and when it was cancelled, and if that is not ``told`` above, by whom and why."""
+def _cancel_of(job: Any, *, named: bool) -> str:
+    """How and when it was cancelled, and if that is not ``named`` above, by whom and why."""
     mode = CANCEL_MODES.get(job.cancel_mode, job.cancel_mode)
     head = format_html(str(_("Cancel ({}) requested {}")), mode, when(job.cancel_requested_at))
-    if told:
+    if named:
         return head
     head = format_html(str(_("{} by {}")), head, person(job.cancel_by)) if job.cancel_by else head
     return format_html("{}: {}", head, job.cancel_reason) if job.cancel_reason else head

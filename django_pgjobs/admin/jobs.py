@@ -20,8 +20,7 @@ from django.urls import path, reverse
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.admin.actions import ACTIONS, message_of, steer
-from django_pgjobs.admin.actions import Action as SteeringAction
+from django_pgjobs.admin.actions import ACTIONS, SteeringAction, message_of, steer
 from django_pgjobs.admin.changelist import (
     CappedPaginator,
     JobChangeList,
@@ -234,13 +233,13 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
     def _act(self, action: SteeringAction, request: HttpRequest, jobs: Any) -> HttpResponse | None:
         everything = request.POST.get("select_across") == "1"
         form = action.form(request.POST if "confirmed" in request.POST else None, initial={"mode": "ask"})
-        if (action.asks or everything) and not (form.is_bound and form.is_valid()):
-            return self._ask(action, request, jobs, form, everything=everything)
-        asked = form.cleaned_data if form.is_bound and form.is_valid() else {}
-        with coming(ADMIN, (_asked_of(request).words or "all") if everything else "") as way:
-            steered = steer(action, jobs, request.user, asked, everything=everything)
+        if (action.always_confirms or everything) and not (form.is_bound and form.is_valid()):
+            return self._confirm(action, request, jobs, form, everything=everything)
+        answers = form.cleaned_data if form.is_bound and form.is_valid() else {}
+        with coming(ADMIN, (_search_of(request).words or "all") if everything else "") as way:
+            steered = steer(action, jobs, request.user, answers, everything=everything)
         logger.info("jobs steered action=%s user=%s changed=%d", action.name, request.user.pk, steered.changed)
-        level, text = message_of(action, steered, asked)
+        level, text = message_of(action, steered, answers)
         self._log_many(request, way.recorded, text, everything=everything)
         self.message_user(request, self._with_trace(request, text, way.recorded), level)
         return None
@@ -263,7 +262,7 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
         url = reverse("admin:pgjobs_action_change", args=recorded[-1:], current_app=self.admin_site.name)
         return format_html('{} <a href="{}">{}</a>', text, url, _("Which ones"))
 
-    def _ask(
+    def _confirm(
         self, action: SteeringAction, request: HttpRequest, jobs: Any, form: Any, *, everything: bool
     ) -> HttpResponse:
         chosen = list(dict.fromkeys(request.POST.getlist(ACTION_CHECKBOX_NAME)))
@@ -277,7 +276,7 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
             # Of all pages only the filter counts, but Django wants to see at least one chosen job.
             "chosen": chosen[:1] if everything else chosen,
             "everything": everything,
-            "filter": filter_words(_asked_of(request)) if everything else "",
+            "filter": filter_words(_search_of(request)) if everything else "",
             "preview": found,
             "samples": samples_of(self, found),
             "neighbours": neighbours_of(found.ids) if action.note and found.ids else "",
@@ -334,5 +333,5 @@ def _worker_of() -> Subquery:
     return Subquery(Heartbeat.objects.filter(pk__in=claims).values("name")[:1])
 
 
-def _asked_of(request: HttpRequest) -> job_list.Asked:
-    return job_list.Asked.of(request.GET, request.GET.get("q", ""))
+def _search_of(request: HttpRequest) -> job_list.JobSearch:
+    return job_list.JobSearch.of(request.GET, request.GET.get("q", ""))

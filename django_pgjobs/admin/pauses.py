@@ -39,11 +39,11 @@ def notices_for_list(queue: str, name: str) -> list[SafeString]:
         for state in pausing.paused()
         if state.name == {"queue": queue, "job": name}.get(state.kind) or not (queue or name)
     ]
-    told = [_sentence(state) for state in found[:MOST_NOTICES]]
+    sentences = [_sentence(state) for state in found[:MOST_NOTICES]]
     if left := len(found) - MOST_NOTICES:
         text = ngettext("%(count)d more is paused.", "%(count)d more are paused.", left)
-        told += [format_html("{}", text % {"count": left})] if left > 0 else []
-    return told
+        sentences += [format_html("{}", text % {"count": left})] if left > 0 else []
+    return sentences
 
 
 def notices_for_job(job: Any) -> list[SafeString]:
@@ -164,13 +164,13 @@ class QueueStateAdmin(ReadOnlyAdmin):
 
     def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
         """Go to the list: there is nothing to edit."""
-        told = now_translated("%(kind)s %(name)s is paused.") % {
+        message = now_translated("%(kind)s %(name)s is paused.") % {
             "kind": capfirst(obj.get_kind_display()),
             "name": visible(obj.name),
         }
         if obj.unknown:
-            told = f"{told} {now_translated('No job and no setting knows such a queue.')}"
-        self.message_user(request, told, messages.WARNING if obj.unknown else messages.SUCCESS)
+            message = f"{message} {now_translated('No job and no setting knows such a queue.')}"
+        self.message_user(request, message, messages.WARNING if obj.unknown else messages.SUCCESS)
         return HttpResponseRedirect(reverse("admin:pgjobs_queuestate_changelist", current_app=self.admin_site.name))
 
     @admin.action(description=_("Resume selected %(verbose_name_plural)s"), permissions=["pause"])

@@ -62,12 +62,12 @@ def _linked(text: Any, action_id: int, current_app: str) -> SafeString:
     )
 
 
-def _among(changed: int, asked: str) -> SafeString | str:
+def _among(changed: int, filter_words: str) -> SafeString | str:
     """*one of 130: queue bulk*, for an action on many."""
-    if changed == 1 and not asked:
+    if changed == 1 and not filter_words:
         return "–"
-    told = now_translated("one of %(count)s") % {"count": grouped(changed)}
-    return format_html("{}: {}", told, asked[:200]) if asked else told
+    words = now_translated("one of %(count)s") % {"count": grouped(changed)}
+    return format_html("{}: {}", words, filter_words[:200]) if filter_words else words
 
 
 class ActionAdmin(ReadOnlyAdmin):

@@ -2,7 +2,7 @@
 
 The part of ``jobs`` that needs no types of its own. Settings stand in for what was not declared and are looked up
 at each use, so that a definition outlives a change of them. ``attempt`` asks ``retry_delay`` in the executor;
-the supervisor, which runs no code of the project, asks ``numeric_delay``.
+the supervisor, which runs no code of the project, asks ``default_delay``.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class JobPolicy:
         declared: BackoffRule | None = self._declared.get("backoff")
         return get_conf().default_backoff if declared is None else declared
 
-    def numeric_delay(self, attempt: int) -> float:
+    def default_delay(self, attempt: int) -> float:
         """Return the seconds to wait after ``attempt`` when no exception is there to ask about: after a kill."""
         backoff = self.backoff
         return (backoff if isinstance(backoff, Backoff) else get_conf().default_backoff).jittered(attempt)
@@ -159,7 +159,7 @@ class JobPolicy:
             return _asked_delay(backoff(error, attempt))
         except BaseException:
             logger.exception("backoff failed name=%s attempt=%d", self.name, attempt)
-            return self.numeric_delay(attempt)
+            return self.default_delay(attempt)
 
     def _matches(self, rule: RetryRule, error: BaseException, *, otherwise: bool) -> bool:
         try:

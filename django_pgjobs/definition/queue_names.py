@@ -21,9 +21,9 @@ ALIKE = 0.75
 """How alike a slip and what was meant are, by ``difflib``: two letters that changed places in a word of four."""
 
 MOST = 1000
-"""Names that a process remembers: who makes up a queue for each customer has no slips to hear of."""
+"""Names that a process remembers: a project with a queue for each customer has no slips to learn of."""
 
-_looked_at: set[str] = set()
+_checked: set[str] = set()
 
 
 def notice(queue: str, where: str, conf: Conf) -> None:
@@ -33,9 +33,9 @@ def notice(queue: str, where: str, conf: Conf) -> None:
 
     Silent where ``QUEUES`` is set, and until Django is ready: by then every module of jobs has been imported.
     """
-    if queue in _looked_at or conf.queues is not None or not apps.ready or len(_looked_at) == MOST:
+    if queue in _checked or conf.queues is not None or not apps.ready or len(_checked) == MOST:
         return
-    _looked_at.add(queue)
+    _checked.add(queue)
     known = _known(conf)
     if queue in known:
         return

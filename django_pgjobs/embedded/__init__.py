@@ -13,14 +13,14 @@ Promises:
 - It ends with the process that started it, however that one ends. Should it survive (its watcher was
   killed too), the next start stops it.
 
-`place` owns the directory and the account, `programs` finds what to run, `server` runs it, `sharing` lets the processes
-of a project find it. ``python -m django_pgjobs.embedded --serve`` runs one until it is stopped, and
+`directory` owns the directory and the account, `programs` finds what to run, `server` runs it, `sharing` lets the
+processes of a project find it. ``python -m django_pgjobs.embedded --serve`` runs one until it is stopped, and
 ``python -m django_pgjobs.embedded [options] -- COMMAND ARGS…`` runs a command with one.
 """
 
 from __future__ import annotations
 
-from django_pgjobs.embedded.place import EmbeddedError
+from django_pgjobs.embedded.directory import EmbeddedError
 from django_pgjobs.embedded.server import EmbeddedServer
 from django_pgjobs.embedded.sharing import database
 

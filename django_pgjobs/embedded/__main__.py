@@ -1,7 +1,7 @@
 """Run a command with a database: the one DATABASE_URL names, or a server started for the command; or serve one.
 
 The exit status is the command's, 128 + n if signal n ended it, 127 if it does not exist, 1 if the server did
-not start. The server's place is written to stderr.
+not start. It writes the server's directory to stderr.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from django_pgjobs.embedded.place import EmbeddedError, clean
+from django_pgjobs.embedded.directory import EmbeddedError, clean
 from django_pgjobs.embedded.server import DEFAULT_MAJOR, EmbeddedServer
 from django_pgjobs.embedded.sharing import DATA, running_url, share
 

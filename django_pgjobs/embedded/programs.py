@@ -10,7 +10,7 @@ import stat
 import subprocess
 from pathlib import Path
 
-from django_pgjobs.embedded.place import Account, EmbeddedError, Place
+from django_pgjobs.embedded.directory import EmbeddedError, ServerAccount, ServerDirectory
 
 PACKAGED = {16: "pginstall", 18: "pginstall18"}
 INSTALLED = ("/usr/lib/postgresql/{}/bin", "/usr/pgsql-{}/bin", "/opt/homebrew/opt/postgresql@{}/bin")
@@ -40,32 +40,32 @@ def find_binaries(major: int) -> Path:
 def version_of(binaries: Path) -> int:
     """Return the major version of the server program in a directory. Raises EmbeddedError if it does not run."""
     try:
-        asked = subprocess.run([binaries / "postgres", "--version"], capture_output=True, text=True)
+        answer = subprocess.run([binaries / "postgres", "--version"], capture_output=True, text=True)
     except OSError as error:
         raise EmbeddedError(f"no server program in {binaries}: {error}") from error
-    version = re.search(r"PostgreSQL\) (\d+)", asked.stdout)
+    version = re.search(r"PostgreSQL\) (\d+)", answer.stdout)
     if version is None:
-        raise EmbeddedError(f"the server program in {binaries} does not run: {asked.stderr.strip()}")
+        raise EmbeddedError(f"the server program in {binaries} does not run: {answer.stderr.strip()}")
     return int(version[1])
 
 
-def borrow_binaries(binaries: Path, place: Place, account: Account) -> Path:
+def borrow_binaries(binaries: Path, directory: ServerDirectory, account: ServerAccount) -> Path:
     """Return binaries the account can run: those given, or a copy of the installation around them.
 
     A wheel keeps its shared libraries two levels up, in a directory named after the package.
     """
     with contextlib.suppress(OSError):
-        if account.run([binaries / "initdb", "--version"], cwd=place.path)[0] == 0:
+        if account.run([binaries / "initdb", "--version"], cwd=directory.path)[0] == 0:
             return binaries
     install = binaries.resolve().parent
     package = install.parent
-    copy = place.path / "programs" / package.name / install.name
+    copy = directory.path / "programs" / package.name / install.name
     if not copy.exists():
         libraries = package.with_name(f"{package.name}.libs")
         if libraries.is_dir():
-            shutil.copytree(libraries, place.path / "programs" / libraries.name)
+            shutil.copytree(libraries, directory.path / "programs" / libraries.name)
         shutil.copytree(install, copy, symlinks=True, ignore=NOT_COPIED)
-        open_programs(place.path / "programs")
+        open_programs(directory.path / "programs")
     return copy / binaries.name
 
 

@@ -17,17 +17,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from django_pgjobs.embedded.place import (
+from django_pgjobs.embedded.directory import (
     EPHEMERAL,
     KEPT,
     POLL_SECONDS,
     STOP_SECONDS,
-    Account,
     EmbeddedError,
-    Place,
+    ServerAccount,
+    ServerDirectory,
     recall,
+    remove_stale,
     reopen,
-    sweep,
 )
 from django_pgjobs.embedded.programs import borrow_binaries, find_binaries, version_of
 
@@ -61,13 +61,13 @@ class EmbeddedServer:
         binaries: Path | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        self.account = Account.choose()
+        self.account = ServerAccount.choose()
         self._given = binaries if binaries is not None else find_binaries(major)
         self.major = version_of(self._given)
         self.fsync = fsync
         self.settings = dict(settings or {})
         self.remembered = None if data is None else data / f"server-{self.major}"
-        self.place: Place | None = None
+        self.directory: ServerDirectory | None = None
         self.port = 0
         self._process: subprocess.Popen[str] | None = None
 
@@ -83,13 +83,13 @@ class EmbeddedServer:
     @property
     def url(self) -> str:
         """The server's DATABASE_URL, with its password. Raises EmbeddedError before the first start."""
-        if self.place is None or not self.port:
+        if self.directory is None or not self.port:
             raise EmbeddedError("the server was not started")
-        password = self.place.password.read_text()
+        password = self.directory.password.read_text()
         return f"postgres://postgres:{password}@127.0.0.1:{self.port}/postgres"
 
     def __str__(self) -> str:
-        where = "nowhere" if self.place is None else self.place.path
+        where = "nowhere" if self.directory is None else self.directory.path
         return f"PostgreSQL {self.major} in {where}, run by {self.account.name}"
 
     @property
@@ -107,7 +107,7 @@ class EmbeddedServer:
         if self.pid is None:
             self.halt()
             try:
-                self._start(self.place or self._take_place())
+                self._start(self.directory or self._open_directory())
             except OSError as error:
                 self.stop()
                 raise EmbeddedError(str(error)) from error
@@ -139,13 +139,13 @@ class EmbeddedServer:
     def stop(self) -> None:
         """Stop the server; delete its directory unless ``data`` was given. Repeatable."""
         self.halt()
-        place, self.place = self.place, None
-        if place is None:
+        directory, self.directory = self.directory, None
+        if directory is None:
             return
         if self.remembered is None:
-            place.remove()
+            directory.remove()
         else:
-            place.close()
+            directory.close()
 
     @staticmethod
     def _dismiss_watcher(process: subprocess.Popen[str]) -> None:
@@ -154,79 +154,79 @@ class EmbeddedServer:
                 process.stdin.write("\n")
                 process.stdin.close()
 
-    def _take_place(self) -> Place:
-        sweep(self.account)
-        self.place = self._find_place()
-        return self.place
+    def _open_directory(self) -> ServerDirectory:
+        remove_stale(self.account)
+        self.directory = self._find_directory()
+        return self.directory
 
-    def _find_place(self) -> Place:
+    def _find_directory(self) -> ServerDirectory:
         if self.remembered is None:
-            return self._make_place(EPHEMERAL)
+            return self._make_directory(EPHEMERAL)
         known = recall(self.remembered)
         if known is None:
-            return self._make_place(KEPT)
-        place = reopen(known)
+            return self._make_directory(KEPT)
+        directory = reopen(known)
         try:
-            place.stop_stale(self.account)
+            directory.stop_stale(self.account)
         except BaseException:
-            place.close()
+            directory.close()
             raise
-        if place.password.exists():
-            return place
-        place.remove()
-        return self._make_place(KEPT)
+        if directory.password.exists():
+            return directory
+        directory.remove()
+        return self._make_directory(KEPT)
 
-    def _make_place(self, prefix: str) -> Place:
-        place = Place.fresh(prefix, self.account)
+    def _make_directory(self, prefix: str) -> ServerDirectory:
+        directory = ServerDirectory.fresh(prefix, self.account)
         try:
-            place.furnish(self.account)
-            self._initialise(place)
+            directory.furnish(self.account)
+            self._initialise(directory)
             if self.remembered is not None:
                 self.remembered.parent.mkdir(parents=True, exist_ok=True)
-                self.remembered.write_text(f"{place.path}\n")
+                self.remembered.write_text(f"{directory.path}\n")
         except BaseException:
-            place.remove()
+            directory.remove()
             raise
-        return place
+        return directory
 
-    def _initialise(self, place: Place) -> None:
+    def _initialise(self, directory: ServerDirectory) -> None:
         password = secrets.token_hex(16)
-        with private_file(place.path / "initial-password", password) as handed:
-            self.account.give(handed)
+        with private_file(directory.path / "initial-password", password) as password_file:
+            self.account.chown(password_file)
             failure = ""
             for locale in locales(self.major):
-                status, failure = self.account.run(self._initdb(place, handed, locale), cwd=place.path)
+                status, failure = self.account.run(self._initdb(directory, password_file, locale), cwd=directory.path)
                 if status == 0:
                     break
             else:
                 raise EmbeddedError(f"initdb failed: {failure.strip()}")
-        place.password.touch(mode=0o600)
-        place.password.write_text(password)
+        directory.password.touch(mode=0o600)
+        directory.password.write_text(password)
 
-    def _initdb(self, place: Place, password: Path, locale: list[str]) -> list[str | Path]:
-        program = borrow_binaries(self._given, place, self.account) / "initdb"
+    def _initdb(self, directory: ServerDirectory, password: Path, locale: list[str]) -> list[str | Path]:
+        program = borrow_binaries(self._given, directory, self.account) / "initdb"
         sync = [] if self.fsync and self.remembered is not None else ["--no-sync"]
         who = ["--username=postgres", f"--pwfile={password}", "--auth=scram-sha-256"]
-        return [program, f"--pgdata={place.data}", "--encoding=UTF8", *locale, *who, *sync]
+        return [program, f"--pgdata={directory.data}", "--encoding=UTF8", *locale, *who, *sync]
 
-    def _start(self, place: Place) -> None:
-        program = borrow_binaries(self._given, place, self.account) / "postgres"
+    def _start(self, directory: ServerDirectory) -> None:
+        program = borrow_binaries(self._given, directory, self.account) / "postgres"
         for remaining in reversed(range(PORT_TRIES)):
             self.port = self.port or free_port()
-            self._launch(place, program)
+            self._launch(directory, program)
             try:
-                return self._wait_until_ready(place)
+                return self._wait_until_ready(directory)
             except EmbeddedError as error:
                 if not remaining or "Address already in use" not in str(error):
                     raise
                 self.halt()
                 self.port = 0
 
-    def _launch(self, place: Place, program: Path) -> None:
+    def _launch(self, directory: ServerDirectory, program: Path) -> None:
         settings = {
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
-            "unix_socket_directories": f'"{place.socket}"',
+            "unix_socket_directories": f'"{directory.socket}"',
             "max_connections": "200",
             "fsync": "on" if self.fsync else "off",
             "full_page_writes": "on" if self.fsync else "off",
@@ -235,20 +235,20 @@ class EmbeddedServer:
             **self.settings,
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        argv: list[str | Path] = ["/bin/sh", "-c", WATCHED, "sh", program, "-D", place.data, *options]
-        with place.log.open("w") as log:
-            self._process = self.account.popen(argv, cwd=place.data, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        argv: list[str | Path] = ["/bin/sh", "-c", WATCHED, "sh", program, "-D", directory.data, *options]
+        with directory.log.open("w") as log:
+            self._process = self.account.popen(argv, cwd=directory.data, stdin=subprocess.PIPE, stdout=log, stderr=log)
 
-    def _wait_until_ready(self, place: Place) -> None:
+    def _wait_until_ready(self, directory: ServerDirectory) -> None:
         process = self._process
         deadline = time.monotonic() + START_SECONDS
         while process is not None and process.poll() is None and time.monotonic() < deadline:
-            lines = place.postmaster()
+            lines = directory.postmaster()
             if len(lines) > 7 and lines[0] == str(process.pid) and lines[7].strip() == "ready":
                 return
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(POLL_SECONDS)
-        raise EmbeddedError(f"PostgreSQL did not start in {place.path}:\n{tail(place.log)}")
+        raise EmbeddedError(f"PostgreSQL did not start in {directory.path}:\n{tail(directory.log)}")
 
 
 def locales(major: int) -> list[list[str]]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from django_pgjobs.embedded.place import POLL_SECONDS, EmbeddedError, recall
+from django_pgjobs.embedded.directory import POLL_SECONDS, EmbeddedError, recall
 from django_pgjobs.embedded.server import DEFAULT_MAJOR, START_SECONDS, EmbeddedServer
 
 DATA = Path(".pg")
@@ -26,13 +26,13 @@ DATA = Path(".pg")
 
 def running_url(data: Path, major: int = DEFAULT_MAJOR) -> str | None:
     """Return the DATABASE_URL of the server that another process runs for ``data``, or None. Asks no server."""
-    place = recall(data / f"server-{major}")
-    if place is None or not _is_held(place):
+    directory = recall(data / f"server-{major}")
+    if directory is None or not _is_held(directory):
         return None
     with contextlib.suppress(OSError):
-        lines = (place / "data" / "postmaster.pid").read_text().splitlines()
+        lines = (directory / "data" / "postmaster.pid").read_text().splitlines()
         if len(lines) > 7 and lines[7].strip() == "ready":
-            return f"postgres://postgres:{(place / 'password').read_text()}@127.0.0.1:{lines[3]}/postgres"
+            return f"postgres://postgres:{(directory / 'password').read_text()}@127.0.0.1:{lines[3]}/postgres"
     return None
 
 
@@ -101,9 +101,9 @@ def settings_of(url: str) -> dict[str, Any]:
     return found
 
 
-def _is_held(place: Path) -> bool:
+def _is_held(directory: Path) -> bool:
     try:
-        descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return False
     try:

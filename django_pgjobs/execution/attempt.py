@@ -41,11 +41,11 @@ from django_pgjobs.execution import events
 from django_pgjobs.execution.ended_by import History, ended_by
 from django_pgjobs.execution.idempotency import Recall, arecalled, recalled
 from django_pgjobs.execution.retries import (
-    HANDED_BACK,
     NO_ATTEMPTS,
     NOT_RETRIED,
+    RELEASE_REASON,
     TOO_LATE,
-    by_numbers,
+    by_default_backoff,
     failure_of,
     kept,
     retry,
@@ -332,7 +332,7 @@ def failed(prepared: Prepared, error: BaseException) -> Decision:
         decision = _decision(prepared, account)
     except BaseException:
         events.log.exception("what a failure comes to cannot be asked job=%d", prepared.item.id)
-        decision = by_numbers(prepared.item, kept(account), Cause.FAILED, prepared.item.until)
+        decision = by_default_backoff(prepared.item, kept(account), Cause.FAILED, prepared.item.until)
     try:
         _log_failure(prepared, decision, account)
     except BaseException:
@@ -355,10 +355,10 @@ def _decision(prepared: Prepared, account: Account) -> Decision:
     if issubclass(kind, (Abandon, UnstorableResult)):
         return decide.Abandon(text_of(error), kept(account))
     if prepared.told.interrupt is WorkerStopping:
-        return decide.Release(HANDED_BACK, kept(account))
+        return decide.Release(RELEASE_REASON, kept(account))
     if prepared.told.interrupt is DeadlinePassed:
         # As after a kill: whether a retry rule names the exception does not depend on how far it had to go.
-        return by_numbers(prepared.item, kept(account), Cause.TIMEOUT, prepared.item.until)
+        return by_default_backoff(prepared.item, kept(account), Cause.TIMEOUT, prepared.item.until)
     if context.attempt >= context.max_attempts:
         return decide.Abandon(NO_ATTEMPTS, kept(account))
     delay = prepared.definition.retry_delay(error, context.attempt)

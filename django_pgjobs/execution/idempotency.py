@@ -19,13 +19,13 @@ from django.db import Error
 from django_pgjobs import decisions as decide
 from django_pgjobs.execution import events
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.store.statements import StoredResult
+from django_pgjobs.store.statements import FoundResult
 
-LOOK_AGAIN_SECONDS = 5.0
+UNREADABLE_SECONDS = 5.0
 UNREAD = (Error, psycopg.Error)
 """Whatever the database answers to our own statement: it is never charged to the job."""
 
-Recall = Callable[[Sequence[str], str], StoredResult | None]
+Recall = Callable[[Sequence[str], str], FoundResult | None]
 """Reads what is stored under (names of the job, key)."""
 
 
@@ -57,7 +57,7 @@ def recalled(prepared: Recallable) -> decide.Succeed | decide.Snooze | None:
     try:
         found = recall(list({definition.name, *definition.aliases, context.name}), key)
     except UNREAD as error:
-        return _look_again(context, error)
+        return _snooze(context, error)
     if found is None:
         return None
     events.idempotency_hit(definition, context, key, found.job_id)
@@ -69,12 +69,12 @@ async def arecalled(prepared: Recallable) -> decide.Succeed | decide.Snooze | No
     try:
         return await sync_to_async(recalled)(prepared)
     except RuntimeError as error:  # no thread can be started for the query
-        return _look_again(prepared.context, error)
+        return _snooze(prepared.context, error)
 
 
-def _look_again(context: Any, error: Exception) -> decide.Snooze:
+def _snooze(context: Any, error: Exception) -> decide.Snooze:
     words = one_line(error)
     events.log.warning(
-        "stored result cannot be read, again in %g s %s: %s", LOOK_AGAIN_SECONDS, events.facts(context), words
+        "stored result cannot be read, again in %g s %s: %s", UNREADABLE_SECONDS, events.facts(context), words
     )
-    return decide.Snooze(LOOK_AGAIN_SECONDS)
+    return decide.Snooze(UNREADABLE_SECONDS)

@@ -11,11 +11,11 @@ from django_pgjobs.decisions import Decision, Failure
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.serialization.failures import Account
 
-NO_ATTEMPTS, NOT_RETRIED, HANDED_BACK = "no attempts left", "not to be retried", "handed back"
+NO_ATTEMPTS, NOT_RETRIED, RELEASE_REASON = "no attempts left", "not to be retried", "released"
 TOO_LATE = "its deadline leaves no time for another attempt"
 
 
-class Numbered(Protocol):
+class HasAttempts(Protocol):
     """A job as far as its attempts are counted."""
 
     @property
@@ -26,14 +26,14 @@ class Numbered(Protocol):
     def max_attempts(self) -> int: ...
 
 
-def by_numbers(job: Numbered, failure: Failure, cause: str, until: float | None) -> Decision:
-    """Retry by the numeric backoff while attempts are left: no exception is there to ask the project's rules about.
+def by_default_backoff(job: HasAttempts, failure: Failure, cause: str, until: float | None) -> Decision:
+    """Retry by the default backoff while attempts are left: there is no exception to ask the project's rules about.
 
     ``until``: when the job's deadline passes, by ``clock.monotonic()``.
     """
     if job.attempt >= job.max_attempts:
         return decide.Abandon(NO_ATTEMPTS, failure, cause)
-    return retry(numeric_delay(job), failure, cause, until)
+    return retry(default_delay(job), failure, cause, until)
 
 
 def retry(delay: float, failure: Failure, cause: str, until: float | None) -> Decision:
@@ -43,10 +43,10 @@ def retry(delay: float, failure: Failure, cause: str, until: float | None) -> De
     return decide.Retry(delay, failure, cause)
 
 
-def numeric_delay(job: Numbered) -> float:
+def default_delay(job: HasAttempts) -> float:
     """Return the seconds until the next attempt of a job whose definition may not be known here."""
     definition = registry.find(job.name)
-    return definition.numeric_delay(job.attempt) if definition else get_conf().default_backoff.jittered(job.attempt)
+    return definition.default_delay(job.attempt) if definition else get_conf().default_backoff.jittered(job.attempt)
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -152,17 +152,17 @@ class Performer:
                     "could not %s, %s",
                     job.name, job.id, job.attempt, end.claim_id, job.queue, action, reason,
                 )  # fmt: skip
-                _tell(events.LOST, job, claim_id=end.claim_id, action=action, reason=reason)
+                _notify(events.LOST, job, claim_id=end.claim_id, action=action, reason=reason)
                 return Ended(kind, end, recorded=False)
             if now.cancelled and not now.ending and kind in REQUEUES:
                 cancel = decide.Cancel("", end.failure, end.cause)
                 kind, end = finalise.end_of(cancel, end.id, end.claim_id, job.name, end.seconds)
             else:
                 time.sleep(BUSY_SECONDS)
-        self._tell_of_end(job, kind, end, rows[job.id])
+        self._notify_end(job, kind, end, rows[job.id])
         return Ended(kind, end, recorded=True)
 
-    def _tell_of_end(self, job: ClaimedJob, kind: str, end: End, row: Any) -> None:
+    def _notify_end(self, job: ClaimedJob, kind: str, end: End, row: Any) -> None:
         about = {
             "queue": job.queue,
             "executor": self.author.name,
@@ -170,11 +170,11 @@ class Performer:
             "error": end.failure.summary if end.failure else job.error if kind == END else "",
         }
         if kind == RETRY:
-            _tell(events.RETRIED, job, **about, delay=end.delay, retry_at=row.run_at.isoformat())
+            _notify(events.RETRIED, job, **about, delay=end.delay, retry_at=row.run_at.isoformat())
         elif kind in (SUCCESS, END):
-            _tell(events.FINISHED, job, **about, outcome=Outcome.SUCCEEDED if kind == SUCCESS else end.outcome)
+            _notify(events.FINISHED, job, **about, outcome=Outcome.SUCCEEDED if kind == SUCCESS else end.outcome)
 
 
-def _tell(what: str, job: ClaimedJob, **facts: Any) -> None:
+def _notify(what: str, job: ClaimedJob, **facts: Any) -> None:
     if events.anybody_listens():
         events.stored(what, {"job_id": job.id, "name": job.name, "attempt": job.attempt, **facts})

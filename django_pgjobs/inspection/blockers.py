@@ -17,9 +17,9 @@ SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """A limit without room: ``words`` name it, ``job_ids`` are some of the jobs that take up its places.
+    """A limit without room: ``words`` name it, ``job_ids`` are some of the jobs that take up its slots.
 
-    ``kind`` is ``queue``, ``job`` or ``key``. Of a rate nobody takes up anything: time has to pass.
+    ``kind`` is ``queue``, ``job`` or ``key``. Rates have no holders: wait for the window.
     """
 
     kind: str
@@ -28,7 +28,7 @@ class Blocker:
 
 
 def blockers_of(job_id: int, name: str, queue: str, using: str) -> list[Blocker]:
-    """Return the limits that hold a job back now, by the numbers of the code that asks; none if there is room.
+    """Return the limits that hold a job now, by the numbers of the code that asks; none if there is room.
 
     Reads the database. A job that is not ``limited``, or not due, is blocked by nothing.
     """
@@ -59,7 +59,7 @@ def _without_room(name: str, seen: store.Blocking, limit: Limit) -> list[Blocker
     }[seen.kind]
     found = []
     if limit.concurrency is not None and seen.jobs >= limit.concurrency:
-        words = _("%(what)s: %(jobs)d of %(most)d places are taken")
+        words = _("%(what)s: %(jobs)d of %(most)d slots are taken")
         words %= {"what": what, "jobs": seen.jobs, "most": limit.concurrency}
         found.append(Blocker(seen.kind, words, tuple(seen.ids or ())))
     if limit.rate is not None and seen.starts >= limit.rate:

@@ -54,8 +54,8 @@ def with_workers(counted: dict[str, Any], workers: list[store.KnownWorker]) -> d
             "live": len(live),
             "draining": sum(worker.status == "draining" for worker in live),
             "silent": sum(worker.status == "silent" for worker in workers),
-            "places": sum(worker.places for worker in live),
-            "held": sum(worker.held for worker in live),
+            "slots": sum(worker.slots for worker in live),
+            "running": sum(worker.running for worker in live),
         },
         "queues": [queues[queue] for queue in sorted(queues)],
     }

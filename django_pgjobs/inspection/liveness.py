@@ -30,7 +30,7 @@ STATUS_LABELS: dict[str, Any] = {
 """Status of a worker → the word people are shown."""
 
 
-def heard_within(seconds: float) -> Q:
+def beat_within(seconds: float) -> Q:
     """Return the condition that a worker's last heartbeat is no older, by the database's clock."""
     return Q(last_beat_at__gt=Now() - timedelta(seconds=seconds))
 
@@ -40,8 +40,8 @@ def status() -> Case:
     conf = get_conf()
     return Case(
         When(state__in=["stopped", LOST], then=F("state")),
-        When(~heard_within(conf.stale_seconds), then=Value(LOST)),
-        When(~heard_within(conf.silent_seconds), then=Value(SILENT)),
+        When(~beat_within(conf.stale_seconds), then=Value(LOST)),
+        When(~beat_within(conf.silent_seconds), then=Value(SILENT)),
         default=F("state"),
         output_field=TextField(),
     )

@@ -22,10 +22,10 @@ from django_pgjobs.inspection.liveness import LIVE
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import JobState
 from django_pgjobs.store import statements as store
-from django_pgjobs.store.statements import Facts, Paused
+from django_pgjobs.store.statements import Paused, WhyFacts
 
 SOON_SECONDS = 10.0
-"""A due job that is the next for a worker with free places has been claimed after so long, or something is wrong."""
+"""A due job that is the next for a worker with free slots has been claimed after so long, or something is wrong."""
 
 
 _USER = re.compile(r"\w+\.\w+:\S+ (.+)", re.DOTALL)
@@ -65,7 +65,7 @@ def unknown(job_id: int) -> Reason:
     )
 
 
-def reason(facts: Facts, blockers: Sequence[Blocker] = ()) -> Reason:
+def reason(facts: WhyFacts, blockers: Sequence[Blocker] = ()) -> Reason:
     """Return what the facts come to; ``blockers`` are the limits without room, of a job that a limit holds back."""
     if facts.state in _ENDED:
         return _ENDED[facts.state](facts)
@@ -98,7 +98,7 @@ def _at(instant: datetime) -> str:
     return f"{local:%Y-%m-%d %H:%M:%S}"
 
 
-def _since(facts: Facts, instant: datetime | None) -> str:
+def _since(facts: WhyFacts, instant: datetime | None) -> str:
     return "?" if instant is None else span((facts.now - instant).total_seconds())
 
 
@@ -108,20 +108,20 @@ def by_whom(who: str | None) -> str:
     return " " + _("by %(who)s") % {"who": user[1] if user else who} if who else ""
 
 
-def _told(text: str | None) -> str:
+def _quoted(text: str | None) -> str:
     """A text of somebody's as the end of a sentence."""
     words = one_line(text or "")
     return f": {words.rstrip('.')}" if words else ""
 
 
-def _tries(facts: Facts) -> str:
+def _tries(facts: WhyFacts) -> str:
     return _("attempt %(attempt)d of %(most)d") % {"attempt": facts.attempt, "most": facts.max_attempts}
 
 
 # Ended
 
 
-def _succeeded(facts: Facts) -> Reason:
+def _succeeded(facts: WhyFacts) -> Reason:
     words = {"ago": _since(facts, facts.finished_at), "tries": _tries(facts), "id": facts.result_of}
     if facts.result_of is not None:
         text = _("It succeeded %(ago)s ago without running: job %(id)s had stored the result of its idempotency key.")
@@ -129,24 +129,28 @@ def _succeeded(facts: Facts) -> Reason:
     return Reason("succeeded", _("It succeeded %(ago)s ago, in %(tries)s.") % words)
 
 
-def _cancelled(facts: Facts) -> Reason:
-    words = {"ago": _since(facts, facts.finished_at), "by": by_whom(facts.cancel_by), "why": _told(facts.cancel_reason)}
+def _cancelled(facts: WhyFacts) -> Reason:
+    words = {
+        "ago": _since(facts, facts.finished_at),
+        "by": by_whom(facts.cancel_by),
+        "why": _quoted(facts.cancel_reason),
+    }
     return Reason("cancelled", _("It was cancelled %(ago)s ago%(by)s%(why)s.") % words, _retry(facts))
 
 
-def _abandoned(facts: Facts) -> Reason:
-    words = {"ago": _since(facts, facts.finished_at), "tries": _tries(facts), "why": _told(facts.error)}
+def _abandoned(facts: WhyFacts) -> Reason:
+    words = {"ago": _since(facts, facts.finished_at), "tries": _tries(facts), "why": _quoted(facts.error)}
     text = _("It was abandoned %(ago)s ago after %(tries)s%(why)s.") % words
     return Reason("abandoned", text, _("Mend the cause, then: ") + _retry(facts))
 
 
-def _retry(facts: Facts) -> str:
+def _retry(facts: WhyFacts) -> str:
     if facts.key_holder is not None:
         return _("It cannot be retried while job %(id)s has its key.") % {"id": facts.key_holder}
     return f"manage.py pgjobs retry {facts.id}"
 
 
-_ENDED: dict[str, Callable[[Facts], Reason]] = {
+_ENDED: dict[str, Callable[[WhyFacts], Reason]] = {
     "succeeded": _succeeded,
     "cancelled": _cancelled,
     "abandoned": _abandoned,
@@ -156,22 +160,23 @@ _ENDED: dict[str, Callable[[Facts], Reason]] = {
 # Claimed
 
 
-def _running(facts: Facts) -> Reason:
+def _running(facts: WhyFacts) -> Reason:
     worker = facts.worker_name or _("that is not known")
     words = {"worker": worker, "ago": _since(facts, facts.claimed_at), "tries": _tries(facts)}
     if facts.lease_expires_at is None or facts.lease_expires_at <= facts.now:
         return _lost(facts, worker)
     text = _("Worker %(worker)s claimed it %(ago)s ago, %(tries)s.") % words
-    heard = {"heard": _since(facts, facts.worker_beat_at), "lease": _at(facts.lease_expires_at)}
+    beat = {"beat": _since(facts, facts.worker_beat_at), "lease": _at(facts.lease_expires_at)}
     if facts.cancel_requested_at is not None:
         text += " " + _cancelling(facts)
     if facts.release_requested_at is not None:
-        text += " " + _("It was asked to give the job back.")
+        text += " " + _("It was asked to release the job.")
     if facts.worker_status not in LIVE:
         silent = _(
-            "It was last heard from %(heard)s ago; unless it renews its lease, the job is taken back at %(lease)s."
+            "It was last heard from %(beat)s ago; unless it renews its lease, another worker rescues the job at "
+            "%(lease)s."
         )
-        return Reason("silent", f"{text} {silent % heard}", _help(facts))
+        return Reason("silent", f"{text} {silent % beat}", _help(facts))
     if facts.cancel_requested_at is not None:
         return Reason("cancelling", text, _stronger(facts))
     if facts.release_requested_at is not None:
@@ -179,91 +184,91 @@ def _running(facts: Facts) -> Reason:
     if facts.deadline_at is not None and facts.deadline_at <= facts.now:
         late = _("Its time was over %(late)s ago, and its worker has to stop it.")
         return Reason("overdue", f"{text} " + late % {"late": _since(facts, facts.deadline_at)})
-    lease = _("It was last heard from %(heard)s ago, and its lease runs till %(lease)s.")
-    return Reason("running", f"{text} {lease % heard}")
+    lease = _("It was last heard from %(beat)s ago, and its lease runs till %(lease)s.")
+    return Reason("running", f"{text} {lease % beat}")
 
 
-def _lost(facts: Facts, worker: str) -> Reason:
+def _lost(facts: WhyFacts, worker: str) -> Reason:
     if facts.lease_expires_at is None:
-        text = _("It is claimed, but no claim names it: the leader finds such jobs and has them taken back.")
+        text = _("It is claimed, but no claim names it: the leader finds such jobs and has them rescued.")
         return Reason("lost", text, _help(facts))
     words = {"worker": worker, "ago": _since(facts, facts.lease_expires_at)}
     text = _("Worker %(worker)s claimed it and lost it: its lease ran out %(ago)s ago.") % words
     return Reason("lost", text, _help(facts))
 
 
-def _help(facts: Facts) -> str:
-    """Say who takes back what is lost: another worker that lives."""
+def _help(facts: WhyFacts) -> str:
+    """Say who rescues it: another worker that lives."""
     others = facts.live - (facts.worker_status in LIVE)
     if others > 0:
-        return _("A worker takes it back within seconds of that, unless somebody holds the row's lock.")
-    return _("No other worker was heard from lately that could take it back: manage.py runjobs")
+        return _("A worker rescues it within seconds of that, unless somebody holds the row's lock.")
+    return _("No other worker that could rescue it was heard from lately: manage.py runjobs")
 
 
-def _cancelling(facts: Facts) -> str:
+def _cancelling(facts: WhyFacts) -> str:
     words = {
         "ago": _since(facts, facts.cancel_requested_at),
         "mode": facts.cancel_mode or "ask",
         "by": by_whom(facts.cancel_by),
-        "why": _told(facts.cancel_reason),
+        "why": _quoted(facts.cancel_reason),
     }
     return _("Its cancel (%(mode)s) was requested %(ago)s ago%(by)s%(why)s.") % words
 
 
-def _stronger(facts: Facts) -> str:
+def _stronger(facts: WhyFacts) -> str:
     stronger = {"ask": "interrupt", "interrupt": "kill"}.get(facts.cancel_mode or "ask")
     return _("If it does not stop: ") + f"manage.py pgjobs cancel {facts.id} --mode {stronger}" if stronger else ""
 
 
-# Kept out of the claim
+# Held, or not claimed yet
 
 
-def _held(facts: Facts) -> Reason:
+def _held(facts: WhyFacts) -> Reason:
     return _HELD.get(facts.state, _other)(facts) if facts.state != "ready" else _ready(facts)
 
 
-def _other(facts: Facts) -> Reason:
-    words = {"state": facts.state, "why": _told(facts.hold_reason)}
-    return Reason("held", _("It is held (%(state)s)%(why)s.") % words, _("Newer code held it: look there."))
+def _other(facts: WhyFacts) -> Reason:
+    words = {"state": facts.state, "why": _quoted(facts.hold_reason)}
+    return Reason("held", _("It is held (%(state)s)%(why)s.") % words, _("Newer code held it: see there."))
 
 
-def _waiting(facts: Facts) -> Reason:
-    return Reason("waiting", _("It waits for another job%(why)s.") % {"why": _told(facts.hold_reason)})
+def _waiting(facts: WhyFacts) -> Reason:
+    return Reason("waiting", _("It waits for another job%(why)s.") % {"why": _quoted(facts.hold_reason)})
 
 
-def _parked(facts: Facts) -> Reason:
+def _parked(facts: WhyFacts) -> Reason:
     text = _("It is parked, as the code of the worker that claimed it cannot run it%(why)s.")
-    advice = _("Deploy code that can: workers look every 30 s. Or retry it or cancel it.")
-    return Reason("parked", text % {"why": _told(facts.hold_reason)}, advice)
+    advice = _("Deploy code that can: workers check every 30 s. Or retry it or cancel it.")
+    return Reason("parked", text % {"why": _quoted(facts.hold_reason)}, advice)
 
 
-def _limited(facts: Facts, blockers: Sequence[Blocker]) -> Reason:
+def _limited(facts: WhyFacts, blockers: Sequence[Blocker]) -> Reason:
     if facts.run_at > facts.now:
         return _not_due(facts)
     if facts.pauses:
         return _pause(facts)
     key = _(" for the key %(key)s") % {"key": facts.limit_key} if facts.limit_key else ""
-    text = _("A limit of %(name)s%(key)s holds it back%(why)s.")
-    text = text % {"name": facts.name, "key": key, "why": _told(facts.hold_reason)}
+    text = _("A limit of %(name)s%(key)s holds it%(why)s.")
+    text = text % {"name": facts.name, "key": key, "why": _quoted(facts.hold_reason)}
     for blocker in blockers:
         ids = ", ".join(f"#{job_id}" for job_id in blocker.job_ids)
         text += f" {blocker.words[:1].upper()}{blocker.words[1:]}" + (f" ({ids})." if ids else ".")
     return Reason("limited", text, _served(facts))
 
 
-def _served(facts: Facts) -> str:
+def _served(facts: WhyFacts) -> str:
     if not facts.live:
-        return _("No worker was heard from lately that could let it in: manage.py runjobs")
-    return _("A worker lets it in when there is room and its turn has come.")
+        return _("No worker that could admit it was heard from lately: manage.py runjobs")
+    return _("A worker admits it when there is room and its turn has come.")
 
 
-def _paused(facts: Facts) -> Reason:
+def _paused(facts: WhyFacts) -> Reason:
     if facts.pauses:
         return _pause(facts)
     return Reason("paused", _("It was set aside by a pause that is over."), _served(facts))
 
 
-_HELD: dict[str, Callable[[Facts], Reason]] = {
+_HELD: dict[str, Callable[[WhyFacts], Reason]] = {
     "waiting": _waiting,
     "parked": _parked,
     "paused": _paused,
@@ -273,18 +278,23 @@ _HELD: dict[str, Callable[[Facts], Reason]] = {
 # Ready
 
 
-def _ready(facts: Facts) -> Reason:
+def _ready(facts: WhyFacts) -> Reason:
     if facts.run_at > facts.now:
         return _not_due(facts)
     if facts.pauses:
         return _pause(facts)
     if not facts.serving:
         return _unserved(facts)
-    words = {"ago": _since(facts, facts.ready_since), "held": facts.held, "places": facts.places, "queue": facts.queue}
-    if facts.held >= facts.places:
+    words = {
+        "ago": _since(facts, facts.ready_since),
+        "running": facts.running,
+        "slots": facts.slots,
+        "queue": facts.queue,
+    }
+    if facts.running >= facts.slots:
         text = _(
             "It has been due for %(ago)s, but the workers of queue %(queue)s are busy: at their last heartbeats they "
-            "held %(held)d jobs in %(places)d threads. %(ahead)s"
+            "ran %(running)d jobs in %(slots)d threads. %(ahead)s"
         )
         words["ahead"] = _ahead(facts)
         return Reason("busy", text % words, _("It runs when its turn comes; more workers make that sooner."))
@@ -292,46 +302,46 @@ def _ready(facts: Facts) -> Reason:
         return Reason("behind", _("It has been due for %(ago)s.") % words + " " + _ahead(facts))
     text = _("It has been due for %(ago)s and is the next to be claimed.") % words
     late = (facts.now - facts.ready_since).total_seconds() > SOON_SECONDS
-    advice = _("If it stays, look who holds its row's lock, and at the workers' logs.") if late else ""
-    return Reason("next", f"{text} {_heard(facts)}", advice)
+    advice = _("If it stays, see who holds its row's lock, and at the workers' logs.") if late else ""
+    return Reason("next", f"{text} {_last_beat(facts)}", advice)
 
 
-def _ahead(facts: Facts) -> str:
-    if facts.ahead > store.MOST_AHEAD:
-        return _("More than %(most)d due jobs of its queue go first.") % {"most": store.MOST_AHEAD}
+def _ahead(facts: WhyFacts) -> str:
+    if facts.ahead > store.MOST_COUNTED:
+        return _("More than %(most)d due jobs of its queue go first.") % {"most": store.MOST_COUNTED}
     text = ngettext(
         "%(jobs)d due job of its queue goes first.", "%(jobs)d due jobs of its queue go first.", facts.ahead
     )
     return text % {"jobs": facts.ahead}
 
 
-def _heard(facts: Facts) -> str:
+def _last_beat(facts: WhyFacts) -> str:
     """Say who serves its queue, as far as that is known."""
     text = ngettext(
-        "%(serving)d worker of queue %(queue)s was heard from lately, %(heard)s ago.",
-        "%(serving)d workers of queue %(queue)s were heard from lately, the last %(heard)s ago.",
+        "%(serving)d worker of queue %(queue)s was heard from lately, %(beat)s ago.",
+        "%(serving)d workers of queue %(queue)s were heard from lately, the last %(beat)s ago.",
         facts.serving,
     )
-    return text % {"serving": facts.serving, "queue": facts.queue, "heard": _since(facts, facts.served_beat_at)}
+    return text % {"serving": facts.serving, "queue": facts.queue, "beat": _since(facts, facts.served_beat_at)}
 
 
-def _not_due(facts: Facts) -> Reason:
+def _not_due(facts: WhyFacts) -> Reason:
     words = {"at": _at(facts.run_at), "time": span((facts.run_at - facts.now).total_seconds()), "tries": _tries(facts)}
     advice = _("To run it now: ") + f"manage.py pgjobs reschedule {facts.id} --delay 0"
     if facts.attempt:
-        words["why"] = _told(facts.error)
+        words["why"] = _quoted(facts.error)
         return Reason("retrying", _("After %(tries)s it is tried again at %(at)s, in %(time)s%(why)s.") % words, advice)
     return Reason("scheduled", _("It is not due: it runs at %(at)s, in %(time)s.") % words, advice)
 
 
-def _pause(facts: Facts) -> Reason:
-    """Tell of the pause of its queue, of its name, or of both."""
-    told = [_of_pause(facts, pause) for pause in facts.pauses]
-    advice = " && ".join(command for _text, command in told)
-    return Reason("paused", " ".join(text for text, _command in told), _("When that is over: ") + advice)
+def _pause(facts: WhyFacts) -> Reason:
+    """Say what is paused: its queue, its name, or both."""
+    pauses = [_of_pause(facts, pause) for pause in facts.pauses]
+    advice = " && ".join(command for _text, command in pauses)
+    return Reason("paused", " ".join(text for text, _command in pauses), _("When that is over: ") + advice)
 
 
-def _of_pause(facts: Facts, pause: Paused) -> tuple[str, str]:
+def _of_pause(facts: WhyFacts, pause: Paused) -> tuple[str, str]:
     what = _("Its queue %(name)s") if pause.kind == "queue" else _("Its name %(name)s")
     name = facts.queue if pause.kind == "queue" else facts.name
     words = {
@@ -339,7 +349,7 @@ def _of_pause(facts: Facts, pause: Paused) -> tuple[str, str]:
         "ago": _since(facts, pause.paused_at),
         "by": by_whom(pause.by),
         "until": " " + _("until %(at)s") % {"at": _at(pause.until)} if pause.until else "",
-        "why": _told(pause.reason),
+        "why": _quoted(pause.reason),
     }
     text = _("%(what)s was paused %(ago)s ago%(by)s%(until)s%(why)s.") % words
     # A name may be anything, and people paste what they read into a shell.
@@ -347,7 +357,7 @@ def _of_pause(facts: Facts, pause: Paused) -> tuple[str, str]:
     return text, f"manage.py pgjobs resume {option}"
 
 
-def _unserved(facts: Facts) -> Reason:
+def _unserved(facts: WhyFacts) -> Reason:
     words = {"ago": _since(facts, facts.ready_since), "queue": facts.queue, "live": facts.live}
     if facts.draining:
         text = _(
@@ -364,8 +374,8 @@ def _unserved(facts: Facts) -> Reason:
         )
         advice = _("Start one that does, or move the job: ")
         return Reason("not_served", text % words, f"{advice}manage.py pgjobs reschedule {facts.id} --to-queue NAME")
-    heard = ""
+    beat = ""
     if facts.last_beat_at is not None:
-        heard = " " + _("(the last %(ago)s ago)") % {"ago": _since(facts, facts.last_beat_at)}
+        beat = " " + _("(the last %(ago)s ago)") % {"ago": _since(facts, facts.last_beat_at)}
     text = _("It has been due for %(ago)s, but no worker was heard from lately") % words
-    return Reason("no_worker", f"{text}{heard}.", _("Start one: manage.py runjobs"))
+    return Reason("no_worker", f"{text}{beat}.", _("Start one: manage.py runjobs"))

@@ -41,7 +41,7 @@ class Audit:
         if found is None or found.walked < limit:
             self.after, self.rest_until = store.BEGINNING, now + REST_SECONDS
         else:
-            self.after = found.place
+            self.after = found.position
         if found is None or not found.ids:
             return 0
         log.error(
@@ -51,7 +51,7 @@ class Audit:
         return len(found.ids)
 
 
-def _slice(db: store.Database, after: store.Place) -> tuple[int, store.Audited | None]:
+def _slice(db: store.Database, after: store.ClaimPosition) -> tuple[int, store.Audited | None]:
     lease = get_conf().lease_seconds
     for limit in SLICES[:-1]:
         try:

@@ -35,7 +35,7 @@ from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.sqlstates import refusal_of
 from django_pgjobs.values import schedule as cron
-from django_pgjobs.values.schedule import AFTER_COMPLETION, Due, InvalidCron, Schedule
+from django_pgjobs.values.schedule import AFTER_COMPLETION, DueFires, InvalidCron, Schedule
 
 log = safe_logger("django_pgjobs")
 
@@ -47,7 +47,7 @@ FRESH_SECONDS = 30.0
 
 MISSING_SECONDS = 300.0
 EVERYTHING_SECONDS = 5.0
-"""How often entries are looked at that are not due: somebody may have changed one by hand."""
+"""How often entries are checked that are not due: somebody may have changed one by hand."""
 
 BROKEN_SECONDS = 60.0
 """How often one is tried again whose job could not be inserted."""
@@ -102,10 +102,10 @@ class CronSync:
             return
         self.due = now + RETRY_SECONDS
         if self.declared:
-            self._bring(db, self.declared, leads=term is not None)
+            self._write_declared(db, self.declared, leads=term is not None)
         self.due, self.term = now + SYNC_SECONDS, term
 
-    def _bring(self, db: store.Database, entries: dict[str, store.DeclaredCron], *, leads: bool) -> None:
+    def _write_declared(self, db: store.Database, entries: dict[str, store.DeclaredCron], *, leads: bool) -> None:
         if self.started and not leads:
             known = store.refresh_crons(db, list(entries), fresh_seconds=FRESH_SECONDS)
             entries = {name: declared for name, declared in entries.items() if name not in known}
@@ -143,7 +143,7 @@ class MarkMissing:
 
 
 @dataclass(slots=True)
-class Making:
+class PendingFires:
     """Fires of an entry that are to be made, in order, each with the one after it; ``entry`` as the last left it."""
 
     entry: store.ListedCron
@@ -172,17 +172,17 @@ class Firer:
         self.seen: dict[str, tuple[tuple[object, ...], float]] = {}
         self.locked_until: dict[str, float] = {}
         self.turns: deque[str] = deque()
-        self.begun: dict[str, Making] = {}
+        self.begun: dict[str, PendingFires] = {}
 
     def __call__(self, db: store.Database) -> None:
-        """Look at each entry that is due, or may have been changed by hand."""
+        """Check each entry that is due, or that somebody may have changed by hand."""
         now = clock.monotonic()
         entries = self._list(db, now)
         while self.turns and self.may():
             name = self.turns.popleft()
-            left = self._step(db, entries[name])
-            if left is not None:
-                entries[name] = left
+            pending_entry = self._step(db, entries[name])
+            if pending_entry is not None:
+                entries[name] = pending_entry
                 self.turns.append(name)
             if clock.monotonic() >= now + TURN_SECONDS:
                 break
@@ -194,17 +194,17 @@ class Firer:
             self.everything_at = now + EVERYTHING_SECONDS
         entries = {entry.name: entry for entry in store.list_crons(db, everything=everything)}
         if everything:
-            self.begun = {name: making for name, making in self.begun.items() if name in entries}
+            self.begun = {name: pending for name, pending in self.begun.items() if name in entries}
         self.turns = deque(name for name in self.turns if name in entries)
         waiting = set(self.turns)
-        new = [entry for name, entry in entries.items() if name not in waiting and self._is_to_be_looked_at(entry, now)]
+        new = [entry for name, entry in entries.items() if name not in waiting and self._needs_check(entry, now)]
         # What is due goes before ten thousand that are still to be planned; what it has to make up for, behind them.
         due = sorted((entry for entry in new if _is_due(entry)), key=lambda entry: entry.next_fire_at or entry.now)
         self.turns.extendleft(entry.name for entry in reversed(due))
         self.turns += [entry.name for entry in new if not _is_due(entry)]
         return entries
 
-    def _is_to_be_looked_at(self, entry: store.ListedCron, now: float) -> bool:
+    def _needs_check(self, entry: store.ListedCron, now: float) -> bool:
         if now < self.locked_until.get(entry.name, 0.0):
             return False
         facts = (entry.expression, entry.zone, entry.misfire, entry.overlap)
@@ -219,12 +219,12 @@ class Firer:
 
     def _step(self, db: store.Database, entry: store.ListedCron) -> store.ListedCron | None:
         """Make the next fire of an entry; return how it stands then if there are more to make."""
-        making = self.begun.get(entry.name)
+        pending = self.begun.get(entry.name)
         try:
-            if making is None or not making.fits(entry):
+            if pending is None or not pending.fits(entry):
                 self.begun.pop(entry.name, None)
-                making = _look(db, entry)
-            return None if making is None else self._fire(db, entry, making)
+                pending = _fires_to_make(db, entry)
+            return None if pending is None else self._fire(db, entry, pending)
         except UNFIT as error:
             self.begun.pop(entry.name, None)
             _break(db, entry, f"{UNINSERTABLE}: {refusal_of(error)}")
@@ -236,18 +236,18 @@ class Firer:
             )
         return None
 
-    def _fire(self, db: store.Database, entry: store.ListedCron, making: Making) -> store.ListedCron | None:
-        fire_at, upcoming = making.fires[0]
+    def _fire(self, db: store.Database, entry: store.ListedCron, pending: PendingFires) -> store.ListedCron | None:
+        fire_at, upcoming = pending.fires[0]
         fired = store.fire_cron(db, entry, fire_at, upcoming, notify=get_conf().notify)
         if fired is None:
             log.debug("fire already claimed cron=%s fire=%s", entry.name, _text(fire_at))
             return None
-        _tell(entry, fire_at, fired)
-        making.fires.popleft()
-        making.entry = entry._replace(last_fire_at=fire_at, last_job_id=fired.job_id or entry.last_job_id, broken="")
-        if making.fires:
-            self.begun[entry.name] = making
-            return making.entry
+        _log_fired(entry, fire_at, fired)
+        pending.fires.popleft()
+        pending.entry = entry._replace(last_fire_at=fire_at, last_job_id=fired.job_id or entry.last_job_id, broken="")
+        if pending.fires:
+            self.begun[entry.name] = pending
+            return pending.entry
         self.begun.pop(entry.name, None)
         return None
 
@@ -256,7 +256,7 @@ def _is_due(entry: store.ListedCron) -> bool:
     return entry.next_fire_at is not None and entry.next_fire_at <= entry.now
 
 
-def _look(db: store.Database, entry: store.ListedCron) -> Making | None:
+def _fires_to_make(db: store.Database, entry: store.ListedCron) -> PendingFires | None:
     try:
         schedule = cron.schedule_of(entry.expression, entry.zone)
         misfire, _ = cron.stored_policies(entry.misfire, entry.overlap)
@@ -272,12 +272,14 @@ def _look(db: store.Database, entry: store.ListedCron) -> Making | None:
 
 
 def _break(db: store.Database, entry: store.ListedCron, reason: str) -> None:
-    told = reason == entry.broken
-    if (not told or entry.next_fire_at is not None) and store.break_cron(db, entry, reason) and not told:
+    reported = reason == entry.broken
+    if (not reported or entry.next_fire_at is not None) and store.break_cron(db, entry, reason) and not reported:
         log.error("cron entry is broken, it does not fire until it is mended cron=%s: %s", entry.name, reason)
 
 
-def _evaluate(db: store.Database, entry: store.ListedCron, schedule: Schedule, misfire: cron.Misfire) -> Making | None:
+def _evaluate(
+    db: store.Database, entry: store.ListedCron, schedule: Schedule, misfire: cron.Misfire
+) -> PendingFires | None:
     if entry.overlap == AFTER_COMPLETION:
         if entry.busy:
             # Computed when its job has ended, from then on.
@@ -288,7 +290,7 @@ def _evaluate(db: store.Database, entry: store.ListedCron, schedule: Schedule, m
         return _plan(db, entry, found, then=None)
     found = cron.due(schedule, after=_floor(entry), now=entry.now, misfire=misfire)
     if found.fires and entry.busy:
-        log.info("fire left out, the last job is not finished cron=%s fire=%s", entry.name, _text(found.fires[-1]))
+        log.info("fire skipped, the last job is not finished cron=%s fire=%s", entry.name, _text(found.fires[-1]))
         store.plan_cron(db, entry, found.upcoming, found.fires[-1])
         return None
     return _plan(db, entry, found, then=found.upcoming)
@@ -314,23 +316,25 @@ def _after_completion(entry: store.ListedCron) -> datetime:
     return max(_floor(entry), entry.last_end or entry.now)
 
 
-def _plan(db: store.Database, entry: store.ListedCron, found: Due, *, then: datetime | None) -> Making | None:
+def _plan(
+    db: store.Database, entry: store.ListedCron, found: DueFires, *, then: datetime | None
+) -> PendingFires | None:
     """Return the fires to make, in order, None if there are none; ``then`` is when the next comes after them."""
-    if found.left_out is not None:
-        log.warning("missed fire left out, as its policy says cron=%s fire=%s", entry.name, _text(found.left_out))
+    if found.skipped is not None:
+        log.warning("missed fire skipped, as its policy says cron=%s fire=%s", entry.name, _text(found.skipped))
     if found.fires:
-        return Making(entry, deque(zip(found.fires, [*found.fires[1:], then], strict=True)))
-    if found.left_out is not None or found.upcoming != entry.next_fire_at:
-        store.plan_cron(db, entry, found.upcoming, found.left_out)
+        return PendingFires(entry, deque(zip(found.fires, [*found.fires[1:], then], strict=True)))
+    if found.skipped is not None or found.upcoming != entry.next_fire_at:
+        store.plan_cron(db, entry, found.upcoming, found.skipped)
     return None
 
 
-def _tell(entry: store.ListedCron, fire_at: datetime, fired: store.Fired) -> None:
+def _log_fired(entry: store.ListedCron, fire_at: datetime, fired: store.Fired) -> None:
     if entry.broken:
         log.info("cron entry is whole again cron=%s", entry.name)
     if fired.job_id is None:
         log.info(
-            "fire made without a job, an unfinished one has its key cron=%s name=%s fire=%s",
+            "fired without a job, an unfinished one has its key cron=%s name=%s fire=%s",
             entry.name, entry.job_name, _text(fire_at),
         )  # fmt: skip
     else:

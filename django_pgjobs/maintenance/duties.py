@@ -10,13 +10,13 @@ from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.audit import Audit
 from django_pgjobs.maintenance.cron_firing import CronSync, Firer, MarkMissing
-from django_pgjobs.maintenance.expiry import Forgetter
+from django_pgjobs.maintenance.expiry import Expirer
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.pruning import Pruner
-from django_pgjobs.maintenance.rescue import Own, Rescuer
+from django_pgjobs.maintenance.rescue import OwnClaims, Rescuer
 from django_pgjobs.maintenance.statistics import Measurer
 from django_pgjobs.maintenance.unparking import Unparker
-from django_pgjobs.maintenance.unpausing import sweep, unpause
+from django_pgjobs.maintenance.unpausing import expire_pauses, unpause
 from django_pgjobs.store import statements as store
 
 log = safe_logger("django_pgjobs")
@@ -26,13 +26,13 @@ UNPAUSE_SECONDS = 1.0
 RESCUE_SECONDS = 1.0
 AUDIT_SECONDS = 1.0
 PRUNE_SECONDS = 1.0
-SWEEP_SECONDS = 60.0
+EXPIRE_HEARTBEATS_SECONDS = 60.0
 CRON_SECONDS = 0.5
 MISSING_SECONDS = 60.0
 MEASURE_SECONDS = 15.0
-FORGET_SECONDS = 10.0
+EXPIRE_SECONDS = 10.0
 KEPT_SECONDS = 86_400.0
-"""How long a worker that is not heard of any more is shown."""
+"""How long a worker is shown after its last heartbeat."""
 
 
 class Duty:
@@ -76,15 +76,16 @@ class Duty:
 
 def duties(
     leader: Leader,
-    tell: Callable[[list[store.Rescued]], object],
+    notify: Callable[[list[store.Rescued]], object],
     declared: Mapping[str, store.DeclaredCron],
-    own: Own | None = None,
+    claims: OwnClaims | None = None,
 ) -> list[Duty | Leader | CronSync]:
     """Return the duties of a worker whose code has ``declared`` cron entries.
 
-    ``tell`` hears what rescues took back; ``own`` says what this worker holds and whether its renewals get through.
+    Rescues pass what they rescued to ``notify``. ``claims`` says what this worker holds and whether its renewals get
+    through.
     """
-    rescuer = Rescuer(tell, own)
+    rescuer = Rescuer(notify, claims)
     found: list[Duty | CronSync] = [
         Duty("rescue", rescuer, RESCUE_SECONDS, urgent=lambda: rescuer.urgent),
         Duty("unpark", Unparker(), UNPARK_SECONDS),
@@ -93,8 +94,14 @@ def duties(
         Duty("cron_eval", Firer(lambda: leader.leads), CRON_SECONDS, leader=leader),
         Duty("cron_missing", MarkMissing(), MISSING_SECONDS, leader=leader),
         Duty("audit", Audit(), AUDIT_SECONDS, leader=leader),
-        Duty("sweep", _sweep, SWEEP_SECONDS, leader=leader, first=SWEEP_SECONDS),
-        Duty("pauses", sweep, SWEEP_SECONDS, leader=leader),
+        Duty(
+            "heartbeats",
+            _expire_heartbeats,
+            EXPIRE_HEARTBEATS_SECONDS,
+            leader=leader,
+            first=EXPIRE_HEARTBEATS_SECONDS,
+        ),
+        Duty("pauses", expire_pauses, EXPIRE_HEARTBEATS_SECONDS, leader=leader),
     ]
     # The term before each: one that waits for a locked table as long as a statement may must not cost it.
     return [each for duty in found for each in (leader, duty)]
@@ -110,11 +117,11 @@ def measuring(leader: Leader) -> Duty:
     return Duty("statistics", Measurer(leader.author), MEASURE_SECONDS, leader=leader)
 
 
-def forgetting(leader: Leader) -> Duty:
-    """Return the leader's forgetting of keys, starts and results, which takes its time too."""
-    return Duty("forget", Forgetter(lambda: leader.leads), FORGET_SECONDS, leader=leader)
+def expiring(leader: Leader) -> Duty:
+    """Return the leader's expiry of keys, starts and results, which takes its time too."""
+    return Duty("expire", Expirer(lambda: leader.leads), EXPIRE_SECONDS, leader=leader)
 
 
-def _sweep(db: Any) -> None:
-    if forgotten := store.sweep_heartbeats(db, kept_seconds=KEPT_SECONDS):
-        log.info("workers of long ago are forgotten workers=%d", forgotten)
+def _expire_heartbeats(db: Any) -> None:
+    if expired := store.expire_heartbeats(db, kept_seconds=KEPT_SECONDS):
+        log.info("heartbeats of old workers expired workers=%d", expired)

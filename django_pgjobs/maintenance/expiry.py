@@ -1,4 +1,4 @@
-"""Forgetting: the leader deletes windows of keys, starts of rates, stored results and traces of actions that are old.
+"""Expiry: the leader deletes windows of keys, starts of rates, stored results and traces of actions that are old.
 
 Oldest first, in batches, each a short transaction that waits for no lock; a turn is bounded in time. A walk remembers
 how far it has come, since what it has deleted stays in the index until a VACUUM; now and then it begins anew.
@@ -20,11 +20,11 @@ BATCH = 1000
 TURN_SECONDS = 1.0
 ANEW_SECONDS = 600.0
 
-Delete = Callable[[store.Database, str], store.Forgotten]
+Delete = Callable[[store.Database, str], store.Expired]
 
 
 @dataclass(slots=True)
-class Walk:
+class ExpiryWalk:
     """How far the deleting of one kind of rows has come."""
 
     delete: Delete
@@ -44,15 +44,15 @@ class Walk:
         return total
 
 
-class Forgetter:
-    """Takes turns at forgetting; ``may`` says whether to go on, and is asked before every statement."""
+class Expirer:
+    """Takes turns at deleting what has expired; asks ``may`` before every statement whether to continue."""
 
     def __init__(self, may: Callable[[], bool] = lambda: True) -> None:
         self.may = may
-        self.windows = Walk(_delete_windows)
-        self.admissions = Walk(_delete_admissions)
-        self.results = Walk(_delete_results)
-        self.actions = Walk(_delete_actions)
+        self.windows = ExpiryWalk(_delete_windows)
+        self.admissions = ExpiryWalk(_delete_admissions)
+        self.results = ExpiryWalk(_delete_results)
+        self.actions = ExpiryWalk(_delete_actions)
 
     def __call__(self, db: store.Database) -> int:
         """Take a turn; return how many rows went. May be repeated, and by several at once."""
@@ -62,23 +62,23 @@ class Forgetter:
         results = 0 if get_conf().stored_result_hours is None else self.results.go(db, until, self.may)
         actions = 0 if get_conf().action_hours is None else self.actions.go(db, until, self.may)
         if windows or results or actions:
-            log.info("keys and results are forgotten windows=%d results=%d actions=%d", windows, results, actions)
+            log.info("keys and results expired windows=%d results=%d actions=%d", windows, results, actions)
         return windows + admissions + results + actions
 
 
-def _delete_windows(db: store.Database, after: str) -> store.Forgotten:
+def _delete_windows(db: store.Database, after: str) -> store.Expired:
     return store.delete_windows(db, after=after, limit=BATCH)
 
 
-def _delete_admissions(db: store.Database, after: str) -> store.Forgotten:
+def _delete_admissions(db: store.Database, after: str) -> store.Expired:
     return store.delete_admissions(db, after=after, limit=BATCH)
 
 
-def _delete_results(db: store.Database, after: str) -> store.Forgotten:
+def _delete_results(db: store.Database, after: str) -> store.Expired:
     seconds = (get_conf().stored_result_hours or 0.0) * 3600
     return store.delete_results(db, older_than_seconds=seconds, after=after, limit=BATCH)
 
 
-def _delete_actions(db: store.Database, after: str) -> store.Forgotten:
+def _delete_actions(db: store.Database, after: str) -> store.Expired:
     seconds = (get_conf().action_hours or 0.0) * 3600
     return store.delete_actions(db, older_than_seconds=seconds, after=after, limit=BATCH)

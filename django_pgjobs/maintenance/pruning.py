@@ -6,7 +6,7 @@ out, and would be read again by every batch; so would the jobs of queues that ar
 that had to leave a job behind, as it was locked or could not be deleted, goes back to the oldest of those now and then.
 From the very beginning it goes once a day, for what has got an end before its place: by a clock that was set back, or
 in a transaction that was open for longer than the retention. If the beginning has become too long to be read in one
-statement's time, it is left out.
+statement's time, it skips them.
 
 There is a walk for each retention of an outcome, not one for all of them. Each has jobs of its own that become too old
 now; one walk would have to read all that is kept between the shortest retention and the longest, again and again.
@@ -64,11 +64,11 @@ STUCK_WHOLE = 50
 ROWS_FAULT = (*ROWS_DATA, *TRIGGERS)
 """SQLSTATE classes that a row, or what other tables and triggers make of its deletion, can cause."""
 
-STILL_TOLD_SECONDS = 60.0
+LOG_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PruneRule:
     """Which ended jobs may go: of this outcome, in all queues but these (``only``: in these), after so many seconds."""
 
     outcome: str
@@ -77,19 +77,21 @@ class Rule:
     only: bool = False
 
 
-def rules_of(retention: Retention) -> list[Rule]:
+def rules_of(retention: Retention) -> list[PruneRule]:
     """Return the rules that a retention comes to; what is kept for ever has none."""
     return [rule for outcome in Outcome for rule in _rules(retention, outcome)]
 
 
-def _rules(retention: Retention, outcome: str) -> Iterator[Rule]:
+def _rules(retention: Retention, outcome: str) -> Iterator[PruneRule]:
     usual = retention.hours(outcome)
     others = {queue: own.hours(outcome) for queue, own in retention.queues if own.hours(outcome) != usual}
     if usual is not None:
-        yield Rule(outcome, _seconds(usual), tuple(others))
+        yield PruneRule(outcome, _seconds(usual), tuple(others))
     for hours in dict.fromkeys(others.values()):
         if hours is not None:
-            yield Rule(outcome, _seconds(hours), tuple(queue for queue in others if others[queue] == hours), only=True)
+            yield PruneRule(
+                outcome, _seconds(hours), tuple(queue for queue in others if others[queue] == hours), only=True
+            )
 
 
 def _seconds(hours: float) -> float:
@@ -97,16 +99,16 @@ def _seconds(hours: float) -> float:
 
 
 @dataclass(slots=True)
-class Walk:
+class PruneWalk:
     """How far the pruning of one rule has come. ``chunks`` were listed and are still to be deleted.
 
     ``begun`` is where the slice begins that they are of, ``left`` where the oldest does of which something stays.
     """
 
-    rule: Rule
+    rule: PruneRule
     after: str = store.OLDEST
     begun: str = store.OLDEST
-    left: str | None = None
+    left_behind: str | None = None
     known: str | None = None
     window: int = -1
     size: int = BATCH
@@ -126,7 +128,7 @@ class Walk:
         try:
             found = self._slice(db)
         except psycopg.errors.QueryCanceled:
-            self._leave_out()
+            self._begin_later()
             return False
         if found is None:
             self.complete = True
@@ -141,14 +143,14 @@ class Walk:
 
     def leave(self) -> None:
         """Something of the slice stays although it may go: remember where."""
-        self.left = self.begun if self.left is None else self.left
+        self.left_behind = self.begun if self.left_behind is None else self.left_behind
 
     def _begin_anew(self, now: float) -> None:
         if now >= self.whole_at:
-            self.left, self.whole_at = store.OLDEST, now + WHOLE_SECONDS
-        if self.left is not None:
-            self.after, self.window = self.left, -1
-        self.left, self.anew_at, self.complete = None, now + ANEW_SECONDS, False
+            self.left_behind, self.whole_at = store.OLDEST, now + WHOLE_SECONDS
+        if self.left_behind is not None:
+            self.after, self.window = self.left_behind, -1
+        self.left_behind, self.anew_at, self.complete = None, now + ANEW_SECONDS, False
 
     def _slice(self, db: store.Database) -> store.Prunable | None:
         rule = self.rule
@@ -164,7 +166,7 @@ class Walk:
             limit=self.size,
         )
 
-    def _leave_out(self) -> None:
+    def _begin_later(self) -> None:
         """Begin later: too much of what was pruned before is still in the index."""
         self.leave()
         self.complete = True
@@ -177,16 +179,16 @@ class Walk:
 class Pruner:
     """Takes turns at pruning; ``may`` says whether to go on, and is asked before every statement."""
 
-    def __init__(self, may: Callable[[], bool] = lambda: True, rules: list[Rule] | None = None) -> None:
+    def __init__(self, may: Callable[[], bool] = lambda: True, rules: list[PruneRule] | None = None) -> None:
         self.may = may
         self.fixed = rules
         self.retention: Retention | None = None
-        self.walks = [Walk(rule) for rule in rules or ()]
+        self.walks = [PruneWalk(rule) for rule in rules or ()]
         self.stuck: dict[int, float] = {}
         self.overflow_until = 0.0
         self.skipped = 0
-        self.untold = 0
-        self.tell_at = 0.0
+        self.unlogged = 0
+        self.log_at = 0.0
 
     def __call__(self, db: store.Database) -> int:
         """Take a turn; return how many jobs were deleted. May be repeated, and by several at once."""
@@ -208,7 +210,7 @@ class Pruner:
                 walk.rest_until = now + TROUBLE_SECONDS
             raise
         finally:
-            self._tell(total, now, done=not due)
+            self._log(total, now, done=not due)
         return total
 
     @property
@@ -221,9 +223,9 @@ class Pruner:
         retention = get_conf().retention_hours
         if self.fixed is None and retention != self.retention:
             self.retention = retention
-            self.walks = [Walk(rule) for rule in rules_of(retention)]
+            self.walks = [PruneWalk(rule) for rule in rules_of(retention)]
 
-    def _delete(self, db: store.Database, walk: Walk, until: float) -> int:
+    def _delete(self, db: store.Database, walk: PruneWalk, until: float) -> int:
         """Delete what was listed, as far as the turn goes; what fails is halved and stays listed meanwhile."""
         total = 0
         while walk.chunks and self.may():
@@ -263,11 +265,11 @@ class Pruner:
         self.skipped += 1
         return []
 
-    def _tell(self, total: int, now: float, *, done: bool) -> None:
-        self.untold += total
-        if self.untold and (done or now >= self.tell_at):
-            log.info("ended jobs were pruned jobs=%d", self.untold)
-            self.untold, self.tell_at = 0, now + STILL_TOLD_SECONDS
+    def _log(self, total: int, now: float, *, done: bool) -> None:
+        self.unlogged += total
+        if self.unlogged and (done or now >= self.log_at):
+            log.info("ended jobs were pruned jobs=%d", self.unlogged)
+            self.unlogged, self.log_at = 0, now + LOG_SECONDS
 
 
 def _is_rows_fault(error: psycopg.Error) -> bool:

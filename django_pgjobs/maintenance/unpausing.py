@@ -1,7 +1,7 @@
 """Resuming: jobs that were held because their name was paused go on when that is over, by an operator or by the clock.
 
-Every worker does it, always: nobody needs the leader for progress. A job that a worker holds a moment after the pause
-has ended, because it had not heard of that yet, is found here a second later.
+Every worker does it, always: nobody needs the leader for progress. If a worker holds a job a moment after the pause has
+ended, because it does not know that yet, this duty finds the job a second later.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KEPT_SECONDS = 86_400.0
 """How long a pause that has ended is kept: what waited under it was not late."""
 
 
-def sweep(db: store.Database) -> None:
-    """Forget the pauses that ended long ago. A duty of the leader."""
-    for kind, name in store.sweep_pauses(db, kept_seconds=KEPT_SECONDS):
-        log.debug("pause of long ago is forgotten kind=%s name=%s", kind, name)
+def expire_pauses(db: store.Database) -> None:
+    """Delete the pauses that ended long ago. A duty of the leader."""
+    for kind, name in store.expire_pauses(db, kept_seconds=KEPT_SECONDS):
+        log.debug("old pause expired kind=%s name=%s", kind, name)

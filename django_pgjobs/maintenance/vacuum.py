@@ -23,7 +23,7 @@ from django_pgjobs.store import statements as store
 
 log = safe_logger("django_pgjobs")
 
-LOOK_SECONDS = 5.0
+CHECK_SECONDS = 5.0
 AFTER_FAILURE_SECONDS = 60.0
 AFTER_SKIP_SECONDS = 15.0
 """Autovacuum may have the table for long, and the other table is due meanwhile."""
@@ -37,7 +37,7 @@ JOBS_SHARE = 0.03
 CLAIMS_DIED = 5_000
 
 
-class Session(store.Database, Protocol):
+class VacuumSession(store.Database, Protocol):
     """A connection for what takes no transaction and as long as it needs."""
 
     @property
@@ -54,23 +54,23 @@ class Session(store.Database, Protocol):
         ...
 
 
-class Table:
+class VacuumedTable:
     """A table, when it is due, and how many dead rows the last VACUUM has left."""
 
     def __init__(self, name: str, died: int, share: float) -> None:
         self.name = name
         self.died = died
         self.share = share
-        self.left = 0
+        self.dead_left = 0
         self.settled = True
         self.skipped = False
         self.rest_until = 0.0
 
     def is_due(self, found: store.Dead) -> bool:
         """Whether so much has died since the last VACUUM."""
-        self.left = min(self.left, found.dead) if self.settled else found.dead
+        self.dead_left = min(self.dead_left, found.dead) if self.settled else found.dead
         self.settled = True
-        due = found.dead - self.left >= max(self.died, self.share * found.alive)
+        due = found.dead - self.dead_left >= max(self.died, self.share * found.alive)
         self.skipped = self.skipped and due
         return due
 
@@ -78,11 +78,11 @@ class Table:
 class Vacuuming(threading.Thread):
     """One VACUUM under way."""
 
-    def __init__(self, table: Table, connect: Callable[[], Session]) -> None:
+    def __init__(self, table: VacuumedTable, connect: Callable[[], VacuumSession]) -> None:
         super().__init__(name="pgjobs-vacuum", daemon=True)
         self.table = table
         self.connect = connect
-        self.session: Session | None = None
+        self.session: VacuumSession | None = None
         self.error: Exception | None = None
         self.done = False
         self.unwanted = threading.Event()
@@ -118,20 +118,23 @@ class Vacuumer:
 
     name = "vacuum"
 
-    def __init__(self, connect: Callable[[], Session]) -> None:
+    def __init__(self, connect: Callable[[], VacuumSession]) -> None:
         self.connect = connect
-        self.tables = [Table("pgjobs_job", JOBS_DIED, JOBS_SHARE), Table("pgjobs_claim", CLAIMS_DIED, 1.0)]
+        self.tables = [
+            VacuumedTable("pgjobs_job", JOBS_DIED, JOBS_SHARE),
+            VacuumedTable("pgjobs_claim", CLAIMS_DIED, 1.0),
+        ]
         self.running: Vacuuming | None = None
-        self.look_at = 0.0
+        self.check_at = 0.0
         self.refused = False
 
     def tick(self, db: store.Database) -> None:
         """Start one that is due; cancel the one that runs if somebody waits for the table."""
         if self.running is not None:
-            self._look_after(db, self.running)
-        elif get_conf().vacuum and clock.monotonic() >= self.look_at:
-            self.look_at = clock.monotonic() + LOOK_SECONDS
-            self._look(db)
+            self._supervise(db, self.running)
+        elif get_conf().vacuum and clock.monotonic() >= self.check_at:
+            self.check_at = clock.monotonic() + CHECK_SECONDS
+            self._start_due(db)
 
     def leave(self, db: store.Database) -> None:
         """Cancel what runs."""
@@ -140,7 +143,7 @@ class Vacuumer:
             self.running.join(LEAVE_SECONDS)
             self._ended(self.running)
 
-    def _look(self, db: store.Database) -> None:
+    def _start_due(self, db: store.Database) -> None:
         for table in self.tables:
             found = store.read_dead(db, table.name)
             if found is None or not table.is_due(found) or clock.monotonic() < table.rest_until:
@@ -152,7 +155,7 @@ class Vacuumer:
             self.running.start()
             return
 
-    def _refuse(self, table: Table, owner: str) -> None:
+    def _refuse(self, table: VacuumedTable, owner: str) -> None:
         if not self.refused:
             self.refused = True
             log.warning(
@@ -161,7 +164,7 @@ class Vacuumer:
                 table.name, owner,
             )  # fmt: skip
 
-    def _look_after(self, db: store.Database, running: Vacuuming) -> None:
+    def _supervise(self, db: store.Database, running: Vacuuming) -> None:
         if not running.is_alive():
             self._ended(running)
         elif running.session is not None and store.is_waited_for(db, running.session.pid):
@@ -173,7 +176,7 @@ class Vacuumer:
         now, table, seconds = clock.monotonic(), running.table, clock.monotonic() - running.began
         if running.unwanted.is_set() or running.error is not None:
             table.rest_until = now + AFTER_FAILURE_SECONDS
-            self._tell(table, running.error)
+            self._log_failure(table, running.error)
         elif running.done:
             table.settled = table.skipped = False
             # A table that takes long is due again sooner than it is done: at most half of the time is spent on it.
@@ -185,6 +188,6 @@ class Vacuumer:
                 log.info("VACUUM was skipped by the server, tried again and again table=%s", table.name)
             table.skipped = True
 
-    def _tell(self, table: Table, error: Exception | None) -> None:
+    def _log_failure(self, table: VacuumedTable, error: Exception | None) -> None:
         if error is not None and not isinstance(error, psycopg.errors.QueryCanceled):
             log.warning("VACUUM failed, tried again later table=%s: %s", table.name, one_line(error))

@@ -30,19 +30,19 @@ LEADER_SECONDS = 30.0
 """How long nobody may lead: that an election takes is no trouble."""
 
 OVERDUE_SECONDS = 30.0
-"""How long a lease may have run out: every worker looks once a second, but for ten seconds after it has connected."""
+"""How long a lease may have expired: every worker checks once a second, except in its first ten seconds."""
 
 STATEMENT_TIMEOUT = "10s"
 MANY = 1000
-LOOKED_AT = 100
-"""How many due jobs of each queue and priority are looked at for the one that has waited longest."""
+SAMPLED = 100
+"""How many due jobs of each queue and priority it reads to find the one that has waited longest."""
 
 SHARED = 20
 NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class HealthProblem:
     """Something wrong: a ``code`` for programs, the queue if it is about one, and ``text`` for people."""
 
     code: str
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         type=filters.words,
         action="append",
-        help="Look at the workers and the latency of this queue only; may be repeated (default: all).",
+        help="Check the workers and the latency of this queue only; may be repeated (default: all).",
     )
     parser.add_argument(
         "--max-latency",
@@ -100,25 +100,25 @@ def _count(text: str) -> int:
 
 
 def check(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Tell what is wrong; exit with 1 if anything is."""
+    """Print what is wrong; exit with 1 if anything is."""
     using = filters.database_of(options)
     found = _problems(using, options)
     if options["format"] == "json":
         problems = [{"code": problem.code, "queue": problem.queue, "text": problem.text} for problem in found]
-        output.say(command, output.json_of({"healthy": not found, "problems": problems}))
+        output.write_line(command, output.json_of({"healthy": not found, "problems": problems}))
     else:
         for problem in found:
-            output.say(command, output.plain(f"{problem.code}: {problem.text}"))
+            output.write_line(command, output.plain(f"{problem.code}: {problem.text}"))
         if not found:
-            output.say(command, "healthy")
+            output.write_line(command, "healthy")
     if found:
         sys.exit(output.SKIPPED)
 
 
-def _problems(using: str, options: dict[str, Any]) -> list[Problem]:
+def _problems(using: str, options: dict[str, Any]) -> list[HealthProblem]:
     try:
         if missing := _unapplied(using):
-            return [Problem("migrations", f"Not applied: {', '.join(missing)}. Run manage.py migrate.")]
+            return [HealthProblem("migrations", f"Not applied: {', '.join(missing)}. Run manage.py migrate.")]
         with counting(using, statement_timeout=STATEMENT_TIMEOUT) as db:
             workers = known_workers(db)
             return [
@@ -129,7 +129,7 @@ def _problems(using: str, options: dict[str, Any]) -> list[Problem]:
                 *_of_failures(db, options),
             ]
     except DatabaseError as error:
-        return [Problem("database", output.words_of(error))]
+        return [HealthProblem("database", output.words_of(error))]
 
 
 def _unapplied(using: str) -> list[str]:
@@ -144,66 +144,72 @@ def _unapplied(using: str) -> list[str]:
 
 def _of_queues(
     db: store.Database, using: str, options: dict[str, Any], workers: list[store.KnownWorker]
-) -> Iterator[Problem]:
+) -> Iterator[HealthProblem]:
     """Whether each queue with due jobs is served, and in time. A queue that is paused is meant to wait."""
     paused = paused_queues(using)
-    for due in store.count_due(db, most=LOOKED_AT, budget=MANY * SHARED):
+    for due in store.count_due(db, most=SAMPLED, budget=MANY * SHARED):
         if due.oldest_seconds is None or due.queue in paused or due.queue not in (options["queue"] or [due.queue]):
             continue
         if not any(worker.status == "running" and worker.serves(due.queue) for worker in workers):
             words = f"Queue {due.queue} has due jobs, and no worker that serves it was heard from lately."
-            yield Problem("no_worker", words, due.queue)
+            yield HealthProblem("no_worker", words, due.queue)
         if due.oldest_seconds > options["max_latency"]:
             words = f"The oldest due job of queue {due.queue} has waited for {span(due.oldest_seconds)}"
-            yield Problem("latency", f"{words}, more than {span(options['max_latency'])}.", due.queue)
+            yield HealthProblem("latency", f"{words}, more than {span(options['max_latency'])}.", due.queue)
 
 
-def _of_workers(workers: list[store.KnownWorker], options: dict[str, Any]) -> Iterator[Problem]:
+def _of_workers(workers: list[store.KnownWorker], options: dict[str, Any]) -> Iterator[HealthProblem]:
     """Whether each worker is heard from; and, if that is asked, whether any was lost."""
-    asked = options["queue"]
-    ours = [worker for worker in workers if asked is None or any(map(worker.serves, asked))]
+    queues = options["queue"]
+    ours = [worker for worker in workers if queues is None or any(map(worker.serves, queues))]
     for worker in ours:
         if worker.status == liveness.SILENT:
-            heard = span(worker.heard_seconds)
-            yield Problem("silent", f"Worker {worker.name} was last heard from {heard} ago, and has not stopped.")
+            beat_age = span(worker.beat_age_seconds)
+            yield HealthProblem(
+                "silent", f"Worker {worker.name} was last heard from {beat_age} ago, and has not stopped."
+            )
     if (most := options["max_lost"]) is not None:
         since = options["since"]
-        lost = [each for each in ours if each.status == liveness.LOST and each.heard_seconds <= since]
+        lost = [each for each in ours if each.status == liveness.LOST and each.beat_age_seconds <= since]
         if len(lost) > most:
             names = ", ".join(each.name for each in lost[:NAMED])
-            yield Problem("lost", f"{len(lost)} of the workers heard from within {span(since)} are lost: {names}.")
+            yield HealthProblem(
+                "lost", f"{len(lost)} of the workers heard from within {span(since)} are lost: {names}."
+            )
 
 
-def _of_crons(using: str) -> Iterator[Problem]:
+def _of_crons(using: str) -> Iterator[HealthProblem]:
     """Whether each cron entry can fire. One that is paused is meant to rest."""
     resting = Q(paused_at__isnull=False) & (Q(paused_until=None) | Q(paused_until__gt=Now()))
     broken = CronEntry.objects.using(using).exclude(broken="").exclude(resting).order_by("name")
     for name, why in broken.values_list("name", Left("broken", 200))[:NAMED]:
-        yield Problem("cron", f"Cron entry {name} is broken and does not fire: {why}")
+        yield HealthProblem("cron", f"Cron entry {name} is broken and does not fire: {why}")
 
 
-def _of_upkeep(db: store.Database) -> Iterator[Problem]:
-    """Whether what dead workers held is taken back, and somebody leads."""
+def _of_upkeep(db: store.Database) -> Iterator[HealthProblem]:
+    """Whether the jobs of dead workers were rescued, and somebody leads."""
     if overdue := store.count_overdue(db, seconds=OVERDUE_SECONDS, most=MANY):
         many = f"{overdue} batches" if overdue < MANY else f"{MANY} batches or more"
-        yield Problem(
-            "overdue", f"{many} of claimed jobs should have been taken back more than {OVERDUE_SECONDS:g} s ago."
+        yield HealthProblem(
+            "overdue", f"{many} of claimed jobs should have been rescued more than {OVERDUE_SECONDS:g} s ago."
         )
     leader = store.read_leader(db)
     if leader is None:
-        yield Problem("leader", "No worker has ever led: does one run? Nothing is pruned without.")
+        yield HealthProblem("leader", "No worker has ever led: does one run? Nothing is pruned without.")
     elif leader[1] < -LEADER_SECONDS:
-        yield Problem("leader", f"No worker has led for {span(-leader[1])}; the last was {leader[0]}. Does one run?")
+        yield HealthProblem(
+            "leader", f"No worker has led for {span(-leader[1])}; the last was {leader[0]}. Does one run?"
+        )
 
 
-def _of_failures(db: store.Database, options: dict[str, Any]) -> Iterator[Problem]:
+def _of_failures(db: store.Database, options: dict[str, Any]) -> Iterator[HealthProblem]:
     """Whether more jobs failed than may."""
     if (most := options["max_parked"]) is not None:
         parked = store.count_held(db, [Hold.PARKED], most=most + 1)
         if sum(part.jobs for part in parked) > most:
-            yield Problem("parked", f"More than {most} jobs are parked: see pgjobs list --state parked.")
+            yield HealthProblem("parked", f"More than {most} jobs are parked: see pgjobs list --state parked.")
     if (most := options["max_abandoned"]) is not None:
         seconds = options["since"]
         abandoned = store.count_ended(db, [Outcome.ABANDONED], seconds=seconds, most=most + 1)
         if sum(part.jobs for part in abandoned) > most:
-            yield Problem("abandoned", f"More than {most} jobs were abandoned within {span(seconds)}.")
+            yield HealthProblem("abandoned", f"More than {most} jobs were abandoned within {span(seconds)}.")

@@ -78,11 +78,11 @@ def show(command: BaseCommand, options: dict[str, Any]) -> None:
     """List them; exit with 1 if one is broken or missing, so that it serves as a probe."""
     entries = list(_chosen(options))
     if options["format"] == "json":
-        output.say(command, output.json_of({"crons": [_as_json(entry) for entry in entries]}))
+        output.write_line(command, output.json_of({"crons": [_as_json(entry) for entry in entries]}))
     else:
         headers = ("entry", "status", "expression", "zone", "job", "last fire", "next fire", "note")
         for line in output.table(headers, map(_cells, entries)):
-            output.say(command, line)
+            output.write_line(command, line)
     if any(entry.status in ("broken", "missing") for entry in entries):
         sys.exit(output.SKIPPED)
 
@@ -136,10 +136,10 @@ def preview(command: BaseCommand, options: dict[str, Any]) -> None:
         raise CommandError(f"--count takes at most {MOST_PREVIEWED}.", returncode=output.WRONG)
     found = {entry.pk: entry.next_fires(options["count"]) for entry in _chosen(options)}
     if options["format"] == "json":
-        output.say(command, output.json_of({"next": found}))
+        output.write_line(command, output.json_of({"next": found}))
     else:
         for line in output.table(("entry", "fire"), _fires(found)):
-            output.say(command, line)
+            output.write_line(command, line)
     if not all(found.values()):
         sys.exit(output.SKIPPED)
 
@@ -157,12 +157,12 @@ def run_now(command: BaseCommand, options: dict[str, Any]) -> None:
             jobs[entry.pk] = entry.run_now(by=options["by"]).pk
         except PgJobsError as error:
             jobs[entry.pk] = None
-            output.say(command, output.plain(error), aside=True)
+            output.write_line(command, output.plain(error), to_stderr=True)
     if options["format"] == "json":
-        output.say(command, output.json_of({"jobs": jobs}))
+        output.write_line(command, output.json_of({"jobs": jobs}))
     else:
         for name, job in jobs.items():
-            output.say(command, output.plain(f"{name}: " + ("not run" if job is None else f"job {job}")))
+            output.write_line(command, output.plain(f"{name}: " + ("not run" if job is None else f"job {job}")))
     if None in jobs.values():
         sys.exit(output.SKIPPED)
 
@@ -175,20 +175,20 @@ def pause(command: BaseCommand, options: dict[str, Any]) -> None:
         changed = _chosen(options).pause(by=options["by"], reason=options["reason"], until=until)
     except PgJobsError as error:
         raise CommandError(str(error), returncode=output.WRONG) from None
-    _say_changed(command, options, "paused", changed)
+    _write_changed(command, options, "paused", changed)
 
 
 @output.facing_the_database
 def resume(command: BaseCommand, options: dict[str, Any]) -> None:
     """Resume them, and say how many were paused; exit with 1 if one was not."""
     chosen = _chosen(options)
-    asked, paused = (list(entries.values_list("pk", flat=True)) for entries in (chosen, chosen.paused()))
+    chosen_names, paused = (list(entries.values_list("pk", flat=True)) for entries in (chosen, chosen.paused()))
     changed = chosen.resume(by=options["by"])
-    _say_changed(command, options, "resumed", changed)
-    for name in asked:
+    _write_changed(command, options, "resumed", changed)
+    for name in chosen_names:
         if name not in paused:
-            output.say(command, output.plain(f"{name} was not paused"), aside=True)
-    if changed < len(asked):
+            output.write_line(command, output.plain(f"{name} was not paused"), to_stderr=True)
+    if changed < len(chosen_names):
         sys.exit(output.SKIPPED)
 
 
@@ -196,24 +196,24 @@ def resume(command: BaseCommand, options: dict[str, Any]) -> None:
 def stop(command: BaseCommand, options: dict[str, Any]) -> None:
     """Pause them and cancel their jobs; say how many of each, and exit with 1 if a job was not cancelled."""
     chosen = _chosen(options)
-    asked = chosen.count()
+    number = chosen.count()
     steered = chosen.stop(by=options["by"], reason=options["reason"])
     if options["format"] == "json":
-        told = {"stopped": asked, "cancelled": steered.changed, "skipped": steered.skipped}
-        output.say(command, output.json_of(told))
+        answer = {"stopped": number, "cancelled": steered.changed, "skipped": steered.skipped}
+        output.write_line(command, output.json_of(answer))
     else:
         jobs = f"{steered.changed} {'job' if steered.changed == 1 else 'jobs'} cancelled"
-        output.say(command, f"{_entries(asked)} stopped, {jobs}")
-        output.say_skipped(command, steered.skipped)
+        output.write_line(command, f"{_entries(number)} stopped, {jobs}")
+        output.write_skipped(command, steered.skipped)
     if steered.skipped:
         sys.exit(output.SKIPPED)
 
 
-def _say_changed(command: BaseCommand, options: dict[str, Any], what: str, changed: int) -> None:
+def _write_changed(command: BaseCommand, options: dict[str, Any], what: str, changed: int) -> None:
     if options["format"] == "json":
-        output.say(command, output.json_of({what: changed}))
+        output.write_line(command, output.json_of({what: changed}))
     else:
-        output.say(command, f"{_entries(changed)} {what}")
+        output.write_line(command, f"{_entries(changed)} {what}")
 
 
 def _entries(number: int) -> str:

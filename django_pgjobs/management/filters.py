@@ -92,13 +92,13 @@ def filter_words(options: dict[str, Any]) -> str:
     """Return the filters in words, as the trace of an action keeps them; empty when only ids were given."""
     if not is_filtered(options):
         return "" if options["ids"] else "all"
-    return asked_of(options).words
+    return search_of(options).words
 
 
-def asked_of(options: dict[str, Any], *, far: bool = False) -> job_list.Asked:
+def search_of(options: dict[str, Any], *, far: bool = False) -> job_list.JobSearch:
     """Return what the filters ask for."""
     state, text = options["state"] or "", options["description"] or ""
-    return job_list.Asked(
+    return job_list.JobSearch(
         state=state,
         queue=options["queue"] or "",
         name=options["name"] or "",

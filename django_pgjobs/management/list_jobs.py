@@ -65,22 +65,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def show_list(command: BaseCommand, options: dict[str, Any]) -> None:
     """Tell of the jobs; exit with 1 when an id is of none."""
     jobs = JobQuerySet(Job, using=filters.database_of(options))
-    ids, remark = _found(jobs, options)
+    ids, notice = _found(jobs, options)
     rows = _rows(jobs, ids)
     if options["format"] == "json":
-        _tell_json(command, rows)
+        _write_json(command, rows)
     else:
         for line in output.table(HEADERS, map(_cells, rows)):
-            output.say(command, line)
-    if remark:
-        output.say(command, remark, aside=True)
+            output.write_line(command, line)
+    if notice:
+        output.write_line(command, notice, to_stderr=True)
     if not ids and (hint := _name_hint(options["name"])):
-        output.say(command, hint, aside=True)
+        output.write_line(command, hint, to_stderr=True)
         sys.exit(output.SKIPPED)
     missing = set(options["ids"]) - set(ids) if options["ids"] else set()
     if missing:
         gone = ", ".join(f"#{job_id}" for job_id in sorted(missing))
-        output.say(command, f"Not among them: {gone}.", aside=True)
+        output.write_line(command, f"Not among them: {gone}.", to_stderr=True)
         sys.exit(output.SKIPPED)
 
 
@@ -97,22 +97,22 @@ def _name_hint(name: str | None) -> str:
 
 def _found(jobs: JobQuerySet, options: dict[str, Any]) -> tuple[list[int], str]:
     """Return the ids in order, and a remark if there may be more."""
-    asked = filters.asked_of(options, far=options["far"])
+    search = filters.search_of(options, far=options["far"])
     if options["worker"] is not None:
-        wanted = _claimed_by(options["worker"], jobs.db)
-        held = _named(jobs, asked, [job_id for job_id in wanted if not options["ids"] or job_id in options["ids"]])
+        ids = _claimed_by(options["worker"], jobs.db)
+        held = _named(jobs, search, [job_id for job_id in ids if not options["ids"] or job_id in options["ids"]])
         most = len(held) if options["all"] else options["limit"]
         return held[:most], f"There are more than {most}: see --limit and --all." if len(held) > most else ""
     if options["ids"]:
-        return _named(jobs, asked, options["ids"]), ""
-    arms = asked.arms(store.list_pairs(store.on(jobs.db)))
-    cut = job_list.bounded(asked, jobs, arms) if asked.bounded and not options["all"] else []
+        return _named(jobs, search, options["ids"]), ""
+    arms = search.arms(store.list_pairs(store.on(jobs.db)))
+    cut = job_list.bounded(search, jobs, arms) if search.bounded and not options["all"] else []
     most = None if options["all"] else options["limit"] + 1
-    ids = job_list.find_ids(jobs.filter(asked.where()), cut or arms, most)
+    ids = job_list.find_ids(jobs.filter(search.where()), cut or arms, most)
     if most is not None and len(ids) == most:
         return ids[:-1], f"There are more than {most - 1}: see --limit and --all."
     wider = "--all looks at all" if options["far"] else "--far and --all look further"
-    return ids, f"Only the first {grouped(asked.reach)} jobs were searched; {wider}." if cut else ""
+    return ids, f"Only the first {grouped(search.reach)} jobs were searched; {wider}." if cut else ""
 
 
 def _claimed_by(worker: str, using: str) -> list[int]:
@@ -136,20 +136,20 @@ def _is_id(text: str) -> bool:
     return True
 
 
-def _named(jobs: JobQuerySet, asked: job_list.Asked, ids: Iterable[int]) -> list[int]:
-    wanted = list(dict.fromkeys(ids))
-    there = set(jobs.filter(asked.where(), pk__in=wanted).values_list("pk", flat=True))
-    return [job_id for job_id in wanted if job_id in there]
+def _named(jobs: JobQuerySet, search: job_list.JobSearch, ids: Iterable[int]) -> list[int]:
+    ids = list(dict.fromkeys(ids))
+    there = set(jobs.filter(search.where(), pk__in=ids).values_list("pk", flat=True))
+    return [job_id for job_id in ids if job_id in there]
 
 
 def _rows(jobs: JobQuerySet, ids: list[int]) -> Iterator[Any]:
-    texts: Any = {
+    extracts: Any = {
         "now": Now(),
         "fate": fate(),
         "error_start": Left("error", 500),
         "reason_start": Left("hold_reason", 500),
     }
-    rows: Any = jobs.annotate(**texts).only(*COLUMNS)
+    rows: Any = jobs.annotate(**extracts).only(*COLUMNS)
     for start in range(0, len(ids), PAGE):
         yield from job_list.in_order(rows, ids[start : start + PAGE])
 
@@ -161,13 +161,13 @@ def fields_of(job: Any) -> dict[str, Any]:
     return {**found, **label}
 
 
-def _tell_json(command: BaseCommand, rows: Iterable[Any]) -> None:
+def _write_json(command: BaseCommand, rows: Iterable[Any]) -> None:
     """Write one list, an object a line; a row is forgotten when it is written."""
     before = "["
     for row in rows:
-        output.say(command, f"{before}{output.json_of(fields_of(row))}".removesuffix("\n"))
+        output.write_line(command, f"{before}{output.json_of(fields_of(row))}".removesuffix("\n"))
         before = ","
-    output.say(command, "[]" if before == "[" else "]")
+    output.write_line(command, "[]" if before == "[" else "]")
 
 
 def _cells(job: Any) -> tuple[str, ...]:
@@ -175,7 +175,7 @@ def _cells(job: Any) -> tuple[str, ...]:
     if job.ending and not job.outcome:
         state = f"{state} > {job.ending}"
     reason = job.reason_start if job.hold else "" if job.outcome == "succeeded" else job.error_start
-    told = " - ".join(output.short(text, 60) for text in (job.description, reason) if text)
+    details = " - ".join(output.short(text, 60) for text in (job.description, reason) if text)
     return (
         str(job.pk),
         output.plain(state),
@@ -185,5 +185,5 @@ def _cells(job: Any) -> tuple[str, ...]:
         f"{job.attempt}/{job.max_attempts}",
         output.instant(job.run_at),
         output.instant(job.finished_at),
-        told,
+        details,
     )

@@ -62,18 +62,18 @@ def instant(value: datetime | None) -> str:
     return f"{local:%Y-%m-%d %H:%M:%S}"
 
 
-def say(command: BaseCommand, text: str, *, aside: bool = False) -> None:
+def write_line(command: BaseCommand, text: str, *, to_stderr: bool = False) -> None:
     """Write a line to stdout, or ``aside`` to stderr; what its encoding has not is written as its number."""
-    stream = command.stderr if aside else command.stdout
+    stream = command.stderr if to_stderr else command.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
     fitting = text.encode(encoding, "backslashreplace").decode(encoding)
-    stream.write(fitting, str) if aside else stream.write(fitting)
+    stream.write(fitting, str) if to_stderr else stream.write(fitting)
 
 
-def say_skipped(command: BaseCommand, skipped: Mapping[str, int]) -> None:
+def write_skipped(command: BaseCommand, skipped: Mapping[str, int]) -> None:
     """Write why jobs were skipped, one reason a line."""
     for reason, number in sorted(skipped.items()):
-        say(command, f"  {number} skipped: {plain(reason)}")
+        write_line(command, f"  {number} skipped: {plain(reason)}")
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

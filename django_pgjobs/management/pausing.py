@@ -63,20 +63,20 @@ def pause(command: BaseCommand, options: dict[str, Any]) -> None:
     database = filters.database_of(options)
     found = pausing.paused(database) if options["list"] else _pause(options, database)
     if options["format"] == "json":
-        output.say(command, output.json_of({"paused": [_as_json(state) for state in found]}))
+        output.write_line(command, output.json_of({"paused": [_as_json(state) for state in found]}))
         return
     for state in found:
-        output.say(command, _line(state))
+        output.write_line(command, _line(state))
     if not options["list"]:
-        _remark_unknown(command, options["queues"])
+        _warn_unknown(command, options["queues"])
     if not found:
-        output.say(command, "Nothing is paused.")
+        output.write_line(command, "Nothing is paused.")
 
 
 def _pause(options: dict[str, Any], database: str) -> list[QueueState]:
     until = options["until"] if options["seconds"] is None else timedelta(seconds=options["seconds"])
     words = {"by": options["by"], "reason": options["reason"], "until": until, "database": database}
-    queues, jobs = _asked(options)
+    queues, jobs = _names_of(options)
     try:
         with at_read_committed(database):
             found = [pausing.pause_queue(queue, **words) for queue in queues]
@@ -85,14 +85,14 @@ def _pause(options: dict[str, Any], database: str) -> list[QueueState]:
         raise CommandError(str(error), returncode=output.WRONG) from None
 
 
-def _remark_unknown(command: BaseCommand, queues: Sequence[str]) -> None:
+def _warn_unknown(command: BaseCommand, queues: Sequence[str]) -> None:
     """Say which queues no job of this process is declared with: a queue may be another's, or a slip of the pen."""
     known = {definition.queue for definition in registry.definitions()}
     for queue in dict.fromkeys(queues):
         if queue not in known:
             hint = did_you_mean(queue, known)
             text = f"No job that this process knows is declared with queue {queue!r}{hint}; it is paused all the same."
-            output.say(command, output.plain(text), aside=True)
+            output.write_line(command, output.plain(text), to_stderr=True)
 
 
 def _as_json(state: QueueState) -> dict[str, Any]:
@@ -111,20 +111,22 @@ def _line(state: QueueState) -> str:
 def resume(command: BaseCommand, options: dict[str, Any]) -> None:
     """Resume, and say what was paused; exit with 1 if something was not."""
     database, by = filters.database_of(options), options["by"]
-    queues, jobs = _asked(options)
+    queues, jobs = _names_of(options)
     answers = [("queue", queue, pausing.resume_queue(queue, by=by, database=database)) for queue in queues]
     answers += [("job", name, pausing.resume_job(name, by=by, database=database)) for name in jobs]
     if options["format"] == "json":
-        told = [{"kind": kind, "name": name, "was_paused": was} for kind, name, was in answers]
-        output.say(command, output.json_of({"resumed": told}))
+        answer = [{"kind": kind, "name": name, "was_paused": was} for kind, name, was in answers]
+        output.write_line(command, output.json_of({"resumed": answer}))
     else:
         for kind, name, was in answers:
-            output.say(command, output.plain(f"resumed {kind} {name}" if was else f"{kind} {name} was not paused"))
+            output.write_line(
+                command, output.plain(f"resumed {kind} {name}" if was else f"{kind} {name} was not paused")
+            )
     if not all(was for _, _, was in answers):
         sys.exit(output.SKIPPED)
 
 
-def _asked(options: dict[str, Any]) -> tuple[Sequence[str], Sequence[str]]:
+def _names_of(options: dict[str, Any]) -> tuple[Sequence[str], Sequence[str]]:
     if not options["queues"] and not options["job"]:
         raise CommandError("Say what: queues by their names, or jobs by --job.", returncode=output.WRONG)
     return options["queues"], options["job"]

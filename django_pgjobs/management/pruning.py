@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, transaction
 
 from django_pgjobs.conf import get_conf
-from django_pgjobs.maintenance.pruning import LEAST_SECONDS, Pruner, Rule, rules_of
+from django_pgjobs.maintenance.pruning import LEAST_SECONDS, Pruner, PruneRule, rules_of
 from django_pgjobs.management import filters, output
 from django_pgjobs.management.steer import confirm
 from django_pgjobs.states import Outcome
@@ -55,32 +55,32 @@ def prune(command: BaseCommand, options: dict[str, Any]) -> None:
     """Delete to the end, and say how many; exit with 1 if some could not be deleted."""
     rules, db = _rules(options), _Committing(filters.database_of(options))
     if options["dry_run"]:
-        _tell(command, options, _each(rules, lambda rule: (_count(db, rule), 0)))
+        _write_counts(command, options, _each(rules, lambda rule: (_count(db, rule), 0)))
         return
     if options["older_than"] is not None and not options["yes"]:
         confirm(command, f"Delete ended jobs of more than {options['older_than']:g} seconds ago?")
     counts = _each(rules, lambda rule: _delete(db, rule))
-    _tell(command, options, counts)
-    if any(left for _, left in counts.values()):
+    _write_counts(command, options, counts)
+    if any(skipped for _, skipped in counts.values()):
         sys.exit(1)
 
 
-def _rules(options: dict[str, Any]) -> list[Rule]:
+def _rules(options: dict[str, Any]) -> list[PruneRule]:
     outcomes, queues = options["outcome"] or list(Outcome), tuple(options["queue"] or ())
     for queue in queues:
         if not QUEUE_NAME.fullmatch(queue):
             raise CommandError(f"There is no queue {queue!r}.", returncode=output.WRONG)
     if options["older_than"] is not None:
         seconds = max(options["older_than"], LEAST_SECONDS)
-        return [Rule(str(outcome), seconds, queues, only=bool(queues)) for outcome in outcomes]
+        return [PruneRule(str(outcome), seconds, queues, only=bool(queues)) for outcome in outcomes]
     rules = [rule for rule in rules_of(get_conf().retention_hours) if rule.outcome in outcomes]
     return [narrowed for rule in rules if (narrowed := _narrowed(rule, queues)) is not None] if queues else rules
 
 
-def _narrowed(rule: Rule, queues: tuple[str, ...]) -> Rule | None:
+def _narrowed(rule: PruneRule, queues: tuple[str, ...]) -> PruneRule | None:
     """Return a rule for those of its queues that are asked for."""
     both = tuple(queue for queue in queues if (queue in rule.queues) == rule.only)
-    return Rule(rule.outcome, rule.seconds, both, only=True) if both else None
+    return PruneRule(rule.outcome, rule.seconds, both, only=True) if both else None
 
 
 class _Committing:
@@ -103,21 +103,21 @@ class _Committing:
             raise (error.__cause__ or error) from None
 
 
-def _each(rules: list[Rule], work: Callable[[Rule], tuple[int, int]]) -> dict[str, tuple[int, int]]:
+def _each(rules: list[PruneRule], work: Callable[[PruneRule], tuple[int, int]]) -> dict[str, tuple[int, int]]:
     """Do it for each rule; return outcome → how many were deleted, and how many could not be."""
     counts: dict[str, tuple[int, int]] = {}
     for rule in rules:
-        done, left = work(rule)
+        done, skipped = work(rule)
         before = counts.get(rule.outcome, (0, 0))
-        counts[rule.outcome] = (before[0] + done, before[1] + left)
+        counts[rule.outcome] = (before[0] + done, before[1] + skipped)
     return counts
 
 
-def _count(db: store.Database, rule: Rule) -> int:
+def _count(db: store.Database, rule: PruneRule) -> int:
     return store.count_prunable(db, rule.outcome, seconds=rule.seconds, queues=rule.queues, only=rule.only)
 
 
-def _delete(db: store.Database, rule: Rule) -> tuple[int, int]:
+def _delete(db: store.Database, rule: PruneRule) -> tuple[int, int]:
     pruner = Pruner(rules=[rule])
     total = 0
     while not pruner.done:
@@ -125,18 +125,18 @@ def _delete(db: store.Database, rule: Rule) -> tuple[int, int]:
     return total, pruner.skipped
 
 
-def _tell(command: BaseCommand, options: dict[str, Any], counts: dict[str, tuple[int, int]]) -> None:
-    total, left = (sum(each[n] for each in counts.values()) for n in (0, 1))
+def _write_counts(command: BaseCommand, options: dict[str, Any], counts: dict[str, tuple[int, int]]) -> None:
+    total, skipped = (sum(each[n] for each in counts.values()) for n in (0, 1))
     if options["format"] == "json":
-        told = {
+        answer = {
             "dry_run": options["dry_run"],
             "pruned": total,
-            "left": left,
+            "skipped": skipped,
             "by_outcome": {outcome: done for outcome, (done, _) in counts.items()},
         }
-        output.say(command, output.json_of(told))
+        output.write_line(command, output.json_of(answer))
         return
     would = "would be pruned" if options["dry_run"] else "pruned"
-    output.say(command, f"prune: {total} {would}, {left} left")
+    output.write_line(command, f"prune: {total} {would}, {skipped} skipped")
     for outcome, (done, _) in counts.items():
-        output.say(command, f"  {done} {outcome}")
+        output.write_line(command, f"  {done} {outcome}")

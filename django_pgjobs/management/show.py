@@ -27,7 +27,7 @@ ATTEMPTS = 25
 ACTIONS = 25
 """How many of the latest actions are shown."""
 
-PLACES = {"admin": "in the admin", "shell": "in the shell", "code": "in code"}
+VIA_WORDS = {"admin": "in the admin", "shell": "in the shell", "code": "in code"}
 """``via`` of an action, in words."""
 
 TRACEBACK_CHARS = 20_000
@@ -63,31 +63,31 @@ def add_subcommands(subcommands: Any) -> None:
     text = "Say in a sentence why a job does not run, or what becomes of it, and what to do."
     parser = subcommands.add_parser("why", help=text, description=f"{text} {EXIT_HELP}")
     add_arguments(parser)
-    parser.set_defaults(perform=say_why)
+    parser.set_defaults(perform=show_why)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare which job, and how it is told."""
+    """Declare which job, and the format."""
     parser.add_argument("id", metavar="ID", type=filters.job_id, help="The job, by its id.")
     output.add_format(parser)
     filters.add_database(parser)
 
 
 @output.facing_the_database
-def say_why(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Tell the reason; exit with 1 when there is no such job."""
+def show_why(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Show the reason; exit with 1 when there is no such job."""
     found = _reason(options["id"], filters.database_of(options))
     if options["format"] == "json":
-        output.say(command, output.json_of({"id": options["id"], **_fields_of_reason(found)}))
+        output.write_line(command, output.json_of({"id": options["id"], **_fields_of_reason(found)}))
     else:
-        output.say(command, output.plain(str(found)))
+        output.write_line(command, output.plain(str(found)))
     if found.code == "unknown":
         sys.exit(output.SKIPPED)
 
 
 @output.facing_the_database
 def show_job(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Tell all that is known; exit with 1 when there is no such job."""
+    """Show all that is known; exit with 1 when there is no such job."""
     using = filters.database_of(options)
     reason = _reason(options["id"], using)
     with at_read_committed(using):
@@ -96,15 +96,15 @@ def show_job(command: BaseCommand, options: dict[str, Any]) -> None:
         actions = _actions(job) if job is not None else []
         execution = _execution(job) if job is not None else {}
     if job is None:
-        output.say(command, str(why.unknown(options["id"])), aside=True)
+        output.write_line(command, str(why.unknown(options["id"])), to_stderr=True)
         sys.exit(output.SKIPPED)
     if options["format"] == "json":
         reason_fields = _fields_of_reason(reason)
-        told = {**_fields_of(job), **execution, "why": reason_fields, "actions": actions, "attempts": attempts}
-        output.say(command, output.json_of(told))
+        fields = {**_fields_of(job), **execution, "why": reason_fields, "actions": actions, "attempts": attempts}
+        output.write_line(command, output.json_of(fields))
         return
     for line in _lines(job, reason, execution, actions, attempts):
-        output.say(command, line)
+        output.write_line(command, line)
 
 
 def _reason(job_id: int, using: str) -> why.Reason:
@@ -117,8 +117,8 @@ def _fields_of_reason(reason: why.Reason) -> dict[str, str]:
 
 
 def _read(job_id: int, using: str) -> Any:
-    texts: Any = {f"{column}_text": Cast(column, TextField()) for column in TEXTS}
-    return Job.objects.using(using).defer(*TEXTS).annotate(now=Now(), fate=fate(), **texts).filter(pk=job_id).first()
+    extracts: Any = {f"{column}_text": Cast(column, TextField()) for column in TEXTS}
+    return Job.objects.using(using).defer(*TEXTS).annotate(now=Now(), fate=fate(), **extracts).filter(pk=job_id).first()
 
 
 def _execution(job: Any) -> dict[str, Any]:
@@ -157,8 +157,8 @@ def _actions(job: Any) -> list[dict[str, Any]]:
 def _attempts(job: Any, most: int) -> list[dict[str, Any]]:
     """Return the attempts that did not succeed, the latest first, as fields of JSON."""
     rows = Attempt.objects.using(job._state.db).filter(job_id=job.pk).defer("chain", "traceback", "message")
-    texts: Any = {"chain_text": Cast("chain", TextField()), "trace": Left("traceback", TRACEBACK_CHARS)}
-    latest: Any = rows.annotate(**texts, words=Left("message", 2000)).order_by("-pk")[:most]
+    extracts: Any = {"chain_text": Cast("chain", TextField()), "trace": Left("traceback", TRACEBACK_CHARS)}
+    latest: Any = rows.annotate(**extracts, words=Left("message", 2000)).order_by("-pk")[:most]
     return [
         {
             "number": row.number,
@@ -270,11 +270,11 @@ def _arguments_lines(job: Any) -> Iterator[str]:
 
 def _action_line(action: dict[str, Any]) -> str:
     mode = f" ({action['mode']})" if action["mode"] else ""
-    by, where = by_whom(action["by"]), PLACES.get(action["via"], action["via"])
-    asked = f" ({action['filter']})" if action["filter"] else ""
-    many = f", one of {action['changed']}" if action["changed"] != 1 or asked else ""
+    by, where = by_whom(action["by"]), VIA_WORDS.get(action["via"], action["via"])
+    chosen_by = f" ({action['filter']})" if action["filter"] else ""
+    many = f", one of {action['changed']}" if action["changed"] != 1 or chosen_by else ""
     reason = f": {action['reason']}" if action["reason"] else ""
-    words = f"{action['verb']}{mode} at {output.instant(action['acted_at'])}{by}, {where}{many}{asked}{reason}"
+    words = f"{action['verb']}{mode} at {output.instant(action['acted_at'])}{by}, {where}{many}{chosen_by}{reason}"
     return output.plain(one_line(words))
 
 

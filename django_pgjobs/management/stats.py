@@ -60,19 +60,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @output.facing_the_database
 def show_stats(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Tell the figures."""
+    """Show the figures."""
     using = filters.database_of(options)
     with counting(using) as db:
         workers = known_workers(db)
-        told = _figures(db, workers, now=options["now"])
-        _mark_paused(told, using)
+        figures_shown = _figures(db, workers, now=options["now"])
+        _mark_paused(figures_shown, using)
     if options["queue"]:
-        told["queues"] = [found for found in told["queues"] if found["queue"] in options["queue"]]
+        figures_shown["queues"] = [found for found in figures_shown["queues"] if found["queue"] in options["queue"]]
     if options["format"] == "json":
-        output.say(command, output.json_of(told))
+        output.write_line(command, output.json_of(figures_shown))
         return
-    for line in _lines(told, workers):
-        output.say(command, line)
+    for line in _lines(figures_shown, workers):
+        output.write_line(command, line)
 
 
 @contextmanager
@@ -99,11 +99,11 @@ def _figures(db: store.Database, workers: list[store.KnownWorker], *, now: bool)
             db, silent_seconds=conf.silent_seconds, stale_seconds=conf.stale_seconds, most=MOST_NOW
         )
         return {"measured_at": kept.now, "age_seconds": 0.0, "measured_by": None, **counted}
-    told = {"measured_at": kept.measured_at, "age_seconds": kept.age_seconds, "measured_by": kept.worker_name}
-    return {**told, **figures.with_workers(kept.figures, workers)}
+    figures_shown = {"measured_at": kept.measured_at, "age_seconds": kept.age_seconds, "measured_by": kept.worker_name}
+    return {**figures_shown, **figures.with_workers(kept.figures, workers)}
 
 
-def _is_current(kept: store.Statistic, leader: tuple[str, float] | None) -> bool:
+def _is_current(kept: store.StoredFigures, leader: tuple[str, float] | None) -> bool:
     """Whether these are figures of the worker that leads now, and not of long ago."""
     if kept.age_seconds is None or leader is None:
         return False
@@ -117,21 +117,21 @@ def paused_queues(using: str) -> set[str]:
     return set(paused.values_list("name", flat=True))
 
 
-def _mark_paused(told: dict[str, Any], using: str) -> None:
+def _mark_paused(figures_shown: dict[str, Any], using: str) -> None:
     paused = paused_queues(using)
-    for found in told["queues"]:
+    for found in figures_shown["queues"]:
         found["paused"] = found["queue"] in paused
 
 
-def _lines(told: dict[str, Any], workers: list[store.KnownWorker]) -> Iterator[str]:
-    seconds, by = told["age_seconds"], output.plain(told["measured_by"])
-    yield f"Counted {span(seconds)} ago by {by}." if told["measured_by"] else "Counted now."
-    yield _workers_line(told["workers"])
+def _lines(figures_shown: dict[str, Any], workers: list[store.KnownWorker]) -> Iterator[str]:
+    seconds, by = figures_shown["age_seconds"], output.plain(figures_shown["measured_by"])
+    yield f"Counted {span(seconds)} ago by {by}." if figures_shown["measured_by"] else "Counted now."
+    yield _workers_line(figures_shown["workers"])
     for worker in workers:
         if worker.status == liveness.SILENT:
-            name, heard = output.plain(worker.name), span(worker.heard_seconds)
-            yield f"Worker {name} is silent: last heard from {heard} ago, with {_jobs(worker.held)}."
-    yield from output.table(HEADERS, map(_cells, told["queues"]))
+            name, beat_age = output.plain(worker.name), span(worker.beat_age_seconds)
+            yield f"Worker {name} is silent: last heard from {beat_age} ago, with {_jobs(worker.running)}."
+    yield from output.table(HEADERS, map(_cells, figures_shown["queues"]))
 
 
 def _workers_line(workers: dict[str, int]) -> str:
@@ -140,7 +140,7 @@ def _workers_line(workers: dict[str, int]) -> str:
         return f"No worker was heard from within {lately}."
     many = f"{live} worker{'' if live == 1 else 's'} {'was' if live == 1 else 'were'}"
     draining = f", {workers['draining']} draining" if workers["draining"] else ""
-    held = f"{_jobs(workers['held'])} in {workers['places']} threads"
+    held = f"{_jobs(workers['running'])} in {workers['slots']} threads"
     return f"{many} heard from within {lately}{draining}, with {held} at the last heartbeat."
 
 

@@ -28,7 +28,7 @@ UNFINISHED = Q(finished_at__isnull=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class SteeringCommand:
     """One subcommand: its help, which jobs a filter means, and how to do it."""
 
     help: str
@@ -42,37 +42,37 @@ def _words(options: dict[str, Any]) -> dict[str, str]:
 
 def _reschedule(jobs: JobQuerySet, options: dict[str, Any]) -> Steered:
     to = {"run_at": "run_at", "delay": "delay", "queue": "to_queue", "priority": "priority"}
-    wanted: dict[str, Any] = {key: options[option] for key, option in to.items()}
-    if all(value is None for value in wanted.values()):
+    target: dict[str, Any] = {key: options[option] for key, option in to.items()}
+    if all(value is None for value in target.values()):
         raise CommandError("Say where to: --run-at, --delay, --to-queue or --priority.", returncode=output.WRONG)
     try:
-        return jobs.reschedule(**{**wanted, **_words(options)})
+        return jobs.reschedule(**{**target, **_words(options)})
     except InvalidJob as error:
         raise CommandError(str(error), returncode=output.WRONG) from None
 
 
-ACTIONS: dict[str, Action] = {
-    "cancel": Action(
+ACTIONS: dict[str, SteeringCommand] = {
+    "cancel": SteeringCommand(
         "Cancel jobs: those that nobody runs end at once, running ones are stopped as --mode says.",
         UNFINISHED,
         lambda jobs, options: jobs.cancel(mode=options["mode"], **_words(options)),
     ),
-    "retry": Action(
+    "retry": SteeringCommand(
         "Make abandoned, cancelled and parked jobs ready again.",
         Q(state__in=[JobState.ABANDONED, JobState.CANCELLED, JobState.PARKED]),
         lambda jobs, options: jobs.retry(**_words(options)),
     ),
-    "abandon": Action(
+    "abandon": SteeringCommand(
         "Give up jobs that nobody runs.",
         UNFINISHED,
         lambda jobs, options: jobs.abandon(**_words(options)),
     ),
-    "release": Action(
+    "release": SteeringCommand(
         "Ask the workers of running jobs to give them back, uncharged.",
         Q(state=JobState.RUNNING),
         lambda jobs, options: jobs.release(**_words(options)),
     ),
-    "reschedule": Action(
+    "reschedule": SteeringCommand(
         "Move jobs that nobody runs to another time, queue or priority.",
         UNFINISHED & ~Q(state=JobState.RUNNING),
         _reschedule,
@@ -164,16 +164,16 @@ def operate(command: BaseCommand, options: dict[str, Any]) -> None:
     if unknown:
         done += Steered(0, {"unknown": unknown})
     if options["format"] == "json":
-        output.say(command, output.json_of({"action": verb, "changed": done.changed, "skipped": done.skipped}))
+        output.write_line(command, output.json_of({"action": verb, "changed": done.changed, "skipped": done.skipped}))
     else:
-        _tell(command, verb, done)
+        _write_counts(command, verb, done)
     if done.skipped:
         sys.exit(output.SKIPPED)
 
 
-def _tell(command: BaseCommand, verb: str, done: Steered) -> None:
-    output.say(command, f"{verb}: {done.changed} changed, {sum(done.skipped.values())} skipped")
-    output.say_skipped(command, done.skipped)
+def _write_counts(command: BaseCommand, verb: str, done: Steered) -> None:
+    output.write_line(command, f"{verb}: {done.changed} changed, {sum(done.skipped.values())} skipped")
+    output.write_skipped(command, done.skipped)
 
 
 def _chosen(verb: str, options: dict[str, Any]) -> tuple[JobQuerySet, int]:
@@ -185,7 +185,7 @@ def _chosen(verb: str, options: dict[str, Any]) -> tuple[JobQuerySet, int]:
             "Say which jobs: by their ids, by a filter such as --queue, --name or --state, or --all.",
             returncode=output.WRONG,
         )
-    jobs = jobs.filter(filters.asked_of(options).where())
+    jobs = jobs.filter(filters.search_of(options).where())
     # A filter means those that can take it: the ended ones would only be counted as skipped, by the million.
     jobs = jobs if ids or options["state"] is not None else jobs.filter(ACTIONS[verb].takes)
     jobs = jobs.filter(pk__in=ids) if ids else jobs

@@ -1,4 +1,4 @@
-"""``manage.py pgjobs workers``: who runs jobs, who was heard from when, and who is silent or lost."""
+"""``manage.py pgjobs workers``: who runs jobs, when each last beat, and who is silent or lost."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from django_pgjobs.inspection.why import span
 from django_pgjobs.management import filters, output
 from django_pgjobs.models import Heartbeat, LeaderTerm
 
-HEADERS = ("NAME", "STATUS", "HEARD", "QUEUES", "JOBS", "PLACES", "FINISHED", "HOST", "PID", "RELEASE", "STARTED")
+HEADERS = ("NAME", "STATUS", "BEAT", "QUEUES", "JOBS", "SLOTS", "FINISHED", "HOST", "PID", "RELEASE", "STARTED")
 
 COLUMNS = (
     "id", "name", "status", "host", "pid", "queues", "excluded_queues", "processes", "threads", "async_slots",
     "running", "finished", "version", "release", "started_at", "last_beat_at",
 )  # fmt: skip
-"""What is told of a worker; in this order they are the fields of its JSON."""
+"""What it shows of a worker; in this order they are the fields of its JSON."""
 
 
 def add_subcommands(subcommands: Any) -> None:
     """Declare ``workers``."""
-    text = "Show the workers: who was heard from when, which queues they serve, how many jobs they hold."
+    text = "Show the workers: their last heartbeats, which queues they serve, how many jobs they run."
     parser = subcommands.add_parser("workers", help=text, description=text)
     add_arguments(parser)
     parser.set_defaults(perform=show_workers)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare which workers, and how it is told."""
+    """Declare which workers, and the format."""
     parser.add_argument("--queue", metavar="NAME", type=filters.words, help="Only those that serve this queue.")
     parser.add_argument("--all", action="store_true", help="Those that have stopped within a day, too.")
     output.add_format(parser)
@@ -40,15 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @output.facing_the_database
 def show_workers(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Tell of the workers, those heard from last first."""
+    """Show the workers, the latest heartbeat first."""
     found = _workers(filters.database_of(options), everyone=options["all"])
     if options["queue"] is not None:
         found = [worker for worker in found if _serves(worker, options["queue"])]
     if options["format"] == "json":
-        output.say(command, output.json_of([_fields_of(worker) for worker in found]))
+        output.write_line(command, output.json_of([_fields_of(worker) for worker in found]))
         return
     for line in output.table(HEADERS, map(_cells, found)):
-        output.say(command, line)
+        output.write_line(command, line)
 
 
 def _workers(using: str, *, everyone: bool) -> list[Any]:
@@ -67,8 +67,8 @@ def _names(stored: Any) -> list[str]:
 
 
 def _fields_of(worker: Any) -> dict[str, Any]:
-    told = {column: getattr(worker, column) for column in COLUMNS}
-    return {**told, "leads": worker.leads, "heard_seconds": worker.heard_for.total_seconds()}
+    fields = {column: getattr(worker, column) for column in COLUMNS}
+    return {**fields, "leads": worker.leads, "beat_age_seconds": worker.beat_age.total_seconds()}
 
 
 def _cells(worker: Any) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ def _cells(worker: Any) -> tuple[str, ...]:
     return (
         output.short(worker.name, 60),
         output.plain(worker.status) + (", leads" if worker.leads else ""),
-        f"{span(worker.heard_for.total_seconds())} ago",
+        f"{span(worker.beat_age.total_seconds())} ago",
         output.short(f"{served}{without}", 60),
         str(worker.running),
         str(worker.processes * worker.threads),

@@ -19,19 +19,19 @@ class HeartbeatQuerySet(models.QuerySet[Any]):
     """Workers."""
 
     def with_status(self) -> HeartbeatQuerySet:
-        """Add ``status``, a key of ``STATUS_LABELS``, and ``heard_for``, the time since its last heartbeat."""
+        """Add ``status``, a key of ``STATUS_LABELS``, and ``beat_age``, the time since its last heartbeat."""
         from django_pgjobs.inspection import liveness  # here for start-up time
 
-        heard_for = ExpressionWrapper(Now() - F("last_beat_at"), output_field=models.DurationField())
-        found: HeartbeatQuerySet = self.annotate(status=liveness.status(), heard_for=heard_for)
+        beat_age = ExpressionWrapper(Now() - F("last_beat_at"), output_field=models.DurationField())
+        found: HeartbeatQuerySet = self.annotate(status=liveness.status(), beat_age=beat_age)
         return found
 
     def live(self) -> HeartbeatQuerySet:
         """Keep those that were heard from lately and have lost nothing since."""
         from django_pgjobs.inspection import liveness  # here for start-up time
 
-        heard = liveness.heard_within(get_conf().silent_seconds)
-        found: HeartbeatQuerySet = self.filter(heard, state__in=liveness.LIVE)
+        beat = liveness.beat_within(get_conf().silent_seconds)
+        found: HeartbeatQuerySet = self.filter(beat, state__in=liveness.LIVE)
         return found
 
 

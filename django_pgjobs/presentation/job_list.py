@@ -91,7 +91,7 @@ class Arm(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class JobSearch:
     """A list's filters and search, as words; ``problem`` is true when they are no filter of ours."""
 
     state: str = ""
@@ -109,7 +109,7 @@ class Asked:
     problem: bool = field(default=False, compare=False)
 
     @classmethod
-    def of(cls, params: Any, search: str) -> Asked:
+    def of(cls, params: Any, search: str) -> JobSearch:
         """Read them from a query dict (``state``, ``queue``, ``name``, ``reach``) and a search term."""
         state, queue, name, tag = (params.get(key, "") for key in ("state", "queue", "name", "tag"))
         text, job_id = parse_search(search)
@@ -121,15 +121,15 @@ class Asked:
     def words(self) -> str:
         """The filters as an operator would type them: *state ready, queue mail, "order 17"*; empty for none."""
         named = {name: getattr(self, name) for name in ("state", "queue", "name", "tag", "description", "key")}
-        said = [f"{name} {value}" for name, value in named.items() if value]
-        said += [f"since {exactly(self.since)} ago"] if self.since is not None else []
-        said += [f"older than {exactly(self.older)}"] if self.older is not None else []
-        said += [f"id {self.job_id}"] if self.job_id is not None else []
-        return ", ".join([*said, f'"{self.text}"'] if self.text else said)
+        words = [f"{name} {value}" for name, value in named.items() if value]
+        words += [f"since {exactly(self.since)} ago"] if self.since is not None else []
+        words += [f"older than {exactly(self.older)}"] if self.older is not None else []
+        words += [f"id {self.job_id}"] if self.job_id is not None else []
+        return ", ".join([*words, f'"{self.text}"'] if self.text else words)
 
     @property
     def bounded(self) -> bool:
-        """Whether only a part of the jobs is looked at."""
+        """Whether the search covers only a part of the jobs."""
         if self.job_id is not None or self.state == JobState.RUNNING or self.tag:
             return False
         rest = bool(self.text or self.description or self.key)
@@ -179,8 +179,8 @@ class Asked:
 
     def _due_arms(self, pairs: Pairs) -> list[Arm]:
         if not 0 < len(pairs) <= ARMS:
-            place = Q(queue=self.queue) if self.queue else Q()
-            return [Arm(place, DUE_ORDER, pairs=pairs, later=self.state in LABELS)]
+            in_queue = Q(queue=self.queue) if self.queue else Q()
+            return [Arm(in_queue, DUE_ORDER, pairs=pairs, later=self.state in LABELS)]
         return [Arm(Q(queue=queue, priority=priority), DUE_ORDER) for queue, priority in pairs]
 
 
@@ -219,19 +219,19 @@ def search_condition(text: str, job_id: int | None) -> Q:
     return Q(name__icontains=text) | Q(description__icontains=text) if text else Q()
 
 
-def bounded(asked: Asked, jobs: QuerySet[Job], arms: Sequence[Arm]) -> list[Arm]:
+def bounded(search: JobSearch, jobs: QuerySet[Job], arms: Sequence[Arm]) -> list[Arm]:
     """Return the arms cut to the first ``asked.reach`` jobs together; empty when there are no more anyway."""
-    if asked.state in _HELD:
+    if search.state in _HELD:
         # Thousands may share a name, so no name is an edge: the ids themselves are.
-        held = jobs.filter(state_condition(asked.state)).order_by(*arms[0].order).values_list("pk", flat=True)
-        return _among(asked, list(held[: asked.reach + 1]), arms[0])
+        held = jobs.filter(state_condition(search.state)).order_by(*arms[0].order).values_list("pk", flat=True)
+        return _among(search, list(held[: search.reach + 1]), arms[0])
     if arms[0].pairs:
-        return _among(asked, _first_due(jobs, arms[0], asked.reach + 1), arms[0])
-    share = max(asked.reach // len(arms), 1000)
+        return _among(search, _first_due(jobs, arms[0], search.reach + 1), arms[0])
+    share = max(search.reach // len(arms), 1000)
     # A retrying job is searched among all that are to run later: no index knows the attempt.
-    state = state_condition(asked.state) if asked.state != "retrying" else _LATER
+    state = state_condition(search.state) if search.state != "retrying" else _LATER
     # What ended too lately is not counted: the walk along the ends begins behind it.
-    state &= asked.age() if asked.state in _ENDED else Q()
+    state &= search.age() if search.state in _ENDED else Q()
     ends = [_row_at(share, jobs.filter(state), number, arm) for number, arm in enumerate(arms)]
     found = {number: edge for number, *edge in _union(ends)}
     cut = [_cut(arm, *found[number]) if number in found else [arm] for number, arm in enumerate(arms)]
@@ -248,8 +248,8 @@ def _cut(arm: Arm, edge: Any, last_id: int) -> list[Arm]:
     return [arm._replace(where=arm.where & before), arm._replace(where=arm.where & at)]
 
 
-def _among(asked: Asked, ids: Sequence[int], arm: Arm) -> list[Arm]:
-    return [Arm(_is_one_of(_array(ids[:-1])), arm.order)] if len(ids) > asked.reach else []
+def _among(search: JobSearch, ids: Sequence[int], arm: Arm) -> list[Arm]:
+    return [Arm(_is_one_of(_array(ids[:-1])), arm.order)] if len(ids) > search.reach else []
 
 
 def _is_one_of(array: Any) -> Q:

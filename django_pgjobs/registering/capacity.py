@@ -40,7 +40,7 @@ def passing(connection: BaseDatabaseWrapper, conf: Conf, queues: Iterable[str]) 
     Raises ``RateLimited`` here, and when it is entered ``QueueFull`` or ``InvalidJob``; a transaction of the caller's
     stays usable. Not repeatable: the tokens are spent.
     """
-    if not conf.capacity.said and not conf.registration_rate.said:
+    if not conf.capacity.values and not conf.registration_rate.values:
         return _OPEN
     wanted = Counter(queues)
     pay(conf, wanted)

@@ -18,7 +18,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import DuplicateJob
 from django_pgjobs.states import CancelMode
 from django_pgjobs.store.database import on
-from django_pgjobs.store.keys import KeyHolder, find_keys, give_up_keys
+from django_pgjobs.store.keys import KeyHolder, find_keys, free_keys
 from django_pgjobs.store.registering import NewJob, Registered, register_special, register_special_jobs
 from django_pgjobs.store.sqlstates import DEADLOCK, SERIALIZATION_FAILURE, sqlstate_of
 from django_pgjobs.store.steering import cancel_jobs
@@ -79,29 +79,29 @@ def _replace(alias: str, new: Sequence[NewJob], holders: Sequence[KeyHolder | No
                 "it is not replaced, and nothing was stored.",
             )  # fmt: skip
     # One that has been claimed since keeps its key: the next look finds it started.
-    if replaced := give_up_keys(on(alias), new):
+    if replaced := free_keys(on(alias), new):
         with_callback = [name for name in registry.names() if registry.get(name).on_cancel_func is not None]
         cancelled = cancel_jobs(
             on(alias), replaced, mode=CancelMode.ASK, by="", reason=REPLACED, with_callback=with_callback
         )
-        waking.tell(alias, cancelled.notices)
+        waking.notify(alias, cancelled.notices)
 
 
-class Stored(NamedTuple):
-    """What became of many registrations: an id for each, and the places of those that were inserted."""
+class StoredBatch(NamedTuple):
+    """The result of many registrations: an id for each, and the positions of those that were inserted."""
 
     ids: list[int]
     fresh: list[int]
 
 
-def insert_all(alias: str, given: Sequence[NewJob]) -> Stored:
+def insert_all(alias: str, given: Sequence[NewJob]) -> StoredBatch:
     """Insert many jobs, some with keys, all or none. Raises ``DuplicateJob``."""
     new = list(given)
     chosen = _chosen(new)
     return _despite_deadlocks(alias, lambda: _insert_chosen(alias, new, chosen))
 
 
-def _insert_chosen(alias: str, new: Sequence[NewJob], chosen: list[int]) -> Stored:
+def _insert_chosen(alias: str, new: Sequence[NewJob], chosen: list[int]) -> StoredBatch:
     ids: dict[int, int] = {}
     fresh: list[int] = []
     left = sorted(set(chosen))
@@ -114,7 +114,7 @@ def _insert_chosen(alias: str, new: Sequence[NewJob], chosen: list[int]) -> Stor
         ids |= _settled(alias, new, left)
         left = [at for at in left if at not in ids]
         if not left:
-            return Stored([ids[at] for at in chosen], sorted(fresh))
+            return StoredBatch([ids[at] for at in chosen], sorted(fresh))
     raise _duplicate(new[left[0]], None)
 
 
@@ -158,18 +158,18 @@ def _chosen(new: list[NewJob]) -> list[int]:
     They are taken as one after the other: where the first is to raise, that one's policy is what counts.
     """
     chosen = list(range(len(new)))
-    places: dict[tuple[str, str, float | None], list[int]] = {}
+    positions: dict[tuple[str, str, float | None], list[int]] = {}
     for at, job in enumerate(new):
         if job.key is None:
             continue
-        same = places.setdefault((job.queue, job.key, job.window_seconds), [])
+        same = positions.setdefault((job.queue, job.key, job.window_seconds), [])
         if same and job.on_conflict == OnConflict.RAISE:
             raise DuplicateJob(
                 None, job.key, job.queue,
                 f"rows {same[0]} and {at} have the same key {job.key!r} in queue {job.queue!r}; nothing was stored",
             )  # fmt: skip
         same.append(at)
-    for same in places.values():
+    for same in positions.values():
         winner = max((at for at in same if new[at].on_conflict == OnConflict.REPLACE), default=same[0])
         if new[same[0]].on_conflict == OnConflict.RAISE:
             new[winner] = new[winner]._replace(on_conflict=OnConflict.RAISE)

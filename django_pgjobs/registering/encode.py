@@ -56,7 +56,7 @@ def new_job(row: Row, headers: str | None, payload: str | None = None) -> NewJob
         definition.name, payload, plan.queue, plan.priority, plan.max_attempts, plan.timeout, headers, description,
         plan.run_at, plan.delay,
     )  # fmt: skip
-    if definition.is_limited or plan.conf.queue_limits.said:
+    if definition.is_limited or plan.conf.queue_limits.values:
         new = new._replace(limit_key=definition.limit_key(plan, args, kwargs))
     if not plan.is_special:
         return new
@@ -112,7 +112,7 @@ def _description(definition: JobPolicy, args: tuple[Any, ...], kwargs: dict[str,
 
 
 @dataclass(slots=True)
-class Batch:
+class NewBatch:
     """Many registrations, encoded; ``senders`` are their definitions if somebody listens, else empty.
 
     ``special`` says that some may have what few jobs have, ``limited`` that a limit may hold for some. ``plan`` is that
@@ -165,9 +165,9 @@ class Batch:
         return next(iter(named), None)
 
 
-def encode_all(rows: Iterable[Row], headers: str | None, conf: Conf, database: str | None) -> Batch:
+def encode_all(rows: Iterable[Row], headers: str | None, conf: Conf, database: str | None) -> NewBatch:
     """Return what the registrations of these rows write. Raises ``InvalidJob``, naming the row."""
-    batch = Batch({database})
+    batch = NewBatch({database})
     listened = bool(job_registered.receivers)
     for some in _together(rows):
         payloads = encode_flat([row[2:] for row in some], conf.payload_limit_bytes) if len(some) > 1 else None
@@ -185,7 +185,7 @@ def _are_alike(rows: list[Row]) -> bool:
     """Whether these jobs differ in nothing that is stored but their payloads."""
     definition, plan, _, _ = rows[0]
     made_of_arguments = (
-        definition.describe_func is not None or definition.is_limited or plan.conf.queue_limits.said or plan.has_keys
+        definition.describe_func is not None or definition.is_limited or plan.conf.queue_limits.values or plan.has_keys
     )
     return not made_of_arguments and all(row[1] is plan for row in rows)
 

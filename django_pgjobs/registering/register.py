@@ -108,7 +108,7 @@ _OPEN = nullcontext()
 
 def _passing(connection: BaseDatabaseWrapper, conf: Conf, queues: Iterable[str]) -> AbstractContextManager[None]:
     """Return what is to be entered for inserting one job for each of ``queues``; see ``capacity``."""
-    if not conf.capacity.said and not conf.registration_rate.said:
+    if not conf.capacity.values and not conf.registration_rate.values:
         return _OPEN
     from django_pgjobs.registering import capacity  # here for start-up time
 

@@ -23,7 +23,7 @@ from django_pgjobs.execution.attempt import Told
 from django_pgjobs.execution.finalise import HOLD, RELEASE
 from django_pgjobs.execution.single_job import Performer
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.maintenance.duties import duties, forgetting, pruning
+from django_pgjobs.maintenance.duties import duties, expiring, pruning
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.running.runtime import Worker, WorkerOptions, declared_crons, wait_for_database
 from django_pgjobs.serialization.escapes import one_line
@@ -52,7 +52,7 @@ class InlineWorker:
         self.frontier = worker.frontier()
         self.admission = worker.admission()
         self.limited = self.admission.declares()
-        self.looked_at = 0.0
+        self.polled_at = 0.0
         self.duties: Sequence[Duty] = ()
         self.keeper = LeaseKeeper(
             lambda: worker.connect("keep"),
@@ -78,7 +78,7 @@ class InlineWorker:
         self.duties = [
             *duties(leader, lambda rescued: None, declared, self.keeper),
             pruning(leader),
-            forgetting(leader),
+            expiring(leader),
         ]
         self.keeper.start()
         db: WorkerConnection | None = None
@@ -132,9 +132,9 @@ class InlineWorker:
     def _admit(self, db: WorkerConnection) -> Turn:
         """Let in what limits hold back: before each job where the code has limits, else now and then."""
         now = clock.monotonic()
-        if not self.limited and now < self.looked_at + DEAF_POLL_SECONDS:
+        if not self.limited and now < self.polled_at + DEAF_POLL_SECONDS:
             return Turn()
-        self.looked_at = now
+        self.polled_at = now
         return self.admission.turn(db)
 
     def _one(self, db: WorkerConnection) -> bool:

@@ -27,7 +27,7 @@ log = safe_logger("django_pgjobs")
 
 CHILD = "PGJOBS_RELOADED"
 STOP_SECONDS = 5.0
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 
 FOREIGN = frozenset({"site-packages", "dist-packages", "node_modules", "__pycache__"})
 """Directories whose files are not the project's. What of them is imported is watched all the same."""
@@ -59,7 +59,7 @@ def run_with_restarts() -> int:
             _stop(child)
         else:
             log.warning("worker ended with status %d, waiting for the next change", status)
-            while not (changed.wait(LOOK_SECONDS) or stopped.is_set()):
+            while not (changed.wait(POLL_SECONDS) or stopped.is_set()):
                 pass
             if stopped.is_set():
                 return status
@@ -100,7 +100,7 @@ def _until(child: subprocess.Popen[bytes], changed: threading.Event, stopped: th
     """Wait for the child's end (its status), or for a change or signal (None)."""
     while not (changed.is_set() or stopped.is_set()):
         try:
-            return child.wait(LOOK_SECONDS)
+            return child.wait(POLL_SECONDS)
         except subprocess.TimeoutExpired:
             continue
     return None
@@ -139,7 +139,7 @@ def _watch(changed: threading.Event) -> None:
 def sources(base: Path) -> Iterator[Path]:
     """Yield the Python files of a project: not those of environments, installed packages and hidden directories."""
     for directory, names, files in os.walk(base):
-        place = Path(directory)
+        path = Path(directory)
         names[:] = [name for name in names if not (name.startswith(".") or name in FOREIGN)]
-        names[:] = [name for name in names if not (place / name / "pyvenv.cfg").exists()]
-        yield from (place / name for name in files if name.endswith(".py"))
+        names[:] = [name for name in names if not (path / name / "pyvenv.cfg").exists()]
+        yield from (path / name for name in files if name.endswith(".py"))

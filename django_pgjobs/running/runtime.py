@@ -20,10 +20,10 @@ from django.db import connections
 from django_pgjobs import __version__, clock
 from django_pgjobs.conf import Conf, get_conf
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.execution.admission import Admission
+from django_pgjobs.execution.admission import AdmissionScan
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.cron_firing import declared_for
-from django_pgjobs.maintenance.duties import Duty, duties, forgetting, measuring, pruning
+from django_pgjobs.maintenance.duties import Duty, duties, expiring, measuring, pruning
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.vacuum import Vacuumer
 from django_pgjobs.serialization.escapes import one_line
@@ -52,7 +52,7 @@ log = safe_logger("django_pgjobs")
 SUPERVISOR_CONNECTIONS = 7
 """Claim, ack, keep, listen, maintenance; and of the leader upkeep and VACUUM. Where there are limits, admit too."""
 
-LOOK_FOR_LIMITED_SECONDS = 5.0
+SCAN_LIMITED_SECONDS = 5.0
 """How often a worker whose code has no limits looks for jobs that one held back once."""
 
 NOT_MIGRATED = "the tables of django-pgjobs are not there, or older than this code"
@@ -157,9 +157,9 @@ class Worker:
         queues = self.options.queues
         return Frontier(None if queues is None else frozenset(queues), frozenset(self.options.excluded))
 
-    def admission(self) -> Admission:
+    def admission(self) -> AdmissionScan:
         """Return what lets jobs of this worker's queues in that limits hold back."""
-        return Admission(self.frontier().serves, self.conf)
+        return AdmissionScan(self.frontier().serves, self.conf)
 
 
 def wait_for_database(worker: Worker, stopped: threading.Event) -> store.Identity | None:
@@ -188,7 +188,7 @@ def run(options: WorkerOptions) -> int:
     with logging_in_a_thread() as listening, process.handling(lambda *_: stopped.set()):
         found = wait_for_database(worker, stopped)
         if found is not None:
-            _say_budget(worker, found)
+            _log_budget(worker, found)
             with _tuned_interpreter():
                 status = _serve(worker, found, stopped)
     if listening.is_stuck:
@@ -205,7 +205,7 @@ def declared_crons(worker: Worker) -> dict[str, store.DeclaredCron]:
         cleanup.close_all()
 
 
-def _say_budget(worker: Worker, found: store.Identity) -> None:
+def _log_budget(worker: Worker, found: store.Identity) -> None:
     asynchronous = any(definition.is_async for definition in registry.definitions())
     per_executor = (worker.threads + worker.async_slots * asynchronous) * len(connections.settings)
     total = worker.processes * per_executor + SUPERVISOR_CONNECTIONS + worker.admission().declares()
@@ -256,11 +256,11 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
     maintained = [
         *duties(leader, lambda rescued: inbox.post(JobsRescued(rescued)), declared, keeper),
         Duty("claims in doubt", claimer.look_up, DOUBT_SECONDS, last=True),
-        Duty("limited", admitter.inspect, LOOK_FOR_LIMITED_SECONDS),
+        Duty("limited", admitter.inspect, SCAN_LIMITED_SECONDS),
     ]
     maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, maintained)
     kept_up: list[Any] = [
-        pruning(leader), forgetting(leader), measuring(leader), Vacuumer(lambda: worker.connect_alone("vacuum")),
+        pruning(leader), expiring(leader), measuring(leader), Vacuumer(lambda: worker.connect_alone("vacuum")),
     ]  # fmt: skip
     upkeeper = Upkeeper(lambda: worker.connect("upkeep"), inbox, kept_up, lambda: leader.leads)
     loops: list[Any] = [finaliser, claimer, keeper, maintainer, upkeeper, admitter]
@@ -275,7 +275,7 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
         loop.start()
     status = supervisor.run(stopped)
     _leave(worker, supervisor, keeper, loops)
-    _say_farewell(supervisor, finaliser, loops)
+    _log_farewell(supervisor, finaliser, loops)
     return status
 
 
@@ -333,7 +333,7 @@ def _leave(worker: Worker, supervisor: Supervisor, keeper: LeaseKeeper, loops: l
     keeper.farewell(worker.facts("stopped", 0, supervisor.ended), worker.author.worker)
 
 
-def _say_farewell(supervisor: Supervisor, finaliser: Finaliser, loops: list[Any]) -> None:
+def _log_farewell(supervisor: Supervisor, finaliser: Finaliser, loops: list[Any]) -> None:
     statements = sum(loop.statements for loop in loops)
     ended = supervisor.ended
     log.info(

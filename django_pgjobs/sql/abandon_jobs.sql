@@ -1,8 +1,8 @@
--- abandon_jobs: give unclaimed jobs up, or leave only their callback.
+-- abandon_jobs: abandon unclaimed jobs, or leave only their callback.
 -- Fence: none (only jobs nobody has claimed; compared under the row lock).
 -- Rows: one per job abandoned: whether somebody waits for its end, whether its callback is due, and may be older than what is claimed now.
 -- Clock: statement_timestamp().
-WITH held AS MATERIALIZED (
+WITH locked AS MATERIALIZED (
     SELECT id FROM pgjobs_job
     WHERE id = ANY (%(ids)s::bigint[]) AND finished_at IS NULL AND claim_id IS NULL AND ending IS NULL
     ORDER BY id
@@ -17,8 +17,8 @@ abandoned AS (
         run_at = CASE WHEN j.name = ANY (%(with_callback)s::text[]) THEN least(j.run_at, statement_timestamp()) ELSE j.run_at END,
         ready_at = statement_timestamp(),
         hold = NULL
-    WHERE j.id = ANY (ARRAY (SELECT id FROM held)) AND j.finished_at IS NULL AND j.claim_id IS NULL
+    WHERE j.id = ANY (ARRAY (SELECT id FROM locked)) AND j.finished_at IS NULL AND j.claim_id IS NULL
     RETURNING j.id, j.queue, j.priority, j.waited AND j.finished_at IS NOT NULL AS waited, j.ending IS NOT NULL AS due,
-        j.run_at < statement_timestamp() - interval '1 second' AS old -- else a look a little behind the frontier finds it
+        j.run_at < statement_timestamp() - interval '1 second' AS old -- else a near scan finds it
 )
 SELECT id, queue, priority, waited, due, due AND old AS old FROM abandoned

@@ -1,9 +1,9 @@
--- admit_jobs: let in due jobs that limits hold back, as far as there is room; fair between keys. Runs behind lock_admission, in its transaction.
+-- admit_jobs: admit due jobs that limits hold, as far as there is room; fair between keys. Runs behind lock_admission, in its transaction.
 -- Fence: none (only held jobs, compared under the row lock; exact because one transaction does this at a time and counts with a snapshot taken after its lock).
--- Rows: one per queue and name that is not paused: how many were let in, at which priorities, and how far was looked.
+-- Rows: one per group that is not paused: how many were admitted, at which priorities, and how far it scanned.
 -- Clock: statement_timestamp().
-WITH given AS MATERIALIZED (
-    -- Each queue and name with its limits: of the queue, of the job, of each key; and behind which key to go on.
+WITH terms AS MATERIALIZED (
+    -- Each group (queue and name) with its limits: of the queue, of the job, of each key; and the lane to continue behind.
     SELECT *
     FROM json_to_recordset(%(terms)s::json) AS g (
         queue text, name text, job text, names text[], position integer,
@@ -13,28 +13,28 @@ WITH given AS MATERIALIZED (
         after_key text, after_priority smallint
     )
 ),
-asked AS MATERIALIZED (
+unpaused AS MATERIALIZED (
     -- Those that are not paused; none where lock_admission did not get its lock, and then nothing below does anything.
-    SELECT given.*
-    FROM given
+    SELECT terms.*
+    FROM terms
     WHERE current_setting('pgjobs.admits', true) = 'true'
       AND NOT EXISTS (
           SELECT
           FROM pgjobs_queue_state AS p
-          WHERE (p.kind = 'queue' AND p.name = given.queue OR p.kind = 'job' AND p.name IN (given.name, given.job))
+          WHERE (p.kind = 'queue' AND p.name = terms.queue OR p.kind = 'job' AND p.name IN (terms.name, terms.job))
             AND (p.until IS NULL OR p.until > statement_timestamp())
       )
 ),
-ahead AS MATERIALIZED (
-    -- What was let in and has not ended takes up room; what of it nobody has claimed has yet to start.
+in_flight AS MATERIALIZED (
+    -- Admitted jobs that have not ended take up room; those that nobody has claimed have yet to start.
     SELECT queue, name, priority, count(*) AS admitted, count(*) FILTER (WHERE claim_id IS NULL) AS unclaimed
     FROM (
         SELECT j.queue, j.name, j.priority, j.claim_id
         FROM pgjobs_job AS j
         WHERE j.limit_key IS NOT NULL AND j.hold IS NULL AND j.finished_at IS NULL
-          -- Of a job that waits with nothing but its callback left no place is taken and nothing starts.
+          -- A job that waits with nothing but its callback left takes no slot, and nothing starts.
           AND (j.ending IS NULL OR j.claim_id IS NOT NULL)
-          AND (SELECT count(*) FROM asked) > 0
+          AND (SELECT count(*) FROM unpaused) > 0
         -- In the order of the one index that holds these rows and no others.
         ORDER BY j.name, j.limit_key, j.queue
     ) AS admitted
@@ -43,7 +43,7 @@ ahead AS MATERIALIZED (
 pairs AS MATERIALIZED (
     -- So much of each queue and priority waits for a claim already.
     SELECT queue, priority, sum(unclaimed) AS unclaimed
-    FROM ahead
+    FROM in_flight
     GROUP BY queue, priority
 ),
 queues AS MATERIALIZED (
@@ -53,13 +53,13 @@ queues AS MATERIALIZED (
         least(q.concurrency - counted.admitted, q.rate - greatest(started.starts, counted.unclaimed)) AS free
     FROM (
         SELECT queue, max(queue_concurrency) AS concurrency, max(queue_rate) AS rate, max(queue_per) AS per
-        FROM asked
+        FROM unpaused
         GROUP BY queue
     ) AS q,
     LATERAL (
-        SELECT coalesce(sum(ahead.admitted), 0) AS admitted, coalesce(sum(ahead.unclaimed), 0) AS unclaimed
-        FROM ahead
-        WHERE ahead.queue = q.queue
+        SELECT coalesce(sum(in_flight.admitted), 0) AS admitted, coalesce(sum(in_flight.unclaimed), 0) AS unclaimed
+        FROM in_flight
+        WHERE in_flight.queue = q.queue
     ) AS counted,
     LATERAL (
         SELECT coalesce(sum(p.starts), 0) AS starts
@@ -76,13 +76,13 @@ jobs AS MATERIALIZED (
         least(n.concurrency - counted.admitted, n.rate - greatest(started.starts, counted.unclaimed)) AS free
     FROM (
         SELECT job, names, max(job_concurrency) AS concurrency, max(job_rate) AS rate, max(job_per) AS per
-        FROM asked
+        FROM unpaused
         GROUP BY job, names
     ) AS n,
     LATERAL (
-        SELECT coalesce(sum(ahead.admitted), 0) AS admitted, coalesce(sum(ahead.unclaimed), 0) AS unclaimed
-        FROM ahead
-        WHERE ahead.name = ANY (n.names)
+        SELECT coalesce(sum(in_flight.admitted), 0) AS admitted, coalesce(sum(in_flight.unclaimed), 0) AS unclaimed
+        FROM in_flight
+        WHERE in_flight.name = ANY (n.names)
     ) AS counted,
     LATERAL (
         SELECT coalesce(sum(p.starts), 0) AS starts
@@ -93,24 +93,24 @@ jobs AS MATERIALIZED (
     ) AS started
 ),
 open AS MATERIALIZED (
-    -- Those with room, and how many groups, of one key and one priority each, are looked at for each of them.
+    -- Those with room, and how many lanes, of one key and one priority each, are scanned for each of them.
     SELECT
-        asked.*, queues.free AS queue_free, jobs.free AS job_free,
-        greatest(%(groups)s::bigint / count(*) OVER (), 10) AS groups
-    FROM asked
-    JOIN queues ON queues.queue = asked.queue
-    JOIN jobs ON jobs.job = asked.job
+        unpaused.*, queues.free AS queue_free, jobs.free AS job_free,
+        greatest(%(lanes)s::bigint / count(*) OVER (), 10) AS most_lanes
+    FROM unpaused
+    JOIN queues ON queues.queue = unpaused.queue
+    JOIN jobs ON jobs.job = unpaused.job
     WHERE coalesce(queues.free, 1) > 0 AND coalesce(jobs.free, 1) > 0
 ),
-walked AS MATERIALIZED (
-    -- The first job of each group, by leaps from key to key: behind the last turn, then once around from the beginning.
+lanes AS MATERIALIZED (
+    -- The first job of each lane, by leaps from key to key: behind the last turn, then once around from the beginning.
     SELECT
         open.queue, open.name, open.job, open.names, open.position, open.queue_free, open.job_free,
-        open.key_concurrency, open.key_rate, open.key_per, open.groups,
-        step.limit_key, step.priority, step.run_at, step.place
+        open.key_concurrency, open.key_rate, open.key_per, open.most_lanes,
+        step.limit_key, step.priority, step.run_at, step.ordinal
     FROM open,
     LATERAL (
-        SELECT around.limit_key, around.priority, around.run_at, row_number() OVER () AS place
+        SELECT around.limit_key, around.priority, around.run_at, row_number() OVER () AS ordinal
         FROM (
             (
                 WITH RECURSIVE later AS (
@@ -162,34 +162,34 @@ walked AS MATERIALIZED (
                 )
                 SELECT limit_key, priority, run_at FROM earlier
             )
-            LIMIT open.groups
+            LIMIT open.most_lanes
         ) AS around
     ) AS step
 ),
 due AS MATERIALIZED (
-    -- The groups whose first job is due, and how many more their key and their queue and priority take.
+    -- The lanes whose first job is due, and how many more their key and their queue and priority take.
     SELECT
-        walked.*, %(ahead)s::bigint - coalesce(pairs.unclaimed, 0) AS pair_free,
+        lanes.*, %(lookahead)s::bigint - coalesce(pairs.unclaimed, 0) AS pair_free,
         CASE
-            WHEN walked.limit_key <> ''
+            WHEN lanes.limit_key <> ''
             THEN least(
-                walked.key_concurrency - counted.admitted,
-                walked.key_rate - greatest(started.starts, counted.unclaimed)
+                lanes.key_concurrency - counted.admitted,
+                lanes.key_rate - greatest(started.starts, counted.unclaimed)
             )
         END AS key_free,
         greatest(2 * %(limit)s::bigint / count(*) OVER (), 1) AS rows
-    FROM walked
-    LEFT JOIN pairs ON pairs.queue = walked.queue AND pairs.priority = walked.priority,
+    FROM lanes
+    LEFT JOIN pairs ON pairs.queue = lanes.queue AND pairs.priority = lanes.priority,
     LATERAL (
         SELECT count(*) AS admitted, count(*) FILTER (WHERE member.claim_id IS NULL) AS unclaimed
-        FROM unnest(walked.names) AS known (name),
+        FROM unnest(lanes.names) AS known (name),
         LATERAL (
             SELECT j.claim_id
             FROM pgjobs_job AS j
-            WHERE walked.limit_key <> '' AND coalesce(walked.key_concurrency, walked.key_rate) IS NOT NULL
+            WHERE lanes.limit_key <> '' AND coalesce(lanes.key_concurrency, lanes.key_rate) IS NOT NULL
               AND j.name = known.name
               -- Not by =, which would make the order below that of the index of claims too.
-              AND j.limit_key >= walked.limit_key AND j.limit_key <= walked.limit_key
+              AND j.limit_key >= lanes.limit_key AND j.limit_key <= lanes.limit_key
               AND j.hold IS NULL AND j.finished_at IS NULL
               AND (j.ending IS NULL OR j.claim_id IS NOT NULL)
             ORDER BY j.limit_key, j.queue
@@ -198,17 +198,17 @@ due AS MATERIALIZED (
     LATERAL (
         SELECT coalesce(sum(p.starts), 0) AS starts
         FROM pgjobs_admission AS p
-        WHERE walked.key_rate IS NOT NULL
-          AND p.subject = 'key:' || walked.job || chr(10) || walked.limit_key
-          AND p.admitted_at > statement_timestamp() - make_interval(secs => walked.key_per)
+        WHERE lanes.key_rate IS NOT NULL
+          AND p.subject = 'key:' || lanes.job || chr(10) || lanes.limit_key
+          AND p.admitted_at > statement_timestamp() - make_interval(secs => lanes.key_per)
     ) AS started
-    WHERE walked.run_at <= statement_timestamp()
+    WHERE lanes.run_at <= statement_timestamp()
 ),
 candidates AS MATERIALIZED (
-    -- The oldest jobs of each due group, numbered: the first round has one of each group.
+    -- The oldest jobs of each due lane, numbered: the first round has one of each lane.
     SELECT
         due.queue, due.job, due.limit_key, due.priority, due.queue_free, due.job_free, due.key_free, due.pair_free,
-        due.place, due.position, member.id, member.run_at, member.round
+        due.ordinal, due.position, member.id, member.run_at, member.round
     FROM due,
     LATERAL (
         SELECT first.id, first.run_at, row_number() OVER () AS round
@@ -217,7 +217,7 @@ candidates AS MATERIALIZED (
             FROM pgjobs_job AS j
             WHERE j.hold = 'limited' AND j.queue = due.queue AND j.name = due.name
               AND j.limit_key = due.limit_key AND j.priority = due.priority
-              -- Not from the beginning: what an open snapshot keeps there the walk has passed.
+              -- Not from the beginning: the scan has passed what an open snapshot keeps there.
               AND j.run_at >= due.run_at AND j.run_at <= statement_timestamp()
             ORDER BY j.run_at, j.id
             LIMIT least(due.key_free, due.rows)
@@ -232,7 +232,7 @@ of_keys AS (
 ),
 of_jobs AS (
     -- Those their key has room for, and their rank within their job, a round after the other.
-    SELECT of_keys.*, row_number() OVER (PARTITION BY job ORDER BY priority DESC, round, place, position, id) AS nth_of_job
+    SELECT of_keys.*, row_number() OVER (PARTITION BY job ORDER BY priority DESC, round, ordinal, position, id) AS nth_of_job
     FROM of_keys
     WHERE key_free IS NULL OR nth <= key_free
 ),
@@ -240,8 +240,8 @@ of_queues AS (
     -- Those their job has room for, and their rank within their queue and within its priority.
     SELECT
         of_jobs.*,
-        row_number() OVER (PARTITION BY queue ORDER BY priority DESC, round, place, position, id) AS nth_of_queue,
-        row_number() OVER (PARTITION BY queue, priority ORDER BY round, place, position, id) AS nth_of_pair
+        row_number() OVER (PARTITION BY queue ORDER BY priority DESC, round, ordinal, position, id) AS nth_of_queue,
+        row_number() OVER (PARTITION BY queue, priority ORDER BY round, ordinal, position, id) AS nth_of_pair
     FROM of_jobs
     WHERE job_free IS NULL OR nth_of_job <= job_free
 ),
@@ -250,10 +250,10 @@ picked AS MATERIALIZED (
     SELECT id
     FROM of_queues
     WHERE (queue_free IS NULL OR nth_of_queue <= queue_free) AND nth_of_pair <= pair_free
-    ORDER BY priority DESC, round, place, position, id
+    ORDER BY priority DESC, round, ordinal, position, id
     LIMIT %(limit)s::integer
 ),
-held AS MATERIALIZED (
+locked AS MATERIALIZED (
     -- Those of them that nobody else is changing now.
     SELECT j.id
     FROM picked
@@ -262,11 +262,11 @@ held AS MATERIALIZED (
     WHERE j.hold IS NOT DISTINCT FROM 'limited'
     FOR NO KEY UPDATE OF j SKIP LOCKED
 ),
-let_in AS (
+admitted_jobs AS (
     -- They may be claimed from now on.
     UPDATE pgjobs_job AS j
     SET hold = NULL, ready_at = statement_timestamp()
-    WHERE j.id = ANY (ARRAY (SELECT id FROM held))
+    WHERE j.id = ANY (ARRAY (SELECT id FROM locked))
     RETURNING j.id, j.queue, j.name, j.limit_key, j.priority
 ),
 subjects AS MATERIALIZED (
@@ -276,13 +276,13 @@ subjects AS MATERIALIZED (
         -- Dated up to a thousandth of the window late, so that a window has a thousand rows at most.
         date_bin(make_interval(secs => max(rated.per) / 1000), statement_timestamp(), 'epoch'::timestamptz)
             + make_interval(secs => max(rated.per) / 1000) AS slot
-    FROM let_in
-    JOIN asked ON asked.queue = let_in.queue AND asked.name = let_in.name,
+    FROM admitted_jobs
+    JOIN unpaused ON unpaused.queue = admitted_jobs.queue AND unpaused.name = admitted_jobs.name,
     LATERAL (
         VALUES
-            ('queue:' || asked.queue, asked.queue_per, asked.queue_rate),
-            ('job:' || asked.job, asked.job_per, asked.job_rate),
-            ('key:' || asked.job || chr(10) || nullif(let_in.limit_key, ''), asked.key_per, asked.key_rate)
+            ('queue:' || unpaused.queue, unpaused.queue_per, unpaused.queue_rate),
+            ('job:' || unpaused.job, unpaused.job_per, unpaused.job_rate),
+            ('key:' || unpaused.job || chr(10) || nullif(admitted_jobs.limit_key, ''), unpaused.key_per, unpaused.key_rate)
     ) AS rated (subject, per, rate)
     WHERE rated.rate IS NOT NULL AND rated.subject IS NOT NULL
     GROUP BY rated.subject
@@ -295,34 +295,34 @@ dated AS (
     ON CONFLICT (subject, admitted_at) DO UPDATE SET starts = pgjobs_admission.starts + excluded.starts
 )
 SELECT
-    asked.queue, asked.name, entered.jobs, entered.priorities, entered.last_key, entered.last_priority,
-    open.queue IS NULL AS closed, looked.groups >= open.groups AS cut, looked.turned, looked.due, looked.last_key, looked.last_priority,
-    extract(epoch FROM looked.next - statement_timestamp())::float8 AS seconds,
+    unpaused.queue, unpaused.name, summary.jobs, summary.priorities, summary.last_key, summary.last_priority,
+    open.queue IS NULL AS closed, scan.lanes >= open.most_lanes AS cut, scan.turned, scan.due, scan.last_key, scan.last_priority,
+    extract(epoch FROM scan.next - statement_timestamp())::float8 AS seconds,
     (
         SELECT count(pg_notify('pgjobs', pair.priority::text || ':' || pair.queue))
-        FROM (SELECT DISTINCT queue, priority FROM let_in) AS pair
+        FROM (SELECT DISTINCT queue, priority FROM admitted_jobs) AS pair
         WHERE %(notify)s::boolean
     )
-FROM asked
-LEFT JOIN open ON open.queue = asked.queue AND open.name = asked.name,
+FROM unpaused
+LEFT JOIN open ON open.queue = unpaused.queue AND open.name = unpaused.name,
 LATERAL (
     SELECT
         count(*) AS jobs, array_agg(DISTINCT priority) AS priorities,
-        -- The last in the order of the walk: of what it came to behind its turning point, if it came that far.
-        (array_agg(limit_key ORDER BY (limit_key, priority) > (asked.after_key, asked.after_priority), limit_key DESC, priority DESC))[1]
+        -- The last in the order of the scan: behind its turning point, if it came that far.
+        (array_agg(limit_key ORDER BY (limit_key, priority) > (unpaused.after_key, unpaused.after_priority), limit_key DESC, priority DESC))[1]
             AS last_key,
-        (array_agg(priority ORDER BY (limit_key, priority) > (asked.after_key, asked.after_priority), limit_key DESC, priority DESC))[1]
+        (array_agg(priority ORDER BY (limit_key, priority) > (unpaused.after_key, unpaused.after_priority), limit_key DESC, priority DESC))[1]
             AS last_priority
-    FROM let_in
-    WHERE let_in.queue = asked.queue AND let_in.name = asked.name
-) AS entered,
+    FROM admitted_jobs
+    WHERE admitted_jobs.queue = unpaused.queue AND admitted_jobs.name = unpaused.name
+) AS summary,
 LATERAL (
     SELECT
-        count(*) AS groups,
-        coalesce(bool_or((limit_key, priority) <= (asked.after_key, asked.after_priority)), false) AS turned,
+        count(*) AS lanes,
+        coalesce(bool_or((limit_key, priority) <= (unpaused.after_key, unpaused.after_priority)), false) AS turned,
         coalesce(bool_or(run_at <= statement_timestamp()), false) AS due,
         min(least(run_at, '9999-12-29 00:00Z')) FILTER (WHERE run_at > statement_timestamp()) AS next,
-        (array_agg(limit_key ORDER BY place DESC))[1] AS last_key, (array_agg(priority ORDER BY place DESC))[1] AS last_priority
-    FROM walked
-    WHERE walked.queue = asked.queue AND walked.name = asked.name
-) AS looked
+        (array_agg(limit_key ORDER BY ordinal DESC))[1] AS last_key, (array_agg(priority ORDER BY ordinal DESC))[1] AS last_priority
+    FROM lanes
+    WHERE lanes.queue = unpaused.queue AND lanes.name = unpaused.name
+) AS scan

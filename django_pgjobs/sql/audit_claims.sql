@@ -1,8 +1,8 @@
--- audit_claims: give running jobs that no ledger row names a new one, so that rescue finds them; a slice of the walk.
+-- audit_claims: write a ledger row for running jobs that none names, so that rescue finds them; a slice of the scan.
 -- Fence: none (touches no job; claim and ledger row are written by one statement, so no claim is seen by halves).
--- Rows: 1 = the last job walked over, how many were, and the ids that were given a ledger row; 0 = nothing is left.
+-- Rows: 1 = the last job scanned, how many were, and the ids that got a ledger row; 0 = no more jobs.
 -- Clock: statement_timestamp().
-WITH walked AS MATERIALIZED (
+WITH scanned AS MATERIALIZED (
     SELECT j.queue, j.priority, j.run_at, j.id, j.claim_id
     FROM pgjobs_job AS j
     WHERE j.finished_at IS NULL
@@ -14,18 +14,18 @@ WITH walked AS MATERIALIZED (
 ),
 stranded AS MATERIALIZED (
     SELECT
-        walked.id, walked.claim_id,
-        coalesce((SELECT max(k.part) + 1 FROM pgjobs_claim AS k WHERE k.claim_id = walked.claim_id), 0) AS first_part
-    FROM walked
-    WHERE walked.claim_id IS NOT NULL
+        scanned.id, scanned.claim_id,
+        coalesce((SELECT max(k.part) + 1 FROM pgjobs_claim AS k WHERE k.claim_id = scanned.claim_id), 0) AS first_part
+    FROM scanned
+    WHERE scanned.claim_id IS NOT NULL
       AND NOT EXISTS (
-        SELECT FROM pgjobs_claim AS k WHERE k.claim_id = walked.claim_id AND walked.id = ANY (k.job_ids)
+        SELECT FROM pgjobs_claim AS k WHERE k.claim_id = scanned.claim_id AND scanned.id = ANY (k.job_ids)
       )
 ),
 numbered AS (
     SELECT id, claim_id, first_part + (row_number() OVER (PARTITION BY claim_id) - 1) / 200 AS part FROM stranded
 ),
-given AS (
+recorded AS (
     INSERT INTO pgjobs_claim (claim_id, part, worker, lease_expires_at, check_at, job_ids)
     SELECT
         claim_id, part::smallint, '00000000-0000-0000-0000-000000000000'::uuid,
@@ -38,9 +38,9 @@ given AS (
     RETURNING job_ids
 )
 SELECT
-    walked.queue, walked.priority, walked.run_at::text, walked.id,
-    (SELECT count(*) FROM walked),
-    (SELECT coalesce(array_agg(member.id), '{}') FROM given, unnest(given.job_ids) AS member (id))
-FROM walked
-ORDER BY walked.queue DESC, walked.priority DESC, walked.run_at DESC, walked.id DESC
+    scanned.queue, scanned.priority, scanned.run_at::text, scanned.id,
+    (SELECT count(*) FROM scanned),
+    (SELECT coalesce(array_agg(member.id), '{}') FROM recorded, unnest(recorded.job_ids) AS member (id))
+FROM scanned
+ORDER BY scanned.queue DESC, scanned.priority DESC, scanned.run_at DESC, scanned.id DESC
 LIMIT 1

@@ -1,8 +1,8 @@
 -- cancel_jobs: end unclaimed jobs, or leave only their callback, or ask the worker that runs them. No mode gets weaker.
--- Fence: none (an operator's wish; a claimed job's attempt is never overwritten, only asked).
+-- Fence: none (an operator's request; a claimed job's attempt is never overwritten, only asked).
 -- Rows: one per job that could be cancelled: whether somebody waits for its end, whether its callback is due, and may be older than what is claimed now.
 -- Clock: statement_timestamp().
-WITH held AS MATERIALIZED (
+WITH locked AS MATERIALIZED (
     SELECT id FROM pgjobs_job
     WHERE id = ANY (%(ids)s::bigint[])
       AND finished_at IS NULL
@@ -34,11 +34,11 @@ cancelled AS (
             WHEN j.claim_id IS NULL AND j.name = ANY (%(with_callback)s::text[]) THEN least(j.run_at, statement_timestamp())
             ELSE j.run_at
         END,
-        -- What is left of it, its callback, is due from now on.
+        -- Its callback, all that is left of it, is due from now on.
         ready_at = CASE WHEN j.claim_id IS NULL AND (j.ending IS NULL OR j.hold IS NOT NULL) THEN statement_timestamp() ELSE j.ready_at END,
         hold = CASE WHEN j.claim_id IS NULL THEN NULL ELSE j.hold END
-    WHERE j.id = ANY (ARRAY (SELECT id FROM held)) AND j.finished_at IS NULL
+    WHERE j.id = ANY (ARRAY (SELECT id FROM locked)) AND j.finished_at IS NULL
     RETURNING j.id, j.queue, j.priority, j.waited AND j.finished_at IS NOT NULL AS waited, j.ending IS NOT NULL AND j.claim_id IS NULL AS due,
-        j.run_at < statement_timestamp() - interval '1 second' AS old -- else a look a little behind the frontier finds it
+        j.run_at < statement_timestamp() - interval '1 second' AS old -- else a near scan finds it
 )
 SELECT id, queue, priority, waited, due, due AND old AS old FROM cancelled

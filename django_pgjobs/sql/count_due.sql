@@ -43,7 +43,7 @@ CROSS JOIN bound
 CROSS JOIN LATERAL (
     SELECT count(*) AS jobs, min(greatest(counted.since, '0001-01-03 00:00Z')) AS oldest -- not -infinity, from which nothing can be subtracted
     FROM (
-        -- A job waits since it was last ready: not since before it was taken back, let in or resumed.
+        -- A job waits since it was last ready: not since before it was rescued, admitted or resumed.
         SELECT greatest(j.run_at, j.created_at, j.ready_at, listed.resumed_at) AS since
         FROM pgjobs_job AS j
         WHERE j.queue = listed.queue

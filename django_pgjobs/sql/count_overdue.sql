@@ -1,4 +1,4 @@
--- count_overdue: leases and deadlines that were to be looked at longer ago than rescue takes, and were not.
+-- count_overdue: leases and deadlines that rescue should have checked long ago, and has not.
 -- Fence: none (reads).
 -- Rows: 1 = how many ledger rows, counted up to a bound.
 -- Clock: statement_timestamp().

@@ -1,8 +1,8 @@
--- date_starts: date the starts anew of what was let in and is not claimed yet: it will start later than it was let in. Runs behind lock_admission, in its transaction.
+-- date_starts: date the starts anew of what is admitted and not claimed yet: it starts later than it was admitted. Runs behind lock_admission, in its transaction.
 -- Fence: none (changes no job; exact because one transaction does this at a time and counts with a snapshot taken after its lock).
 -- Rows: 1 = how many queues, names and keys have something like that.
 -- Clock: statement_timestamp().
-WITH given AS MATERIALIZED (
+WITH rates AS MATERIALIZED (
     SELECT *
     FROM json_to_recordset(%(rates)s::json) AS g (subject text, per float8, queue text, name text, keyed boolean)
     WHERE current_setting('pgjobs.admits', true) = 'true'
@@ -14,7 +14,7 @@ waiting AS MATERIALIZED (
         FROM pgjobs_job AS j
         WHERE j.limit_key IS NOT NULL AND j.hold IS NULL AND j.finished_at IS NULL
           AND j.claim_id IS NULL AND j.ending IS NULL
-          AND (SELECT count(*) FROM given) > 0
+          AND (SELECT count(*) FROM rates) > 0
         -- In the order of the one index that holds these rows and no others.
         ORDER BY j.name, j.limit_key, j.queue
     ) AS unclaimed
@@ -29,18 +29,18 @@ subjects AS MATERIALIZED (
         SELECT of_queue.subject || ':' || waiting.queue AS subject, of_queue.per, waiting.jobs
         FROM waiting,
         LATERAL (
-            SELECT given.subject, given.per
-            FROM given
-            WHERE given.queue IN (waiting.queue, '*')
-            ORDER BY given.queue = '*'
+            SELECT rates.subject, rates.per
+            FROM rates
+            WHERE rates.queue IN (waiting.queue, '*')
+            ORDER BY rates.queue = '*'
             LIMIT 1
         ) AS of_queue
         WHERE of_queue.per IS NOT NULL
         UNION ALL
-        SELECT CASE WHEN given.keyed THEN given.subject || chr(10) || waiting.limit_key ELSE given.subject END, given.per, waiting.jobs
-        FROM given
-        JOIN waiting ON waiting.name = given.name
-        WHERE NOT given.keyed OR waiting.limit_key <> ''
+        SELECT CASE WHEN rates.keyed THEN rates.subject || chr(10) || waiting.limit_key ELSE rates.subject END, rates.per, waiting.jobs
+        FROM rates
+        JOIN waiting ON waiting.name = rates.name
+        WHERE NOT rates.keyed OR waiting.limit_key <> ''
     ) AS counted
     GROUP BY subject
 ),

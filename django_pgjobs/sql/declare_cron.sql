@@ -1,4 +1,4 @@
--- declare_cron: bring a cron entry as this code has it into its row; what operators, the leader and time have put there stays.
+-- declare_cron: write a cron entry, as this code declares it, to its row; what operators, the leader and time have written there stays.
 -- Fence: none (an upsert by name, of declared columns only).
 -- Rows: 1 = created or changed; 0 = it is as declared, or another's and not to be overwritten.
 -- Clock: statement_timestamp().

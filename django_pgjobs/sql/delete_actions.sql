@@ -1,4 +1,4 @@
--- delete_actions: delete traces of operators' actions whose time is over, with their parts, from the place on where the walk has come to.
+-- delete_actions: delete traces of operators' actions whose time is over, with their parts, from where the walk has come to.
 -- Fence: none (a trace decides nothing).
 -- Rows: 1 = how many were deleted, and when the last of them was done; one that somebody holds is left for the next walk.
 -- Clock: statement_timestamp().

@@ -1,4 +1,4 @@
--- delete_admissions: delete starts that no window of a rate holds any more, from the place on where the walk has come to.
+-- delete_admissions: delete starts that no window of a rate holds any more, from where the walk has come to.
 -- Fence: none (rows whose time is over; nobody reads them).
 -- Rows: 1 = how many were deleted, and the last end among them; one that somebody holds is left for the next walk.
 -- Clock: statement_timestamp().

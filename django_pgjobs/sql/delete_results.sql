@@ -1,4 +1,4 @@
--- delete_results: delete stored results whose time is over, from the place on where the walk has come to.
+-- delete_results: delete stored results whose time is over, from where the walk has come to.
 -- Fence: none (a result belongs to no attempt; whoever misses it runs the body).
 -- Rows: 1 = how many were deleted, and when the last of them was stored; one that somebody holds is left for the next walk.
 -- Clock: statement_timestamp().

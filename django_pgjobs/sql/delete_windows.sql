@@ -1,4 +1,4 @@
--- delete_windows: delete windows of keys that are over, from the place on where the walk has come to.
+-- delete_windows: delete windows of keys that are over, from where the walk has come to.
 -- Fence: none (a window that is over is read by nobody).
 -- Rows: 1 = how many were deleted, and the last end among them; one that somebody holds is left for the next walk.
 -- Clock: statement_timestamp().

@@ -5,7 +5,7 @@
 WITH ended AS MATERIALIZED (
     SELECT id, claim_id FROM unnest(%(ids)s::bigint[], %(claim_ids)s::uuid[]) AS e (id, claim_id)
 ),
-held AS MATERIALIZED (
+locked AS MATERIALIZED (
     SELECT j.id
     FROM ended
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[ended.id])
@@ -16,8 +16,8 @@ held AS MATERIALIZED (
 ),
 gone AS (
     DELETE FROM pgjobs_job AS j
-    USING held
-    WHERE j.id = ANY (ARRAY[held.id])
+    USING locked
+    WHERE j.id = ANY (ARRAY[locked.id])
     RETURNING j.id
 ),
 history AS (

@@ -1,4 +1,4 @@
--- finalise_delete_keyed: finalise_delete, and what jobs with an idempotency key returned is stored, the first time, with it.
+-- finalise_delete_keyed: finalise_delete that also stores, the first time, the results of jobs with an idempotency key.
 -- Fence: required.
 -- Rows: one per job deleted; a missing one was locked, lost, is waited for, or was deleted before.
 -- Clock: statement_timestamp().
@@ -6,7 +6,7 @@ WITH ended AS MATERIALIZED (
     SELECT id, claim_id, result, succeeded
     FROM json_to_recordset(%(items)s::json) AS e (id bigint, claim_id uuid, result jsonb, succeeded boolean)
 ),
-held AS MATERIALIZED (
+locked AS MATERIALIZED (
     SELECT j.id, ended.result, ended.succeeded
     FROM ended
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[ended.id])
@@ -17,9 +17,9 @@ held AS MATERIALIZED (
 ),
 gone AS (
     DELETE FROM pgjobs_job AS j
-    USING held
-    WHERE j.id = ANY (ARRAY[held.id])
-    RETURNING j.id, j.name, j.idempotency_key, held.result, held.succeeded
+    USING locked
+    WHERE j.id = ANY (ARRAY[locked.id])
+    RETURNING j.id, j.name, j.idempotency_key, locked.result, locked.succeeded
 ),
 stored AS (
     INSERT INTO pgjobs_stored_result (name, key, job_id, result, stored_at)

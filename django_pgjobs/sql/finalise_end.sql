@@ -9,7 +9,7 @@ WITH ended AS MATERIALIZED (
         error text, reason text, exception text, message text, chain jsonb, traceback text
     )
 ),
-held AS MATERIALIZED (
+locked AS MATERIALIZED (
     SELECT ended.*
     FROM ended
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[ended.id])
@@ -20,17 +20,17 @@ held AS MATERIALIZED (
 ),
 recorded AS (
     UPDATE pgjobs_job AS j
-    SET outcome = held.outcome,
+    SET outcome = locked.outcome,
         finished_at = statement_timestamp(),
-        error = coalesce(held.error, j.error),
-        cancel_reason = CASE WHEN j.cancel_reason = '' THEN coalesce(held.reason, '') ELSE j.cancel_reason END,
-        duration_seconds = coalesce(held.seconds, j.duration_seconds),
+        error = coalesce(locked.error, j.error),
+        cancel_reason = CASE WHEN j.cancel_reason = '' THEN coalesce(locked.reason, '') ELSE j.cancel_reason END,
+        duration_seconds = coalesce(locked.seconds, j.duration_seconds),
         worker = %(worker)s::uuid
-    FROM held
-    WHERE j.id = ANY (ARRAY[held.id])
+    FROM locked
+    WHERE j.id = ANY (ARRAY[locked.id])
     RETURNING
         j.id, j.attempt, j.waited,
-        held.claim_id, held.cause, held.seconds, held.exception, held.message, held.chain, held.traceback
+        locked.claim_id, locked.cause, locked.seconds, locked.exception, locked.message, locked.chain, locked.traceback
 ),
 history AS (
     INSERT INTO pgjobs_attempt (

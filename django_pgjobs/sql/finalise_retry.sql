@@ -1,4 +1,4 @@
--- finalise_retry: end failed attempts that may be tried again, and keep what went wrong.
+-- finalise_retry: end failed attempts that may be tried again, and keep the failure.
 -- Fence: required.
 -- Rows: one per job recorded, with its new run_at; a missing one was locked, lost, cancelled meanwhile, or recorded before.
 -- Clock: statement_timestamp().
@@ -9,7 +9,7 @@ WITH failed AS MATERIALIZED (
         error text, exception text, message text, chain jsonb, traceback text
     )
 ),
-held AS MATERIALIZED (
+locked AS MATERIALIZED (
     SELECT failed.*, j.claimed_at
     FROM failed
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[failed.id])
@@ -24,17 +24,17 @@ recorded AS (
     SET claim_id = NULL,
         hold = CASE WHEN j.limit_key IS NOT NULL AND j.ending IS NULL THEN 'limited' END,
         deadline_at = NULL,
-        run_at = statement_timestamp() + make_interval(secs => held.delay),
-        error = CASE WHEN j.ending IS NULL THEN coalesce(held.error, j.error) ELSE j.error END,
-        duration_seconds = CASE WHEN j.ending IS NULL THEN held.seconds ELSE j.duration_seconds END,
+        run_at = statement_timestamp() + make_interval(secs => locked.delay),
+        error = CASE WHEN j.ending IS NULL THEN coalesce(locked.error, j.error) ELSE j.error END,
+        duration_seconds = CASE WHEN j.ending IS NULL THEN locked.seconds ELSE j.duration_seconds END,
         worker = %(worker)s::uuid,
         progress = NULL,
         release_requested_at = NULL
-    FROM held
-    WHERE j.id = ANY (ARRAY[held.id])
+    FROM locked
+    WHERE j.id = ANY (ARRAY[locked.id])
     RETURNING
         j.id, j.attempt, j.run_at, j.queue, j.priority,
-        held.claim_id, held.cause, held.seconds, held.exception, held.message, held.chain, held.traceback
+        locked.claim_id, locked.cause, locked.seconds, locked.exception, locked.message, locked.chain, locked.traceback
 ),
 history AS (
     INSERT INTO pgjobs_attempt (

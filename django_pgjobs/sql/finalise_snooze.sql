@@ -1,4 +1,4 @@
--- finalise_snooze: give jobs back that asked to come back later; their attempt is given back too.
+-- finalise_snooze: make jobs ready later that asked for it; their attempt does not count.
 -- Fence: required.
 -- Rows: one per job recorded, with its new run_at; a missing one was locked, lost, cancelled meanwhile, or recorded before.
 -- Clock: statement_timestamp().
@@ -6,7 +6,7 @@ WITH snoozed AS MATERIALIZED (
     SELECT id, claim_id, delay
     FROM json_to_recordset(%(items)s::json) AS s (id bigint, claim_id uuid, delay float8)
 ),
-held AS MATERIALIZED (
+locked AS MATERIALIZED (
     SELECT j.id, snoozed.delay
     FROM snoozed
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[snoozed.id])
@@ -21,9 +21,9 @@ SET claim_id = NULL,
     hold = CASE WHEN j.limit_key IS NOT NULL THEN 'limited' END,
     deadline_at = NULL,
     attempt = greatest(j.attempt - 1, 0),
-    run_at = statement_timestamp() + make_interval(secs => held.delay),
+    run_at = statement_timestamp() + make_interval(secs => locked.delay),
     progress = NULL,
     release_requested_at = NULL
-FROM held
-WHERE j.id = ANY (ARRAY[held.id])
+FROM locked
+WHERE j.id = ANY (ARRAY[locked.id])
 RETURNING j.id, j.run_at, j.queue, j.priority

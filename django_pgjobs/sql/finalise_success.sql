@@ -6,7 +6,7 @@ WITH done AS MATERIALIZED (
     SELECT id, claim_id, result, seconds
     FROM json_to_recordset(%(items)s::json) AS d (id bigint, claim_id uuid, result jsonb, seconds float8)
 ),
-held AS MATERIALIZED (
+locked AS MATERIALIZED (
     SELECT j.id, done.result, done.seconds
     FROM done
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[done.id])
@@ -19,11 +19,11 @@ recorded AS (
     UPDATE pgjobs_job AS j
     SET outcome = 'succeeded',
         finished_at = statement_timestamp(),
-        result = held.result,
-        duration_seconds = held.seconds,
+        result = locked.result,
+        duration_seconds = locked.seconds,
         worker = %(worker)s::uuid
-    FROM held
-    WHERE j.id = ANY (ARRAY[held.id])
+    FROM locked
+    WHERE j.id = ANY (ARRAY[locked.id])
     RETURNING j.id, j.waited
 )
 SELECT id, CASE WHEN waited THEN pg_notify('pgjobs_ended', id::text) END FROM recorded

@@ -1,4 +1,4 @@
--- finalise_success_keyed: finalise_success, and what jobs with an idempotency key returned is stored, the first time, with it.
+-- finalise_success_keyed: finalise_success that also stores, the first time, the results of jobs with an idempotency key.
 -- Fence: required.
 -- Rows: one per job recorded; a missing one was locked, lost, or recorded before.
 -- Clock: statement_timestamp().
@@ -6,7 +6,7 @@ WITH done AS MATERIALIZED (
     SELECT id, claim_id, result, seconds
     FROM json_to_recordset(%(items)s::json) AS d (id bigint, claim_id uuid, result jsonb, seconds float8)
 ),
-held AS MATERIALIZED (
+locked AS MATERIALIZED (
     SELECT j.id, done.result, done.seconds
     FROM done
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[done.id])
@@ -19,11 +19,11 @@ recorded AS (
     UPDATE pgjobs_job AS j
     SET outcome = 'succeeded',
         finished_at = statement_timestamp(),
-        result = held.result,
-        duration_seconds = held.seconds,
+        result = locked.result,
+        duration_seconds = locked.seconds,
         worker = %(worker)s::uuid
-    FROM held
-    WHERE j.id = ANY (ARRAY[held.id])
+    FROM locked
+    WHERE j.id = ANY (ARRAY[locked.id])
     RETURNING j.id, j.waited, j.name, j.idempotency_key, j.result
 ),
 stored AS (

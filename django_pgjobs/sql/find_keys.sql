@@ -1,6 +1,6 @@
--- find_keys: tell which jobs have these keys now, or have taken them for the window of now. One probe for each, whatever the statistics say.
+-- find_keys: find the jobs that have these keys now, or took them for the current window. One probe for each, whatever the statistics say.
 -- Fence: none (reads).
--- Rows: one per key that is taken: its place in the input, the job's id, whether it has started; the job of a window may be gone.
+-- Rows: one per key that is taken: its position in the input, the job's id, whether it has started; the job of a window may be gone.
 -- Clock: statement_timestamp().
 WITH wanted AS MATERIALIZED (
     SELECT

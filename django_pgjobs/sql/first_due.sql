@@ -1,11 +1,11 @@
 -- first_due: the first due jobs of many (queue, priority) pairs, or those that are to run later, by time, then id; of each pair no more than its size.
 -- Fence: none (reads).
--- Rows: 1 = the ids in order, the places in the list of the pairs that have any of them, and how many each of these has.
+-- Rows: 1 = the ids in order, the positions in the list of the pairs that have any of them, and how many each of these has.
 -- Clock: statement_timestamp().
 WITH ranked AS MATERIALIZED (
-    SELECT pair.place, ready.id, row_number() OVER (ORDER BY ready.run_at, ready.id) AS rank
+    SELECT pair.ordinal, ready.id, row_number() OVER (ORDER BY ready.run_at, ready.id) AS rank
     FROM unnest(%(queues)s::text[], %(priorities)s::smallint[], %(sizes)s::integer[])
-        WITH ORDINALITY AS pair (queue, priority, size, place),
+        WITH ORDINALITY AS pair (queue, priority, size, ordinal),
     LATERAL (
         SELECT j.run_at, j.id
         FROM pgjobs_job AS j
@@ -20,16 +20,16 @@ WITH ranked AS MATERIALIZED (
     ) AS ready
 ),
 first AS MATERIALIZED (
-    SELECT place, id, rank
+    SELECT ordinal, id, rank
     FROM ranked
     WHERE rank <= %(limit)s::bigint
 ),
 counted AS (
-    SELECT place, count(*) AS jobs
+    SELECT ordinal, count(*) AS jobs
     FROM first
-    GROUP BY place
+    GROUP BY ordinal
 )
 SELECT
     (SELECT coalesce(array_agg(id ORDER BY rank), '{}') FROM first),
-    (SELECT coalesce(array_agg(place), '{}') FROM counted),
+    (SELECT coalesce(array_agg(ordinal), '{}') FROM counted),
     (SELECT coalesce(array_agg(jobs), '{}') FROM counted)

@@ -1,4 +1,4 @@
--- hold_jobs: hold jobs that were claimed and whose name is paused; the attempt is given back.
+-- hold_jobs: hold claimed jobs whose name is paused; the attempt does not count.
 -- Fence: required.
 -- Rows: one per job held; a missing one was locked, lost, cancelled meanwhile, or held before.
 -- Clock: none.
@@ -6,7 +6,7 @@ WITH paused AS MATERIALIZED (
     SELECT id, claim_id, reason, suspect
     FROM json_to_recordset(%(items)s::json) AS p (id bigint, claim_id uuid, reason text, suspect boolean)
 ),
-held AS MATERIALIZED (
+locked AS MATERIALIZED (
     SELECT j.id, paused.reason, paused.suspect
     FROM paused
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[paused.id])
@@ -19,13 +19,13 @@ held AS MATERIALIZED (
 UPDATE pgjobs_job AS j
 SET claim_id = NULL,
     deadline_at = NULL,
-    suspect_attempt = CASE WHEN held.suspect THEN j.attempt ELSE j.suspect_attempt END,
+    suspect_attempt = CASE WHEN locked.suspect THEN j.attempt ELSE j.suspect_attempt END,
     attempt = j.attempt - (j.ending IS NULL AND j.attempt > 0)::integer,
     ending_attempt = j.ending_attempt - (j.ending IS NOT NULL AND j.ending_attempt > 0)::integer,
     hold = 'paused',
-    hold_reason = held.reason,
+    hold_reason = locked.reason,
     progress = NULL,
     release_requested_at = NULL
-FROM held
-WHERE j.id = ANY (ARRAY[held.id])
+FROM locked
+WHERE j.id = ANY (ARRAY[locked.id])
 RETURNING j.id

@@ -1,4 +1,4 @@
--- list_limited: every (queue, name) that has a job held back by a limit, by one index probe each.
+-- list_limited: every group (queue, name) with a job that a limit holds, by one index probe each.
 -- Fence: none (reads).
 -- Rows: one per queue and name after (%(after_queue)s, %(after_name)s), in that order, up to a bound.
 -- Clock: none.

@@ -45,7 +45,7 @@ paused AS MATERIALIZED (
     FROM pgjobs_queue_state
     WHERE (until IS NULL OR until > statement_timestamp()) AND (kind = 'job' OR name = %(queue)s)
 )
-SELECT run_at, id, label, run_at::text AS place
+SELECT run_at, id, label, run_at::text AS page
 FROM (
     SELECT claimable.run_at, claimable.id, claimable.label
     FROM priorities,

@@ -1,6 +1,6 @@
--- list_workers: the workers that have not stopped, and what their heartbeats tell of them.
+-- list_workers: the workers that have not stopped, by their heartbeats.
 -- Fence: none (reads).
--- Rows: one per worker = name, status, queues and excluded queues as JSON, places, jobs held, seconds since its last heartbeat.
+-- Rows: one per worker = name, status, queues and excluded queues as JSON, slots, running jobs, seconds since its last heartbeat.
 -- Clock: statement_timestamp().
 SELECT
     h.name,

@@ -1,4 +1,4 @@
--- listen: hear of registered jobs on this connection.
+-- listen: receive notifications of registered jobs on this connection.
 -- Fence: none (writes nothing).
 -- Rows: none.
 -- Clock: none.

@@ -1,4 +1,4 @@
--- listen_ended: hear of jobs' ends on this connection.
+-- listen_ended: receive notifications of jobs' ends on this connection.
 -- Fence: none (writes nothing).
 -- Rows: none.
 -- Clock: none.

@@ -1,4 +1,4 @@
--- lock_queues: let nobody else register into queues of bounded capacity until the transaction ends.
+-- lock_queues: keep others from registering into queues of bounded capacity until the transaction ends.
 -- Fence: none (locks no row).
 -- Rows: 1 = the number of locks, and the isolation level of the transaction.
 -- Clock: none.

@@ -9,7 +9,7 @@ WITH ending AS MATERIALIZED (
         error text, reason text, exception text, message text, chain jsonb, traceback text
     )
 ),
-held AS MATERIALIZED (
+locked AS MATERIALIZED (
     SELECT ending.*
     FROM ending
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[ending.id])
@@ -20,17 +20,17 @@ held AS MATERIALIZED (
 ),
 marked AS (
     UPDATE pgjobs_job AS j
-    SET ending = held.outcome,
+    SET ending = locked.outcome,
         ending_attempt = 1,
         deadline_at = statement_timestamp() + make_interval(secs => %(allowance)s::float8),
-        error = coalesce(held.error, j.error),
-        cancel_reason = CASE WHEN j.cancel_reason = '' THEN coalesce(held.reason, '') ELSE j.cancel_reason END,
-        duration_seconds = coalesce(held.seconds, j.duration_seconds)
-    FROM held
-    WHERE j.id = ANY (ARRAY[held.id])
+        error = coalesce(locked.error, j.error),
+        cancel_reason = CASE WHEN j.cancel_reason = '' THEN coalesce(locked.reason, '') ELSE j.cancel_reason END,
+        duration_seconds = coalesce(locked.seconds, j.duration_seconds)
+    FROM locked
+    WHERE j.id = ANY (ARRAY[locked.id])
     RETURNING
         j.id, j.attempt,
-        held.claim_id, held.cause, held.seconds, held.exception, held.message, held.chain, held.traceback
+        locked.claim_id, locked.cause, locked.seconds, locked.exception, locked.message, locked.chain, locked.traceback
 ),
 history AS (
     INSERT INTO pgjobs_attempt (

@@ -1,4 +1,4 @@
--- mark_lost: mark the workers as lost whose leases ran out and whose jobs were taken back for that, unless they still have a lease or were heard from a moment ago; their next heartbeat clears it.
+-- mark_lost: mark workers as lost whose leases expired and whose jobs were rescued, unless they still have a lease or beat a moment ago; their next heartbeat clears it.
 -- Fence: none (a heartbeat grants no right).
 -- Rows: one per worker marked, its name; a row that somebody holds is left to the next rescue.
 -- Clock: statement_timestamp().

@@ -2,14 +2,14 @@
 -- Fence: none (no write of an attempt; the column is read by every end).
 -- Rows: 1 = whether it has ended; 0 = no such job is committed.
 -- Clock: none.
-WITH held AS MATERIALIZED (
+WITH locked AS MATERIALIZED (
     SELECT id FROM pgjobs_job WHERE id = %(id)s::bigint AND NOT waited FOR NO KEY UPDATE SKIP LOCKED
 ),
 marked AS (
     UPDATE pgjobs_job AS j
     SET waited = true
-    FROM held
-    WHERE j.id = ANY (ARRAY[held.id])
+    FROM locked
+    WHERE j.id = ANY (ARRAY[locked.id])
     RETURNING j.finished_at IS NOT NULL AS ended
 )
 SELECT coalesce((SELECT ended FROM marked), finished_at IS NOT NULL) FROM pgjobs_job WHERE id = %(id)s::bigint

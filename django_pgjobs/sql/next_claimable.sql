@@ -1,4 +1,4 @@
--- next_claimable: tell which job a claim of one with these pairs would take now, of those for threads or of those for the loop. Its row lock ends with the statement.
+-- next_claimable: the job that a claim of one with these pairs would take now, of those for threads or of those for the loop. Its row lock ends with the statement.
 -- Fence: none (it changes nothing).
 -- Rows: 1 = its id; 0 = nothing is ready.
 -- Clock: statement_timestamp().

@@ -1,4 +1,4 @@
--- next_due: seconds until the next job of these pairs is due; looks at the future only.
+-- next_due: seconds until the next job of these pairs is due; reads the future only.
 -- Fence: none (reads).
 -- Rows: 1, null when nothing is scheduled.
 -- Clock: statement_timestamp().

@@ -1,4 +1,4 @@
--- park_jobs: hold jobs that this code cannot run until other code knows them; the attempt is given back.
+-- park_jobs: hold jobs that this code cannot run until other code knows them; the attempt does not count.
 -- Fence: required.
 -- Rows: one per job parked; a missing one was locked, lost, cancelled meanwhile, or parked before.
 -- Clock: none.
@@ -6,7 +6,7 @@ WITH parked AS MATERIALIZED (
     SELECT id, claim_id, reason, fingerprint
     FROM json_to_recordset(%(items)s::json) AS p (id bigint, claim_id uuid, reason text, fingerprint text)
 ),
-held AS MATERIALIZED (
+locked AS MATERIALIZED (
     SELECT j.id, parked.reason, parked.fingerprint
     FROM parked
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[parked.id])
@@ -22,10 +22,10 @@ SET claim_id = NULL,
     attempt = j.attempt - (j.ending IS NULL AND j.attempt > 0)::integer,
     ending_attempt = j.ending_attempt - (j.ending IS NOT NULL AND j.ending_attempt > 0)::integer,
     hold = 'parked',
-    hold_reason = held.reason,
-    hold_fingerprint = held.fingerprint,
+    hold_reason = locked.reason,
+    hold_fingerprint = locked.fingerprint,
     progress = NULL,
     release_requested_at = NULL
-FROM held
-WHERE j.id = ANY (ARRAY[held.id])
+FROM locked
+WHERE j.id = ANY (ARRAY[locked.id])
 RETURNING j.id

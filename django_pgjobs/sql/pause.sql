@@ -1,4 +1,4 @@
--- pause: pause queues, or jobs by their names; jobs of the queues that a limit has let in give their places back.
+-- pause: pause queues, or jobs by their names; admitted jobs of the queues free their slots.
 -- Fence: none (changes only jobs nobody has claimed; compared under the row lock).
 -- Rows: one per name, as it is paused now; 0 = the pause would be over already.
 -- Clock: statement_timestamp().
@@ -19,15 +19,15 @@ admitted AS MATERIALIZED (
       AND j.ending IS NULL
     FOR NO KEY UPDATE SKIP LOCKED
 ),
-given_back AS (
+revoked AS (
     UPDATE pgjobs_job AS j
     SET hold = 'limited'
     FROM admitted
     WHERE j.id = ANY (ARRAY[admitted.id])
 )
 INSERT INTO pgjobs_queue_state AS s (kind, name, paused_at, paused_by, reason, until)
-SELECT %(kind)s::text, asked.name, statement_timestamp(), %(by)s::text, %(reason)s::text, until.instant
-FROM unnest(%(names)s::text[]) AS asked (name), until
+SELECT %(kind)s::text, chosen.name, statement_timestamp(), %(by)s::text, %(reason)s::text, until.instant
+FROM unnest(%(names)s::text[]) AS chosen (name), until
 WHERE until.instant IS NULL OR until.instant > statement_timestamp()
 ON CONFLICT (kind, name) DO UPDATE
 SET paused_at = CASE WHEN s.until <= statement_timestamp() THEN excluded.paused_at ELSE s.paused_at END,

@@ -1,6 +1,6 @@
--- read_blockers: what takes up the room that a job held back by a limit waits for, in its queue, under its name and under its key.
+-- read_blockers: what takes up the room that a limited job waits for, in its queue, under its name and under its key.
 -- Fence: none (reads).
--- Rows: one per kind: how many jobs are let in, some of their ids, and how many starts the window holds; 0 = no limit holds the job back, or it is not due.
+-- Rows: one per kind: how many jobs are admitted, some of their ids, and how many starts the window holds; 0 = no limit holds the job, or it is not due.
 -- Clock: statement_timestamp().
 WITH blocked AS MATERIALIZED (
     SELECT j.queue, j.name, j.limit_key, j.hold, j.run_at

@@ -1,4 +1,4 @@
--- read_claim: what a claim statement whose answer was lost has taken.
+-- read_claim: the jobs that a claim took whose answer was lost.
 -- Fence: none (reads).
 -- Rows: one per job that carries the claim.
 -- Clock: none.

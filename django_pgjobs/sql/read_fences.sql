@@ -1,14 +1,14 @@
--- read_fences: tell why a fenced write did not touch a job: busy, done before, or lost. Locks nothing.
+-- read_fences: why a fenced write matched no row of a job: locked, done before, or lost. Locks nothing.
 -- Fence: none (reads).
 -- Rows: one per job asked for that still exists.
 -- Clock: none.
 SELECT
     j.id,
-    j.claim_id IS NOT DISTINCT FROM held.claim_id AS ours,
+    j.claim_id IS NOT DISTINCT FROM fence.claim_id AS ours,
     j.outcome IS NOT NULL AS ended,
-    (SELECT a.cause FROM pgjobs_attempt AS a WHERE a.job_id = j.id AND a.claim_id = held.claim_id) AS recorded,
+    (SELECT a.cause FROM pgjobs_attempt AS a WHERE a.job_id = j.id AND a.claim_id = fence.claim_id) AS recorded,
     j.ending IS NOT NULL AS ending,
     j.cancel_requested_at IS NOT NULL AS cancelled,
     j.claim_id IS NOT NULL AS claimed
-FROM unnest(%(ids)s::bigint[], %(claim_ids)s::uuid[]) AS held (id, claim_id)
-JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[held.id])
+FROM unnest(%(ids)s::bigint[], %(claim_ids)s::uuid[]) AS fence (id, claim_id)
+JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[fence.id])

@@ -3,15 +3,15 @@
 -- Rows: one per job that is no longer plainly ours; a job in order is not in the answer.
 -- Clock: none.
 SELECT
-    held.id, held.claim_id,
-    (j.id IS NULL OR j.claim_id IS DISTINCT FROM held.claim_id OR j.outcome IS NOT NULL) AS lost,
+    fence.id, fence.claim_id,
+    (j.id IS NULL OR j.claim_id IS DISTINCT FROM fence.claim_id OR j.outcome IS NOT NULL) AS lost,
     j.cancel_requested_at IS NOT NULL AS cancelled,
     coalesce(j.cancel_mode, ''), coalesce(left(j.cancel_by, 200), ''), coalesce(left(j.cancel_reason, 2000), ''),
     j.release_requested_at IS NOT NULL AS released
-FROM unnest(%(ids)s::bigint[], %(claim_ids)s::uuid[]) AS held (id, claim_id)
-LEFT JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[held.id])
+FROM unnest(%(ids)s::bigint[], %(claim_ids)s::uuid[]) AS fence (id, claim_id)
+LEFT JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[fence.id])
 WHERE j.id IS NULL
-   OR j.claim_id IS DISTINCT FROM held.claim_id
+   OR j.claim_id IS DISTINCT FROM fence.claim_id
    OR j.outcome IS NOT NULL
    OR j.cancel_requested_at IS NOT NULL
    OR j.release_requested_at IS NOT NULL

@@ -1,10 +1,10 @@
--- read_why: what says why one job does not run, or what becomes of it, all seen at one instant.
+-- read_why: all facts that explain why one job does not run, or what becomes of it, at one instant.
 -- Fence: none (reads).
 -- Rows: 1; 0 = there is no such job.
 -- Clock: statement_timestamp().
 WITH RECURSIVE known AS MATERIALIZED (
     SELECT
-        h.id, h.name, h.queues, h.excluded_queues, h.running, h.processes::bigint * h.threads AS places, h.last_beat_at,
+        h.id, h.name, h.queues, h.excluded_queues, h.running, h.processes::bigint * h.threads AS slots, h.last_beat_at,
         CASE
             WHEN h.state IN ('stopped', 'lost') THEN h.state
             WHEN h.last_beat_at <= statement_timestamp() - make_interval(secs => %(stale)s::float8) THEN 'lost'
@@ -100,7 +100,7 @@ SELECT
     wanted.max_attempts, wanted.error, wanted.hold_reason, wanted.ending, wanted.ending_attempt, wanted.claimed_at,
     wanted.deadline_at, wanted.finished_at, wanted.duration_seconds, wanted.cancel_requested_at, wanted.cancel_mode,
     wanted.cancel_by, wanted.cancel_reason, wanted.release_requested_at, wanted.limit_key, lease.expires_at, beat.name,
-    beat.status, beat.last_beat_at, workers.live, workers.serving, workers.draining, workers.places, workers.held,
+    beat.status, beat.last_beat_at, workers.live, workers.serving, workers.draining, workers.slots, workers.running,
     workers.served_beat_at, workers.last_beat_at, ahead.jobs, holder.id, result.job_id,
     of_queue.kind, of_queue.paused_at, of_queue.paused_by, of_queue.reason, of_queue.until,
     of_name.kind, of_name.paused_at, of_name.paused_by, of_name.reason, of_name.until
@@ -120,13 +120,13 @@ CROSS JOIN LATERAL (
         count(*) FILTER (WHERE seen.live) AS live,
         count(*) FILTER (WHERE seen.serves AND seen.status = 'running') AS serving,
         count(*) FILTER (WHERE seen.serves AND seen.status = 'draining') AS draining,
-        coalesce(sum(seen.places) FILTER (WHERE seen.serves AND seen.status = 'running'), 0)::bigint AS places,
-        coalesce(sum(seen.running) FILTER (WHERE seen.serves AND seen.status = 'running'), 0)::bigint AS held,
+        coalesce(sum(seen.slots) FILTER (WHERE seen.serves AND seen.status = 'running'), 0)::bigint AS slots,
+        coalesce(sum(seen.running) FILTER (WHERE seen.serves AND seen.status = 'running'), 0)::bigint AS running,
         max(seen.last_beat_at) FILTER (WHERE seen.serves AND seen.live) AS served_beat_at,
         max(seen.last_beat_at) AS last_beat_at
     FROM (
         SELECT
-            known.status, known.running, known.last_beat_at, known.places, known.status IN ('running', 'draining') AS live,
+            known.status, known.running, known.last_beat_at, known.slots, known.status IN ('running', 'draining') AS live,
             (known.queues IS NULL OR known.queues = 'null' OR known.queues ? wanted.queue)
             AND NOT coalesce(known.excluded_queues ? wanted.queue, false) AS serves
         FROM known

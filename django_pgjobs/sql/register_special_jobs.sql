@@ -1,6 +1,6 @@
 -- register_special_jobs: insert many jobs of which some have a key, a limit, a cron entry, tags or a deadline; a key's window is taken by the same statement.
 -- Fence: none (creates rows nobody knows yet).
--- Rows: one per job: its place in the input, id, run_at, created_at; no id if its key is taken.
+-- Rows: one per job: its position in the input, id, run_at, created_at; no id if its key is taken.
 -- Clock: statement_timestamp().
 WITH given AS MATERIALIZED (
     SELECT

@@ -1,4 +1,4 @@
--- release_jobs: give claimed jobs back that never started, or not by their own fault; the attempt is given back.
+-- release_jobs: make claimed jobs ready again that never started, or were stopped by no fault of their own; the attempt does not count.
 -- Fence: required.
 -- Rows: one per job released, with its queue, priority and how often that was done while it ran; a missing one was locked, lost, cancelled meanwhile, or released before.
 -- Clock: statement_timestamp().
@@ -8,7 +8,7 @@ WITH released AS MATERIALIZED (
         id bigint, claim_id uuid, cause text, seconds float8, suspect boolean, exception text, message text
     )
 ),
-held AS MATERIALIZED (
+locked AS MATERIALIZED (
     SELECT released.*
     FROM released
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[released.id])
@@ -23,17 +23,17 @@ recorded AS (
     SET claim_id = NULL,
         hold = CASE WHEN j.limit_key IS NOT NULL AND j.ending IS NULL THEN 'limited' END,
         deadline_at = NULL,
-        suspect_attempt = CASE WHEN held.suspect THEN j.attempt ELSE j.suspect_attempt END,
+        suspect_attempt = CASE WHEN locked.suspect THEN j.attempt ELSE j.suspect_attempt END,
         attempt = j.attempt - (j.ending IS NULL AND j.attempt > 0)::integer,
         ending_attempt = j.ending_attempt - (j.ending IS NOT NULL AND j.ending_attempt > 0)::integer,
         progress = NULL,
         ready_at = statement_timestamp(),
         release_requested_at = NULL
-    FROM held
-    WHERE j.id = ANY (ARRAY[held.id])
+    FROM locked
+    WHERE j.id = ANY (ARRAY[locked.id])
     RETURNING
         j.id, j.queue, j.priority, j.attempt + (j.ending IS NULL)::integer AS number,
-        held.claim_id, held.cause, held.seconds, held.exception, held.message
+        locked.claim_id, locked.cause, locked.seconds, locked.exception, locked.message
 ),
 history AS (
     INSERT INTO pgjobs_attempt (

@@ -2,7 +2,7 @@
 -- Fence: none (the ledger row is this worker's own; a claim that lost its row is not in the answer).
 -- Rows: one per claim all of whose ledger rows were renewed; another was rescued, or somebody holds a row for the moment.
 -- Clock: statement_timestamp().
-WITH held AS MATERIALIZED (
+WITH locked AS MATERIALIZED (
     SELECT k.claim_id, k.part, asked.check_in
     FROM unnest(%(claim_ids)s::uuid[], %(check_ins)s::float8[]) AS asked (claim_id, check_in)
     JOIN pgjobs_claim AS k ON k.claim_id = asked.claim_id
@@ -11,9 +11,9 @@ WITH held AS MATERIALIZED (
 renewed AS (
     UPDATE pgjobs_claim AS k
     SET lease_expires_at = statement_timestamp() + make_interval(secs => %(lease)s::float8),
-        check_at = statement_timestamp() + make_interval(secs => least(%(lease)s::float8, held.check_in))
-    FROM held
-    WHERE k.claim_id = held.claim_id AND k.part = held.part
+        check_at = statement_timestamp() + make_interval(secs => least(%(lease)s::float8, locked.check_in))
+    FROM locked
+    WHERE k.claim_id = locked.claim_id AND k.part = locked.part
     RETURNING k.claim_id
 )
 SELECT renewed.claim_id

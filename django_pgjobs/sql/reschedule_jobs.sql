@@ -1,8 +1,8 @@
 -- reschedule_jobs: move unclaimed jobs to another instant, queue or priority, unless their key is taken in that queue.
 -- Fence: none (only jobs nobody has claimed; compared under the row lock).
--- Rows: one per job moved, with whom to wake (no priority: those who let jobs in) and whether it may be older than what is claimed now, and one per job that was not as its key is taken.
+-- Rows: one per job moved, with whom to wake (no priority: admitters) and whether it may be older than what is claimed now, and one per job that was not as its key is taken.
 -- Clock: statement_timestamp().
-WITH held AS MATERIALIZED (
+WITH locked AS MATERIALIZED (
     SELECT id, unique_key, queue, coalesce(%(queue)s::text, queue) AS wanted
     FROM pgjobs_job
     WHERE id = ANY (%(ids)s::bigint[]) AND finished_at IS NULL AND claim_id IS NULL
@@ -11,24 +11,24 @@ WITH held AS MATERIALIZED (
 ),
 judged AS MATERIALIZED (
     SELECT
-        held.id, held.wanted,
-        held.unique_key IS NULL
-        OR held.queue = held.wanted
+        locked.id, locked.wanted,
+        locked.unique_key IS NULL
+        OR locked.queue = locked.wanted
         OR (
-            row_number() OVER (PARTITION BY held.unique_key ORDER BY held.queue <> held.wanted, held.id) = 1
+            row_number() OVER (PARTITION BY locked.unique_key ORDER BY locked.queue <> locked.wanted, locked.id) = 1
             AND (
                 -- Not EXISTS, which may be answered by a hash of all keys.
                 SELECT true
                 FROM pgjobs_job AS rival
-                WHERE rival.queue = held.wanted
-                  AND rival.unique_key = held.unique_key
+                WHERE rival.queue = locked.wanted
+                  AND rival.unique_key = locked.unique_key
                   AND rival.unique_key IS NOT NULL
                   AND rival.finished_at IS NULL
-                  AND rival.id <> held.id
+                  AND rival.id <> locked.id
                 LIMIT 1
             ) IS NULL
         ) AS free
-    FROM held
+    FROM locked
 ),
 moved AS (
     UPDATE pgjobs_job AS j
@@ -47,7 +47,7 @@ moved AS (
         END,
         priority = coalesce(%(priority)s::smallint, j.priority),
         limit_key = CASE WHEN %(limited)s::boolean THEN coalesce(j.limit_key, '') ELSE j.limit_key END,
-        -- Let in it would keep its place while it waits for its instant, and was never let into another queue.
+        -- Admitted, it would keep its slot while it waits for its instant, and was never admitted to another queue.
         hold = CASE
             WHEN j.hold IS NULL AND j.ending IS NULL AND (j.limit_key IS NOT NULL OR %(limited)s::boolean) THEN 'limited'
             ELSE j.hold
@@ -55,7 +55,7 @@ moved AS (
     WHERE j.id = ANY (ARRAY (SELECT id FROM judged WHERE free)) AND j.finished_at IS NULL AND j.claim_id IS NULL
     RETURNING
         j.id, j.queue, CASE WHEN j.hold IS DISTINCT FROM 'limited' THEN j.priority END AS priority,
-        -- Else a look a little behind the frontier finds it.
+        -- Else a near scan finds it.
         j.hold IS NULL AND j.run_at < statement_timestamp() - interval '1 second' AS old
 )
 SELECT id, false AS taken, queue, priority, old FROM moved

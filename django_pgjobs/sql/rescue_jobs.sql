@@ -1,6 +1,6 @@
--- rescue_jobs: take back jobs whose lease has expired or whose deadline has passed; only that makes work dead.
+-- rescue_jobs: rescue jobs whose lease has expired or whose deadline has passed; only that makes work dead.
 -- Fence: required.
--- Rows: one per job taken back, with what became of it; rows somebody holds are skipped until the next look.
+-- Rows: one per job rescued, with what became of it; locked rows are skipped until the next check.
 -- Clock: statement_timestamp().
 WITH known AS MATERIALIZED (
     -- Sent before a silence of the network, this statement may arrive after it, and before the renewals of the living.
@@ -17,7 +17,7 @@ due AS MATERIALIZED (
     LIMIT %(limit)s::integer
     FOR UPDATE SKIP LOCKED
 ),
-held AS MATERIALIZED (
+locked AS MATERIALIZED (
     SELECT
         j.id, due.claim_id, due.part, due.worker, due.expired,
         j.deadline_at + make_interval(secs => %(grace)s::float8) AS give_up_at
@@ -28,7 +28,7 @@ held AS MATERIALIZED (
 ),
 dead AS MATERIALIZED (
     SELECT
-        j.id, held.claim_id, held.part, held.worker, held.expired,
+        j.id, locked.claim_id, locked.part, locked.worker, locked.expired,
         CASE
             WHEN j.ending IS NOT NULL THEN NULL
             WHEN j.cancel_requested_at IS NOT NULL THEN 'cancelled'
@@ -36,11 +36,11 @@ dead AS MATERIALIZED (
         END AS ends,
         j.name = ANY (%(without_on_cancel)s::text[]) AS without_on_cancel,
         j.name = ANY (%(without_on_abandon)s::text[]) AS without_on_abandon
-    FROM held
-    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[held.id])
+    FROM locked
+    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[locked.id])
     -- The deadline is read again under the lock: its owner may have come so far as to call back, which has its own.
-    WHERE (held.expired OR j.deadline_at + make_interval(secs => %(grace)s::float8) <= (SELECT until FROM known))
-      AND j.claim_id = held.claim_id -- fence
+    WHERE (locked.expired OR j.deadline_at + make_interval(secs => %(grace)s::float8) <= (SELECT until FROM known))
+      AND j.claim_id = locked.claim_id -- fence
       AND j.outcome IS NULL -- fence
     FOR NO KEY UPDATE OF j SKIP LOCKED
 ),
@@ -94,16 +94,16 @@ history AS (
     FROM rescued
     ON CONFLICT DO NOTHING
 ),
-looked_at AS MATERIALIZED (
-    SELECT claim_id, part, count(*) AS jobs, min(give_up_at) AS give_up_at FROM held GROUP BY claim_id, part
+checked AS MATERIALIZED (
+    SELECT claim_id, part, count(*) AS jobs, min(give_up_at) AS give_up_at FROM locked GROUP BY claim_id, part
 ),
 taken AS MATERIALIZED (
     SELECT claim_id, part, count(*) AS jobs FROM dead GROUP BY claim_id, part
 ),
 counted AS MATERIALIZED (
-    SELECT due.claim_id, due.part, coalesce(looked_at.jobs, 0) > coalesce(taken.jobs, 0) AS live, looked_at.give_up_at
+    SELECT due.claim_id, due.part, coalesce(checked.jobs, 0) > coalesce(taken.jobs, 0) AS live, checked.give_up_at
     FROM due
-    LEFT JOIN looked_at ON looked_at.claim_id = due.claim_id AND looked_at.part = due.part
+    LEFT JOIN checked ON checked.claim_id = due.claim_id AND checked.part = due.part
     LEFT JOIN taken ON taken.claim_id = due.claim_id AND taken.part = due.part
 ),
 kept AS (

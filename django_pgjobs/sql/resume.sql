@@ -1,4 +1,4 @@
--- resume: let queues, or jobs by their names, go on; what was held is let go by the workers, some at a time.
+-- resume: resume queues, or jobs by their names; workers resume the held jobs, some at a time.
 -- Fence: none (writes no job).
 -- Rows: one per name that was paused. The row of a pause stays for a day: its jobs were not late while it lasted.
 -- Clock: statement_timestamp().

@@ -1,8 +1,8 @@
 -- retry_jobs: make abandoned, cancelled and parked jobs ready again, unless their key is taken; numbers of attempts go on, so none repeats.
 -- Fence: none (only jobs nobody has claimed; compared under the row lock).
--- Rows: one per job made ready, with whom to wake (no priority: those who let jobs in), and one per job that was not as its key is taken.
+-- Rows: one per job made ready, with whom to wake (no priority: admitters), and one per job that was not as its key is taken.
 -- Clock: statement_timestamp().
-WITH held AS MATERIALIZED (
+WITH locked AS MATERIALIZED (
     SELECT
         id, queue, outcome IS NOT NULL AS ended,
         -- A job that started once has had its turn: with the scope until_started it does not take its key again.
@@ -14,23 +14,23 @@ WITH held AS MATERIALIZED (
 ),
 judged AS MATERIALIZED (
     SELECT
-        held.id, held.wanted,
-        held.wanted IS NULL
+        locked.id, locked.wanted,
+        locked.wanted IS NULL
         OR (
-            row_number() OVER (PARTITION BY held.queue, held.wanted ORDER BY held.ended, held.id) = 1
+            row_number() OVER (PARTITION BY locked.queue, locked.wanted ORDER BY locked.ended, locked.id) = 1
             AND (
                 -- Not EXISTS, which may be answered by a hash of all keys.
                 SELECT true
                 FROM pgjobs_job AS rival
-                WHERE rival.queue = held.queue
-                  AND rival.unique_key = held.wanted
+                WHERE rival.queue = locked.queue
+                  AND rival.unique_key = locked.wanted
                   AND rival.unique_key IS NOT NULL
                   AND rival.finished_at IS NULL
-                  AND rival.id <> held.id
+                  AND rival.id <> locked.id
                 LIMIT 1
             ) IS NULL
         ) AS free
-    FROM held
+    FROM locked
 ),
 retried AS (
     UPDATE pgjobs_job AS j
@@ -54,7 +54,7 @@ retried AS (
             WHEN j.limit_key IS NOT NULL AND (j.outcome IS NOT NULL OR j.ending IS NULL) THEN 'limited'
         END,
         hold_reason = '', hold_fingerprint = '', run_at = statement_timestamp(),
-        -- Who retries a job behind its deadline wants it to run.
+        -- An operator who retries a job behind its deadline wants it to run.
         not_after = CASE WHEN j.not_after > statement_timestamp() THEN j.not_after END,
         unique_key = CASE WHEN j.outcome IS NOT NULL AND j.key_scope = 'until_finished' THEN j.key ELSE j.unique_key END
     WHERE j.id = ANY (ARRAY (SELECT id FROM judged WHERE free)) AND (j.outcome IN ('abandoned', 'cancelled') OR j.hold = 'parked')

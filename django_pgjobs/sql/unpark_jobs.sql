@@ -1,11 +1,11 @@
--- unpark_jobs: let parked jobs go on whose name this code knows by other code than that which parked them.
+-- unpark_jobs: resume parked jobs whose name this code knows by other code than that which parked them.
 -- Fence: none (parked rows are claimed by nobody; the hold is compared under the row lock).
 -- Rows: one per job, with its queue and priority.
 -- Clock: statement_timestamp().
 WITH known AS (
     SELECT name, fingerprint FROM unnest(%(names)s::text[], %(fingerprints)s::text[]) AS k (name, fingerprint)
 ),
-held AS MATERIALIZED (
+locked AS MATERIALIZED (
     SELECT j.id
     FROM pgjobs_job AS j
     JOIN known ON known.name = j.name
@@ -20,6 +20,6 @@ SET hold = CASE WHEN j.limit_key IS NOT NULL AND j.ending IS NULL THEN 'limited'
     hold_reason = '',
     hold_fingerprint = '',
     ready_at = statement_timestamp()
-FROM held
-WHERE j.id = ANY (ARRAY[held.id])
+FROM locked
+WHERE j.id = ANY (ARRAY[locked.id])
 RETURNING j.id, j.queue, j.priority

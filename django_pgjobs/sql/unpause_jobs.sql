@@ -1,4 +1,4 @@
--- unpause_jobs: let held jobs go on whose name is paused no more; a limited one asks to be let in again.
+-- unpause_jobs: resume held jobs whose name is paused no more; a limited one waits for its admission again.
 -- Fence: none (held rows are claimed by nobody; the hold is compared under the row lock).
 -- Rows: one per job, with its queue and priority.
 -- Clock: statement_timestamp().
@@ -24,7 +24,7 @@ resumed AS MATERIALIZED (
           AND (s.until IS NULL OR s.until > statement_timestamp())
     )
 ),
-held AS MATERIALIZED (
+locked AS MATERIALIZED (
     SELECT going.id
     FROM resumed,
     LATERAL (
@@ -42,6 +42,6 @@ UPDATE pgjobs_job AS j
 SET hold = CASE WHEN j.limit_key IS NOT NULL AND j.ending IS NULL THEN 'limited' END,
     hold_reason = '',
     ready_at = statement_timestamp()
-FROM held
-WHERE j.id = ANY (ARRAY[held.id])
+FROM locked
+WHERE j.id = ANY (ARRAY[locked.id])
 RETURNING j.id, j.queue, j.priority

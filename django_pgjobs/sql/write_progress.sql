@@ -1,4 +1,4 @@
--- write_progress: keep what jobs say of themselves.
+-- write_progress: store the progress that jobs report.
 -- Fence: required.
 -- Rows: one per job written; a missing one was locked or lost, and the next report comes soon.
 -- Clock: none.
@@ -6,7 +6,7 @@ WITH reported AS MATERIALIZED (
     SELECT id, claim_id, progress
     FROM json_to_recordset(%(items)s::json) AS p (id bigint, claim_id uuid, progress jsonb)
 ),
-held AS MATERIALIZED (
+locked AS MATERIALIZED (
     SELECT j.id, reported.progress
     FROM reported
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[reported.id])
@@ -16,7 +16,7 @@ held AS MATERIALIZED (
     FOR NO KEY UPDATE OF j SKIP LOCKED
 )
 UPDATE pgjobs_job AS j
-SET progress = held.progress
-FROM held
-WHERE j.id = ANY (ARRAY[held.id])
+SET progress = locked.progress
+FROM locked
+WHERE j.id = ANY (ARRAY[locked.id])
 RETURNING j.id

@@ -115,7 +115,7 @@ def run_now(name: str, alias: str, by: object) -> int:
             made = [found.job_id] if found is not None and found.job_id is not None else []
             Trail("run now", who(by), kind="cron", subject=name).add(store.on(alias), len(made), made)
             if found is not None and found.wakes is not None:
-                waking.tell(alias, [found.wakes])
+                waking.notify(alias, [found.wakes])
     except (DataError, IntegrityError) as error:
         raise InvalidJob(f"cron entry {name!r}: its job cannot be inserted: {refusal_of(error)}") from error
     if found is None:

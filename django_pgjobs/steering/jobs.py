@@ -88,7 +88,7 @@ def cancel(jobs: models.QuerySet[Any], using: str, *, mode: str, by: object, rea
 
     def write(db: store.Database, held: Sequence[int]) -> list[int]:
         changed = store.cancel_jobs(db, held, mode=mode, by=author, reason=words, with_callback=callbacks)
-        waking.tell(using, changed.notices)
+        waking.notify(using, changed.notices)
         return changed.ids
 
     trail = Trail("cancel", who(by), reason, mode=mode)
@@ -103,7 +103,7 @@ def abandon(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) 
 
     def write(db: store.Database, held: Sequence[int]) -> list[int]:
         changed = store.abandon_jobs(db, held, reason=text, with_callback=callbacks)
-        waking.tell(using, changed.notices)
+        waking.notify(using, changed.notices)
         return changed.ids
 
     trail = Trail("abandon", who(by), reason)
@@ -124,7 +124,7 @@ def retry(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) ->
 def release(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:
     """Release: see ``JobQuerySet.release``."""
     trail = Trail("release", who(by), reason)
-    return _logged(trail, _steer(jobs, using, CLAIMED, store.release_wish, trail))
+    return _logged(trail, _steer(jobs, using, CLAIMED, store.request_release, trail))
 
 
 def reschedule(

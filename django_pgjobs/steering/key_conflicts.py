@@ -35,7 +35,7 @@ class KeyedWrite:
         try:
             with transaction.atomic(using=self.using):
                 moved = self.write(db, ids)
-                waking.tell(self.using, moved.notices)
+                waking.notify(self.using, moved.notices)
         except DatabaseError as error:
             reason = self._reason(db, error)
             if reason is None:

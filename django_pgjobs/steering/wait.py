@@ -31,7 +31,7 @@ J = TypeVar("J", bound=models.Model)
 
 T = TypeVar("T")
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 
 
 def wait(job: J, timeout: float | timedelta | None) -> J:
@@ -91,15 +91,15 @@ def _until_ended(job: models.Model, alias: str, until: float | None) -> None:
     try:
         own = store.WrapperDatabase(wrapper)
         own.fetch("listen_ended", {})
-        _look_until_ended(job, own, until)
+        _poll_until_ended(job, own, until)
     finally:
         wrapper.close()
 
 
-def _look_until_ended(job: models.Model, own: store.WrapperDatabase, until: float | None) -> None:
-    """Look at ``job`` by the waiter's own autocommit connection, now and whenever something tells of its end."""
+def _poll_until_ended(job: models.Model, own: store.WrapperDatabase, until: float | None) -> None:
+    """Poll ``job`` on the waiter's own autocommit connection, now and at each notification of its end."""
     while True:
-        ended = _look(own, job.pk)
+        ended = _poll(own, job.pk)
         if ended is None:
             _refresh(job, own.wrapper.alias)
             raise JobNotCommitted(
@@ -110,10 +110,10 @@ def _look_until_ended(job: models.Model, own: store.WrapperDatabase, until: floa
             return
         if left is not None and left <= 0:
             raise JobNotFinished(f"Job {job.pk} did not finish within the time given.")
-        _listen(own, job.pk, LOOK_SECONDS if left is None else min(left, LOOK_SECONDS))
+        _listen(own, job.pk, POLL_SECONDS if left is None else min(left, POLL_SECONDS))
 
 
-def _look(own: store.WrapperDatabase, job_id: int) -> bool | None:
+def _poll(own: store.WrapperDatabase, job_id: int) -> bool | None:
     """Return whether the job has ended; None when it is not committed; False while its row is locked."""
     try:
         return store.mark_waited(own, job_id)

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from django_pgjobs.store.database import Database
-from django_pgjobs.store.keys import Forgotten
+from django_pgjobs.store.keys import Expired
 
 
 def record_action(db: Database, words: Mapping[str, object], job_ids: Sequence[int]) -> int:
@@ -47,8 +47,8 @@ def list_actions(db: Database, job_id: int, *, limit: int) -> list[ActionOfJob]:
     return [ActionOfJob._make(row) for row in db.fetch("list_actions", {"id": job_id, "limit": limit})]
 
 
-def delete_actions(db: Database, *, older_than_seconds: float, after: str, limit: int) -> Forgotten:
+def delete_actions(db: Database, *, older_than_seconds: float, after: str, limit: int) -> Expired:
     """Delete actions of longer ago, at most so many, oldest first from ``after`` on."""
     params = {"seconds": older_than_seconds, "after": after, "limit": limit}
     count, until = db.fetch("delete_actions", params)[0]
-    return Forgotten(count, until or after)
+    return Expired(count, until or after)

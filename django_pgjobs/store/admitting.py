@@ -1,4 +1,4 @@
-"""Letting in what limits hold back: what there is, the one transaction that does it, and what holds a job back."""
+"""Admission of jobs that limits hold: which there are, the one transaction that admits, and what holds a job."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django_pgjobs.store.database import Database, Transacting
-from django_pgjobs.store.keys import Forgotten
+from django_pgjobs.store.keys import Expired
 
 LOCK_CLASS = 0x706A61
 """The first half of our advisory lock's number ("pja"), so that it meets nobody else's."""
 
-Place = tuple[str, str]
-"""Queue and name of jobs."""
+Group = tuple[str, str]
+"""The jobs of one queue with one name."""
 
-Group = tuple[str, int]
-"""Key and priority: jobs of a place that wait in one line."""
+Lane = tuple[str, int]
+"""Limit key and priority: jobs of a group that wait for each other."""
 
 
 class Bounds(NamedTuple):
@@ -28,9 +28,9 @@ class Bounds(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What the code says of the jobs of one name in one queue, and behind which group the walk begins.
+    """What the code says of a group, and behind which lane the scan begins.
 
-    ``job`` is what their limit counts under, ``names`` are all names it has, aliases included.
+    ``job`` is the name that its limit counts under, ``names`` are all names it has, aliases included.
     """
 
     queue: str
@@ -40,7 +40,7 @@ class Terms(NamedTuple):
     of_queue: Bounds = Bounds()
     of_job: Bounds = Bounds()
     of_key: Bounds = Bounds()
-    after: Group | None = None
+    after: Lane | None = None
 
     def as_json(self, position: int) -> dict[str, Any]:
         """Return the object that the statement reads."""
@@ -72,11 +72,11 @@ class StartRate(NamedTuple):
 
 
 class Admitted(NamedTuple):
-    """What came of one place: how many were let in at which priorities, and the last group among them.
+    """What came of one group: how many jobs were admitted at which priorities, and the last lane among them.
 
-    ``closed``: there is no room in its queue or for its name. ``cut``: there are more groups than were looked at, the
-    last of which is ``looked``. ``turned``: the walk came to the last group and went on at the first. ``due``: some of
-    those had jobs whose time has come. ``seconds``: until the next is.
+    ``closed``: there is no room in its queue or for its name. ``cut``: there are more lanes than were scanned, the
+    last of which is ``scanned``. ``turned``: the scan came to the last lane and continued at the first. ``due``: some
+    of those had due jobs. ``seconds``: until the next is due.
     """
 
     queue: str
@@ -89,13 +89,13 @@ class Admitted(NamedTuple):
     cut: bool | None
     turned: bool
     due: bool
-    looked_key: str | None
-    looked_priority: int | None
+    scanned_key: str | None
+    scanned_priority: int | None
     seconds: float | None
 
 
-def list_limited(db: Database, *, after: Place, limit: int) -> list[Place]:
-    """Return the queues and names that have jobs held back by a limit, in order, those after ``after``."""
+def list_limited(db: Database, *, after: Group, limit: int) -> list[Group]:
+    """Return the groups with jobs that a limit holds, in order, those after ``after``."""
     params = {"after_queue": after[0], "after_name": after[1], "limit": limit}
     return [(row[0], row[1]) for row in db.fetch("list_limited", params)]
 
@@ -105,28 +105,28 @@ def admit_jobs(
     terms: Sequence[Terms],
     *,
     rates: Sequence[StartRate] = (),
-    groups: int,
+    lanes: int,
     limit: int,
-    ahead: int,
+    lookahead: int,
     notify: bool,
 ) -> list[Admitted] | None:
-    """Let in up to ``limit`` due jobs, looking at about ``groups`` groups; None while somebody else is at it.
+    """Admit up to ``limit`` due jobs, scanning about ``lanes`` lanes; None while another process is admitting.
 
-    Before, what ``rates`` count and nobody has claimed is dated anew, and what an admission let in that had not seen a
-    pause gives its place back. Of a queue and priority no more than ``ahead`` may be let in and not claimed. Places
-    that are paused are not in the answer. May be repeated.
+    Before that it dates the starts anew that ``rates`` count and nobody has claimed, and revokes what an admission
+    that had not seen a pause admitted. Of a queue and priority at most ``lookahead`` jobs are admitted and not
+    claimed. Paused groups are not in the answer. May be repeated.
     """
     params = {
         "terms": json.dumps([each.as_json(position) for position, each in enumerate(terms)]),
-        "groups": groups,
+        "lanes": lanes,
         "limit": limit,
-        "ahead": ahead,
+        "lookahead": lookahead,
         "notify": notify,
     }
     [[locked]], *answers = db.fetch_together(
         [
             ("lock_admission", {"class": LOCK_CLASS}),
-            ("give_back", {"limit": limit}),
+            ("revoke_admissions", {"limit": limit}),
             *([("date_starts", {"rates": json.dumps([each._asdict() for each in rates])})] if rates else []),
             *([("admit_jobs", params)] if terms else []),
         ]
@@ -138,7 +138,7 @@ def admit_jobs(
 class Blocking(NamedTuple):
     """What takes up the room in a job's queue, under its name or under its key (``kind``).
 
-    ``jobs`` are let in, ``ids`` are some of them, ``starts`` are those that the window holds.
+    ``jobs`` are admitted, ``ids`` are some of them, ``starts`` are those that the window holds.
     """
 
     kind: str
@@ -152,21 +152,21 @@ class Blocking(NamedTuple):
 def read_blockers(
     db: Database, job_id: int, *, job: str, names: Sequence[str], per: Mapping[str, float], limit: int
 ) -> list[Blocking]:
-    """Return what a job that a limit holds back may be waiting for; nothing for one that none does.
+    """Return what a job that a limit holds may be waiting for; nothing for one that no limit holds.
 
-    ``job`` and ``names`` as of ``Terms``; ``per`` has the window's seconds by kind, up to ``limit`` ids are told.
+    ``job`` and ``names`` as of ``Terms``; ``per`` has the window's seconds by kind; returns up to ``limit`` ids.
     """
     params = {"id": job_id, "job": job, "names": list(names), "limit": limit}
     params |= {f"{kind}_per": per.get(kind, 0.0) for kind in ("queue", "job", "key")}
     return [Blocking._make(row) for row in db.fetch("read_blockers", params)]
 
 
-def let_in(db: Database, job_id: int) -> bool:
-    """Let one job in, whatever its limits say; return whether one held it back. For tests."""
-    return bool(db.fetch("let_in", {"id": job_id}))
+def admit_one(db: Database, job_id: int) -> bool:
+    """Admit one job, whatever its limits say; return whether one held it. For tests."""
+    return bool(db.fetch("admit_one", {"id": job_id}))
 
 
-def delete_admissions(db: Database, *, after: str, limit: int) -> Forgotten:
+def delete_admissions(db: Database, *, after: str, limit: int) -> Expired:
     """Delete starts whose windows are over, at most so many, oldest first from ``after`` on."""
     [(count, until)] = db.fetch("delete_admissions", {"after": after, "limit": limit})
-    return Forgotten(count, until or after)
+    return Expired(count, until or after)

@@ -66,17 +66,17 @@ class Pair(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Where a claim looks for jobs of one colour, and how many of them it takes at most."""
+    """Where a claim scans for jobs of one colour, and how many of them it takes at most."""
 
     pairs: Sequence[Pair]
     limit: int
 
 
-class Claimed(NamedTuple):
-    """What a claim took, in the order it shall start, and when it looked by the database's clock."""
+class ClaimReply(NamedTuple):
+    """The claimed jobs, in the order in which they start, and when the claim scanned, by the database's clock."""
 
     jobs: list[ClaimedJob]
-    looked_at: datetime | None
+    scanned_at: datetime | None
 
 
 def claim_jobs(
@@ -90,7 +90,7 @@ def claim_jobs(
     allowance_seconds: float,
     grace_seconds: float,
 ) -> list[ClaimedJob]:
-    """Claim up to ``limit`` ready jobs, best pair first, and return them in the order they shall start.
+    """Claim up to ``limit`` ready jobs, best pair first, and return them in the order in which they start.
 
     ``claim_id`` must be made freshly for each call, a repetition after a lost answer included: it is the fence.
     """
@@ -117,7 +117,7 @@ def claim_lines(
     allowance_seconds: float,
     grace_seconds: float,
     most: int | None = None,
-) -> Claimed:
+) -> ClaimReply:
     """Claim as ``claim_jobs``, from the line of what runs on the loop (True) and from that of all else (False).
 
     ``async_names`` says what runs on the loop; a callback runs in a thread whatever its job is called. ``most`` is how
@@ -134,10 +134,10 @@ def claim_lines(
         **terms,
     }
     jobs = list(map(_claimed, db.fetch("claim_jobs", params)))
-    looked_at = jobs.pop().run_at if jobs else None
+    scanned_at = jobs.pop().run_at if jobs else None
     jobs.sort(key=_AGE)
     jobs.sort(key=_PRIORITY, reverse=True)  # which keeps the order of equals
-    return Claimed(jobs, looked_at)
+    return ClaimReply(jobs, scanned_at)
 
 
 def claim_one(

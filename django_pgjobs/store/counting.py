@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from django_pgjobs.store.database import Database
 
 
-class Due(NamedTuple):
+class QueueDue(NamedTuple):
     """The ready jobs of a queue; ``more_ready`` and ``more_scheduled`` say that there are at least so many."""
 
     queue: str
@@ -34,20 +34,20 @@ class KnownWorker(NamedTuple):
     """A worker that has not stopped, by its heartbeat; ``queues`` None are all.
 
     ``status``: *running* or *draining*; *silent* when it missed two heartbeats; *lost* when its leases ran out or it
-    has been silent for long. ``held``: jobs at its last heartbeat, ``heard_seconds`` ago.
+    has been silent for long. ``running``: its jobs at its last heartbeat, ``beat_age_seconds`` ago.
     """
 
     name: str
     status: str
     queues: list[str] | None
     excluded: list[str]
-    places: int
-    held: int
-    heard_seconds: float
+    slots: int
+    running: int
+    beat_age_seconds: float
 
     @property
     def live(self) -> bool:
-        """Whether it was heard from lately, and has lost nothing since."""
+        """Whether it beat lately, and has lost nothing since."""
         return self.status in ("running", "draining")
 
     def serves(self, queue: str) -> bool:
@@ -55,9 +55,9 @@ class KnownWorker(NamedTuple):
         return (self.queues is None or queue in self.queues) and queue not in self.excluded
 
 
-def count_due(db: Database, *, most: int, budget: int) -> list[Due]:
+def count_due(db: Database, *, most: int, budget: int) -> list[QueueDue]:
     """Count due and future jobs of each queue: ``most`` of each priority, ``budget`` of all together."""
-    return [Due._make(row) for row in db.fetch("count_due", {"most": most, "budget": budget})]
+    return [QueueDue._make(row) for row in db.fetch("count_due", {"most": most, "budget": budget})]
 
 
 def first_due(db: Database, pairs: Sequence[tuple[str, int]], *, later: bool, limit: int) -> list[int]:
@@ -76,17 +76,17 @@ def first_due(db: Database, pairs: Sequence[tuple[str, int]], *, later: bool, li
     sizes, deeper = [0] * len(pairs), list(range(len(pairs)))
     while True:
         share = -(-2 * limit // len(deeper))
-        for place in deeper:
-            sizes[place] = min(max(share, 2 * sizes[place]), limit)
-        ids, places, counts = db.fetch("first_due", {**params, "sizes": sizes})[0]
-        found = [(place - 1, count) for place, count in zip(places, counts, strict=True)]
-        deeper = [place for place, count in found if count == sizes[place] < limit]
+        for at in deeper:
+            sizes[at] = min(max(share, 2 * sizes[at]), limit)
+        ids, positions, counts = db.fetch("first_due", {**params, "sizes": sizes})[0]
+        found = [(position - 1, count) for position, count in zip(positions, counts, strict=True)]
+        deeper = [at for at, count in found if count == sizes[at] < limit]
         if not deeper:
             return list(ids)
 
 
 def count_held(db: Database, holds: Sequence[str], *, most: int) -> list[Counted]:
-    """Count the jobs that are kept out of the claim, ``most`` of each hold."""
+    """Count the held jobs, ``most`` of each hold."""
     return [Counted._make(row) for row in db.fetch("count_held", {"holds": list(holds), "most": most})]
 
 
@@ -103,19 +103,19 @@ def count_ended(db: Database, outcomes: Sequence[str], *, seconds: float, most: 
 
 
 def count_overdue(db: Database, *, seconds: float, most: int) -> int:
-    """Count ledger rows that rescue should have looked at more than ``seconds`` ago, up to ``most``."""
+    """Count ledger rows that rescue should have checked more than ``seconds`` ago, up to ``most``."""
     return int(db.fetch("count_overdue", {"seconds": seconds, "most": most})[0][0])
 
 
 def list_workers(db: Database, *, silent_seconds: float, stale_seconds: float) -> list[KnownWorker]:
-    """Return the workers that have not stopped, those heard from last first.
+    """Return the workers that have not stopped, the latest heartbeat first.
 
     One is *silent* after ``silent_seconds`` without a heartbeat, and *lost* after ``stale_seconds``.
     """
     rows = db.fetch("list_workers", {"silent": silent_seconds, "stale": stale_seconds})
     return [
-        KnownWorker(name, status, _names(queues), _names(excluded) or [], places, held, heard)
-        for name, status, queues, excluded, places, held, heard in rows
+        KnownWorker(name, status, _names(queues), _names(excluded) or [], slots, running, beat_age)
+        for name, status, queues, excluded, slots, running, beat_age in rows
     ]
 
 
@@ -133,7 +133,7 @@ def read_leader(db: Database) -> tuple[str, float] | None:
     return (rows[0][0], rows[0][1]) if rows else None
 
 
-class Statistic(NamedTuple):
+class StoredFigures(NamedTuple):
     """What a leader has measured: the figures, when, how many seconds ago and who; None when nobody did. And now."""
 
     figures: Any
@@ -148,7 +148,7 @@ def write_statistic(db: Database, figures: object, *, worker_name: str) -> None:
     db.fetch("write_statistic", {"figures": json.dumps(figures), "worker_name": worker_name})
 
 
-def read_statistic(db: Database) -> Statistic:
+def read_statistic(db: Database) -> StoredFigures:
     """Return the figures that were measured last."""
     figures, *rest = db.fetch("read_statistic", {})[0]
-    return Statistic(json.loads(figures or "null"), *rest)
+    return StoredFigures(json.loads(figures or "null"), *rest)

@@ -18,7 +18,7 @@ class Paused(NamedTuple):
     until: datetime | None
 
 
-class Facts(NamedTuple):
+class WhyFacts(NamedTuple):
     """One job and all that bears on it. ``now`` is the database's clock; what is not so is None, ``""`` or 0."""
 
     now: datetime
@@ -48,21 +48,21 @@ class Facts(NamedTuple):
     lease_expires_at: datetime | None
     worker_name: str | None
     worker_status: str | None
-    """*running*, *draining*, *stopped*; *silent* or *lost* when it has not been heard from."""
+    """*running*, *draining*, *stopped*; *silent* or *lost* when it has not beaten."""
     worker_beat_at: datetime | None
     live: int
-    """Workers heard from lately; of those ``serving`` the job's queue and ``draining`` while they serve it."""
+    """Workers that beat lately; of those ``serving`` the job's queue and ``draining`` while they serve it."""
     serving: int
     draining: int
-    places: int
-    """How many threads the serving workers have, and how many jobs they ``held`` at their last heartbeats."""
-    held: int
+    slots: int
+    """How many threads the serving workers have, and how many jobs were ``running`` there at their last heartbeats."""
+    running: int
     served_beat_at: datetime | None
-    """When a live worker of its queue was last heard from."""
+    """When a live worker of its queue last beat."""
     last_beat_at: datetime | None
-    """When any worker was last heard from."""
+    """When any worker last beat."""
     ahead: int
-    """How many due jobs of its queue are claimed first, counted up to ``MOST_AHEAD``."""
+    """How many due jobs of its queue are claimed first, counted up to ``MOST_COUNTED``."""
     key_holder: int | None
     result_of: int | None
     """The job that ran in its place, for the same idempotency key."""
@@ -70,18 +70,18 @@ class Facts(NamedTuple):
     """The pause of its queue, of its name, or both."""
 
 
-MOST_AHEAD = 1000
+MOST_COUNTED = 1000
 
 
-def read_why(db: Database, job_id: int, *, silent_seconds: float, stale_seconds: float) -> Facts | None:
+def read_why(db: Database, job_id: int, *, silent_seconds: float, stale_seconds: float) -> WhyFacts | None:
     """Return what bears on a job; None when there is no such job.
 
     A worker is *silent* after ``silent_seconds`` without a heartbeat, and *lost* after ``stale_seconds``.
     """
-    params = {"id": job_id, "silent": silent_seconds, "stale": stale_seconds, "most": MOST_AHEAD + 1}
+    params = {"id": job_id, "silent": silent_seconds, "stale": stale_seconds, "most": MOST_COUNTED + 1}
     rows = db.fetch("read_why", params)
     if not rows:
         return None
     row = rows[0]
     pauses = tuple(Paused(*pause) for pause in (row[-10:-5], row[-5:]) if pause[0] is not None)
-    return Facts._make([*row[:-10], pauses])
+    return WhyFacts._make([*row[:-10], pauses])

@@ -87,9 +87,9 @@ def fire_cron(
     return Fired(rows[0][0]) if rows else None
 
 
-def plan_cron(db: Database, entry: ListedCron, upcoming: datetime | None, left_out: datetime | None = None) -> bool:
-    """Store the next fire, and the last one that was left out; return whether the entry was still as it was read."""
-    params = {**_as_read(entry), "upcoming": upcoming, "left_out": left_out}
+def plan_cron(db: Database, entry: ListedCron, upcoming: datetime | None, skipped: datetime | None = None) -> bool:
+    """Store the next fire, and the last one that was skipped; return whether the entry was still as it was read."""
+    params = {**_as_read(entry), "upcoming": upcoming, "skipped": skipped}
     return bool(db.fetch("plan_cron", params))
 
 

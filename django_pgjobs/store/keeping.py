@@ -100,9 +100,9 @@ class Rescued(NamedTuple):
     cause: str
 
 
-def look_at_claims(db: Database, *, soon_seconds: float) -> tuple[datetime, bool]:
+def check_claims(db: Database, *, soon_seconds: float) -> tuple[datetime, bool]:
     """Return the server's time, and whether a ledger row is due for a look by then or within ``soon_seconds``."""
-    row = db.fetch("look_at_claims", {"soon": soon_seconds})[0]
+    row = db.fetch("check_claims", {"soon": soon_seconds})[0]
     return row[0], bool(row[1])
 
 

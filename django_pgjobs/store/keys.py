@@ -25,9 +25,9 @@ def find_keys(db: Database, wanted: Sequence[NewJob]) -> list[KeyHolder | None]:
     return found
 
 
-def give_up_keys(db: Database, wanted: Sequence[NewJob]) -> list[int]:
+def free_keys(db: Database, wanted: Sequence[NewJob]) -> list[int]:
     """Take these keys from jobs that nobody has claimed; return the jobs, which the caller cancels."""
-    return [row[0] for row in db.fetch("give_up_keys", _keys_of(wanted))]
+    return [row[0] for row in db.fetch("free_keys", _keys_of(wanted))]
 
 
 def _keys_of(wanted: Sequence[NewJob]) -> Params:
@@ -38,7 +38,7 @@ def _keys_of(wanted: Sequence[NewJob]) -> Params:
     }
 
 
-class StoredResult(NamedTuple):
+class FoundResult(NamedTuple):
     """What an earlier job of an idempotency key returned, as JSON text, or None; and when that was stored."""
 
     job_id: int
@@ -46,30 +46,30 @@ class StoredResult(NamedTuple):
     stored_at: datetime
 
 
-def find_result(db: Database, names: Sequence[str], key: str) -> StoredResult | None:
+def find_result(db: Database, names: Sequence[str], key: str) -> FoundResult | None:
     """Return what is stored under an idempotency key of a job with one of these names."""
     rows = db.fetch("find_result", {"names": list(names), "key": key})
-    return StoredResult._make(rows[0]) if rows else None
+    return FoundResult._make(rows[0]) if rows else None
 
 
-class Forgotten(NamedTuple):
+class Expired(NamedTuple):
     """How many rows went, and the instant up to which the walk has come."""
 
     rows: int
     until: str
 
 
-def delete_windows(db: Database, *, after: str, limit: int) -> Forgotten:
+def delete_windows(db: Database, *, after: str, limit: int) -> Expired:
     """Delete windows of keys that are over, at most so many, oldest first from ``after`` on."""
-    return _forgotten(db.fetch("delete_windows", {"after": after, "limit": limit}), after)
+    return _expired(db.fetch("delete_windows", {"after": after, "limit": limit}), after)
 
 
-def delete_results(db: Database, *, older_than_seconds: float, after: str, limit: int) -> Forgotten:
+def delete_results(db: Database, *, older_than_seconds: float, after: str, limit: int) -> Expired:
     """Delete results stored longer ago, at most so many, oldest first from ``after`` on."""
     params = {"seconds": older_than_seconds, "after": after, "limit": limit}
-    return _forgotten(db.fetch("delete_results", params), after)
+    return _expired(db.fetch("delete_results", params), after)
 
 
-def _forgotten(rows: Rows, after: str) -> Forgotten:
+def _expired(rows: Rows, after: str) -> Expired:
     count, until = rows[0]
-    return Forgotten(count, until or after)
+    return Expired(count, until or after)

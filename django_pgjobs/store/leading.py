@@ -19,29 +19,29 @@ def renew_term(db: Database, author: Author, term: int, *, seconds: float) -> bo
     return bool(db.fetch("renew_term", {"worker": author.worker, "term": term, "seconds": seconds}))
 
 
-class Place(NamedTuple):
-    """A place in the order of the claim index; the walk goes on behind it."""
+class ClaimPosition(NamedTuple):
+    """A position in the order of the claim index; the audit continues behind it."""
 
     queue: str
     priority: int
     run_at: str
-    """As text: Python has no datetime for each that SQL can write."""
+    """As a string: Python has no datetime for each that SQL can write."""
     id: int
 
 
-BEGINNING = Place("", -(2**15), "-infinity", 0)
+BEGINNING = ClaimPosition("", -(2**15), "-infinity", 0)
 
 
 class Audited(NamedTuple):
-    """A slice of the audit: where it ended, how many jobs it looked at, and whose ledger row was missing."""
+    """A slice of the audit: where it ended, how many jobs it scanned, and whose ledger row was missing."""
 
-    place: Place
+    position: ClaimPosition
     walked: int
     ids: list[int]
 
 
-def audit_claims(db: Database, after: Place, *, limit: int, lease_seconds: float) -> Audited | None:
-    """Look at up to ``limit`` unfinished jobs behind ``after``; None when there are no more.
+def audit_claims(db: Database, after: ClaimPosition, *, limit: int, lease_seconds: float) -> Audited | None:
+    """Scan up to ``limit`` unfinished jobs behind ``after``; None when there are no more.
 
     A running job that no ledger row names gets a new one with a full lease: its owner renews that, or it runs out and
     the job is rescued. May be repeated, and by several at once.
@@ -55,9 +55,9 @@ def audit_claims(db: Database, after: Place, *, limit: int, lease_seconds: float
         "lease": lease_seconds,
     }
     rows = db.fetch("audit_claims", params)
-    return Audited(Place._make(rows[0][:4]), rows[0][4], list(rows[0][5])) if rows else None
+    return Audited(ClaimPosition._make(rows[0][:4]), rows[0][4], list(rows[0][5])) if rows else None
 
 
-def sweep_heartbeats(db: Database, *, kept_seconds: float) -> int:
-    """Forget workers that were last heard of more than ``kept_seconds`` ago; return how many."""
-    return len(db.fetch("sweep_heartbeats", {"kept": kept_seconds}))
+def expire_heartbeats(db: Database, *, kept_seconds: float) -> int:
+    """Delete the heartbeats of workers that last beat more than ``kept_seconds`` ago; return how many."""
+    return len(db.fetch("expire_heartbeats", {"kept": kept_seconds}))

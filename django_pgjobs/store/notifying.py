@@ -1,4 +1,4 @@
-"""What is told by NOTIFY: workers that there is something to claim, waiters that a job has ended."""
+"""NOTIFY: wakes workers when there is something to claim, and waiters when a job has ended."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ LIMITED = "limited"
 
 
 class Notice(NamedTuple):
-    """One notification: a channel, and what is said there."""
+    """One notification: a channel and a payload."""
 
     channel: str
     payload: str
 
     @property
     def is_for_claimers(self) -> bool:
-        """Whether this is of a registration that no limit holds."""
+        """Whether this is about a registration that no limit holds."""
         return not self.payload.startswith(LIMITED)
 
     @property
@@ -34,39 +34,39 @@ PAUSES = Notice(WORKERS, "pauses")
 
 
 def wake_up(queue: str, priority: int | None) -> Notice:
-    """Wake those who claim from the queue at this priority; None wakes those who let jobs into the queue."""
+    """Wake those who claim from the queue at this priority; None wakes the queue's admitters."""
     return Notice(WORKERS, f"{LIMITED if priority is None else priority}:{queue}")
 
 
-def look_behind(queue: str) -> Notice:
-    """Tell that jobs of the queue are claimable which may be older than any that is claimed now."""
+def scan_behind(queue: str) -> Notice:
+    """Make workers scan behind their frontier: the queue has claimable jobs that may be older than any claimed now."""
     return Notice(WORKERS, f"behind:{queue}")
 
 
 def busy(queue: str) -> Notice:
-    """Ask workers of the queue to keep looking: for a moment more is registered without a notification."""
+    """Ask workers of the queue to keep polling: for a moment more is registered without a notification."""
     return Notice(WORKERS, f"busy:{queue}")
 
 
 def ended(job_id: int) -> Notice:
-    """Tell those who wait for this job."""
+    """Wake those who wait for this job."""
     return Notice(WAITERS, str(job_id))
 
 
 def notify(db: Database, notices: Iterable[Notice]) -> None:
     """Send notifications, at the commit of the open transaction if there is one."""
-    told = sorted(set(notices))
-    if len(told) == 1:  # nearly always: half the cost
-        db.fetch("notify", told[0]._asdict())
-    elif told:
-        db.fetch("notify_many", {"channels": [n.channel for n in told], "payloads": [n.payload for n in told]})
+    unique = sorted(set(notices))
+    if len(unique) == 1:  # nearly always: half the cost
+        db.fetch("notify", unique[0]._asdict())
+    elif unique:
+        db.fetch("notify_many", {"channels": [n.channel for n in unique], "payloads": [n.payload for n in unique]})
 
 
 def notify_queues(db: Database, pairs: Iterable[tuple[str, int | None]], *, behind: bool = False) -> None:
     """Wake workers that serve these (queue, priority) pairs, at the commit of the open transaction if there is one.
 
-    None for a priority wakes those who let jobs into the queue. ``behind`` tells that these jobs may be older than any
-    that is claimed now, so a look at what is new does not find them.
+    None for a priority wakes the queue's admitters. ``behind``: these jobs may be older than any claimed now, so only a
+    scan behind the frontier finds them.
     """
-    told = {wake_up(*pair) for pair in pairs}
-    notify(db, told | {look_behind(notice.queue) for notice in told} if behind else told)
+    unique = {wake_up(*pair) for pair in pairs}
+    notify(db, unique | {scan_behind(notice.queue) for notice in unique} if behind else unique)

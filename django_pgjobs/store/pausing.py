@@ -80,6 +80,6 @@ def unpause_jobs(db: Database, *, limit: int) -> list[Released]:
     return [Released(*row) for row in db.fetch("unpause_jobs", {"limit": limit})]
 
 
-def sweep_pauses(db: Database, *, kept_seconds: float) -> list[tuple[str, str]]:
+def expire_pauses(db: Database, *, kept_seconds: float) -> list[tuple[str, str]]:
     """Forget pauses that ended more than ``kept_seconds`` ago; return (kind, name) of each."""
-    return [(row[0], row[1]) for row in db.fetch("sweep_pauses", {"kept": kept_seconds})]
+    return [(row[0], row[1]) for row in db.fetch("expire_pauses", {"kept": kept_seconds})]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from django_pgjobs.states import CancelMode, Ending
 from django_pgjobs.store.database import Database, Rows
-from django_pgjobs.store.notifying import Notice, ended, look_behind, wake_up
+from django_pgjobs.store.notifying import Notice, ended, scan_behind, wake_up
 
 
 class Changed(NamedTuple):
@@ -43,7 +43,7 @@ def abandon_jobs(db: Database, ids: Sequence[int], *, reason: str, with_callback
 def _changed(rows: Rows) -> Changed:
     notices = [ended(job_id) for job_id, _, _, waited, _, _ in rows if waited]
     notices += [wake_up(queue, priority) for _, queue, priority, _, due, _ in rows if due]
-    notices += [look_behind(queue) for _, queue, _, _, _, old in rows if old]
+    notices += [scan_behind(queue) for _, queue, _, _, _, old in rows if old]
     return Changed([row[0] for row in rows], notices)
 
 
@@ -69,9 +69,9 @@ def retry_jobs(db: Database, ids: Sequence[int], *, attempts: Mapping[str, int],
     return _moved(db.fetch("retry_jobs", params))
 
 
-def release_wish(db: Database, ids: Sequence[int]) -> list[int]:
+def request_release(db: Database, ids: Sequence[int]) -> list[int]:
     """Ask the workers of these claimed jobs to give them back."""
-    return [row[0] for row in db.fetch("release_wish", {"ids": list(ids)})]
+    return [row[0] for row in db.fetch("request_release", {"ids": list(ids)})]
 
 
 def reschedule_jobs(
@@ -102,7 +102,7 @@ def reschedule_jobs(
 def _moved(rows: Rows) -> Moved:
     moved = [row for row in rows if not row[1]]
     notices = [wake_up(queue, priority) for _, _, queue, priority, _ in moved]
-    notices += [look_behind(queue) for _, _, queue, _, old in moved if old]
+    notices += [scan_behind(queue) for _, _, queue, _, old in moved if old]
     return Moved([row[0] for row in moved], [row[0] for row in rows if row[1]], notices)
 
 

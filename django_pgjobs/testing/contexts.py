@@ -34,7 +34,7 @@ class _Facts:
 
 
 @dataclass(slots=True)
-class _Wish:
+class _CancelState:
     requested: bool
     by: str
     reason: str
@@ -49,21 +49,23 @@ class FakeContext(JobContext):
     As a context manager it is what ``current_context()`` returns within the block.
     """
 
-    __slots__ = ("_token", "_wish", "reports")
+    __slots__ = ("_cancel_state", "_token", "reports")
 
-    def __init__(self, facts: _Facts, headers: dict[str, Any], wish: _Wish, error: Failure | None) -> None:
+    def __init__(
+        self, facts: _Facts, headers: dict[str, Any], cancel_state: _CancelState, error: Failure | None
+    ) -> None:
         self.reports: list[tuple[float, float | None, str]] = []
-        self._wish = wish
+        self._cancel_state = cancel_state
         self._token: Token[JobContext] | None = None
 
         def report(n: float, total: float | None, message: str) -> None:
             self.reports.append((n, total, message))
 
-        super().__init__(facts, headers, report, wish, wish.started, error)
+        super().__init__(facts, headers, report, cancel_state, cancel_state.started, error)
 
     def cancel(self, *, by: str = "", reason: str = "") -> None:
-        """From now on ``cancelled`` is True: for a body that looks more than once."""
-        self._wish.requested, self._wish.by, self._wish.reason = True, by, reason
+        """From now on ``cancelled`` is True: for a body that checks more than once."""
+        self._cancel_state.requested, self._cancel_state.by, self._cancel_state.reason = True, by, reason
 
     def __enter__(self) -> Self:
         self._token = activate(self)
@@ -111,5 +113,5 @@ def context(
         id, name, queue, attempt, max_attempts, "00000000-0000-4000-8000-000000000000", timeout, description,
         due.timestamp(), json.dumps(fired) if cron_entry or fire_at else None,
     )  # fmt: skip
-    wish = _Wish(cancelled, cancelled_by, cancel_reason, trusted_until, started)
-    return FakeContext(facts, dict(headers or {}), wish, None if error is None else failure_of(error))
+    cancel_state = _CancelState(cancelled, cancelled_by, cancel_reason, trusted_until, started)
+    return FakeContext(facts, dict(headers or {}), cancel_state, None if error is None else failure_of(error))

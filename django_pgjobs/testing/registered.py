@@ -40,12 +40,12 @@ def assert_registered(
     (``send.bind(7)``) says arguments as well, even none, and its options are compared too. Jobs of every state count.
     Raises ``AssertionError`` listing what is registered, ``TypeError`` for arguments that the function would not take.
     """
-    wanted = _Wanted.of(job, args, kwargs, queue)
+    expected = _Expected.of(job, args, kwargs, queue)
     jobs = _all_jobs(database)
-    matching = [row for row in jobs if wanted.matches(row)]
+    matching = [row for row in jobs if expected.matches(row)]
     if len(matching) != count if count is not None else not matching:
-        expected = "at least one" if count is None else str(count)
-        raise AssertionError(_complaint(f"{expected} expected, {len(matching)} registered: {wanted}", jobs))
+        number = "at least one" if count is None else str(count)
+        raise AssertionError(_complaint(f"{number} expected, {len(matching)} registered: {expected}", jobs))
     return matching
 
 
@@ -58,10 +58,10 @@ def assert_not_registered(
     **kwargs: object,
 ) -> None:
     """Assert that this job is not registered with these arguments; without any argument, not at all."""
-    wanted = _Wanted.of(job, args, kwargs, queue)
+    expected = _Expected.of(job, args, kwargs, queue)
     jobs = _all_jobs(database)
-    if any(wanted.matches(row) for row in jobs):
-        raise AssertionError(_complaint(f"registered, but should not be: {wanted}", jobs))
+    if any(expected.matches(row) for row in jobs):
+        raise AssertionError(_complaint(f"registered, but should not be: {expected}", jobs))
 
 
 def _all_jobs(database: str | None) -> list[Job]:
@@ -81,7 +81,7 @@ _COLUMNS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Expected:
     """Which rows an assertion means; ``arguments`` is None where any will do."""
 
     definition: JobDefinition[..., Any]
@@ -91,7 +91,7 @@ class _Wanted:
     @classmethod
     def of(
         cls, job: JobDefinition[..., Any] | BoundJob, args: tuple[Any, ...], kwargs: dict[str, Any], queue: str | None
-    ) -> _Wanted:
+    ) -> _Expected:
         columns = {} if queue is None else {"queue": queue}
         if isinstance(job, JobDefinition):
             return cls(job, _bound(job, args, kwargs) if args or kwargs else None, columns)

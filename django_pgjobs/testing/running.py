@@ -162,7 +162,7 @@ class _Runner:
         """Run one job to the end of its attempt; return whether it could be claimed."""
         errors: list[BaseException] = []
         claim_id = uuid4()
-        with _hearing(job_id, errors), self._undone_if_it_raises():
+        with _collecting_errors(job_id, errors), self._undone_if_it_raises():
             job = self._claim(job_id, claim_id)
             if job is None:
                 return False
@@ -185,7 +185,7 @@ class _Runner:
         queue, priority, due, hold = found
         if hold is not None:
             # One job runs at a time here, so no limit is in its way; and no test shall wait for a window.
-            store.let_in(self.db, job_id)
+            store.admit_one(self.db, job_id)
         claimed = self._claim_first(Pair(queue, priority, cast(Any, due), job_id - 1), claim_id)
         for other in claimed:
             if other.id == job_id:
@@ -235,18 +235,18 @@ _JOBS_OWN = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
 
 
 @contextmanager
-def _hearing(job_id: int, errors: list[BaseException]) -> Iterator[None]:
+def _collecting_errors(job_id: int, errors: list[BaseException]) -> Iterator[None]:
     """Collect the live exceptions of this job's failed attempts; its end keeps their texts only."""
 
-    def hear(*, context: JobContext, exception: BaseException | None, **_: object) -> None:
+    def collect(*, context: JobContext, exception: BaseException | None, **_: object) -> None:
         if context.id == job_id and exception is not None and not isinstance(exception, JobControl):
             errors.append(exception)
 
-    signals.attempt_ended.connect(hear, weak=False)
+    signals.attempt_ended.connect(collect, weak=False)
     try:
         yield
     finally:
-        signals.attempt_ended.disconnect(hear)
+        signals.attempt_ended.disconnect(collect)
 
 
 @contextmanager

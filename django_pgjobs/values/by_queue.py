@@ -28,22 +28,22 @@ MOST_TOKEN_SECONDS = 86_400.0
 class ByQueue(Generic[V]):
     """A value for each named queue and perhaps for every other; None is without limit. False where none is set."""
 
-    said: Mapping[str, V | None] = field(default_factory=dict, hash=False)
+    values: Mapping[str, V | None] = field(default_factory=dict, hash=False)
 
     def __bool__(self) -> bool:
-        return bool(self.said)
+        return bool(self.values)
 
     def __repr__(self) -> str:
         """As it is written in the settings."""
-        return repr(dict(self.said))
+        return repr(dict(self.values))
 
     def of(self, queue: str) -> V | None:
         """Return what holds for a queue, None for no limit."""
-        return self.said[queue] if queue in self.said else self.said.get(EVERY_OTHER)
+        return self.values[queue] if queue in self.values else self.values.get(EVERY_OTHER)
 
     def names(self) -> list[str]:
         """Return the queues that are named."""
-        return [name for name in self.said if name != EVERY_OTHER]
+        return [name for name in self.values if name != EVERY_OTHER]
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -40,8 +40,8 @@ class Retention:
 
     def __repr__(self) -> str:
         """As it is written in the settings."""
-        said: dict[str, Any] = {str(outcome): self.hours(outcome) for outcome in Outcome}
-        return repr(said | ({"queues": dict(self.queues)} if self.queues else {}))
+        shown: dict[str, Any] = {str(outcome): self.hours(outcome) for outcome in Outcome}
+        return repr(shown | ({"queues": dict(self.queues)} if self.queues else {}))
 
 
 def read_retention(value: Any) -> Retention:

@@ -307,26 +307,26 @@ def schedule_of(expression: str, zone: str) -> Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
-    """What is to be done now: fires to make, in order; the last one to leave out; and the next one to come."""
+class DueFires:
+    """What to do now: the fires to make, in order; the last one to skip; and the next one to come."""
 
     fires: tuple[datetime, ...]
-    left_out: datetime | None
+    skipped: datetime | None
     upcoming: datetime | None
 
 
-def due(schedule: Schedule, *, after: datetime, now: datetime, misfire: Misfire) -> Due:
+def due(schedule: Schedule, *, after: datetime, now: datetime, misfire: Misfire) -> DueFires:
     """Return what is due ``now`` of the fires after ``after``, by the misfire policy."""
     upcoming = schedule.after(now)
     latest = schedule.latest(now)
     if latest is None or latest <= after:
-        return Due((), None, upcoming)
+        return DueFires((), None, upcoming)
     if misfire.policy == SKIP and now - latest > GRACE:
-        return Due((), latest, upcoming)
+        return DueFires((), latest, upcoming)
     fires = [latest]
     while len(fires) < (misfire.limit or 1):
         before = schedule.latest(fires[-1] - _SECOND)
         if before is None or before <= after:
             break
         fires.append(before)
-    return Due(tuple(reversed(fires)), None, upcoming)
+    return DueFires(tuple(reversed(fires)), None, upcoming)

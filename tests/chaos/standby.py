@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 
 from django_pgjobs.embedded import EmbeddedError, EmbeddedServer
-from django_pgjobs.embedded.place import Place
+from django_pgjobs.embedded.directory import ServerDirectory
 from django_pgjobs.embedded.programs import borrow_binaries
 from tests.chaos.ground import ChaosServer
 from tests.plugins.fix_db import wait_until
@@ -22,16 +22,16 @@ class Copy(EmbeddedServer):
         super().__init__(major=primary.major, fsync=primary.fsync)
         self.primary = primary
 
-    def _initialise(self, place: Place) -> None:
-        program = borrow_binaries(self._given, place, self.account) / "pg_basebackup"
-        argv: list[str | Path] = [program, f"--pgdata={place.data}", f"--dbname={self.primary.url}"]
+    def _initialise(self, directory: ServerDirectory) -> None:
+        program = borrow_binaries(self._given, directory, self.account) / "pg_basebackup"
+        argv: list[str | Path] = [program, f"--pgdata={directory.data}", f"--dbname={self.primary.url}"]
         argv += ["--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
-        status, failure = self.account.run(argv, cwd=place.path)
+        status, failure = self.account.run(argv, cwd=directory.path)
         if status != 0:
             raise EmbeddedError(f"pg_basebackup failed: {failure.strip()}")
         password = self.primary.url.partition("@")[0].rpartition(":")[2]
-        place.password.touch(mode=0o600)
-        place.password.write_text(password)
+        directory.password.touch(mode=0o600)
+        directory.password.write_text(password)
 
 
 class Standby(ChaosServer):

@@ -29,26 +29,28 @@ def small_disk(ground: Ground) -> Iterator[Path]:
     server = ground.server.embedded
     ground.server.configure(max_wal_size="64MB", min_wal_size="32MB", restart_after_crash="on")
     ground.server.halt()
-    place = server.place
-    assert place is not None
-    aside = place.path / "aside"
-    place.data.rename(aside)
-    place.data.mkdir(mode=0o700)
+    directory = server.directory
+    assert directory is not None
+    aside = directory.path / "aside"
+    directory.data.rename(aside)
+    directory.data.mkdir(mode=0o700)
     options = f"size={MEGABYTES}m,mode=0700"
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place.data], check=False).returncode == 0
+    mounted = (
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", directory.data], check=False).returncode == 0
+    )
     try:
         unless(not mounted, "this machine mounts no tmpfs")
-        server.account.give(place.data)
-        subprocess.run(["cp", "-a", f"{aside}/.", str(place.data)], check=True)
+        server.account.chown(directory.data)
+        subprocess.run(["cp", "-a", f"{aside}/.", str(directory.data)], check=True)
         ground.server.start()
-        yield place.data
+        yield directory.data
     finally:
         ground.server.halt()
         if mounted:
-            subprocess.run(["cp", "-a", f"{place.data}/.", str(aside)], check=True)
-            subprocess.run(["umount", place.data], check=True)
-        place.data.rmdir()
-        aside.rename(place.data)
+            subprocess.run(["cp", "-a", f"{directory.data}/.", str(aside)], check=True)
+            subprocess.run(["umount", directory.data], check=True)
+        directory.data.rmdir()
+        aside.rename(directory.data)
         ground.server.configure(max_wal_size=None, min_wal_size=None, restart_after_crash=None)
 
 

@@ -25,7 +25,7 @@ def test_running_jobs_whose_ledger_rows_are_deleted_are_found_by_the_audit(
     A living owner runs its jobs on, and renews the rows it is given; those of a dead one run elsewhere.
     """
     leader = worker("--queues=nobody", conf=FAST)
-    leader.hear("worker leads now")
+    leader.wait_for_log("worker leads now")
     owner = worker(conf=FAST)
     taken = running(stage, "k", 4)
     heir = worker(conf=FAST)

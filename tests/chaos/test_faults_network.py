@@ -62,7 +62,7 @@ def test_the_only_worker_is_behind_a_way_that_is_silent_until_its_connections_ar
     jobs = under_load(ground, 60, done=8, seconds=0.2)
     with ground.fault("blackhole"):
         hole = ground.proxy.blackhole()
-        worker.hear("the connection is cut loop=keep", 40)
+        worker.wait_for_log("the connection is cut loop=keep", 40)
         ground.proxy.heal(hole)
     recovered(ground, *jobs, within=25, what="silent until cut")
     report = ground.check()
@@ -92,7 +92,7 @@ def test_nobody_is_let_in(ground: Ground) -> None:
     with ground.fault("refuse"):
         ground.proxy.refuse()
         ground.proxy.cut()
-        worker.hear("database trouble, will try again loop=keep")
+        worker.wait_for_log("database trouble, will try again loop=keep")
         began = time.monotonic()
         wait_until(lambda: time.monotonic() > began + 4.5, 10, "three leases have passed")
         ground.proxy.heal()

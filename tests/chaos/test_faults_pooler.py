@@ -163,7 +163,7 @@ def test_the_pooler_is_killed_and_started_again(ground: Ground, pooler: Pooler) 
     jobs = under_load(ground, 60, done=8, seconds=0.2)
     with ground.fault("refuse"):
         pooler.stop()
-        worker.hear("database trouble, will try again loop=keep")
+        worker.wait_for_log("database trouble, will try again loop=keep")
         pooler.start()
     recovered(ground, *jobs, within=25, what="pooler killed")
     pooler.close(ground)

@@ -108,7 +108,7 @@ def test_a_worker_frozen_beyond_its_lease_changes_nothing_with_the_outcomes_it_h
     rows = [raw.row(job.pk) for job in taken]
     zombie.signal(signal.SIGCONT)
     for job in taken:
-        zombie.hear(rf"lease lost, nothing of the job was changed .*job={job.pk} ")
+        zombie.wait_for_log(rf"lease lost, nothing of the job was changed .*job={job.pk} ")
     assert [raw.row(job.pk) for job in taken] == rows
     assert stage.count("start", "z") == 8
     assert ended(jobs.effect.register("after"))[0].outcome == "succeeded"
@@ -133,7 +133,7 @@ def test_a_whole_worker_frozen_beyond_its_lease_ends_nothing_when_it_is_thawed(
     rows = [raw.row(job.pk) for job in taken]
     send(signal.SIGCONT, frozen)
     for job in taken:
-        zombie.hear(rf"lease lost.* job={job.pk} ")
+        zombie.wait_for_log(rf"lease lost.* job={job.pk} ")
     assert ended(jobs.effect.register("after"))[0].outcome == "succeeded"
     assert [heir.stop(), zombie.stop()] == [0, 0]
     assert [raw.row(job.pk) for job in taken] == rows

@@ -61,7 +61,7 @@ def two_on_one_worker() -> tuple[Job, Job]:
 def test_release_asks_and_names_the_neighbours_that_may_go_down_with_it(root: Client) -> None:
     one, other = two_on_one_worker()
     page = act(root, "release", [one])
-    assert "has its process killed" in html(page)
+    assert "its worker kills the process" in html(page)
     assert f"On web-1 there also run: #{other.pk} shop.charge." in html(page)
     one.refresh_from_db()
     assert one.release_requested_at is None
@@ -77,7 +77,7 @@ def test_the_page_of_a_running_job_asks_before_it_releases_and_names_the_neighbo
     form = re.search(r"<details[^>]*>(?:(?!</details>).)*id=\"pgjobs-release\".*?</details>", text, re.DOTALL)
     assert form is not None, "the button is behind a question"
     assert f"#{other.pk} shop.charge" in form[0]
-    assert "has its process killed" in form[0]
+    assert "its worker kills the process" in form[0]
     assert "Release this job" in form[0]
 
 
@@ -111,7 +111,7 @@ def test_chosen_jobs_that_cannot_take_it_are_counted_by_state(root: Client) -> N
     rows = make_one_of_each()
     page = act(root, "abandon", rows.values())
     assert part(page, "count") == "7"
-    assert part(page, "left-out") == "1 abandoned, 1 cancelled, 1 running, 1 succeeded"
+    assert part(page, "skipped") == "1 abandoned, 1 cancelled, 1 running, 1 succeeded"
 
 
 def test_more_jobs_than_are_counted_are_said_to_be_more(root: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,7 +225,7 @@ def test_what_a_limit_lets_in_is_found_at_once_beside_a_backlog(worker: Worker, 
     raw.query("UPDATE pgjobs_job SET run_at = '2026-01-01' WHERE hold = 'limited'")
     busy(worker)
     for each in held:
-        assert store.let_in(raw, each)
+        assert store.admit_one(raw, each)
         worker.claimer.wake_for_admitted(("default", 0))
         worker.claimer._learn()
         assert worker.claim_for(0.2, {each}) is not None

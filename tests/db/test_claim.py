@@ -469,7 +469,7 @@ def claim_lines(
         allowance_seconds=5,
         grace_seconds=10,
     )
-    assert claimed.looked_at is not None
+    assert claimed.scanned_at is not None
     on_loop = [job.id for job in claimed.jobs if job.name in async_names and job.ending is None]
     return [job.id for job in claimed.jobs if job.id not in on_loop], on_loop
 

@@ -74,7 +74,7 @@ def ended(db: RawDatabase) -> store.End:
     return stale(claimed.ids[0], claimed.claim_id)
 
 
-def given_back(db: RawDatabase) -> store.End:
+def snoozed(db: RawDatabase) -> store.End:
     """C46, C55: nobody has claimed the job now."""
     register()
     claimed = claim(db)
@@ -113,7 +113,7 @@ def to_be_cancelled(db: RawDatabase) -> store.End:
     return stale(claimed.ids[0], claimed.claim_id)
 
 
-SCENARIOS = (reclaimed, ended, given_back, retried_by_an_operator, never_claimed, deleted)
+SCENARIOS = (reclaimed, ended, snoozed, retried_by_an_operator, never_claimed, deleted)
 
 GUARDED_BY = {"claim_id": reclaimed, "outcome": ended}
 """Which scenario each line of a fence is there for, by the column it names."""
@@ -208,7 +208,7 @@ def test_the_readings_tell_lost_from_done_from_busy(raw: RawDatabase, other: Raw
     assert told == {
         "reclaimed": (False, False),
         "ended": (True, True),
-        "given_back": (False, False),
+        "snoozed": (False, False),
         "retried_by_an_operator": (False, False),
         "never_claimed": (False, False),
         "busy": (True, False),
@@ -223,7 +223,7 @@ def test_the_flags_name_only_what_is_no_longer_plainly_ours(raw: RawDatabase) ->
     plain, lost, cancelled, released, gone = claimed.ids
     raw.query("UPDATE pgjobs_job SET claim_id = gen_random_uuid() WHERE id = %s", [lost])
     store.cancel_jobs(raw, [cancelled], mode="kill", by="anna", reason="too slow", with_callback=[])
-    store.release_wish(raw, [released])
+    store.request_release(raw, [released])
     raw.query("DELETE FROM pgjobs_job WHERE id = %s", [gone])
     flags = {flag.id: flag[2:] for flag in store.read_flags(raw, claimed.fences())}
     assert plain not in flags

@@ -117,7 +117,7 @@ def test_requests_progress_and_releases_are_hot(raw: RawDatabase) -> None:
         for claimed in claims[8:12]:
             store.release_jobs(raw, claimed.ends(), AUTHOR)
         for claimed in claims[12:16]:
-            store.release_wish(raw, claimed.ids)
+            store.request_release(raw, claimed.ids)
         for claimed in claims[16:]:
             store.mark_ending(raw, claimed.ends(outcome="abandoned"), AUTHOR, allowance_seconds=5)
 

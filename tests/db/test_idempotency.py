@@ -15,7 +15,7 @@ from django_pgjobs import Backoff, Snooze, job, signals, sql
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.maintenance import expiry
-from django_pgjobs.maintenance.expiry import Forgetter
+from django_pgjobs.maintenance.expiry import Expirer
 from django_pgjobs.models import Job, KeyWindow, StoredResult
 from django_pgjobs.store import statements as store
 from django_pgjobs.testing import backdate, run_job, run_jobs
@@ -367,16 +367,16 @@ def many(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
 @override_settings(PGJOBS={"STORED_RESULT_HOURS": 24 * 9})
 def test_what_is_over_is_forgotten_in_batches(raw: RawDatabase) -> None:
     """The leader's; windows that are over, results beyond their time, and nothing else."""
-    assert Forgetter()(raw) == 5000
+    assert Expirer()(raw) == 5000
     assert list(StoredResult.objects.values_list("key", flat=True)) == ["young"]
     assert list(KeyWindow.objects.values_list("key", flat=True)) == ["live"]
-    assert Forgetter()(raw) == 0
+    assert Expirer()(raw) == 0
 
 
 @pytest.mark.usefixtures("many")
 @override_settings(PGJOBS={"STORED_RESULT_HOURS": None})
 def test_results_may_be_kept_for_ever(raw: RawDatabase) -> None:
-    assert Forgetter()(raw) == 2500
+    assert Expirer()(raw) == 2500
     assert StoredResult.objects.count() == 2501
 
 
@@ -384,29 +384,29 @@ def test_results_may_be_kept_for_ever(raw: RawDatabase) -> None:
 def test_forgetting_waits_for_nobody_and_stops_when_it_is_to(raw: RawDatabase, other: RawDatabase) -> None:
     other.query("SELECT FROM pgjobs_key_window WHERE key IN ('7', '8') FOR UPDATE")
     answers = iter([True, True, False])
-    assert Forgetter(lambda: next(answers, False))(raw) == 2000
-    forgetter = Forgetter()
-    assert forgetter(raw) == 498
+    assert Expirer(lambda: next(answers, False))(raw) == 2000
+    expirer = Expirer()
+    assert expirer(raw) == 498
     other.rollback()
-    assert forgetter(raw) == 2
+    assert expirer(raw) == 2
 
 
 @pytest.mark.usefixtures("many")
 def test_a_walk_begins_anew_now_and_then(raw: RawDatabase) -> None:
     """What lies behind it, as it was locked, goes some minutes later."""
-    forgetter = Forgetter()
-    forgetter(raw)
+    expirer = Expirer()
+    expirer(raw)
     raw.query("INSERT INTO pgjobs_key_window VALUES ('q', 'late', '2001-01-01', '2001-01-02', 1)")
-    assert forgetter(raw) == 0
-    forgetter.windows.anew_at = 0.0
-    assert forgetter(raw) == 1
+    assert expirer(raw) == 0
+    expirer.windows.anew_at = 0.0
+    assert expirer(raw) == 1
 
 
 @pytest.mark.usefixtures("many")
 def test_a_turn_is_bounded(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiry, "TURN_SECONDS", 0.0)
-    forgetter = Forgetter()
-    assert [forgetter(raw) for _ in range(4)] == [1000, 1000, 500, 0]
+    expirer = Expirer()
+    assert [expirer(raw) for _ in range(4)] == [1000, 1000, 500, 0]
 
 
 def test_a_forgotten_result_is_none(raw: RawDatabase) -> None:
@@ -414,5 +414,5 @@ def test_a_forgotten_result_is_none(raw: RawDatabase) -> None:
     run_job(charge.register(7))
     backdate(StoredResult.objects.all(), stored_at=731 * 3600)
     assert outcome(run_job(charge.register(7)))[1] == {"order": 7, "runs": 1}
-    assert Forgetter()(raw) == 1
+    assert Expirer()(raw) == 1
     assert outcome(run_job(charge.register(7)))[1] == {"order": 7, "runs": 2}

@@ -638,7 +638,7 @@ def many_keys(raw: RawDatabase) -> None:
     raw.query("ANALYZE pgjobs_job, pgjobs_key_window")
 
 
-@pytest.mark.parametrize("name", ["find_keys", "give_up_keys", "retry_jobs", "reschedule_jobs", "delete_windows"])
+@pytest.mark.parametrize("name", ["find_keys", "free_keys", "retry_jobs", "reschedule_jobs", "delete_windows"])
 def test_keys_are_found_by_their_index(db_connection: Callable[..., RawDatabase], name: str) -> None:
     """A batch among 40,000 jobs with keys reads no table."""
     db = db_connection(autocommit=False, pins=False)
@@ -649,7 +649,7 @@ def test_keys_are_found_by_their_index(db_connection: Callable[..., RawDatabase]
     ids = [n for (n,) in db.query("SELECT id FROM pgjobs_job WHERE outcome IS NOT NULL ORDER BY id LIMIT 100")]
     runs: dict[str, Callable[[], object]] = {
         "find_keys": lambda: store.find_keys(explaining, wanted),
-        "give_up_keys": lambda: store.give_up_keys(explaining, wanted),
+        "free_keys": lambda: store.free_keys(explaining, wanted),
         "retry_jobs": lambda: store.retry_jobs(explaining, ids, attempts={}, default_attempts=1),
         "reschedule_jobs": lambda: store.reschedule_jobs(
             explaining, range(1, 100), run_at=None, delay_seconds=None, queue="mail", priority=None

@@ -12,7 +12,7 @@ import pytest
 from django_pgjobs.maintenance import audit as audit_room
 from django_pgjobs.maintenance import leader as leader_room
 from django_pgjobs.maintenance.audit import Audit
-from django_pgjobs.maintenance.duties import KEPT_SECONDS, Duty, duties, forgetting, measuring, pruning
+from django_pgjobs.maintenance.duties import KEPT_SECONDS, Duty, duties, expiring, measuring, pruning
 from django_pgjobs.maintenance.leader import ASK_SECONDS, TERM_SECONDS, Leader
 from django_pgjobs.models import Claim, Heartbeat, LeaderTerm
 from django_pgjobs.store import statements as store
@@ -260,7 +260,7 @@ def test_a_claim_in_flight_is_not_taken_for_stranded(raw: RawDatabase, other: Ra
 # Workers of long ago
 
 
-def test_workers_of_long_ago_are_forgotten(raw: RawDatabase, caplog: pytest.LogCaptureFixture) -> None:
+def test_heartbeats_of_old_workers_expire(raw: RawDatabase, caplog: pytest.LogCaptureFixture) -> None:
     """One that wakes up writes its row anew."""
     raw.query(
         "INSERT INTO pgjobs_heartbeat (id, name, host, pid, processes, threads, async_slots, version, last_beat_at) "
@@ -269,13 +269,13 @@ def test_workers_of_long_ago_are_forgotten(raw: RawDatabase, caplog: pytest.LogC
         "FROM unnest(%s::float8[]) AS age",
         [[1.0, KEPT_SECONDS - 60, KEPT_SECONDS + 60]],
     )
-    [sweeps] = [duty for duty in duties(Leader(AUTHOR), lambda rescued: None, {}) if duty.name == "sweep"]
-    assert isinstance(sweeps, Duty)
+    [expiries] = [duty for duty in duties(Leader(AUTHOR), lambda rescued: None, {}) if duty.name == "heartbeats"]
+    assert isinstance(expiries, Duty)
     with caplog.at_level(logging.INFO):
         for _ in range(2):
-            sweeps.perform(raw)
+            expiries.perform(raw)
     assert Heartbeat.objects.count() == 2
-    assert [record.getMessage() for record in caplog.records] == ["workers of long ago are forgotten workers=1"]
+    assert [record.getMessage() for record in caplog.records] == ["heartbeats of old workers expired workers=1"]
 
 
 def test_a_worker_that_stands_by_neither_locks_nor_writes_the_term(raw: RawDatabase, other: RawDatabase) -> None:
@@ -300,10 +300,10 @@ def test_each_duty_has_a_name_of_its_own_for_the_log() -> None:
     """W54."""
     leader = Leader(AUTHOR)
     names = [duty.name for duty in duties(leader, lambda rescued: None, {}) if duty is not leader]
-    names += [duty.name for duty in (pruning(leader), measuring(leader), forgetting(leader))]
+    names += [duty.name for duty in (pruning(leader), measuring(leader), expiring(leader))]
     assert sorted(names) == [
-        "audit", "cron_eval", "cron_missing", "cron_sync", "forget", "pauses", "prune", "rescue", "statistics", "sweep",
-        "unpark", "unpause",
+        "audit", "cron_eval", "cron_missing", "cron_sync", "expire", "heartbeats", "pauses", "prune", "rescue",
+        "statistics", "unpark", "unpause",
     ]  # fmt: skip
 
 
@@ -312,4 +312,4 @@ def test_the_term_is_renewed_between_any_two_duties() -> None:
     leader = Leader(AUTHOR)
     found = duties(leader, lambda rescued: None, {})
     assert [duty is leader for duty in found] == [True, False] * (len(found) // 2)
-    assert {duty.name for duty in found} >= {"lead", "rescue", "unpark", "unpause", "audit", "sweep", "pauses"}
+    assert {duty.name for duty in found} >= {"lead", "rescue", "unpark", "unpause", "audit", "heartbeats", "pauses"}

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from django_pgjobs.store import statements as store
-from tests.db.test_rescue_rows import OTHER, claimed_one, expire, look
+from tests.db.test_rescue_rows import OTHER, claimed_one, expire, rescue
 from tests.plugins.fix_db import AUTHOR, FAILURE, RawDatabase, claim, from_the_beginning, job, register
 
 
@@ -51,7 +51,9 @@ def test_the_late_end_is_recorded_or_the_rescue_is(raw: RawDatabase, action: str
     }
     done = [
         write()
-        for write in ([writes[action], lambda: look(raw)] if first == "owner" else [lambda: look(raw), writes[action]])
+        for write in (
+            [writes[action], lambda: rescue(raw)] if first == "owner" else [lambda: rescue(raw), writes[action]]
+        )
     ]
     owner, rescued = done if first == "owner" else done[::-1]
     if action == "mark" and first == "owner":
@@ -71,7 +73,7 @@ def test_a_claim_leaves_a_held_lease_alone_and_takes_it_once_it_is_rescued(raw: 
     assert claim(raw, 5).ids == [], "claimed, and its lease runs"
     expire(raw)
     assert claim(raw, 5).ids == [], "claimed, and nobody has rescued it"
-    look(raw)
+    rescue(raw)
     assert claim(raw, 5, from_the_beginning(("default", 0)), worker=OTHER).ids == [due]
     assert job(future).state == "ready"
 
@@ -80,7 +82,7 @@ def test_the_first_runs_late_end_is_refused_though_the_same_worker_has_the_job_a
     """P37 C45: one worker, two claims of one job."""
     first = claimed_one(raw)
     expire(raw)
-    look(raw)
+    rescue(raw)
     second = claim(raw)
     assert second.ids == first.ids
     assert store.finalise_success(raw, first.ends(result='"first"'), AUTHOR) == []
@@ -92,7 +94,7 @@ def test_a_renewal_after_the_rescue_renews_nothing(raw: RawDatabase) -> None:
     """P17 P19 P20: the answer lacks the claim; the others are renewed by the same statement."""
     lost = claimed_one(raw)
     expire(raw)
-    look(raw)
+    rescue(raw)
     raw.query("UPDATE pgjobs_job SET run_at = statement_timestamp() + interval '1 h'")
     kept = claimed_one(raw)
     asked = {str(lost.claim_id): 60.0, str(kept.claim_id): 60.0, str(uuid4()): 60.0}

@@ -19,10 +19,9 @@ from django_pgjobs import job as define
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution import admission as admitting
-from django_pgjobs.execution.admission import Admission as Admission_
-from django_pgjobs.execution.admission import Turn
+from django_pgjobs.execution.admission import AdmissionScan, Turn
 from django_pgjobs.maintenance import expiry
-from django_pgjobs.maintenance.expiry import Forgetter
+from django_pgjobs.maintenance.expiry import Expirer
 from django_pgjobs.models import Admission, Job, QueueState
 from django_pgjobs.pausing import pause_queue
 from django_pgjobs.store import statements as store
@@ -64,7 +63,7 @@ PER_KEY = terms(of_key=Bounds(1))
 
 def admit(db: store.Transacting, *given: Terms, **options: Any) -> list[Admitted]:
     """Take one turn; fail if somebody else is at it."""
-    sizes = {"groups": 500, "limit": 500, "ahead": 1000, "notify": False, **options}
+    sizes = {"lanes": 500, "limit": 500, "lookahead": 1000, "notify": False, **options}
     found = store.admit_jobs(db, given or [terms()], rates=list(dict.fromkeys(rates(*given))), **sizes)
     assert found is not None
     return found
@@ -83,11 +82,11 @@ def entered(db: store.Transacting, *given: Terms, **options: Any) -> int:
     return sum(each.jobs for each in admit(db, *given, **options))
 
 
-def let_in() -> list[int]:
+def admitted_ids() -> list[int]:
     return list(Job.objects.filter(hold=None, finished_at=None).order_by("id").values_list("id", flat=True))
 
 
-def keys_let_in() -> Counter[str | None]:
+def admitted_keys() -> Counter[str | None]:
     return Counter(Job.objects.filter(hold=None, finished_at=None).values_list("limit_key", flat=True))
 
 
@@ -133,7 +132,7 @@ def test_without_numbers_everything_due_is_let_in(raw: RawDatabase) -> None:
     later = blocked(1, "a", delay_seconds=60)
     [found] = admit(raw)
     assert (found.jobs, found.priorities, found.closed, found.due) == (5, [0], False, True)
-    assert let_in() == due
+    assert admitted_ids() == due
     [found] = admit(raw)
     assert (found.jobs, found.due) == (0, False)
     assert 50 < (found.seconds or 0) <= 60
@@ -146,7 +145,7 @@ def test_a_job_is_let_in_at_its_instant(raw: RawDatabase) -> None:
     assert entered(raw) == 0
     raw.query("UPDATE pgjobs_job SET run_at = run_at - interval '61 s'")
     assert entered(raw) == 1
-    assert let_in() == [later]
+    assert admitted_ids() == [later]
 
 
 # How many
@@ -171,7 +170,7 @@ def test_no_more_are_let_in_than_each_limit_allows(raw: RawDatabase, bounds: dic
     blocked(10, "b")
     assert entered(raw, terms(**bounds)) == at_once
     assert entered(raw, terms(**bounds)) == 0
-    assert len(let_in()) == at_once
+    assert len(admitted_ids()) == at_once
 
 
 def test_a_keyed_limit_does_not_concern_a_job_without_a_key(raw: RawDatabase) -> None:
@@ -185,7 +184,7 @@ def test_jobs_of_one_key_go_by_priority_then_by_age(raw: RawDatabase) -> None:
     urgent = blocked(1, "a", priority=5)[0]
     for expected in (urgent, first, second):
         assert entered(raw, PER_KEY) == 1
-        assert let_in() == [expected]
+        assert admitted_ids() == [expected]
         end(raw, expected)
 
 
@@ -212,7 +211,7 @@ def test_a_key_registered_last_is_not_behind_the_five_thousand_of_another(raw: R
     blocked(5000, "many")
     [last] = blocked(1, "one")
     assert entered(raw, terms(of_job=Bounds(2))) == 2
-    assert last in let_in()
+    assert last in admitted_ids()
 
 
 def test_places_are_dealt_out_between_keys_by_turns(raw: RawDatabase) -> None:
@@ -224,9 +223,9 @@ def test_places_are_dealt_out_between_keys_by_turns(raw: RawDatabase) -> None:
     for _ in range(20):
         [found] = admit(raw, terms(of_job=Bounds(4), after=after))
         assert found.jobs == 4
-        given += keys_let_in()
+        given += admitted_keys()
         after = (found.last_key or "", found.last_priority or 0)
-        end(raw, *let_in())
+        end(raw, *admitted_ids())
     assert set(given.values()) == {8}
 
 
@@ -236,10 +235,10 @@ def test_a_walk_that_is_cut_says_where_it_ended_and_goes_round(raw: RawDatabase)
     seen: Counter[str | None] = Counter()
     after = None
     for _ in range(5):
-        [found] = admit(raw, terms(of_key=Bounds(1), after=after), groups=10, limit=4)
-        seen.update(keys_let_in())
+        [found] = admit(raw, terms(of_key=Bounds(1), after=after), lanes=10, limit=4)
+        seen.update(admitted_keys())
         after = (found.last_key or "", found.last_priority or 0)
-        end(raw, *let_in())
+        end(raw, *admitted_ids())
     assert seen == {f"k{number:02}": 1 for number in range(20)}
     assert after == ("k19", 0)
 
@@ -248,15 +247,15 @@ def test_priority_goes_before_fairness(raw: RawDatabase) -> None:
     blocked(5, "a", priority=5)
     blocked(5, "b")
     assert entered(raw, terms(of_job=Bounds(3))) == 3
-    assert keys_let_in() == {"a": 3}
+    assert admitted_keys() == {"a": 3}
 
 
 def test_of_one_pair_no_more_than_a_bound_wait_for_a_worker(raw: RawDatabase) -> None:
     blocked(30)
-    assert entered(raw, ahead=10) == 10
-    assert entered(raw, ahead=10) == 0
+    assert entered(raw, lookahead=10) == 10
+    assert entered(raw, lookahead=10) == 0
     claim(raw, 4)
-    assert entered(raw, ahead=10) == 4
+    assert entered(raw, lookahead=10) == 4
 
 
 # What frees a place
@@ -287,7 +286,7 @@ def test_whatever_ends_an_attempt_frees_its_place(raw: RawDatabase, way: str) ->
     kept = {"retry": "limited", "snooze": "limited", "release": "limited", "park": "parked"}.get(way)
     assert Job.objects.filter(id=first).values_list("hold", flat=True).first() == kept
     assert entered(raw, PER_KEY) == 1
-    assert let_in() == [first if way == "release" else second]
+    assert admitted_ids() == [first if way == "release" else second]
 
 
 def test_a_rescue_frees_the_place_of_a_worker_that_is_gone(raw: RawDatabase) -> None:
@@ -306,7 +305,7 @@ def test_a_rescue_frees_the_place_of_a_worker_that_is_gone(raw: RawDatabase) -> 
     )
     assert len(taken) == 1
     assert held.ids == [first]
-    assert (_again(first), let_in()) == (True, [])
+    assert (_again(first), admitted_ids()) == (True, [])
     assert entered(raw, PER_KEY) == 1
 
 
@@ -339,7 +338,7 @@ def test_steering_gives_a_place_back(raw: RawDatabase) -> None:
     [first, second] = blocked(2, "a")
     assert entered(raw, PER_KEY) == 1
     assert Job.objects.filter(id=first).reschedule(delay=60).changed == 1
-    assert (_again(first), entered(raw, PER_KEY), let_in()) == (True, 1, [second])
+    assert (_again(first), entered(raw, PER_KEY), admitted_ids()) == (True, 1, [second])
     assert Job.objects.filter(id=second).cancel().changed == 1
     assert Job.objects.filter(id=first).cancel().changed == 1
     assert Job.objects.filter(id__in=[first, second]).retry().changed == 2
@@ -380,9 +379,9 @@ def test_what_was_let_in_beside_a_pause_gives_its_place_back(raw: RawDatabase, o
     assert entered(other, both[0]) == 3
     pause_queue("default")
     other.commit()
-    assert let_in() == ids
+    assert admitted_ids() == ids
     assert entered(raw, *both) == 1
-    assert let_in() == [elsewhere]
+    assert admitted_ids() == [elsewhere]
     assert {job(each).hold for each in ids} == {"limited"}
 
 
@@ -402,7 +401,7 @@ def test_what_somebody_holds_is_left_and_the_others_go(raw: RawDatabase, other: 
     [free] = blocked(1, "b")
     other.lock(locked)
     assert entered(raw, PER_KEY) == 1
-    assert let_in() == [free]
+    assert admitted_ids() == [free]
     other.rollback()
     assert entered(raw, PER_KEY) == 1
 
@@ -449,7 +448,7 @@ def test_what_waits_for_a_worker_is_counted_when_it_can_start(raw: RawDatabase) 
     assert entered(raw, rated) == 0
     _move(raw, 1.2)
     assert entered(raw, rated) == 3
-    assert len(let_in()) == 8
+    assert len(admitted_ids()) == 8
 
 
 def test_of_what_was_let_in_only_what_still_waits_is_dated_anew(raw: RawDatabase) -> None:
@@ -503,7 +502,7 @@ def test_what_waits_for_a_worker_is_dated_anew_though_nothing_is_held_back(
     blocked(5, "a")
     with registry.isolated():
         define(name="test.job", aliases=("test.old",), limits=limits)(jobs.succeeds.func)
-        admission = Admission_(lambda queue: True, get_conf())
+        admission = AdmissionScan(lambda queue: True, get_conf())
         assert admission.turn(raw).jobs == 5
         for _ in range(4):
             _move(raw, 25)
@@ -535,9 +534,9 @@ def test_a_queue_that_is_named_has_not_the_rate_of_every_other(raw: RawDatabase)
     blocked(2, "a", queue="mail")
     assert entered(raw, terms(queue="mail")) == 2
     given = [StartRate("queue", 60.0, queue="*"), StartRate("queue", None, queue="mail")]
-    store.admit_jobs(raw, [], rates=given, groups=1, limit=1, ahead=1, notify=False)
+    store.admit_jobs(raw, [], rates=given, lanes=1, limit=1, lookahead=1, notify=False)
     assert not Admission.objects.exists()
-    store.admit_jobs(raw, [], rates=given[:1], groups=1, limit=1, ahead=1, notify=False)
+    store.admit_jobs(raw, [], rates=given[:1], lanes=1, limit=1, lookahead=1, notify=False)
     assert [(each.subject, each.starts) for each in Admission.objects.all()] == [("queue:mail", 2)]
 
 
@@ -546,7 +545,7 @@ def test_a_job_that_ends_gives_its_place_back_and_its_start_not(raw: RawDatabase
     blocked(5)
     for _ in range(2):
         assert entered(raw, both) == 1
-        end(raw, *let_in())
+        end(raw, *admitted_ids())
     assert entered(raw, both) == 0
 
 
@@ -554,7 +553,7 @@ def test_starts_are_forgotten_when_their_window_is_over(raw: RawDatabase) -> Non
     blocked(3)
     assert entered(raw, terms(of_job=Bounds(None, 3, 60.0), of_queue=Bounds(None, 3, 3600.0))) == 3
     _move(raw, 61)
-    assert Forgetter()(raw) == 1
+    assert Expirer()(raw) == 1
     assert [each.subject for each in Admission.objects.all()] == ["queue:default"]
 
 
@@ -564,10 +563,10 @@ def test_however_many_starts_are_over_they_are_forgotten(raw: RawDatabase, monke
     for number in range(5):
         blocked(1, f"k{number}")
     assert entered(raw, terms(of_key=Bounds(None, 1, 60.0))) == 5
-    forgetter = Forgetter()
-    assert (forgetter(raw), Admission.objects.count()) == (0, 5)
+    expirer = Expirer()
+    assert (expirer(raw), Admission.objects.count()) == (0, 5)
     _move(raw, 61)
-    assert (forgetter(raw), Admission.objects.count()) == (5, 0)
+    assert (expirer(raw), Admission.objects.count()) == (5, 0)
 
 
 # Two at once
@@ -578,7 +577,7 @@ def _two_at_once(first: RawDatabase, second: RawDatabase) -> list[Admitted] | No
     blocked(1, "a")
     assert entered(first, PER_KEY) == 1
     blocked(1, "a", priority=1)
-    found = store.admit_jobs(second, [PER_KEY], groups=10, limit=10, ahead=10, notify=False)
+    found = store.admit_jobs(second, [PER_KEY], lanes=10, limit=10, lookahead=10, notify=False)
     first.commit()
     second.commit()
     return found
@@ -590,7 +589,7 @@ def test_one_admitter_at_a_time(raw: RawDatabase, db_connection: Connect) -> Non
     for each in (first, second):
         each.query("SELECT 1")  # opens the transaction
     assert _two_at_once(first, second) is None
-    assert (len(let_in()), entered(raw, PER_KEY)) == (1, 0)
+    assert (len(admitted_ids()), entered(raw, PER_KEY)) == (1, 0)
 
 
 def test_without_the_lock_two_exceed_the_limit(db_connection: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -601,7 +600,7 @@ def test_without_the_lock_two_exceed_the_limit(db_connection: Connect, monkeypat
     for each in (first, second):
         each.query("SELECT 1")
     assert [each.jobs for each in _two_at_once(first, second) or ()] == [1]
-    assert len(let_in()) == 2
+    assert len(admitted_ids()) == 2
 
 
 def _race(raw: RawDatabase, db_connection: Connect, background: Background) -> int:
@@ -612,7 +611,7 @@ def _race(raw: RawDatabase, db_connection: Connect, background: Background) -> i
     def turns(db: RawDatabase) -> int:
         found = 0
         for _ in range(25):
-            given = store.admit_jobs(db, [PER_KEY], groups=10, limit=10, ahead=1000, notify=False)
+            given = store.admit_jobs(db, [PER_KEY], lanes=10, limit=10, lookahead=1000, notify=False)
             found += sum(each.jobs for each in given or ())
         return found
 
@@ -624,7 +623,7 @@ def test_admitters_that_race_let_in_no_more_than_one_for_a_key(
     raw: RawDatabase, db_connection: Connect, background: Background
 ) -> None:
     assert _race(raw, db_connection, background) == 1
-    assert len(let_in()) == 1
+    assert len(admitted_ids()) == 1
 
 
 def test_a_turn_that_follows_another_counts_what_it_let_in(raw: RawDatabase, other: RawDatabase) -> None:
@@ -678,9 +677,9 @@ def test_a_blocked_job_says_by_which_limit_and_by_whom(
     assert entered(raw, terms(**_names())) == 9
     raw.query("UPDATE pgjobs_job SET hold = 'limited' WHERE id = %s", [waits.id])
     found = {blocker.kind: blocker for blocker in waits.blocked_by()}
-    assert found["job"].words == "job tests.jobs.succeeds: 8 of 8 places are taken"
+    assert found["job"].words == "job tests.jobs.succeeds: 8 of 8 slots are taken"
     assert found["job"].job_ids == tuple(running[:5])
-    assert found["key"].words == "key a: 1 of 1 places are taken"
+    assert found["key"].words == "key a: 1 of 1 slots are taken"
     assert found["key"].job_ids == tuple(of_key)
     assert set(found) == {"job", "key"}
     assert job(of_key[0]).blocked_by() == []
@@ -727,18 +726,18 @@ def test_places_behind_those_that_one_turn_looks_at_have_their_turn(
     raw: RawDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A queue for each customer: jobs of the first ones that cannot be let in keep nobody from those of the last."""
-    monkeypatch.setattr(admitting, "PLACES", 2)
+    monkeypatch.setattr(admitting, "GROUPS", 2)
     for queue in ("a", "b", "c"):
         blocked(1, queue=queue)
     QueueState.objects.bulk_create([QueueState(kind="queue", name=queue) for queue in ("a", "b")])
     with registry.isolated():
         define(name="test.job")(jobs.succeeds.func)
-        admission = Admission_(lambda queue: True, get_conf())
+        admission = AdmissionScan(lambda queue: True, get_conf())
         turns = [admission.turn(raw) for _ in range(4)]
     assert [(turn.jobs, turn.due, turn.again) for turn in turns] == [
         (0, True, True), (1, True, True), (0, True, True), (0, False, False),
     ]  # fmt: skip
-    assert [job(each).queue for each in let_in()] == ["c"]
+    assert [job(each).queue for each in admitted_ids()] == ["c"]
 
 
 def test_of_many_keys_it_is_known_after_a_round_that_none_is_due(raw: RawDatabase) -> None:
@@ -747,7 +746,7 @@ def test_of_many_keys_it_is_known_after_a_round_that_none_is_due(raw: RawDatabas
         blocked(1, f"k{number}", delay_seconds=3600)
     with registry.isolated():
         define(name="test.job", limits=Limit(1, key=lambda value=None: "k"))(jobs.succeeds.func)
-        admission = Admission_(lambda queue: True, get_conf())
+        admission = AdmissionScan(lambda queue: True, get_conf())
         turns = [admission.turn(raw) for _ in range(4)]
         assert [(turn.due, turn.again) for turn in turns] == [(True, True)] + 3 * [(False, False)]
         assert 3500 < (turns[-1].seconds or 0) <= 3600
@@ -850,7 +849,7 @@ def pages(explaining: Explaining) -> int:
 
 
 def admit_explained(explaining: Explaining, *given: Terms) -> None:
-    assert store.admit_jobs(explaining, given, groups=500, limit=500, ahead=1000, notify=False) == []
+    assert store.admit_jobs(explaining, given, lanes=500, limit=500, lookahead=1000, notify=False) == []
 
 
 # A worker's own connection
@@ -912,7 +911,7 @@ def test_a_worker_that_freezes_at_its_turn_holds_nobody_up(
         admit(db, PER_KEY)
     worker_connection.connection.pgconn.send_query(sent[0])
     worker_connection.connection.pgconn.flush()
-    wait_until(lambda: len(let_in()) == 1, 10, "it has let in, though nobody read the answer")
+    wait_until(lambda: len(admitted_ids()) == 1, 10, "it has let in, though nobody read the answer")
     wait_until(lambda: raw.value(LOCKS, [LOCK_CLASS]) == 0, 10, "the lock is free")
     assert entered(raw, PER_KEY) == 0
 
@@ -928,9 +927,9 @@ def test_the_page_of_a_blocked_job_says_by_whom(
         client.force_login(user)
         page = client.get(reverse("admin:pgjobs_job_change", args=[waits])).content.decode()
         assert "Blocked by" in page
-        assert "1 of 1 places are taken" in page
+        assert "1 of 1 slots are taken" in page
         assert f'href="/admin/pgjobs/job/{running}/change/"' in page
         other = client.get(reverse("admin:pgjobs_job_change", args=[running])).content.decode()
-        assert "places are taken" not in other
+        assert "slots are taken" not in other
     finally:
         user.delete()

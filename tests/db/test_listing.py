@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 
 from django_pgjobs.models import Job
 from django_pgjobs.presentation import job_list
-from django_pgjobs.presentation.job_list import ARMS, Asked
+from django_pgjobs.presentation.job_list import ARMS, JobSearch
 from django_pgjobs.store import statements as store
 from tests.plugins.explaining import Explained
 
@@ -87,7 +87,7 @@ def test_the_check_above_finds_a_sort_of_all_of_them() -> None:
     assert watch.faults != []
 
 
-def found_by(asked: Asked, jobs: Any, most: int) -> tuple[list[int], bool]:
+def found_by(asked: JobSearch, jobs: Any, most: int) -> tuple[list[int], bool]:
     """The ids of a list, and whether it says that it has searched only a part."""
     arms = asked.arms(pairs())
     cut = job_list.bounded(asked, Job.objects.all(), arms) if asked.bounded else []
@@ -99,8 +99,8 @@ def test_a_list_looks_further_where_other_conditions_leave_too_few() -> None:
     put("g", 3000)
     rare = in_order()[5::500]
     Job.objects.filter(pk__in=rare).update(description="rare")
-    assert found_by(Asked(state="ready"), Job.objects.filter(description="rare"), 4) == (rare[:4], False)
-    assert found_by(Asked(state="ready"), Job.objects.filter(description="rare"), 50) == (rare, False)
+    assert found_by(JobSearch(state="ready"), Job.objects.filter(description="rare"), 4) == (rare[:4], False)
+    assert found_by(JobSearch(state="ready"), Job.objects.filter(description="rare"), 50) == (rare, False)
 
 
 @pytest.mark.parametrize(("state", "age"), [("ready", "g"), ("retrying", "-100 - g")])
@@ -109,6 +109,6 @@ def test_a_search_looks_at_the_first_ones_of_all_pairs_and_says_so(state: str, a
     Job.objects.update(attempt=1)
     ids = in_order()
     Job.objects.filter(pk__in=[ids[10], ids[999], ids[1000], ids[2999]]).update(name="rare")
-    search: Callable[[int], Asked] = lambda reach: Asked(state=state, name="rare", reach=reach)  # noqa: E731
+    search: Callable[[int], JobSearch] = lambda reach: JobSearch(state=state, name="rare", reach=reach)  # noqa: E731
     assert found_by(search(1000), Job.objects.all(), 50) == ([ids[10], ids[999]], True)
     assert found_by(search(3000), Job.objects.all(), 50) == ([ids[10], ids[999], ids[1000], ids[2999]], False)

@@ -94,12 +94,12 @@ def taken_back(raw: RawDatabase) -> list[store.Rescued]:
     """Rescue what is dead."""
     found: list[store.Rescued] = []
 
-    def look() -> bool:
+    def read_status() -> bool:
         without: dict[str, Any] = {"without_on_cancel": [], "without_on_abandon": []}
         found.extend(store.rescue_jobs(raw, limit=5, quiet_seconds=0, grace_seconds=0, stale_seconds=20, **without))
         return bool(found)
 
-    wait_until(look, 5, "the job is taken back")
+    wait_until(read_status, 5, "the job is taken back")
     return found
 
 
@@ -219,7 +219,7 @@ def test_a_job_that_somebody_let_go_on_waits_since_then(raw: RawDatabase, how: s
     one = old(raw)
     if how == "let in":
         Job.objects.filter(pk=one).update(hold="limited", limit_key="")
-        store.let_in(raw, one)
+        store.admit_one(raw, one)
     elif how == "unparked":
         Job.objects.filter(pk=one).update(hold="parked")
         assert store.unpark_jobs(raw, {"test.job": "new"}, limit=5)

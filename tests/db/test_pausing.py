@@ -16,7 +16,7 @@ from django_pgjobs import pausing
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.maintenance import unpausing
-from django_pgjobs.maintenance.unpausing import sweep, unpause
+from django_pgjobs.maintenance.unpausing import expire_pauses, unpause
 from django_pgjobs.models import Job, QueueState
 from django_pgjobs.store import statements as store
 from django_pgjobs.testing import run_jobs
@@ -86,10 +86,10 @@ def test_a_pause_ends_by_resume_or_by_its_time(raw: RawDatabase) -> None:
     pausing.pause_queue("other")
     over(raw)
     raw.query("UPDATE pgjobs_queue_state SET until = NULL WHERE name = 'other'")
-    sweep(raw)
+    expire_pauses(raw)
     assert QueueState.objects.count() == 2, "its jobs were not late while it lasted: it is kept for a day"
     raw.query("UPDATE pgjobs_queue_state SET until = until - interval '25 hours' WHERE name = 'mail'")
-    sweep(raw)
+    expire_pauses(raw)
     assert [state.name for state in QueueState.objects.all()] == ["other"]
 
 

@@ -102,17 +102,17 @@ STATEMENTS: dict[str, Callable[[store.Transacting, Claimed], object]] = {
     "park_unclaimable": lambda db, held: store.park_unclaimable(db, _first(held), "x", {}),
     "next_claimable": lambda db, _: store.next_claimable(db, from_the_beginning(("none", 3), ("default", 0))),
     "list_limited": lambda db, _: store.list_limited(db, after=("", ""), limit=BATCH),
-    "give_back": lambda db, _: db.fetch("give_back", {"limit": BATCH}),
+    "revoke_admissions": lambda db, _: db.fetch("revoke_admissions", {"limit": BATCH}),
     "date_starts": lambda db, _: store.admit_jobs(
         db,
         [],
         rates=[store.StartRate("key:test.job", 60.0, name="test.job", keyed=True)],
-        groups=BATCH,
+        lanes=BATCH,
         limit=BATCH,
-        ahead=1000,
+        lookahead=1000,
         notify=False,
     ),
-    "admit_jobs": lambda db, _: store.admit_jobs(db, [LIMITED], groups=BATCH, limit=BATCH, ahead=1000, notify=False),
+    "admit_jobs": lambda db, _: store.admit_jobs(db, [LIMITED], lanes=BATCH, limit=BATCH, lookahead=1000, notify=False),
     "claim_one": lambda db, held: store.claim_one(
         db, _first(held), claim_id=uuid4(), worker=WORKER, lease_seconds=30, allowance_seconds=5, grace_seconds=10
     ),
@@ -220,10 +220,10 @@ def test_a_claim_behind_a_frontier_reads_nothing_before_it(db_connection: Connec
 def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:
     """Those that only an operator or a registration runs go over Django's connection, without pins."""
     elsewhere = {
-        "abandon_jobs", "cancel_jobs", "release_wish", "reschedule_jobs", "retry_jobs", "read_states", "mark_waited",
+        "abandon_jobs", "cancel_jobs", "request_release", "reschedule_jobs", "retry_jobs", "read_states", "mark_waited",
         "register_job", "register_plain", "register_jobs", "register_special", "register_special_jobs", "copy_jobs",
-        "reserve_ids", "find_keys", "give_up_keys", "count_unfinished", "count_prunable", "pause", "read_why",
-        "run_cron", "list_queue", "read_blockers", "let_in",
+        "reserve_ids", "find_keys", "free_keys", "count_unfinished", "count_prunable", "pause", "read_why",
+        "run_cron", "list_queue", "read_blockers", "admit_one",
     }  # fmt: skip
     elsewhere |= {"count_due", "count_held", "count_running", "count_ended"}  # in test_figures.py
     elsewhere |= {"read_why"}  # in test_why.py

@@ -20,7 +20,7 @@ from django.test import Client
 
 from django_pgjobs.models import Heartbeat, Job
 from django_pgjobs.presentation import job_list
-from django_pgjobs.presentation.job_list import Asked
+from django_pgjobs.presentation.job_list import JobSearch
 from django_pgjobs.store import statements as store
 from tests.plugins.explaining import Explained
 from tests.plugins.fix_db import WORKER
@@ -70,9 +70,9 @@ def faults_of(run: Callable[[], object]) -> list[str]:
     return watch.faults
 
 
-def look(pairs: job_list.Pairs, params: dict[str, str]) -> None:
+def read_page(pairs: job_list.Pairs, params: dict[str, str]) -> None:
     """Read a page of the admin's list as ``JobChangeList`` does, the pairs of the queue filter given."""
-    asked = Asked.of(params, params.get("q", ""))
+    asked = JobSearch.of(params, params.get("q", ""))
     arms = asked.arms(pairs)
     jobs = Job.objects.filter(asked.where(), job_list.search_condition(asked.text, asked.job_id))
     cut = job_list.bounded(asked, Job.objects.all(), arms) if asked.bounded else []
@@ -102,7 +102,7 @@ def test_a_list_costs_what_it_looks_at_and_not_the_table(
         Heartbeat.objects.create(id=WORKER, name="web-1", **beat)
         pairs = store.list_pairs(store.on("default"))
         runs: list[tuple[object, Callable[[], object]]] = [
-            *((asked, partial(look, pairs, asked)) for asked in FILTERS),
+            *((asked, partial(read_page, pairs, asked)) for asked in FILTERS),
             *((options, partial(list_jobs, options)) for options in OPTIONS),
             *((page, partial(see, root, page)) for page in PAGES),
         ]

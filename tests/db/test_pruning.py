@@ -26,7 +26,7 @@ from django_pgjobs.maintenance.pruning import (
     STUCK_SECONDS,
     WHOLE_SECONDS,
     Pruner,
-    Rule,
+    PruneRule,
     rules_of,
 )
 from django_pgjobs.models import Attempt, Job
@@ -105,7 +105,7 @@ def test_what_has_not_ended_stays_however_old_it_is(raw: RawDatabase) -> None:
     raw.query(
         "UPDATE pgjobs_job SET run_at = run_at - interval '9 years', created_at = created_at - interval '9 years'"
     )
-    assert to_the_end(Pruner(rules=[Rule(o, 1.0) for o in ("succeeded", "cancelled", "abandoned")]), raw) == 0
+    assert to_the_end(Pruner(rules=[PruneRule(o, 1.0) for o in ("succeeded", "cancelled", "abandoned")]), raw) == 0
     assert left() == sorted(ids)
 
 
@@ -139,11 +139,11 @@ def test_a_retention_is_read_as_rules_for_groups_of_queues() -> None:
         (("a", Retention(2.0, None, 0.0)), ("b", Retention(2.0, 1.0, 0.0)), ("c", Retention(1.0, None, 9.0))),
     )
     assert rules_of(retention) == [
-        Rule("succeeded", HOUR, ("a", "b")),
-        Rule("succeeded", 2 * HOUR, ("a", "b"), only=True),
-        Rule("cancelled", HOUR, ("b",), only=True),
-        Rule("abandoned", room.LEAST_SECONDS, ("c",)),
-        Rule("abandoned", 9 * HOUR, ("c",), only=True),
+        PruneRule("succeeded", HOUR, ("a", "b")),
+        PruneRule("succeeded", 2 * HOUR, ("a", "b"), only=True),
+        PruneRule("cancelled", HOUR, ("b",), only=True),
+        PruneRule("abandoned", room.LEAST_SECONDS, ("c",)),
+        PruneRule("abandoned", 9 * HOUR, ("c",), only=True),
     ]
 
 
@@ -227,7 +227,7 @@ def test_only_the_leader_prunes(raw: RawDatabase, time: Time) -> None:
 def test_a_walk_rests_when_it_is_done_and_begins_anew_now_and_then(raw: RawDatabase, time: Time) -> None:
     """What ended by a clock that was set back, or in a long transaction, is found by the walk of another day."""
     put(raw, 3)
-    pruner, counting = Pruner(rules=[Rule("succeeded", HOUR)]), Counting(raw)
+    pruner, counting = Pruner(rules=[PruneRule("succeeded", HOUR)]), Counting(raw)
     assert pruner(counting) == 3
     asked = len(counting.asked)
     late = put(raw, 1, hours=99)
@@ -243,7 +243,7 @@ def test_a_walk_rests_when_it_is_done_and_begins_anew_now_and_then(raw: RawDatab
 def test_what_is_kept_is_walked_over_once_and_not_every_ten_minutes(raw: RawDatabase, time: Time) -> None:
     """However many jobs are kept for ever or for longer beside those that may go."""
     put(raw, 5 * BATCH, hours=99, queue="law"), put(raw, 2 * BATCH, hours=3, queue="bill"), put(raw, 3)
-    rules = [Rule("succeeded", HOUR, ("law", "bill")), Rule("succeeded", 4 * HOUR, ("bill",), only=True)]
+    rules = [PruneRule("succeeded", HOUR, ("law", "bill")), PruneRule("succeeded", 4 * HOUR, ("bill",), only=True)]
     pruner, counting = Pruner(rules=rules), Counting(raw)
     assert to_the_end(pruner, counting) == 3
     assert counting.walked() > 10
@@ -262,7 +262,7 @@ def test_a_walk_goes_back_to_the_oldest_that_it_left_and_no_further(
     put(raw, 5 * BATCH, hours=99, queue="law")
     locked, *_ = put(raw, 2 * BATCH)
     other.lock(locked)
-    pruner, counting = Pruner(rules=[Rule("succeeded", HOUR, ("law",))]), Counting(raw)
+    pruner, counting = Pruner(rules=[PruneRule("succeeded", HOUR, ("law",))]), Counting(raw)
     assert to_the_end(pruner, counting) == 2 * BATCH - 1
     assert counting.walked() == 8
     time(ANEW_SECONDS)
@@ -278,7 +278,7 @@ def test_a_walk_begins_anew_only_when_it_has_come_to_its_end(raw: RawDatabase, t
     """Behind a queue that is kept for ever lies what may go, however long the way there takes."""
     put(raw, 5 * BATCH, hours=99, queue="law")
     gone = put(raw, 3)
-    pruner = Pruner(rules=[Rule("succeeded", HOUR, ("law",))])
+    pruner = Pruner(rules=[PruneRule("succeeded", HOUR, ("law",))])
 
     class Slow(Counting):
         def fetch(self, name: str, params: store.Params) -> store.Rows:
@@ -293,7 +293,7 @@ def test_a_walk_begins_anew_only_when_it_has_come_to_its_end(raw: RawDatabase, t
 def test_locked_jobs_are_waited_for_by_nobody(raw: RawDatabase, other: RawDatabase, time: Time) -> None:
     first, _ = put(raw, 2)
     other.lock(first)
-    pruner = Pruner(rules=[Rule("succeeded", HOUR)])
+    pruner = Pruner(rules=[PruneRule("succeeded", HOUR)])
     assert (pruner(raw), left(), pruner.skipped) == (1, [first], 1)
     other.rollback()
     time(ANEW_SECONDS)
@@ -319,7 +319,7 @@ def test_many_ends_of_one_instant_do_not_hold_the_walk_up(raw: RawDatabase, kept
     raw.query(
         "UPDATE pgjobs_job SET finished_at = (SELECT min(finished_at) FROM pgjobs_job) WHERE id = ANY (%s)", [old]
     )
-    pruner = Pruner(rules=[Rule("succeeded", 24 * HOUR, ("bill",))])
+    pruner = Pruner(rules=[PruneRule("succeeded", 24 * HOUR, ("bill",))])
     assert to_the_end(pruner, raw) == (10 if kept else 3510)
 
 
@@ -339,7 +339,7 @@ def test_a_batch_costs_no_more_after_many_were_pruned(
         put(raw, 20_000)
         pinned.query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         pinned.query("SELECT count(*) FROM pgjobs_job")
-        pruner = Pruner(rules=[Rule("succeeded", HOUR)])
+        pruner = Pruner(rules=[PruneRule("succeeded", HOUR)])
         assert to_the_end(pruner, worker) == 20_000
         put(raw, 500, hours=24)
         explaining = Explaining(worker, set())
@@ -374,7 +374,7 @@ def test_a_beginning_that_cannot_be_read_in_time_is_left_out(raw: RawDatabase, t
     before, after = put(raw, 1, hours=240), put(raw, 1, hours=30)
     since = str(raw.value("SELECT statement_timestamp() - interval '5 days'"))
     slow = Slow(raw, since)
-    pruner = Pruner(rules=[Rule("succeeded", 24 * HOUR)])
+    pruner = Pruner(rules=[PruneRule("succeeded", 24 * HOUR)])
     turns = 0
     while left() != before:
         assert turns < len(room.WINDOWS)
@@ -414,7 +414,7 @@ def test_a_row_that_another_table_points_to_stops_only_itself(
     ids = put(raw, 1500)
     stuck = [ids[3], ids[700], ids[701], ids[1400]]
     pointing(stuck)
-    pruner = Pruner(rules=[Rule("succeeded", HOUR)])
+    pruner = Pruner(rules=[PruneRule("succeeded", HOUR)])
     for _ in range(3):
         to_the_end(pruner, raw)
         time(ANEW_SECONDS)
@@ -452,7 +452,7 @@ def test_when_too_many_cannot_go_small_batches_are_left_whole(
     monkeypatch.setattr(room, "STUCK_MOST", 30)
     ids = put(raw, 3000)
     pointing(ids[:2000])
-    counting, pruner = Counting(raw), Pruner(rules=[Rule("succeeded", HOUR)])
+    counting, pruner = Counting(raw), Pruner(rules=[PruneRule("succeeded", HOUR)])
     assert to_the_end(pruner, counting) >= 1000 - room.STUCK_WHOLE
     assert len(counting.batches()) < 200
     assert len([r for r in caplog.records if "job cannot be pruned" in r.msg]) == room.STUCK_NAMED
@@ -465,7 +465,7 @@ def test_trouble_that_is_no_rows_fault_is_raised_and_rested_after(
     """W10: a standby, a missing right: the duty fails, is told by its thread, and does not fail twice a second."""
     put(raw, 1)
     raw.query("SET default_transaction_read_only = on")
-    pruner, counting = Pruner(rules=[Rule("succeeded", HOUR)]), Counting(raw)
+    pruner, counting = Pruner(rules=[PruneRule("succeeded", HOUR)]), Counting(raw)
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
         pruner(counting)
     asked = len(counting.asked)
@@ -493,11 +493,11 @@ def prune(*arguments: str) -> tuple[int, str]:
 def test_the_command_does_to_the_end_what_the_settings_say(raw: RawDatabase, settings: Any) -> None:
     put(raw, 2500), put(raw, 3, "cancelled", 73)
     kept = put(raw, 2, "abandoned", 73)
-    assert prune() == (0, "prune: 2503 pruned, 0 left\n  2500 succeeded\n  3 cancelled\n  0 abandoned\n")
+    assert prune() == (0, "prune: 2503 pruned, 0 skipped\n  2500 succeeded\n  3 cancelled\n  0 abandoned\n")
     assert left() == kept
     settings.PGJOBS = {"RETENTION_HOURS": None}
     put(raw, 1, hours=9999)
-    assert prune("--format=json")[1] == '{"dry_run": false, "pruned": 0, "left": 0, "by_outcome": {}}\n'
+    assert prune("--format=json")[1] == '{"dry_run": false, "pruned": 0, "skipped": 0, "by_outcome": {}}\n'
 
 
 def test_a_dry_run_counts_the_same_and_deletes_nothing(raw: RawDatabase) -> None:
@@ -572,7 +572,7 @@ def test_what_cannot_be_deleted_makes_the_status_1(
     other.lock(ids[1])
     status, said = prune()
     other.rollback()
-    assert (status, said.splitlines()[0]) == (1, "prune: 18 pruned, 2 left")
+    assert (status, said.splitlines()[0]) == (1, "prune: 18 pruned, 2 skipped")
 
 
 def test_the_statements_that_delete_are_no_others() -> None:

@@ -42,7 +42,7 @@ def send(user_id: int, *, due: date | None = None, password: str = "") -> None:
 
 
 @job(queue="mail")
-def look() -> None:
+def see() -> None:
     seen.append(list(Queue(current_context()).list()))
     seen.append(Queue(current_context()).status(current_context().id))
 
@@ -130,7 +130,7 @@ def test_a_job_that_is_held_waits_though_it_is_due(mail: Queue, raw: RawDatabase
 
 def test_a_job_that_is_paused_waits_though_it_is_due(mail: Queue, raw: RawDatabase) -> None:
     """A60: by its queue or by its name; another queue's pause, and one that is over, are nothing to it."""
-    registered, other = send.register(7), look.register()
+    registered, other = send.register(7), see.register()
 
     def labels() -> list[str]:
         assert [entry.label for entry in mail.list()] == [mail.status(each.pk).state for each in (registered, other)]
@@ -228,7 +228,7 @@ def test_what_has_ended_is_neither_listed_nor_found(mail: Queue) -> None:
 
 def test_a_job_asks_for_its_own_queue_by_its_context() -> None:
     """A62: a queue is named by its name or by a context."""
-    registered = look.register()
+    registered = see.register()
     run_jobs()
     listed, status = seen
     assert [(entry.id, entry.label) for entry in listed] == [(registered.pk, "running")]
@@ -293,12 +293,12 @@ def test_in_a_transaction_an_unknown_job_leaves_it_usable(mail: Queue) -> None:
 def test_asynchronous_callers_have_the_same(mail: Queue) -> None:
     ids = [send.register(number).pk for number in range(5)]
 
-    async def look() -> tuple[str, list[int], int]:
+    async def see() -> tuple[str, list[int], int]:
         listed = [entry.id async for entry in mail.alist()]
         return (await mail.astatus(ids[0])).state, listed, (await mail.acancel(ids[0])).changed
 
     with patch.object(queues, "PAGE", 2):
-        assert async_to_sync(look)() == ("runnable", ids, 1)
+        assert async_to_sync(see)() == ("runnable", ids, 1)
 
 
 # Tokens
@@ -372,7 +372,7 @@ def test_async_callers_who_wait_for_tokens_keep_no_thread(
     """A50: the one thread that runs all ORM calls of an event loop stays free for others."""
     ids = [send.register(number).pk for number in range(10)]
 
-    async def look() -> list[int]:
+    async def see() -> list[int]:
         others, waiting = asyncio.Event(), asyncio.Event()
 
         async def asleep(seconds: float) -> None:
@@ -388,7 +388,7 @@ def test_async_callers_who_wait_for_tokens_keep_no_thread(
         others.set()
         return [(await status).id, len([found async for found in mail.alist()])]
 
-    assert async_to_sync(look)() == [ids[0], 10]
+    assert async_to_sync(see)() == [ids[0], 10]
     assert slow.slept == [pytest.approx(0.5)] * 2
 
 

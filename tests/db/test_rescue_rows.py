@@ -38,7 +38,7 @@ from tests.plugins.sabotage import line_id, lines_of, sabotage
 OTHER = UUID("00000000-0000-4000-8000-000000000002")
 
 
-def look(db: store.Database, limit: int = 50, *, quiet: float = 0.0, callbacks: bool = False) -> list[store.Rescued]:
+def rescue(db: store.Database, limit: int = 50, *, quiet: float = 0.0, callbacks: bool = False) -> list[store.Rescued]:
     """Look as a worker does whose code has no callbacks, unless told."""
     without = [] if callbacks else ["test.job"]
     return store.rescue_jobs(
@@ -102,7 +102,7 @@ def test_an_expired_lease_is_taken_back_whatever_the_heartbeat_says(
     if heartbeat:
         beat(raw, *heartbeat)
     expire(raw)
-    [found] = look(raw)
+    [found] = rescue(raw)
     assert words in found.message
     assert Attempt.objects.get().message == found.message
     assert claim(raw).ids == claimed.ids
@@ -119,7 +119,7 @@ def test_a_running_lease_is_left_alone_whatever_the_heartbeat_says(
     if heartbeat:
         beat(raw, *heartbeat)
     before = raw.row(claimed.ids[0])
-    assert [look(raw) for _ in range(3)] == [[], [], []]
+    assert [rescue(raw) for _ in range(3)] == [[], [], []]
     assert raw.row(claimed.ids[0]) == before
 
 
@@ -127,7 +127,7 @@ def test_a_row_without_a_claim_is_nobodys_to_rescue(raw: RawDatabase) -> None:
     """D13 D14 D15 P2: ready, though somebody forged a worker and a start of long ago; it is simply claimed."""
     [one] = register()
     raw.query("UPDATE pgjobs_job SET worker = gen_random_uuid(), claimed_at = '2001-01-01' WHERE id = %s", [one])
-    assert look(raw) == []
+    assert rescue(raw) == []
     assert claim(raw).ids == [one]
 
 
@@ -144,7 +144,7 @@ def test_nothing_but_running_jobs_is_touched(raw: RawDatabase) -> None:
     raw.query("UPDATE pgjobs_job SET claim_id = gen_random_uuid() WHERE id = %s", [foreign])
     expire(raw)
     before = [raw.row(one) for one in ids]
-    assert look(raw) == []
+    assert rescue(raw) == []
     assert [raw.row(one) for one in ids] == before
     assert Claim.objects.count() == 0, "and the ledger row, of no use to anybody, is gone"
 
@@ -153,7 +153,7 @@ def test_leases_below_a_second_count_to_the_microsecond(raw: RawDatabase) -> Non
     """D22 C7: no whole seconds anywhere, and the clock is the database's at the statement."""
     register()
     claimed = claim(raw, lease=0.3)
-    wait_until(lambda: [found.id for found in look(raw)] == claimed.ids, 5, "the lease of 0.3 s has run out")
+    wait_until(lambda: [found.id for found in rescue(raw)] == claimed.ids, 5, "the lease of 0.3 s has run out")
     late = raw.value(
         "SELECT extract(epoch FROM ended_at - started_at)::float8 FROM pgjobs_attempt WHERE job_id = %s", claimed.ids
     )
@@ -168,9 +168,9 @@ def test_a_passed_deadline_is_enough_though_the_lease_is_renewed(raw: RawDatabas
     claimed = claimed_one(raw, timeout_seconds=1.5)
     beat(raw, 0.0)
     pass_deadlines(raw, 9.9)
-    assert look(raw) == [], "others wait ten seconds longer, for its own worker to stop it"
+    assert rescue(raw) == [], "others wait ten seconds longer, for its own worker to stop it"
     pass_deadlines(raw, 10.1)
-    [found] = look(raw)
+    [found] = rescue(raw)
     assert (found.cause, found.ending, found.outcome) == ("timeout", "", "")
     assert "ran past its deadline" in found.message
     assert [attempt.cause for attempt in Attempt.objects.all()] == ["timeout"]
@@ -184,9 +184,9 @@ def test_the_deadline_keeps_fractions_of_a_second(raw: RawDatabase) -> None:
     window = raw.value("SELECT extract(epoch FROM deadline_at - claimed_at)::float8 FROM pgjobs_job")
     assert window == pytest.approx(1.75, abs=1e-6)
     pass_deadlines(raw, 10 - patience(0.5))
-    assert look(raw) == []
+    assert rescue(raw) == []
     raw.query("UPDATE pgjobs_claim SET check_at = statement_timestamp()")
-    wait_until(lambda: [found.id for found in look(raw)] == claimed.ids, 5, "the fraction has passed too")
+    wait_until(lambda: [found.id for found in rescue(raw)] == claimed.ids, 5, "the fraction has passed too")
 
 
 @pytest.mark.parametrize("timeout", [None, 60.0])
@@ -195,7 +195,7 @@ def test_without_a_deadline_a_renewed_job_is_never_taken(raw: RawDatabase, timeo
     claimed = claimed_one(raw, timeout_seconds=timeout)
     raw.query("UPDATE pgjobs_job SET deadline_at = NULL, claimed_at = '2001-01-01'")
     raw.query("UPDATE pgjobs_claim SET check_at = statement_timestamp()")
-    assert look(raw) == []
+    assert rescue(raw) == []
     assert job(claimed.ids[0]).state == "running"
 
 
@@ -203,14 +203,14 @@ def test_a_deadline_alone_is_enough(raw: RawDatabase) -> None:
     """D26: set by SQL on a job without a timeout."""
     claimed = claimed_one(raw)
     pass_deadlines(raw, 11)
-    assert [found.id for found in look(raw)] == claimed.ids
+    assert [found.id for found in rescue(raw)] == claimed.ids
 
 
 def test_after_a_passed_deadline_the_next_start_has_a_new_one(raw: RawDatabase) -> None:
     """D29: the timeout is kept, the deadline counts from the new claim."""
     claimed = claimed_one(raw, timeout_seconds=60.0)
     pass_deadlines(raw, 11)
-    look(raw)
+    rescue(raw)
     assert (job(claimed.ids[0]).deadline_at, job(claimed.ids[0]).timeout_seconds) == (None, 60.0)
     claim(raw, allowance=5.0)
     left = raw.value("SELECT extract(epoch FROM deadline_at - statement_timestamp())::float8 FROM pgjobs_job")
@@ -222,8 +222,8 @@ def test_a_job_whose_lease_and_deadline_have_both_passed_is_rescued_once(raw: Ra
     claimed_one(raw, timeout_seconds=1.0)
     pass_deadlines(raw, 11)
     expire(raw)
-    [found] = look(raw)
-    assert (found.cause, look(raw)) == ("lost", [])
+    [found] = rescue(raw)
+    assert (found.cause, rescue(raw)) == ("lost", [])
     assert Attempt.objects.count() == 1
 
 
@@ -236,10 +236,10 @@ def test_a_rescued_job_is_ready_at_once_and_charged(raw: RawDatabase) -> None:
     store.finalise_retry(raw, claimed.ends(cause="failed", failure=FAILURE), AUTHOR)
     second = claim(raw)
     store.write_progress(raw, [(second.ids[0], str(second.claim_id), '{"n": 1}')])
-    store.release_wish(raw, second.ids)
+    store.request_release(raw, second.ids)
     expire(raw)
     due = job(second.ids[0]).run_at
-    look(raw)
+    rescue(raw)
     row = job(second.ids[0])
     assert (row.state, row.claim_id, row.deadline_at, row.progress, row.release_requested_at) == (
         "ready", None, None, None, None,
@@ -255,7 +255,7 @@ def test_the_last_attempt_is_not_followed_by_another(raw: RawDatabase, callbacks
     """W21 X8 C36: abandoned with its cause, or left for its callback, never its body."""
     claimed = claimed_one(raw, max_attempts=1)
     expire(raw)
-    [found] = look(raw, callbacks=callbacks)
+    [found] = rescue(raw, callbacks=callbacks)
     row = job(claimed.ids[0])
     assert (found.outcome, found.ending) == (("", "abandoned") if callbacks else ("abandoned", ""))
     assert (row.state, row.ending) == (("ready", "abandoned") if callbacks else ("abandoned", None))
@@ -270,7 +270,7 @@ def test_a_rescued_job_that_was_to_be_cancelled_is(raw: RawDatabase, callbacks: 
     claimed = claimed_one(raw)
     store.cancel_jobs(raw, claimed.ids, mode="ask", by="anna", reason="no", with_callback=[])
     expire(raw)
-    [found] = look(raw, callbacks=callbacks)
+    [found] = rescue(raw, callbacks=callbacks)
     assert (found.outcome, found.ending) == (("", "cancelled") if callbacks else ("cancelled", ""))
     before = raw.row(claimed.ids[0])
     assert store.finalise_retry(raw, claimed.ends(cause="failed", failure=FAILURE), AUTHOR) == []
@@ -281,7 +281,7 @@ def test_a_rescue_returns_what_events_need(raw: RawDatabase) -> None:
     """D20 W26: id, name, queue and the rest; there is no parent."""
     claimed = claimed_one(raw, queue="default", priority=0)
     expire(raw)
-    [found] = look(raw)
+    [found] = rescue(raw)
     assert found == (
         claimed.ids[0], "test.job", "default", 0, 1, claimed.claim_id,
         "The lease ran out; the worker is not known.", "", "", "lost",
@@ -293,7 +293,7 @@ def test_a_job_rescued_before_its_time_waits_for_it(raw: RawDatabase) -> None:
     claimed = claimed_one(raw)
     raw.query("UPDATE pgjobs_job SET run_at = statement_timestamp() + interval '1 h'")
     expire(raw)
-    assert [found.id for found in look(raw)] == claimed.ids
+    assert [found.id for found in rescue(raw)] == claimed.ids
     assert (claim(raw).ids, job(claimed.ids[0]).state) == ([], "ready")
 
 
@@ -305,12 +305,12 @@ def test_a_rescue_is_one_statement_of_which_nothing_is_seen_by_halves(raw: RawDa
     ids = register(300)
     claim(raw, 300)
     expire(raw)
-    assert len(look(other)) == 300
+    assert len(rescue(other)) == 300
     assert (Attempt.objects.count(), Claim.objects.count(), job(ids[0]).state) == (0, 2, "running")
     gone = f"SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {other.raw.info.backend_pid})"
     other.raw.close()
     wait_until(lambda: raw.value(gone), 10, "its server process has let go of the rows")
-    assert sorted(found.id for found in look(raw)) == ids
+    assert sorted(found.id for found in rescue(raw)) == ids
     assert (Attempt.objects.count(), Claim.objects.count()) == (300, 0)
 
 
@@ -323,15 +323,15 @@ def test_many_that_look_at_once_take_disjoint_jobs_and_wait_for_nobody(
         claim(raw, 10)
     expire(raw)
 
-    def looks(db: RawDatabase) -> list[int]:
+    def rescue_all(db: RawDatabase) -> list[int]:
         db.query("SET lock_timeout = '100ms'")
         found: list[int] = []
-        while more := look(db, 5):
+        while more := rescue(db, 5):
             found += [one.id for one in more]
         return found
 
-    parts = [asked.result(patience(30)) for asked in [background(looks, db_connection()) for _ in range(8)]]
-    rest = [found.id for found in look(raw, 1000)]
+    parts = [asked.result(patience(30)) for asked in [background(rescue_all, db_connection()) for _ in range(8)]]
+    rest = [found.id for found in rescue(raw, 1000)]
     assert sorted([one for part in parts for one in part] + rest) == ids
     assert Attempt.objects.count() == 1000
 
@@ -349,13 +349,13 @@ class Old(RawDatabase):
 
     def __init__(self, raw: Any) -> None:
         super().__init__(raw)
-        self.looks: list[int] = []
+        self.rescue_all: list[int] = []
         wait_for_age(self, get_conf().renew_seconds)
 
     def fetch(self, name: str, params: store.Params) -> store.Rows:
         rows = super().fetch(name, params)
         if name == "rescue_jobs":
-            self.looks.append(len(rows))
+            self.rescue_all.append(len(rows))
         return rows
 
 
@@ -375,10 +375,10 @@ def test_however_much_is_dead_a_look_takes_a_bounded_part(
         while rescue(db):
             pass
     assert sorted(found.id for found in told) == [one for one in ids if one != ids[600]]
-    assert max(db.looks) == 20, "as the documentation says: more would lock as many rows for as long"
+    assert max(db.rescue_all) == 20, "as the documentation says: more would lock as many rows for as long"
     counts = [record.args[0] for record in caplog.records if record.msg.startswith("jobs were rescued")]  # type: ignore[index]
     assert sum(counts) == 1199  # type: ignore[arg-type]
-    assert len(counts) < len(db.looks)
+    assert len(counts) < len(db.rescue_all)
     other.rollback()
     raw.query("UPDATE pgjobs_claim SET check_at = statement_timestamp()")
     assert [found.id for found in rescue(db)] == [ids[600]]
@@ -390,12 +390,12 @@ def test_however_much_is_dead_a_look_takes_a_bounded_part(
 def before_a_silence(raw: RawDatabase) -> tuple[datetime, Claimed]:
     """Claim a job, look at the server's time, and let the lease run out since."""
     claimed = claimed_one(raw, max_attempts=1)
-    seen, _ = store.look_at_claims(raw, soon_seconds=0)
+    seen, _ = store.check_claims(raw, soon_seconds=0)
     raw.query(
         "UPDATE pgjobs_claim SET lease_expires_at = %s::timestamptz + interval '1 ms', check_at = %s",
         [seen, seen + timedelta(milliseconds=1)],
     )
-    wait_until(lambda: store.look_at_claims(raw, soon_seconds=0)[1], 5, "the lease has run out")
+    wait_until(lambda: store.check_claims(raw, soon_seconds=0)[1], 5, "the lease has run out")
     return seen, claimed
 
 
@@ -413,16 +413,16 @@ def test_a_rescue_that_was_sent_before_a_silence_knows_no_more_than_it_did(raw: 
     before = raw.row(claimed.ids[0])
     assert late(raw, seen) == []
     assert raw.row(claimed.ids[0]) == before
-    assert late(raw, store.look_at_claims(raw, soon_seconds=0)[0]) == claimed.ids
+    assert late(raw, store.check_claims(raw, soon_seconds=0)[0]) == claimed.ids
 
 
 def test_a_deadline_that_has_passed_since_is_not_known_either(raw: RawDatabase) -> None:
     """P41: the end of the job may be under way as well."""
     claimed = claimed_one(raw)
-    seen, _ = store.look_at_claims(raw, soon_seconds=0)
+    seen, _ = store.check_claims(raw, soon_seconds=0)
     raw.query("UPDATE pgjobs_job SET deadline_at = %s::timestamptz - interval '9.999 s'", [seen])
     raw.query("UPDATE pgjobs_claim SET check_at = '2001-01-01'")
-    wait_until(lambda: store.look_at_claims(raw, soon_seconds=0)[0] > seen + timedelta(seconds=0.01), 5, "it is later")
+    wait_until(lambda: store.check_claims(raw, soon_seconds=0)[0] > seen + timedelta(seconds=0.01), 5, "it is later")
     assert late(raw, seen) == []
     raw.query("UPDATE pgjobs_claim SET check_at = '2001-01-01'")
     assert late(raw) == claimed.ids
@@ -461,7 +461,7 @@ def test_without_its_guard_a_worker_would_take_its_own(
 def test_a_look_tells_whether_anything_is_due_or_soon_will_be(raw: RawDatabase, within: float, due: bool) -> None:
     claimed_one(raw)
     raw.query("UPDATE pgjobs_claim SET check_at = statement_timestamp() + interval '4 s'")
-    assert store.look_at_claims(raw, soon_seconds=within)[1] is due
+    assert store.check_claims(raw, soon_seconds=within)[1] is due
 
 
 def test_a_ledger_row_that_somebody_holds_is_left_for_the_next_look(raw: RawDatabase, other: RawDatabase) -> None:
@@ -470,9 +470,9 @@ def test_a_ledger_row_that_somebody_holds_is_left_for_the_next_look(raw: RawData
     expire(raw)
     other.query("SELECT claim_id FROM pgjobs_claim WHERE claim_id = %s FOR UPDATE", [held.claim_id])
     raw.query("SET lock_timeout = '100ms'")
-    assert [found.id for found in look(raw)] == free.ids
+    assert [found.id for found in rescue(raw)] == free.ids
     other.rollback()
-    assert [found.id for found in look(raw)] == held.ids
+    assert [found.id for found in rescue(raw)] == held.ids
 
 
 @pytest.mark.usefixtures("at_once")
@@ -488,8 +488,8 @@ def test_nobody_rescues_right_after_the_server_has_come_up(raw: RawDatabase) -> 
     """No storm: whoever is alive renews first. A server younger than a renewal period is looked at by nobody."""
     claimed_one(raw)
     expire(raw)
-    assert look(raw, quiet=1e9) == []
-    assert len(look(raw)) == 1
+    assert rescue(raw, quiet=1e9) == []
+    assert len(rescue(raw)) == 1
 
 
 @pytest.mark.usefixtures("at_once")

@@ -180,7 +180,7 @@ async def async_regrets(context: JobContext) -> None:
 
 
 @define(name="run.tells", takes_context=True)
-def tells(context: JobContext) -> dict[str, object]:
+def reports(context: JobContext) -> dict[str, object]:
     context.progress(3, 4, "nearly")
     assert current_context() is context
     stored = Job.objects.get(pk=context.id)
@@ -505,7 +505,7 @@ def test_an_async_job_that_breaks_the_transaction() -> None:
 def test_a_job_knows_its_context() -> None:
     """A64."""
     expected = {"attempt": 1, "state": "running", "progress": {"n": 3, "total": 4, "message": "nearly"}}
-    assert run_job(tells.register()).result == expected
+    assert run_job(reports.register()).result == expected
     with pytest.raises(RuntimeError):
         current_context()
 
@@ -711,11 +711,11 @@ def test_signals_of_stored_ends_are_sent() -> None:
     """C59, C62, C63."""
     heard: list[tuple[object, dict[str, object]]] = []
 
-    def hear(*, sender: object, signal: object, **facts: object) -> None:
+    def note(*, sender: object, signal: object, **facts: object) -> None:
         heard.append((sender, facts))
 
-    signals.job_retried.connect(hear)
-    signals.job_finished.connect(hear)
+    signals.job_retried.connect(note)
+    signals.job_finished.connect(note)
     job, fine = fails.register(), says.register()
     run_jobs()
     said_of = [(sender, facts.pop("duration"), facts.pop("retry_at", None)) for sender, facts in heard]

@@ -577,10 +577,10 @@ def test_workers_are_told_with_their_status(raw: RawDatabase) -> None:
     assert [(each["status"], each["queues"], each["leads"]) for each in told] == [
         ("running", None, False), ("silent", ["mail"], True),
     ]  # fmt: skip
-    assert 25 <= told[1]["heard_seconds"] < 40
+    assert 25 <= told[1]["beat_age_seconds"] < 40
     status, out, err = pgjobs("workers")
     head, evil, silent = out.splitlines()
-    assert (status, err, head.split()[:3]) == (0, "", ["NAME", "STATUS", "HEARD"])
+    assert (status, err, head.split()[:3]) == (0, "", ["NAME", "STATUS", "BEAT"])
     assert "\\x1b]0;owned" in evil
     assert "all,-bulk" in evil
     assert silent.split()[:8] == ["web-1", "silent,", "leads", "25", "s", "ago", "mail", "3"]

@@ -116,7 +116,7 @@ def test_a_fenced_write_waits_for_no_lock(name: str) -> None:
     "name", [name for name in NAMES if re.search("SKIP LOCKED|json_to_recordset", sql.statement(name))]
 )
 def test_a_batch_is_joined_to_jobs_by_any_of_one(name: str) -> None:
-    """``j.id = held.id`` lets the planner walk the jobs in id order and look each up in the batch.
+    """``j.id = locked.id`` lets the planner walk the jobs in id order and look each up in the batch.
 
     It takes that for cheap when it plans while the table is empty, and keeps the plan. ``ANY (ARRAY[…])`` can be
     an index condition and cannot be merged, so the batch always leads.

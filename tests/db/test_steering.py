@@ -23,7 +23,7 @@ from django_pgjobs.models import Job, JobQuerySet, Steerable
 from django_pgjobs.steering import jobs as steering
 from django_pgjobs.steering.jobs import Steered
 from django_pgjobs.store import statements as store
-from django_pgjobs.store.notifying import look_behind, wake_up
+from django_pgjobs.store.notifying import scan_behind, wake_up
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, job, register, wait_until
 
 ACTIONS = ("cancel", "abandon", "retry", "release", "reschedule")
@@ -684,4 +684,4 @@ def test_only_a_job_moved_far_into_the_past_is_looked_for_behind_what_is_claimed
     run_at = raw.value("SELECT statement_timestamp() + make_interval(secs => %s)", [seconds])
     moved = store.reschedule_jobs(raw, [one], run_at=run_at, delay_seconds=None, queue=None, priority=None)
     assert moved.changed == [one]
-    assert (look_behind("default") in moved.notices) is told
+    assert (scan_behind("default") in moved.notices) is told

@@ -36,7 +36,7 @@ def fails() -> None:
 
 
 @define(name="testing.tells", takes_context=True)
-def tells(context: JobContext, count: int) -> None: ...
+def reports(context: JobContext, count: int) -> None: ...
 
 
 def instants(row: Any, *names: str) -> list[datetime]:
@@ -156,10 +156,10 @@ def test_defaults_count_as_given_and_values_as_stored() -> None:
 
 
 def test_the_context_is_no_argument() -> None:
-    tells.register(count=3)
-    assert_registered(tells.bind(3))
-    assert_registered(tells.bind(count=3))
-    assert_not_registered(tells.bind(4))
+    reports.register(count=3)
+    assert_registered(reports.bind(3))
+    assert_registered(reports.bind(count=3))
+    assert_not_registered(reports.bind(4))
 
 
 def test_a_renamed_job_is_found_by_its_alias() -> None:
@@ -219,7 +219,7 @@ def test_what_no_code_understands_is_listed_as_it_lies_there(payload: str) -> No
     for name in ("testing.tells", "no.such"):
         store.register_job("default", store.NewJob(name, payload))
     with pytest.raises(AssertionError, match=r"testing\.tells\(payload=.*\n.*no\.such\(payload="):
-        assert_registered(tells.bind(1))
+        assert_registered(reports.bind(1))
 
 
 def test_arguments_that_do_not_fit_are_an_error_of_the_test() -> None:

@@ -16,7 +16,7 @@ from django_pgjobs import Cron, pausing
 from django_pgjobs import job as define
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.maintenance.cron_firing import CronSync, declared_for
-from django_pgjobs.maintenance.expiry import Forgetter
+from django_pgjobs.maintenance.expiry import Expirer
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.management import filters
 from django_pgjobs.models import Action, ActionPart, CronEntry, Job
@@ -159,7 +159,7 @@ def test_an_age_in_a_filter_is_kept_exactly_in_words_for_people(age: str, words:
     register()
     call_command("pgjobs", "cancel", "--older-than", "0", "--since", "7d", "--yes")
     assert Action.objects.latest("pk").asked == "since 7 days ago, older than 0 s"
-    assert job_list.Asked(since=filters.age(age), older=filters.age(age)).words == (
+    assert job_list.JobSearch(since=filters.age(age), older=filters.age(age)).words == (
         f"since {words} ago, older than {words}"
     )
 
@@ -228,12 +228,12 @@ def test_old_traces_are_forgotten_with_their_parts(settings: Any) -> None:
         Job.objects.filter(pk=one).cancel()
     old = Action.objects.earliest("pk")
     Action.objects.filter(pk=old.pk).update(acted_at=timezone.now() - timedelta(hours=2))
-    assert Forgetter()(store.on("default")) == 1
+    assert Expirer()(store.on("default")) == 1
     assert [action.pk for action in Action.objects.all()] == [old.pk + 1]
     assert set(ActionPart.objects.values_list("action_id", flat=True)) == {old.pk + 1}
     settings.PGJOBS = {"ACTION_HOURS": None}
     Action.objects.update(acted_at=timezone.now() - timedelta(days=900))
-    assert Forgetter()(store.on("default")) == 0
+    assert Expirer()(store.on("default")) == 0
 
 
 def test_the_page_of_a_job_reads_few_parts_beside_many_actions(committed: None) -> None:

@@ -19,7 +19,7 @@ from django.urls import reverse
 from django_pgjobs import queues
 from django_pgjobs.clock import EARLIEST, LATEST
 from django_pgjobs.conf import get_conf
-from django_pgjobs.execution.admission import Admission
+from django_pgjobs.execution.admission import AdmissionScan
 from django_pgjobs.inspection import figures
 from django_pgjobs.maintenance import audit
 from django_pgjobs.models import Attempt, Job
@@ -167,7 +167,7 @@ def test_limits_let_in_what_is_due_beside_it(raw: RawDatabase, worker: WorkerCon
     ids = register(2, limit_key="")
     raw.query("UPDATE pgjobs_job SET name = 'tests.jobs.succeeds'")
     raw.query("UPDATE pgjobs_job SET run_at = 'infinity' WHERE id = %s", [ids[0]])
-    turn = Admission(lambda queue: True, get_conf()).turn(worker)
+    turn = AdmissionScan(lambda queue: True, get_conf()).turn(worker)
     assert turn.jobs == 1
     assert turn.seconds is None or 0 < turn.seconds < 1e12
     assert job(ids[1]).hold is None

@@ -14,10 +14,10 @@ from django_pgjobs.maintenance import vacuum as room
 from django_pgjobs.maintenance.vacuum import (
     AFTER_FAILURE_SECONDS,
     AFTER_SKIP_SECONDS,
-    LOOK_SECONDS,
-    Session,
-    Table,
+    CHECK_SECONDS,
+    VacuumedTable,
     Vacuumer,
+    VacuumSession,
 )
 from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import LOCK_TIMEOUT, WorkerConnection
@@ -39,7 +39,7 @@ def quiet(raw: RawDatabase) -> Iterator[None]:
         raw.query(f"ALTER TABLE {table} RESET (autovacuum_enabled)")
 
 
-def session() -> Session:
+def session() -> VacuumSession:
     return WorkerConnection("default", "pgjobs test vacuum", statement_seconds=None)
 
 
@@ -76,7 +76,7 @@ def test_it_is_due_when_much_has_died_and_no_less_than_a_share(dead: int, alive:
 
 def test_what_the_last_one_could_not_clean_up_does_not_bring_the_next() -> None:
     """An old snapshot keeps it; only what dies on top counts, and less when autovacuum has been there."""
-    table = Table("pgjobs_job", 100, 0.03)
+    table = VacuumedTable("pgjobs_job", 100, 0.03)
 
     def found(dead: int) -> store.Dead:
         return store.Dead(dead, 0, True, "", 0)
@@ -102,14 +102,14 @@ def test_it_vacuums_what_is_due_and_rests(
     die(raw, 1500)
     settle(vacuumer, raw)
     assert raw.value(COUNT, ["pgjobs_job"]) == before, "it looks now and then only"
-    time(LOOK_SECONDS)
+    time(CHECK_SECONDS)
     with caplog.at_level(logging.INFO, "django_pgjobs"):
         settle(vacuumer, raw)
     wait_until(lambda: raw.value(COUNT, ["pgjobs_job"]) == before + 1, 20, "it was vacuumed")
     assert "table was vacuumed table=pgjobs_job" in caplog.text
     assert raw.value("SELECT pg_stat_get_analyze_count('pgjobs_job'::regclass)") == analysed
     assert raw.value("SELECT pg_stat_get_dead_tuples('pgjobs_job'::regclass)") == 0
-    time(LOOK_SECONDS)
+    time(CHECK_SECONDS)
     settle(vacuumer, raw)
     assert raw.value(COUNT, ["pgjobs_job"]) == before + 1
 
@@ -239,7 +239,7 @@ def test_a_role_that_may_not_is_told_once_what_to_grant(
     for _ in range(3):
         vacuumer.tick(theirs)
         assert vacuumer.running is None
-        time(LOOK_SECONDS)
+        time(CHECK_SECONDS)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     owner = raw.value("SELECT tableowner FROM pg_tables WHERE tablename = 'pgjobs_job'")
     assert f"pgjobs_job is owned by {owner};" in caplog.text
@@ -322,7 +322,7 @@ def test_one_that_was_skipped_is_not_taken_for_done(
     die(raw, 1500)
     before = raw.value(COUNT, ["pgjobs_job"])
 
-    def connect_late() -> Session:
+    def connect_late() -> VacuumSession:
         if why == "locked":
             other.query("LOCK TABLE pgjobs_job IN SHARE UPDATE EXCLUSIVE MODE")
         else:
@@ -341,7 +341,7 @@ def test_one_that_was_skipped_is_not_taken_for_done(
     assert caplog.text.count("VACUUM was skipped") == 1
     assert "was vacuumed" not in caplog.text
     vacuumer.connect = connect
-    time(LOOK_SECONDS)
+    time(CHECK_SECONDS)
     settle(vacuumer, raw)
     assert raw.value(COUNT, ["pgjobs_job"]) == before, "not at once"
     time(AFTER_SKIP_SECONDS)
@@ -358,7 +358,7 @@ def test_a_table_that_is_locked_keeps_no_other_from_its_vacuum(
     other.query("LOCK TABLE pgjobs_job IN SHARE UPDATE EXCLUSIVE MODE")
     before = [raw.value(COUNT, [table.name]) for table in vacuumer.tables]
     settle(vacuumer, raw)
-    time(LOOK_SECONDS)
+    time(CHECK_SECONDS)
     settle(vacuumer, raw)
     other.rollback()
     assert [raw.value(COUNT, [table.name]) for table in vacuumer.tables] == [before[0], before[1] + 1]
@@ -369,14 +369,14 @@ def test_a_server_that_refuses_is_told_and_asked_later(
 ) -> None:
     """W10: no connection to be had; pruning goes on, and so does everything else."""
 
-    def refuses() -> Session:
+    def refuses() -> VacuumSession:
         raise psycopg.OperationalError("too many connections")
 
     vacuumer = Vacuumer(refuses)
     vacuumer.tables[0].died = 0
     settle(vacuumer, raw)
     assert "VACUUM failed, tried again later table=pgjobs_job: too many connections" in caplog.text
-    time(LOOK_SECONDS)
+    time(CHECK_SECONDS)
     vacuumer.tables = vacuumer.tables[:1]
     vacuumer.tick(raw)
     before = vacuumer.running

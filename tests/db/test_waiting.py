@@ -19,14 +19,14 @@ from tests.plugins.fix_db import AUTHOR, Background, Claimed, RawDatabase, claim
 
 
 @pytest.fixture
-def never_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def never_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a notification can wake."""
-    monkeypatch.setattr(wait, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(wait, "POLL_SECONDS", 60.0)
 
 
 @pytest.fixture
-def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wait, "LOOK_SECONDS", 0.05)
+def polls_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wait, "POLL_SECONDS", 0.05)
 
 
 def listeners(raw: RawDatabase) -> int:
@@ -51,7 +51,7 @@ ENDS: dict[str, Callable[[RawDatabase, Claimed], object]] = {
 STEERED: dict[str, Callable[[Job], object]] = {"cancelled": Job.cancel, "abandoned": Job.abandon}
 
 
-@pytest.mark.usefixtures("never_looks")
+@pytest.mark.usefixtures("never_polls")
 @pytest.mark.parametrize("state", ENDS)
 def test_a_worker_that_ends_the_job_wakes_the_waiter(raw: RawDatabase, background: Background, state: str) -> None:
     """C38: within 100 ms on a quiet machine; a second here, and a look comes after sixty only."""
@@ -67,7 +67,7 @@ def test_a_worker_that_ends_the_job_wakes_the_waiter(raw: RawDatabase, backgroun
     assert found.state == state
 
 
-@pytest.mark.usefixtures("never_looks")
+@pytest.mark.usefixtures("never_polls")
 @pytest.mark.parametrize("state", STEERED)
 def test_an_operator_who_ends_the_job_wakes_the_waiter(raw: RawDatabase, background: Background, state: str) -> None:
     """C38."""
@@ -80,7 +80,7 @@ def test_an_operator_who_ends_the_job_wakes_the_waiter(raw: RawDatabase, backgro
     assert time.monotonic() - ended_at < patience(1)
 
 
-@pytest.mark.usefixtures("never_looks")
+@pytest.mark.usefixtures("never_polls")
 def test_the_end_of_another_job_does_not_end_the_wait(raw: RawDatabase, background: Background) -> None:
     one, another = register(2)
     claimed = claim(raw, 2)
@@ -93,7 +93,7 @@ def test_the_end_of_another_job_does_not_end_the_wait(raw: RawDatabase, backgrou
     assert answers[0].result().state == "succeeded"
 
 
-@pytest.mark.usefixtures("looks_often")
+@pytest.mark.usefixtures("polls_often")
 def test_a_lost_notification_costs_a_look(raw: RawDatabase, background: Background) -> None:
     """Polling is the truth: a pooler or a restart may swallow any notification."""
     [one] = register()
@@ -103,7 +103,7 @@ def test_a_lost_notification_costs_a_look(raw: RawDatabase, background: Backgrou
     assert answer.result().state == "succeeded"
 
 
-@pytest.mark.usefixtures("never_looks")
+@pytest.mark.usefixtures("never_polls")
 def test_a_job_that_has_ended_is_not_waited_for(raw: RawDatabase) -> None:
     [one] = register()
     before = job(one)
@@ -126,7 +126,7 @@ def test_waiting_inside_the_registering_transaction_is_refused_at_once(raw: RawD
         found.wait(0)
 
 
-@pytest.mark.usefixtures("never_looks")
+@pytest.mark.usefixtures("never_polls")
 @pytest.mark.parametrize("timeout", [0, 0.2, timedelta(seconds=0.2)], ids=str)
 def test_the_wait_ends_with_the_time_given(raw: RawDatabase, timeout: Any) -> None:
     [one] = register()
@@ -136,7 +136,7 @@ def test_the_wait_ends_with_the_time_given(raw: RawDatabase, timeout: Any) -> No
     assert time.monotonic() - started < patience(2)
 
 
-@pytest.mark.usefixtures("never_looks")
+@pytest.mark.usefixtures("never_polls")
 def test_the_wait_does_not_stand_behind_a_lock(raw: RawDatabase, other: RawDatabase) -> None:
     """Somebody's open transaction holds the row; it may even be the caller's own, which could never end."""
     [one] = register()
@@ -147,7 +147,7 @@ def test_the_wait_does_not_stand_behind_a_lock(raw: RawDatabase, other: RawDatab
     assert time.monotonic() - started < patience(2)
 
 
-@pytest.mark.usefixtures("looks_often")
+@pytest.mark.usefixtures("polls_often")
 def test_a_row_that_was_locked_at_first_is_marked_later(
     raw: RawDatabase, other: RawDatabase, background: Background
 ) -> None:
@@ -181,7 +181,7 @@ def test_a_job_that_is_gone_does_not_exist(raw: RawDatabase) -> None:
         found.wait(1)
 
 
-@pytest.mark.usefixtures("looks_often")
+@pytest.mark.usefixtures("polls_often")
 def test_a_job_that_goes_during_the_wait_does_not_exist(raw: RawDatabase, background: Background) -> None:
     """Pruned at once, for example, where the retention is nothing."""
     [one] = register()

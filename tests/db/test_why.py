@@ -100,7 +100,7 @@ def test_due_behind_others_and_behind_busy_workers(raw: RawDatabase) -> None:
     Heartbeat.objects.filter(pk=beat.pk).update(running=2)
     code, words = said(first[1])
     assert code == "busy"
-    assert "at their last heartbeats they held 2 jobs in 2 threads. 3 due jobs of its queue go first." in words
+    assert "at their last heartbeats they ran 2 jobs in 2 threads. 3 due jobs of its queue go first." in words
 
 
 def test_what_runs_already_does_not_go_first(raw: RawDatabase) -> None:
@@ -161,8 +161,8 @@ def test_parked_waiting_limited_and_set_aside(raw: RawDatabase) -> None:
     assert said(holds[Hold.WAITING])[1] == "It waits for another job: no job named test.job."
     code, words = said(holds[Hold.LIMITED])
     assert code == "limited"
-    assert "A limit of test.job for the key eu holds it back: no job named test.job." in words
-    assert words.endswith("No worker was heard from lately that could let it in: manage.py runjobs")
+    assert "A limit of test.job for the key eu holds it: no job named test.job." in words
+    assert words.endswith("No worker that could admit it was heard from lately: manage.py runjobs")
     assert said(holds[Hold.PAUSED])[0] == "paused"
     QueueState.objects.create(kind="job", name="test.job", paused_by="anna")
     assert " by anna." in said(holds[Hold.PAUSED])[1]
@@ -212,13 +212,13 @@ def test_a_silent_worker_and_one_that_has_lost_it(raw: RawDatabase) -> None:
     worker("web-1", id=WORKER, heard=100)
     code, words = said(held.ids[0])
     assert code == "silent"
-    assert "last heard from 100 s ago; unless it renews its lease, the job is taken back at 20" in words
-    assert "No other worker was heard from lately that could take it back" in words
+    assert "last heard from 100 s ago; unless it renews its lease, another worker rescues the job at 20" in words
+    assert "No other worker that could rescue it was heard from lately" in words
     worker("web-2")
     backdate(job(held.ids[0]), lease=42)
     code, words = said(held.ids[0])
     assert code == "lost"
-    assert "its lease ran out 12 s ago. A worker takes it back within seconds" in words
+    assert "its lease ran out 12 s ago. A worker rescues it within seconds" in words
     Claim.objects.all().delete()
     assert "no claim names it" in said(held.ids[0])[1]
 
@@ -344,7 +344,7 @@ def test_the_reason_costs_the_same_however_many_jobs_there_are(db_connection: An
             (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
             for node in nodes(explaining.plan)
         ]
-        assert max(read) <= 2 * (store.MOST_AHEAD + 1)
+        assert max(read) <= 2 * (store.MOST_COUNTED + 1)
         worker()
         assert "More than 1000 due jobs of its queue go first" in said(last)[1]
 
@@ -371,6 +371,6 @@ def test_a_rate_says_how_many_starts_are_used_up(raw: RawDatabase, settings: Any
     worker()
     code, words = said(one)
     assert code == "limited"
-    assert f"Queue default: 1 of 1 places are taken (#{other})." in words
+    assert f"Queue default: 1 of 1 slots are taken (#{other})." in words
     assert "Queue default: 20 of 20 starts in 10 seconds are used up." in words
-    assert words.endswith("A worker lets it in when there is room and its turn has come.")
+    assert words.endswith("A worker admits it when there is room and its turn has come.")

@@ -116,7 +116,7 @@ def test_what_points_to_a_job_goes_without_it(raw: RawDatabase) -> None:
 @pytest.fixture
 def warnings(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
     """What was warned of, in a process that has looked at no queue's name yet and knows one job, in ``reports``."""
-    monkeypatch.setattr(queue_names, "_looked_at", set())
+    monkeypatch.setattr(queue_names, "_checked", set())
     caplog.set_level(logging.WARNING, "django_pgjobs")
     return lambda: [record.getMessage() for record in caplog.records]
 
@@ -200,7 +200,7 @@ def test_names_made_up_without_end_are_not_remembered_without_end(
     monkeypatch.setattr(queue_names, "MOST", 5)
     for number in range(20):
         report.using(queue=f"customer-{number}")
-    assert len(queue_names._looked_at) == 5
+    assert len(queue_names._checked) == 5
     assert warnings() == []
 
 

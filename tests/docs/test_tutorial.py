@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from django_pgjobs.embedded.place import clean
+from django_pgjobs.embedded.directory import clean
 from tests.docs.pages import DOCS, ROOT, Block, blocks
 from tests.plugins.fix_db import patience
 

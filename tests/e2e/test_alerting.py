@@ -46,5 +46,5 @@ def test_what_a_project_logs_in_a_job_is_visible_and_names_the_job(worker: Worke
     """C12: where nobody has configured logging, as after startproject."""
     started = worker()
     (said,) = ended(hostile.says.register("two parcels sent"))
-    started.hear(rf"INFO shop two parcels sent job={said.pk} attempt=1 queue=default")
+    started.wait_for_log(rf"INFO shop two parcels sent job={said.pk} attempt=1 queue=default")
     assert len(re.findall("executor is ready", started.log)) == 1, "nothing of ours is said twice"

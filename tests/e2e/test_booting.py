@@ -183,13 +183,13 @@ def test_reload_restarts_at_a_change_and_survives_a_syntax_error(worker: Workers
 
     runs("one")
     shop.change(PROJECT.format(version="two"))
-    process.hear("executor is ready", times=2)
+    process.wait_for_log("executor is ready", times=2)
     runs("two")
     shop.change("def broken(:\n")
-    process.hear("waiting for the next change")
+    process.wait_for_log("waiting for the next change")
     assert process.process.poll() is None
     shop.change(PROJECT.format(version="three"))
-    process.hear("executor is ready", times=3)
+    process.wait_for_log("executor is ready", times=3)
     runs("three")
     assert process.stop() == 0, process.log
 

@@ -16,7 +16,7 @@ def test_an_executor_waits_for_what_bypassed_the_queue_before_it_leaves(worker: 
     ended(jobs.bypasses.register("one"))
     wait_until(lambda: stage.count("bypassed", "one") == 1, 10, "it runs past the queue")
     process.signal(signal.SIGTERM)
-    process.hear("executor waits for jobs that bypassed the queue")
+    process.wait_for_log("executor waits for jobs that bypassed the queue")
     stage.open("one")
     assert process.wait() == 0
     assert stage.count("bypassed-end", "one") == 1

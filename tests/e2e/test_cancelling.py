@@ -167,8 +167,8 @@ def test_a_job_that_was_taken_away_changes_nothing_any_more(shared_worker: Worke
     before = raw.row(ended_elsewhere.pk)
     shared_worker.stage.open("gone")
     shared_worker.stage.open("taken")
-    shared_worker.hear(f"lease lost.*job={gone.pk} ")
-    shared_worker.hear(f"lease lost.*job={ended_elsewhere.pk} ")
+    shared_worker.wait_for_log(f"lease lost.*job={gone.pk} ")
+    shared_worker.wait_for_log(f"lease lost.*job={ended_elsewhere.pk} ")
     assert raw.row(ended_elsewhere.pk) == before
     assert ended(jobs.effect.register("next"))[0].outcome == "succeeded"
     raw.query("UPDATE pgjobs_job SET claim_id = NULL, outcome = 'cancelled', finished_at = now()")

@@ -36,7 +36,7 @@ def test_an_error_in_on_abandon_is_logged_and_changes_nothing(shared_worker: Wor
     (after,) = ended(doomed)
     assert (after.outcome, after.error) == ("abandoned", "ValueError: outer ← KeyError: 'inner'")
     assert shared_worker.stage.count("on_abandon", doomed.pk) == 1
-    shared_worker.hear("callback failed on_abandon=tests.e2e.jobs.doomed")
+    shared_worker.wait_for_log("callback failed on_abandon=tests.e2e.jobs.doomed")
     assert shared_worker.said("the callback fails too")
 
 
@@ -46,7 +46,7 @@ def test_an_on_abandon_that_sleeps_a_minute_is_stopped_at_its_limit(shared_worke
     (after,) = ended(doomed)
     assert (after.outcome, after.error) == ("abandoned", "ValueError: outer ← KeyError: 'inner'")
     assert shared_worker.stage.count("on_abandon", doomed.pk) == 1
-    shared_worker.hear(f"callback was stopped at its time limit .*job={doomed.pk} ")
+    shared_worker.wait_for_log(f"callback was stopped at its time limit .*job={doomed.pk} ")
     failed = doomed.attempts.get(number=2)
     assert after.finished_at is not None
     assert failed.ended_at is not None
@@ -64,7 +64,7 @@ def test_an_on_abandon_that_kills_its_process_is_started_three_times_at_most(
     assert after.outcome == "abandoned"
     assert after.error == "ValueError: outer ← KeyError: 'inner'"
     assert shared_worker.stage.count("on_abandon", doomed.pk) == 3
-    shared_worker.hear(f"callback crashed 3 times.*job={doomed.pk} ")
+    shared_worker.wait_for_log(f"callback crashed 3 times.*job={doomed.pk} ")
 
 
 def test_an_on_cancel_that_kills_its_process_is_started_three_times_at_most(shared_worker: WorkerProcess) -> None:

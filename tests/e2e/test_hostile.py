@@ -86,7 +86,7 @@ def test_what_a_broken_handler_does_not_write_is_on_stderr(worker_at_work: Worke
     be_hostile(worker_at_work.stage, "handler: leaving")
     failing = hostile.fails.register()
     ended(failing)
-    worker_at_work.hear(rf"logging failed with tests\.e2e\.hostile\.Leaving: handler; .* job={failing.pk} ")
+    worker_at_work.wait_for_log(rf"logging failed with tests\.e2e\.hostile\.Leaving: handler; .* job={failing.pk} ")
 
 
 @pytest.mark.parametrize("what", ["error", "leaving", "exit", "interrupt"])
@@ -122,7 +122,7 @@ def test_a_rule_that_leaves_lets_the_job_be_retried(worker_at_work: WorkerProces
     """G1: by the numeric backoff, as after an error in the rule."""
     ruled = hostile.RULED[name].register()
     wait_until(lambda: history(ruled)[:1] == [(1, "failed")], 10, "the failure is recorded")
-    worker_at_work.hear(r"(backoff|retry rule) failed name=hostile\." + name.replace(" ", "_"))
+    worker_at_work.wait_for_log(r"(backoff|retry rule) failed name=hostile\." + name.replace(" ", "_"))
 
 
 def test_a_value_that_cannot_be_read_is_no_result(worker_at_work: WorkerProcess) -> None:

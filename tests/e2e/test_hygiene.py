@@ -48,7 +48,9 @@ def test_a_transaction_left_open_is_reported_and_rolled_back(shared_worker: Work
     """§4 hygiene: the log names the job; its connection is not used again."""
     before = look()
     (mess,) = ended(jobs.makes_a_mess.register(how))
-    shared_worker.hear(rf"job left a transaction open, rolled back: name=tests\.e2e\.jobs\.makes_a_mess job={mess.pk}")
+    shared_worker.wait_for_log(
+        rf"job left a transaction open, rolled back: name=tests\.e2e\.jobs\.makes_a_mess job={mess.pk}"
+    )
     assert look()["backend"] != before["backend"]
 
 

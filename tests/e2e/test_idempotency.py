@@ -38,7 +38,7 @@ def test_a_hit_is_told_between_start_and_end_and_runs_nothing(worker: Workers, s
         ("ended", "Succeed", "NoneType"),
         ("finished", "succeeded", "succeeded"),
     ]
-    process.hear(f"HIT result of job {first.pk} key='k' name={job.name} job={hits[0].pk} attempt=1/")
+    process.wait_for_log(f"HIT result of job {first.pk} key='k' name={job.name} job={hits[0].pk} attempt=1/")
     assert kept() == {"k": "once"}
 
 
@@ -53,7 +53,7 @@ def test_settings_that_a_job_left_on_the_connection_are_not_charged_to_the_next(
     [hit] = ended(jobs.effect.using(idempotency_key="k").register("once"))
     assert (hit.outcome, hit.attempt, hit.result, history(hit)) == ("succeeded", 1, first.result, []), hit.error
     assert stage.count("effect", "once") == 1
-    process.hear("kept connection cannot read of the next job, replaced alias=default: ")
+    process.wait_for_log("kept connection cannot read of the next job, replaced alias=default: ")
 
 
 def test_large_arguments_are_read_beside_what_a_job_left_on_the_connection(worker: Workers) -> None:
@@ -63,7 +63,7 @@ def test_large_arguments_are_read_beside_what_a_job_left_on_the_connection(worke
     large = "x" * 300_000
     [whole] = ended(jobs.swallows.register(large))
     assert (whole.outcome, whole.attempt, whole.result) == ("succeeded", 1, [len(large), 0]), whole.error
-    process.hear("kept connection cannot read of the next job, replaced alias=default: ")
+    process.wait_for_log("kept connection cannot read of the next job, replaced alias=default: ")
 
 
 def test_a_worker_killed_between_body_and_end_stores_nothing(worker: Workers, stage: Stage, other: RawDatabase) -> None:
@@ -109,4 +109,4 @@ def test_keys_that_are_over_are_forgotten_by_the_leader(worker: Workers, raw: Ra
     raw.query("INSERT INTO pgjobs_key_window VALUES ('q', 'k', '2001-01-01', '2001-01-02', 1)")
     raw.query("INSERT INTO pgjobs_stored_result (name, key, job_id, stored_at) VALUES ('n', 'k', 1, '2001-01-01')")
     process = worker()
-    process.hear("keys and results are forgotten windows=1 results=1", 60)
+    process.wait_for_log("keys and results expired windows=1 results=1", 60)

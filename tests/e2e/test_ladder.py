@@ -145,8 +145,8 @@ def test_a_job_that_waits_for_a_program_is_stopped_by_sigterm(shared_worker: Wor
     assert (after.outcome, history(after)) == ("abandoned", [(1, "timeout")])
     took = stage.traces("stopped", "guilty")[0].at - stage.traces("start", "guilty")[0].at
     assert 3.0 < took < patience(4), took
-    shared_worker.hear(f"job does not stop, executor terminated cause=timeout .*job={job.pk} ")
-    shared_worker.hear("job has stopped, executor goes on")
+    shared_worker.wait_for_log(f"job does not stop, executor terminated cause=timeout .*job={job.pk} ")
+    shared_worker.wait_for_log("job has stopped, executor goes on")
     wait_until(lambda: stage.count("start", "innocent") == 2, 20, "the other one failed of it, and runs again")
     assert (history(read(innocent)), read(innocent).attempt) == ([(1, "released")], 1)
     assert shared_worker.executors() == before
@@ -249,7 +249,7 @@ def test_a_job_that_was_taken_away_is_stopped_and_changes_nothing(
     assert shared_worker.stage.traces("stopped", "taken")[0].words[2] == "WorkerStopping"
     assert shared_worker.stage.traces("saw", seen.pk)[0].words[2:3] == ("True",)
     for each in (job, seen):
-        shared_worker.hear(f"lease lost, nothing of the job was changed .*job={each.pk} ")
+        shared_worker.wait_for_log(f"lease lost, nothing of the job was changed .*job={each.pk} ")
     assert [raw.row(job.pk), raw.row(seen.pk)] == before
     raw.query("UPDATE pgjobs_job SET claim_id = NULL, outcome = 'cancelled', finished_at = now()")
 
@@ -274,7 +274,7 @@ def test_a_callback_over_its_time_is_interrupted_and_its_job_ends(shared_worker:
     assert shared_worker.stage.count("callback_stopped", "slow") == 1
     assert "at once" in after.error
     assert deaths(shared_worker) == before
-    shared_worker.hear("callback failed on_abandon=tests.e2e.hard.gives_up_slowly")
+    shared_worker.wait_for_log("callback failed on_abandon=tests.e2e.hard.gives_up_slowly")
 
 
 @pytest.mark.slow

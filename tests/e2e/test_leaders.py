@@ -106,7 +106,7 @@ def test_a_leader_whose_connection_is_terminated_leads_on(worker: Workers, raw: 
         [f"pgjobs {first.name} maintenance"],
     )
     before = raw.value("SELECT statement_timestamp()")
-    first.hear("database trouble, will try again loop=maintenance")
+    first.wait_for_log("database trouble, will try again loop=maintenance")
     renewed = LeaderTerm.objects.filter(taken_at__lt=before, expires_at__gt=before)
     wait_until(lambda: renewed.aggregate(at=Max("expires_at"))["at"] is not None, 5, "its term runs")
     until = LeaderTerm.objects.get().expires_at
@@ -134,7 +134,7 @@ def test_two_leaders_at_once_do_nothing_twice(worker: Workers, stage: Stage, raw
     for pid in everything:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
-    frozen.hear("worker leads no more, another has taken over")
+    frozen.wait_for_log("worker leads no more, another has taken over")
     wait_until(pruned, 30, "they are pruned")
     counts = [count(process) for process in (frozen, heir)]
     wait_until(lambda: sum(count(process) for process in (frozen, heir)) >= 500, 30, "it is told")
@@ -168,7 +168,7 @@ def test_a_duty_that_fails_stops_no_other(
     began = time.monotonic()
     wait_until(pruned, 20, "it prunes all the same")
     if table == "pgjobs_claim":
-        process.hear("duty failed, tried again at its next turn duty=rescue")
+        process.wait_for_log("duty failed, tried again at its next turn duty=rescue")
         raw.query("INSERT INTO pgjobs_job (name, payload, hold) VALUES ('held', '{}', 'paused')")
         wait_until(lambda: not Job.objects.filter(hold="paused").exists(), 20, "held jobs are let go")
         Job.objects.filter(name="held").cancel()
@@ -188,9 +188,9 @@ def test_what_is_due_at_an_election_begins_at_once(worker: Workers, raw: RawData
         " VALUES (gen_random_uuid(), 'long ago', 'h', 1, 1, 1, 1, '1', statement_timestamp() - interval '9 days')"
     )
     process = worker()
-    process.hear("worker leads now term=1")
+    process.wait_for_log("worker leads now term=1")
     began = time.monotonic()
-    process.hear("ended jobs were pruned jobs=10")
+    process.wait_for_log("ended jobs were pruned jobs=10")
     assert time.monotonic() - began < patience(5)
     assert process.log.index("worker leads now") < process.log.index("were pruned")
     assert Heartbeat.objects.filter(name="long ago").exists()

@@ -60,7 +60,7 @@ def test_reports_and_spans_of_jobs_arrive_when_the_worker_is_stopped(worker: Wor
 def test_reports_and_spans_of_jobs_arrive_when_an_executor_is_recycled(worker: Workers, stage: Stage) -> None:
     process = worker("--executor-max-jobs=1", env=LIBRARIES)
     ended(libraries.reports.register("one"))
-    process.hear("executor has been recycled")
+    process.wait_for_log("executor has been recycled")
     assert arrived(stage) == {"sentry": {"message_of_one"}, "span": {"span_of_one"}}
 
 
@@ -121,7 +121,7 @@ def test_receivers_and_callbacks_that_hang_hold_up_nobody_for_long(worker: Worke
     process = worker("--executor-max-jobs=1", env={"PGJOBS_TEST_LEAVING": ways})
     assert process.said("receivers of executor_started take too long, executor goes on without seconds=1.0 at=.* in=")
     assert ended(libraries.reports.register("one"))[0].outcome == "succeeded"
-    process.hear("executor has been recycled")
+    process.wait_for_log("executor has been recycled")
     assert process.said("receivers of executor_stopping take too long")
     assert process.said("exit callbacks take too long")
     found = arrived(stage)
@@ -133,6 +133,6 @@ def test_an_executor_that_hangs_in_logging_while_it_leaves_is_ended(worker: Work
     env = {"PGJOBS_TEST_LEAVING": "short,logging hangs"}
     process = worker("--executor-max-jobs=1", conf={"DRAIN_SECONDS": 3600.0}, env=env)
     ended(jobs.effect.register("one"))
-    process.hear("executor ended, replaced")
+    process.wait_for_log("executor ended, replaced")
     assert process.said("most recent call first"), "its stacks say where it hung"
     assert process.stop() == 0

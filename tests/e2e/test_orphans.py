@@ -75,13 +75,13 @@ def test_a_frozen_worker_wakes_up_and_changes_nothing(worker: Workers, stage: St
     assert len(executors) == 2
     os.kill(zombie.pid, signal.SIGSTOP)
     wait_until(lambda: not _living(executors), SHORT["LEASE_SECONDS"] + 1, "the watchdog has ended its executors")
-    zombie.hear("pgjobs watchdog: the supervisor stands still")
-    zombie.hear("most recent call first")
+    zombie.wait_for_log("pgjobs watchdog: the supervisor stands still")
+    zombie.wait_for_log("most recent call first")
     Job.objects.filter(pk=stubborn.pk).cancel()
     other = worker(conf=SHORT)
     started(stage, "one", 2)
     os.kill(zombie.pid, signal.SIGCONT)
-    zombie.hear("lease lost, nothing of the job was changed.*job=" + str(quiet.pk))
+    zombie.wait_for_log("lease lost, nothing of the job was changed.*job=" + str(quiet.pk))
     stage.open("one")
     after = ended(quiet, stubborn)
     assert [(job.outcome, job.attempt) for job in after] == [("succeeded", 2), ("cancelled", 1)]

@@ -80,7 +80,7 @@ def test_a_worker_waits_for_a_server_that_is_not_there_yet(worker: Workers, serv
     put(url, "effect", call("early"))
     server.halt()
     process = worker("--until-idle", ready=False, env={"DATABASE_URL": url})
-    process.hear("database cannot be reached, waiting")
+    process.wait_for_log("database cannot be reached, waiting")
     assert process.process.poll() is None
     server.start()
     assert process.wait(40) == 0, process.log
@@ -105,7 +105,7 @@ def test_outcomes_of_an_outage_are_written_afterwards(
     for key in ("w0", "w1", "a"):
         stage.open(key)
     wait_until(lambda: stage.count("end") == 3, 10, "three have ended while the server is away")
-    process.hear("database trouble, will try again loop=ack")
+    process.wait_for_log("database trouble, will try again loop=ack")
     server.start()
     wait_until(lambda: outcomes(url).count(("succeeded", 1)) == 3, 30, "their ends are written")
     stage.open("w2")
@@ -113,7 +113,7 @@ def test_outcomes_of_an_outage_are_written_afterwards(
     wait_until(lambda: outcomes(url).count(("succeeded", 1)) == 5, 30, "the last ends and new ones are done")
     assert stage.count("start") == 4
     assert process.stop() == 0
-    process.hear("database is back loop=ack")
+    process.wait_for_log("database is back loop=ack")
     assert ask(url, "SELECT count(*) FROM pgjobs_claim") == [(0,)]
 
 
@@ -135,12 +135,12 @@ def test_in_an_outage_nothing_starts_whose_claim_cannot_be_confirmed(
     claimed = "SELECT count(*) FROM pgjobs_job WHERE state = 'running'"
     wait_until(lambda: ask(url, claimed) == [(2,)], 20, "and the second is claimed")
     server.halt()
-    process.hear("database trouble, will try again loop=keep")
+    process.wait_for_log("database trouble, will try again loop=keep")
     old = time.monotonic() + 3.5
     wait_until(lambda: time.monotonic() > old, 10, "the last reading of its claim is old")
     stage.open("slow")
     wait_until(lambda: stage.count("end", "slow"), 10, "the thread is free")
-    process.hear("database trouble, will try again loop=ack")
+    process.wait_for_log("database trouble, will try again loop=ack")
     assert stage.count("effect", "next") == 0
     server.start()
     wait_until(lambda: outcomes(url).count(("succeeded", 1)) == 42, 40, "both have run, on their first attempt")
@@ -153,7 +153,7 @@ def test_who_leads_is_asked_again_after_an_outage(worker: Workers, server: Embed
     leads = "SELECT 1 FROM pgjobs_leader_term WHERE worker_name = %s AND expires_at > statement_timestamp()"
     wait_until(lambda: ask(server.url, leads, process.name), 15, "it leads")
     server.halt()
-    process.hear(r"WARNING.* database trouble, will try again loop=maintenance")
+    process.wait_for_log(r"WARNING.* database trouble, will try again loop=maintenance")
     server.start()
     began = ask(server.url, "SELECT statement_timestamp()")[0][0]
     renewed = "SELECT 1 FROM pgjobs_leader_term WHERE worker_name = %s AND expires_at > %s + interval '6 s'"
@@ -170,9 +170,9 @@ def test_executors_that_die_in_an_outage_are_replaced_after_it(
     (pid,) = process.executors()
     server.halt()
     os.kill(pid, signal.SIGKILL)
-    process.hear("executor cannot boot, tried again", times=5)
+    process.wait_for_log("executor cannot boot, tried again", times=5)
     server.start()
-    process.hear("executor is ready", times=2)
+    process.wait_for_log("executor is ready", times=2)
     put(url, "effect", call("after"))
     wait_until(lambda: outcomes(url) == [("succeeded", 1)], 30, "it runs")
 
@@ -188,7 +188,7 @@ def test_a_worker_can_be_stopped_while_the_server_is_away(
     wait_until(lambda: stage.count("start") == 1, 10, "it runs")
     server.halt()
     stage.open("w")
-    process.hear("database trouble, will try again loop=ack")
+    process.wait_for_log("database trouble, will try again loop=ack")
     process.stop(25)
     server.start()
     ((outcome, attempt),) = outcomes(url)
@@ -201,7 +201,9 @@ def test_tables_that_are_not_there_are_waited_for(worker: Workers, server: Embed
     ask(server.url, "CREATE DATABASE empty")
     url = server.url.rpartition("/")[0] + "/empty"
     process = worker("--until-idle", ready=False, env={"DATABASE_URL": url})
-    process.hear("the tables of django-pgjobs are not there, or older than this code: run manage.py migrate; waiting")
+    process.wait_for_log(
+        "the tables of django-pgjobs are not there, or older than this code: run manage.py migrate; waiting"
+    )
     manage(url, "migrate", "-v0")
     assert process.wait(30) == 0, process.log
     ask(server.url, "DROP DATABASE empty WITH (FORCE)")

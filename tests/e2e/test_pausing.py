@@ -51,7 +51,7 @@ def test_pausing_under_load_stops_starts_within_a_second(
         pausing.pause_job(jobs.effect, by="anna")
     paused_at = time.monotonic()
     for process in crew:
-        process.hear("pauses have changed")
+        process.wait_for_log("pauses have changed")
     left = Job.objects.filter(pk__in=load, finished_at=None)
     wait_until(lambda: not left.exclude(claim_id=None).exists(), 10, "nothing of it is claimed")
     others = [jobs.aeffect.using(queue="load" if kind == "job" else "other").register(f"other-{n}") for n in range(20)]
@@ -92,7 +92,7 @@ def test_a_pause_ends_by_itself_by_the_databases_clock(worker: Workers, stage: S
     """Nobody resumes; NOTIFY, which nobody sends then, is off. The job comes when the worker knows of the pause."""
     process = worker(conf={"NOTIFY": False})
     state = pausing.pause_queue("default", until=3.0) if kind == "queue" else pausing.pause_job(jobs.effect, until=3.0)
-    process.hear("pauses have changed")
+    process.wait_for_log("pauses have changed")
     row = jobs.effect.register("k")
     (after,) = ended(row)
     assert after.claimed_at is not None
@@ -164,7 +164,7 @@ def test_a_callback_waits_whose_job_was_paused_while_it_ran(
     registered.cancel()
     pausing.pause_queue("default") if kind == "queue" else pausing.pause_job(jobs.watched)
     if not mode:
-        process.hear("pauses have changed")
+        process.wait_for_log("pauses have changed")
     stage.open("k")
     state = "ready" if kind == "queue" else "paused"
     wait_until(lambda: (read(registered).ending, read(registered).state) == ("cancelled", state), 20, "it waits")
@@ -198,7 +198,7 @@ def test_a_worker_that_is_killed_leaves_nothing_paused_behind(worker: Workers, s
     wait_until(lambda: stage.count("start", "k") == 1, 20, "one runs")
     behind = [jobs.waits.register("k") for _ in range(5)]
     pausing.pause_queue("default") if kind == "queue" else pausing.pause_job(jobs.waits)
-    victim.hear("pauses have changed")
+    victim.wait_for_log("pauses have changed")
     wait_until(lambda: Job.objects.exclude(claim_id=None).count() == 1, 10, "only the running one is claimed")
     for pid in [victim.pid, *victim.executors()]:
         os.kill(pid, signal.SIGKILL)

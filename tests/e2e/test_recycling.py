@@ -27,7 +27,7 @@ def test_executors_are_replaced_after_so_many_jobs(worker: Workers, stage: Stage
     for turn in range(3):
         ids += register_many(jobs.effect.bind(f"{turn}-{n}", seconds=0.005) for n in range(100))
         if turn < 2:
-            process.hear("executor has been recycled", times=turn + 1)
+            process.wait_for_log("executor has been recycled", times=turn + 1)
     after = ended(*Job.objects.filter(pk__in=ids))
     assert {(job.outcome, job.attempt) for job in after} == {("succeeded", 1)}
     assert stage.count("effect") == 300
@@ -45,7 +45,7 @@ def test_an_executor_that_holds_too_much_memory_is_replaced(worker: Workers, sta
     wait_until(lambda: stage.count("start", "one") == 1, 15, "it runs")
     (eaten,) = ended(jobs.eats_memory.register(400))
     process.ready(2)
-    process.hear("executor is recycled, its successor starts first.*it holds [4-9]..")
+    process.wait_for_log("executor is recycled, its successor starts first.*it holds [4-9]..")
     (after,) = ended(jobs.descriptors_of_a_child.register())
     assert after.outcome == "succeeded"
     assert len(process.executors()) == 2
@@ -53,7 +53,7 @@ def test_an_executor_that_holds_too_much_memory_is_replaced(worker: Workers, sta
     (after,) = ended(running)
     assert (after.outcome, after.attempt) == ("succeeded", 1)
     assert stage.traces("end", "one")[0].pid == eaten.result
-    process.hear("executor has been recycled")
+    process.wait_for_log("executor has been recycled")
     wait_until(lambda: len(process.executors()) == 1, 5, "it has gone")
 
 
@@ -65,7 +65,7 @@ def test_another_version_beneath_a_worker_stops_it(worker: Workers, stage: Stage
     stage.open("deployed")
     (idle,) = set(process.executors()) - {stage.traces("start", "one")[0].pid}
     os.kill(idle, signal.SIGKILL)
-    process.hear("another version was deployed, worker stops")
+    process.wait_for_log("another version was deployed, worker stops")
     assert process.process.poll() is None
     stage.open("one")
     assert process.wait() == 1, process.log
@@ -81,9 +81,9 @@ def test_new_code_that_cannot_boot_stops_a_worker_after_three_tries(worker: Work
     stage.open("broken")
     (idle,) = set(process.executors()) - {stage.traces("start", "one")[0].pid}
     os.kill(idle, signal.SIGKILL)
-    process.hear("executor cannot boot, tried again", times=3)
+    process.wait_for_log("executor cannot boot, tried again", times=3)
     assert ended(jobs.effect.register("meanwhile"))[0].outcome == "succeeded"
-    process.hear("executor cannot boot, worker stops")
+    process.wait_for_log("executor cannot boot, worker stops")
     stage.open("one")
     assert process.wait() == 1, process.log
     assert ended(running)[0].attempt == 1

@@ -43,7 +43,7 @@ def test_a_job_that_was_taken_while_it_waited_is_not_started(worker: Workers, st
     taken = "UPDATE pgjobs_job SET claim_id = gen_random_uuid() WHERE id = %s AND claim_id IS NOT NULL RETURNING id"
     wait_until(lambda: raw.query(taken, [victim.pk]), 20, "the second is claimed too, and taken away")
     before = raw.row(victim.pk)
-    process.hear(
+    process.wait_for_log(
         f"lease lost, nothing of the job was changed name=tests.e2e.jobs.effect job={victim.pk} .*could not start"
     )
     stage.open("slow")
@@ -52,7 +52,7 @@ def test_a_job_that_was_taken_while_it_waited_is_not_started(worker: Workers, st
     assert raw.row(victim.pk) == before
     assert not process.said(f"lease lost.* job={victim.pk} ", times=2)
     assert process.stop() == 0
-    process.hear("worker stopped jobs=")
+    process.wait_for_log("worker stopped jobs=")
     raw.query("UPDATE pgjobs_job SET claim_id = NULL, outcome = 'cancelled', finished_at = now()")
 
 
@@ -76,8 +76,8 @@ def test_the_jobs_of_a_killed_worker_go_on_with_another(worker: Workers, stage: 
     assert [(job.outcome, job.attempt) for job in after] == [("succeeded", 2), ("abandoned", 1), ("cancelled", 1)]
     assert stage.count("start", "once") == 1
     assert history(again) == [(1, "lost")]
-    other.hear("job rescued name=", times=3)
-    other.hear("jobs were rescued from workers that had lost them jobs=")
+    other.wait_for_log("job rescued name=", times=3)
+    other.wait_for_log("jobs were rescued from workers that had lost them jobs=")
     wait_until(lambda: ("finished", "succeeded", "succeeded") in heard(stage, again), 10, "all is told")
     told = [words for words in heard(stage, again) if words[0] not in ("started", "ended")]
     assert told[0] == ("rescued", "lost", "1", "default", "ready")
@@ -103,7 +103,7 @@ def test_a_worker_learns_that_it_lost_its_job(worker: Workers, stage: Stage, raw
     )
     wait_until(lambda: not raw.query(expire, [first]), 20, "its claim has been rescued, before it was renewed")
     wait_until(lambda: stage.count("saw", job.pk, "True"), 10, "the job is told on the worker that has lost it")
-    process.hear(f"lease lost.*job={job.pk} .*claim={first} ")
+    process.wait_for_log(f"lease lost.*job={job.pk} .*claim={first} ")
     wait_until(lambda: stage.count("start", job.pk) == 2, 20, "it runs again")
     assert ended(jobs.effect.register("next"))[0].outcome == "succeeded"
     Job.objects.filter(pk=job.pk).cancel()
@@ -125,8 +125,8 @@ def test_a_running_job_that_no_claim_names_is_audited_and_rescued(
             "SELECT claim_id, 0, claim_id, now() + interval '9 h', now() + interval '9 h', '{}' FROM pgjobs_job"
         )
     process = worker(conf=QUICK)
-    process.hear("worker leads now term=1")
-    process.hear("running jobs were in no claim, they are given one jobs=1")
+    process.wait_for_log("worker leads now term=1")
+    process.wait_for_log("running jobs were in no claim, they are given one jobs=1")
     assert [(each.outcome, each.attempt) for each in ended(job)] == [("succeeded", 2)]
     assert history(job) == [(1, "lost")]
 
@@ -135,11 +135,11 @@ def test_a_running_job_that_no_claim_names_is_audited_and_rescued(
 def test_a_leader_that_leaves_hands_over(worker: Workers) -> None:
     """W1 W3 W8: the next one leads as soon as it asks."""
     first = worker()
-    first.hear("worker leads now term=1")
+    first.wait_for_log("worker leads now term=1")
     second = worker()
     assert not second.said("worker leads now")
     assert first.stop() == 0
-    second.hear("worker leads now term=2", timeout=10)
+    second.wait_for_log("worker leads now term=2", timeout=10)
     assert LeaderTerm.objects.get().worker == Heartbeat.objects.get(name=second.name).pk
 
 
@@ -170,7 +170,7 @@ def test_no_renewal_for_a_while_harms_no_job(worker: Workers, stage: Stage, othe
     job = jobs.waits.register("w")
     started(stage, "w")
     other.query("LOCK TABLE pgjobs_claim, pgjobs_heartbeat IN ACCESS EXCLUSIVE MODE")
-    process.hear("database trouble, will try again loop=keep")
+    process.wait_for_log("database trouble, will try again loop=keep")
     stage.open("w")
     assert [(each.outcome, each.attempt) for each in ended(job)] == [("succeeded", 1)]
     other.rollback()
@@ -216,7 +216,7 @@ def test_every_loop_survives_the_end_of_its_connection(worker: Workers, stage: S
                 everything.append(jobs.aeffect.register(f"{turn}.{role}.a", 0.05))
             assert raw.value(cut, [f"%{process.name[:40]} {role}"]) == 1, role
             everything += [jobs.effect.register(f"{turn}.{role}.{n}") for n in range(8, 12)]
-            process.hear(f"database is back loop={role}", times=turn + 1)
+            process.wait_for_log(f"database is back loop={role}", times=turn + 1)
     after = ended(*everything, timeout=60)
     assert {(job.outcome, job.attempt) for job in after} == {("succeeded", 1)}
     assert stage.count("effect") == len(everything)

@@ -97,7 +97,7 @@ def test_the_leader_prunes_and_a_standby_does_not(worker: Workers, raw: RawDatab
 
     put()
     first = worker()
-    first.hear("ended jobs were pruned jobs=2500")
+    first.wait_for_log("ended jobs were pruned jobs=2500")
     assert pruned()
     second = worker()
     wait_until(lambda: leads(second.name) is False, 10, "the second stands by")
@@ -106,8 +106,8 @@ def test_the_leader_prunes_and_a_standby_does_not(worker: Workers, raw: RawDatab
     assert upkeep(raw, second.name) == 0, "a standby has no connection for it"
     put()
     assert first.stop() == 0
-    second.hear("worker leads now")
-    second.hear("ended jobs were pruned")
+    second.wait_for_log("worker leads now")
+    second.wait_for_log("ended jobs were pruned")
     wait_until(pruned, 30, "the second has pruned the rest")
 
 
@@ -146,7 +146,7 @@ def test_the_leader_vacuums_what_has_died(worker: Workers, raw: RawDatabase, dea
     try:
         dead_rows()
         process = worker("--name=v", conf={"DRAIN_SECONDS": 1})
-        process.hear("table was vacuumed table=pgjobs_job", 60)
+        process.wait_for_log("table was vacuumed table=pgjobs_job", 60)
         wait_until(lambda: vacuums(raw) == before + 1, 20, "the server has counted it")
         job = jobs.effect.register("after")
         assert ended(job)[0].outcome == "succeeded"
@@ -160,7 +160,7 @@ def test_switched_off_it_does_not(worker: Workers, raw: RawDatabase, dead_rows: 
     try:
         dead_rows()
         process = worker(conf={"VACUUM": False})
-        process.hear("worker leads now")
+        process.wait_for_log("worker leads now")
         wait_until(lambda: upkeep(raw, process.name) == 1, 20, "upkeep is on")
         looks = "SELECT state_change FROM pg_stat_activity WHERE application_name = %s"
         name = [f"pgjobs {process.name} upkeep"]

@@ -133,7 +133,7 @@ def test_a_worker_of_such_a_role_leads_fires_prunes_and_ends_what_its_executors_
     wait_until(lambda: stage.count("start", "c"), 20, "it runs")
     running.cancel(mode="interrupt")
     assert ended(running)[0].outcome == "cancelled"
-    process.hear("ended jobs were pruned jobs=20")
+    process.wait_for_log("ended jobs were pruned jobs=20")
     wait_until(lambda: stage.count("tick"), 40, "a cron entry was fired")
     assert process.stop() == 0
     no_trouble(process)
@@ -166,11 +166,11 @@ def test_a_worker_of_such_a_role_says_that_it_may_not_vacuum_and_does_when_it_ma
     counted = "SELECT pg_stat_get_vacuum_count('pgjobs_claim'::regclass)"
     before = raw.value(counted)
     process = start()
-    process.hear("tables are not vacuumed by the worker, autovacuum alone does it: pgjobs_claim is owned by")
+    process.wait_for_log("tables are not vacuumed by the worker, autovacuum alone does it: pgjobs_claim is owned by")
     assert raw.value(counted) == before
     if raw.raw.info.server_version >= 170000:
         grant(limited_role, statements("MAINTAIN"))
-        process.hear("table was vacuumed table=pgjobs_claim")
+        process.wait_for_log("table was vacuumed table=pgjobs_claim")
         assert raw.value(counted) == before + 1
     assert process.stop() == 0
     assert not process.said("tables are not vacuumed", times=2)

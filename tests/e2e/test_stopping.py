@@ -35,7 +35,7 @@ def test_a_signal_drains(worker: Workers, stage: Stage, number: int) -> None:
     started(stage, "one")
     started(stage, "loop")
     process.signal(number)
-    process.hear(f"worker drains: {signal.Signals(number).name}")
+    process.wait_for_log(f"worker drains: {signal.Signals(number).name}")
     wait_until(
         lambda: not Job.objects.filter(pk__in=behind).exclude(claim_id=None).exists(), 5, "those behind are back"
     )
@@ -101,7 +101,7 @@ def test_a_second_signal_hurries(worker: Workers, stage: Stage) -> None:
     slow = jobs.waits.register("slow")
     started(stage, "slow")
     process.signal(signal.SIGTERM)
-    process.hear("worker drains")
+    process.wait_for_log("worker drains")
     began = time.monotonic()
     process.signal(signal.SIGTERM)
     assert process.wait() == 0, process.log
@@ -116,7 +116,7 @@ def test_cancels_and_callbacks_while_draining_come_to_an_end(worker: Workers, st
     started(stage, "k")
     started(stage, "l")
     process.signal(signal.SIGTERM)
-    process.hear("worker drains")
+    process.wait_for_log("worker drains")
     watched.cancel(by="x")
     stage.open("k")
     stage.open("l")
@@ -132,7 +132,7 @@ def test_cancels_and_callbacks_while_draining_come_to_an_end(worker: Workers, st
 def test_a_signal_while_it_starts_ends_it(worker: Workers) -> None:
     """W6: an executor that is still importing is not waited for."""
     process = worker(ready=False, env={"PGJOBS_TEST_BOOT": "sleeps"})
-    process.hear("worker starts")
+    process.wait_for_log("worker starts")
     began = time.monotonic()
     assert process.stop() == 0, process.log
     assert time.monotonic() - began < patience(4)
@@ -147,7 +147,7 @@ def test_a_signal_while_it_waits_for_the_database_ends_it(worker: Workers) -> No
             process = worker(ready=False, env={"DATABASE_URL": f"postgres://nobody@{address}/nothing"})
             with contextlib.ExitStack() as stack:
                 if address.endswith(":1"):
-                    process.hear("database cannot be reached, waiting")
+                    process.wait_for_log("database cannot be reached, waiting")
                 else:
                     stack.enter_context(silent.accept()[0])
                 began = time.monotonic()
@@ -183,7 +183,7 @@ def test_until_idle_ends_when_nothing_is_due(worker: Workers, stage: Stage) -> N
     later = jobs.effect.using(delay=600).register("later")
     doomed, slow = jobs.doomed.register(), jobs.effect.register("slow", seconds=1.5)
     process = worker("--until-idle", ready=False, conf={"POLL_SECONDS": 60})
-    process.hear("worker drains: nothing is due")
+    process.wait_for_log("worker drains: nothing is due")
     assert process.wait() == 0, process.log
     assert [read(job).outcome for job in (doomed, slow, later)] == ["abandoned", "succeeded", None]
     (trace,) = stage.traces("effect", "slow")
@@ -228,7 +228,7 @@ def test_a_name_with_everything_in_it(worker: Workers, stage: Stage) -> None:
     (after,) = ended(job)
     assert after.attempts.get().worker_name == name
     assert Heartbeat.objects.get(name=name).state == "running"
-    process.hear("executor is ready", times=2)
+    process.wait_for_log("executor is ready", times=2)
     assert process.stop() == 0
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%%pg_sleep(60)%%' AND state = 'active'"
@@ -273,7 +273,7 @@ def test_a_cancel_is_heard_while_draining_and_without_notify(worker: Workers, st
     (pid,) = process.executors()
     started(stage, str(job.pk) if mode == "ask" else "drained")
     process.signal(15)
-    process.hear("worker drains")
+    process.wait_for_log("worker drains")
     asked_at = time.monotonic()
     job.cancel(mode=mode)
     if mode == "kill":

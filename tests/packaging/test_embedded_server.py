@@ -17,8 +17,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from django_pgjobs.embedded import EmbeddedError, EmbeddedServer, place, server
-from django_pgjobs.embedded.place import clean
+from django_pgjobs.embedded import EmbeddedError, EmbeddedServer, directory, server
+from django_pgjobs.embedded.directory import clean
 from tests.plugins.fix_db import patience
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="about what root's server does")
@@ -103,7 +103,12 @@ def running(*command: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
 
 def machine() -> dict[str, object]:
     """Describe what a server must not change: the accounts, and modes and owners on the way to all it uses."""
-    starts = (Path.cwd(), Path(sys.executable), Path(server.__file__), place.find_base(place.Account.choose()))
+    starts = (
+        Path.cwd(),
+        Path(sys.executable),
+        Path(server.__file__),
+        directory.find_base(directory.ServerAccount.choose()),
+    )
     parents = {parent for start in starts for parent in (start.resolve(), *start.resolve().parents)}
     seen = {str(path): (path.stat().st_mode, path.stat().st_uid, path.stat().st_gid) for path in parents}
     return {"accounts": pwd.getpwall(), **seen}
@@ -164,8 +169,8 @@ def test_a_server_that_survived_its_run_is_stopped_by_the_next_one():
 
 def test_a_stranger_without_the_password_is_refused():
     with EmbeddedServer(fsync=False) as ours:
-        assert ours.place is not None
-        for host in ("127.0.0.1", str(ours.place.socket)):
+        assert ours.directory is not None
+        for host in ("127.0.0.1", str(ours.directory.socket)):
             with pytest.raises(psycopg.OperationalError, match="password"):
                 psycopg.connect(host=host, port=ours.port, user="postgres", password="guessed", dbname="postgres")
 
@@ -173,8 +178,8 @@ def test_a_stranger_without_the_password_is_refused():
 def test_data_are_kept_over_runs_and_crashes_until_they_are_cleaned(tmp_path):
     keeper = EmbeddedServer(fsync=False, data=tmp_path)
     with keeper:
-        assert keeper.place is not None
-        directory = keeper.place.path
+        assert keeper.directory is not None
+        directory = keeper.directory.path
         with psycopg.connect(keeper.url) as connection:
             connection.execute("create table kept as select 1 as number")
         with pytest.raises(EmbeddedError, match="another run uses"):
@@ -247,10 +252,10 @@ def test_programs_that_the_account_cannot_reach_are_copied(tmp_path):
     packaged = EmbeddedServer()._given.parent
     (hidden / packaged.name).symlink_to(packaged)
     with EmbeddedServer(fsync=False, binaries=hidden / packaged.name / "bin") as ours:
-        assert ours.place is not None
-        assert (ours.place.path / "programs").is_dir()
-        assert ours.place.path.stat().st_mode & stat.S_IRWXO == stat.S_IXOTH
-        assert ours.place.data.stat().st_uid != 0
+        assert ours.directory is not None
+        assert (ours.directory.path / "programs").is_dir()
+        assert ours.directory.path.stat().st_mode & stat.S_IRWXO == stat.S_IXOTH
+        assert ours.directory.data.stat().st_uid != 0
     assert hidden.stat().st_mode & 0o777 == 0o700
 
 
@@ -266,5 +271,5 @@ def test_nobody_runs_the_server_where_postgres_does_not_exist(monkeypatch):
     monkeypatch.setattr("pwd.getpwnam", without_postgres)
     with EmbeddedServer(fsync=False) as ours:
         assert ours.account.name == "nobody"
-        assert ours.place is not None
-        assert ours.place.data.stat().st_uid == known("nobody").pw_uid
+        assert ours.directory is not None
+        assert ours.directory.data.stat().st_uid == known("nobody").pw_uid

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from django_pgjobs.embedded import EmbeddedError
-from django_pgjobs.embedded.place import clean
+from django_pgjobs.embedded.directory import clean
 from django_pgjobs.embedded.sharing import running_url, settings_of
 from tests.packaging.test_embedded_server import processes, wait_until
 from tests.plugins.fix_db import patience
@@ -98,13 +98,13 @@ def test_processes_that_start_at_once_share_one_server_that_ends_with_its_owner(
         found = [line_of(project).split() for project in projects]
         assert len({port for port, _ in found}) == 1
         assert sorted(visits for _, visits in found) == ["1", "2", "3"]
-        place = (data / "server-18").read_text().strip()
-        assert len([line for _, line in processes(f"-D {place}/data") if not line.startswith("/bin/sh")]) == 1
+        directory = (data / "server-18").read_text().strip()
+        assert len([line for _, line in processes(f"-D {directory}/data") if not line.startswith("/bin/sh")]) == 1
         for project in projects:
             project.communicate(timeout=patience(60))
             assert project.returncode == 0
-    wait_until(lambda: not processes(f"-D {place}/data"), "the server ends with its owner")
-    assert Path(place).exists()
+    wait_until(lambda: not processes(f"-D {directory}/data"), "the server ends with its owner")
+    assert Path(directory).exists()
 
 
 def test_a_killed_owner_takes_the_server_along_and_the_next_starts_it_again(data: Path) -> None:

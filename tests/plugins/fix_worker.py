@@ -100,7 +100,7 @@ class WorkerProcess:
         """Tell whether the log has ``words`` (a regular expression) at least so often."""
         return len(re.findall(words, self.log)) >= times
 
-    def hear(self, words: str, timeout: float = 30, times: int = 1) -> None:
+    def wait_for_log(self, words: str, timeout: float = 30, times: int = 1) -> None:
         """Wait until the log has ``words`` so often; fail at once if the worker has ended without."""
         gone = False
         until_said = f"its log says {words!r} {times} times"
@@ -113,7 +113,7 @@ class WorkerProcess:
 
     def ready(self, processes: int = 1) -> WorkerProcess:
         """Wait until so many executors are ready."""
-        self.hear("executor is ready", 60, processes)
+        self.wait_for_log("executor is ready", 60, processes)
         return self
 
     def signal(self, number: int) -> None:

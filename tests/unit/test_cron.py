@@ -286,10 +286,10 @@ def test_missed_fires_by_policy() -> None:
     missed = [at("2026-01-01 10:10"), at("2026-01-01 10:20"), at("2026-01-01 10:30")]
     upcoming = at("2026-01-01 10:40")
     due = lambda misfire: cron.due(schedule, after=after, now=now, misfire=misfire)  # noqa: E731
-    assert due(Misfire("once")) == cron.Due((missed[-1],), None, upcoming)
-    assert due(Misfire("skip")) == cron.Due((), missed[-1], upcoming)
-    assert due(Misfire("all", 10)) == cron.Due(tuple(missed), None, upcoming)
-    assert due(Misfire("all", 2)) == cron.Due(tuple(missed[1:]), None, upcoming)
+    assert due(Misfire("once")) == cron.DueFires((missed[-1],), None, upcoming)
+    assert due(Misfire("skip")) == cron.DueFires((), missed[-1], upcoming)
+    assert due(Misfire("all", 10)) == cron.DueFires(tuple(missed), None, upcoming)
+    assert due(Misfire("all", 2)) == cron.DueFires(tuple(missed[1:]), None, upcoming)
 
 
 def test_skipping_lets_a_little_delay_pass() -> None:
@@ -300,7 +300,7 @@ def test_skipping_lets_a_little_delay_pass() -> None:
     )
     assert late(60).fires == (at("2026-01-01 10:00"),)
     assert late(61).fires == ()
-    assert late(61).left_out == at("2026-01-01 10:00")
+    assert late(61).skipped == at("2026-01-01 10:00")
 
 
 def test_nothing_is_due_twice_or_early() -> None:

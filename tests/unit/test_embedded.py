@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from django_pgjobs.embedded import EmbeddedError, EmbeddedServer, place, programs
-from django_pgjobs.embedded.place import EPHEMERAL, KEPT, Account, Place, recall, reopen
+from django_pgjobs.embedded import EmbeddedError, EmbeddedServer, directory, programs
+from django_pgjobs.embedded.directory import EPHEMERAL, KEPT, ServerAccount, ServerDirectory, recall, reopen
 from django_pgjobs.embedded.server import locales
 
 
 @pytest.fixture
 def account():
-    return Account("the current user")
+    return ServerAccount("the current user")
 
 
 @pytest.fixture
 def base(tmp_path, monkeypatch):
-    monkeypatch.setattr(place, "find_base", lambda account: tmp_path)
+    monkeypatch.setattr(directory, "find_base", lambda account: tmp_path)
     return tmp_path
 
 
@@ -80,31 +80,31 @@ def test_root_without_an_unprivileged_account_is_told(monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr("pwd.getpwnam", lambda name: {}[name])
     with pytest.raises(EmbeddedError, match="refuses to run as root"):
-        Account.choose()
+        ServerAccount.choose()
 
 
 def test_a_place_is_locked_until_it_is_closed(base, account):
-    first = Place.fresh(EPHEMERAL, account)
+    first = ServerDirectory.fresh(EPHEMERAL, account)
     with pytest.raises(BlockingIOError):
-        Place(first.path)
+        ServerDirectory(first.path)
     first.close()
-    Place(first.path).close()
+    ServerDirectory(first.path).close()
 
 
 def test_a_place_is_never_a_symbolic_link(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(OSError, match="link"):
-        Place(tmp_path / "link")
+        ServerDirectory(tmp_path / "link")
 
 
 def test_a_sweep_takes_what_no_run_holds_and_nothing_else(base, account):
-    held = Place.fresh(EPHEMERAL, account)
-    left = Place.fresh(EPHEMERAL, account)
-    kept = Place.fresh(KEPT, account)
+    held = ServerDirectory.fresh(EPHEMERAL, account)
+    left = ServerDirectory.fresh(EPHEMERAL, account)
+    kept = ServerDirectory.fresh(KEPT, account)
     left.close()
     kept.close()
-    assert place.sweep(account) == [left.path]
+    assert directory.remove_stale(account) == [left.path]
     assert sorted(base.iterdir()) == sorted([held.path, kept.path])
     held.close()
 
@@ -122,7 +122,7 @@ def test_only_our_own_kept_directories_are_recalled(tmp_path):
 
 
 def test_data_in_use_are_refused(base, account):
-    with Place.fresh(KEPT, account) as used, pytest.raises(EmbeddedError, match="another run uses"):
+    with ServerDirectory.fresh(KEPT, account) as used, pytest.raises(EmbeddedError, match="another run uses"):
         reopen(used.path)
 
 
@@ -131,18 +131,18 @@ def test_a_directory_behind_a_closed_parent_is_not_reachable_for_another_account
     inside = closed / "inside"
     inside.mkdir(parents=True)
     closed.chmod(0o700)
-    assert not place.is_reachable(inside, Account("other", 1, 1))
-    assert place.is_reachable(inside, Account("the current user"))
+    assert not directory.is_reachable(inside, ServerAccount("other", 1, 1))
+    assert directory.is_reachable(inside, ServerAccount("the current user"))
 
 
 def test_a_base_that_the_account_cannot_use_is_passed_over(tmp_path, monkeypatch):
     tmp_path.chmod(0o700)
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    assert place.find_base(Account("other", 1, 1)) != tmp_path
-    long = tmp_path / ("x" * place.MAX_BASE_LENGTH)
+    assert directory.find_base(ServerAccount("other", 1, 1)) != tmp_path
+    long = tmp_path / ("x" * directory.MAX_BASE_LENGTH)
     long.mkdir()
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(long))
-    assert place.find_base(Account("the current user")) != long
+    assert directory.find_base(ServerAccount("the current user")) != long
 
 
 @pytest.mark.parametrize(("major", "first"), [(16, "--locale=C.UTF-8"), (17, "--locale=C"), (18, "--locale=C")])
@@ -154,7 +154,7 @@ def test_plain_c_is_the_locale_of_last_resort(major, first):
 
 @pytest.mark.parametrize("text", ["", "123\n/data\n", "123\n/data\n1700000000\n1\n\n127.0.0.1\n0 0\nready\n"])
 def test_a_pid_file_without_a_listening_server_is_no_server(base, account, text):
-    with Place.fresh(EPHEMERAL, account) as ours:
+    with ServerDirectory.fresh(EPHEMERAL, account) as ours:
         ours.furnish(account)
         (ours.data / "postmaster.pid").write_text(text)
         assert not ours.is_served()

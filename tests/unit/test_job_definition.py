@@ -424,12 +424,12 @@ def test_the_delay_grows_by_the_backoff() -> None:
     """Rows A32, A34, A35, C34."""
     definition = declare(backoff=Backoff(10, factor=2))
     assert [definition.retry_delay(OSError(), n) for n in (1, 2, 3)] == [10, 20, 40]
-    assert [definition.numeric_delay(n) for n in (1, 2, 3)] == [10, 20, 40]
+    assert [definition.default_delay(n) for n in (1, 2, 3)] == [10, 20, 40]
     assert [declare(backoff=Backoff(10)).retry_delay(OSError(), n) for n in (1, 2)] == [10, 10]
 
 
 def test_the_default_delay_is_jittered() -> None:
-    assert all(13.5 <= declare().numeric_delay(1) <= 16.5 for _ in range(20))
+    assert all(13.5 <= declare().default_delay(1) <= 16.5 for _ in range(20))
 
 
 @pytest.mark.parametrize(
@@ -484,7 +484,7 @@ def test_a_broken_backoff_falls_back_to_the_default(answer: Any, caplog: pytest.
 
 
 def test_after_a_kill_there_is_no_exception_to_ask_about() -> None:
-    assert 13.5 <= declare(backoff=lambda error, attempt: 1 / 0).numeric_delay(1) <= 16.5
+    assert 13.5 <= declare(backoff=lambda error, attempt: 1 / 0).default_delay(1) <= 16.5
 
 
 @pytest.mark.parametrize("option", ["retry_on", "give_up_on"])

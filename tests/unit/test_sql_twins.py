@@ -40,7 +40,7 @@ class Twins(NamedTuple):
 
 TWINS = (
     Twins("claim_jobs", "claim_one", ("claimed", "numbered", "ledger", RESULT)),
-    Twins("finalise_success", "finalise_success_keyed", ("done", "held", RESULT)),
+    Twins("finalise_success", "finalise_success_keyed", ("done", "locked", RESULT)),
     Twins(
         "finalise_success",
         "finalise_success_keyed",
@@ -57,13 +57,13 @@ TWINS = (
     Twins(
         "finalise_end",
         "mark_ending",
-        ("ended", "held", "history"),
+        ("ended", "locked", "history"),
         renamed=(("ended", "ending"), ("recorded", "marked")),
     ),
     Twins("finalise_end", "finalise_retry", ("history",), but=(("WHERE cause IS NOT NULL", ""),)),
     Twins("finalise_delete", "finalise_delete_keyed", ("history", RESULT)),
-    Twins("finalise_delete", "prune_jobs", ("gone", "history", RESULT), renamed=(("held", "old"),)),
-    Twins("hold_jobs", "park_jobs", ("held",), renamed=(("paused", "parked"), ("suspect", "fingerprint"))),
+    Twins("finalise_delete", "prune_jobs", ("gone", "history", RESULT), renamed=(("locked", "old"),)),
+    Twins("hold_jobs", "park_jobs", ("locked",), renamed=(("paused", "parked"), ("suspect", "fingerprint"))),
     Twins(
         "fire_cron",
         "run_cron",
@@ -83,13 +83,13 @@ TWINS = (
         "reschedule_jobs",
         ("judged",),
         but=(
-            ("held.wanted IS NULL OR (", "held.unique_key IS NULL OR held.queue = held.wanted OR ("),
+            ("locked.wanted IS NULL OR (", "locked.unique_key IS NULL OR locked.queue = locked.wanted OR ("),
             (
-                "BY held.queue, held.wanted ORDER BY held.ended,",
-                "BY held.unique_key ORDER BY held.queue <> held.wanted,",
+                "BY locked.queue, locked.wanted ORDER BY locked.ended,",
+                "BY locked.unique_key ORDER BY locked.queue <> locked.wanted,",
             ),
-            ("rival.queue = held.queue", "rival.queue = held.wanted"),
-            ("rival.unique_key = held.wanted", "rival.unique_key = held.unique_key"),
+            ("rival.queue = locked.queue", "rival.queue = locked.wanted"),
+            ("rival.unique_key = locked.wanted", "rival.unique_key = locked.unique_key"),
         ),
     ),
     Twins("list_pairs", "count_due", ("pairs",)),

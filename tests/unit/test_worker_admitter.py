@@ -10,7 +10,7 @@ import pytest
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.execution.admission import Admission, Ring, Seen, Turn
+from django_pgjobs.execution.admission import AdmissionScan, Ring, Seen, Turn
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.statements import Admitted, StartRate
 from django_pgjobs.worker.threads import admitter as admitting
@@ -42,7 +42,7 @@ class Turns:
     def declares(self) -> bool:
         return self.declared
 
-    def look(self, db: object) -> list[tuple[str, str]]:
+    def list_groups(self, db: object) -> list[tuple[str, str]]:
         return self.held
 
     def begin_anew(self) -> None:
@@ -164,8 +164,8 @@ def admitted(**facts: Any) -> Admitted:
     return Admitted(
         **{
             "queue": "q", "name": jobs.succeeds.name, "jobs": 0, "priorities": None, "last_key": None,
-            "last_priority": None, "closed": False, "cut": False, "turned": False, "due": False, "looked_key": "z",
-            "looked_priority": 0, "seconds": None, **facts,
+            "last_priority": None, "closed": False, "cut": False, "turned": False, "due": False, "scanned_key": "z",
+            "scanned_priority": 0, "seconds": None, **facts,
         }
     )  # fmt: skip
 
@@ -177,7 +177,7 @@ def admitted(**facts: Any) -> Admitted:
         ({"cut": True}, ("z", 0)),
         ({"cut": True, "jobs": 1, "last_key": "b", "last_priority": 3}, ("b", 3)),
         ({"jobs": 1, "last_key": "", "last_priority": 0}, ("", 0)),
-        ({"closed": True, "cut": None, "looked_key": None, "looked_priority": None}, None),
+        ({"closed": True, "cut": None, "scanned_key": None, "scanned_priority": None}, None),
     ],
 )
 def test_the_next_turn_begins_behind_whom_was_given_something(
@@ -190,10 +190,10 @@ def test_the_next_turn_begins_behind_whom_was_given_something(
         asked.extend(terms)
         return [admitted(**facts)]
 
-    places = [("q", jobs.succeeds.name), ("q", "unknown"), ("excluded", jobs.succeeds.name)]
-    monkeypatch.setattr(store, "list_limited", lambda db, *, after, limit: list(places))
+    groups = [("q", jobs.succeeds.name), ("q", "unknown"), ("excluded", jobs.succeeds.name)]
+    monkeypatch.setattr(store, "list_limited", lambda db, *, after, limit: list(groups))
     monkeypatch.setattr(store, "admit_jobs", admit)
-    admission = Admission(lambda queue: queue == "q", get_conf())
+    admission = AdmissionScan(lambda queue: queue == "q", get_conf())
     admission.turn(DB)
     admission.turn(DB)
     assert [(each.queue, each.name) for each in asked] == [("q", jobs.succeeds.name)] * 2
@@ -207,7 +207,7 @@ def cut(**facts: Any) -> Admitted:
 def walked(*parts: Admitted) -> tuple[Ring, list[tuple[bool, bool]]]:
     """Walk a ring part by part, each a second after the one before; return it, and what was known after each."""
     ring = Ring()
-    known = [ring.saw(part, float(began)) for began, part in enumerate(parts)]
+    known = [ring.record(part, float(began)) for began, part in enumerate(parts)]
     return ring, [(seen.due, bool(seen.since >= 0)) for seen in known]
 
 
@@ -216,7 +216,7 @@ def test_of_keys_that_are_cut_it_is_known_what_is_due_when_the_round_is_whole() 
     ring, known = walked(cut(), cut(seconds=90.0), cut(turned=True), cut(), cut(due=True), cut(turned=True))
     assert known == [(True, False), (True, False), (False, True), (False, True), (True, True), (True, True)]
     assert ring.whole == Seen(2.0, True)
-    assert ring.saw(cut(turned=True), 6.0) == Seen(5.0)
+    assert ring.record(cut(turned=True), 6.0) == Seen(5.0)
 
 
 def test_a_round_that_found_nothing_due_is_not_hurried_until_its_next_is_due() -> None:
@@ -224,7 +224,7 @@ def test_a_round_that_found_nothing_due_is_not_hurried_until_its_next_is_due() -
     seen = []
     parts = [cut(), cut(seconds=2.5, turned=True), cut(), cut(), cut(), cut(turned=True), cut(turned=True), cut()]
     for began, part in enumerate(parts):
-        ring.saw(part, float(began))
+        ring.record(part, float(began))
         seen.append(ring.again)
     assert seen == [True, False, False, False, True, False, False, False]
 
@@ -233,7 +233,7 @@ def test_a_round_that_found_something_due_is_followed_by_the_next_after_a_pause(
     ring = Ring()
     seen = []
     for part in (cut(due=True), cut(), cut(turned=True), cut(), cut(turned=True)):
-        ring.saw(part, 0.0)
+        ring.record(part, 0.0)
         seen.append(ring.again)
     assert seen == [True, True, False, True, False]
 
@@ -241,13 +241,13 @@ def test_a_round_that_found_something_due_is_followed_by_the_next_after_a_pause(
 def test_after_a_stir_a_round_is_whole_that_began_behind_it() -> None:
     ring, _ = walked(cut(), cut(turned=True))
     ring.begin_anew()
-    known = [ring.saw(part, 9.0) for part in (cut(), cut(turned=True), cut(turned=True))]
+    known = [ring.record(part, 9.0) for part in (cut(), cut(turned=True), cut(turned=True))]
     assert [(seen.due, seen.since) for seen in known] == [(True, -math.inf), (True, -math.inf), (False, 9.0)]
 
 
 def test_jobs_of_unknown_names_are_left_and_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "list_limited", lambda db, *, after, limit: [("q", "unknown")])
-    admission = Admission(lambda queue: True, get_conf())
+    admission = AdmissionScan(lambda queue: True, get_conf())
     admission.rates = []
     assert admission.turn(DB) == Turn()
 
@@ -255,5 +255,5 @@ def test_jobs_of_unknown_names_are_left_and_nobody_is_asked(monkeypatch: pytest.
 def test_an_alias_counts_under_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
     definition = SimpleNamespace(name="new", aliases=("old",), limits=jobs.succeeds.limits)
     monkeypatch.setattr(registry, "get", lambda name: definition)
-    terms = Admission(lambda queue: True, get_conf())._terms("q", "old")
+    terms = AdmissionScan(lambda queue: True, get_conf())._terms("q", "old")
     assert (terms.name, terms.job, terms.names) == ("old", "new", ("new", "old"))

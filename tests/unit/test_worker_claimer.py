@@ -46,8 +46,8 @@ def claimer(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> Claimer:
 def taking(monkeypatch: pytest.MonkeyPatch, take: Any) -> None:
     """Of the line of threads, as all have that know no ``async def`` job."""
 
-    def claim_lines(db: Any, lines: dict[bool, store.Line], names: Any, **_: Any) -> store.Claimed:
-        return store.Claimed(take(list(lines[False].pairs), lines[False].limit), None)
+    def claim_lines(db: Any, lines: dict[bool, store.Line], names: Any, **_: Any) -> store.ClaimReply:
+        return store.ClaimReply(take(list(lines[False].pairs), lines[False].limit), None)
 
     monkeypatch.setattr(store, "claim_lines", claim_lines)
 
@@ -433,7 +433,9 @@ class Lines:
         self.ids = itertools.count(1)
         monkeypatch.setattr(store, "claim_lines", self.claim)
 
-    def claim(self, db: Any, lines: dict[bool, store.Line], names: Any, *, most: int | None, **_: Any) -> store.Claimed:
+    def claim(
+        self, db: Any, lines: dict[bool, store.Line], names: Any, *, most: int | None, **_: Any
+    ) -> store.ClaimReply:
         self.asked.append({is_async: line.limit for is_async, line in lines.items()})
         jobs: list[ClaimedJob] = []
         for is_async, line in lines.items():
@@ -442,7 +444,7 @@ class Lines:
             self.ready[is_async] -= count
             name = "on.loop" if is_async else "plain"
             jobs += [claimed(next(self.ids), name=name, queue="a") for _ in range(count)]
-        return store.Claimed(jobs, DUE)
+        return store.ClaimReply(jobs, DUE)
 
 
 @pytest.fixture
@@ -569,7 +571,7 @@ def test_the_row_that_makes_a_claim_of_two_lines_fail_is_looked_for_in_both(
 ) -> None:
     tried: list[dict[bool, int]] = []
 
-    def claim_lines(db: Any, lines: dict[bool, store.Line], names: Any, **_: Any) -> store.Claimed:
+    def claim_lines(db: Any, lines: dict[bool, store.Line], names: Any, **_: Any) -> store.ClaimReply:
         tried.append({is_async: line.limit for is_async, line in lines.items()})
         raise TOO_LARGE
 

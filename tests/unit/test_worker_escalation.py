@@ -184,7 +184,7 @@ def test_what_has_finished_first_stands(child: ExecutorProcess, decision: Decisi
 def test_a_failure_of_what_was_to_be_handed_back_is_not_charged(child: ExecutorProcess) -> None:
     run = running(child, 1)
     escalation.stop(run, RELEASED, RELEASED, 100.0)
-    assert escalation.judged(run, decide.Retry(5.0, FAILURE)) == decide.Release("handed back", FAILURE)
+    assert escalation.judged(run, decide.Retry(5.0, FAILURE)) == decide.Release("released", FAILURE)
 
 
 def test_the_ladder_is_as_long_as_the_settings_allow_for() -> None:

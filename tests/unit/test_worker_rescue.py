@@ -25,7 +25,7 @@ class Old:
     connected_at = -1e9
 
     def fetch(self, name: str, params: Any) -> store.Rows:
-        if name == "look_at_claims":
+        if name == "check_claims":
             return [(datetime(2030, 1, 1, tzinfo=UTC) + timedelta(seconds=clock.monotonic()), True)]
         raise AssertionError(f"{name} is not asked for here")
 
@@ -33,7 +33,7 @@ class Old:
 def asked() -> Rescuer:
     """A rescuer whom that connection has answered before."""
     rescuer = Rescuer(nobody)
-    rescuer.asked_on = Old.connected_at
+    rescuer.checked_on = Old.connected_at
     return rescuer
 
 
@@ -77,7 +77,7 @@ def test_trouble_that_says_nothing_of_the_size_makes_no_smaller_batches(
         raise psycopg.OperationalError("server closed the connection")
 
     rescuer = asked()
-    monkeypatch.setattr(store, "look_at_claims", away)
+    monkeypatch.setattr(store, "check_claims", away)
     with pytest.raises(psycopg.OperationalError):
         rescuer(Old())
     assert (rescuer.size, rescuer.doubtful) == (0, True)
@@ -148,7 +148,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
 
 def of_worker(keeps: Keeps) -> Rescuer:
     rescuer = Rescuer(nobody, keeps)
-    rescuer.asked_on = Old.connected_at
+    rescuer.checked_on = Old.connected_at
     return rescuer
 
 

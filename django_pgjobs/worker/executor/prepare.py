@@ -48,7 +48,7 @@ def with_payload(item: Item, database: str) -> Item | Decision:
     return item._replace(payload=payload)
 
 
-def find_result(database: str, names: Sequence[str], key: str) -> store.StoredResult | None:
+def find_result(database: str, names: Sequence[str], key: str) -> store.FoundResult | None:
     """Return what is stored under an idempotency key; the connection is this thread's."""
     return asked(database, lambda db: store.find_result(db, names, key))
 
@@ -104,5 +104,5 @@ def failed_outside(item: Item, error: BaseException) -> Decision:
     log.error("executor failed around name=%s job=%d: %s", item.name, item.id, words, exc_info=info)
     failure = retries.failure_of(error)
     if item.kind != BODY:
-        return decide.Retry(retries.numeric_delay(item), failure)
-    return retries.by_numbers(item, failure, Cause.FAILED, item.until)
+        return decide.Retry(retries.default_delay(item), failure)
+    return retries.by_default_backoff(item, failure, Cause.FAILED, item.until)

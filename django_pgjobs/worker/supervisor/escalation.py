@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision, Failure
-from django_pgjobs.execution.retries import HANDED_BACK, NO_ATTEMPTS, NOT_RETRIED, TOO_LATE
+from django_pgjobs.execution.retries import NO_ATTEMPTS, NOT_RETRIED, RELEASE_REASON, TOO_LATE
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.shared.channel_messages import StopRun
 from django_pgjobs.worker.shared.ladders import CANCELLED, FLAG, INTERRUPT, LADDERS, RELEASED, TERM, TIMEOUT, Stop
@@ -91,7 +91,7 @@ def judged(run: HeldRun, decision: Decision) -> Decision:
     if TIMEOUT in run.stops:
         return timed_out(run, failure)
     if RELEASED in run.stops:
-        return decide.Release(HANDED_BACK, failure)
+        return decide.Release(RELEASE_REASON, failure)
     return decide.Release(COLLATERAL, failure) if run.collateral else decision
 
 

@@ -17,7 +17,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Decision, Failure
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import AttemptFailed, DeadlinePassed, ExecutorDied
-from django_pgjobs.execution.retries import HANDED_BACK, by_numbers, failure_of
+from django_pgjobs.execution.retries import RELEASE_REASON, by_default_backoff, failure_of
 from django_pgjobs.worker.shared.runs import HeldRun
 from django_pgjobs.worker.supervisor.executor_process import ExecutorProcess
 
@@ -73,7 +73,7 @@ class Death:
         cause = self.culprits.get(run.run)
         if cause == "released" and run.run in self.seconds:
             stopped = AttemptFailed("It was handed back while it ran; this attempt is not charged.")
-            return decide.Release(HANDED_BACK, failure_of(stopped))
+            return decide.Release(RELEASE_REASON, failure_of(stopped))
         if cause == "timeout":
             return timed_out(run)
         if cause == "cancelled":
@@ -106,7 +106,9 @@ def timed_out(run: HeldRun, failure: Failure | None = None) -> Decision:
     kind, words = f"{DeadlinePassed.__module__}.{DeadlinePassed.__qualname__}", _too_long(run)
     failure = failure or Failure(kind, words, traceback=run.stack)
     causes = failure.chain[1:] if failure.kind == kind else failure.chain
-    return by_numbers(run.job, Failure(kind, words, ((kind, words), *causes), failure.traceback), "timeout", run.until)
+    return by_default_backoff(
+        run.job, Failure(kind, words, ((kind, words), *causes), failure.traceback), "timeout", run.until
+    )
 
 
 def _too_long(run: HeldRun) -> str:
@@ -119,4 +121,4 @@ def _too_long(run: HeldRun) -> str:
 
 
 def _crashed(run: HeldRun, error: ExecutorDied) -> Decision:
-    return by_numbers(run.job, failure_of(error), "crashed", run.until)
+    return by_default_backoff(run.job, failure_of(error), "crashed", run.until)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from django_pgjobs.logs import name_jobs, say_on_stderr
+from django_pgjobs.logs import name_jobs, write_to_stderr
 
 LIMIT = 10_000
 LAST_WORDS_SECONDS = 3.0
@@ -37,7 +37,7 @@ class _Listener(logging.handlers.QueueListener):
                 try:
                     handler.handle(record)
                 except BaseException as error:  # else this thread would end, and the worker be mute
-                    say_on_stderr(record.levelno, record.getMessage(), (), error)
+                    write_to_stderr(record.levelno, record.getMessage(), (), error)
 
     def stop_within(self, seconds: float) -> bool:
         """Let it write what is left; return whether it has. A pipe that nobody reads is not waited for."""

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 
 from django_pgjobs import clock
-from django_pgjobs.execution.admission import Admission, Turn
+from django_pgjobs.execution.admission import AdmissionScan, Turn
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.store import statements as store
 from django_pgjobs.worker.shared.connection import WorkerConnection
@@ -40,7 +40,7 @@ class Admitter(Loop):
     role = "admit"
 
     def __init__(
-        self, connect: Connect, inbox: Posts, admission: Admission, wake_for: Callable[[tuple[str, int]], None]
+        self, connect: Connect, inbox: Posts, admission: AdmissionScan, wake_for: Callable[[tuple[str, int]], None]
     ) -> None:
         super().__init__(connect, inbox)
         self.admission = admission
@@ -65,7 +65,7 @@ class Admitter(Loop):
 
     def inspect(self, db: store.Database) -> None:
         """Look whether anything is held back; called by the maintenance thread of a worker whose code has no limits."""
-        if not self.declares and not self.called.is_set() and self.admission.look(db):
+        if not self.declares and not self.called.is_set() and self.admission.list_groups(db):
             self.called.set()
 
     def idle_since(self, instant: float) -> bool:

@@ -233,7 +233,7 @@ class Claimer(Loop):
         for is_async, found in self.room.by_line(claimed.jobs).items():
             if is_async in plans:
                 limit = len(found) if full else limits[is_async]
-                self.lines[is_async].saw(plans[is_async], found, limit, now, now - asked_at, claimed.looked_at)
+                self.lines[is_async].saw(plans[is_async], found, limit, now, now - asked_at, claimed.scanned_at)
                 self.room.dry[is_async] = len(found) < limit
         self._hand_over(claim_id, asked_at, claimed.jobs)
         return self._goes_on(limits, bool(claimed.jobs))

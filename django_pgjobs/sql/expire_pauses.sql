@@ -1,6 +1,6 @@
--- sweep_pauses: forget pauses that were over long ago.
+-- expire_pauses: delete pauses that were over long ago.
 -- Fence: none (writes no job).
--- Rows: one per pause forgotten.
+-- Rows: one per pause deleted.
 -- Clock: statement_timestamp().
 DELETE FROM pgjobs_queue_state
 WHERE until <= statement_timestamp() - make_interval(secs => %(kept)s::float8)

@@ -1,6 +1,6 @@
--- give_up_keys: take keys from jobs that have not been claimed, so that another may have them; these are cancelled next. One probe for each, whatever the statistics say.
+-- free_keys: take keys from jobs that have not been claimed, so that another may have them; these are cancelled next. One probe for each, whatever the statistics say.
 -- Fence: none (only jobs nobody has claimed and that still have the key in that queue; compared under the row lock).
--- Rows: one per job that has given its key up, by its id.
+-- Rows: one per job that has lost its key, by its id.
 -- Clock: statement_timestamp().
 WITH wanted AS MATERIALIZED (
     SELECT queue, key, seconds, date_bin(make_interval(secs => seconds), statement_timestamp(), 'epoch'::timestamptz) AS begins_at
@@ -30,7 +30,7 @@ holders AS MATERIALIZED (
     ) AS holder
     ORDER BY holder.id
 ),
-held AS MATERIALIZED (
+locked AS MATERIALIZED (
     SELECT locked.id, holders.queue, holders.key, holders.begins_at
     FROM holders
     CROSS JOIN LATERAL (
@@ -45,12 +45,12 @@ held AS MATERIALIZED (
 ),
 freed AS (
     DELETE FROM pgjobs_key_window AS w
-    USING held
-    WHERE w.queue = ANY (ARRAY[held.queue])
-      AND w.key = ANY (ARRAY[held.key])
-      AND w.begins_at = ANY (ARRAY[held.begins_at])
+    USING locked
+    WHERE w.queue = ANY (ARRAY[locked.queue])
+      AND w.key = ANY (ARRAY[locked.key])
+      AND w.begins_at = ANY (ARRAY[locked.begins_at])
 )
 UPDATE pgjobs_job AS j
 SET unique_key = NULL
-WHERE j.id = ANY (ARRAY (SELECT id FROM held)) AND j.finished_at IS NULL AND j.claim_id IS NULL
+WHERE j.id = ANY (ARRAY (SELECT id FROM locked)) AND j.finished_at IS NULL AND j.claim_id IS NULL
 RETURNING j.id

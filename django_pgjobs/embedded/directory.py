@@ -33,7 +33,7 @@ class EmbeddedError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Account:
+class ServerAccount:
     """Who the server runs as. Without a uid it is the caller."""
 
     name: str
@@ -41,7 +41,7 @@ class Account:
     gid: int | None = None
 
     @classmethod
-    def choose(cls) -> Account:
+    def choose(cls) -> ServerAccount:
         """Return the caller, or for root an existing account without rights.
 
         Raises EmbeddedError if root has neither ``postgres`` nor ``nobody``.
@@ -54,7 +54,7 @@ class Account:
                 return cls(name, entry.pw_uid, entry.pw_gid)
         raise EmbeddedError("PostgreSQL refuses to run as root, and neither postgres nor nobody exists here")
 
-    def give(self, path: Path) -> None:
+    def chown(self, path: Path) -> None:
         """Make this account the owner of a path that we have just created."""
         if self.uid is not None and self.gid is not None:
             os.chown(path, self.uid, self.gid)
@@ -75,7 +75,7 @@ class Account:
             return process.returncode, output
 
 
-class Place:
+class ServerDirectory:
     """The one directory of one server, locked for as long as the object is open.
 
     The lock is a flock on the directory itself, which systemd-tmpfiles respects too.
@@ -97,14 +97,14 @@ class Place:
             raise
 
     def _check(self) -> None:
-        mine = os.fstat(self._fd)
-        if not os.path.samestat(mine, self.path.lstat()):
+        status = os.fstat(self._fd)
+        if not os.path.samestat(status, self.path.lstat()):
             raise FileNotFoundError(f"{self.path} was replaced")
-        if mine.st_uid != os.geteuid():
+        if status.st_uid != os.geteuid():
             raise PermissionError(f"{self.path} belongs to somebody else")
 
     @classmethod
-    def fresh(cls, prefix: str, account: Account) -> Place:
+    def fresh(cls, prefix: str, account: ServerAccount) -> ServerDirectory:
         """Make and lock a new, empty directory."""
         base = find_base(account)
         while True:
@@ -112,13 +112,13 @@ class Place:
             with contextlib.suppress(BlockingIOError, FileNotFoundError):
                 return cls(Path(tempfile.mkdtemp(prefix=prefix, dir=base)))
 
-    def furnish(self, account: Account) -> None:
+    def furnish(self, account: ServerAccount) -> None:
         """Make the subdirectories that belong to the account, and let it enter. Raises OSError."""
         if account.uid is not None:
             self.path.chmod(0o711)
         for part in (self.data, self.socket):
             part.mkdir(mode=0o700)
-            account.give(part)
+            account.chown(part)
 
     def __enter__(self) -> Self:
         return self
@@ -155,7 +155,7 @@ class Place:
         with socket.socket(socket.AF_UNIX) as probe:
             return probe.connect_ex(str(self.socket / f".s.PGSQL.{lines[3]}")) == 0
 
-    def stop_stale(self, account: Account) -> None:
+    def stop_stale(self, account: ServerAccount) -> None:
         """Stop a server that an earlier run left behind, or wait for one that is stopping.
 
         The signal is sent as the server's account, because that account wrote the pid. Raises EmbeddedError
@@ -185,14 +185,14 @@ class Place:
         return True
 
 
-def is_reachable(directory: Path, account: Account) -> bool:
+def is_reachable(directory: Path, account: ServerAccount) -> bool:
     """Tell whether the account may enter a directory, judged by the modes of all its parents."""
     if account.uid is None:
         return True
     return all(part.stat().st_mode & stat.S_IXOTH for part in (directory, *directory.parents))
 
 
-def find_base(account: Account) -> Path:
+def find_base(account: ServerAccount) -> Path:
     """Return the temporary directory in which a server can live: writable, reachable, with a short name.
 
     Raises EmbeddedError if there is none.
@@ -205,19 +205,19 @@ def find_base(account: Account) -> Path:
     raise EmbeddedError("no temporary directory that the server's account can use; set TMPDIR or DATABASE_URL")
 
 
-def sweep(account: Account) -> list[Path]:
+def remove_stale(account: ServerAccount) -> list[Path]:
     """Stop the servers and delete the directories that ended runs of this user left; return what was deleted.
 
     A directory whose run still lives is locked and left alone.
     """
-    swept = []
+    removed = []
     for path in find_base(account).glob(f"{EPHEMERAL}*"):
         # In use, gone meanwhile, somebody else's, or with a server that does not stop.
-        with contextlib.suppress(OSError, EmbeddedError), Place(path) as place:
-            place.stop_stale(account)
-            place.remove()
-            swept.append(path)
-    return swept
+        with contextlib.suppress(OSError, EmbeddedError), ServerDirectory(path) as directory:
+            directory.stop_stale(account)
+            directory.remove()
+            removed.append(path)
+    return removed
 
 
 def recall(remembered: Path) -> Path | None:
@@ -230,10 +230,10 @@ def recall(remembered: Path) -> Path | None:
     return path if ours else None
 
 
-def reopen(path: Path) -> Place:
+def reopen(path: Path) -> ServerDirectory:
     """Lock a directory that an earlier run kept. Raises EmbeddedError if a run still uses it."""
     try:
-        return Place(path)
+        return ServerDirectory(path)
     except BlockingIOError as error:
         raise EmbeddedError(f"another run uses {path}") from error
 
@@ -243,14 +243,14 @@ def clean(data: Path | None) -> list[Path]:
 
     Raises EmbeddedError if a server that ``data`` remembers is in use.
     """
-    account = Account.choose()
-    removed = sweep(account)
+    account = ServerAccount.choose()
+    removed = remove_stale(account)
     for remembered in sorted(data.glob("server-*")) if data is not None else ():
         known = recall(remembered)
         if known is not None:
-            with reopen(known) as place:
-                place.stop_stale(account)
-                place.remove()
+            with reopen(known) as directory:
+                directory.stop_stale(account)
+                directory.remove()
             removed.append(known)
         remembered.unlink()
     return removed

@@ -1,6 +1,6 @@
--- give_back: what was let in and is not claimed gives its place back where its queue is paused: an admission that had not seen the pause let it in. Runs behind lock_admission, in its transaction.
+-- revoke_admissions: hold admitted, unclaimed jobs again whose queue is paused: an admission that had not seen the pause admitted them. Runs behind lock_admission, in its transaction.
 -- Fence: none (changes only jobs nobody has claimed; compared under the row lock).
--- Rows: one per job that was given back, up to a bound.
+-- Rows: one per job that is held again, up to a bound.
 -- Clock: statement_timestamp().
 WITH paused AS MATERIALIZED (
     SELECT p.name
@@ -23,7 +23,7 @@ unclaimed AS MATERIALIZED (
     WHERE admitted.queue IN (SELECT name FROM paused)
     LIMIT %(limit)s::integer
 ),
-held AS MATERIALIZED (
+locked AS MATERIALIZED (
     SELECT j.id
     FROM unclaimed
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[unclaimed.id])
@@ -34,5 +34,5 @@ held AS MATERIALIZED (
 )
 UPDATE pgjobs_job AS j
 SET hold = 'limited'
-WHERE j.id = ANY (ARRAY (SELECT id FROM held))
+WHERE j.id = ANY (ARRAY (SELECT id FROM locked))
 RETURNING j.id

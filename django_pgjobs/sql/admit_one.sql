@@ -1,4 +1,4 @@
--- let_in: let a job in that a limit holds back, whatever its limits say; for tests, which run one job at a time.
+-- admit_one: admit one job that a limit holds, whatever its limits say; for tests, which run one job at a time.
 -- Fence: none (a held job; nobody has claimed it).
 -- Rows: 1 = it is ready; 0 = no limit held it.
 -- Clock: statement_timestamp().
