@@ -5,7 +5,7 @@
 Boot, registering and waiting are not counted: a worker is started, runs a few jobs, then all jobs become visible by
 one commit, and the CPU clocks are read at that commit and when the last has ended. CPU time hardly depends on what
 else the machine does, wall clock does. ``--steps`` times an executor's own steps one by one, without processes;
-``--functions main`` (or claim, ack) prints what that thread of the supervisor spends its time on. Linux only: the
+``--functions main`` (or claim, finalise) prints what that thread of the supervisor spends its time on. Linux only: the
 clocks of other processes are read by their ids.
 """
 
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=60_000)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--threads", type=int, default=4)
-    parser.add_argument("--functions", choices=("main", "claim", "ack", "keep", "executor"))
+    parser.add_argument("--functions", choices=("main", "claim", "finalise", "keep", "executor"))
     options = parser.parse_args()
     os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.settings"
     django.setup()

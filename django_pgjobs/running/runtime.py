@@ -50,7 +50,7 @@ from django_pgjobs.worker.threads.maintainer import Maintainer, Upkeeper
 log = safe_logger("django_pgjobs")
 
 SUPERVISOR_CONNECTIONS = 7
-"""Claim, ack, keep, listen, maintenance; and of the leader upkeep and VACUUM. Where there are limits, admit too."""
+"""Claim, finalise, keep, listen, maintenance; of the leader upkeep and VACUUM too; where there are limits, admit."""
 
 SCAN_LIMITED_SECONDS = 5.0
 """How often a worker whose code has no limits looks for jobs that one held back once."""
@@ -250,7 +250,7 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
     )
     admitter = Admitter(lambda: worker.connect("admit"), inbox, worker.admission(), claimer.wake_for_admitted)
     freed = admitter.wake_up if admitter.declares else None
-    finaliser = Finaliser(lambda: worker.connect("ack"), inbox, worker.author, freed)
+    finaliser = Finaliser(lambda: worker.connect("finalise"), inbox, worker.author, freed)
     keeper = _keeper(worker, inbox, table, claimer)
     leader = Leader(worker.author)
     maintained = [

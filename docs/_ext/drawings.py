@@ -70,7 +70,7 @@ def states() -> Picture:
 
 THREADS = {
     "claim": "takes jobs",
-    "ack": "writes ends",
+    "finalise": "ends jobs",
     "keep": "renews leases",
     "maintenance": "rescue, cron",
     "listen": "hears NOTIFY",

@@ -2,16 +2,16 @@
 
     with Proxy.before(server.url) as proxy:
         worker(env={"DATABASE_URL": proxy.url})
-        proxy.cut("pgjobs .* ack")                       # RST; how="fin" closes politely
+        proxy.cut("pgjobs .* finalise")                       # RST; how="fin" closes politely
         rule = proxy.blackhole("keep", direction="down")  # half-open: accepted, never answered
         proxy.delay(0.2); proxy.throttle(20_000); proxy.refuse()
         lost = proxy.lose_reply("UPDATE pgjobs_job")      # executed and committed; the answer never arrives
         lost.wait(); proxy.heal()
 
 Every fault names connections by a regular expression that is searched in their ``application_name`` (the workers'
-threads: ``pgjobs NAME claim|ack|keep|maintenance|listen``, executors: ``pgjobs HEX-N NAME``); all by default. A fault
-holds for present and later connections until it is healed. What a blackhole has swallowed arrives when it is healed,
-unless the connection is cut: so does the network.
+threads: ``pgjobs NAME claim|finalise|keep|maintenance|listen``, executors: ``pgjobs HEX-N NAME``); all by default. A
+fault holds for present and later connections until it is healed. What a blackhole has swallowed arrives when it is
+healed, unless the connection is cut: so does the network.
 """
 
 from __future__ import annotations

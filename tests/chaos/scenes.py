@@ -394,7 +394,7 @@ NEVER_TOGETHER = tuple(
 """I7: a run ends once. Its worker does not mark it and record another end of its body under the same claim.
 
 No statement guards that: a run leaves its executor by one DONE, RELEASED or death, main queues one end for it, and
-only the ack thread writes, so ``ending`` is never set when a success or a snooze of that claim's body is written.
+only the finaliser writes, so ``ending`` is never set when a success or a snooze of that claim's body is written.
 Whoever adds a second writer (a job that records its end in its own transaction, beside a deadline that marks it) adds
 the guard.
 """

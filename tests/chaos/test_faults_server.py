@@ -115,7 +115,7 @@ def test_a_backend_is_ended_inside_its_commit(ground: Ground, end: str) -> None:
     with ground.fault("terminate"):
         _set_standby(ground, "nobody")
         job = ground.register(definition, role)
-        waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name ~ ' ack$'"
+        waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name ~ ' finalise$'"
         wait_until(lambda: ground.server.ask(waiting), 10, "the end's commit waits")
         assert ground.server.ask(f"SELECT pg_terminate_backend(pid) FROM ({waiting}) AS waiting") == [(True,)]
         _set_standby(ground, "")

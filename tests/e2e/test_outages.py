@@ -105,7 +105,7 @@ def test_outcomes_of_an_outage_are_written_afterwards(
     for key in ("w0", "w1", "a"):
         stage.open(key)
     wait_until(lambda: stage.count("end") == 3, 10, "three have ended while the server is away")
-    process.wait_for_log("database trouble, will try again loop=ack")
+    process.wait_for_log("database trouble, will try again loop=finalise")
     server.start()
     wait_until(lambda: outcomes(url).count(("succeeded", 1)) == 3, 30, "their ends are written")
     stage.open("w2")
@@ -113,7 +113,7 @@ def test_outcomes_of_an_outage_are_written_afterwards(
     wait_until(lambda: outcomes(url).count(("succeeded", 1)) == 5, 30, "the last ends and new ones are done")
     assert stage.count("start") == 4
     assert process.stop() == 0
-    process.wait_for_log("database is back loop=ack")
+    process.wait_for_log("database is back loop=finalise")
     assert ask(url, "SELECT count(*) FROM pgjobs_claim") == [(0,)]
 
 
@@ -140,7 +140,7 @@ def test_in_an_outage_nothing_starts_whose_claim_cannot_be_confirmed(
     wait_until(lambda: time.monotonic() > old, 10, "the last reading of its claim is old")
     stage.open("slow")
     wait_until(lambda: stage.count("end", "slow"), 10, "the thread is free")
-    process.wait_for_log("database trouble, will try again loop=ack")
+    process.wait_for_log("database trouble, will try again loop=finalise")
     assert stage.count("effect", "next") == 0
     server.start()
     wait_until(lambda: outcomes(url).count(("succeeded", 1)) == 42, 40, "both have run, on their first attempt")
@@ -188,7 +188,7 @@ def test_a_worker_can_be_stopped_while_the_server_is_away(
     wait_until(lambda: stage.count("start") == 1, 10, "it runs")
     server.halt()
     stage.open("w")
-    process.wait_for_log("database trouble, will try again loop=ack")
+    process.wait_for_log("database trouble, will try again loop=finalise")
     process.stop(25)
     server.start()
     ((outcome, attempt),) = outcomes(url)

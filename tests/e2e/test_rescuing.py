@@ -197,7 +197,7 @@ def test_a_row_locked_for_three_leases_is_ended_by_its_owner(worker: Workers, st
     assert not neighbour.said("job rescued")
 
 
-ROLES = ("claim", "ack", "keep", "maintenance", "listen")
+ROLES = ("claim", "finalise", "keep", "maintenance", "listen")
 
 
 @pytest.mark.slow

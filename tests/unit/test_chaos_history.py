@@ -228,6 +228,6 @@ def test_a_standstill_after_the_last_fault_is_found() -> None:
 def test_what_is_left_is_found() -> None:
     history = orderly()
     history.processes_left = ["pid 7"]
-    history.connections_left = ["pgjobs x ack"]
+    history.connections_left = ["pgjobs x finalise"]
     history.claims_left = ["c/0"]
     assert found(history) == {"orphan process", "leaked connection", "claim left"}

@@ -418,7 +418,7 @@ class Link:
 
 @pytest.fixture
 def unkept(settings: Any, server: Server, heard: Heard) -> Finaliser:
-    """An ack thread that deletes successes, and of the queue bulk whatever ends."""
+    """A finaliser that deletes successes, and of the queue bulk whatever ends."""
     nothing = {"succeeded": 0, "cancelled": 0, "abandoned": 0}
     settings.PGJOBS = {"RETENTION_HOURS": {"succeeded": 0, "queues": {"bulk": nothing, "bill": {"succeeded": 9}}}}
     return Finaliser(lambda: pytest.fail("connected"), heard, Author(UUID(int=1)))

@@ -50,7 +50,7 @@ class EventLoop:
     def pump_soon(self) -> None:
         """Let the loop look at its buffer; called in the control thread.
 
-        Where no thread can be started for it what lies there is taken back after a while, uncharged, and sent again.
+        If no thread can be started for it, its jobs are released after a while, uncharged, and sent again.
         """
         try:
             self.running().call_soon_threadsafe(self.pump)

@@ -76,7 +76,7 @@ class JobThreads:
     def serve(self, slot: int) -> None:
         """Run jobs on ``slot``, until one is interrupted: another thread takes the place of this one then.
 
-        So it does after an exception from outside, which may strike our own lines: some libraries for time limits
+        So it does after an exception from outside, which may come in our own lines: some libraries for time limits
         raise one in a thread of which they do not know what it does by now. A lock of others may be left held by it,
         so the executor is recycled, too.
         """

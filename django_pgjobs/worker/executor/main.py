@@ -2,7 +2,7 @@
 
 Its main thread is the control thread: it reads frames and never runs a job or a query. ``run_queue`` says how a job
 starts and ends here, ``job_threads`` and ``event_loop`` run it, ``outbox`` sends what it came to. The executor grants
-no right and writes no end; when the supervisor is gone, so is it, and gives back what it had not started.
+no right and writes no end; when the supervisor is gone, so is it, and releases what it had not started.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class Executor:
             self.loop.interrupt(stop.run, kind)
 
     def _send_stack(self, run: int, told: Told) -> None:
-        """Tell where a job stands whose time is over, before anything is done to it: it may have to be killed."""
+        """Report where a job stands whose time is over, before anything is done to it: it may have to be killed."""
         try:
             stack = stack_of(self.threads.owners[told.slot], get_conf().traceback_limit_chars)
         except Exception:
@@ -178,7 +178,7 @@ class Executor:
             self.end.send(StackRead(run, stack))
 
     def _confirm(self, number: int) -> None:
-        # Called in the teller's thread. A supervisor that is gone is the control thread's business.
+        # Called in the sender's thread. A supervisor that is gone is the control thread's business.
         with suppress(OSError):
             self.end.send(Notified(number))
 
@@ -195,7 +195,7 @@ class Executor:
         self.outbox.flush()
         self.sender.close(lifecycle.NOTIFY_SECONDS)
         self._wait_for_bypassed()
-        with suppress(OSError):  # nobody is left to be told
+        with suppress(OSError):  # the supervisor may be gone
             self.end.send(Bye(rss_bytes()))
         lifecycle.last_steps(lifecycle.DRAINED, lifecycle.EXIT_SECONDS)
         os._exit(0)

@@ -65,7 +65,7 @@ class Outbox:
         if os.getpid() != self.pid:
             return
         # What is not sent yet must not be passed by a BYE, behind which nothing arrives. It is removed after it was
-        # sent: an exception from outside may come in between, and what is told twice is told alike.
+        # sent: an exception from outside may come in between, and what is sent twice is the same.
         with self._flushing:
             while successes := self._some_successes():
                 self._send_successes(successes)
@@ -108,7 +108,7 @@ class Outbox:
         try:
             self._deliver(Done(items))
         except TooLong as error:
-            # Longer than a frame. An outcome that is not told would hold its job, and its place here, for ever.
+            # Longer than a frame. An outcome that does not arrive would hold its job, and its place here, for ever.
             if len(items) == 1:
                 log.error("outcome of a job does not reach the worker as it is: %s", error)
             for item in items:

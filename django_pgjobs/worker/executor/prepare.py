@@ -77,7 +77,7 @@ def asked(database: str, ask: Callable[[store.Database], Answer]) -> Answer:
 
 
 def reporter(end: ExecutorEnd, run: int) -> Callable[[float, float | None, str], None]:
-    """Return what ``context.progress()`` of a run calls: it tells the supervisor, at most so often."""
+    """Return what ``context.progress()`` of a run calls: it reports to the supervisor, at most so often."""
     last, done = 0.0, False
 
     def report(n: float, total: float | None, message: str) -> None:

@@ -1,13 +1,13 @@
 """In the executor: jobs from the buffer to the board to their outcome. Any thread may call.
 
-Popping from a buffer *is* the start of a job: pop, slot on the board, then ``high``, then user code, all but the
-last under the buffer's lock, so a job is either handed back or started, never both. An outcome is queued before the
-slot is cleared.
+Popping from a buffer *is* the start of a job: pop, slot on the board, then ``high``, then user code, all but the last
+under the buffer's lock, so a job is either released or started, never both. An outcome is queued before the slot is
+cleared.
 
 Some libraries raise exceptions in a job's thread from outside, and may do so while it runs this code. CPython lets one
 in after a call, at the start of a function and at the jump back of a loop. So what must go together stands in lines
 without calls, what is passed on is removed after it has been passed on, and the only locks are those of C, which
-``with`` takes and keeps in one. A thread that has been struck here is replaced, and its successor calls ``take_over``.
+``with`` takes and keeps in one. A thread that got one here is replaced, and its successor calls ``take_over``.
 """
 
 from __future__ import annotations
@@ -152,9 +152,9 @@ class Buffers:
             self.release_late()
 
     def _pop(self, name: str, slot: int) -> tuple[Item, Told] | None:
-        """Start the next job of a buffer on ``slot``, under the lock; what was sent too long ago goes back.
+        """Start the next job of a buffer on ``slot``, under the lock; what was sent too long ago is released.
 
-        It goes back before another starts: behind that one's number on the board it would count as started too.
+        It is released before another starts: behind that one's number on the board it would count as started too.
         """
         items = self.items[name]
         if not items:
@@ -178,7 +178,7 @@ class Buffers:
         return item, told
 
     def release_late(self) -> None:
-        """Send back what has come too late; perhaps twice, which tells nothing new."""
+        """Release what has come too late; perhaps twice, which does no harm."""
         late = list(self.late)
         self.end.send(RunsReleased(late, "late"))
         with self.lock:

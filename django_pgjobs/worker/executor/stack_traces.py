@@ -1,4 +1,4 @@
-"""In the executor: where a job stands when its time is over. If it has to be killed nothing else tells that."""
+"""In the executor: where a job stands when its time is over. If it has to be killed, nothing else shows that."""
 
 from __future__ import annotations
 

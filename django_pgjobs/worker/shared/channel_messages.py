@@ -1,4 +1,4 @@
-"""What supervisor and executors tell each other. Each message is one fact or one order; ``channel`` carries it.
+"""What supervisor and executors send each other. Each message is one fact or one order; ``channel`` carries it.
 
 The receivers ``match`` every class of ``FromExecutor`` or ``ToExecutor``: mypy refuses a message that they forget. A
 message names runs, never jobs. It is sent for many jobs where many may have something to say: one per job would cost

@@ -90,7 +90,7 @@ class WorkerConnection:
             self._settings["lock_timeout"] = LOCK_TIMEOUT
         if not durable:
             self._settings["synchronous_commit"] = "off"
-            # Sooner than the statement as a whole: a claim that was slow makes its sweeps smaller, a lock does not.
+            # Sooner than the statement as a whole: a claim that was slow makes its scans smaller, a lock does not.
             self._settings["lock_timeout"] = f"{max(1, round(seconds * 750))}ms"
         self._wrapper = _connect(alias, role)
         self.connection: psycopg.Connection[Any] = self._wrapper.connection
@@ -174,7 +174,7 @@ class WorkerConnection:
             self.waited(now, now - asked_at)
 
     def waited(self, until: float, seconds: float) -> None:
-        """Remember that for so long, and until then, nothing was heard of the server."""
+        """Remember that for so long, and until then, the server has not answered."""
         self._waits.append((until, seconds))
 
     def inherit(self, old: WorkerConnection) -> None:

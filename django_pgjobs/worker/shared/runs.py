@@ -129,7 +129,7 @@ class HeldRun:
 
     @property
     def earlier_error(self) -> str:
-        """What went wrong before, for a callback to see; a body is not told."""
+        """What went wrong before, for a callback to see; a body does not get it."""
         return "" if self.kind == BODY else (self.error or self.job.error)[:ERROR_CHARS]
 
     @property

@@ -1,7 +1,7 @@
 """Who gets which job: claimed jobs wait here until an executor has room. Main thread only, no I/O but frames.
 
 A job waits only as long as its claim is known to hold (``fresh_until``) and starts only while that is trusted; what
-an executor has not started within a second is taken back, so no short job stands behind a long one while a thread
+an executor has not started within a second is released by it, so no short job stands behind a long one while a thread
 is free elsewhere.
 
 *Suspects* ran in an executor when it died by itself: one of them may do it again. They run again in groups, with
@@ -185,7 +185,7 @@ class Dispatcher:
         child.end.send(RunJobs(start_by, list(map(_item, runs))))
 
     def release_unstarted(self, executors: Iterable[ExecutorProcess], wanted: Callable[[HeldRun], bool]) -> None:
-        """Ask executors to give back what they have not started of the runs that are ``wanted``."""
+        """Ask executors to release what they have not started of the runs that are ``wanted``."""
         for child in executors:
             child.release_unstarted([run for run in child.runs.values() if run.state == SENT and wanted(run)])
 
@@ -202,7 +202,7 @@ class Dispatcher:
 
 
 def is_suspect(extras: str | None) -> bool:
-    """Whether a job may have ended the process of the start before this one, which was given back."""
+    """Whether a job may have ended the process of the start before this one, which was released."""
     return extras is not None and bool(json.loads(extras).get("suspect"))
 
 

@@ -1,4 +1,4 @@
-"""The executors of a worker: started, heard, watched for deadlines, reaped, replaced. Main thread only.
+"""The executors of a worker: started, listened to, watched for deadlines, reaped, replaced. Main thread only.
 
 The first starts alone: a child that cannot boot stops the worker, instead of being restarted for ever. A later one
 that cannot boot is tried again a few times with growing pauses, then the worker drains and exits 1.
@@ -110,7 +110,7 @@ class ExecutorPool:
     # Life
 
     def tick(self, now: float) -> None:
-        """Look at deadlines, at deaths that no descriptor tells, and at whether one is missing."""
+        """Check deadlines, deaths that no descriptor shows, and whether an executor is missing."""
         for child in self.children:
             self.check_deadlines(child, now)
             if child.state == STARTING and now > child.started_at + get_conf().ready_seconds:

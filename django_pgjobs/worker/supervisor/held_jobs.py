@@ -1,7 +1,7 @@
 """The jobs this worker holds: where each is, and what it comes to. Main thread only, no I/O.
 
-Each held job is in exactly one place: waiting in the dispatcher, outstanding at one executor, or ending in the ack
-thread (``run_ends``). A run ends in exactly one of DONE, RELEASED or the death of its executor. Wishes (cancel,
+Each held job is in exactly one place: waiting in the dispatcher, outstanding at one executor, or ending in the
+finaliser (``run_ends``). A run ends in exactly one of DONE, RELEASED or the death of its executor. Wishes (cancel,
 release) reach a job wherever it is.
 """
 
@@ -132,7 +132,7 @@ class HeldJobs:
         on_loop, on_loop_took = 0, 0
         try:
             for number, took, result in zip(runs, micros, results, strict=True):
-                # Computed before the run is taken off: of one that cannot be read the executor's death tells.
+                # Computed before the run is taken off: one that cannot be read stays until the executor dies.
                 seconds = took / 1e6
                 run = child.remove(number)
                 if run is None:
@@ -253,7 +253,7 @@ class HeldJobs:
     # From an operator
 
     def pause(self, pauses: Pauses, executors: Iterable[ExecutorProcess]) -> None:
-        """Start nothing more of what is paused: take it back where it has been sent, put aside what waits here."""
+        """Start nothing more of what is paused: ask executors to release it, and release or hold what waits here."""
         self.pauses = pauses
         if pauses:
             self.dispatcher.release_unstarted(executors, self._is_paused)
@@ -264,21 +264,21 @@ class HeldJobs:
         return self.pauses.cover(run.job.queue, run.job.name)
 
     def _release_or_hold(self, run: HeldRun) -> None:
-        """Give a run back whose queue is paused, which nobody claims from then; else hold it, or it would be again."""
+        """Release a run of a paused queue, nobody claims from it; hold one of a paused name, or it is claimed again."""
         job = run.job
         if job.queue in self.pauses.queues:
             self.ends.release([run])
         else:
             self.ends.decided(run, decide.Hold(self.pauses.names[job.name]), None)
 
-    # From the ack thread
+    # From the finaliser
 
     def stored(self, kind: str, entries: Sequence[StoredEnd]) -> None:
         """Ends that have been flushed."""
         if kind == MARK:
             for run, end, _ in entries:
                 run.duration = end.seconds
-                # From what was written: the ack thread may have made a cancel, or an abandon, of another end.
+                # From what was written: the finaliser may have made a cancel, or an abandon, of another end.
                 run.outcome, run.error = end.outcome, end.failure.summary if end.failure else ""
             self._start_callbacks([run for run, _, _ in entries])
             return
@@ -344,7 +344,7 @@ class HeldJobs:
     def _stop(self, run: HeldRun, cause: str, ladder: str) -> None:
         """Bring a wish to a job: before its start it ends here, running it is led up a ladder.
 
-        The executor takes a run back or, having started it, tells it: frames are obeyed in order.
+        The executor releases the run or, having started it, sets its flag: it obeys frames in order.
         """
         if run.state == WAITING:
             self.dispatcher.withdraw(lambda other: other is run)

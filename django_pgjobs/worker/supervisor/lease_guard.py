@@ -1,9 +1,9 @@
-"""The supervisor's side of trust: until when its leases hold, told to the watchdog and to the executors.
+"""The supervisor's side of trust: until when its leases hold, for the watchdog and the executors.
 
 Main thread only; nothing here blocks. A claim is trusted until a margin before its lease can run out, counted from
 *before* the query that claimed or renewed it. The watchdog gets the earliest of these instants after each renewal.
-While renewals are late or the server is away it is put off by one lease at a time: an outage must kill nothing,
-since nobody else can take the jobs then, but a supervisor that stands still puts off nothing.
+While renewals are late or the server is away, each tick extends the watchdog's deadline by one lease: an outage must
+kill nothing, since nobody else can take the jobs then. A supervisor that stands still extends nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Watchdog:
         self._fired = False
 
     def say(self, verb: str, number: int) -> None:
-        """Send it a line. One that is dead, or stopped for so long that its socket is full, hears nothing."""
+        """Send it a line. One that is dead, or stopped for so long that its socket is full, gets nothing."""
         with suppress(OSError):
             self.sock.send(f"{verb} {number}\n".encode())
 
@@ -116,7 +116,7 @@ class LeaseGuard:
             self._arm(now, earliest)
 
     def tick(self, now: float) -> None:
-        """Put the watchdog off where renewals are late; we live."""
+        """Extend the watchdog's deadline where renewals are late; we live."""
         if self.until < now + self.lease_seconds / 3:
             self._arm(now, 0.0)
 

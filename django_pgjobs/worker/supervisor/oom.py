@@ -1,4 +1,4 @@
-"""Whether the kernel has killed one of our processes for want of memory: the counter of our control group tells.
+"""Whether the kernel has killed one of our processes because memory ran out: the counter of our control group shows it.
 
 A SIGKILL says nothing of who sent it. If the group's count of such kills has risen just then, it was the kernel.
 """
@@ -27,7 +27,7 @@ class OutOfMemory:
         self.count = count
 
     def killed_one(self, now: float) -> bool:
-        """Whether a process that SIGKILL has ended was killed for want of memory. Each kill explains one death."""
+        """Whether a process that SIGKILL has ended was killed because memory ran out. Each kill explains one death."""
         self.poll(now)
         if not self.rises:
             return False

@@ -1,11 +1,11 @@
-"""The supervisor's main thread: it hears, decides and dispatches; it runs no query, no job, and never blocks.
+"""The supervisor's main thread: it receives, decides and dispatches; it runs no query, no job, and never blocks.
 
     boot → serve → drain → leave
 
-One selector over signals, the inbox of the database threads, the executors' sockets and their pidfds, with a tick
-for deadlines. *Drain* claims nothing, takes back what has not started, lets the rest finish up to a limit, then
-kills and hands back; renewals, cancels and beats go on. A second signal hurries. When the database is away at the
-end nothing is waited for: leases run out, and what was not recorded is rescued.
+One selector over signals, the inbox of the database threads, the executors' sockets and their pidfds, with a tick for
+deadlines. *Drain* claims nothing, releases what has not started, lets the rest finish up to a limit, then kills and
+releases; renewals, cancels and beats go on. A second signal hurries. When the database is away at the end nothing is
+waited for: leases run out, and what was not recorded is rescued.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ class Supervisor:
         self.drain(why)
 
     def drain(self, why: str) -> None:
-        """Claim nothing more, hand back what has not started, let the rest finish up to the limit."""
+        """Claim nothing more, release what has not started, let the rest finish up to the limit."""
         if self.draining_until is None:
             log.info("worker drains: %s held=%d", why, len(self.table.held))
             self.draining_until = clock.monotonic() + self.limits.drain_seconds

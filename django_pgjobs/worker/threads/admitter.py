@@ -1,8 +1,8 @@
-"""The admitter: lets in what limits hold back, while the code of this worker has limits or something is held back.
+"""The admitter: admits what limits hold back, while the code of this worker has limits or something is held back.
 
-Its connection is there only then. It sleeps until it is stirred (a registration that a limit holds, a job of a limit
-that has ended here), until the next held job is due, or for a second; while due jobs are held back it looks more often,
-for what ends elsewhere stirs it not. Nothing depends on one admitter: any worker's does the same.
+Its connection is there only then. It sleeps until something wakes it (a registration that a limit holds, a job of a
+limit that has ended here), until the next held job is due, or for a second; while due jobs are held back it looks more
+often, for what ends elsewhere does not wake it. Nothing depends on one admitter: any worker's does the same.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ log = safe_logger("django_pgjobs")
 
 LONGEST_SECONDS = 1.0
 SHORTEST_SECONDS = 0.05
-"""How long it sleeps while due jobs are held back; a turn that lets nothing in doubles it, up to ``HELD_SECONDS``."""
+"""How long it sleeps while due jobs are held back; a turn that admits nothing doubles it, up to ``HELD_SECONDS``."""
 
 HELD_SECONDS = 0.5
-"""Where the code has rates it never sleeps longer: what is let in and not claimed is dated anew at each turn."""
+"""Where the code has rates it never sleeps longer: what is admitted and not claimed is dated anew at each turn."""
 
 BUSY_SECONDS = 0.01
 """How long while another admitter is at it, doubled each time, up to ``HELD_SECONDS`` too."""
 
 SETTLE_SECONDS = 0.01
-"""A producer notifies at most every few milliseconds: one that registers right after is told of by nobody."""
+"""A producer notifies at most every few milliseconds: nobody announces a registration right after."""
 
 
 class Admitter(Loop):
-    """Takes turns at letting jobs in. ``wake_for`` tells the claim thread what may be claimed now."""
+    """Takes turns at admitting jobs. ``wake_for`` wakes the claim thread for what may be claimed now."""
 
     role = "admit"
 
@@ -123,7 +123,7 @@ class Admitter(Loop):
         return self.longest if turn.seconds is None else min(max(turn.seconds, 0.0), self.longest)
 
     def _sleep(self, seconds: float, wake_ups: int) -> int:
-        """Sleep so long or until stirred; after a stir one more look follows soon. Return the stirs that are known."""
+        """Sleep so long or until woken; after that one more look follows soon. Return the wake-ups that are known."""
         with self.wake:
             self.wake.wait_for(lambda: self.stopping.is_set() or self.wake_ups != wake_ups, timeout=seconds)
             known = self.wake_ups

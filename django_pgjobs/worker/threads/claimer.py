@@ -1,7 +1,7 @@
 """The claim thread: takes ready jobs when main wants some, and sleeps until the next is due.
 
-Posts ``claimed`` with what a claim took, and ``idle`` when everything was looked at from the beginning and nothing
-is ready. A claim whose answer was lost is in doubt (``claims_in_doubt``). A claim that fails on the data of a row is
+Posts ``claimed`` with what a claim took, and ``idle`` when everything was looked at from the beginning and nothing is
+ready. A claim whose answer was lost is in doubt (``claims_in_doubt``). A claim that fails on the data of a row is
 halved until one row is left, which is then claimed by its id, and parked if that fails too: two workers may be at it at
 once.
 
@@ -95,7 +95,7 @@ class Claimer(Loop):
     # Asked by other threads
 
     def request(self, threads: int, loop: int = 0, *, most: int | None = None) -> None:
-        """Say how many jobs main has room for, those it has not heard of yet included; replaces the one before.
+        """Say how many jobs main has room for, those it has not read of yet included; replaces the one before.
 
         ``most`` is how many it takes in all, whatever there is room for.
         """
@@ -106,31 +106,31 @@ class Claimer(Loop):
                 self.wake.notify_all()
 
     def adopted(self, jobs: Iterable[store.ClaimedJob]) -> None:
-        """Main has heard of these claimed jobs; until then they take up the room it speaks of."""
+        """Main has read of these claimed jobs; until then they take up the room it speaks of."""
         with self.wake:
             self.room.adopted(jobs)
 
     def wake_for(self, pair: tuple[str, int]) -> None:
-        """Take note of a registration; called by the listen thread."""
+        """Take note that jobs of a pair have become ready; called by the listen thread."""
         with self.wake:
             if not self.hints.add(pair):
                 self.next_pairs = 0.0
             self._wake_up()
 
     def wake_for_admitted(self, pair: tuple[str, int]) -> None:
-        """Take note of jobs that a limit let in, perhaps older than what is claimed now; called by the admitter."""
+        """Take note of jobs that a limit admitted, perhaps older than what is claimed now; called by the admitter."""
         with self.wake:
             self.hints.add_admitted(pair)
             self.wake_for(pair)
 
     def wake_for_released(self, queue: str) -> None:
-        """Take note of jobs given back, perhaps far older than what is claimed now; called by the listen thread."""
+        """Take note of released jobs, perhaps far older than what is claimed now; called by the listen thread."""
         with self.wake:
             self.hints.add_released(queue)
             self._wake_up()
 
     def poll_now(self) -> None:
-        """Look again from the beginning: something may have become ready that nobody told us of."""
+        """Look again from the beginning: something may have become ready without a notification."""
         with self.wake:
             self.next_pairs = 0.0
             self.hints.released_anywhere = True
@@ -243,7 +243,7 @@ class Claimer(Loop):
             if self.room.may_find_more():
                 return True
             if self.room.is_free():
-                # Whoever hears is told of more; else where something came there may be more already.
+                # Who listens is notified of more; else where something came there may be more already.
                 return found and not self.listening.is_set()
         # Without any room it waits for some, unless nothing is left: then for what becomes due, too.
         return not all(self.room.dry[is_async] for is_async in limits)
@@ -334,9 +334,9 @@ class Claimer(Loop):
     # Idle
 
     def _rest(self, db: WorkerConnection, notified: int) -> None:
-        """Sleep until a job is due, a registration is heard, or the poll; but sweep once after all that was heard.
+        """Sleep until a job is due, a notification comes, or the poll; but scan once after all notifications.
 
-        What was heard of may lie a little behind the frontier: there the next claim looks too.
+        What they announce may lie a little behind the frontier: there the next claim looks too.
         """
         settling = self.settles_at - clock.monotonic()
         if settling > 0:
@@ -363,7 +363,7 @@ class Claimer(Loop):
         if self._sleep(seconds, notified):
             self._scan_near()
         with self.wake:
-            # What was heard of is claimed before the list of all pairs is read again.
+            # What was announced is claimed before the list of all pairs is read again.
             soon = max(self.next_pairs, self.settles_at)
             self.next_pairs = self.settles_at if seconds >= longest else soon
         self.woken_at = clock.monotonic()
@@ -385,14 +385,14 @@ class Claimer(Loop):
             frontier.scan_near()
 
     def _sleep(self, seconds: float, notified: int) -> bool:
-        """Return whether a registration was heard meanwhile; ends, too, when there is room for what was left."""
+        """Return whether a notification came meanwhile; ends, too, when there is room for what was left."""
         with self.wake:
             room = self.room
             self.wake.wait_for(
                 lambda: self.stopping.is_set() or self.notified != notified or room.may_find_more(), timeout=seconds
             )
             self._learn()
-            heard = self.notified != notified
-        if heard:
+            woken = self.notified != notified
+        if woken:
             self.woken_at = clock.monotonic()
-        return heard
+        return woken

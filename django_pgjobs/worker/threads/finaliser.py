@@ -1,14 +1,14 @@
-"""The ack thread: writes every end, fenced, in batches; nothing of a job is struck before its end is flushed.
+"""The finaliser: writes every end, fenced, in batches. A worker drops no job before the job's end is flushed.
 
-Flushes at once when idle, else after a few milliseconds or ``BATCH`` ends. What could not be written because the
-server was away stays here and is written under its fence afterwards. A write that touched nothing is read up:
+Flushes at once when idle, else after a few milliseconds or ``BATCH`` ends. What could not be written because the server
+was away stays here and is written under its fence afterwards. If a write matches no row, the finaliser reads the row:
 *busy* is tried again, *done* was recorded by an earlier try whose answer was lost, *cancelled* meanwhile becomes a
-cancel, *lost* is dropped and told. Posts ``Stored`` with what was recorded, ``Lost`` with what was not ours, and
+cancel, *lost* is dropped and reported. Posts ``Stored`` with what was recorded, ``Lost`` with what was not ours, and
 ``BackendsEnded`` when nothing of a dead executor is left on the server.
 
-An end of which nothing is to be kept is one fenced DELETE. What that leaves, as somebody waits for it, holds its row
-or points to it, is ended with its row kept, for the leader to prune. A row that is gone tells nothing: it was deleted
-by our own try if the answer to one was lost, else by whoever has run the job since.
+An end of which nothing is to be kept is one fenced DELETE. What that leaves, as somebody waits for it, holds its row or
+points to it, is ended with its row kept, for the leader to prune. A row that is gone says nothing: it was deleted by
+our own try if the answer to one was lost, else by whoever has run the job since.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Busy = tuple[str, Entry]
 class Finaliser(Loop):
     """Writes ends. ``freed`` is called, in this thread, when a job that may have a limit has ended."""
 
-    role = "ack"
+    role = "finalise"
 
     def __init__(self, connect: Connect, inbox: Posts, author: Author, freed: Callable[[], None] | None = None) -> None:
         super().__init__(connect, inbox)
@@ -84,7 +84,7 @@ class Finaliser(Loop):
     # Asked by main
 
     def put(self, kind: str, run: HeldRun, end: End) -> None:
-        """Queue an end; main hears of it by ``Stored`` or ``Lost``."""
+        """Queue an end; main gets ``Stored`` or ``Lost`` about it."""
         self.put_many(kind, [(run, end)])
 
     def put_many(self, kind: str, entries: list[Entry]) -> None:
@@ -111,7 +111,7 @@ class Finaliser(Loop):
                 self.wake.notify_all()
 
     def terminate(self, application_name: str) -> None:
-        """End the server processes of a dead executor, before any end queued after this; main hears when they have."""
+        """End the server processes of a dead executor, before any end queued later; main gets ``BackendsEnded``."""
         with self.wake:
             self.backends.append(application_name)
             self.wake.notify_all()
@@ -205,7 +205,7 @@ class Finaliser(Loop):
         readings = store.read_fences(db, missing) if missing else {}
         for job_id, claim_id in missing:
             now = readings.get(job_id)
-            # Of a job that is gone from its claim its end may have been written by us a moment ago.
+            # If the job left its claim, we may just have finished it.
             if now is not None and now.claimed and not now.ours:
                 self.refused["store progress"] += 1
                 reason = finalise.refusal(now)
@@ -243,7 +243,7 @@ class Finaliser(Loop):
                 self.in_doubt.update(run for run, _ in entries)
             raise
         finally:
-            # Whatever failed half-way, what was told is told once: a claim counts its jobs down, a callback starts.
+            # Whatever failed half-way, each end is reported once: a claim counts its jobs down, a callback starts.
             self._replace(kind, len(entries), size, [busy for busy in left if busy[1][0] not in self.reported])
             self.in_doubt -= self.reported
             self.reported.clear()

@@ -1,28 +1,28 @@
 """Where each claim begins. Pure: no clock, no I/O.
 
-A *pair* is a queue at one priority. Its *frontier* is the last (run_at, id) of the latest claim of that pair, not
-of the highest: rows that come in behind it (late commits, releases) would wait for ever behind a maximum. The scan
+A *pair* is a queue at one priority. Its *frontier* is the last (run_at, id) of the latest claim of that pair, not of
+the highest: rows that come in behind it (late commits, releases) would wait for ever behind a maximum. The statement
 starts there, so finished and running rows before it cost nothing even while an open transaction keeps them alive.
 
-What lies behind is found by *sweeps*. A *near* sweep begins up to a minute before the frontier, every second. A
-*full* one begins at the beginning: next 20 durations after the last, at once after a claim that found little. While
-that is cheap it is one claim. When it is not, it goes in *slices*, claimed before the frontier in the same
-statement: what is left up to the frontier is halved so often that a slice stays short. A slice that was given up is
-halved further. A pair is due until a claim has really visited it.
+What lies behind is found by *scans*. A *near* scan begins up to a minute before the frontier, every second. A *full*
+one begins at the beginning: next 20 durations after the last, at once after a claim that found little. While that is
+cheap it is one claim. When it is not, it goes in *slices*, claimed before the frontier in the same statement: what is
+left up to the frontier is halved so often that a slice stays short. A slice that was given up is halved further. A pair
+is due until a claim has really visited it.
 
-What a limit lets in may lie anywhere behind the frontier, so whoever lets in has all of that looked at before the
-frontier in the same statement, which stays where it is. Again only 20 durations later, and not while sweeps go in
-slices: then these and the near ones have to do.
+What a limit admits may lie anywhere behind the frontier, so an admission has all of that looked at before the frontier
+in the same statement, which stays where it is. Again only 20 durations later, and not while scans go in slices: then
+these and the near ones have to do.
 
-What was claimed and is given back may lie there too, as many as there were. Whoever gives back says so, and is believed
-at once: a *hurried* sweep begins, however soon after the last, anew if one was under way, and its slices take half of
-the time. The next such one comes 4 durations later at the earliest, so that nobody else has to wait for those who give
-back all the time.
+Released jobs may lie there too, as many as were claimed. Whoever releases announces it, and is believed at once: a
+*hurried* scan begins, however soon after the last, anew if one was under way, and its slices take half of the time. The
+next such one comes 4 durations later at the earliest, so that nobody else has to wait for those who release all the
+time.
 
 Where the code has jobs of both colours, there is a frontier for each, which *walks past* the jobs of the other. Many
 may stand there and nothing for this one. So a visit that came to the end moves the frontier up to when it looked, by
-the database's clock, less a moment for commits under way, which near sweeps look behind; these pause for 20 durations
-then, whoever is heard.
+the database's clock, less a moment for commits under way, which near scans look behind; these pause for 20 durations
+then, whatever is announced.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ SCAN_FACTOR = 20.0
 SCAN_FLOOR_SECONDS = 1.0
 HURRY_FACTOR = 4.0
 ADMITTED_SECONDS = 0.02
-"""How long after a look at what was let in the next one comes at least."""
+"""How long after a look at what was admitted the next one comes at least."""
 
 NEAR_SECONDS = 60.0
 NEAREST_SECONDS = 1.0
-"""How far before the frontier a near sweep begins, and how far at least where that has become dear."""
+"""How far before the frontier a near scan begins, and how far at least where that has become dear."""
 
 COMMIT_SECONDS = 0.05
 """How far before where a walk has ended the next one begins. At 10,000 registrations/s it passes 500 of them again."""
 
 DEAR_SECONDS = 0.1
 CHEAP_SECONDS = 0.05
-"""A claim with a sweep in it that takes so much longer than others makes the next slice smaller; or less, larger."""
+"""A claim with a scan in it that takes so much longer than others makes the next slice smaller; or less, larger."""
 
 DRIFT = 0.02
 """By how much of the difference a slower claim corrects what is known of quick ones: the way may have become long."""
@@ -71,7 +71,7 @@ Key = tuple[str, int]
 
 
 class Visit(NamedTuple):
-    """One stretch of a claim: a pair from a spot on, and what for. ``rest`` is a sweep and the frontier in one."""
+    """One stretch of a claim: a pair from a spot on, and what for. ``rest`` is a scan and the frontier in one."""
 
     pair: Pair
     kind: str
@@ -88,7 +88,7 @@ def halfway(low: Spot, high: Spot, highest_id: int) -> Spot:
 
 @dataclass(slots=True)
 class Reach:
-    """How far one pair has been claimed and swept. Instants are the caller's seconds."""
+    """How far one pair has been claimed and scanned. Instants are the caller's seconds."""
 
     at: Spot = BEGINNING
     near_due: float = NEVER
@@ -97,23 +97,23 @@ class Reach:
     scan_due: float = NEVER
     admitted_due: float = math.inf
     soonest: float = NEVER
-    """When something was let in: when to look for that, and when that may be done again after a dear sweep."""
+    """When something was admitted: when to look for that, and when that may be done again after a dear scan."""
 
     scanned_to: Spot = BEGINNING
     halvings: int = 0
     began: float = NEVER
     scanned: float = NEVER
-    """When the sweep under way began, and when the last complete one had begun."""
+    """When the scan under way began, and when the last complete one had begun."""
 
     behind: bool = False
     hurried: bool = False
     hurry_due: float = NEVER
     spent: float = 0.0
-    """Whether something was given back, a hurried sweep is under way, when one may begin, and what this one took."""
+    """Whether something was released, a hurried scan is under way, when one may begin, and what this one took."""
 
     @property
     def due(self) -> float:
-        """When the next sweep begins or goes on."""
+        """When the next scan begins or goes on."""
         return min(self.scan_due, self.hurry_due) if self.behind and not self.hurried else self.scan_due
 
     def visits(self, key: Key, now: float, highest_id: int) -> Iterator[Visit]:
@@ -195,12 +195,12 @@ class Reach:
             self.at = max(last or BEGINNING, (seen_to - timedelta(seconds=COMMIT_SECONDS), 0))
 
     def admitted(self) -> None:
-        """Something was let in, perhaps behind the frontier: look there as soon as may be."""
+        """Something was admitted, perhaps behind the frontier: look there as soon as may be."""
         if not self.halvings:
             self.admitted_due = min(self.admitted_due, self.soonest)
 
     def released(self) -> None:
-        """Something was given back that may lie anywhere behind the frontier: sweep as soon as may be."""
+        """Something was released that may lie anywhere behind the frontier: scan as soon as may be."""
         self.behind = True
 
     def gave_up(self, visit: Visit, now: float, took: float) -> None:
@@ -211,7 +211,7 @@ class Reach:
         elif visit.kind == NEAR:
             self.near_seconds, self.near_due = NEAREST_SECONDS, now + SCAN_FACTOR * took
         elif visit.kind == FRONT or self.at == BEGINNING:
-            # Nobody has come through here for long. What is new is claimed meanwhile, the rest swept in slices.
+            # Nobody has come through here for long. What is new is claimed meanwhile, the rest scanned in slices.
             self.at, self.scan_due = LATEST, now
         else:
             self.scan_due = now + SCAN_FACTOR * DEAR_SECONDS  # what the smaller slice may take at most
@@ -271,7 +271,7 @@ class Frontier:
         self.learn(wanted)
 
     def scan_all(self) -> None:
-        """Make the next claim sweep every pair."""
+        """Make the next claim scan every pair."""
         for reach in self.reaches.values():
             reach.scan_due = NEVER
 
@@ -281,24 +281,24 @@ class Frontier:
             reach.near_due = reach.near_soonest
 
     def released(self, queues: Set[str] | None) -> None:
-        """Learn that jobs of these queues, None for any, were given back; they may lie anywhere behind a frontier."""
+        """Learn that jobs of these queues, None for any, were released; they may lie anywhere behind a frontier."""
         if queues or queues is None:
             for (queue, _), reach in self.reaches.items():
                 if queues is None or queue in queues:
                     reach.released()
 
     def admitted(self, pairs: Iterable[Key]) -> None:
-        """Learn that jobs were let in to these pairs: they may lie anywhere behind the frontiers."""
+        """Learn that jobs were admitted to these pairs: they may lie anywhere behind the frontiers."""
         for pair in pairs:
             if pair in self.reaches:
                 self.reaches[pair].admitted()
 
     def scanned(self) -> float:
-        """Return since when nothing can have come in unseen: when the oldest of the last complete sweeps began."""
+        """Return since when nothing can have come in unseen: when the oldest of the last complete scans began."""
         return min((reach.scanned for reach in self.reaches.values()), default=math.inf)
 
     def next_scan(self, since: float) -> float:
-        """Return when the next sweep is due of a pair that has not been swept completely ``since``."""
+        """Return when the next scan is due of a pair that has not been scanned completely ``since``."""
         return min((reach.due for reach in self.reaches.values() if reach.scanned < since), default=math.inf)
 
     def plan(self, now: float) -> list[Visit]:
@@ -335,7 +335,7 @@ class Frontier:
             some.append(job)
         if jobs:
             self.highest_id = max(self.highest_id, max([job.id for job in jobs]))
-        # What a claim takes anyhow, on a long way to the server most of it, is not what its sweeps take.
+        # What a claim takes anyhow, on a long way to the server most of it, is not what its scans take.
         took, quickest = max(0.0, took - self.quickest), min(took, self.quickest)
         self.quickest = quickest + DRIFT * took
         short = len(jobs) < limit
@@ -349,9 +349,9 @@ class Frontier:
             reach.saw(visit, yields[index], now, took, whole=whole, short=short, seen_to=seen_to)
 
     def gave_up(self, plan: Sequence[Visit], now: float, took: float) -> None:
-        """Learn that a claim of ``plan`` took too long: sweeps are to blame, or the frontiers if there was none."""
-        sweeps = [visit for visit in plan if visit.kind != FRONT]
-        for visit in sweeps or plan:
+        """Learn that a claim of ``plan`` took too long: scans are to blame, or the frontiers if there was none."""
+        scans = [visit for visit in plan if visit.kind != FRONT]
+        for visit in scans or plan:
             self.reaches[visit.pair.queue, visit.pair.priority].gave_up(visit, now, took)
 
 

@@ -1,4 +1,4 @@
-"""What the worker's threads tell its main thread. Each message is one fact; ``Inbox`` carries it.
+"""What the worker's threads report to its main thread. Each message is one fact; ``Inbox`` carries it.
 
 A thread posts a message for each claim or flush, never one for each job. The supervisor's ``match`` handles each of
 ``InboxMessage``: mypy refuses a message that it forgets.
@@ -37,7 +37,7 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """From the ack thread: these ends of one kind are durable."""
+    """From the finaliser: these ends of one kind are durable."""
 
     kind: str
     entries: Sequence[StoredEnd]
@@ -45,14 +45,14 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """From the ack thread: these ends were not this worker's to write."""
+    """From the finaliser: these ends were not this worker's to write."""
 
     refused: list[Refused]
 
 
 @dataclass(frozen=True, slots=True)
 class BackendsEnded:
-    """From the ack thread: nothing of the dead executor with this name is left on the server."""
+    """From the finaliser: nothing of the dead executor with this name is left on the server."""
 
     application_name: str
 

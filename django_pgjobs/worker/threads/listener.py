@@ -1,4 +1,4 @@
-"""The listen thread: hears of registrations and wakes the claim thread, or the admitter. It serves latency only."""
+"""The listen thread: gets notifications and wakes the claim thread, or the admitter. It serves latency only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BUSY = "busy"
 
 
 class Listener(Loop):
-    """Listens; behind a transaction pooler it ends, for there nothing can be heard."""
+    """Listens; behind a transaction pooler it ends, where no notification arrives."""
 
     role = "listen"
 
@@ -53,7 +53,7 @@ class Listener(Loop):
             asked_at = clock.monotonic()
             while not self.stopping.is_set():
                 if clock.monotonic() > asked_at + ASK_SECONDS:
-                    # Silence may be a quiet queue, or a way that has vanished: only an answer tells.
+                    # Silence may be a quiet queue, or a way that has vanished: only an answer shows which.
                     self._ask(db)
                     asked_at = clock.monotonic()
                 for notification in db.connection.notifies(timeout=LOOK_SECONDS, stop_after=1):

@@ -27,7 +27,7 @@ Connect = Callable[[], WorkerConnection]
 
 
 class Posts(Protocol):
-    """Whoever is to hear what a loop has found: ``Inbox``."""
+    """What a loop reports to: ``Inbox``."""
 
     def post(self, message: InboxMessage) -> None:
         """Take a message; called in the loop's thread."""
