@@ -1,4 +1,4 @@
-"""What an operator may do: on one job and on many, against every state, and against what happens at the same time."""
+"""What an operator may do, on one job and on many, against every state."""
 
 from __future__ import annotations
 
@@ -24,9 +24,23 @@ from django_pgjobs.steering import jobs as steering
 from django_pgjobs.steering.jobs import Steered
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.notifying import scan_behind, wake_up
+from tests.db.steering_ground import (
+    ACTIONS,
+    ARGUMENTS,
+    BECOMES,
+    abandoned,
+    cancelled,
+    ending,
+    limited,
+    parked,
+    paused,
+    ready,
+    running,
+    scheduled,
+    succeeded,
+    waiting,
+)
 from tests.plugins.fix_db import AUTHOR, Background, RawDatabase, blocked_by, claim, job, register, wait_until
-
-ACTIONS = ("cancel", "abandon", "retry", "release", "reschedule")
 
 
 @define(name="steering.plain", max_attempts=3)
@@ -45,91 +59,7 @@ def undo(context: JobContext) -> None: ...
 def apologise(context: JobContext) -> None: ...
 
 
-@pytest.fixture
-def short_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steering, "LOCK_SECONDS", 0.1)
-
-
-# Each makes a job in the state it is named after and returns its id.
-
-
-def ready(raw: RawDatabase) -> int:
-    return register()[0]
-
-
-def scheduled(raw: RawDatabase) -> int:
-    return register(delay_seconds=3600)[0]
-
-
-def running(raw: RawDatabase) -> int:
-    register()
-    return claim(raw).ids[0]
-
-
-def held(raw: RawDatabase, hold: str) -> int:
-    [one] = register()
-    Job.objects.filter(pk=one).update(hold=hold)
-    return one
-
-
-def parked(raw: RawDatabase) -> int:
-    return held(raw, "parked")
-
-
-def waiting(raw: RawDatabase) -> int:
-    return held(raw, "waiting")
-
-
-def limited(raw: RawDatabase) -> int:
-    return held(raw, "limited")
-
-
-def paused(raw: RawDatabase) -> int:
-    return held(raw, "paused")
-
-
-def succeeded(raw: RawDatabase) -> int:
-    register()
-    return store.finalise_success(raw, claim(raw).ends(), AUTHOR)[0]
-
-
-def cancelled(raw: RawDatabase) -> int:
-    register()
-    return store.finalise_end(raw, claim(raw).ends(outcome="cancelled"), AUTHOR)[0]
-
-
-def abandoned(raw: RawDatabase) -> int:
-    register()
-    return store.finalise_end(raw, claim(raw).ends(outcome="abandoned"), AUTHOR)[0]
-
-
-def ending(raw: RawDatabase) -> int:
-    [one] = register()
-    Job.objects.filter(pk=one).update(ending="abandoned")
-    return one
-
-
 MAKERS = (ready, scheduled, running, parked, waiting, limited, paused, succeeded, cancelled, abandoned, ending)
-
-BECOMES: dict[str, dict[Callable[[RawDatabase], int], str]] = {
-    "cancel": {
-        **dict.fromkeys((ready, scheduled, parked, waiting, limited, paused), "cancelled"),
-        running: "running",
-    },
-    "abandon": dict.fromkeys((ready, scheduled, parked, waiting, limited, paused), "abandoned"),
-    "retry": dict.fromkeys((parked, cancelled, abandoned), "ready"),
-    "release": {running: "running"},
-    "reschedule": {
-        **dict.fromkeys((ready, scheduled, ending), "ready"),
-        parked: "parked",
-        waiting: "waiting",
-        limited: "limited",
-        paused: "paused",
-    },
-}
-"""Action → what it may be done to, and the state after it."""
-
-ARGUMENTS: dict[str, dict[str, Any]] = {"reschedule": {"priority": 5}}
 
 
 @pytest.mark.parametrize("maker", MAKERS)
@@ -462,162 +392,6 @@ def test_only_known_queues_are_taken_where_they_are_listed(raw: RawDatabase, set
     with pytest.raises(InvalidJob, match="queue 'mial' is not in PGJOBS"):
         job(one).reschedule(queue="mial")
     assert job(one).reschedule(queue="mail") == Steered(1)
-
-
-# --- what changes between picking and locking ------------------------------------------------------------------------
-
-
-def test_a_job_that_is_claimed_meanwhile_is_not_killed_as_a_ready_one(
-    raw: RawDatabase, other: RawDatabase, background: Background
-) -> None:
-    """A54: the filter said ready, and the job runs by the time its row is had."""
-    [one] = register()
-    claim(other)
-    done = background(lambda: Job.objects.filter(state="ready").cancel(mode="kill"))
-    wait_until(lambda: blocked_by(raw, other.pid), 10, "the cancel waits for the row")
-    other.commit()
-    assert done.result() == Steered(0, {"changed": 1})
-    assert (job(one).state, job(one).cancel_mode, job(one).cancel_requested_at) == ("running", "", None)
-
-
-def test_a_job_that_leaves_the_filter_meanwhile_is_left_alone(
-    raw: RawDatabase, other: RawDatabase, background: Background
-) -> None:
-    """What another table says counts too: a filter may join."""
-    moved, told = register(2)
-    other.query("UPDATE pgjobs_job SET queue = 'mail' WHERE id = %s", [moved])
-    other.lock(told)
-    other.query(
-        "INSERT INTO pgjobs_attempt (job_id, claim_id, number, cause) VALUES (%s, gen_random_uuid(), 1, 'failed')",
-        [told],
-    )
-    done = background(lambda: Job.objects.filter(queue="default", attempts=None).abandon())
-    wait_until(lambda: blocked_by(raw, other.pid), 10, "the abandon waits for a row")
-    other.commit()
-    assert done.result() == Steered(0, {"changed": 2})
-    assert [job(one).state for one in (moved, told)] == ["ready", "ready"]
-
-
-@pytest.mark.parametrize(
-    ("action", "maker"),
-    [
-        ("cancel", succeeded), ("abandon", cancelled), ("abandon", running), ("retry", succeeded), ("retry", ready),
-        ("release", ready), ("reschedule", running), ("reschedule", abandoned),
-    ],
-)  # fmt: skip
-def test_no_row_is_locked_that_the_action_cannot_change(
-    raw: RawDatabase, other: RawDatabase, action: str, maker: Callable[[RawDatabase], int]
-) -> None:
-    """Somebody else holds it, and nobody waits; a hundred thousand ended jobs of a queue are read and not written."""
-    one = maker(raw)
-    state = job(one).state
-    other.lock(one)
-    assert getattr(Job.objects.filter(queue="default"), action)(**ARGUMENTS.get(action, {})) == Steered(0, {state: 1})
-
-
-# --- races and locks -------------------------------------------------------------------------------------------------
-
-
-def test_a_cancel_waits_for_an_uncommitted_claim_and_then_asks(
-    raw: RawDatabase, other: RawDatabase, background: Background
-) -> None:
-    """A cancel must not be lost between "not claimed" and "claimed" (postgres review, 9)."""
-    [one] = register()
-    claim(other)
-    answer = background(lambda: job(one).cancel(by="anna"))
-    wait_until(lambda: blocked_by(raw, other.pid), 5, "the cancel waits for the claim")
-    other.commit()
-    assert answer.result() == Steered(1)
-    found = job(one)
-    assert (found.state, found.outcome, found.cancel_by) == ("running", None, "anna")
-    assert found.cancel_requested_at is not None
-
-
-def test_a_cancel_that_meets_an_uncommitted_end_comes_too_late(
-    raw: RawDatabase, other: RawDatabase, background: Background
-) -> None:
-    """C46."""
-    register()
-    claimed = claim(raw)
-    store.finalise_success(other, claimed.ends(), AUTHOR)
-    answer = background(lambda: job(claimed.ids[0]).cancel())
-    wait_until(lambda: blocked_by(raw, other.pid), 5, "the cancel waits for the end")
-    other.commit()
-    assert answer.result() == Steered(0, {"succeeded": 1})
-    assert job(claimed.ids[0]).cancel_requested_at is None
-
-
-def test_the_statement_itself_sees_a_claim_that_commits_while_it_waits(
-    raw: RawDatabase, other: RawDatabase, background: Background, db_connection: Callable[..., RawDatabase]
-) -> None:
-    """Without the lock that steering takes first: CASE is evaluated on the row as it is, not as it was."""
-    [one] = register()
-    claim(other)
-    operator = db_connection()
-    answer = background(store.cancel_jobs, operator, [one], mode="ask", by="", reason="", with_callback=[])
-    wait_until(lambda: blocked_by(raw, other.pid), 5, "the statement waits for the claim")
-    other.commit()
-    assert answer.result().ids == [one]
-    assert job(one).state == "running"
-    assert job(one).cancel_requested_at is not None
-
-
-def test_a_claim_leaves_out_what_an_operator_is_changing(raw: RawDatabase) -> None:
-    ids = register(2)
-    with transaction.atomic():
-        job(ids[0]).cancel()
-        assert claim(raw, 5).ids == [ids[1]]
-        transaction.set_rollback(True)
-    assert claim(raw, 5).ids == [ids[0]]
-
-
-@pytest.mark.usefixtures("short_locks")
-@pytest.mark.parametrize("action", ACTIONS)
-def test_what_stays_locked_is_busy_and_the_others_are_changed(
-    raw: RawDatabase, other: RawDatabase, action: str
-) -> None:
-    """An operator is told, and never waits for ever."""
-    maker = next(iter(BECOMES[action]))
-    free, locked = maker(raw), maker(raw)
-    other.lock(locked)
-    assert getattr(Job.objects.all(), action)(**ARGUMENTS.get(action, {})) == Steered(1, {"busy": 1})
-    other.rollback()
-    assert free != locked
-
-
-@pytest.mark.usefixtures("short_locks")
-def test_the_transaction_of_the_caller_goes_on_after_busy(raw: RawDatabase, other: RawDatabase) -> None:
-    """Its setting is as before, what it wrote is kept, and what the action wrote is part of it."""
-    free, locked, mine = register(3)
-    other.lock(locked)
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL lock_timeout = '7s'")
-        Job.objects.filter(pk=mine).update(description="mine")
-        assert Job.objects.filter(pk__in=[free, locked]).cancel() == Steered(1, {"busy": 1})
-        cursor.execute("SHOW lock_timeout")
-        assert cursor.fetchone() == ("7s",)
-        assert raw.row(free)["outcome"] is None
-    assert (job(free).state, job(locked).state, job(mine).description) == ("cancelled", "ready", "mine")
-    with connection.cursor() as cursor:
-        cursor.execute("SHOW lock_timeout")
-        assert cursor.fetchone() == ("0",)
-
-
-def test_the_setting_is_given_back_after_a_change_too(raw: RawDatabase) -> None:
-    one = ready(raw)
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL lock_timeout = '7s'")
-        job(one).cancel()
-        cursor.execute("SHOW lock_timeout")
-        assert cursor.fetchone() == ("7s",)
-
-
-def test_a_change_inside_a_transaction_is_rolled_back_with_it(raw: RawDatabase) -> None:
-    one = ready(raw)
-    with transaction.atomic():
-        job(one).cancel()
-        transaction.set_rollback(True)
-    assert job(one).state == "ready"
 
 
 # --- the surface -----------------------------------------------------------------------------------------------------
