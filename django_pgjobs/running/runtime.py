@@ -255,7 +255,7 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
     leader = Leader(worker.author)
     maintained = [
         *duties(leader, lambda rescued: inbox.post(JobsRescued(rescued)), declared, keeper),
-        Duty("claims in doubt", claimer.look_up, DOUBT_SECONDS, last=True),
+        Duty("claims in doubt", claimer.check_doubts, DOUBT_SECONDS, last=True),
         Duty("limited", admitter.inspect, SCAN_LIMITED_SECONDS),
     ]
     maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, maintained)

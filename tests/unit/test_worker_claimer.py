@@ -628,16 +628,16 @@ def test_a_claim_that_its_server_process_commits_late_is_given_back_too(
     claimer._resolve(DB, UUID(int=9))
     assert not claimer.busy
     assert ledger.reads == 1
-    claimer.look_up(DB)
+    claimer.check_doubts(DB)
     assert ledger.reads == 1, "not at once again"
     now[0] += 1.0
     ledger.jobs, ledger.locked = [1, 2], {2}
-    claimer.look_up(DB)
+    claimer.check_doubts(DB)
     assert (ledger.jobs, claimer.hints.pairs, claimer.hints.released) == ([2], {("a", 0)}, {"a"})
     assert ledger.told == [({("a", 0)}, True)], "this worker may be leaving"
     now[0] += 2.0
     ledger.locked = set()
-    claimer.look_up(DB)
+    claimer.check_doubts(DB)
     assert (ledger.jobs, claimer.in_doubt.doubts) == ([], [])
     assert ledger.deleted[-1] == str(UUID(int=9)), "nobody else would delete its ledger row before the lease is over"
 
@@ -651,14 +651,14 @@ def test_a_claim_that_never_was_is_looked_for_until_its_lease_is_over(
     ledger = Ledger(monkeypatch)
     claimer._resolve(DB, UUID(int=9))
     while claimer.in_doubt.doubts and now[0] < 1000:
-        claimer.look_up(DB)
+        claimer.check_doubts(DB)
         now[0] += 0.25
     assert now[0] >= 130
     assert 5 <= ledger.reads <= 12
     claimer._resolve(DB, UUID(int=9))
     before = ledger.reads
     claimer.halt()
-    claimer.look_up(DB)
+    claimer.check_doubts(DB)
     assert ledger.reads == before + 1
 
 

@@ -91,7 +91,7 @@ class LeaseGuard:
     def add(self, child: ExecutorProcess) -> None:
         self.watched.append(child)
 
-    def forget(self, child: ExecutorProcess) -> None: ...
+    def remove(self, child: ExecutorProcess) -> None: ...
     def ended(self, child: ExecutorProcess) -> bool:
         return False
 

@@ -622,9 +622,9 @@ def walking() -> Frontier:
 def test_what_is_of_the_other_colour_is_walked_past_once() -> None:
     """B10: up to when the claim looked there is nothing more for this one, however much there is for the other."""
     frontier = walking()
-    looked_at = DUE + timedelta(seconds=100)
-    frontier.saw(frontier.plan(1.0), [], 5, 1.0, 0.2, looked_at)
-    assert frontier.reaches[A].at == (looked_at - timedelta(seconds=COMMIT_SECONDS), 0)
+    asked_at = DUE + timedelta(seconds=100)
+    frontier.saw(frontier.plan(1.0), [], 5, 1.0, 0.2, asked_at)
+    assert frontier.reaches[A].at == (asked_at - timedelta(seconds=COMMIT_SECONDS), 0)
 
 
 def test_a_walk_that_found_enough_goes_on_where_it_ended() -> None:

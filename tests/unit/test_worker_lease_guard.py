@@ -139,10 +139,10 @@ def test_an_executor_is_watched_from_its_start_to_its_end(guard: LeaseGuard) -> 
     child = child_of()
     guard.children[:] = [child]
     guard.add(child)
-    guard.forget(child)
+    guard.remove(child)
     [watchdog] = all_of_them
     assert ("add", child.pid) in watchdog.said
-    assert watchdog.said[-1] == ("forget", child.pid)
+    assert watchdog.said[-1] == ("remove", child.pid)
     watchdog.fired = True
     assert guard.ended(child)
     watchdog.fired = False
@@ -150,7 +150,7 @@ def test_an_executor_is_watched_from_its_start_to_its_end(guard: LeaseGuard) -> 
     guard.reap()
     assert watchdog.closed
     assert watchdog.reaped, "it would stay behind as a zombie where the worker is not the last of its process"
-    guard.forget(child)
+    guard.remove(child)
 
 
 def test_a_watchdog_that_ended_is_replaced_and_told_of_all(guard: LeaseGuard) -> None:
@@ -272,7 +272,7 @@ def test_what_was_said_during_a_pause_is_read_before_it_acts(
 
 def test_one_that_is_forgotten_is_left_alone(watchdog: Watchdog, executor: subprocess.Popen[bytes]) -> None:
     watchdog.say("add", executor.pid)
-    watchdog.say("forget", executor.pid)
+    watchdog.say("remove", executor.pid)
     watchdog.say("until", in_seconds(0.1))
     assert watchdog.process.wait(patience(5)) == 75
     assert executor.poll() is None

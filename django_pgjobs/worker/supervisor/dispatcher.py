@@ -163,8 +163,8 @@ class Dispatcher:
         )
         bench.reserved = True
         if group is not None and not bench.runs:
-            places = {False: bench.threads, True: bench.async_slots}
-            sent = [run for is_async in places for run in _of(group, is_async)[: places[is_async]]]
+            slots = {False: bench.threads, True: bench.async_slots}
+            sent = [run for is_async in slots for run in _of(group, is_async)[: slots[is_async]]]
             left = [run for run in group if run not in sent]
             at = self.groups.index(group)
             self.groups[at : at + 1] = [left] if left else []

@@ -215,14 +215,14 @@ class ExecutorPool:
     # Frames
 
     def _on_frames(self, child: ExecutorProcess) -> None:
-        self._hear(child)
+        self._receive(child)
         if child.end.eof:
-            self._forget(child.end.sock)
+            self._unregister(child.end.sock)
         if child.end.broken and child.state != KILLED:
             log.error("executor sent what cannot be read, it is killed pid=%d: %s", child.pid, child.end.broken)
             child.kill()
 
-    def _hear(self, child: ExecutorProcess) -> None:
+    def _receive(self, child: ExecutorProcess) -> None:
         """Obey what has arrived. Nonsense costs the executor that has sent it, not the worker."""
         try:
             for message in child.end.receive():
@@ -301,14 +301,14 @@ class ExecutorPool:
         """Reap an executor that has ended, settle its runs, and replace it."""
         if child.state == DEAD:
             return
-        status = child.exit_status(lambda: self.guard.forget(child))
+        status = child.exit_status(lambda: self.guard.remove(child))
         if status is None:
             return
-        self._hear(child)
+        self._receive(child)
         was, child.state = child.state, DEAD
-        self._forget(child.end.sock)
+        self._unregister(child.end.sock)
         if child.pidfd is not None:
-            self._forget(child.pidfd)
+            self._unregister(child.pidfd)
         self.children.remove(child)
         left = was == DRAINING and status == 0
         self.relay.died(child, by_itself=was not in OURS and not left)
@@ -345,7 +345,7 @@ class ExecutorPool:
         elif self._missing() > 0:
             self.spawn()
 
-    def _forget(self, descriptor: Any) -> None:
+    def _unregister(self, descriptor: Any) -> None:
         with suppress(KeyError, ValueError):
             self.selector.unregister(descriptor)
 

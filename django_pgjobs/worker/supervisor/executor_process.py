@@ -98,7 +98,7 @@ class ExecutorProcess:
         return self.listens and self.state == READY
 
     def room(self, *, is_async: bool) -> int:
-        """How many more jobs it may be sent: free places, and some 20 ms of work beyond, bounded in bytes."""
+        """How many more jobs it may be sent: free slots, and some 20 ms of work beyond, bounded in bytes."""
         closed = self.exclusive or self.reserved
         if self.state != READY or closed or self.payload_bytes > PAYLOAD_BYTES or self.mute():
             return 0

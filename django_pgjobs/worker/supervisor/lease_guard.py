@@ -89,9 +89,9 @@ class LeaseGuard:
         self._watched[child] = self.watchdog
         self._say("add", child.pid)
 
-    def forget(self, child: ExecutorProcess) -> None:
+    def remove(self, child: ExecutorProcess) -> None:
         """Watch no more over one that has ended."""
-        self._say("forget", child.pid)
+        self._say("remove", child.pid)
 
     def ended(self, child: ExecutorProcess) -> bool:
         """Whether the watchdog has ended this executor."""

@@ -51,16 +51,16 @@ def _counter(root: Path) -> Path | None:
     mounted = root / "sys/fs/cgroup"
     for _, controllers, path in groups:
         if controllers == "memory":
-            places = [
+            counters = [
                 mounted / "memory" / path.strip("/") / "memory.oom_control",
                 mounted / "memory/memory.oom_control",
             ]
         elif not controllers:
-            places = [mounted / path.strip("/") / "memory.events", mounted / "memory.events"]
+            counters = [mounted / path.strip("/") / "memory.events", mounted / "memory.events"]
         else:
             continue
         # Seen from inside of a container the path may be one that only the host knows.
-        found = next((place for place in places if place.is_file()), None)
+        found = next((counter for counter in counters if counter.is_file()), None)
         if found is not None:
             return found
     return None

@@ -182,7 +182,7 @@ class Supervisor:
             self._drain_on(now, self.draining_until)
 
     def _want(self) -> None:
-        """Ask for jobs when there is room: at once for idle threads and places, else when half the room is free."""
+        """Ask for jobs when there is room: at once for idle threads and free slots, else when half the room is free."""
         pool = self.pool.children
         threads, loops = self.dispatcher.room(pool) if self.knows_pauses and not self.finaliser.full else (0, 0)
         most = None

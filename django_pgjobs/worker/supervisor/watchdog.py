@@ -2,7 +2,7 @@
 
 Run by path, on the standard library alone, so that it starts in milliseconds and needs no project. Its stdin is one
 end of a socket whose other end only the supervisor has; lines on it say which executors there are (``add``,
-``forget``) and until when the worker's leases are trusted (``until``, nanoseconds of ``clock``). *The end of the
+``remove``) and until when the worker's leases are trusted (``until``, nanoseconds of ``clock``). *The end of the
 stream* means that the supervisor is dead: its executors hear that too and get a moment to stop by themselves. *An
 instant that passes* means that it is frozen: others may have its jobs by now, so what runs must end. It says so on
 the socket first, then asks each executor for the stacks of its threads (SIGABRT, answered by ``faulthandler`` even
@@ -24,7 +24,7 @@ from contextlib import suppress
 FIRED = b"fired"
 ORPHAN_SECONDS = 3.5
 STACKS_SECONDS = 0.3
-LAST_LOOK_SECONDS = 0.1
+LAST_READ_SECONDS = 0.1
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -37,19 +37,19 @@ def watch(channel: int) -> int:
     """Watch until the supervisor ends or stands still; return the exit status."""
     executors: set[int] = set()
     until_ns = 0
-    heard = bytearray()
+    received = bytearray()
     poll = select.poll()
     poll.register(channel, select.POLLIN)
     while True:
         # After a pause of this process or of the machine a word of the supervisor may lie here: it is read first.
-        patience = max(_seconds_left(until_ns), LAST_LOOK_SECONDS) * 1000 if until_ns else None
+        patience = max(_seconds_left(until_ns), LAST_READ_SECONDS) * 1000 if until_ns else None
         if poll.poll(patience):
             said = _read(channel)
             if not said:
                 return _outlive(executors, _seconds_left(until_ns) if until_ns else ORPHAN_SECONDS)
-            heard += said
-            *lines, rest = heard.split(b"\n")
-            heard = bytearray(rest)
+            received += said
+            *lines, rest = received.split(b"\n")
+            received = bytearray(rest)
             for line in lines:
                 verb, number = line.split()
                 if verb == b"until":
@@ -80,7 +80,7 @@ def _fire(channel: int, executors: set[int]) -> int:
 
 def _outlive(executors: set[int], trusted_seconds: float) -> int:
     """End what is left of the executors of a supervisor that is dead, after a moment, and before its leases end."""
-    until = time.monotonic() + min(ORPHAN_SECONDS, max(trusted_seconds, LAST_LOOK_SECONDS))
+    until = time.monotonic() + min(ORPHAN_SECONDS, max(trusted_seconds, LAST_READ_SECONDS))
     while executors and time.monotonic() < until:
         for pid in [pid for pid in executors if not _lives(pid)]:
             _signal(os.killpg, pid, signal.SIGKILL)  # the programs that its jobs have started

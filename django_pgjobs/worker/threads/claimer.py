@@ -279,9 +279,9 @@ class Claimer(Loop):
         self.in_doubt.resolve(db, claim_id)
         self.unconfirmed = None
 
-    def look_up(self, db: store.Database) -> None:
+    def check_doubts(self, db: store.Database) -> None:
         """Look up again the claims in doubt whose time has come; called by the maintenance thread."""
-        self.in_doubt.look_up(db, all_of_them=self.halted)
+        self.in_doubt.check_doubts(db, all_of_them=self.halted)
 
     def _on_released(self, job: store.Released) -> None:
         self.wake_for((job.queue, job.priority))
@@ -369,7 +369,7 @@ class Claimer(Loop):
         self.woken_at = clock.monotonic()
 
     def _due(self, db: WorkerConnection, notified: int) -> float | None:
-        """Seconds until the next job is due, None when none is; not asked again for each place that comes free."""
+        """Seconds until the next job is due, None when none is; not asked again for each slot that comes free."""
         now = clock.monotonic()
         known = self.next_due
         if known is not None and known.notified == notified and now < min(known.asked_at + DEAF_POLL_SECONDS, known.at):

@@ -18,7 +18,7 @@ from django_pgjobs.worker.threads.claim_options import ClaimOptions
 
 log = safe_logger("django_pgjobs")
 
-FIRST_LOOK_SECONDS = 0.25
+FIRST_CHECK_SECONDS = 0.25
 """After how long a claim in doubt is looked up again; the pauses double."""
 
 
@@ -28,8 +28,8 @@ class Doubt:
 
     claim_id: UUID
     until: float
-    look_at: float
-    pause: float = FIRST_LOOK_SECONDS
+    check_at: float
+    pause: float = FIRST_CHECK_SECONDS
 
 
 class ClaimsInDoubt:
@@ -49,18 +49,18 @@ class ClaimsInDoubt:
         if not self._release(db, claim_id):
             now = clock.monotonic()
             with self._lock:
-                self.doubts.append(Doubt(claim_id, now + self.options.lease_seconds, now + FIRST_LOOK_SECONDS))
+                self.doubts.append(Doubt(claim_id, now + self.options.lease_seconds, now + FIRST_CHECK_SECONDS))
 
-    def look_up(self, db: store.Database, *, all_of_them: bool) -> None:
+    def check_doubts(self, db: store.Database, *, all_of_them: bool) -> None:
         """Look up again the claims whose time has come."""
         with self._lock:
             doubts = list(self.doubts)
         for doubt in doubts:
             now = clock.monotonic()
-            if now < doubt.look_at and not all_of_them:
+            if now < doubt.check_at and not all_of_them:
                 continue
             doubt.pause *= 2
-            doubt.look_at = now + doubt.pause
+            doubt.check_at = now + doubt.pause
             if self._release(db, doubt.claim_id) or now > doubt.until:
                 with self._lock:
                     self.doubts.remove(doubt)

@@ -265,7 +265,7 @@ class Finaliser(Loop):
 
     def _report_stored(self, kind: str, stored: Sequence[StoredEnd]) -> None:
         if self.freed is not None and any(run.job.extras for run, _, _ in stored):
-            self.freed()  # of its limit's place, if it has a limit; looking in vain costs little
+            self.freed()  # of its limit's slot, if it has a limit; a wake-up in vain costs little
         self.reported.update([run for run, _, _ in stored])
         if kind != DELETE:
             self.inbox.post(Stored(kind, stored))

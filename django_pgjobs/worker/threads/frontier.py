@@ -321,11 +321,11 @@ class Frontier:
         limit: int,
         now: float,
         took: float,
-        looked_at: datetime | None = None,
+        asked_at: datetime | None = None,
     ) -> None:
         """Learn from a claim of ``plan`` that returned ``jobs`` (in order) at ``now`` after ``took`` seconds.
 
-        ``looked_at`` is when it was asked by the database's clock.
+        ``asked_at`` is when it was asked by the database's clock.
         """
         found: dict[Key, list[ClaimedJob]] = {}
         before, some = None, []
@@ -340,7 +340,7 @@ class Frontier:
         self.quickest = quickest + DRIFT * took
         short = len(jobs) < limit
         yields = [_take(found.get((visit.pair.queue, visit.pair.priority), []), visit.pair.until) for visit in plan]
-        seen_to = looked_at if self.walks_past else None
+        seen_to = asked_at if self.walks_past else None
         # A full claim stopped at the last visit that gave a row; it did not come to those behind it.
         last = len(plan) - 1 if short else max((index for index, some in enumerate(yields) if some), default=-1)
         for index, visit in enumerate(plan[: last + 1]):

@@ -13,7 +13,7 @@ from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.claimer import Claimer
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
 
-LOOK_SECONDS = 1.0
+WAIT_SECONDS = 1.0
 ASK_SECONDS = 30.0
 PAUSES = "pauses"
 PRIORITY = re.compile(r"-?[0-9]{1,3}")
@@ -56,7 +56,7 @@ class Listener(Loop):
                     # Silence may be a quiet queue, or a way that has vanished: only an answer shows which.
                     self._ask(db)
                     asked_at = clock.monotonic()
-                for notification in db.connection.notifies(timeout=LOOK_SECONDS, stop_after=1):
+                for notification in db.connection.notifies(timeout=WAIT_SECONDS, stop_after=1):
                     self._hand_on(notification)
         finally:
             self.claimer.listening.clear()
