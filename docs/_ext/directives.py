@@ -1,4 +1,4 @@
-"""The directive ``{pgjobs} NAME``: puts what ``generated.NAME()`` returns, Markdown or raw HTML, into the page."""
+"""The directive ``{pgjobs} NAME``: puts a part of ``generated.PARTS``, Markdown or raw HTML, into the page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Generated(Directive):
 
     def run(self) -> list[nodes.Node]:
         """Return the nodes of that part."""
-        text = getattr(generated, self.arguments[0])()
+        text = generated.PARTS[self.arguments[0]]()
         if text.startswith("<"):
             return [nodes.raw("", text, format="html")]
         part = nodes.Element()

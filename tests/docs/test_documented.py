@@ -29,15 +29,9 @@ from tests.docs.pages import DOCS, ROOT, generated, pages
 
 PACKAGE = Path(django_pgjobs.__file__).parent
 made = generated()
+from_code, from_settings = made.from_code, made.from_settings
 
-PARTS = sorted(
-    name
-    for name, value in vars(made).items()
-    if callable(value)
-    and not name.startswith("_")
-    and getattr(value, "__module__", "") == made.__name__
-    and value.__annotations__.get("return") == "str"
-)
+PARTS = sorted(made.PARTS)
 """What can be generated into a page."""
 
 
@@ -61,11 +55,11 @@ def read(name: str) -> str:
 @pytest.mark.parametrize("part", PARTS)
 def test_every_generated_part_stands_on_a_page_and_says_something(part):
     assert any(f"```{{pgjobs}} {part}\n" in page.read_text(encoding="utf-8") for page in pages())
-    assert len(getattr(made, part)()) > 60
+    assert len(made.PARTS[part]()) > 60
 
 
 def test_every_setting_has_a_heading_a_text_and_its_default():
-    text = made.settings()
+    text = from_settings.settings()
     assert [name for name in RULES if f"\n## {name}\n" not in text] == []
     assert all(len(part.strip()) > 40 for part in text.split("\n## ")[1:])
 
@@ -81,39 +75,41 @@ def test_every_setting_is_named_in_words_it_exists_in():
 
 @pytest.mark.parametrize("command", ["runjobs"])
 def test_every_option_of_a_command_is_documented(command):
-    options = made.command_options(command)
+    options = from_settings.command_options(command)
     assert all(text for _, text in options)
-    assert [option for option, _ in options if f"`{option}`" not in made.runjobs_options()] == []
+    assert [option for option, _ in options if f"`{option}`" not in from_settings.runjobs_options()] == []
 
 
 @pytest.mark.parametrize("subcommand", ["cancel", "retry", "abandon", "release"])
 def test_every_option_of_an_operators_subcommand_is_documented(subcommand):
-    options = made.subcommand_options(subcommand)
+    options = from_settings.subcommand_options(subcommand)
     assert all(text for _, text in options)
-    assert [option for option, _ in options if f"`{option}`" not in made.operator_options()] == []
+    assert [option for option, _ in options if f"`{option}`" not in from_settings.operator_options()] == []
 
 
 def test_every_option_of_prune_is_documented():
-    options = made.subcommand_options("prune")
+    options = from_settings.subcommand_options("prune")
     assert all(text for _, text in options)
-    assert [option for option, _ in options if f"`{option}`" not in made.prune_options()] == []
+    assert [option for option, _ in options if f"`{option}`" not in from_settings.prune_options()] == []
 
 
 @pytest.mark.parametrize(("subcommand", "parts"), SUBCOMMAND_PARTS.items())
 def test_every_option_of_a_subcommand_is_documented(subcommand, parts):
-    options = made.subcommand_options(subcommand)
-    text = "".join(getattr(made, part)() for part in parts)
+    options = from_settings.subcommand_options(subcommand)
+    text = "".join(made.PARTS[part]() for part in parts)
     assert all(text for _, text in options)
     assert [option for option, _ in options if f"`{option}`" not in text] == []
 
 
 def test_every_subcommand_has_a_heading():
-    assert [name for name in made.subcommands() if f"## pgjobs {name}\n" not in read("reference/commands")] == []
+    assert [
+        name for name in from_settings.subcommands() if f"## pgjobs {name}\n" not in read("reference/commands")
+    ] == []
 
 
 def test_options_named_on_any_page_exist():
-    options = [*made.command_options("runjobs")]
-    options += [option for name in made.subcommands() for option in made.subcommand_options(name)]
+    options = [*from_settings.command_options("runjobs")]
+    options += [option for name in from_settings.subcommands() for option in from_settings.subcommand_options(name)]
     known = {word for option, _ in options for word in re.findall(r"--[\w-]+", option)}
     foreign = {"--init", "--stop-timeout", "--settings", "--noinput", "--username", "--email", "--help"}
     foreign |= {"--only", "--no-peers", "--scale", "--parallel"}  # make bench, manage.py test
@@ -124,12 +120,12 @@ def test_options_named_on_any_page_exist():
 
 
 def test_every_option_of_job_and_using_is_documented():
-    assert set(JOB_CHECKS) | set(REGISTER_CHECKS) == set(made.OPTION_TEXTS)
+    assert set(JOB_CHECKS) | set(REGISTER_CHECKS) == set(from_settings.OPTION_TEXTS)
 
 
 def test_every_option_has_its_bounds_in_the_table_and_their_settings_exist():
-    assert set(JOB_CHECKS) | set(REGISTER_CHECKS) == set(made.OPTION_BOUNDS)
-    for _takes, _default, settings in made.OPTION_BOUNDS.values():
+    assert set(JOB_CHECKS) | set(REGISTER_CHECKS) == set(from_settings.OPTION_BOUNDS)
+    for _takes, _default, settings in from_settings.OPTION_BOUNDS.values():
         assert {name for name in settings.split(", ") if name} <= set(RULES)
 
 
@@ -138,12 +134,12 @@ def test_every_signal_is_documented_with_where_it_is_sent():
     names = [node.targets[0].id for node in tree.body if isinstance(node, ast.Assign)]  # type: ignore[attr-defined]
     assert names
     page = read("reference/events")
-    assert [name for name in names if f"`{name}`" not in page or f"### {name}\n" not in made.signals()] == []
+    assert [name for name in names if f"`{name}`" not in page or f"### {name}\n" not in from_code.signals()] == []
 
 
 def test_every_error_is_in_the_tree_and_in_the_table():
-    tree, table = made.error_tree(), made.errors()
-    for kind in made.error_classes():
+    tree, table = from_code.error_tree(), from_code.errors()
+    for kind in from_code.error_classes():
         assert kind.__name__ in tree
         assert f"`{kind.__name__}`" in table
 
@@ -151,11 +147,11 @@ def test_every_error_is_in_the_tree_and_in_the_table():
 def test_every_check_is_in_the_table_and_the_table_has_no_other():
     texts = "".join(path.read_text(encoding="utf-8") for path in (PACKAGE / "checks").glob("*.py"))
     used = set(re.findall(r'"(pgjobs\.[EW]\d{3})"', texts))
-    assert used == {id_ for id_, _ in made.check_rows()}
+    assert used == {id_ for id_, _ in from_code.check_rows()}
 
 
 def test_checks_named_on_any_page_exist():
-    known = {id_ for id_, _ in made.check_rows()}
+    known = {id_ for id_, _ in from_code.check_rows()}
     assert {id_ for page in pages() for id_ in re.findall(r"pgjobs\.[EW]\d{3}", page.read_text())} <= known
 
 
@@ -170,7 +166,7 @@ def test_every_state_and_every_other_word_on_a_row_is_explained(words):
 
 @pytest.mark.parametrize("name", sql.names())
 def test_every_statement_is_documented_with_its_fence(name):
-    section = made.sql_contracts().split(f"\n## {name}\n" if name != sql.names()[0] else f"## {name}\n", 1)[1]
+    section = from_code.sql_contracts().split(f"\n## {name}\n" if name != sql.names()[0] else f"## {name}\n", 1)[1]
     assert "**Fence**" in section.split("\n## ")[0]
 
 
@@ -210,12 +206,12 @@ def test_every_method_of_a_job_is_public():
 
 
 def test_every_mode_of_cancelling_is_explained():
-    assert [mode for mode in CancelMode if mode not in made.FIELD_TEXTS["Job"]["cancel_mode"]] == []
+    assert [mode for mode in CancelMode if mode not in from_code.FIELD_TEXTS["Job"]["cancel_mode"]] == []
 
 
 def test_every_log_line_is_found_by_name_in_the_troubleshooting():
     """A line quoted for the night is one that the code can write."""
-    lines = [re.sub(r"%[-.\d]*[a-z]", "…", line) for _, _, line, _ in made.log_calls()]
+    lines = [re.sub(r"%[-.\d]*[a-z]", "…", line) for _, _, line, _ in from_code.log_calls()]
     quoted = re.findall(r"^\| `([^`]+)` \|", read("how-to/troubleshoot"), re.MULTILINE)
     assert len(quoted) > 8
     for quote in quoted:
@@ -251,8 +247,10 @@ def test_every_duty_stands_once_in_the_leaders_table_and_whose_it_is():
 
 
 def test_every_field_of_every_model_is_explained():
-    fields = {model.__name__: {f.name for f in model._meta.local_concrete_fields} for model in made.model_classes()}
-    assert fields == {model: set(texts) for model, texts in made.FIELD_TEXTS.items()}
+    fields = {
+        model.__name__: {f.name for f in model._meta.local_concrete_fields} for model in from_code.model_classes()
+    }
+    assert fields == {model: set(texts) for model, texts in from_code.FIELD_TEXTS.items()}
 
 
 def test_every_decision_is_in_the_index_and_has_its_parts():

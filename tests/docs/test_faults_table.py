@@ -10,7 +10,8 @@ import pytest
 from tests.docs.pages import DOCS, ROOT, generated
 
 made = generated()
-FAULTS = made.faults_data()["faults"]
+from_data = made.from_data
+FAULTS = from_data.faults_data()["faults"]
 
 
 def functions(path: str) -> set[str]:
@@ -29,7 +30,7 @@ def test_a_survived_fault_names_its_test_its_invariants_and_its_recovery(fault):
 
 
 def test_each_fault_stands_once_and_what_is_not_tested_says_why():
-    data = made.faults_data()
+    data = from_data.faults_data()
     names = [fault["fault"] for fault in [*data["faults"], *data["untested"]]]
     assert len(names) == len(set(names))
     assert all(len(fault["why"]) > 20 for fault in data["untested"])

@@ -1,0 +1,299 @@
+"""Settings, commands and the options of ``@job``, as the code takes them."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import fields
+from typing import Any
+from unittest import mock
+
+from django.core.management import load_command_class
+from django.core.management.base import BaseCommand
+from markdown_of import PACKAGE, code, documented_names, prose, table
+
+from django_pgjobs import conf as conf_module
+
+# Settings
+
+
+def _answer(rule: Any, value: object) -> str:
+    try:
+        rule(value)
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def _takes(name: str) -> str:
+    """What a setting takes, in the words of its own errors."""
+    rule = conf_module.RULES[name]
+    kind = _answer(rule, object()) or "anything"
+    ranges = [_answer(rule, value) for value in (-1, 10**12, [" "])]
+    found = next((text for text in ranges if text and text != kind), "").partition(" (found")[0]
+    return f"{kind}, {found}" if found else kind
+
+
+def _upper(text: str) -> str:
+    """Within a text about settings, attributes of ``Conf`` as keys of PGJOBS."""
+    return re.sub(r"`(\w+)`", lambda m: f"`{m[1].upper()}`" if m[1].upper() in conf_module.RULES else m[0], text)
+
+
+def setting_names() -> list[str]:
+    """Return the keys of PGJOBS in the order of ``Conf``."""
+    return [item.name.upper() for item in fields(conf_module.Conf)]
+
+
+def settings() -> str:
+    """Every key of PGJOBS: what it does, its default, what it takes."""
+    texts = dict(documented_names(PACKAGE / "conf.py", within="Conf"))
+    parts = []
+    for item in fields(conf_module.Conf):
+        name = item.name.upper()
+        parts += [f"(setting-{item.name.replace('_', '-')})=", f"## {name}", ""]
+        parts += [_upper(prose(texts[item.name])), ""]
+        parts += [f"* Default: `{item.default!r}`", f"* Takes: {_takes(name)}", ""]
+    return "\n".join(parts)
+
+
+# Commands
+
+
+def _parser(command: str) -> Any:
+    return load_command_class("django_pgjobs", command).create_parser("manage.py", command)
+
+
+def command_options(command: str) -> list[tuple[str, str]]:
+    """(option, help) of what a command takes beyond what every Django command takes."""
+    common = {option for action in BaseCommand().create_parser("", "")._actions for option in action.option_strings}
+    return [
+        (", ".join(action.option_strings) + (f" {action.metavar}" if action.metavar else ""), action.help or "")
+        for action in _parser(command)._actions
+        if action.option_strings and not set(action.option_strings) & common
+    ]
+
+
+def runjobs_options() -> str:
+    """The options of a worker."""
+    return table(("option", "meaning"), [(code(option), text) for option, text in command_options("runjobs")])
+
+
+def _help_block(command: str) -> str:
+    with mock.patch.dict(os.environ, {"COLUMNS": "100"}):
+        text = _parser(command).format_help()
+    return f"```text\n{text}```\n"
+
+
+def runjobs_help() -> str:
+    """``manage.py runjobs --help``."""
+    return _help_block("runjobs")
+
+
+def pgjobs_help() -> str:
+    """``manage.py pgjobs --help``."""
+    return _help_block("pgjobs")
+
+
+def _subparser(name: str) -> Any:
+    action = next(a for a in _parser("pgjobs")._actions if hasattr(a, "_choices_actions"))
+    return action.choices[name]
+
+
+def subcommand_options(name: str) -> list[tuple[str, str]]:
+    """(option, help) of what a subcommand of ``pgjobs`` takes, what is named without dashes included."""
+    return [
+        (", ".join(action.option_strings) or str(action.metavar), (action.help or "") % vars(action))
+        for action in _subparser(name)._actions
+        if "--help" not in action.option_strings
+    ]
+
+
+def operator_options() -> str:
+    """What ``pgjobs cancel`` and its like take."""
+    return table(("option", "meaning"), [(code(option), text) for option, text in subcommand_options("cancel")])
+
+
+def prune_options() -> str:
+    """What ``pgjobs prune`` takes."""
+    return table(("option", "meaning"), [(code(option), text) for option, text in subcommand_options("prune")])
+
+
+def _options_of(name: str, *, but: str = "") -> str:
+    known = subcommand_options(but) if but else []
+    options = [option for option in subcommand_options(name) if option not in known]
+    return table(("option", "meaning"), [(code(option), text) for option, text in options])
+
+
+def list_options() -> str:
+    """What ``pgjobs list`` takes."""
+    return _options_of("list")
+
+
+def show_options() -> str:
+    """What ``pgjobs show`` takes."""
+    return _options_of("show")
+
+
+def stats_options() -> str:
+    """What ``pgjobs stats`` takes."""
+    return _options_of("stats")
+
+
+def workers_options() -> str:
+    """What ``pgjobs workers`` takes."""
+    return _options_of("workers")
+
+
+def check_options() -> str:
+    """What ``pgjobs check`` takes."""
+    return _options_of("check")
+
+
+def reschedule_options() -> str:
+    """What ``pgjobs reschedule`` takes beyond what ``pgjobs cancel`` does."""
+    return _options_of("reschedule", but="cancel")
+
+
+def pause_options() -> str:
+    """What ``pgjobs pause`` takes."""
+    return _options_of("pause")
+
+
+def crons_options() -> str:
+    """What the verbs of ``pgjobs crons`` take."""
+    verbs = next(a for a in _subparser("crons")._actions if hasattr(a, "_choices_actions")).choices
+    found: dict[tuple[str, str], list[str]] = {}
+    for verb, parser in verbs.items():
+        for action in parser._actions:
+            if "--help" not in action.option_strings:
+                option = ", ".join(action.option_strings) or str(action.metavar)
+                found.setdefault((option, (action.help or "") % vars(action)), []).append(verb)
+    rows = [(code(option), ", ".join(takers), text) for (option, text), takers in found.items()]
+    return table(("option", "of", "meaning"), rows)
+
+
+def subcommands() -> list[str]:
+    """Return the subcommands of ``pgjobs`` that have a help text; the others are hidden."""
+    action = next(a for a in _parser("pgjobs")._actions if hasattr(a, "_choices_actions"))
+    return [choice.dest for choice in action._choices_actions]
+
+
+# Options of @job and using
+
+OPTION_TEXTS = {
+    "name": "stored on every row; default `module.qualname`. Keep it when you move the function",
+    "aliases": "former names, still understood",
+    "queue": "the queue it goes to; default `default`",
+    "priority": "−100 to 100, larger first; default 0",
+    "max_attempts": "charged starts in all; default `DEFAULT_MAX_ATTEMPTS`",
+    "backoff": "a `Backoff`, or a callable `(exception, attempt)` returning seconds, a `timedelta`, or None to give up",
+    "retry_on": "exception types, or a callable `(exception)` → bool: only these lead to a retry",
+    "give_up_on": "the same, for exceptions that never lead to a retry; wins over `retry_on`",
+    "timeout": "seconds or `timedelta`, None for unlimited; default `DEFAULT_TIMEOUT_SECONDS`",
+    "takes_context": "pass the `JobContext` first",
+    "store_result": "False drops the return value",
+    "sensitive": "arguments to hide in the admin, `pgjobs show` and logs",
+    "limits": "a `Limit`, or one with a key and one without: how many run at once, how many start in a period",
+    "cron": "a `Cron`, or a list of them: its schedule, without arguments",
+    "tags": "short strings to find and steer jobs by; `using` adds its tags to those of `@job`",
+    "run_at": "earliest start, an aware datetime",
+    "deadline": "aware datetime: no attempt starts after it, a running one stops at it, and the job is abandoned",
+    "delay": "the same as seconds or `timedelta`, counted by the database's clock",
+    "database": "alias to register in",
+    "key": "no second unfinished job of this key in its queue: in `@job` a format string of the arguments"
+    ' (`"welcome:{user_id}"`) or a callable of them, in `using` a string or a callable; None is no key',
+    "key_scope": "how long the key is taken: `until_finished` (default), `until_started`, or a `Window` or `timedelta`",
+    "on_conflict": "when the key is taken: `existing` (default) returns that job, `replace` cancels it, `raise` raises"
+    " `DuplicateJob`",
+    "idempotency_key": "given like a key: among the jobs of one name and key the first success counts, the others"
+    " return its result",
+    "bypass": "True runs the job at once in a thread of this process, once, and stores nothing",
+}
+
+
+def job_options() -> str:
+    """Every option of ``@job`` and ``using``, and where it may stand."""
+    from django_pgjobs.definition.options import JOB_CHECKS, REGISTER_CHECKS
+
+    names = list(dict.fromkeys([*JOB_CHECKS, *REGISTER_CHECKS]))
+    yes = {True: "yes", False: ""}
+    return table(
+        ("option", "`@job`", "`using`", "meaning"),
+        [(f"`{n}`", yes[n in JOB_CHECKS], yes[n in REGISTER_CHECKS], OPTION_TEXTS[n]) for n in names],
+    )
+
+
+OPTION_BOUNDS = {
+    "name": ("1 to 200 printable characters, no spaces around; not in `__main__`", "`module.qualname`", ""),
+    "aliases": ("as `name`, each", "none", ""),
+    "queue": ("1 to 100 of A-Z a-z 0-9 _ . : -", "`default`", "QUEUES"),
+    "priority": ("whole number from −100 to 100", "0", ""),
+    "max_attempts": ("whole number from 1 to the setting", "DEFAULT_MAX_ATTEMPTS", "MAX_ATTEMPTS_CEILING"),
+    "backoff": (
+        "a `Backoff`: base from 0 to the setting, factor above 0 and within the setting, limit from 0, jitter from 0"
+        " to 1; or a callable that takes two",
+        "DEFAULT_BACKOFF",
+        "BACKOFF_BASE_CEILING_SECONDS, BACKOFF_FACTOR_BOUNDS",
+    ),
+    "retry_on": ("exception types, or a callable that takes one", "every exception", ""),
+    "give_up_on": ("exception types, or a callable that takes one", "none", ""),
+    "timeout": ("from 0.001 seconds to the setting, or None", "DEFAULT_TIMEOUT_SECONDS", "TIMEOUT_CEILING_SECONDS"),
+    "takes_context": ("True or False", "False", ""),
+    "store_result": ("True or False", "True", "RESULT_LIMIT_BYTES"),
+    "sensitive": ("names of existing arguments", "none", ""),
+    "limits": (
+        "a `Limit`, or one with a key and one without: concurrency and rate from 1 to 1,000,000, window from a tenth of"
+        " a second to 31 days, key of 1 to 200 characters",
+        "none",
+        "",
+    ),
+    "cron": ("a `Cron`, or several", "none", ""),
+    "run_at": (
+        "aware instant, not later than so many days and, if set, not earlier than so many seconds ago;"
+        " not with `delay`",
+        "now",
+        "RUN_AT_CEILING_DAYS, PAST_RUN_AT_SECONDS",
+    ),
+    "delay": ("from 0 seconds to so many days; not with `run_at`", "0", "RUN_AT_CEILING_DAYS"),
+    "deadline": (
+        "aware instant, in the future and after `run_at`, at most so many days ahead",
+        "none",
+        "RUN_AT_CEILING_DAYS",
+    ),
+    "tags": ("up to 20 printable strings of 1 to 50 characters, no spaces around", "none", ""),
+    "database": ("an alias of `DATABASES` that is PostgreSQL", "the router's", ""),
+    "key": (
+        "1 to 200 printable characters that match the setting, or a callable that makes them",
+        "none",
+        "KEY_PATTERN",
+    ),
+    "key_scope": (
+        "`until_finished`, `until_started`, a `Window` or `timedelta` of a second or more",
+        "`until_finished`",
+        "",
+    ),
+    "on_conflict": ("`existing`, `replace` or `raise`", "`existing`", ""),
+    "idempotency_key": ("1 to 200 printable characters, or a callable that makes them", "none", ""),
+    "bypass": ("True or False; True goes with `queue` and `timeout` only", "False", "BYPASS_WORKERS"),
+}
+"""Option → what it takes, its default, and the settings that bound it."""
+
+
+def option_bounds() -> str:
+    """Every option of ``@job`` and ``using``: range, default, setting."""
+
+    def linked(words: str) -> str:
+        return re.sub(r"[A-Z][A-Z]+(?:_[A-Z]+)*\b", _setting_link, words)
+
+    return table(
+        ("option", "range", "default", "setting"),
+        [
+            (f"`{name}`", takes, linked(default), linked(setting))
+            for name, (takes, default, setting) in OPTION_BOUNDS.items()
+        ],
+    )
+
+
+def _setting_link(match: re.Match[str]) -> str:
+    name = match[0]
+    return f"{{ref}}`{name} <setting-{name.lower().replace('_', '-')}>`" if name in conf_module.RULES else name
