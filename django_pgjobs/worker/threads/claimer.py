@@ -11,10 +11,8 @@ with its frontier. One statement claims from both, of each what main has room fo
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 from uuid import UUID, uuid4
 
 import psycopg
@@ -32,6 +30,7 @@ from django_pgjobs.worker.threads.claims_in_doubt import ClaimsInDoubt
 from django_pgjobs.worker.threads.frontier import Frontier, Visit
 from django_pgjobs.worker.threads.inbox_messages import Claimed, Idle
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
+from django_pgjobs.worker.threads.next_due import NextDue
 from django_pgjobs.worker.threads.ready_hints import ReadyHints
 
 log = safe_logger("django_pgjobs")
@@ -46,14 +45,6 @@ While one is busy the claimer looks every ``POLL_AGAIN_SECONDS``, and so finds w
 
 PAIRS_FACTOR = 50.0
 DEAF_POLL_SECONDS = 1.0
-
-
-class NextDue(NamedTuple):
-    """When the next job is due, never if ``math.inf``, as it was asked after so many notifications."""
-
-    notified: int
-    asked_at: float
-    at: float
 
 
 class Claimer(Loop):
@@ -86,7 +77,7 @@ class Claimer(Loop):
         self.unconfirmed: UUID | None = None
         self.in_doubt = ClaimsInDoubt(options, self._on_released)
         self.asked: tuple[bool, ...] = (False,)
-        self.next_due: NextDue | None = None
+        self.next_due = NextDue()
         self.next_pairs = 0.0
         self.polled_at = 0.0
         self.woken_at = 0.0
@@ -346,7 +337,7 @@ class Claimer(Loop):
         longest = (
             self.options.poll_seconds if self.listening.is_set() else min(self.options.poll_seconds, DEAF_POLL_SECONDS)
         )
-        due = self._due(db, notified)
+        due = self.next_due.seconds(db, self.lines.values(), notified)
         seconds = longest if due is None else min(longest, max(due, 0.0))
         # Where there was no room nothing was looked at: what is there is looked at as soon as there is some.
         asked = [self.lines[is_async] for is_async in self.asked]
@@ -367,18 +358,6 @@ class Claimer(Loop):
             soon = max(self.next_pairs, self.settles_at)
             self.next_pairs = self.settles_at if seconds >= longest else soon
         self.woken_at = clock.monotonic()
-
-    def _due(self, db: WorkerConnection, notified: int) -> float | None:
-        """Seconds until the next job is due, None when none is; not asked again for each slot that comes free."""
-        now = clock.monotonic()
-        known = self.next_due
-        if known is not None and known.notified == notified and now < min(known.asked_at + DEAF_POLL_SECONDS, known.at):
-            return None if math.isinf(known.at) else known.at - now
-        pairs = list({pair: None for frontier in self.lines.values() for pair in frontier.reaches})
-        due = store.next_due(db, pairs) if pairs else None
-        if len(self.lines) > 1:
-            self.next_due = NextDue(notified, now, math.inf if due is None else now + due)
-        return due
 
     def _scan_near(self) -> None:
         for frontier in self.lines.values():
