@@ -1,4 +1,4 @@
-"""The Django app: finds the project's jobs and puts the system checks in place; asks no database anything."""
+"""The Django app: finds the project's jobs and registers the system checks; queries no database."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class Conf:
     stale_seconds: float = _setting(60.0, rules.seconds(0.05))
     """After how long without a heartbeat a worker is *lost*; more than twice ``beat_seconds``.
 
-    After two heartbeats that did not come it is *silent*: people are told, and nobody counts on it.
+    After two heartbeats that did not come it is *silent*: commands and the admin say so, and nothing counts on it.
     """
 
     drain_seconds: float = _setting(25.0, rules.seconds())

@@ -1,4 +1,4 @@
-"""What a running job may know of itself: its number, its attempt, its time left, whether it shall stop.
+"""What a running job may know of itself: its number, its attempt, its time left, whether it should stop.
 
 Made by ``attempt`` for every start of a body or callback; holds no connection and writes nothing itself:
 ``progress`` goes to the reporter it was given, ``cancelled`` reads what the supervisor has told this process.

@@ -111,7 +111,7 @@ class Cron:
         return schedule.next_fires(after or datetime.now(UTC), count)
 
     def declared(self) -> DeclaredCron:
-        """Return what the entry's row shall say. Raises ``InvalidJob`` where settings or arguments forbid it."""
+        """Return what to write to the entry's row. Raises ``InvalidJob`` where settings or arguments forbid it."""
         if self.call is None:
             raise self._wrong("it has no job")
         try:

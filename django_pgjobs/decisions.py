@@ -54,7 +54,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Snooze:
-    """The job asks to come back after ``seconds``; the attempt is given back."""
+    """The job asks to come back after ``seconds``; the attempt does not count."""
 
     seconds: float
 

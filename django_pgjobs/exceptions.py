@@ -6,7 +6,7 @@
     ├── InvalidJob            a bad definition, option or payload, raised where it was written
     ├── QueueFull             the queue holds as many unfinished jobs as it may
     ├── RateLimited           this process has registered too fast
-    ├── DuplicateJob          the key of a registration is taken, and it asked to be told
+    ├── DuplicateJob          the key of a registration is taken, and its policy is to raise
     ├── NoWorkerAvailable     all local workers are busy with jobs that bypass the queue
     ├── UnknownJob            a row names a definition this process does not have
     ├── UnreadablePayload     a stored payload cannot be read or no longer fits the signature
@@ -184,7 +184,7 @@ class ExecutorDied(AttemptFailed):
 
 
 class JobControl(Exception):
-    """Raised by a job to say what shall become of it."""
+    """Raised by a job to steer its own attempt."""
 
 
 class Snooze(JobControl):
@@ -238,4 +238,4 @@ class CancelRequested(JobInterrupted):
 
 
 class WorkerStopping(JobInterrupted):
-    """This worker is to stop running the job: it is handed back, or was taken away."""
+    """This worker has to stop running the job: it releases it, or has lost it."""

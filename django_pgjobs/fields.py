@@ -69,7 +69,7 @@ class _InstantField(TimeField):
         return name, "django.db.models.DateTimeField", args, kwargs
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
-        """Select it within bounds if the query was told to; conditions, orders and indexes have the column itself."""
+        """Select it within bounds if the query asks for that; conditions, orders and indexes have the column itself."""
         if not getattr(compiler.query, WITHIN_BOUNDS, False):
             return sql, params
         least, most = (f"'{bound.isoformat()}'::timestamptz" for bound in (EARLIEST, LATEST))

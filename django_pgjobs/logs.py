@@ -1,6 +1,6 @@
 """How this package logs: by loggers that raise nothing, since handlers, filters and formatters are a project's code.
 
-A handler that raises would otherwise take along what has logged: a job's thread before its outcome is told, a loop
+A handler that raises would otherwise take along what has logged: a job's thread before it reports its outcome, a loop
 of the worker, a registering transaction. What could not be logged goes to stderr in one line.
 """
 

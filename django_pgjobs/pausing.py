@@ -1,7 +1,7 @@
 """Pausing a queue, or a job by its name: nothing of it starts until somebody resumes it, or its time has come.
 
 A pause is a row: persistent, honoured by every worker within a second, seen in the admin, with who, why and until
-when. What runs goes on; what has been claimed and not started goes back, uncharged. Callbacks wait as well: no code
+when. What runs goes on; what is claimed and not started is released, uncharged. Callbacks wait as well: no code
 of a paused job starts. Each function joins the caller's transaction and may be repeated.
 """
 

@@ -124,7 +124,7 @@ class Queue:
     def cancel(self, job: int | str, *, by: object = None, reason: str = "") -> Steered:
         """Cancel an unfinished job of this queue, by its id or by the key it holds; see ``Job.cancel``.
 
-        One that nobody has claimed never runs. One that runs goes on and is told; a failure is not retried then.
+        One that nobody has claimed never runs. One that runs gets the request; a failure is not retried.
         Raises ``JobDoesNotExist``, also for a job that has ended, and ``RateLimited`` at once. May be repeated. What it
         returns says *busy* when somebody else kept the job's row locked: it is not cancelled then.
         """

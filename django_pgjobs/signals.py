@@ -73,7 +73,7 @@ lease_lost = Signal()
 """
 
 job_rescued = Signal()
-"""A job was taken back from a worker that had lost it, dead or cut off; sent by the worker that did, after the write.
+"""A job was rescued from a worker that had lost it, dead or cut off; sent by the worker that did, after the write.
 
 ``job_id``: int; ``name``: str; ``queue``: str; ``attempt``: the lost attempt's number; ``claim_id``: str;
 ``cause``: ``"lost"`` or ``"timeout"``; ``message``: the cause in words; ``outcome``: ``"cancelled"`` or

@@ -116,7 +116,7 @@ def _when_committed(connection: BaseDatabaseWrapper, registered: set[Notice], no
         connection.on_commit(waiting.send, robust=True)
     else:
         # With autocommit switched off Django refuses new hooks. It runs those that are there when autocommit is on
-        # again behind a commit, and forgets them at a rollback: that is all we ask of it.
+        # again behind a commit, and drops them at a rollback: that is all we ask of it.
         hooks.append((savepoints, waiting.send, True))
 
 

@@ -177,7 +177,7 @@ class JobChangeList(ChangeList):
 
     @cached_property
     def cut(self) -> list[job_list.Arm]:
-        """The index ranges that bound the search; empty when everything is looked at."""
+        """The index ranges that bound the search; empty when the search covers everything."""
         return job_list.bounded(self.job_search, self.root_queryset, self.arms) if self.job_search.bounded else []
 
     def get_results(self, request: HttpRequest) -> None:

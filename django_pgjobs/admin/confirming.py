@@ -91,7 +91,7 @@ def filter_words(search: JobSearch) -> str:
 
 
 def neighbours_of(ids: list[int], using: str | None = None) -> str:
-    """Say what else runs in the workers that run these jobs: it goes back too if a process has to be killed."""
+    """Say what else runs in the workers that run these jobs: it is released too if a process has to be killed."""
     running: Any = Job.objects.using(using).filter(state=JobState.RUNNING)
     claims: Any = Claim.objects.using(using)
     claimed = running.filter(pk__in=ids).values("claim_id")

@@ -1,4 +1,4 @@
-"""The cron entries: how they stand, when they fire, what an operator has put in the place of what code declares."""
+"""The cron entries: how they stand, when they fire, what an operator has set instead of what the code declares."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ArgumentsField(forms.JSONField):
 
 
 class OverrideForm(forms.ModelForm):  # type: ignore[type-arg]
-    """What is put in the place of what code declares; empty is as declared."""
+    """Values that replace those of the code; empty is as declared."""
 
     class Meta:
         model = CronEntry
@@ -135,7 +135,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
     # Reading
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Read the arguments as text: what is malformed spoils its own place only."""
+        """Read the arguments as text: what is malformed spoils nothing else on the page."""
         entries: QuerySet[Any] = super().get_queryset(request).defer(*JSON_COLUMNS)
         texts = {"declared_text": Cast("declared_payload", TextField()), "own_text": Cast("payload", TextField())}
         annotated: QuerySet[Any] = entries.annotate(**texts)
@@ -226,7 +226,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("arguments"))
     def shown_arguments(self, entry: Any) -> Any:
-        """What its jobs are given; what is sensitive hidden from those who may not see it."""
+        """The arguments of its jobs; sensitive ones hidden from users who may not see them."""
         shown = arguments(entry.job_name, entry.own_text or entry.declared_text, reveal=getattr(entry, "reveal", False))
         return str(shown) if isinstance(shown, Hidden) else table_of((key, short(value, 500)) for key, value in shown)
 
@@ -284,7 +284,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
             self.message_user(request, message, messages.SUCCESS)
 
     def _named(self, request: HttpRequest, made: list[Job]) -> SafeString:
-        """Name the jobs that were made; only who may look at them is sent there."""
+        """Name the new jobs, with links for users who may view them."""
         shown = request.user.has_perm("pgjobs.view_job")
         names = [self._link_to(job) if shown else job.pk for job in made[:MOST_NAMED]]
         more = "…" if len(made) > MOST_NAMED else "."

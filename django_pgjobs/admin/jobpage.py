@@ -273,7 +273,7 @@ def _cancel_of(job: Any, *, named: bool) -> str:
 def _times_of(job: Any) -> list[tuple[Any, Any]]:
     """(words, instant or duration) of all that is known."""
     instants = ["created_at", "run_at", "ready_at", "cancel_requested_at", "finished_at"]
-    # An admitted, parked or given back job keeps these of an earlier claim, which says nothing of where it stands now.
+    # An admitted, parked or released job keeps these of an earlier claim, which says nothing about where it stands now.
     if job.state == JobState.RUNNING:
         instants[3:3] = ["claimed_at", "deadline_at"]
     elif job.outcome:

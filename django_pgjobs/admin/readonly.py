@@ -1,4 +1,4 @@
-"""What all our admin pages have in common: rows are looked at, never edited."""
+"""What all our admin pages have in common: rows are read, never edited."""
 
 from __future__ import annotations
 

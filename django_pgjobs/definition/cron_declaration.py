@@ -39,7 +39,7 @@ class CronDeclaration(Protocol):
         """Become an entry of ``definition``, called without arguments. Raises ``InvalidJob``."""
 
     def declared(self) -> DeclaredCron:
-        """Return what the entry's row shall say. Raises ``InvalidJob``."""
+        """Return what to write to the entry's row. Raises ``InvalidJob``."""
         ...
 
 

@@ -249,7 +249,7 @@ _NONE_MEANS_NOT_GIVEN = frozenset({"run_at", "delay", "deadline", "database"})
 
 
 WITH_BYPASS = frozenset({"bypass", "queue", "timeout"})
-"""What a job that bypasses the queue can still be told."""
+"""Options that a job which bypasses the queue still takes."""
 
 
 def check_bypass(given: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """A queue's name that is probably a slip of the pen, where no setting says which queues there are.
 
 ``PGJOBS["QUEUES"]`` refuses a slip; without it any name will do, and a job in a queue that no worker serves waits for
-ever. So the first use of a name in a process is looked at, and told if it is all but that of a queue known to the code.
+ever. So a process checks a name at its first use, and warns if it is almost that of a queue the code knows.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from django_pgjobs.embedded.server import DEFAULT_MAJOR, EmbeddedServer
 from django_pgjobs.embedded.sharing import DATA, running_url, share
 
 ALIVE_SECONDS = 1.0
-"""How often a server that is served is looked at."""
+"""How often ``--serve`` checks its server."""
 
 
 class Relay:

@@ -108,7 +108,7 @@ class ServerDirectory:
         """Make and lock a new, empty directory."""
         base = find_base(account)
         while True:
-            # A sweep of another process may take the directory before we have locked it.
+            # Another process that removes stale directories may take this one before we have locked it.
             with contextlib.suppress(BlockingIOError, FileNotFoundError):
                 return cls(Path(tempfile.mkdtemp(prefix=prefix, dir=base)))
 

@@ -1,4 +1,4 @@
-"""What a callback is told of the error that ended its job: all of it while the history has it."""
+"""What a callback learns about the error that ended its job: all of it while the history has it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The one place where things that happened are named, for logs and signals.
 
-Two sides: ``started``, ``idempotency_hit`` and ``ended`` are told in the executor while the job's thread still runs;
+Two sides: ``started``, ``idempotency_hit`` and ``ended`` are sent in the executor while the job's thread still runs;
 ``finished``, ``retried``, ``lost`` and ``rescued`` after the durable write, so never for a write that was rolled
 back. A log line is a fixed phrase, then ``job=… attempt=… claim=… queue=…`` in this order. A line per job goes to
 ``django_pgjobs.jobs``, which ``runjobs`` keeps quiet unless asked, so that it costs nothing at full speed.

@@ -117,7 +117,7 @@ def refusal(reading: FenceReading | None) -> str:
         return "rescue has ended it"
     if reading.ended:
         return "it has ended under another claim"
-    return "another claim has it" if reading.claimed else "it was taken back"
+    return "another claim has it" if reading.claimed else "it was rescued or released"
 
 
 def callback_allowance() -> float:

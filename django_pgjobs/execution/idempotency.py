@@ -1,7 +1,7 @@
 """Idempotency keys: a job returns what an earlier one of its name and key returned, instead of running.
 
 The result is stored by the statement that ends the job, so with it or not at all; of two that run at once both run, and
-the first that ends is remembered. It is looked up in the executor, after the start was told and before any layer or
+the first that ends is remembered. The executor looks it up, after it has signalled the start and before any layer or
 body: only a job that has such a key pays for that. An attempt that could not look it up is snoozed, since its body may
 have run already, elsewhere.
 """

@@ -68,7 +68,7 @@ def item_of(job: ClaimedJob, claim_id: str, kind: str, payload: str | None) -> I
 
 
 def write_at_once(db: Database, job_id: int, claim_id: str) -> Reporter:
-    """Return a reporter that stores what it is told before it returns."""
+    """Return a reporter that stores each report before it returns."""
 
     def report(n: float, total: float | None, message: str) -> None:
         progress = json.dumps({"n": n, "total": total, "message": message})

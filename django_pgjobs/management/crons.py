@@ -61,7 +61,7 @@ def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 
 
 def _chosen(options: dict[str, Any]) -> CronEntryQuerySet:
-    """Return the entries that are named, or all. A name that there is not is told, before anything is done."""
+    """Return the entries that are named, or all. An unknown name is an error, before anything is done."""
     entries = CronEntryQuerySet(CronEntry, using=filters.database_of(options)).order_by("pk").defer(*JSON_COLUMNS)
     names = set(options["names"])
     if not names:

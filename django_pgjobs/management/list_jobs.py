@@ -42,7 +42,7 @@ def add_subcommands(subcommands: Any) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare which jobs, how many, and how it is told."""
+    """Declare which jobs, how many, and the format."""
     filters.add_filters(parser)
     parser.add_argument(
         "--worker",
@@ -162,7 +162,7 @@ def fields_of(job: Any) -> dict[str, Any]:
 
 
 def _write_json(command: BaseCommand, rows: Iterable[Any]) -> None:
-    """Write one list, an object a line; a row is forgotten when it is written."""
+    """Write one list, an object a line; a row is dropped when it is written."""
     before = "["
     for row in rows:
         output.write_line(command, f"{before}{output.json_of(fields_of(row))}".removesuffix("\n"))

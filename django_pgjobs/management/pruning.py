@@ -28,7 +28,7 @@ def add_subcommands(subcommands: Any) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare which ended jobs are meant, and how it is told."""
+    """Declare which ended jobs are meant, and the format."""
     parser.add_argument("--dry-run", action="store_true", help="Count what would be deleted, and delete nothing.")
     parser.add_argument(
         "--older-than",

@@ -33,7 +33,7 @@ VIA_WORDS = {"admin": "in the admin", "shell": "in the shell", "code": "in code"
 TRACEBACK_CHARS = 20_000
 
 TEXTS = ("payload", "headers", "result", "progress")
-"""Columns of JSON: read as text, since a malformed one shall spoil nothing else."""
+"""Columns of JSON: read as text, so that a malformed one spoils nothing else."""
 
 FIELDS = (
     "id", "name", "queue", "state", "outcome", "priority", "attempt", "max_attempts", "description", "created_at",

@@ -68,7 +68,7 @@ ACTIONS: dict[str, SteeringCommand] = {
         lambda jobs, options: jobs.abandon(**_words(options)),
     ),
     "release": SteeringCommand(
-        "Ask the workers of running jobs to give them back, uncharged.",
+        "Ask the workers of running jobs to release them, uncharged.",
         Q(state=JobState.RUNNING),
         lambda jobs, options: jobs.release(**_words(options)),
     ),

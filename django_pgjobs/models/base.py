@@ -77,5 +77,5 @@ class BoundedQuerySet(models.QuerySet[M]):
 
     def _be_within_bounds(self) -> None:
         rows = self._iterable_class
-        self.query = within_bounds(self.query)  # which forgets what values_list() has said of the rows
+        self.query = within_bounds(self.query)  # which drops what values_list() has set for the rows
         self._iterable_class = rows

@@ -106,7 +106,7 @@ class SteerableCron(models.Model):
         return Job.objects.using(alias).get(pk=job_id)
 
     def override(self, *, by: object = None, **values: Any) -> None:
-        """Put ``expression``, ``zone`` or ``payload`` in the place of what code declares; None takes it back.
+        """Set ``expression``, ``zone`` or ``payload`` instead of what the code declares; None is as declared again.
 
         ``payload`` is ``{"args": […], "kwargs": {…}}`` as stored. Raises ``ValidationError`` for an expression, a zone
         or arguments that would not do, and for a job that this process does not know.
@@ -148,7 +148,7 @@ class SteerableCron(models.Model):
 
 
 class CronEntry(SteerableCron, PostgresModel):
-    """A schedule: what the code declares and, in columns of their own, what an operator has put in its place.
+    """A schedule: what the code declares and, in columns of their own, what an operator has set instead.
 
     Its identity is its name. ``last_fire_at`` is compared and set by the statement that fires it, so that each due
     instant is fired once, whoever evaluates it.

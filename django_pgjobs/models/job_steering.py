@@ -112,7 +112,7 @@ class Steerable(models.Model):
     def blocked_by(self) -> list[Blocker]:
         """Return the limits without room that hold this job back, and some of the jobs that take it up.
 
-        Empty for a job that is not ``limited``, that is not due or that will be let in at the next turn.
+        Empty for a job that is not ``limited``, that is not due or that will be admitted at the next turn.
         """
         from django_pgjobs.inspection import blockers  # here for start-up time
 

@@ -58,7 +58,7 @@ class JobQuerySet(BoundedQuerySet["Job"]):
 
     @_alters_queryset
     def abandon(self, *, by: object = None, reason: str = "") -> Steered:
-        """Give these jobs up; their ``on_abandon`` runs. Running jobs are skipped: cancel them. May be repeated."""
+        """Abandon these jobs; their ``on_abandon`` runs. Running jobs are skipped: cancel them. May be repeated."""
         from django_pgjobs.steering import jobs as steer  # here for start-up time
 
         return steer.abandon(self, self._alias(), by=by, reason=reason)
@@ -72,7 +72,7 @@ class JobQuerySet(BoundedQuerySet["Job"]):
 
     @_alters_queryset
     def release(self, *, by: object = None, reason: str = "") -> Steered:
-        """Ask the workers of these running jobs to give them back, uncharged."""
+        """Ask the workers of these running jobs to release them, uncharged."""
         from django_pgjobs.steering import jobs as steer  # here for start-up time
 
         return steer.release(self, self._alias(), by=by, reason=reason)

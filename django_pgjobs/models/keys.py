@@ -1,4 +1,4 @@
-"""What outlives jobs of keys and limits: stored results, windows of keys, starts that a rate has let in."""
+"""What outlives jobs of keys and limits: stored results, windows of keys, starts that a rate has admitted."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class KeyWindow(PostgresModel):
 
 
 class Admission(PostgresModel):
-    """Starts that a rate limit has let in: of what, how many, when. Kept for the limit's window.
+    """Starts that a rate limit has admitted: of what, how many, when. Kept for the limit's window.
 
     A row has the starts of a thousandth of the window, dated at its end: a window is a thousand rows at most.
     """

@@ -97,7 +97,7 @@ class Heartbeat(PostgresModel):
 
 
 class LeaderTerm(PostgresModel):
-    """Who leads: one row, a lease with a numbered term. The leader audits and sweeps; nobody needs it for progress."""
+    """Who leads: one row, a lease with a numbered term. The leader audits and prunes; jobs run without it."""
 
     id = models.SmallIntegerField(primary_key=True, default=1)
     term = models.BigIntegerField(_("term"))

@@ -135,7 +135,7 @@ def _despite_deadlocks(alias: str, insert: Callable[[], T]) -> T:
 
 
 def _settled(alias: str, new: Sequence[NewJob], left: list[int]) -> dict[int, int]:
-    """Return place → id of the job that has its key, for those that are content with it; the others are tried again."""
+    """Return position → id of the job that has its key, for those that accept it; the others are tried again."""
     if not left:
         return {}
     found: dict[int, int] = {}
@@ -153,9 +153,9 @@ def _settled(alias: str, new: Sequence[NewJob], left: list[int]) -> dict[int, in
 
 
 def _chosen(new: list[NewJob]) -> list[int]:
-    """Return for each job the place of the one that is inserted for it: of one key the first, or who replaces it.
+    """Return for each job the position of the one inserted for it: the first with its key, or the last to replace.
 
-    They are taken as one after the other: where the first is to raise, that one's policy is what counts.
+    They count as one after the other: if the policy of the first is to raise, that policy applies.
     """
     chosen = list(range(len(new)))
     positions: dict[tuple[str, str, float | None], list[int]] = {}

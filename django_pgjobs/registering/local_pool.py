@@ -1,7 +1,7 @@
 """The local workers of this process: threads for calls that bypass the queue, so many at once and no more.
 
 Layer 0: knows no job. A call has a thread of its own, started when it comes and gone when it ends, so there is nothing
-to inherit: a forked process begins with all its places free. Nothing waits for a place. Threads are daemons: at the
+to inherit: a forked process begins with all its slots free. Nothing waits for a slot. Threads are daemons: at the
 interpreter's exit what still runs gets a limited time, and is lost after it.
 """
 

@@ -25,10 +25,10 @@ PATIENCE_SECONDS = 5.0
 """How long it waits in all. A bucket may be in debt for hours, and whoever looks is often a request."""
 
 MANY = 1000
-"""With more buckets than this those that are full, which say nothing, are forgotten."""
+"""With more buckets than this it drops the full ones, which say nothing."""
 
 TOLERANCE_SECONDS = 1e-6
-"""Sums of floats differ by less: who has waited as long as it was told shall pass."""
+"""Sums of floats differ by less: a caller that waited as long as the error said passes."""
 
 
 class Buckets:

@@ -66,7 +66,7 @@ class InlineWorker:
         )
 
     def post(self, *message: Any) -> None:
-        """Hear what the keep thread read: a running job is told of a cancel, or that it was taken away."""
+        """Receive what the keep thread read: pass a cancel, or the loss of its lease, to the running job."""
         told = self.told
         for flag in message[3] if message[0] == "fresh" else ():
             told.by, told.reason, told.requested = flag.by, flag.reason, flag.cancelled or flag.lost

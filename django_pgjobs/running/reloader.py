@@ -36,7 +36,7 @@ _leash: int | None = None
 
 
 def wanted(option: bool | None, options: dict[str, Any]) -> bool:
-    """Whether this process shall only watch: asked for or DEBUG, and not the watched child itself."""
+    """Whether this process only watches: asked for or DEBUG, and not the watched child itself."""
     if os.environ.get(CHILD) or options["inline"] or options["until_idle"] or options["max_jobs"]:
         return False
     return settings.DEBUG if option is None else option

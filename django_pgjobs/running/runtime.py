@@ -66,7 +66,7 @@ DOUBT_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """What ``runjobs`` was told; None stands for the setting's value."""
+    """The options of ``runjobs``; None stands for the setting's value."""
 
     entry: tuple[str, ...] = ()
     entry_options: tuple[str, ...] = ()

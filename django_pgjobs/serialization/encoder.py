@@ -42,7 +42,7 @@ MAX_DEPTH = 100
 """Containers in containers; a fixed number, so that what could be stored can always be read again."""
 
 INT_DIGITS = 4300
-"""``int()`` of a longer text raises, unless the interpreter is told otherwise."""
+"""``int()`` of a longer text raises, unless the interpreter is set otherwise."""
 
 INT_BITS = 14_284
 """Every integer of so many bits has at most INT_DIGITS digits; to count those would cost their conversion."""

@@ -28,7 +28,7 @@ _FACTS = BaseException.__dict__
 
 
 class Account:
-    """One exception as it is told; its traceback is formatted once, when it is first asked for."""
+    """One exception as it is reported; its traceback is formatted once, when it is first asked for."""
 
     __slots__ = ("_text", "error", "readable")
 

@@ -82,7 +82,7 @@ def stop(entries: QuerySet[Any], alias: str, jobs: Any, *, by: object, reason: s
 
 
 def override(entries: QuerySet[Any], alias: str, entry: Any, *, by: object, values: Mapping[str, Any]) -> None:
-    """Put values in the place of what code declares of ``entry``, the only one of ``entries``."""
+    """Set values instead of those that the code declares for ``entry``, the only one of ``entries``."""
     if unknown := values.keys() - set(OVERRIDES):
         raise TypeError(f"override() takes {', '.join(OVERRIDES)}, not {', '.join(sorted(unknown))}")
     checked = check_overrides(entry.job_name, {name: value or None for name, value in values.items()})

@@ -40,7 +40,7 @@ def wait(job: J, timeout: float | timedelta | None) -> J:
     given: object = seconds
     if isinstance(given, bool) or not isinstance(given, int | float | None):
         raise InvalidJob(f"timeout must be seconds, a timedelta or None for no end, not {timeout!r}.")
-    alias = written_at(job)  # waiting writes: the end is told of only if somebody waits
+    alias = written_at(job)  # waiting writes: the end notifies only if somebody waits
     row: Any = _refresh(job, alias)
     if row.finished_at is None:
         _until_ended(job, alias, None if seconds is None else time.monotonic() + seconds)

@@ -22,7 +22,7 @@ class ListedJob(NamedTuple):
 
 
 BEFORE_ALL = "-infinity", 0
-"""The place before the first job of a queue."""
+"""The position before the first job of a queue."""
 
 
 def lock_queues(db: Database, queues: Iterable[str]) -> str:
@@ -41,7 +41,7 @@ def count_unfinished(db: Database, queues: Iterable[str], *, most: int) -> dict[
 
 
 Page = tuple[list[ListedJob], tuple[str, int]]
-"""Some jobs, and the place of the last: its run_at as text, as Python has no datetime for each that SQL can write."""
+"""Some jobs, and the position of the last: its run_at as text, since Python has no datetime for some."""
 
 
 def list_queue(db: Database, queue: str, *, after: tuple[str, int], limit: int) -> Page:

@@ -12,7 +12,7 @@ from django_pgjobs.store.ends import Released
 
 
 def renew_claims(db: Database, check_ins: Mapping[str, float], *, lease_seconds: float) -> set[str]:
-    """Extend the leases of these claims; ``check_ins`` says in how many seconds others shall look at each.
+    """Extend the leases of these claims; ``check_ins`` says in how many seconds others check each.
 
     Returns the claims all of whose ledger rows were renewed; of one that is missing some were rescued, or are held by
     somebody for the moment.
@@ -54,7 +54,7 @@ def unpark_jobs(db: Database, fingerprints: Mapping[str, str], *, limit: int) ->
 def terminate_backends(db: Transacting, application_name: str) -> int:
     """Have the server processes end that a killed executor left behind; return how many were still there.
 
-    Its connections carry its name. A process that was told ends a moment later: 0 says that all have ended. The server
+    Its connections carry its name. A terminated process ends a moment later: 0 says that all have ended. The server
     knows them by the role that has logged in, and lets that one end them; not a role that it has taken on.
     """
     params = {"application_name": application_name}
@@ -83,7 +83,7 @@ def mark_waited(db: Database, job_id: int) -> bool | None:
 
 
 class Rescued(NamedTuple):
-    """A job that was taken back from a worker that had lost it.
+    """A job that was rescued from a worker that had lost it.
 
     ``outcome`` is how it ended (empty: it is ready again), ``ending`` the end before which only its callback is left.
     """

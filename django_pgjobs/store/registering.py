@@ -58,7 +58,7 @@ class NewJob(NamedTuple):
 
     @property
     def wakes(self) -> tuple[str, int | None]:
-        """Who is to hear of it: those who claim from its queue at its priority, or let jobs into that queue."""
+        """Whom to wake: workers that claim from its queue at its priority, or that queue's admitters."""
         return self.queue, self.priority if self.limit_key is None else None
 
     @property
@@ -191,7 +191,7 @@ def register_special_jobs(using: str, new: Sequence[NewJob]) -> list[Registered 
 
 
 def _portions(new: Sequence[NewJob], order: Iterable[int]) -> Iterator[list[int]]:
-    """Cut the places in ``order`` into what one statement inserts: so many rows or so much text, at least one row."""
+    """Cut the positions in ``order`` into what one statement inserts: so many rows or so much text, one at least."""
     some: list[int] = []
     length = 0
     for at in order:

@@ -12,7 +12,7 @@ from django_pgjobs.store.notifying import Notice, ended, scan_behind, wake_up
 
 
 class Changed(NamedTuple):
-    """The jobs that were written, and what is to be told once that is committed."""
+    """The jobs that were written, and the notifications to send once that is committed."""
 
     ids: list[int]
     notices: list[Notice]
@@ -48,7 +48,7 @@ def _changed(rows: Rows) -> Changed:
 
 
 class Moved(NamedTuple):
-    """The jobs that were written, those that were not as another job has their key, and what is to be told."""
+    """The jobs that were written, those that were not as another job has their key, and the notifications."""
 
     changed: list[int]
     taken: list[int]
@@ -70,7 +70,7 @@ def retry_jobs(db: Database, ids: Sequence[int], *, attempts: Mapping[str, int],
 
 
 def request_release(db: Database, ids: Sequence[int]) -> list[int]:
-    """Ask the workers of these claimed jobs to give them back."""
+    """Ask the workers of these claimed jobs to release them."""
     return [row[0] for row in db.fetch("request_release", {"ids": list(ids)})]
 
 

@@ -184,7 +184,7 @@ class _Runner:
             return None
         queue, priority, due, hold = found
         if hold is not None:
-            # One job runs at a time here, so no limit is in its way; and no test shall wait for a window.
+            # One job runs at a time here, so no limit is in its way; and no test should wait for a window.
             store.admit_one(self.db, job_id)
         claimed = self._claim_first(Pair(queue, priority, cast(Any, due), job_id - 1), claim_id)
         for other in claimed:

@@ -1,7 +1,7 @@
 """Limits of how many jobs run at once and how many start in a time: numbers and keys, no clock and no database.
 
 Layer 0. ``options`` takes a job's, ``conf`` the queues'; ``policy`` finds the key of a registration; ``admission``
-hands the numbers to the statement that lets jobs in.
+passes the numbers to the statement that admits jobs.
 """
 
 from __future__ import annotations

@@ -298,7 +298,7 @@ def test_unflushed_failures_are_bounded_as_results_are(finaliser: Finaliser) -> 
     [
         (None, "its row is gone"),
         ((False, False, None, True), "another claim has it"),
-        ((False, False, None, False), "it was taken back"),
+        ((False, False, None, False), "it was rescued or released"),
         ((False, True, None, True), "it has ended under another claim"),
         ((True, True, "lost", True), "rescue has ended it"),
     ],
