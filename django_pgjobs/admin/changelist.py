@@ -152,8 +152,8 @@ class JobChangeList(ChangeList):
         if self.job_search.problem:
             raise IncorrectLookupParameters
         self.unbounded = jobs.filter(self.job_search.where())
-        # One arm after the other is quick to read; all of them in one condition is what an action can take.
-        within = reduce(or_, (arm.where for arm in self.cut), Q())
+        # One range after the other is quick to read; all of them in one condition is what an action can take.
+        within = reduce(or_, (index_range.where for index_range in self.cut), Q())
         return self.unbounded.filter(within)
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
@@ -170,19 +170,19 @@ class JobChangeList(ChangeList):
         return JobSearch.of(self.params, self.query)
 
     @cached_property
-    def arms(self) -> list[job_list.Arm]:
+    def ranges(self) -> list[job_list.IndexRange]:
         """The index ranges to read."""
         pairs = next((spec.pairs for spec in self.filter_specs if isinstance(spec, QueueFilter)), [])
-        return self.job_search.arms(pairs)
+        return self.job_search.ranges(pairs)
 
     @cached_property
-    def cut(self) -> list[job_list.Arm]:
+    def cut(self) -> list[job_list.IndexRange]:
         """The index ranges that bound the search; empty when the search covers everything."""
-        return job_list.bounded(self.job_search, self.root_queryset, self.arms) if self.job_search.bounded else []
+        return job_list.bounded(self.job_search, self.root_queryset, self.ranges) if self.job_search.bounded else []
 
     def get_results(self, request: HttpRequest) -> None:
         """Read one page: the ids along the index, then their rows."""
-        ids = job_list.find_ids(self.unbounded, self.cut or self.arms, job_list.MOST + 1)
+        ids = job_list.find_ids(self.unbounded, self.cut or self.ranges, job_list.MOST + 1)
         self.more = len(ids) > job_list.MOST
         admin: Any = self.model_admin
         paginator = admin.get_paginator(request, ids[: job_list.MOST], self.list_per_page)

@@ -30,7 +30,7 @@ from django_pgjobs.presentation.wording import Hidden, arguments
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.steering.crons import JSON_COLUMNS, OVERRIDES, check_overrides
 from django_pgjobs.steering.jobs import Steered
-from django_pgjobs.steering.trail import ADMIN, coming
+from django_pgjobs.steering.trail import ADMIN, recorded_as
 
 PREVIEWED = 10
 MOST_NAMED = 10
@@ -245,7 +245,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         """Override what has been changed, and nothing else of the row."""
         if form.changed_data:
-            with coming(ADMIN):
+            with recorded_as(ADMIN):
                 obj.override(by=request.user, **{name: form.cleaned_data[name] for name in form.changed_data})
 
     @admin.action(description=_("Pause"), permissions=["run"])
@@ -267,7 +267,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
         done, made = 0, []
         for entry in entries:
             try:
-                with coming(ADMIN):
+                with recorded_as(ADMIN):
                     changed = getattr(entry, verb)(by=request.user, **words)
             except PgJobsError as error:
                 self.message_user(request, visible(error), messages.ERROR)

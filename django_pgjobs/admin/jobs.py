@@ -41,7 +41,7 @@ from django_pgjobs.presentation import job_list
 from django_pgjobs.presentation.fate import fate
 from django_pgjobs.presentation.wording import STATE_LABELS, label_of, seconds, until
 from django_pgjobs.states import JobState, Outcome
-from django_pgjobs.steering.trail import ADMIN, coming
+from django_pgjobs.steering.trail import ADMIN, recorded_as
 
 logger = safe_logger("django_pgjobs")
 
@@ -236,12 +236,12 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
         if (action.always_confirms or everything) and not (form.is_bound and form.is_valid()):
             return self._confirm(action, request, jobs, form, everything=everything)
         answers = form.cleaned_data if form.is_bound and form.is_valid() else {}
-        with coming(ADMIN, (_search_of(request).words or "all") if everything else "") as way:
+        with recorded_as(ADMIN, (_search_of(request).words or "all") if everything else "") as origin:
             steered = steer(action, jobs, request.user, answers, everything=everything)
         logger.info("jobs steered action=%s user=%s changed=%d", action.name, request.user.pk, steered.changed)
         level, text = message_of(action, steered, answers)
-        self._log_many(request, way.recorded, text, everything=everything)
-        self.message_user(request, self._with_trace(request, text, way.recorded), level)
+        self._log_many(request, origin.recorded, text, everything=everything)
+        self.message_user(request, self._with_trace(request, text, origin.recorded), level)
         return None
 
     def _log_many(self, request: HttpRequest, recorded: list[int], text: str, *, everything: bool) -> None:
@@ -315,7 +315,7 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
             self.message_user(request, problems, messages.ERROR)
             return
         jobs = self.get_queryset(request).filter(pk=job.pk)
-        with coming(ADMIN):
+        with recorded_as(ADMIN):
             steered = steer(action, jobs, request.user, form.cleaned_data, everything=False)
         level, text = message_of(action, steered, form.cleaned_data)
         self.message_user(request, text, level)

@@ -26,7 +26,7 @@ from django_pgjobs.definition.options import did_you_mean
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import QueueState
 from django_pgjobs.serialization.escapes import visible
-from django_pgjobs.steering.trail import ADMIN, coming
+from django_pgjobs.steering.trail import ADMIN, recorded_as
 from django_pgjobs.store.transactions import written_at
 
 MOST_NOTICES = 5
@@ -159,7 +159,7 @@ class QueueStateAdmin(ReadOnlyAdmin):
         words = {"by": request.user, "reason": obj.reason, "until": obj.until}
         pause: Any = pausing.pause_queue if obj.kind == QueueState.Kind.QUEUE else pausing.pause_job
         obj.unknown = obj.kind == QueueState.Kind.QUEUE and obj.name not in pausing.known_queues()
-        with coming(ADMIN):
+        with recorded_as(ADMIN):
             obj.pk = pause(obj.name, **words, database=router.db_for_write(QueueState)).pk
 
     def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
@@ -179,7 +179,7 @@ class QueueStateAdmin(ReadOnlyAdmin):
         done: list[str] = []
         for state in queryset:
             go_on: Any = pausing.resume_queue if state.kind == QueueState.Kind.QUEUE else pausing.resume_job
-            with coming(ADMIN):
+            with recorded_as(ADMIN):
                 resumed = go_on(state.name, by=request.user, database=written_at(state))
             if resumed:
                 self.log_change(request, state, now_translated("Resumed."))

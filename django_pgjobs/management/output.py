@@ -23,7 +23,7 @@ from django.utils import timezone
 
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.escapes import plain as plain
-from django_pgjobs.steering.trail import SHELL, coming
+from django_pgjobs.steering.trail import SHELL, recorded_as
 from django_pgjobs.store import statements as store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -111,7 +111,7 @@ def facing_the_database(perform: F) -> F:
     @functools.wraps(perform)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
-            with coming(SHELL):
+            with recorded_as(SHELL):
                 return perform(*args, **kwargs)
         except (DatabaseError, psycopg.Error) as error:
             raise CommandError(words_of(error)) from error

@@ -22,7 +22,7 @@ from django_pgjobs.management import filters, output
 from django_pgjobs.models import Job, JobQuerySet
 from django_pgjobs.states import CancelMode, JobState
 from django_pgjobs.steering.jobs import Steered
-from django_pgjobs.steering.trail import coming
+from django_pgjobs.steering.trail import recorded_as
 
 UNFINISHED = Q(finished_at__isnull=True)
 
@@ -159,7 +159,7 @@ def operate(command: BaseCommand, options: dict[str, Any]) -> None:
                 f"With --format json nothing is asked; for {count} jobs say --yes.", returncode=output.WRONG
             )
         confirm(command, f"{verb.capitalize()} {count} jobs?")
-    with coming(asked=filters.filter_words(options)):
+    with recorded_as(filter_words=filters.filter_words(options)):
         done = ACTIONS[verb].perform(jobs, options)
     if unknown:
         done += Steered(0, {"unknown": unknown})

@@ -6,7 +6,7 @@ that its own index gives:
 
 * all jobs: newest id first (primary key)
 * succeeded, cancelled, abandoned: latest end first (``pgjobs_job_ended``)
-* ready, scheduled, retrying: earliest ``run_at`` first, one *arm* for each (queue, priority) that has jobs
+* ready, scheduled, retrying: earliest ``run_at`` first, one index range for each (queue, priority) that has jobs
   (``pgjobs_job_claim_order``); where these are very many, ``store.first_due`` finds the first ids of all of them
 * waiting, parked, limited: by name (``pgjobs_job_held``), and by nothing else: sorting within a name reads them all
 * running: newest id first, by the ids in the ledger of claims
@@ -53,7 +53,7 @@ FAR = 1_000_000
 FAR_HELD = 20_000
 """The same as ``NEAR_HELD``."""
 
-ARMS = 40
+MOST_RANGES = 40
 """PostgreSQL merges so many (queue, priority) pairs; with more of them the planning would take longer than the list."""
 
 DEEPER = 4
@@ -77,10 +77,10 @@ DUE_ORDER = ("run_at", "pk")
 Pairs = Sequence[tuple[str, int]]
 
 
-class Arm(NamedTuple):
+class IndexRange(NamedTuple):
     """A part of a list that one index range answers: its condition, its order, and the lookup that can bound it.
 
-    ``pairs`` are those of a list of due jobs (``later``: of those to run later) that has too many for an arm each.
+    ``pairs`` are those of a list of due jobs (``later``: of those to run later) that has too many for a range each.
     """
 
     where: Q
@@ -163,25 +163,25 @@ class JobSearch:
             found &= Q(**{f"{column}__lte": Now() - timedelta(seconds=self.older)})
         return found
 
-    def arms(self, pairs: Pairs) -> list[Arm]:
+    def ranges(self, pairs: Pairs) -> list[IndexRange]:
         """The index ranges that hold what was asked for; ``pairs`` are all (queue, priority) with unfinished jobs."""
         if self.job_id is not None or self.state == JobState.RUNNING or self.tag:
-            return [Arm(Q(), ("-pk",))]
+            return [IndexRange(Q(), ("-pk",))]
         if self.state in _DUE:
-            return self._due_arms([pair for pair in pairs if self.queue in ("", pair[0])])
+            return self._due_ranges([pair for pair in pairs if self.queue in ("", pair[0])])
         if self.state in _ENDED:
-            return [Arm(Q(), ("-finished_at", "-pk"), "finished_at__gte")]
+            return [IndexRange(Q(), ("-finished_at", "-pk"), "finished_at__gte")]
         if self.state in _HELD:
-            return [Arm(Q(), ("name",))]
+            return [IndexRange(Q(), ("name",))]
         if self.older is not None and self.since is None:
-            return [Arm(Q(), ("pk",), "pk__lte")]
-        return [Arm(Q(), ("-pk",), "pk__gte")]
+            return [IndexRange(Q(), ("pk",), "pk__lte")]
+        return [IndexRange(Q(), ("-pk",), "pk__gte")]
 
-    def _due_arms(self, pairs: Pairs) -> list[Arm]:
-        if not 0 < len(pairs) <= ARMS:
+    def _due_ranges(self, pairs: Pairs) -> list[IndexRange]:
+        if not 0 < len(pairs) <= MOST_RANGES:
             in_queue = Q(queue=self.queue) if self.queue else Q()
-            return [Arm(in_queue, DUE_ORDER, pairs=pairs, later=self.state in LABELS)]
-        return [Arm(Q(queue=queue, priority=priority), DUE_ORDER) for queue, priority in pairs]
+            return [IndexRange(in_queue, DUE_ORDER, pairs=pairs, later=self.state in LABELS)]
+        return [IndexRange(Q(queue=queue, priority=priority), DUE_ORDER) for queue, priority in pairs]
 
 
 def parse_search(search: str) -> tuple[str, int | None]:
@@ -219,37 +219,40 @@ def search_condition(text: str, job_id: int | None) -> Q:
     return Q(name__icontains=text) | Q(description__icontains=text) if text else Q()
 
 
-def bounded(search: JobSearch, jobs: QuerySet[Job], arms: Sequence[Arm]) -> list[Arm]:
-    """Return the arms cut to the first ``asked.reach`` jobs together; empty when there are no more anyway."""
+def bounded(search: JobSearch, jobs: QuerySet[Job], ranges: Sequence[IndexRange]) -> list[IndexRange]:
+    """Return the ranges cut to the first ``search.reach`` jobs together; empty when there are no more anyway."""
     if search.state in _HELD:
         # Thousands may share a name, so no name is an edge: the ids themselves are.
-        held = jobs.filter(state_condition(search.state)).order_by(*arms[0].order).values_list("pk", flat=True)
-        return _among(search, list(held[: search.reach + 1]), arms[0])
-    if arms[0].pairs:
-        return _among(search, _first_due(jobs, arms[0], search.reach + 1), arms[0])
-    share = max(search.reach // len(arms), 1000)
+        held = jobs.filter(state_condition(search.state)).order_by(*ranges[0].order).values_list("pk", flat=True)
+        return _among(search, list(held[: search.reach + 1]), ranges[0])
+    if ranges[0].pairs:
+        return _among(search, _first_due(jobs, ranges[0], search.reach + 1), ranges[0])
+    share = max(search.reach // len(ranges), 1000)
     # A retrying job is searched among all that are to run later: no index knows the attempt.
     state = state_condition(search.state) if search.state != "retrying" else _LATER
     # What ended too lately is not counted: the walk along the ends begins behind it.
     state &= search.age() if search.state in _ENDED else Q()
-    ends = [_row_at(share, jobs.filter(state), number, arm) for number, arm in enumerate(arms)]
+    ends = [_row_at(share, jobs.filter(state), number, index_range) for number, index_range in enumerate(ranges)]
     found = {number: edge for number, *edge in _union(ends)}
-    cut = [_cut(arm, *found[number]) if number in found else [arm] for number, arm in enumerate(arms)]
+    cut = [
+        _cut(index_range, *found[number]) if number in found else [index_range]
+        for number, index_range in enumerate(ranges)
+    ]
     return [part for parts in cut for part in parts] if found else []
 
 
-def _cut(arm: Arm, edge: Any, last_id: int) -> list[Arm]:
-    if arm.order != DUE_ORDER:
+def _cut(index_range: IndexRange, edge: Any, last_id: int) -> list[IndexRange]:
+    if index_range.order != DUE_ORDER:
         # With one end only, PostgreSQL expects a third of a table that it has no statistics of, and reads all of it.
-        other = {"pk__gte": Q(pk__lte=BIGGEST_ID), "pk__lte": Q(pk__gte=0)}.get(arm.bound, Q())
-        return [arm._replace(where=arm.where & Q(**{arm.bound: edge}) & other)]
+        other = {"pk__gte": Q(pk__lte=BIGGEST_ID), "pk__lte": Q(pk__gte=0)}.get(index_range.bound, Q())
+        return [index_range._replace(where=index_range.where & Q(**{index_range.bound: edge}) & other)]
     # A million jobs registered at once have one run_at: the id must cut them too, and two ranges can do it.
     before, at = Q(run_at__lt=edge), Q(run_at=edge, pk__lte=last_id)
-    return [arm._replace(where=arm.where & before), arm._replace(where=arm.where & at)]
+    return [index_range._replace(where=index_range.where & before), index_range._replace(where=index_range.where & at)]
 
 
-def _among(search: JobSearch, ids: Sequence[int], arm: Arm) -> list[Arm]:
-    return [Arm(_is_one_of(_array(ids[:-1])), arm.order)] if len(ids) > search.reach else []
+def _among(search: JobSearch, ids: Sequence[int], index_range: IndexRange) -> list[IndexRange]:
+    return [IndexRange(_is_one_of(_array(ids[:-1])), index_range.order)] if len(ids) > search.reach else []
 
 
 def _is_one_of(array: Any) -> Q:
@@ -262,37 +265,44 @@ def _array(ids: Sequence[int]) -> Value:
     return Value(list(ids), BigIntArrayField())
 
 
-def _row_at(offset: int, jobs: QuerySet[Job], number: int, arm: Arm) -> Any:
-    column = arm.bound.partition("__")[0]
+def _row_at(offset: int, jobs: QuerySet[Job], number: int, index_range: IndexRange) -> Any:
+    column = index_range.bound.partition("__")[0]
     # Nothing but columns of the index, so that the heap is not read.
-    known, order = (F("pk"), arm.order) if arm.order == DUE_ORDER else (Value(0), arm.order[:1])
-    ordered = jobs.filter(arm.where).order_by(*order).annotate(arm=Value(number), edge=F(column), last_id=known)
-    return ordered.values_list("arm", "edge", "last_id")[offset : offset + 1]
+    known, order = (F("pk"), index_range.order) if index_range.order == DUE_ORDER else (Value(0), index_range.order[:1])
+    ordered = (
+        jobs.filter(index_range.where)
+        .order_by(*order)
+        .annotate(index_range=Value(number), edge=F(column), last_id=known)
+    )
+    return ordered.values_list("index_range", "edge", "last_id")[offset : offset + 1]
 
 
-def find_ids(jobs: QuerySet[Job], arms: Sequence[Arm], most: int | None) -> list[int]:
-    """Return the ids of ``jobs`` in the arms' order, at most ``most``; with None all."""
-    if arms[0].pairs and most is not None:
-        return _find_due(jobs, arms[0], most)
-    if len(arms) == 1:
-        return list(jobs.filter(arms[0].where).order_by(*arms[0].order).values_list("pk", flat=True)[:most])
-    parts = [jobs.filter(arm.where).order_by(*arm.order).values_list("pk", "run_at")[:most] for arm in arms]
+def find_ids(jobs: QuerySet[Job], ranges: Sequence[IndexRange], most: int | None) -> list[int]:
+    """Return the ids of ``jobs`` in the order of the ranges, at most ``most``; with None all."""
+    if ranges[0].pairs and most is not None:
+        return _find_due(jobs, ranges[0], most)
+    if len(ranges) == 1:
+        return list(jobs.filter(ranges[0].where).order_by(*ranges[0].order).values_list("pk", flat=True)[:most])
+    parts = [
+        jobs.filter(index_range.where).order_by(*index_range.order).values_list("pk", "run_at")[:most]
+        for index_range in ranges
+    ]
     return [row[0] for row in _union(parts).order_by("run_at", "pk")[:most]]
 
 
-def _find_due(jobs: QuerySet[Job], arm: Arm, most: int) -> list[int]:
+def _find_due(jobs: QuerySet[Job], index_range: IndexRange, most: int) -> list[int]:
     """Look at the first due jobs, and at more of them while other conditions of ``jobs`` leave fewer than ``most``."""
     size = most
     while True:
-        first = _first_due(jobs, arm, size)
-        there = set(jobs.filter(arm.where, _is_one_of(_array(first))).order_by().values_list("pk", flat=True))
+        first = _first_due(jobs, index_range, size)
+        there = set(jobs.filter(index_range.where, _is_one_of(_array(first))).order_by().values_list("pk", flat=True))
         if len(there) >= most or len(first) < size:
             return [job_id for job_id in first if job_id in there][:most]
         size *= DEEPER
 
 
-def _first_due(jobs: QuerySet[Job], arm: Arm, limit: int) -> list[int]:
-    return store.first_due(store.on(jobs.db), arm.pairs, later=arm.later, limit=limit)
+def _first_due(jobs: QuerySet[Job], index_range: IndexRange, limit: int) -> list[int]:
+    return store.first_due(store.on(jobs.db), index_range.pairs, later=index_range.later, limit=limit)
 
 
 def _union(parts: Sequence[Any]) -> Any:

@@ -27,7 +27,7 @@ from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization import encoder
 from django_pgjobs.states import CancelMode
 from django_pgjobs.steering.jobs import Steered, who
-from django_pgjobs.steering.trail import Trail, coming, signed
+from django_pgjobs.steering.trail import Trail, recorded_as, signed
 from django_pgjobs.steering.until import REASON_CHARS, Until, end_of
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.sqlstates import refusal_of
@@ -76,7 +76,7 @@ def stop(entries: QuerySet[Any], alias: str, jobs: Any, *, by: object, reason: s
     names = list(entries.values_list("pk", flat=True))
     pause(entries, alias, by=by, reason=reason, until=None)
     unfinished = jobs.filter(cron_entry__in=names, finished_at__isnull=True)
-    with coming(asked=f"cron entry {listed(names)}"):
+    with recorded_as(filter_words=f"cron entry {listed(names)}"):
         stopped: Steered = unfinished.cancel(mode=mode, by=by, reason=reason)
     return stopped
 

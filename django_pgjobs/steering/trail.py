@@ -23,38 +23,39 @@ MOST_CHARS = 1000
 
 
 @dataclass(slots=True)
-class Way:
-    """On what way actions come in: ``via`` code, shell or admin; ``asked`` is the filter that chose the jobs, in words.
+class ActionOrigin:
+    """Where actions come from: ``via`` code, shell or admin; ``filter_words`` say which filter chose the jobs.
 
     ``recorded`` are the ids of the rows that were written meanwhile.
     """
 
     via: str = CODE
-    asked: str = ""
+    filter_words: str = ""
     recorded: list[int] = field(default_factory=list)
 
 
-_way: ContextVar[Way | None] = ContextVar("pgjobs_way", default=None)
+_origin: ContextVar[ActionOrigin | None] = ContextVar("pgjobs_origin", default=None)
 
 
 @contextmanager
-def coming(via: str | None = None, asked: str | None = None) -> Iterator[Way]:
-    """Let the actions of the block say that they come this way; what is None stays as it is outside of it."""
-    outer = _way.get() or Way()
-    way = Way(outer.via if via is None else via, outer.asked if asked is None else asked, outer.recorded)
-    token = _way.set(way)
+def recorded_as(via: str | None = None, filter_words: str | None = None) -> Iterator[ActionOrigin]:
+    """Record the actions of the block with this origin; None keeps the value from outside the block."""
+    outer = _origin.get() or ActionOrigin()
+    words = outer.filter_words if filter_words is None else filter_words
+    origin = ActionOrigin(outer.via if via is None else via, words, outer.recorded)
+    token = _origin.set(origin)
     try:
-        yield way
+        yield origin
     finally:
-        _way.reset(token)
+        _origin.reset(token)
 
 
 @dataclass(slots=True)
 class Trail:
-    """One action as it goes on: the first change writes its row, each further one adds to it.
+    """One action while it runs: the first change writes its row, each further one adds to it.
 
-    ``kind`` is what it is done to: jobs, or a queue, job name or cron entry that ``subject`` names. ``mode`` is the
-    mode of a cancel, or where to jobs are moved.
+    ``kind`` is what it changes: jobs, or a queue, job name or cron entry that ``subject`` names. ``mode`` is the
+    mode of a cancel, or where it moves jobs.
     """
 
     verb: str
@@ -71,9 +72,9 @@ class Trail:
         if not changed:
             return
         if self.action_id is None:
-            way = _way.get() or Way()
-            self.action_id = store.record_action(db, {**self._words(way), "changed": changed}, job_ids)
-            way.recorded.append(self.action_id)
+            origin = _origin.get() or ActionOrigin()
+            self.action_id = store.record_action(db, {**self._words(origin), "changed": changed}, job_ids)
+            origin.recorded.append(self.action_id)
         else:
             store.extend_action(db, self.action_id, changed, self.parts, job_ids)
         self.parts += 1
@@ -83,12 +84,13 @@ class Trail:
         if skipped and self.action_id is not None:
             store.close_action(db, self.action_id, skipped)
 
-    def _words(self, way: Way) -> dict[str, Any]:
-        words = {"by": self.by, "reason": self.reason, "mode": self.mode, "subject": self.subject, "asked": way.asked}
+    def _words(self, origin: ActionOrigin) -> dict[str, Any]:
+        words = {"by": self.by, "reason": self.reason, "mode": self.mode, "subject": self.subject}
+        words["asked"] = origin.filter_words
         return {
             "verb": self.verb,
             "kind": self.kind,
-            "via": way.via,
+            "via": origin.via,
             **{name: storable(text)[:MOST_CHARS] for name, text in words.items()},
         }
 

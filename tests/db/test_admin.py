@@ -64,8 +64,8 @@ def test_due_jobs_are_listed_in_the_order_of_run_at_across_queues_and_priorities
     assert ids_on(root.get(LIST, {"state": "ready", "queue": "a"})) == [middle.pk, late.pk]
 
 
-def test_due_jobs_of_more_pairs_than_arms_are_all_listed(root: Client) -> None:
-    rows = [make(queue=f"q{i}", run_at=now_plus(-100 + i)) for i in range(job_list.ARMS + 3)]
+def test_due_jobs_of_more_pairs_than_ranges_are_all_listed(root: Client) -> None:
+    rows = [make(queue=f"q{i}", run_at=now_plus(-100 + i)) for i in range(job_list.MOST_RANGES + 3)]
     assert ids_on(root.get(LIST, {"state": "ready"})) == [row.pk for row in rows]
 
 

@@ -11,13 +11,13 @@ from django.db.models.functions import Now
 
 from django_pgjobs.models import Job
 from django_pgjobs.presentation import job_list
-from django_pgjobs.presentation.job_list import ARMS, JobSearch
+from django_pgjobs.presentation.job_list import MOST_RANGES, JobSearch
 from django_pgjobs.store import statements as store
 from tests.plugins.explaining import Explained
 
 pytestmark = pytest.mark.django_db
 
-PAIRS = ARMS + 10
+PAIRS = MOST_RANGES + 10
 LIMIT = 500
 
 AGES: dict[str, str] = {
@@ -89,9 +89,9 @@ def test_the_check_above_finds_a_sort_of_all_of_them() -> None:
 
 def found_by(asked: JobSearch, jobs: Any, most: int) -> tuple[list[int], bool]:
     """The ids of a list, and whether it says that it has searched only a part."""
-    arms = asked.arms(pairs())
-    cut = job_list.bounded(asked, Job.objects.all(), arms) if asked.bounded else []
-    return job_list.find_ids(jobs.filter(asked.where()), cut or arms, most), bool(cut)
+    ranges = asked.ranges(pairs())
+    cut = job_list.bounded(asked, Job.objects.all(), ranges) if asked.bounded else []
+    return job_list.find_ids(jobs.filter(asked.where()), cut or ranges, most), bool(cut)
 
 
 def test_a_list_looks_further_where_other_conditions_leave_too_few() -> None:

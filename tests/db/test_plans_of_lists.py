@@ -73,10 +73,10 @@ def faults_of(run: Callable[[], object]) -> list[str]:
 def read_page(pairs: job_list.Pairs, params: dict[str, str]) -> None:
     """Read a page of the admin's list as ``JobChangeList`` does, the pairs of the queue filter given."""
     asked = JobSearch.of(params, params.get("q", ""))
-    arms = asked.arms(pairs)
+    ranges = asked.ranges(pairs)
     jobs = Job.objects.filter(asked.where(), job_list.search_condition(asked.text, asked.job_id))
-    cut = job_list.bounded(asked, Job.objects.all(), arms) if asked.bounded else []
-    ids = job_list.find_ids(jobs, cut or arms, job_list.MOST + 1)
+    cut = job_list.bounded(asked, Job.objects.all(), ranges) if asked.bounded else []
+    ids = job_list.find_ids(jobs, cut or ranges, job_list.MOST + 1)
     admin: Any = site._registry[Job]
     admin.read_rows(Job.objects.all(), ids[:50])
 

@@ -22,7 +22,7 @@ from django_pgjobs.management import filters
 from django_pgjobs.models import Action, ActionPart, CronEntry, Job
 from django_pgjobs.presentation import job_list
 from django_pgjobs.steering import jobs as steering
-from django_pgjobs.steering.trail import coming
+from django_pgjobs.steering.trail import recorded_as
 from django_pgjobs.store import statements as store
 from tests.plugins.fix_db import AUTHOR, register
 
@@ -213,10 +213,10 @@ def test_a_trace_costs_one_statement_a_batch(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_ways_are_nested_and_know_their_rows() -> None:
     ids = register(2)
-    with coming("admin") as way:
-        with coming(asked="state ready"):
+    with recorded_as("admin") as origin:
+        with recorded_as(filter_words="state ready"):
             Job.objects.filter(pk=ids[0]).cancel()
-        assert way.recorded == [Action.objects.get().pk]
+        assert origin.recorded == [Action.objects.get().pk]
     Job.objects.filter(pk=ids[1]).cancel()
     assert list(Action.objects.order_by("pk").values_list("via", "asked")) == [("admin", "state ready"), ("code", "")]
 
