@@ -22,6 +22,7 @@ from django_pgjobs.models import Heartbeat, Job
 from django_pgjobs.presentation import job_list
 from django_pgjobs.presentation.job_list import JobSearch
 from django_pgjobs.store import statements as store
+from tests.db.test_plans_by_shape import statistics  # noqa: F401 (a fixture)
 from tests.plugins.explaining import Explained
 from tests.plugins.fix_db import WORKER
 
@@ -91,7 +92,7 @@ def see(root: Client, page: str) -> None:
 
 @pytest.mark.usefixtures("near")
 def test_a_list_costs_what_it_looks_at_and_not_the_table(
-    statistics: str,
+    statistics: str,  # noqa: F811
     django_db_blocker: Any,
 ) -> None:
     """A1, A11: whatever filters are chosen in the admin, or typed in the shell."""
