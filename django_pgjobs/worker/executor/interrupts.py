@@ -16,7 +16,9 @@ An interrupt is *held back* while the job's thread is where Python code takes lo
 (``safe_points``): a thread of its own looks again every few milliseconds. It comes after ``HOLD_SECONDS`` where the
 thread only waits in such code, and never while it takes a lock, which would then be held for ever. One that stands
 where a condition's lock is taken, as a thread does that hammers a queue, is interrupted there, and the lock is released
-behind it. What is left of the risk goes with the process: an executor in which a thread was interrupted is recycled.
+behind it. From Python 3.13 on a thread that moves raises its interrupt itself, where it sees that it may (``raising``);
+another raises it in one that stands still for ``STAND_SECONDS``. What is left of the risk goes with the process: an
+executor in which a thread was interrupted is recycled.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
+from types import FrameType
 from typing import Any
 
 from django_pgjobs.exceptions import CancelRequested, DeadlinePassed, JobInterrupted, WorkerStopping
@@ -35,7 +39,8 @@ from django_pgjobs.logs import release_logging, safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.worker.executor import cleanup
-from django_pgjobs.worker.executor.safe_points import Entering, Place, entering, place_of
+from django_pgjobs.worker.executor.raising import Monitor, Request, monitor
+from django_pgjobs.worker.executor.safe_points import Entering, Place, entering, place_at, place_of, watchable
 from django_pgjobs.worker.shared.ladders import CANCELLED, LOST, RELEASED, TIMEOUT
 
 log = safe_logger("django_pgjobs")
@@ -45,6 +50,9 @@ HOLD_SECONDS = 0.15
 
 LONG_HOLD_SECONDS = 60.0
 """After how long, while it takes a lock, that is told and looked at less often. It is never struck there."""
+
+STAND_SECONDS = 0.05
+"""How long a thread has to stand at one instruction until it is taken for one that waits in C."""
 
 LOOK_SECONDS = 0.002
 SELDOM_SECONDS = 0.05
@@ -77,6 +85,7 @@ class Door:
         self.struck = struck
         self.held: Told | None = None
         self.entered: list[Entering] = []
+        self.request: Request | None = None
         self.striking = threading.Lock()  # never taken by the job's thread
 
     # In the control thread
@@ -106,6 +115,8 @@ class Door:
                 log.warning("interrupt is held back for long, the job takes locks all the time slot=%d", told.slot)
                 pause = SELDOM_SECONDS
             time.sleep(pause)
+        if (watching := monitor()) is not None:
+            watching.rest()
         while self.entered:
             taken = self.entered.pop()
             while taken.lasts:
@@ -114,13 +125,17 @@ class Door:
 
     def _let_go(self, told: Told, held_seconds: float) -> bool:
         with self.striking:
-            if self.held is told and not self._strike(told, held_seconds):
+            if self.held is not told:
+                return True  # of a job since then
+            if not self._strike(told, held_seconds):
                 return False
             self.held = None
             return True
 
     def _strike(self, told: Told, held_seconds: float) -> bool:
         """Raise in the job unless it has ended; return False where it is to be held back."""
+        if (watching := monitor()) is not None:
+            return self._ask(watching, told, held_seconds)
         with _in_long_turns:
             # Those that wait for the interpreter ask for it after the new time only, once they have had it.
             time.sleep(LOOK_SECONDS / 10)
@@ -138,16 +153,73 @@ class Door:
                 self.entered.append(taken)
             elif place is Place.TAKING or (place is Place.BUSY and held_seconds < HOLD_SECONDS):
                 return False
-            _set_exception(self.ident, kind)
-            told.struck = True
-            queries = cleanup.active(self.connections)  # after: a query that has begun before it is cancelled
+            self._raise(told, kind)
         finally:
             self.setting = False
         self.struck(held_seconds)
-        cancel_queries(queries)
         return True
 
+    def _raise(self, told: Told, kind: type[JobInterrupted]) -> None:
+        _set_exception(self.ident, kind)
+        told.struck = True
+        cancel_queries(cleanup.active(self.connections))  # after: a query that has begun before it is cancelled
+
+    # From Python 3.13 on
+
+    def _ask(self, watching: Monitor, told: Told, held_seconds: float) -> bool:
+        """Have the thread raise it where it may, or raise it in the thread if that stands still.
+
+        Return whether it has been raised or the job has ended. Until then look again: the thread calls other functions.
+        """
+        request, kind = self.request, told.interrupt
+        if request is not None and request.raised is not None:
+            self.request = None
+            self.struck(held_seconds)
+            if request.raised is kind:
+                return True
+            request = None  # another reason has come since
+        if self.open is not told or kind is None:
+            self._withdraw()
+            return True
+        if request is None:
+            request = self.request = Request(
+                self.ident, partial(self._consider, told, time.monotonic()), _set_exception
+            )
+            watching.ask(request)
+        frame = sys._current_frames().get(self.ident)
+        watching.watch(watchable(frame, _CALL))
+        if request.stands(frame) < STAND_SECONDS or self._is_delicate(frame, held_seconds):
+            return False
+        self.setting = True
+        try:
+            if self.open is told and request.withdraw():
+                self.request = None
+                self._raise(told, kind)
+                self.struck(held_seconds)
+                return True
+        finally:
+            self.setting = False
+        return False
+
+    def _withdraw(self) -> None:
+        if self.request is not None:
+            self.request.withdraw()
+            self.request = None
+
+    @staticmethod
+    def _is_delicate(frame: FrameType | None, held_seconds: float, *, released: bool = False) -> bool:
+        place = place_at(frame, _CALL, released=released)
+        return place is Place.TAKING or (place is Place.BUSY and held_seconds < HOLD_SECONDS)
+
     # In the job's thread
+
+    def _consider(self, told: Told, since: float, frame: FrameType, released: bool) -> type[JobInterrupted] | None:
+        """Return what is to be raised in this frame, where this thread is; None if it must not be."""
+        if self.open is not told or self._is_delicate(frame, time.monotonic() - since, released=released):
+            return None
+        told.struck = True
+        cancel_queries(cleanup.active(self.connections))
+        return told.interrupt
 
     def call(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call the job's own code with the door open."""

@@ -6,7 +6,8 @@ instant leaves them held for ever, and with them every thread that wants them. S
 
 Reading the frames of a thread says where it is *now*: the caller must raise at once, before the thread goes on. Since
 Python 3.13 that is not exact. A thread that had to let go of the interpreter finds an exception, raised meanwhile, one
-call later than where it stood. So there an import is not interrupted in its midst, nor a thread that takes a lock.
+call later than where it stood. So there a thread that moves raises its interrupt itself (``raising``), an import is not
+interrupted in its midst, and a thread that takes a lock not by another.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import asyncio.base_events
 import concurrent.futures._base
 import concurrent.futures.thread
 import contextlib
+import importlib
 import importlib.util
 import inspect
 import logging
@@ -24,7 +26,7 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from types import CodeType, FrameType
 from typing import Any
@@ -78,6 +80,10 @@ _IMPORT_LOCKS = frozenset(
     {"acquire", "release", "__enter__", "__exit__", "_get_module_lock", "_lock_unlock_module", "cb"}
 )
 """The functions of the import system that take locks or let them go."""
+
+
+MODULE_LOCK: CodeType = importlib._bootstrap._ModuleLock.acquire.__code__  # type: ignore[attr-defined]
+"""Where a thread waits until another has imported a module: in vain while others import it again and again."""
 
 
 def _lines_with(function: Callable[..., Any] | None, words: str) -> tuple[CodeType, frozenset[int]] | None:
@@ -149,15 +155,29 @@ _PLAIN = type(threading.Lock())
 
 def place_of(ident: int, within: CodeType) -> Place:
     """Return how delicate it is where thread ``ident`` is; only frames inside one of ``within`` count."""
-    frame: FrameType | None = sys._current_frames().get(ident)
+    return place_at(sys._current_frames().get(ident), within)
+
+
+def place_at(frame: FrameType | None, within: CodeType, *, released: bool = False) -> Place:
+    """Return how delicate it is in a frame; ``released``: its thread comes from releasing a lock this very moment."""
     if frame is None:
         return Place.OPEN
-    found = _innermost(frame)
-    while frame is not None and frame.f_code is not within:
-        if found is Place.OPEN and frame.f_code.co_filename in _MACHINERY:
+    # There it has woken up and has no lock yet: it is about to look whether it may have the module's.
+    found = Place.BUSY if released and frame.f_code is MODULE_LOCK else _innermost(frame)
+    outer: FrameType | None = frame
+    while outer is not None and outer.f_code is not within:
+        if found is Place.OPEN and outer.f_code.co_filename in _MACHINERY:
             found = Place.BUSY
+        outer = outer.f_back
+    return found if outer is not None else Place.OPEN
+
+
+def watchable(frame: FrameType | None, within: CodeType) -> Iterator[FrameType]:
+    """Yield the frames inside ``within`` in whose code a thread can see that it may be interrupted."""
+    while frame is not None and frame.f_code is not within:
+        if frame.f_code.co_filename not in _LOCKING or frame.f_code is MODULE_LOCK:
+            yield frame
         frame = frame.f_back
-    return found if frame is not None else Place.OPEN
 
 
 def _innermost(frame: FrameType) -> Place:
