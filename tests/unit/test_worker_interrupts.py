@@ -7,11 +7,9 @@ import gc
 import logging
 import queue
 import random
-import sys
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -23,72 +21,9 @@ from django_pgjobs.worker.executor import cleanup, interrupts, safe_points
 from django_pgjobs.worker.executor.interrupts import Door, TaskDoor
 from django_pgjobs.worker.executor.safe_points import Place
 from tests.plugins.fix_db import patience, wait_until
+from tests.unit.job_room import Room, interrupt, spin
 
 ROUNDS = 6000
-
-
-class Room:
-    """A job thread that does what it is given behind its door, and notes whatever escapes."""
-
-    def __init__(self) -> None:
-        self.work: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.outcomes: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.escaped: list[BaseException] = []
-        self.door: Door | None = None
-        threading.Thread(target=self._serve, daemon=True).start()
-        wait_until(lambda: self.door is not None, 5, "the thread is there")
-
-    def _serve(self) -> None:
-        self.door = Door()
-        while (entry := self.work.get()) is not None:
-            told, body = entry
-            try:
-                self.outcomes.put(self._one(self.door, told, body))
-            except BaseException as error:
-                self.escaped.append(error)
-                self.outcomes.put(("escaped", error))
-
-    def _one(self, door: Door, told: Told, body: Callable[[Any], Any]) -> tuple[str, Any]:
-        door.told = told
-        try:
-            return "returned", door.call(body, None)
-        except BaseException as error:
-            outcome = ("raised", error)
-        # What the executor does of its own before the next job: no place for an exception from outside.
-        for _ in range(50):
-            len(str(outcome))
-        return outcome
-
-    def start(self, body: Callable[[Any], Any]) -> Told:
-        told = Told()
-        self.work.put((told, body))
-        return told
-
-    def outcome(self) -> tuple[str, Any]:
-        found: tuple[str, Any] = self.outcomes.get(timeout=patience(30))
-        return found
-
-
-@pytest.fixture
-def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
-    monkeypatch.setattr(cleanup, "discard_all", lambda: None)
-    room = Room()
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # else the threads would take turns of 5 ms, and nothing would meet
-    yield room
-    sys.setswitchinterval(before)
-    room.work.put(None)
-
-
-def interrupt(room: Room, told: Told, kind: type[JobInterrupted] = CancelRequested) -> None:
-    assert room.door is not None
-    room.door.interrupt(told, kind)
-
-
-def spin(seconds: float) -> None:
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        pass
 
 
 @pytest.fixture
@@ -302,6 +237,7 @@ def test_a_thread_that_takes_a_lock_is_not_interrupted_however_long_it_does(room
     assert not door._strike(told, 1e9)
     assert not told.struck
     told.interrupt = None
+    assert door._strike(told, 0.0), "it is not to be interrupted any more"
     condition.release()
     assert room.outcome() == ("returned", True)
 

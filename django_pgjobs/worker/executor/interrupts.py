@@ -17,7 +17,7 @@ An interrupt is *held back* while the job's thread is where Python code takes lo
 thread only waits in such code, and never while it takes a lock, which would then be held for ever. One that stands
 where a condition's lock is taken, as a thread does that hammers a queue, is interrupted there, and the lock is released
 behind it. From Python 3.13 on a thread that moves raises its interrupt itself, where it sees that it may (``raising``);
-another raises it in one that stands still for ``STAND_SECONDS``. What is left of the risk goes with the process: an
+another raises it in one that stands still for ``STANDING_LOOKS``. What is left of the risk goes with the process: an
 executor in which a thread was interrupted is recycled.
 """
 
@@ -51,8 +51,8 @@ HOLD_SECONDS = 0.15
 LONG_HOLD_SECONDS = 60.0
 """After how long, while it takes a lock, that is told and looked at less often. It is never struck there."""
 
-STAND_SECONDS = 0.05
-"""How long a thread has to stand at one instruction until it is taken for one that waits in C."""
+STANDING_LOOKS = 25
+"""After how many looks that found a thread at the same instruction it is taken for one that waits in C."""
 
 LOOK_SECONDS = 0.002
 SELDOM_SECONDS = 0.05
@@ -175,24 +175,23 @@ class Door:
         if request is not None and request.raised is not None:
             self.request = None
             self.struck(held_seconds)
-            if request.raised is kind:
+            if request.told is told and request.raised is kind:
                 return True
-            request = None  # another reason has come since
+            request = None  # it was the job before, or another reason has come since
         if self.open is not told or kind is None:
             self._withdraw()
             return True
-        if request is None:
-            request = self.request = Request(
-                self.ident, partial(self._consider, told, time.monotonic()), _set_exception
-            )
+        if request is None or request.told is not told:
+            consider = partial(self._consider, told, time.monotonic())
+            request = self.request = Request(told, self.ident, consider, _set_exception)
             watching.ask(request)
         frame = sys._current_frames().get(self.ident)
         watching.watch(watchable(frame, _CALL))
-        if request.stands(frame) < STAND_SECONDS or self._is_delicate(frame, held_seconds):
+        if request.looks_at(frame) < STANDING_LOOKS or self._is_delicate(frame, held_seconds):
             return False
         self.setting = True
         try:
-            if self.open is told and request.withdraw():
+            if self.open is told and request.take():
                 self.request = None
                 self._raise(told, kind)
                 self.struck(held_seconds)
@@ -203,7 +202,7 @@ class Door:
 
     def _withdraw(self) -> None:
         if self.request is not None:
-            self.request.withdraw()
+            self.request.take()
             self.request = None
 
     @staticmethod

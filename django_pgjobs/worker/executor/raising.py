@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
 from django_pgjobs.exceptions import JobInterrupted
+from django_pgjobs.execution.attempt import Told
+from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.worker.executor.safe_points import EXACT, MODULE_LOCK
+
+OUR_FILES.add(__file__)
 
 _monitoring: Any = getattr(sys, "monitoring", None)
 
@@ -32,15 +35,16 @@ OPTIONAL_TOOLS = (3, 4, 5, 2, 1, 0)
 
 
 class Request:
-    """One interrupt that a thread is asked to raise; ``raised`` says what it has raised.
+    """One interrupt that a thread is asked to raise in the job ``told`` is of; ``raised`` says what it has raised.
 
     ``consider`` is called in that thread with the frame where it is, and whether it has just released a lock. It
     returns what to raise there, or None. ``set_exception`` raises it a little later: in loops that are a single line.
     """
 
     def __init__(
-        self, ident: int, consider: Consider, set_exception: Callable[[int, type[JobInterrupted]], None]
+        self, told: Told, ident: int, consider: Consider, set_exception: Callable[[int, type[JobInterrupted]], None]
     ) -> None:
+        self.told = told
         self.ident = ident
         self.consider = consider
         self.set_exception = set_exception
@@ -48,32 +52,39 @@ class Request:
         self.jumped: tuple[CodeType, int] | None = None
         self._frame: FrameType | None = None
         self._at = -1
-        self._since = 0.0
+        self._looks = 0
+        self._right = [None]  # to raise it: whoever takes it out does, and nobody else
 
-    def stands(self, frame: FrameType | None) -> float:
-        """Return for how many seconds the thread has been seen at this instruction of this call."""
-        now = time.monotonic()
+    def looks_at(self, frame: FrameType | None) -> int:
+        """Return how many times in a row the thread has been seen at this instruction of this call, now included."""
         at = -1 if frame is None else frame.f_lasti
         if frame is not self._frame or at != self._at:
-            self._frame, self._at, self._since = frame, at, now
-        return now - self._since
+            self._frame, self._at, self._looks = frame, at, 0
+        self._looks += 1
+        return self._looks
 
-    def withdraw(self) -> bool:
-        """Take the request back; return whether it was still open, so that nobody raises anything."""
+    def take(self) -> bool:
+        """Return whether nobody has taken it before; whoever does raises it, or lets it be."""
+        try:
+            self._right.pop()
+        except IndexError:
+            return False
+        if _requests.get(self.ident) is self:
+            _requests.pop(self.ident, None)
         self._frame = None
-        return _requests.pop(self.ident, None) is self
+        return True
 
     def meet(self, frame: FrameType, released: bool = False) -> type[JobInterrupted] | None:
         """In the thread: return what is to be raised here."""
         kind = self.consider(frame, released)
-        if kind is None or _requests.pop(self.ident, None) is not self:
+        if kind is None or not self.take():
             return None
         self.raised = kind
         return kind
 
 
 _requests: dict[int, Request] = {}
-"""By the thread. Whoever takes one out raises what it asks for, and nobody else does."""
+"""By the thread, one at a time."""
 
 
 class Monitor:

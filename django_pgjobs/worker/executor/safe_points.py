@@ -33,6 +33,10 @@ from typing import Any
 
 import asgiref.local
 
+from django_pgjobs.serialization.failures import OUR_FILES
+
+OUR_FILES.add(__file__)
+
 
 class Place(IntEnum):
     """How delicate it is where a thread is."""
@@ -173,9 +177,10 @@ def place_at(frame: FrameType | None, within: CodeType, *, released: bool = Fals
 
 
 def watchable(frame: FrameType | None, within: CodeType) -> Iterator[FrameType]:
-    """Yield the frames inside ``within`` in whose code a thread can see that it may be interrupted."""
+    """Yield the frames inside ``within`` in whose code a thread can see that it may be interrupted; none of ours."""
     while frame is not None and frame.f_code is not within:
-        if frame.f_code.co_filename not in _LOCKING or frame.f_code is MODULE_LOCK:
+        file = frame.f_code.co_filename
+        if (file not in _LOCKING and file not in OUR_FILES) or frame.f_code is MODULE_LOCK:
             yield frame
         frame = frame.f_back
 

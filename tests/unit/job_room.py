@@ -1,0 +1,67 @@
+"""A job thread with its door, for tests of interrupts."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from django_pgjobs.exceptions import CancelRequested, JobInterrupted
+from django_pgjobs.execution.attempt import Told
+from django_pgjobs.worker.executor.interrupts import Door
+from tests.plugins.fix_db import patience, wait_until
+
+
+class Room:
+    """A job thread that does what it is given behind its door, and notes whatever escapes."""
+
+    def __init__(self) -> None:
+        self.work: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.outcomes: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.escaped: list[BaseException] = []
+        self.door: Door | None = None
+        threading.Thread(target=self._serve, daemon=True).start()
+        wait_until(lambda: self.door is not None, 5, "the thread is there")
+
+    def _serve(self) -> None:
+        self.door = Door()
+        while (entry := self.work.get()) is not None:
+            told, body = entry
+            try:
+                self.outcomes.put(self._one(self.door, told, body))
+            except BaseException as error:
+                self.escaped.append(error)
+                self.outcomes.put(("escaped", error))
+
+    def _one(self, door: Door, told: Told, body: Callable[[Any], Any]) -> tuple[str, Any]:
+        door.told = told
+        try:
+            return "returned", door.call(body, None)
+        except BaseException as error:
+            outcome = ("raised", error)
+        # What the executor does of its own before the next job: no place for an exception from outside.
+        for _ in range(50):
+            len(str(outcome))
+        return outcome
+
+    def start(self, body: Callable[[Any], Any]) -> Told:
+        told = Told()
+        self.work.put((told, body))
+        return told
+
+    def outcome(self) -> tuple[str, Any]:
+        found: tuple[str, Any] = self.outcomes.get(timeout=patience(30))
+        return found
+
+
+def interrupt(room: Room, told: Told, kind: type[JobInterrupted] = CancelRequested) -> None:
+    assert room.door is not None
+    room.door.interrupt(told, kind)
+
+
+def spin(seconds: float) -> None:
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass

@@ -1,0 +1,216 @@
+"""From Python 3.13 on a thread raises its interrupt itself: within every ``with``, and where no lock is being taken."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from django_pgjobs.exceptions import CancelRequested
+from django_pgjobs.worker.executor import raising
+from django_pgjobs.worker.executor.interrupts import Door
+from django_pgjobs.worker.executor.safe_points import EXACT, MODULE_LOCK, Place, place_of
+from tests.plugins.fix_db import patience, wait_until
+from tests.unit.job_room import Room, interrupt, spin
+
+pytestmark = pytest.mark.skipif(EXACT, reason="before Python 3.13 an exception comes where the thread stands")
+
+MONITORING: Any = getattr(sys, "monitoring", None)
+LOOPS: dict[str, Callable[[threading.Condition], Any]] = {}
+
+
+def loop(body: Callable[[threading.Condition], Any]) -> None:
+    """A job that never ends, with a lock whose release is Python code: it shows when that is passed by."""
+    LOOPS[body.__name__] = body
+
+
+@loop
+def counts(lock: threading.Condition) -> None:
+    with lock:
+        number = 0
+        while number >= 0:
+            number += 1
+
+
+@loop
+def on_one_line(lock: threading.Condition) -> None:
+    for _ in itertools.count():
+        pass
+
+
+@loop
+def calls_c(lock: threading.Condition) -> None:
+    with lock:
+        for number in itertools.count():
+            str(number)
+
+
+@loop
+def calls_python(lock: threading.Condition) -> None:
+    with lock:
+        while True:
+            _does_nothing()
+
+
+@loop
+def takes_and_releases(lock: threading.Condition) -> None:
+    while True:
+        with lock:
+            for _ in (1, 2):
+                _does_nothing()
+
+
+@loop
+def generates(lock: threading.Condition) -> int:
+    with lock:
+        return sum(number for number in itertools.count())
+
+
+@loop
+def imports(lock: threading.Condition) -> None:
+    while True:
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module("tests.unit.not_there")
+
+
+@loop
+def raises(lock: threading.Condition) -> None:
+    with lock:
+        while True:
+            with contextlib.suppress(ValueError):
+                raise ValueError
+
+
+def _does_nothing() -> None: ...
+
+
+def runs(room: Room, told: object) -> None:
+    wait_until(lambda: room.door is not None and room.door.open is told, 5, "it runs")
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_is_interrupted_and_leaves_no_lock_held(room: Room, name: str) -> None:
+    """B5 C25: also at the jump back of a loop within ``with``, where CPython calls no ``__exit__``."""
+    lock = threading.Condition(threading.Lock())
+    for _ in range(20):
+        told = room.start(lambda _: LOOPS[name](lock))
+        runs(room, told)
+        spin(0.003)
+        interrupt(room, told)
+        how, error = room.outcome()
+        assert (how, type(error)) == ("raised", CancelRequested)
+        assert lock.acquire(timeout=patience(5)), "it is released"
+        lock.release()
+    assert room.escaped == []
+
+
+def test_a_thread_that_waits_in_c_is_interrupted_as_soon_as_it_comes_back(room: Room) -> None:
+    """No callback comes there: another thread has set the exception while this one stood still."""
+    gate = threading.Lock()
+    gate.acquire()
+    went_on: list[int] = []
+
+    def body(_: Any) -> None:
+        gate.acquire()
+        went_on.append(1)
+
+    told = room.start(body)
+    runs(room, told)
+    interrupt(room, told)
+    wait_until(lambda: told.struck, 5, "it stands still")
+    gate.release()
+    assert (room.outcome()[0], went_on) == ("raised", [])
+
+
+def test_a_thread_that_waits_for_a_module_is_interrupted_when_it_wakes_up(room: Room) -> None:
+    """B5: others may import the same again and again, and it would never come back to the job's own code."""
+    module_lock = importlib._bootstrap._ModuleLock("tests.unit.not_there")  # type: ignore[attr-defined]
+    module_lock.acquire()
+    told = room.start(lambda _: module_lock.acquire())
+    door = room.door
+    assert door is not None
+    wait_until(lambda: place_of(door.ident, Door.call.__code__) is Place.TAKING, 5, "it waits for the module")
+    interrupt(room, told)
+    wait_until(lambda: bool(MONITORING.get_local_events(number(), MODULE_LOCK)), 5, "it is watched")
+    while not told.struck:  # whoever holds it lets go of it and takes it again at once
+        spin(0.2)
+        module_lock.release()
+        module_lock.acquire()
+    assert type(room.outcome()[1]) is CancelRequested
+    module_lock.release()
+    assert not module_lock.wakeup.locked(), "nobody waits for it in vain"
+    assert module_lock.acquire()
+
+
+def number() -> int:
+    watching = raising.monitor()
+    assert watching is not None
+    return watching.tool
+
+
+def test_code_is_watched_only_while_somebody_is_to_be_interrupted(room: Room) -> None:
+    """Others run it too, and would pay for each call."""
+    condition = threading.Condition(threading.Lock())
+    condition.acquire()
+
+    def body(_: Any) -> None:
+        condition.acquire()
+
+    def watched() -> bool:
+        return bool(MONITORING.get_local_events(number(), body.__code__))
+
+    told = room.start(body)
+    runs(room, told)
+    interrupt(room, told)
+    wait_until(watched, 5, "it is watched")
+    condition.release()
+    room.outcome()
+    wait_until(lambda: not watched(), 5, "it is left alone again")
+    assert not raising._requests
+
+
+def test_a_neighbour_in_the_same_code_notices_nothing(room: Room) -> None:
+    """The callbacks look whom they are for."""
+    ended: list[str] = []
+
+    def beside() -> None:
+        spin(0.3)
+        ended.append("well")
+
+    neighbour = threading.Thread(target=beside)
+    neighbour.start()
+    told = room.start(lambda _: spin(30))
+    runs(room, told)
+    interrupt(room, told)
+    assert room.outcome()[0] == "raised"
+    neighbour.join(patience(5))
+    assert ended == ["well"]
+
+
+@pytest.fixture
+def all_taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Debuggers, profilers and coverage have every number of a monitoring tool."""
+    raising.monitor()
+    taken = [tool for tool in range(6) if MONITORING.get_tool(tool) is None]
+    for tool in taken:
+        MONITORING.use_tool_id(tool, "others")
+    fresh = raising.monitor.__wrapped__
+    monkeypatch.setattr("django_pgjobs.worker.executor.interrupts.monitor", fresh)
+    yield
+    for tool in taken:
+        MONITORING.free_tool_id(tool)
+
+
+@pytest.mark.usefixtures("all_taken")
+def test_without_a_tools_number_the_exception_is_set_from_outside(room: Room) -> None:
+    told = room.start(lambda _: spin(30))
+    runs(room, told)
+    spin(0.01)
+    interrupt(room, told)
+    assert room.outcome()[0] == "raised"
