@@ -178,7 +178,7 @@ def test_a_lock_of_logging_that_the_interrupted_job_still_holds_is_let_go(room: 
     handler.lock.release()
 
 
-@pytest.mark.skipif(not safe_points.EXACT, reason="Python 3.13 raises one call later: such a thread is left alone")
+@pytest.mark.skipif(not safe_points.EXACT, reason="from Python 3.13 on the thread raises it itself")
 @pytest.mark.parametrize("comes", [True, False])
 def test_a_lock_that_is_taken_as_the_interrupt_comes_is_let_go(room: Room, comes: bool) -> None:
     """B5: the mutex of a queue, whoever is interrupted while waiting for it; also if it goes without, for others."""
@@ -205,7 +205,7 @@ def test_a_lock_that_is_taken_as_the_interrupt_comes_is_let_go(room: Room, comes
     assert shared.qsize() == (1 if comes else 51)
 
 
-@pytest.mark.skipif(not safe_points.EXACT, reason="Python 3.13 raises one call later: such a thread is left alone")
+@pytest.mark.skipif(not safe_points.EXACT, reason="from Python 3.13 on the thread raises it itself")
 def test_an_interrupt_that_is_taken_back_there_lets_nothing_go(room: Room) -> None:
     """B5: by the time the thread has the lock its return shows; whoever holds it then is somebody else."""
     condition = threading.Condition(threading.Lock())
