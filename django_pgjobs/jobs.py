@@ -122,7 +122,9 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         return self._keep("on_cancel", func)
 
     def describe(self, func: Callable[P, str]) -> Callable[P, str]:
-        """Decorate what words the job for lists and logs (≤ 200 characters kept). Returns it unchanged.
+        """Decorate what words each job for lists and logs (≤ 200 characters kept). Returns it unchanged.
+
+        It wins over the option ``description``, which stands where it says nothing.
 
         Called once, at registering, with the job's arguments and inside the caller's transaction: a query that
         fails there spoils it. Any other error is logged and costs the description only.
@@ -166,8 +168,9 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         """Return this job with options for one or more registrations.
 
         ``run_at`` (aware datetime) or ``delay`` (seconds or ``timedelta``, on the database's clock); ``deadline``
-        (aware datetime: not started after it, stopped at it, abandoned then); ``tags``, added to the job's; ``queue``,
-        ``priority``, ``timeout`` (None for unlimited), ``max_attempts``, ``database`` (alias); ``key`` and
+        (aware datetime: not started after it, stopped at it, abandoned then); ``tags``, added to the job's;
+        ``description``, instead of the job's; ``queue``, ``priority``, ``timeout`` (None for unlimited),
+        ``max_attempts``, ``database`` (alias); ``key`` and
         ``idempotency_key`` (a text, a callable of the arguments, or None for none), ``key_scope``, ``on_conflict``.
         ``bypass=True`` runs the job at once in a thread of this process, once, and stores nothing. Raises
         ``InvalidJob``.
@@ -315,7 +318,8 @@ def job(func: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     ``"until_started"``, a ``Window``); ``on_conflict`` says what a second registration does (``"existing"``,
     ``"replace"``, ``"raise"``). ``idempotency_key``, given likewise, lets a job return the result of an earlier one.
     ``limits`` (a ``Limit``, or one with a key and one without) says how many run at once and how many start in a time,
-    in all workers. ``tags`` are texts to find its jobs by.
+    in all workers. ``tags`` are texts to find its jobs by; ``description`` says what they do, in words for lists and
+    logs.
 
     Raises ``InvalidJob`` naming file and line for everything that is wrong with it.
     """

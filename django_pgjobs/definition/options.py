@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from django_pgjobs.definition.cron_declaration import CronDeclaration
 
 NAME_LIMIT = 200
+DESCRIPTION_LIMIT = 200
+"""Characters of a description that are kept."""
+
 LEAST_TIMEOUT_SECONDS = 0.001
 
 ELSEWHERE = {
@@ -80,12 +83,13 @@ class JobOptions(TypedDict, total=False):
     idempotency_key: Key | None
     limits: Limit | Sequence[Limit]
     tags: Iterable[str]
+    description: str
 
 
 class RegisterOptions(TypedDict, total=False):
     """The options of ``.using``.
 
-    None for ``run_at``, ``delay``, ``deadline`` or ``database`` means not given; for a key, none.
+    None for ``run_at``, ``delay``, ``deadline``, ``description`` or ``database`` means not given; for a key, none.
     """
 
     run_at: datetime | None
@@ -96,6 +100,7 @@ class RegisterOptions(TypedDict, total=False):
     timeout: Duration | None
     max_attempts: int
     tags: Iterable[str]
+    description: str | None
     database: str | None
     key: Key | None
     key_scope: ScopeOption | Window | timedelta
@@ -117,6 +122,8 @@ class Plan:
     delay: float | None = None
     deadline: datetime | None = None
     tags: tuple[str, ...] = ()
+    description: str | None = None
+    """What ``.using`` says of this registration; the job's own words are its definition's."""
     database: str | None = None
     key: Key | None = None
     key_scope: Scope = KeyScope.UNTIL_FINISHED
@@ -189,6 +196,15 @@ def check_tags(value: object) -> tuple[str, ...]:
     return tags.check_tags(value)
 
 
+def check_description(value: object) -> str:
+    """Return a description: printable text of at most 200 characters; empty is none."""
+    if not isinstance(value, str) or len(value) > DESCRIPTION_LIMIT:
+        raise InvalidOption(f"description must be text of at most {DESCRIPTION_LIMIT} characters, not {value!r}")
+    if not value.isprintable():
+        raise InvalidOption(f"description must be printable, without line breaks, not {value!r}")
+    return str.__str__(value)
+
+
 def check_known(given: Iterable[str], known: Collection[str]) -> None:
     """Refuse an option that does not exist, with the one that was probably meant."""
     for option in given:
@@ -238,6 +254,7 @@ REGISTER_CHECKS: dict[str, Callable[[object], object]] = {
     "timeout": check_timeout,
     "max_attempts": check_attempts,
     "tags": check_tags,
+    "description": check_description,
     "database": check_database,
     "key": lambda value: keys.check_key("key", value),
     "key_scope": keys.check_scope,
@@ -245,10 +262,10 @@ REGISTER_CHECKS: dict[str, Callable[[object], object]] = {
     "idempotency_key": lambda value: keys.check_key("idempotency_key", value),
     "bypass": lambda value: check_flag("bypass", value),
 }
-_NONE_MEANS_NOT_GIVEN = frozenset({"run_at", "delay", "deadline", "database"})
+_NONE_MEANS_NOT_GIVEN = frozenset({"run_at", "delay", "deadline", "description", "database"})
 
 
-WITH_BYPASS = frozenset({"bypass", "queue", "timeout"})
+WITH_BYPASS = frozenset({"bypass", "queue", "timeout", "description"})
 """Options that a job which bypasses the queue still takes."""
 
 
@@ -363,6 +380,7 @@ JOB_CHECKS: dict[str, Callable[[object], object]] = {
     "idempotency_key": lambda value: keys.declared_key("idempotency_key", value),
     "limits": check_limits,
     "tags": check_tags,
+    "description": check_description,
 }
 
 

@@ -55,6 +55,7 @@ class JobPolicy:
         self.give_up_on: RetryRule | None = declared.get("give_up_on")
         self.takes_context: bool = declared.get("takes_context", False)
         self.store_result: bool = declared.get("store_result", True)
+        self.description: str = declared.get("description", "")
         self.is_async: bool = iscoroutinefunction(func)
         self.signature = signature_of(func, takes_context=self.takes_context)
         self.sensitive = checks.check_sensitive(declared.get("sensitive", ()), self.signature)

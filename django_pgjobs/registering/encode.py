@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django_pgjobs.definition import keys
-from django_pgjobs.definition.options import InvalidOption
+from django_pgjobs.definition.options import DESCRIPTION_LIMIT, InvalidOption
 from django_pgjobs.exceptions import InvalidJob, UnstorableResult
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.middleware import capture_headers
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from django_pgjobs.definition.options import Plan
     from django_pgjobs.definition.policy import JobPolicy
 
-DESCRIPTION_LIMIT = 200
 """Characters kept of a description."""
 
 ROWS_AT_ONCE = 500
@@ -50,7 +49,12 @@ def new_job(row: Row, headers: str | None, payload: str | None = None) -> NewJob
             payload = encode_payload(args, kwargs, plan.conf.payload_limit_bytes, definition.signature)
         except InvalidJob as error:
             raise InvalidJob(f"job {definition.name!r}: {error}") from None
-    description = "" if definition.describe_func is None else _description(definition, args, kwargs)
+    if plan.description is not None:
+        description = plan.description
+    elif definition.describe_func is None:
+        description = definition.description
+    else:
+        description = _described(definition, args, kwargs) or definition.description
     # By position: one is made for each of a million rows.
     new = NewJob(
         definition.name, payload, plan.queue, plan.priority, plan.max_attempts, plan.timeout, headers, description,
@@ -97,7 +101,7 @@ def captured_headers(conf: Conf) -> str | None:
         raise InvalidJob(f"what PGJOBS['MIDDLEWARE'] captured cannot be stored: {error}") from None
 
 
-def _description(definition: JobPolicy, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def _described(definition: JobPolicy, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """What ``describe`` says, cut and cleaned; an error in it costs the description, never the job."""
     try:
         words = definition.describe_func(*args, **kwargs)  # type: ignore[misc]

@@ -196,6 +196,7 @@ OPTION_TEXTS = {
     "limits": "a `Limit`, or one with a key and one without: how many run at once, how many start in a period",
     "cron": "a `Cron`, or a list of them: its schedule, without arguments",
     "tags": "short strings to find and steer jobs by; `using` adds its tags to those of `@job`",
+    "description": "what it does, in words for lists and logs; `describe` says it for each job, `using` for one",
     "run_at": "earliest start, an aware datetime",
     "deadline": "aware datetime: no attempt starts after it, a running one stops at it, and the job is abandoned",
     "delay": "the same as seconds or `timedelta`, counted by the database's clock",
@@ -261,6 +262,7 @@ OPTION_BOUNDS = {
         "RUN_AT_CEILING_DAYS",
     ),
     "tags": ("up to 20 printable strings of 1 to 50 characters, no spaces around", "none", ""),
+    "description": ("up to 200 printable characters", "what `describe` returns, else none", ""),
     "database": ("an alias of `DATABASES` that is PostgreSQL", "the router's", ""),
     "key": (
         "1 to 200 printable characters that match the setting, or a callable that makes them",
@@ -274,7 +276,7 @@ OPTION_BOUNDS = {
     ),
     "on_conflict": ("`existing`, `replace` or `raise`", "`existing`", ""),
     "idempotency_key": ("1 to 200 printable characters, or a callable that makes them", "none", ""),
-    "bypass": ("True or False; True goes with `queue` and `timeout` only", "False", "BYPASS_WORKERS"),
+    "bypass": ("True or False; True goes with `queue`, `timeout` and `description` only", "False", "BYPASS_WORKERS"),
 }
 """Option → what it takes, its default, and the settings that bound it."""
 

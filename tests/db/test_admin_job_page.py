@@ -8,21 +8,27 @@ from uuid import UUID
 
 import pytest
 from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 
+from django_pgjobs import job
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Attempt, Heartbeat, Job
 from tests.plugins.fix_admin import (
     CLAIM,
     LIST,
     WORKER,
+    charge,
     client_with,
     html,
+    ids_on,
     make,
     make_one_of_each,
     now_plus,
     steer_url,
     user_with,
 )
+from tests.plugins.shell import printed
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("charge_known")]
 
@@ -228,3 +234,12 @@ def test_an_action_without_its_permission_is_refused(name: str) -> None:
     chosen = [row.pk for row in rows.values()]
     client.post(LIST, {"action": name, "_selected_action": chosen, "index": "0", "confirmed": "yes", "mode": "ask"})
     assert list(Job.objects.order_by("pk").values()) == before
+
+
+def test_what_the_code_says_in_words_is_found_and_shown_by_admin_and_shell(root: Client) -> None:
+    with registry.isolated():
+        charged = job(name="shop.worded", description="Charge a card <b>")(charge).register("4111", 7)
+    assert "Charge a card &lt;b&gt;" in html(root.get(reverse("admin:pgjobs_job_change", args=[charged.pk])))
+    assert ids_on(root.get(LIST, {"q": "charge a card"})) == [charged.pk]
+    assert "Charge a card <b>" in printed("show", charged.pk)[1]
+    assert "Charge a card <b>" in printed("list")[1]

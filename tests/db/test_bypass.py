@@ -378,6 +378,12 @@ def test_an_option_that_means_nothing_to_it_is_refused_by_both_names(options: di
     assert done() == []
 
 
+def test_a_bypassed_job_may_be_described() -> None:
+    registered = send.using(bypass=True, description="Send one by hand").register(1)
+    [(context, _, _)] = done()
+    assert context.description == registered.description == "Send one by hand"
+
+
 def test_a_job_declared_with_a_key_bypasses_when_told_to_do_without() -> None:
     """A40: a key that is not stored would hold nobody off."""
     with pytest.raises(InvalidJob, match=r"key and bypass exclude each other: .*; say key=None"):

@@ -32,6 +32,7 @@ from django_pgjobs.registering import register
 from django_pgjobs.signals import job_registered
 from django_pgjobs.store import registering
 from django_pgjobs.store import statements as store
+from django_pgjobs.testing import isolated_registry
 from tests.plugins.fix_db import alike
 
 pytestmark = pytest.mark.django_db
@@ -90,6 +91,9 @@ class Order:
 def _fresh_throttle() -> None:
     waking._notified.clear()
     register._warned_sites.clear()
+
+
+def refund(order_id: int) -> None: ...
 
 
 def stored(job_: Job) -> dict[str, Any]:
@@ -483,6 +487,20 @@ def test_a_description_is_made_once_at_registering() -> None:
     assert stored(pay.register(1))["description"] == "", "row A10: nothing by default"
     ids = described.register_many([{"user_id": 1, "how": "a"}, {"user_id": 1, "how": "b"}])
     assert [Job.objects.get(pk=pk).description for pk in ids] == ["a", "b"]
+
+
+def test_a_description_comes_from_the_registration_else_from_describe_else_from_the_definition() -> None:
+    with isolated_registry():
+        worded = job(name="shop.charge", description="Charge a card")(refund)
+        assert stored(worded.register(7))["description"] == "Charge a card"
+        assert stored(worded.using(description="Again, ticket 4711").register(7))["description"] == "Again, ticket 4711"
+        assert stored(worded.using(description=None).register(7))["description"] == "Charge a card"
+        ids = worded.using(priority=3).register_many([(n,) for n in range(3)])
+        assert {Job.objects.get(pk=pk).description for pk in ids} == {"Charge a card"}
+        worded.describe(lambda order_id: f"Charge order {order_id}" if order_id else "")
+        assert stored(worded.register(7))["description"] == "Charge order 7"
+        assert stored(worded.register(0))["description"] == "Charge a card", "it stands where describe says nothing"
+        assert stored(worded.using(description="").register(7))["description"] == ""
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,7 @@ def registering(when: datetime) -> None:
     )
     assert_type(keyed.using(key=lambda user_id: f"u{user_id}", key_scope=timedelta(hours=1)).bind(7), BoundJob)
     assert_type(plain.using(delay=60, queue="bulk").register(7, greeting="hi"), JobOf[str])
+    assert_type(plain.using(description="Greet Ann").register(7), JobOf[str])
     assert_type(plain.using(run_at=when, timeout=None).using(database="default", priority=-5).register(7), JobOf[str])
     assert_type(plain.register_many([(7,), {"user_id": 8}]), list[int])
     assert_type(with_context.using(max_attempts=1).register_many([("x",)]), list[int])

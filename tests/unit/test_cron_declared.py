@@ -31,7 +31,8 @@ def report(kind: str, days: int = 1) -> None: ...
 
 def test_a_job_has_an_entry_of_its_own_name() -> None:
     """W36 W51: five options and the arguments are what the row keeps."""
-    declared = job(name="shop.clean", queue="night", priority=3, max_attempts=2, timeout=60, cron=Cron("@daily"))(clean)
+    declared = job(name="shop.clean", queue="night", priority=3, max_attempts=2, timeout=60, description="Sweep",
+                   cron=Cron("@daily"))(clean)  # fmt: skip
     [entry] = registry.crons()
     row = entry.declared()
     assert (row.name, row.job_name, row.expression, row.zone) == ("shop.clean", "shop.clean", "@daily", "UTC")
@@ -41,6 +42,7 @@ def test_a_job_has_an_entry_of_its_own_name() -> None:
     assert (options["queue"], options["priority"], options["max_attempts"], options["timeout_seconds"]) == (
         "night", 3, 2, 60.0,
     )  # fmt: skip
+    assert options["description"] == "Sweep"
     assert declared.func is clean
 
 

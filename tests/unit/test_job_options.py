@@ -343,3 +343,18 @@ def test_a_row_is_a_mapping_or_a_tuple(row: Any) -> None:
 def test_a_row_that_does_not_fit_is_named() -> None:
     with pytest.raises(TypeError, match=r"row 1: shop\.pay\(\) missing"):
         declare(name="shop.pay").register_many([(1,), {}])
+
+
+@pytest.mark.parametrize("value", [7, None, "x" * 201, "two\nlines", "bell\a", "\u202ebackwards", b"bytes"])
+def test_a_description_is_printable_and_short(value: Any) -> None:
+    """Refused where it was written; None means not given in ``using`` only."""
+    with pytest.raises(InvalidJob, match=r"description must be (text of at most 200 characters|printable)"):
+        declare(description=value)
+    if value is not None:
+        with pytest.raises(InvalidJob, match="description must be"):
+            declare().using(description=value)
+
+
+def test_a_description_may_have_what_languages_need() -> None:
+    assert declare(description="Kartenzahlung für 東京 · Grüße").description == "Kartenzahlung für 東京 · Grüße"
+    assert declare().description == ""
