@@ -257,7 +257,7 @@ def test_successes_reach_those_who_hold_the_jobs(pool: ExecutorPool) -> None:
 def test_of_executors_that_are_killed_those_are_told_that_have_jobs(
     pool: ExecutorPool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An operator reads why jobs were handed back; who is killed already is not killed again."""
+    """An operator reads why jobs were released; who is killed already is not killed again."""
     busy, idle, dead = ready(pool), ready(pool), ready(pool, state=KILLED)
     busy.add(run_of(1, number=1), run_of(2, number=2))
     dead.add(run_of(3, number=3))

@@ -1,4 +1,4 @@
-"""What supervisor, threads and executors agree on: frames, the board, runs, ladders, connections.
+"""What supervisor, threads and executors agree on: messages and their frames, the board, runs, ladders, connections.
 
 Imports no other room of the worker.
 """

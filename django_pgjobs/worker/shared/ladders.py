@@ -1,6 +1,6 @@
 """How a running job is stopped: rung by rung, each harder than the one before. Pure.
 
-Why it is stopped decides how fast and how far: a deadline that has passed, a cancel, a wish to hand it back, or the
+Why it is stopped decides how fast and how far: a deadline that has passed, a cancel, a request to release it, or the
 loss of its claim. A job may be stopped for several reasons at once; each has a ladder of its own.
 """
 

@@ -72,7 +72,7 @@ class Death:
     def _charge(self, run: HeldRun) -> Decision:
         cause = self.culprits.get(run.run)
         if cause == "released" and run.run in self.seconds:
-            stopped = AttemptFailed("It was handed back while it ran; this attempt is not charged.")
+            stopped = AttemptFailed("It was released while it ran; this attempt is not charged.")
             return decide.Release(RELEASE_REASON, failure_of(stopped))
         if cause == "timeout":
             return timed_out(run)

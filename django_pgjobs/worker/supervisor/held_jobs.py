@@ -1,7 +1,7 @@
 """The jobs this worker holds: where each is, and what it comes to. Main thread only, no I/O.
 
 Each held job is in exactly one place: waiting in the dispatcher, outstanding at one executor, or ending in the
-finaliser (``run_ends``). A run ends in exactly one of DONE, RELEASED or the death of its executor. Wishes (cancel,
+finaliser (``run_ends``). A run ends in exactly one of DONE, RELEASED or the death of its executor. Requests (cancel,
 release) reach a job wherever it is.
 """
 
@@ -342,7 +342,7 @@ class HeldJobs:
             self._stop(run, LOST, LOST)
 
     def _stop(self, run: HeldRun, cause: str, ladder: str) -> None:
-        """Bring a wish to a job: before its start it ends here, running it is led up a ladder.
+        """Bring a request to a job: before its start it ends here; if it runs, it is led up a ladder.
 
         The executor releases the run or, having started it, sets its flag: it obeys frames in order.
         """
