@@ -49,7 +49,7 @@ class CancelForm(ReasonForm):
 
     MODES = (
         ("ask", _("Ask a running job to stop; it is not retried")),
-        ("interrupt", _("Interrupt a running job: an exception is raised in it, its queries are cancelled")),
+        ("interrupt", _("Interrupt a running job: raise an exception in it and cancel its queries")),
         ("kill", _("Kill the process of a running job; what else runs in it is released, uncharged")),
     )
     mode = forms.ChoiceField(label=_("How"), choices=MODES, initial="ask", widget=forms.RadioSelect)

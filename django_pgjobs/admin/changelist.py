@@ -118,7 +118,7 @@ class TagFilter(OfferedFilter):
 class ReachFilter(OfferedFilter):
     """How many jobs a bounded search looks at; shown where there is one."""
 
-    title = _("reach of the search")
+    title = _("search depth")
     parameter_name = "reach"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:

@@ -104,4 +104,4 @@ def neighbours_of(ids: list[int], using: str | None = None) -> str:
         return _("Nothing else runs on %(workers)s now.") % where
     words = [f"#{job_id} {visible(name)}" for job_id, name in others[:NEIGHBOURS]]
     where["jobs"] = ", ".join([*words, "…"] if len(others) > NEIGHBOURS else words)
-    return _("On %(workers)s there also run: %(jobs)s.") % where
+    return _("Also running on %(workers)s: %(jobs)s.") % where

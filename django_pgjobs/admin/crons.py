@@ -110,7 +110,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
         (None, {"fields": ("shown_name", "shown_status", "shown_note", "shown_job", "shown_arguments")}),
         (_("Schedule"), {"fields": ("shown_expression", "misfire", "overlap", "shown_fires")}),
         (_("History"), {"fields": ("shown_last_fire", "shown_last_job", "shown_created", "shown_declared")}),
-        (_("Instead of what code declares"), {"fields": OVERRIDES}),
+        (_("Overrides"), {"fields": OVERRIDES}),
     )
     readonly_fields = (
         "shown_name", "shown_status", "shown_note", "shown_job", "shown_arguments", "shown_expression", "misfire",

@@ -54,11 +54,11 @@ CANCEL_MODES = {"ask": _("ask"), "interrupt": _("interrupt"), "kill": _("kill")}
 
 BUTTONS_INSTEAD: dict[str, Any] = {
     "cancelled": _("Retry makes it ready again."),
-    "abandoned": _("Mend the cause, then retry it."),
-    "cancelling": _("If it does not stop, cancel it once more in a stronger way."),
+    "abandoned": _("Fix the cause, then retry it."),
+    "cancelling": _("If it does not stop, cancel it again with a stronger mode."),
     "scheduled": _("Run now makes it due."),
     "retrying": _("Run now makes it due."),
-    "paused": _("It goes on when the pause is over or resumed."),
+    "paused": _("It resumes when the pause ends."),
 }
 """Code of a reason → what its advice is where a page has the button; the others have none here."""
 

@@ -105,7 +105,7 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
         """Refuse ids that are none before Django makes an error of them."""
         chosen = request.POST.getlist(ACTION_CHECKBOX_NAME)
         if not all(text.isascii() and text.isdigit() and int(text[:20]) <= job_list.BIGGEST_ID for text in chosen):
-            self.message_user(request, _("These are no jobs."), messages.ERROR)
+            self.message_user(request, _("There are no such jobs."), messages.ERROR)
             return HttpResponseRedirect(request.get_full_path())
         queue, name = request.GET.get("queue", ""), request.GET.get("name", "")
         notes = {"pgjobs_pauses": notices_for_list(queue, name), "pgjobs_pauses_url": self.pauses_url(request)}

@@ -67,14 +67,14 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
     )
     name = forms.CharField(
         label=capfirst(_("name")),
-        help_text=_("Of the queue, or of the job's definition."),
+        help_text=_("The name of the queue, or of the job's definition."),
         widget=AdminTextInputWidget,
     )
     until = forms.SplitDateTimeField(
         label=capfirst(_("until")),
         required=False,
         widget=AdminSplitDateTime,
-        help_text=_("When it goes on by itself; empty: when somebody resumes it."),
+        help_text=_("When the pause ends by itself; empty: until somebody resumes it."),
     )
     anyway = forms.BooleanField(
         label=_("Pause a queue that nobody seems to use"), required=False, widget=forms.HiddenInput
@@ -110,7 +110,7 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
         known = pausing.known_queues()
         if given["name"] not in known:
             self.fields["anyway"].widget = forms.CheckboxInput()
-            text = _("No job and no setting knows a queue %(queue)s%(hint)s. To pause it all the same, say so below.")
+            text = _("No job and no setting knows a queue %(queue)s%(hint)s. To pause it anyway, tick the box below.")
             words = {"queue": repr(given["name"]), "hint": did_you_mean(given["name"], known)}
             self.add_error("name", text % words)
 

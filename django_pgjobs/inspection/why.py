@@ -141,7 +141,7 @@ def _cancelled(facts: WhyFacts) -> Reason:
 def _abandoned(facts: WhyFacts) -> Reason:
     words = {"ago": _since(facts, facts.finished_at), "tries": _tries(facts), "why": _quoted(facts.error)}
     text = _("It was abandoned %(ago)s ago after %(tries)s%(why)s.") % words
-    return Reason("abandoned", text, _("Mend the cause, then: ") + _retry(facts))
+    return Reason("abandoned", text, _("Fix the cause, then: ") + _retry(facts))
 
 
 def _retry(facts: WhyFacts) -> str:

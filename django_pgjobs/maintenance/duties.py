@@ -35,7 +35,7 @@ KEPT_SECONDS = 86_400.0
 """How long a worker is shown after its last heartbeat."""
 
 
-class Duty:
+class TimedDuty:
     """A duty, its period in seconds (jittered, so that workers do not march in step), and when it is due.
 
     ``leader`` makes it that one's alone. Its first turn comes after ``first`` seconds; with ``last`` it has one more
@@ -79,47 +79,47 @@ def duties(
     notify: Callable[[list[store.Rescued]], object],
     declared: Mapping[str, store.DeclaredCron],
     claims: OwnClaims | None = None,
-) -> list[Duty | Leader | CronSync]:
+) -> list[TimedDuty | Leader | CronSync]:
     """Return the duties of a worker whose code has ``declared`` cron entries.
 
     Rescues pass what they rescued to ``notify``. ``claims`` says what this worker holds and whether its renewals get
     through.
     """
     rescuer = Rescuer(notify, claims)
-    found: list[Duty | CronSync] = [
-        Duty("rescue", rescuer, RESCUE_SECONDS, urgent=lambda: rescuer.urgent),
-        Duty("unpark", Unparker(), UNPARK_SECONDS),
-        Duty("unpause", unpause, UNPAUSE_SECONDS),
+    found: list[TimedDuty | CronSync] = [
+        TimedDuty("rescue", rescuer, RESCUE_SECONDS, urgent=lambda: rescuer.urgent),
+        TimedDuty("unpark", Unparker(), UNPARK_SECONDS),
+        TimedDuty("unpause", unpause, UNPAUSE_SECONDS),
         CronSync(declared, leader),
-        Duty("cron_eval", Firer(lambda: leader.leads), CRON_SECONDS, leader=leader),
-        Duty("cron_missing", MarkMissing(), MISSING_SECONDS, leader=leader),
-        Duty("audit", Audit(), AUDIT_SECONDS, leader=leader),
-        Duty(
+        TimedDuty("cron_eval", Firer(lambda: leader.leads), CRON_SECONDS, leader=leader),
+        TimedDuty("cron_missing", MarkMissing(), MISSING_SECONDS, leader=leader),
+        TimedDuty("audit", Audit(), AUDIT_SECONDS, leader=leader),
+        TimedDuty(
             "heartbeats",
             _expire_heartbeats,
             EXPIRE_HEARTBEATS_SECONDS,
             leader=leader,
             first=EXPIRE_HEARTBEATS_SECONDS,
         ),
-        Duty("pauses", expire_pauses, EXPIRE_HEARTBEATS_SECONDS, leader=leader),
+        TimedDuty("pauses", expire_pauses, EXPIRE_HEARTBEATS_SECONDS, leader=leader),
     ]
     # The term before each: one that waits for a locked table as long as a statement may must not cost it.
     return [each for duty in found for each in (leader, duty)]
 
 
-def pruning(leader: Leader) -> Duty:
+def pruning(leader: Leader) -> TimedDuty:
     """Return the leader's pruning, which takes its time: nothing urgent should wait for it."""
-    return Duty("prune", Pruner(lambda: leader.leads), PRUNE_SECONDS, leader=leader)
+    return TimedDuty("prune", Pruner(lambda: leader.leads), PRUNE_SECONDS, leader=leader)
 
 
-def measuring(leader: Leader) -> Duty:
+def measuring(leader: Leader) -> TimedDuty:
     """Return the leader's keeping of statistics, for the same thread: a slow count delays no rescue."""
-    return Duty("statistics", Measurer(leader.author), MEASURE_SECONDS, leader=leader)
+    return TimedDuty("statistics", Measurer(leader.author), MEASURE_SECONDS, leader=leader)
 
 
-def expiring(leader: Leader) -> Duty:
+def expiring(leader: Leader) -> TimedDuty:
     """Return the leader's expiry of keys, starts and results, which takes its time too."""
-    return Duty("expire", Expirer(lambda: leader.leads), EXPIRE_SECONDS, leader=leader)
+    return TimedDuty("expire", Expirer(lambda: leader.leads), EXPIRE_SECONDS, leader=leader)
 
 
 def _expire_heartbeats(db: Any) -> None:

@@ -47,7 +47,7 @@ def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
             "--until",
             metavar="INSTANT",
             type=instant,
-            help="When it goes on by itself: 2030-01-31T03:00, in the project's time zone.",
+            help="When the pause ends by itself: 2030-01-31T03:00, in the project's time zone.",
         )
         ends.add_argument(
             "--for", metavar="AGE", type=filters.age, dest="seconds", help="How long from now: 90s, 30m, 36h, 7d."

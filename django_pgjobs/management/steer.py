@@ -98,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
             "--mode",
             choices=list(map(str, CancelMode)),
             default=str(CancelMode.ASK),
-            help="What a running job meets: it is asked, an exception is raised in it, or its process is killed "
+            help="How to stop a running job: ask it, raise an exception in it, or kill its process "
             "(default: %(default)s).",
         )
     if verb == "reschedule":

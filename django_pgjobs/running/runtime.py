@@ -23,7 +23,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.admission import AdmissionScan
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.cron_firing import declared_for
-from django_pgjobs.maintenance.duties import Duty, duties, expiring, measuring, pruning
+from django_pgjobs.maintenance.duties import TimedDuty, duties, expiring, measuring, pruning
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.vacuum import Vacuumer
 from django_pgjobs.serialization.escapes import one_line
@@ -255,8 +255,8 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
     leader = Leader(worker.author)
     maintained = [
         *duties(leader, lambda rescued: inbox.post(JobsRescued(rescued)), declared, keeper),
-        Duty("claims in doubt", claimer.check_doubts, DOUBT_SECONDS, last=True),
-        Duty("limited", admitter.inspect, SCAN_LIMITED_SECONDS),
+        TimedDuty("claims in doubt", claimer.check_doubts, DOUBT_SECONDS, last=True),
+        TimedDuty("limited", admitter.inspect, SCAN_LIMITED_SECONDS),
     ]
     maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, maintained)
     kept_up: list[Any] = [

@@ -75,7 +75,7 @@ def test_errors_are_seen_on_a_phone_and_all_can_be_chosen(
     page.locator("#action-toggle").check()
     expect(page.locator("input[name=_selected_action]").first).to_be_checked()
     page.goto(f"/admin/pgjobs/job/{filled['ready'].pk}/change/")
-    expect(page.get_by_role("heading", name="What operators did")).to_be_visible()
+    expect(page.get_by_role("heading", name="Operator actions")).to_be_visible()
     picture("job-trail-400")
     assert overhang(page) <= 1
 

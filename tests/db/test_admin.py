@@ -200,7 +200,7 @@ def test_chosen_ids_that_are_none_change_nothing(root: Client, chosen: str) -> N
     row = make(outcome="abandoned", finished_at=now_plus(-1))
     answer = root.post(LIST, {"action": "retry", "_selected_action": [str(row.pk), chosen], "index": "0"}, follow=True)
     assert answer.status_code == 200
-    assert "These are no jobs." in html(answer)
+    assert "There are no such jobs." in html(answer)
     assert Job.objects.get().state == "abandoned"
 
 

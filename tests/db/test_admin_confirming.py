@@ -62,7 +62,7 @@ def test_release_asks_and_names_the_neighbours_that_may_go_down_with_it(root: Cl
     one, other = two_on_one_worker()
     page = act(root, "release", [one])
     assert "its worker kills the process" in html(page)
-    assert f"On web-1 there also run: #{other.pk} shop.charge." in html(page)
+    assert f"Also running on web-1: #{other.pk} shop.charge." in html(page)
     one.refresh_from_db()
     assert one.release_requested_at is None
     answer = act(root, "release", [one], confirmed="yes", reason="host goes away")
@@ -137,7 +137,7 @@ def test_the_admin_leaves_who_did_what_how_and_why(root: Client) -> None:
     assert (action.verb, action.mode, action.via, action.reason) == ("cancel", "kill", "admin", "ordered twice")
     assert action.acted_by.endswith(" root")
     root.post(steer_url(row, "retry"))
-    trail = html(root.get(f"{LIST}{row.pk}/change/")).partition("What operators did")[2]
+    trail = html(root.get(f"{LIST}{row.pk}/change/")).partition("Operator actions")[2]
     assert "Cancel (kill)" in trail, "the retry does not erase it"
     assert trail.index("<td>Retry</td>") < trail.index("Cancel (kill)")
     assert "ordered twice" in trail
@@ -193,5 +193,5 @@ def test_who_may_not_see_actions_is_not_sent_there_but_sees_what_was_done_to_the
     row = make()
     row.cancel(by="anna")
     text = html(client_with().get(f"{LIST}{row.pk}/change/"))
-    assert "What operators did" in text
+    assert "Operator actions" in text
     assert ACTIONS not in text

@@ -20,7 +20,7 @@ from django_pgjobs import Cron, job
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.maintenance import cron_firing
 from django_pgjobs.maintenance.cron_firing import CronSync, Firer, MarkMissing, declared_for
-from django_pgjobs.maintenance.duties import Duty, duties
+from django_pgjobs.maintenance.duties import TimedDuty, duties
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.store import statements as store
@@ -344,7 +344,7 @@ def test_a_look_that_fails_is_logged_by_its_duty_and_repeated(
 
     monkeypatch.setattr(store, "list_crons", failing)
     maintainer = Maintainer(cast(Any, None), cast(Any, None), [])
-    evaluation = cast(Duty, known["cron_eval"])
+    evaluation = cast(TimedDuty, known["cron_eval"])
     connection = cast(Any, SimpleNamespace(fetch=raw.fetch, gone=False))
     for _ in range(2):
         evaluation.due = 0.0

@@ -12,7 +12,7 @@ import pytest
 from django_pgjobs.maintenance import audit as audit_room
 from django_pgjobs.maintenance import leader as leader_room
 from django_pgjobs.maintenance.audit import Audit
-from django_pgjobs.maintenance.duties import KEPT_SECONDS, Duty, duties, expiring, measuring, pruning
+from django_pgjobs.maintenance.duties import KEPT_SECONDS, TimedDuty, duties, expiring, measuring, pruning
 from django_pgjobs.maintenance.leader import ASK_SECONDS, TERM_SECONDS, Leader
 from django_pgjobs.models import Claim, Heartbeat, LeaderTerm
 from django_pgjobs.store import statements as store
@@ -111,7 +111,7 @@ def test_a_duty_of_the_leader_rests_while_another_leads(raw: RawDatabase, time: 
     """W1 W9: and its first turn may be put off."""
     leader = Leader(AUTHOR)
     done: list[object] = []
-    duty = Duty("count", done.append, 10.0, leader=leader, first=30.0)
+    duty = TimedDuty("count", done.append, 10.0, leader=leader, first=30.0)
     time(31.0)
     duty.tick(raw)
     assert done == []
@@ -270,7 +270,7 @@ def test_heartbeats_of_old_workers_expire(raw: RawDatabase, caplog: pytest.LogCa
         [[1.0, KEPT_SECONDS - 60, KEPT_SECONDS + 60]],
     )
     [expiries] = [duty for duty in duties(Leader(AUTHOR), lambda rescued: None, {}) if duty.name == "heartbeats"]
-    assert isinstance(expiries, Duty)
+    assert isinstance(expiries, TimedDuty)
     with caplog.at_level(logging.INFO):
         for _ in range(2):
             expiries.perform(raw)

@@ -16,7 +16,7 @@ from django.core.management import CommandError, call_command
 from django_pgjobs import sql
 from django_pgjobs.conf import get_conf
 from django_pgjobs.maintenance import pruning as room
-from django_pgjobs.maintenance.duties import Duty
+from django_pgjobs.maintenance.duties import TimedDuty
 from django_pgjobs.maintenance.duties import pruning as pruning_duty
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.pruning import (
@@ -474,7 +474,7 @@ def test_trouble_that_is_no_rows_fault_is_raised_and_rested_after(
     raw.query("SET default_transaction_read_only = off")
     time(room.TROUBLE_SECONDS)
     assert (pruner(counting), left()) == (1, [])
-    assert isinstance(pruning_duty(Leader(AUTHOR)), Duty)
+    assert isinstance(pruning_duty(Leader(AUTHOR)), TimedDuty)
 
 
 # From the shell

@@ -17,7 +17,7 @@ import django_pgjobs
 from django_pgjobs import sql, states
 from django_pgjobs.conf import RULES
 from django_pgjobs.definition.options import JOB_CHECKS, REGISTER_CHECKS
-from django_pgjobs.maintenance.duties import Duty, duties, expiring, measuring, pruning
+from django_pgjobs.maintenance.duties import TimedDuty, duties, expiring, measuring, pruning
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.vacuum import Vacuumer
 from django_pgjobs.models import Steerable
@@ -236,7 +236,7 @@ def test_every_duty_stands_once_in_the_leaders_table_and_whose_it_is():
     leader = Leader(Author(UUID(int=1), "one"))
     known = [*duties(leader, lambda rescued: None, {}), pruning(leader), measuring(leader), expiring(leader)]
     whose = {
-        duty.name: "the leader's" if isinstance(duty, Duty) and duty.leader else "every worker's"
+        duty.name: "the leader's" if isinstance(duty, TimedDuty) and duty.leader else "every worker's"
         for duty in known
         if duty is not leader
     }
