@@ -15,9 +15,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = [
+    "tests.plugins.fix_db",  # first: others import it
     "tests.plugins.fix_admin",
     "tests.plugins.fix_clock",
-    "tests.plugins.fix_db",
+    "tests.plugins.fix_crons",
+    "tests.plugins.fix_registering",
+    "tests.plugins.fix_run_jobs",
     "tests.plugins.fix_worker",
     "tests.plugins.fix_roles",
     "tests.plugins.fix_chaos",

@@ -1,0 +1,15 @@
+"""What every test of registering begins with."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_pgjobs import waking
+from django_pgjobs.registering import register
+
+
+@pytest.fixture
+def fresh_throttle() -> None:
+    """Nobody was woken or warned before."""
+    waking._notified.clear()
+    register._warned_sites.clear()
