@@ -151,7 +151,7 @@ def test_the_history_of_failures_and_a_running_job(
     expect(page.get_by_role("progressbar")).to_be_visible()
     picture("job-running")
     page.get_by_text("Release…").click()
-    expect(page.get_by_text("has its process killed")).to_be_visible()
+    expect(page.get_by_text("its worker kills the process")).to_be_visible()
     picture("job-release")
     page.get_by_role("button", name="Release this job").click()
     expect(page.get_by_text("It was asked to release the job.")).to_be_visible()
