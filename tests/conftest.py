@@ -17,6 +17,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 pytest_plugins = [
     "tests.plugins.fix_db",  # first: others import it
     "tests.plugins.fix_admin",
+    "tests.plugins.fix_claimer",
     "tests.plugins.fix_clock",
     "tests.plugins.fix_crons",
     "tests.plugins.fix_registering",

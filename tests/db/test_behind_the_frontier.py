@@ -19,7 +19,7 @@ from django_pgjobs.worker.threads.claimer import Claimer
 from django_pgjobs.worker.threads.frontier import Frontier
 from django_pgjobs.worker.threads.inbox_messages import Claimed
 from tests.plugins.fix_db import AUTHOR, FAILURE, WORKER, RawDatabase, register
-from tests.unit.test_worker_finaliser import Heard
+from tests.unit.worker_fakes import Heard
 
 Connect = Callable[..., RawDatabase]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from typing import Any
-from uuid import UUID
 
 import psycopg
 import pytest
@@ -14,33 +13,13 @@ from django_pgjobs.store import statements as store
 from django_pgjobs.store.sqlstates import is_data_trouble
 from django_pgjobs.store.statements import ClaimedJob, Pair
 from django_pgjobs.worker.threads import claimer as claiming
-from django_pgjobs.worker.threads.claim_options import ClaimOptions
 from django_pgjobs.worker.threads.claimer import DEAF_POLL_SECONDS, Claimer
-from django_pgjobs.worker.threads.frontier import BEGINNING, Frontier
+from django_pgjobs.worker.threads.frontier import BEGINNING
 from django_pgjobs.worker.threads.inbox_messages import Claimed, Idle
 from django_pgjobs.worker.threads.listener import Listener
 from django_pgjobs.worker.threads.ready_hints import MOST_HINTS
-from tests.unit.test_worker_finaliser import Heard
-from tests.unit.worker_fakes import DUE, claimed
-
-DB: Any = object()
-
-
-@pytest.fixture
-def heard() -> Heard:
-    return Heard()
-
-
-@pytest.fixture
-def claimer(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> Claimer:
-    """It knows queues a and b at one priority."""
-    options = ClaimOptions(
-        UUID(int=1), lease_seconds=30, allowance_seconds=5, grace_seconds=30, poll_seconds=5.0, notify=True
-    )
-    claimer = Claimer(lambda: DB, heard, Frontier(), options)
-    monkeypatch.setattr(store, "list_pairs", lambda db: [("a", 0), ("b", 0)])
-    monkeypatch.setattr(store, "next_due", lambda db, pairs: None)
-    return claimer
+from tests.unit.claimer_fakes import DB, TOO_LARGE, Ledger, refusing, taking_one
+from tests.unit.worker_fakes import DUE, Heard, claimed
 
 
 def taking(monkeypatch: pytest.MonkeyPatch, take: Any) -> None:
@@ -50,10 +29,6 @@ def taking(monkeypatch: pytest.MonkeyPatch, take: Any) -> None:
         return store.ClaimReply(take(list(lines[False].pairs), lines[False].limit), None)
 
     monkeypatch.setattr(store, "claim_lines", claim_lines)
-
-
-def taking_one(monkeypatch: pytest.MonkeyPatch, take: Any) -> None:
-    monkeypatch.setattr(store, "claim_one", lambda db, job_id, **_: take(job_id))
 
 
 def test_a_claim_that_is_under_way_while_the_worker_drains_is_waited_for(
@@ -94,13 +69,6 @@ def test_a_claim_whose_server_is_away_is_not_waited_for(claimer: Claimer, monkey
     assert claimer.unconfirmed is not None
     claimer.reachable = False
     assert not claimer.busy
-
-
-TOO_LARGE = psycopg.errors.NumericValueOutOfRange("interval out of range")
-
-
-def refusing(plan: list[Pair], limit: int) -> list[ClaimedJob]:
-    raise TOO_LARGE
 
 
 @pytest.mark.parametrize("turns", [0, 1])
@@ -419,247 +387,6 @@ def test_whoever_hears_of_registrations_does_not_ask_in_vain(
     claimer.room.wanted = {False: 9}
     taking(monkeypatch, lambda plan, limit: [claimed(number, queue="a") for number in range(found)])
     assert claimer._claim(DB, {False: 5}) is again
-
-
-# Lines of two colours
-
-
-class Lines:
-    """A store of jobs of two colours; ``asked`` keeps the limits of each claim."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **ready: int) -> None:
-        self.ready = {False: ready.get("plain", 0), True: ready.get("on_loop", 0)}
-        self.asked: list[dict[bool, int]] = []
-        self.ids = itertools.count(1)
-        monkeypatch.setattr(store, "claim_lines", self.claim)
-
-    def claim(
-        self, db: Any, lines: dict[bool, store.Line], names: Any, *, most: int | None, **_: Any
-    ) -> store.ClaimReply:
-        self.asked.append({is_async: line.limit for is_async, line in lines.items()})
-        jobs: list[ClaimedJob] = []
-        for is_async, line in lines.items():
-            count = min(self.ready[is_async], line.limit)
-            count = count if most is None else min(count, most - len(jobs))
-            self.ready[is_async] -= count
-            name = "on.loop" if is_async else "plain"
-            jobs += [claimed(next(self.ids), name=name, queue="a") for _ in range(count)]
-        return store.ClaimReply(jobs, DUE)
-
-
-@pytest.fixture
-def coloured(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> Claimer:
-    """A claimer whose code has an ``async def`` job."""
-    options = ClaimOptions(
-        UUID(int=1), lease_seconds=30, allowance_seconds=5, grace_seconds=30, poll_seconds=5.0, notify=True
-    )
-    claimer = Claimer(lambda: DB, heard, Frontier(frozenset("ab")), options, frozenset({"on.loop"}))
-    monkeypatch.setattr(store, "list_pairs", lambda db: [("a", 0), ("c", 0)])
-    monkeypatch.setattr(store, "next_due", lambda db, pairs: None)
-    claimer.listening.set()
-    return claimer
-
-
-def claim_as_wanted(claimer: Claimer) -> bool:
-    wanted, _ = claimer._until_wanted()
-    return claimer._claim(DB, wanted)
-
-
-def test_each_colour_is_asked_for_by_its_own_room(coloured: Claimer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B10: a loop that is full keeps nobody from threads, whatever stands in front."""
-    lines = Lines(monkeypatch, plain=3, on_loop=9)
-    coloured.request(2, 4)
-    assert claim_as_wanted(coloured), "it waits until there is room again"
-    coloured.request(2, 4)
-    assert coloured.room.wanted == {False: 0, True: 0}, "main speaks of room that jobs on their way to it take"
-    coloured.adopted([claimed(1), claimed(2), *(claimed(id, name="on.loop") for id in range(3, 7))])
-    coloured.request(2, 0)
-    claim_as_wanted(coloured)
-    assert lines.asked == [{False: 2, True: 4}, {False: 2}]
-    assert lines.ready == {False: 0, True: 5}
-    assert [set(frontier.reaches) for frontier in coloured.lines.values()] == [{("a", 0)}] * 2, "of queues it serves"
-
-
-def test_a_callback_takes_up_room_in_threads_whatever_its_job_is(coloured: Claimer) -> None:
-    coloured.adopted([claimed(1, name="on.loop", ending="abandoned"), claimed(2, name="on.loop"), claimed(3)])
-    assert coloured.room.unadopted == {False: -2, True: -1}
-
-
-def test_room_for_what_was_left_ends_the_rest_and_room_for_what_is_not_there_does_not(
-    coloured: Claimer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Threads stand idle; each place on the loop that comes free is filled at once, and nobody asks in vain."""
-    Lines(monkeypatch, on_loop=9)
-    coloured.request(2, 4)
-    assert not claim_as_wanted(coloured), "for threads there is nothing"
-    assert not coloured.room.may_find_more()
-    coloured.adopted([claimed(id, name="on.loop") for id in range(4)])
-    coloured.request(2, 1)
-    assert coloured.room.may_find_more()
-    coloured.request(2, 0)
-    assert not coloured.room.may_find_more()
-
-
-@pytest.mark.parametrize(
-    ("dry", "before", "now", "woken"),
-    [
-        ((False, False), (0, 0), (1, 0), True),
-        ((True, True), (0, 0), (1, 0), True),  # it sleeps without an end while there is no room
-        ((True, False), (2, 0), (2, 1), True),
-        ((True, True), (2, 0), (3, 0), False),
-        ((False, False), (0, 0), (0, 0), False),
-    ],
-)
-def test_room_wakes_the_thread_that_had_none_or_may_find_something_for_it(
-    coloured: Claimer,
-    monkeypatch: pytest.MonkeyPatch,
-    dry: tuple[bool, bool],
-    before: tuple[int, int],
-    now: tuple[int, int],
-    woken: bool,
-) -> None:
-    coloured.request(*before)
-    coloured.room.dry = dict(zip((False, True), dry, strict=True))
-    wakes: list[None] = []
-    monkeypatch.setattr(coloured.wake, "notify_all", lambda: wakes.append(None))
-    coloured.request(*now)
-    assert bool(wakes) is woken
-
-
-def test_what_was_not_asked_about_may_be_there_as_soon_as_there_is_room(
-    coloured: Claimer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What comes in meanwhile is heard of while nobody can take it."""
-    Lines(monkeypatch)
-    coloured.request(2, 4)
-    assert not claim_as_wanted(coloured)
-    coloured.request(0, 4)
-    assert not claim_as_wanted(coloured)
-    coloured.request(1, 4)
-    assert coloured.room.may_find_more()
-
-
-def test_idle_is_said_only_when_both_colours_were_looked_at(
-    coloured: Claimer, heard: Heard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(coloured, "_sleep", lambda seconds, notified: False)
-    Lines(monkeypatch)
-    coloured.request(2, 0)
-    claim_as_wanted(coloured)
-    coloured._rest(DB, 0)
-    assert heard.posts == []
-    coloured.request(2, 4)
-    claim_as_wanted(coloured)
-    coloured._rest(DB, 0)
-    assert [type(message) for message in heard.posts] == [Idle]
-
-
-def test_no_more_are_claimed_of_both_colours_than_are_to_be_run(
-    coloured: Claimer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = Lines(monkeypatch, plain=2, on_loop=9)
-    coloured.request(4, 4, most=3)
-    claim_as_wanted(coloured)
-    assert lines.ready == {False: 0, True: 8}
-    assert (coloured.room.most, coloured.room.is_free()) == (0, False)
-    coloured.request(4, 4, most=3)
-    assert not coloured.room.is_free(), "three are on their way to main"
-
-
-def test_the_row_that_makes_a_claim_of_two_lines_fail_is_looked_for_in_both(
-    coloured: Claimer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried: list[dict[bool, int]] = []
-
-    def claim_lines(db: Any, lines: dict[bool, store.Line], names: Any, **_: Any) -> store.ClaimReply:
-        tried.append({is_async: line.limit for is_async, line in lines.items()})
-        raise TOO_LARGE
-
-    monkeypatch.setattr(store, "claim_lines", claim_lines)
-    monkeypatch.setattr(store, "next_claimable", lambda db, plan, *, is_async, async_names: 8 if is_async else 7)
-    taking_one(monkeypatch, lambda job_id: refusing([], 1) if job_id == 8 else [claimed(job_id)])
-    parked: list[int] = []
-
-    def park(db: Any, job_id: int, *_: Any) -> list[int]:
-        parked.append(job_id)
-        return [job_id]
-
-    monkeypatch.setattr(store, "park_unclaimable", park)
-    coloured._claim(DB, {False: 1, True: 3})
-    assert tried == [{False: 1, True: 3}, {False: 1, True: 1}]
-    assert (parked, coloured.room.unadopted) == ([8], {False: 1, True: 0})
-
-
-# Claims whose answer was lost
-
-
-class Ledger:
-    """What was claimed, as the store tells it; a test lets a claim appear late."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.jobs: list[int] = []
-        self.locked: set[int] = set()
-        self.reads = 0
-        monkeypatch.setattr(store, "read_claim", self.read)
-        monkeypatch.setattr(store, "release_jobs", self.release)
-        self.told: list[tuple[set[tuple[str, int]], bool]] = []
-        self.deleted: list[str] = []
-        monkeypatch.setattr(store, "delete_claims", lambda db, claims: self.deleted.extend(claims))
-        monkeypatch.setattr(store, "notify_queues", lambda db, pairs, behind: self.told.append((pairs, behind)))
-
-    def read(self, db: Any, claim_id: UUID) -> list[int]:
-        self.reads += 1
-        return list(self.jobs)
-
-    def release(self, db: Any, ends: Any, author: Any) -> list[store.Released]:
-        free = [end.id for end in ends if end.id not in self.locked]
-        self.jobs = [id for id in self.jobs if id in self.locked]
-        return [store.Released(id, "a", 0) for id in free]
-
-
-def test_a_claim_that_its_server_process_commits_late_is_given_back_too(
-    claimer: Claimer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """§3 claim: the way broke, the first look was too early; looked up again, it costs no attempt."""
-    now = [100.0]
-    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
-    ledger = Ledger(monkeypatch)
-    claimer.unconfirmed = UUID(int=9)
-    claimer._resolve(DB, UUID(int=9))
-    assert not claimer.busy
-    assert ledger.reads == 1
-    claimer.check_doubts(DB)
-    assert ledger.reads == 1, "not at once again"
-    now[0] += 1.0
-    ledger.jobs, ledger.locked = [1, 2], {2}
-    claimer.check_doubts(DB)
-    assert (ledger.jobs, claimer.hints.pairs, claimer.hints.released) == ([2], {("a", 0)}, {"a"})
-    assert ledger.told == [({("a", 0)}, True)], "this worker may be leaving"
-    now[0] += 2.0
-    ledger.locked = set()
-    claimer.check_doubts(DB)
-    assert (ledger.jobs, claimer.in_doubt.doubts) == ([], [])
-    assert ledger.deleted[-1] == str(UUID(int=9)), "nobody else would delete its ledger row before the lease is over"
-
-
-def test_a_claim_that_never_was_is_looked_for_until_its_lease_is_over(
-    claimer: Claimer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ever more seldom, and once more when the worker leaves."""
-    now = [100.0]
-    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
-    ledger = Ledger(monkeypatch)
-    claimer._resolve(DB, UUID(int=9))
-    while claimer.in_doubt.doubts and now[0] < 1000:
-        claimer.check_doubts(DB)
-        now[0] += 0.25
-    assert now[0] >= 130
-    assert 5 <= ledger.reads <= 12
-    claimer._resolve(DB, UUID(int=9))
-    before = ledger.reads
-    claimer.halt()
-    claimer.check_doubts(DB)
-    assert ledger.reads == before + 1
 
 
 # What is heard

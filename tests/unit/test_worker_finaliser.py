@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 from uuid import UUID
 
 import psycopg
@@ -19,31 +19,10 @@ from django_pgjobs.store.statements import Author, End, FenceReading
 from django_pgjobs.worker.shared.runs import HeldRun
 from django_pgjobs.worker.threads import finaliser as finalising
 from django_pgjobs.worker.threads.finaliser import BATCH, BUSY_SECONDS, UNFLUSHED_BYTES, Finaliser
-from django_pgjobs.worker.threads.inbox_messages import BackendsEnded, InboxMessage, Lost, Stored
-from tests.unit.worker_fakes import run_of
+from django_pgjobs.worker.threads.inbox_messages import BackendsEnded, Lost, Stored
+from tests.unit.worker_fakes import Heard, run_of
 
 FAILURE = Failure("ValueError", "no", (), "traceback")
-M = TypeVar("M")
-
-
-class Heard:
-    """An inbox whose messages can be read."""
-
-    def __init__(self) -> None:
-        self.posts: list[InboxMessage] = []
-
-    def post(self, message: InboxMessage) -> None:
-        self.posts.append(message)
-
-    def of(self, kind: type[M]) -> list[M]:
-        """The messages of one kind, in order."""
-        return [message for message in self.posts if isinstance(message, kind)]
-
-    def told(self, kind: str) -> list[int]:
-        """The ids that were told of, in order, once for each time."""
-        if kind == "lost":
-            return [run.job.id for message in self.of(Lost) for run, _, _ in message.refused]
-        return [run.job.id for message in self.of(Stored) for run, _, _ in message.entries]
 
 
 class Server:

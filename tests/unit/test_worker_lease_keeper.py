@@ -15,7 +15,7 @@ from django_pgjobs import clock
 from django_pgjobs.store import statements as store
 from django_pgjobs.worker.threads.inbox_messages import FlagsRead, PausesRead, Renewed
 from django_pgjobs.worker.threads.lease_keeper import PAUSES_SECONDS, LeaseKeeper
-from tests.unit.test_worker_finaliser import Heard
+from tests.unit.worker_fakes import Heard
 
 AWAY = psycopg.OperationalError("canceling statement due to lock timeout")
 

@@ -13,7 +13,7 @@ import pytest
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.threads.loop import FIRST_PAUSE_SECONDS, Loop
 from django_pgjobs.worker.threads.maintainer import Maintainer
-from tests.unit.test_worker_finaliser import Heard
+from tests.unit.worker_fakes import Heard
 
 
 class FakeConnection:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from django_pgjobs.store.statements import ClaimedJob
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
 from django_pgjobs.worker.supervisor.executor_process import READY, ExecutorProcess
+from django_pgjobs.worker.threads.inbox_messages import InboxMessage, Lost, Stored
 
 DUE = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -71,3 +72,26 @@ def child_of(threads: int = 2, async_slots: int = 3, **changes: Any) -> Executor
 def end_of(child: ExecutorProcess) -> FakeEnd:
     """Return the fake end of ``child``."""
     return cast(FakeEnd, child.end)
+
+
+M = TypeVar("M", bound=InboxMessage)
+
+
+class Heard:
+    """An inbox whose messages can be read."""
+
+    def __init__(self) -> None:
+        self.posts: list[InboxMessage] = []
+
+    def post(self, message: InboxMessage) -> None:
+        self.posts.append(message)
+
+    def of(self, kind: type[M]) -> list[M]:
+        """The messages of one kind, in order."""
+        return [message for message in self.posts if isinstance(message, kind)]
+
+    def told(self, kind: str) -> list[int]:
+        """The ids that were told of, in order, once for each time."""
+        if kind == "lost":
+            return [run.job.id for message in self.of(Lost) for run, _, _ in message.refused]
+        return [run.job.id for message in self.of(Stored) for run, _, _ in message.entries]

@@ -1,0 +1,49 @@
+"""What tests of the claimer share: a server that answers as a test says."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from django_pgjobs.store import statements as store
+from django_pgjobs.store.statements import ClaimedJob, Pair
+
+DB: Any = object()
+
+
+def taking_one(monkeypatch: pytest.MonkeyPatch, take: Any) -> None:
+    monkeypatch.setattr(store, "claim_one", lambda db, job_id, **_: take(job_id))
+
+
+TOO_LARGE = psycopg.errors.NumericValueOutOfRange("interval out of range")
+
+
+def refusing(plan: list[Pair], limit: int) -> list[ClaimedJob]:
+    raise TOO_LARGE
+
+
+class Ledger:
+    """What was claimed, as the store tells it; a test lets a claim appear late."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.jobs: list[int] = []
+        self.locked: set[int] = set()
+        self.reads = 0
+        monkeypatch.setattr(store, "read_claim", self.read)
+        monkeypatch.setattr(store, "release_jobs", self.release)
+        self.told: list[tuple[set[tuple[str, int]], bool]] = []
+        self.deleted: list[str] = []
+        monkeypatch.setattr(store, "delete_claims", lambda db, claims: self.deleted.extend(claims))
+        monkeypatch.setattr(store, "notify_queues", lambda db, pairs, behind: self.told.append((pairs, behind)))
+
+    def read(self, db: Any, claim_id: UUID) -> list[int]:
+        self.reads += 1
+        return list(self.jobs)
+
+    def release(self, db: Any, ends: Any, author: Any) -> list[store.Released]:
+        free = [end.id for end in ends if end.id not in self.locked]
+        self.jobs = [id for id in self.jobs if id in self.locked]
+        return [store.Released(id, "a", 0) for id in free]
