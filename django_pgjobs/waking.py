@@ -130,7 +130,7 @@ def _send(connection: BaseDatabaseWrapper, registered: Iterable[Notice], notices
     try:
         notifying.notify(beneath(alias), {*unsent, *busy, *notices})
     except Error as error:
-        logger.warning("stored, and workers will see it when they look: %s", one_line(error))
+        logger.warning("notification failed, workers find the jobs at their next poll: %s", one_line(error))
     else:
         _notified.update({(alias, notice): _Last(begun, silence) for notice, silence in unsent.items()})
 

@@ -331,7 +331,7 @@ def failed(prepared: Prepared, error: BaseException) -> Decision:
     try:
         decision = _decision(prepared, account)
     except BaseException:
-        events.log.exception("what a failure comes to cannot be asked job=%d", prepared.item.id)
+        events.log.exception("decision about a failure failed, the default backoff applies job=%d", prepared.item.id)
         decision = by_default_backoff(prepared.item, kept(account), Cause.FAILED, prepared.item.until)
     try:
         _log_failure(prepared, decision, account)

@@ -45,7 +45,7 @@ class Audit:
         if found is None or not found.ids:
             return 0
         log.error(
-            "running jobs were in no claim, they are given one jobs=%d: %s",
+            "running jobs without a claim got one jobs=%d: %s",
             len(found.ids), ", ".join(map(str, found.ids[:NAMED])),
         )  # fmt: skip
         return len(found.ids)

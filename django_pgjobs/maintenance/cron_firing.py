@@ -121,7 +121,7 @@ def _declare(db: store.Database, declared: store.DeclaredCron) -> bool:
     try:
         return store.declare_cron(db, declared, overwrite=True, fresh_seconds=FRESH_SECONDS)
     except UNFIT as error:
-        log.error("cron entry cannot be declared, the others are cron=%s: %s", declared.name, refusal_of(error))
+        log.error("cron entry cannot be declared, the others can cron=%s: %s", declared.name, refusal_of(error))
         return False
 
 
@@ -266,7 +266,7 @@ def _fires_to_make(db: store.Database, entry: store.ListedCron) -> PendingFires 
     if entry.broken and not entry.broken.startswith(UNINSERTABLE):
         # It is due at once, and then it is seen whether its job can be inserted.
         if store.break_cron(db, entry, ""):
-            log.info("cron entry is whole again cron=%s", entry.name)
+            log.info("cron entry is mended cron=%s", entry.name)
         return None
     return _evaluate(db, entry, schedule, misfire)
 
@@ -331,7 +331,7 @@ def _plan(
 
 def _log_fired(entry: store.ListedCron, fire_at: datetime, fired: store.Fired) -> None:
     if entry.broken:
-        log.info("cron entry is whole again cron=%s", entry.name)
+        log.info("cron entry is mended cron=%s", entry.name)
     if fired.job_id is None:
         log.info(
             "fired without a job, an unfinished one has its key cron=%s name=%s fire=%s",

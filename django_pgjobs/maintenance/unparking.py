@@ -20,13 +20,13 @@ LONGEST_REST_SECONDS = 600.0
 
 
 class Unparker:
-    """Lets parked jobs go on. After a look that found none among many it rests."""
+    """Resumes parked jobs. After a scan that found none among many it rests."""
 
     def __init__(self) -> None:
         self.rest_until = 0.0
 
     def __call__(self, db: store.Database) -> int:
-        """Let parked jobs go on that this process knows by other code than that which parked them; return how many.
+        """Resume parked jobs that this process knows by other code than that which parked them; return how many.
 
         May be repeated, and by any number of workers: a job parked again carries this code's fingerprint.
         """
@@ -52,5 +52,5 @@ def unpark(db: store.Database) -> int:
         if len(released) < BATCH:
             break
     if total:
-        log.info("parked jobs go on jobs=%d", total)
+        log.info("parked jobs resumed jobs=%d", total)
     return total

@@ -18,7 +18,7 @@ AGAIN_SECONDS = 0.5
 
 
 def unpause(db: store.Database) -> int:
-    """Let held jobs go on whose name is paused no more; return how many. May be repeated, and by any number of workers.
+    """Resume held jobs whose name is paused no more; return how many. May be repeated, and by any number of workers.
 
     Each batch is a transaction of its own, however many were held.
     """
@@ -31,7 +31,7 @@ def unpause(db: store.Database) -> int:
         if len(resumed) < BATCH:
             break
     if total:
-        log.info("paused jobs go on jobs=%d", total)
+        log.info("paused jobs resumed jobs=%d", total)
     return total
 
 

@@ -159,7 +159,7 @@ class Vacuumer:
         if not self.refused:
             self.refused = True
             log.warning(
-                "tables are not vacuumed by the worker, autovacuum alone does it: %s is owned by %s; make the worker's "
+                "worker cannot vacuum its tables, autovacuum alone does it: %s is owned by %s; make the worker's "
                 "role a member of that one, or from PostgreSQL 17 on GRANT MAINTAIN ON pgjobs_job, pgjobs_claim to it",
                 table.name, owner,
             )  # fmt: skip
@@ -185,7 +185,7 @@ class Vacuumer:
         else:
             table.rest_until = now + AFTER_SKIP_SECONDS
             if not table.skipped:
-                log.info("VACUUM was skipped by the server, tried again and again table=%s", table.name)
+                log.info("server skipped a VACUUM, it is retried table=%s", table.name)
             table.skipped = True
 
     def _log_failure(self, table: VacuumedTable, error: Exception | None) -> None:

@@ -46,7 +46,7 @@ def beat(db: Database, facts: Mapping[str, object]) -> None:
 
 
 def unpark_jobs(db: Database, fingerprints: Mapping[str, str], *, limit: int) -> list[Released]:
-    """Let parked jobs go on that other code parked than that of ``fingerprints`` (name → fingerprint)."""
+    """Resume parked jobs that other code parked than that of ``fingerprints`` (name → fingerprint)."""
     params = {"names": list(fingerprints), "fingerprints": list(fingerprints.values()), "limit": limit}
     return [Released(*row) for row in db.fetch("unpark_jobs", params)]
 

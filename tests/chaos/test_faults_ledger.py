@@ -38,7 +38,7 @@ def test_running_jobs_whose_ledger_rows_are_deleted_are_found_by_the_audit(
     else:
         owner.kill()
     assert leader.stop() == 0
-    audited = "running jobs were in no claim, they are given one jobs=4"
+    audited = "running jobs without a claim got one jobs=4"
     wait_until(lambda: owner.said(audited) or heir.said(audited), 20, "the new leader has found them")
     if alive:
         fault.check(10)

@@ -451,11 +451,11 @@ def test_an_entry_whose_job_cannot_be_inserted_stays_broken_until_it_can(
         time(cron_firing.BROKEN_SECONDS)
         firer(raw)
     assert "cannot be inserted" in entry().broken
-    assert (caplog.text.count("cron entry is broken"), "whole again" in caplog.text) == (1, False)
+    assert (caplog.text.count("cron entry is broken"), "cron entry is mended" in caplog.text) == (1, False)
     put(raw, declared_options=json.dumps(PLAIN))
     time(cron_firing.BROKEN_SECONDS)
     firer(raw)
-    assert (entry().broken, Job.objects.count(), "whole again" in caplog.text) == ("", 1, True)
+    assert (entry().broken, Job.objects.count(), "cron entry is mended" in caplog.text) == ("", 1, True)
 
 
 def test_what_is_declared_anew_is_looked_at_anew(raw: RawDatabase) -> None:

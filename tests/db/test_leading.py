@@ -149,7 +149,7 @@ def test_a_running_job_that_is_in_no_claim_is_found_and_rescued(
     strand(raw, *ids)
     with caplog.at_level(logging.ERROR):
         assert Audit()(raw) == 450
-    assert "running jobs were in no claim, they are given one jobs=450" in caplog.text
+    assert "running jobs without a claim got one jobs=450" in caplog.text
     rows = list(Claim.objects.order_by("part"))
     assert [(row.claim_id, row.part, row.worker, len(row.job_ids)) for row in rows] == [
         (claimed.claim_id, part, NOBODY, count) for part, count in enumerate((200, 200, 50))

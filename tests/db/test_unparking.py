@@ -50,7 +50,7 @@ def test_after_a_long_look_that_found_nothing_it_rests_and_then_looks_again(
     time(1.1)
     assert unparker(db) == 1
     assert Job.objects.get(pk=older).hold is None
-    assert [record.getMessage() for record in caplog.records] == ["parked jobs go on jobs=1"]
+    assert [record.getMessage() for record in caplog.records] == ["parked jobs resumed jobs=1"]
 
 
 @pytest.mark.parametrize("seconds", [0.001, 0.3])

@@ -302,7 +302,7 @@ def test_a_notification_that_fails_behind_the_commit_costs_no_job(
             ids = [declared.register(1).pk] if one else declared.register_many([(1,)])
     connection.close()
     assert list(Job.objects.values_list("pk", flat=True)) == ids
-    assert "workers will see it when they look" in caplog.text
+    assert "workers find the jobs at their next poll" in caplog.text
 
 
 @on_disk
@@ -312,7 +312,7 @@ def test_a_notification_that_failed_silences_nobody(caplog: pytest.LogCaptureFix
         patch("django_pgjobs.store.notifying.notify", side_effect=OperationalError("the line\nis dead")),
     ):
         assert pay.register(1).pk
-    assert "workers will see it when they look: the line is dead" in caplog.text
+    assert "workers find the jobs at their next poll: the line is dead" in caplog.text
     with patch("django_pgjobs.waking.monotonic", return_value=100.0), notifications() as sent:
         pay.register(2)
     assert sent == ["0:default"]

@@ -122,7 +122,7 @@ def test_a_transaction_of_the_callers_can_be_prepared(name: str, caplog: pytest.
         cursor.execute("COMMIT PREPARED %s", [identifier])
     assert Group.objects.get() == written
     assert Job.objects.exists() or "pause" in name or "resume" in name
-    assert caplog.text.count("workers will see it") == 0
+    assert caplog.text.count("workers find the jobs") == 0
 
 
 @pytest.fixture

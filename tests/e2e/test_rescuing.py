@@ -126,7 +126,7 @@ def test_a_running_job_that_no_claim_names_is_audited_and_rescued(
         )
     process = worker(conf=QUICK)
     process.wait_for_log("worker leads now term=1")
-    process.wait_for_log("running jobs were in no claim, they are given one jobs=1")
+    process.wait_for_log("running jobs without a claim got one jobs=1")
     assert [(each.outcome, each.attempt) for each in ended(job)] == [("succeeded", 2)]
     assert history(job) == [(1, "lost")]
 
