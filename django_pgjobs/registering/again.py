@@ -1,4 +1,4 @@
-"""Registering a job again, as its row says."""
+"""Register a job again, from its row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ J = TypeVar("J", bound=models.Model)
 
 
 def register_again(row: J) -> J:
-    """Register a new job like ``job``, due at once; see ``Job.register_again``."""
+    """Register a new job like ``row``, due at once; see ``Job.register_again``."""
     job: Any = row
     alias = written_at(row)
     definition = registry.find(job.name)

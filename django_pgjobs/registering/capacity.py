@@ -1,12 +1,13 @@
-"""What stands before a registration: is the queue full, does this process register too fast. Open by default.
+"""Refuse a registration if its queue is full or this process registers too fast. Both checks are off by default.
 
-Tokens are taken first, which asks no database. Then, for queues of bounded capacity: a lock on each queue, held to the
-end of the transaction, and *in a new statement* the count of its unfinished jobs. So the next producer, who waits for
-the lock, counts what this one has committed, and a capacity is never exceeded however many register at once. A
-statement that did both at once would count what was committed before it waited.
+The rate comes first: it asks no database. Then, for each queue with a capacity, one statement takes a lock and holds it
+to the end of the transaction; *a new statement* counts the queue's unfinished jobs. So the next producer waits for the
+lock and counts what this one has committed: no number of producers exceeds a capacity. A single statement for both
+would count only what was committed before it waited.
 
-That takes READ COMMITTED. A transaction that is opened here has it; in a caller's at a higher level the count would be
-of long ago, so registering is refused there; at SERIALIZABLE too, where the server lets one of two win if both are so.
+That takes READ COMMITTED. Transactions opened here have it. In a caller's transaction at a higher level the count would
+be of long ago, so registering there raises; also at SERIALIZABLE, where the server fails one of two transactions only
+if both run at that level.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ if TYPE_CHECKING:
     from django_pgjobs.conf import Conf
 
 STALE_LEVELS = ("repeatable read", "serializable")
-"""Isolation levels at which a statement does not see what was committed since the transaction began."""
+"""Isolation levels at which statements do not see what others committed since the transaction began."""
 
 _OPEN = nullcontext()
 
 
 def passing(connection: BaseDatabaseWrapper, conf: Conf, queues: Iterable[str]) -> AbstractContextManager[None]:
-    """Return what is to be entered for inserting one job for each of ``queues``.
+    """Take the tokens and return a context manager: insert one job for each of ``queues`` within it.
 
-    Raises ``RateLimited`` here, and when it is entered ``QueueFull`` or ``InvalidJob``; a transaction of the caller's
-    stays usable. Not repeatable: the tokens are spent.
+    Raises ``RateLimited``; entering the context raises ``QueueFull`` or ``InvalidJob``. The caller's transaction stays
+    usable. Entering blocks until other producers into these queues commit. Not repeatable: the tokens are spent.
     """
     if not conf.capacity.values and not conf.registration_rate.values:
         return _OPEN
@@ -49,7 +50,7 @@ def passing(connection: BaseDatabaseWrapper, conf: Conf, queues: Iterable[str]) 
 
 
 def pay(conf: Conf, wanted: Mapping[str, int]) -> None:
-    """Take the tokens for registering so many jobs per queue. Raises ``RateLimited``."""
+    """Take the tokens for registering ``wanted`` (queue → jobs). Never blocks. Raises ``RateLimited``."""
     rates = {queue: rate for queue in wanted if (rate := conf.registration_rate.of(queue)) is not None}
     if rates:
         token_bucket.of_this_process.take({q: (rate, rate.register * wanted[q]) for q, rate in rates.items()})
@@ -68,12 +69,12 @@ def _room(connection: BaseDatabaseWrapper, bounds: Mapping[str, int], wanted: Ma
 
 
 def _check(alias: str, bounds: Mapping[str, int], wanted: Mapping[str, int]) -> None:
-    """Raise ``QueueFull`` if a queue has no room for what is wanted; nothing has been written then."""
+    """Raise ``QueueFull`` if a queue has no room for the jobs ``wanted`` in it, before anything is written."""
     db = on(alias)
     level = lock_queues(db, bounds)
     if level in STALE_LEVELS:
         raise InvalidJob(
-            f"queue {min(bounds)!r} has a capacity, which cannot be counted in a transaction at {level.upper()}: "
+            f"queue {min(bounds)!r} has a capacity, and a transaction at {level.upper()} cannot count its jobs: "
             "register at READ COMMITTED."
         )
     left = {queue: most - wanted[queue] for queue, most in bounds.items()}

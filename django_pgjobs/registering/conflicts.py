@@ -1,8 +1,8 @@
-"""What becomes of a registration whose key is taken: ``existing``, ``replace`` or ``raise``.
+"""Settle a registration whose key is taken: ``existing``, ``replace`` or ``raise``.
 
-The insert itself finds out (ON CONFLICT DO NOTHING), so no error spoils the caller's transaction and no gap is left
-between looking and inserting. A job of that key that is not committed yet is waited for. Between the insert and the
-look at who has the key, that one may end: then it is tried again, a bounded number of times.
+The insert itself finds out (ON CONFLICT DO NOTHING), so no error spoils the caller's transaction and there is no gap
+between looking and inserting. If another transaction holds the key and has not committed, the insert waits for it. The
+holder may end between our insert and our query for it: then we insert again, a bounded number of times.
 """
 
 from __future__ import annotations
@@ -27,24 +27,26 @@ from django_pgjobs.store.transactions import at_read_committed, opens_transactio
 T = TypeVar("T")
 
 TRIES = 20
+"""How often a registration inserts before it gives up: each time the key's holder ended before we found it."""
+
 DEADLOCKS = 5
-"""How often a registration that may hold one key while it waits for another is tried again as it met its like."""
+"""How often to run it in all when registrations deadlock: each holds one key and waits for another's."""
 
 REPLACED = "replaced"
-"""The reason on a job that was cancelled since a newer one took its key."""
+"""The reason on a job that was cancelled because a newer one took its key."""
 
 
 def insert_one(alias: str, new: NewJob) -> Registered | int:
     """Insert a job that has a key, or return the id of the one that has it. Raises ``DuplicateJob``."""
     if new.on_conflict == OnConflict.REPLACE:
-        # In a transaction: who is replaced is cancelled only if the new one is stored.
+        # In a transaction: the old job is cancelled only if the new one is stored.
         return _despite_deadlocks(alias, lambda: _insert_or_replace(alias, new))
     try:
         return _insert_or_find(alias, new)
     except OperationalError as error:
         if sqlstate_of(error) != SERIALIZATION_FAILURE or not opens_transaction(alias):
             raise
-    # By default the level of this connection is a higher one, and the job that has the key came while we waited.
+    # This connection defaults to a higher isolation level, and the key's holder committed while we waited.
     with at_read_committed(alias):
         return _insert_or_find(alias, new)
 
@@ -70,15 +72,15 @@ def _insert_or_replace(alias: str, new: NewJob) -> Registered:
 
 
 def _replace(alias: str, new: Sequence[NewJob], holders: Sequence[KeyHolder | None]) -> None:
-    """Cancel the jobs that have these keys and have not started. Raises ``DuplicateJob`` for one that has."""
+    """Cancel the jobs that hold these keys. Raises ``DuplicateJob`` if one of them has started."""
     for job, holder in zip(new, holders, strict=True):
         if holder is not None and holder.started:
             raise DuplicateJob(
                 holder.id, job.key or "", job.queue,
                 f"Job {holder.id} has the key {job.key!r} in queue {job.queue!r} and has started: "
-                "it is not replaced, and nothing was stored.",
+                "it cannot be replaced, and nothing was stored.",
             )  # fmt: skip
-    # One that has been claimed since keeps its key: the next look finds it started.
+    # A job claimed in the meantime keeps its key: the next try finds that it has started.
     if replaced := free_keys(on(alias), new):
         with_callback = [name for name in registry.names() if registry.get(name).on_cancel_func is not None]
         cancelled = cancel_jobs(
@@ -119,9 +121,9 @@ def _insert_chosen(alias: str, new: Sequence[NewJob], chosen: list[int]) -> Stor
 
 
 def _despite_deadlocks(alias: str, insert: Callable[[], T]) -> T:
-    """Insert in a transaction, or a savepoint of the caller's; again if that was chosen to end a deadlock.
+    """Run ``insert`` in a transaction, or in a savepoint of the caller's; again if the server ends it as a deadlock.
 
-    What the savepoint holds is let go with it; what the caller held before stays, and may meet its like again.
+    Rolling the savepoint back releases its locks. Locks that the caller held before stay, and may deadlock again.
     """
     left = DEADLOCKS
     while True:
@@ -135,7 +137,7 @@ def _despite_deadlocks(alias: str, insert: Callable[[], T]) -> T:
 
 
 def _settled(alias: str, new: Sequence[NewJob], left: list[int]) -> dict[int, int]:
-    """Return position → id of the job that has its key, for those that accept it; the others are tried again."""
+    """Return position → id of the key's holder, for jobs that accept an existing one; callers retry the others."""
     if not left:
         return {}
     found: dict[int, int] = {}
@@ -153,9 +155,9 @@ def _settled(alias: str, new: Sequence[NewJob], left: list[int]) -> dict[int, in
 
 
 def _chosen(new: list[NewJob]) -> list[int]:
-    """Return for each job the position of the one inserted for it: the first with its key, or the last to replace.
+    """Return for each job the position of the one to insert for it: the first with its key, or the last to replace.
 
-    They count as one after the other: if the policy of the first is to raise, that policy applies.
+    The result is as if they were registered one by one: if the first job's policy is to raise, that policy applies.
     """
     chosen = list(range(len(new)))
     positions: dict[tuple[str, str, float | None], list[int]] = {}

@@ -1,6 +1,6 @@
-"""What a registration writes, made of a call: its payload, description, keys and headers; of one or of many.
+"""Turn calls into rows to write: payload, description, keys and headers, for one call or many.
 
-What is wrong with a call is refused here; no database is asked.
+Refuses invalid calls before anything reaches the database.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from django_pgjobs.definition.options import Plan
     from django_pgjobs.definition.policy import JobPolicy
 
-"""Characters kept of a description."""
-
 ROWS_AT_ONCE = 500
 """Rows of ``register_many`` whose payloads are encoded together."""
 
@@ -33,7 +31,7 @@ logger = safe_logger("django_pgjobs")
 
 
 class Row(NamedTuple):
-    """One registration to be: what is called, how, with what."""
+    """One registration to make: the definition, the plan and the arguments."""
 
     definition: JobPolicy
     plan: Plan
@@ -42,7 +40,7 @@ class Row(NamedTuple):
 
 
 def new_job(row: Row, headers: str | None, payload: str | None = None) -> NewJob:
-    """Return what a registration writes; ``payload`` is its payload where that is known. Raises ``InvalidJob``."""
+    """Return what a registration writes; ``payload``: the encoded arguments, if known. Raises ``InvalidJob``."""
     definition, plan, args, kwargs = row
     if payload is None:
         try:
@@ -55,7 +53,7 @@ def new_job(row: Row, headers: str | None, payload: str | None = None) -> NewJob
         description = definition.description
     else:
         description = _described(definition, args, kwargs) or definition.description
-    # By position: one is made for each of a million rows.
+    # Positional for speed: register_many makes one for each of a million rows.
     new = NewJob(
         definition.name, payload, plan.queue, plan.priority, plan.max_attempts, plan.timeout, headers, description,
         plan.run_at, plan.delay,
@@ -91,18 +89,18 @@ def _with_keys(new: NewJob, row: Row) -> NewJob:
 
 
 def captured_headers(conf: Conf) -> str | None:
-    """Return what the middleware captures here, as JSON text; None if nothing. Raises ``InvalidJob``."""
+    """Return the headers that middleware captures here, as JSON text, or None. Raises ``InvalidJob``."""
     captured = capture_headers()
     if not captured:
         return None
     try:
         return encode_result(captured, conf.payload_limit_bytes)
     except UnstorableResult as error:
-        raise InvalidJob(f"what PGJOBS['MIDDLEWARE'] captured cannot be stored: {error}") from None
+        raise InvalidJob(f"PGJOBS['MIDDLEWARE'] captured headers that cannot be stored: {error}") from None
 
 
 def _described(definition: JobPolicy, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """What ``describe`` says, cut and cleaned; an error in it costs the description, never the job."""
+    """Return the text of ``describe``, cut and cleaned; an error in it costs the description, never the job."""
     try:
         words = definition.describe_func(*args, **kwargs)  # type: ignore[misc]
         text = "" if words is None else str(words)
@@ -117,10 +115,10 @@ def _described(definition: JobPolicy, args: tuple[Any, ...], kwargs: dict[str, A
 
 @dataclass(slots=True)
 class NewBatch:
-    """Many registrations, encoded; ``senders`` are their definitions if somebody listens, else empty.
+    """Many registrations, encoded; ``senders``: their definitions if ``job_registered`` has receivers, else empty.
 
-    ``special`` says that some may have what few jobs have, ``limited`` that a limit may hold for some. ``plan`` is that
-    of the last.
+    ``special``: some may have a key, tags or a deadline. ``limited``: a limit may apply to some. ``plan``: the plan of
+    the latest row.
     """
 
     databases: set[str | None]
@@ -132,9 +130,9 @@ class NewBatch:
     plan: Plan | None = None
 
     def add(self, row: Row, headers: str | None, payloads: Sequence[str] = ()) -> None:
-        """Add one registration for each of ``payloads``, which differ from ``row`` in nothing else.
+        """Add one registration like ``row`` for each of ``payloads``.
 
-        Given no payloads, add ``row`` alone and encode it. Raises ``InvalidJob``, naming the row.
+        Without payloads, encode ``row`` and add it alone. Raises ``InvalidJob``, naming the row.
         """
         if row.plan is not self.plan:  # most batches have one
             self._note(row)
@@ -148,7 +146,7 @@ class NewBatch:
     def _note(self, row: Row) -> None:
         self.plan = row.plan
         if row.plan.bypass:
-            raise InvalidJob(f"row {self.count}: register_many stores jobs, and bypass=True would store nothing")
+            raise InvalidJob(f"row {self.count}: bypass=True stores nothing, and register_many only stores jobs")
         self.databases.add(row.plan.database)
         self.special = self.special or row.plan.is_special
         self.limited = self.limited or row.definition.is_limited or bool(row.plan.conf.queue_limits)
@@ -158,19 +156,19 @@ class NewBatch:
         return [new for some in self.new for new in some.each()]
 
     def queues(self) -> Iterator[str]:
-        """Yield the queue of each."""
+        """Yield the queue of each job."""
         return (some.first.queue for some in self.new for _ in some.payloads)
 
     def database(self) -> str | None:
-        """Return the one alias that was named, None if none was."""
+        """Return the one database alias that rows name, or None. Raises ``InvalidJob`` if they name several."""
         named = self.databases - {None}
         if len(named) > 1:
-            raise InvalidJob(f"one register_many writes to one database, not to {', '.join(sorted(map(str, named)))}")
+            raise InvalidJob(f"register_many writes to one database, not to {', '.join(sorted(map(str, named)))}")
         return next(iter(named), None)
 
 
 def encode_all(rows: Iterable[Row], headers: str | None, conf: Conf, database: str | None) -> NewBatch:
-    """Return what the registrations of these rows write. Raises ``InvalidJob``, naming the row."""
+    """Encode ``rows`` into one batch; the rows may be lazy. Raises ``InvalidJob``, naming the row."""
     batch = NewBatch({database})
     listened = bool(job_registered.receivers)
     for some in _together(rows):
@@ -186,7 +184,7 @@ def encode_all(rows: Iterable[Row], headers: str | None, conf: Conf, database: s
 
 
 def _are_alike(rows: list[Row]) -> bool:
-    """Whether these jobs differ in nothing that is stored but their payloads."""
+    """Return whether the stored rows of these jobs differ only in their payloads."""
     definition, plan, _, _ = rows[0]
     made_of_arguments = (
         definition.describe_func is not None or definition.is_limited or plan.conf.queue_limits.values or plan.has_keys
@@ -195,10 +193,10 @@ def _are_alike(rows: list[Row]) -> bool:
 
 
 def _together(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Yield rows that can be encoded together, at most ``ROWS_AT_ONCE``.
+    """Yield rows to encode together, at most ``ROWS_AT_ONCE``.
 
-    Nobody can change their values any more. Others come alone, before the next is asked for: who makes the rows may use
-    a list again.
+    Flat rows are immutable and batched. Every other row comes alone, before the next is fetched, since callers may
+    reuse lists.
     """
     some: list[Row] = []
     for row in rows:

@@ -1,8 +1,8 @@
-"""The local workers of this process: threads for calls that bypass the queue, so many at once and no more.
+"""The local workers of this process: threads for calls that bypass the queue, up to a limit.
 
-Layer 0: knows no job. A call has a thread of its own, started when it comes and gone when it ends, so there is nothing
-to inherit: a forked process begins with all its slots free. Nothing waits for a slot. Threads are daemons: at the
-interpreter's exit what still runs gets a limited time, and is lost after it.
+Layer 0: knows no job. Each call gets a thread of its own, which ends with the call. So forks inherit nothing: a forked
+process begins with all its slots free. Nothing waits for a slot. The threads are daemons: the interpreter's exit waits
+a limited time for running calls, and loses those that take longer.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ log = safe_logger("django_pgjobs")
 
 
 class LocalPool:
-    """At most ``limit`` calls at once; the limit is said with each call, since settings may change."""
+    """Runs at most ``limit`` calls at once; each call passes the limit, since settings may change."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Forget every call: it was another process's."""
+        """Forget every call; for a forked child, whose parent runs them."""
         self._idle = threading.Condition()
         self._running = 0
         self._exit_seconds = 0.0
@@ -36,9 +36,9 @@ class LocalPool:
         return self._running
 
     def submit(self, call: Callable[[], None], *, limit: int, exit_seconds: float) -> bool:
-        """Run ``call`` in a thread at once; return False, doing nothing, where ``limit`` calls run already.
+        """Run ``call`` in a new thread and return True; return False and do nothing if ``limit`` calls run already.
 
-        ``exit_seconds``: how long the interpreter's exit waits for it.
+        ``exit_seconds``: how long the interpreter's exit waits for running calls. Never blocks.
         """
         with self._idle:
             if self._running >= limit:
@@ -55,7 +55,7 @@ class LocalPool:
         return True
 
     def wait(self, timeout: float) -> bool:
-        """Wait until nothing runs, at most so many seconds; return whether nothing runs."""
+        """Block until nothing runs, at most ``timeout`` seconds; return whether nothing runs."""
         with self._idle:
             return self._idle.wait_for(lambda: not self._running, timeout)
 
@@ -78,7 +78,10 @@ class LocalPool:
             atexit.register(self._leave_process, os.getpid())
 
     def leave(self) -> None:
-        """Wait as long as the process's exit may, and say what is lost; for a process that ends without ``atexit``."""
+        """Wait for running calls and log how many are lost; for a process that ends without ``atexit``.
+
+        Blocks for the ``exit_seconds`` of the latest call at most.
+        """
         if not self.wait(self._exit_seconds):
             log.error("process exits, jobs that bypassed the queue are lost running=%d", self._running)
 

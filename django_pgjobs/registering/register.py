@@ -1,7 +1,7 @@
-"""The way of a registration from checked options to a stored row and the ``Job`` the caller gets.
+"""Register jobs: from checked options to a stored row and the ``Job`` that the caller gets.
 
-Called by ``jobs`` only. Everything that can be refused is refused before the one statement is sent, so bad
-input stores nothing and leaves the caller's transaction usable. Runs in the caller's transaction and opens none.
+Only ``jobs`` calls this module. It refuses bad input before it sends the one statement, so bad input stores nothing and
+leaves the caller's transaction usable. It runs in the caller's transaction and opens none.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 def _parse(text: str) -> Any:
-    """Return the value of JSON that ``encoder`` has just written."""
+    """Return the value of JSON text that ``encoder`` has just written."""
     return _scan(text, 0)[0]
 
 
@@ -49,7 +49,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _with_cure(function: F) -> F:
-    """Name the cure where Django or the server names the trouble only: asynchronous code, tables that are not there."""
+    """Add the cure to errors of Django and the server that name only the trouble: async callers, missing tables."""
 
     @wraps(function)
     def register(*args: Any) -> Any:
@@ -62,10 +62,10 @@ def _with_cure(function: F) -> F:
             ) from None
         except ProgrammingError as error:
             words = str(error).partition("\n")[0]
-            # A trigger of the project may miss a table of its own.
+            # The missing table may be the project's own: one of its triggers may need it.
             if not is_not_migrated(error) or "pgjobs_" not in words:
                 raise
-            # Of the same class and with the same cause, for those who catch it.
+            # Keep class and cause, since callers may catch them.
             raise type(error)(f"{NOT_MIGRATED} ({words}).") from error.__cause__
 
     return cast(F, register)
@@ -73,9 +73,10 @@ def _with_cure(function: F) -> F:
 
 @_with_cure
 def register_one(row: Row) -> Model:
-    """Insert one job and return it, or the one that has its key.
+    """Insert one job and return it, or return the job that has its key.
 
-    Raises ``InvalidJob``, ``DuplicateJob``, what a gate raises, and what the database raises.
+    Raises ``InvalidJob``, ``DuplicateJob``, ``RateLimited``, ``QueueFull``, ``NoWorkerAvailable`` for a bypass, and
+    database errors. May block while another transaction holds the key or the queue.
     """
     if row.plan.bypass:
         return _bypass(row)
@@ -107,7 +108,7 @@ _OPEN = nullcontext()
 
 
 def _passing(connection: BaseDatabaseWrapper, conf: Conf, queues: Iterable[str]) -> AbstractContextManager[None]:
-    """Return what is to be entered for inserting one job for each of ``queues``; see ``capacity``."""
+    """Return the context in which to insert one job for each of ``queues``; see ``capacity.passing``."""
     if not conf.capacity.values and not conf.registration_rate.values:
         return _OPEN
     from django_pgjobs.registering import capacity  # here for start-up time
@@ -116,17 +117,18 @@ def _passing(connection: BaseDatabaseWrapper, conf: Conf, queues: Iterable[str])
 
 
 def _existing(alias: str, new: NewJob, job_id: int) -> Model:
-    """The job that has the key; of one whose row is gone only what is known, the rest deferred."""
+    """Return the job that has the key; if its row is gone, an instance with the known fields, the rest deferred."""
     found = _model()._base_manager.using(alias).filter(pk=job_id).first()
     return found or _model().from_db(alias, ["id", "queue", "key"], [job_id, new.queue, new.key])
 
 
 @_with_cure
 def register_all(rows: Iterable[Row], database: str | None, conf: Conf) -> list[int]:
-    """Insert many jobs of any kind by one statement; return their ids in the order of ``rows``.
+    """Insert many jobs of any kind in one statement; return their ids in the order of ``rows``.
 
-    Where a key is taken it is the id of the job that has it. All go to ``database``, or to the one alias that their own
-    options name. Raises ``InvalidJob`` naming the row, and ``DuplicateJob``; then nothing is stored.
+    If a key is taken, the id is that of the job that has it. All jobs go to ``database``, or to the one alias that
+    their options name. Raises ``InvalidJob`` naming the row, ``DuplicateJob``, ``RateLimited`` and ``QueueFull``; then
+    nothing is stored.
     """
     batch = encode_all(rows, captured_headers(conf), conf, database)
     if not batch.new:
@@ -157,7 +159,7 @@ def _not_ready(new: NewJob) -> None:
 
 
 run_bypassed: Callable[[NewJob], None] = _not_ready
-"""Runs a job that is not stored, in the calling thread. The app's ``ready`` puts it here: it is a room above."""
+"""Runs a job that is not stored, in the calling thread. The app's ``ready`` sets it: the runner is a room above."""
 
 
 def _bypass(row: Row) -> Model:
@@ -193,7 +195,7 @@ _warned_sites: set[str] = set()
 
 
 def _warn_of_foreign_transaction(connection: BaseDatabaseWrapper, name: str) -> None:
-    """Say once per call site that the open transaction of *another* alias is not joined."""
+    """Warn once per call site that the job does not join the open transaction of *another* alias."""
     if connection.in_atomic_block or len(connections.settings) == 1:
         return
     own = connection.alias
@@ -213,18 +215,18 @@ def _warn_of_foreign_transaction(connection: BaseDatabaseWrapper, name: str) -> 
         )
 
 
-# The instance, without asking the database for it again
+# The instance, without a second query
 
 
 @cache
 def _model() -> type[Model]:
-    """The model of jobs, asked for when it is there: importing ``job`` needs no app registry."""
+    """Return the model of jobs, looked up late: importing ``job`` needs no app registry."""
     return apps.get_model("pgjobs", "Job")
 
 
 @cache
 def _blank() -> dict[str, Any]:
-    """Column → value of a job of which nothing has happened yet, in the order of the model's fields."""
+    """Return column → value of a new job, in the order of the model's fields."""
     fields = _model()._meta.concrete_fields
     blank = {field.attname: None if field.null else field.db_default for field in fields}
     return blank | {"state": "ready", "tags": ()}
@@ -248,7 +250,7 @@ def _job(alias: str | None, new: NewJob, stored: dict[str, Any]) -> Model:
     model = _model()
     if _is_listened_to(pre_init, model) or _is_listened_to(post_init, model):
         return model.from_db(alias, list(values), list(values.values()))
-    # What from_db comes to for a model whose fields take what they are given, at a tenth of the cost.
+    # Does what from_db does for a model whose fields store values unchanged, at a tenth of the cost.
     values["_state"] = state = ModelState()
     state.adding, state.db = False, alias
     job = model.__new__(model)
@@ -271,7 +273,7 @@ def _is_listened_to(signal: ModelSignal, model: type[Model]) -> bool:
 
 
 def _deferred_job(alias: str, new: NewJob, id_: int) -> Model:
-    """A job whose instants are loaded when somebody looks at them: the bulk statement returns ids only."""
+    """Return a job that loads its instants on first access: the bulk statement returns ids only."""
     job = _job(alias, new, {"id": id_})
     for unknown in ("run_at", "created_at"):
         del job.__dict__[unknown]

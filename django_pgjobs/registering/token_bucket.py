@@ -1,9 +1,9 @@
-"""The token buckets of this process: how fast it may register into a queue, cancel in it and look at it.
+"""The token buckets of this process: how fast it may register into a queue, cancel in it and inspect it.
 
-One bucket a queue, full at first, on this process's monotonic clock; a process knows nothing of another's, and a
-forked one begins with full buckets. A bucket is one number, the instant at which it will be full again, so nothing
-has to fill it. What costs more than a bucket holds waits for a full one and leaves it in debt: the rate holds over
-time, and every action can be paid for once.
+One bucket per queue, full at first, on this process's monotonic clock. Processes share no buckets, and a forked process
+begins with full ones. A bucket is one number, the instant at which it will be full again, so nothing has to fill it. An
+action that costs more than a bucket holds waits for a full bucket and leaves it in debt: the rate holds over time, and
+every action can be paid for once.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from django_pgjobs.exceptions import RateLimited
 from django_pgjobs.values.by_queue import Rate
 
 WAITS = 5
-"""How often a look at a queue waits for tokens before it gives up."""
+"""How often an inspection of a queue waits for tokens before it gives up."""
 
 PATIENCE_SECONDS = 5.0
-"""How long it waits in all. A bucket may be in debt for hours, and whoever looks is often a request."""
+"""How long it waits in all. A bucket may be in debt for hours, and the caller is often a web request."""
 
 MANY = 1000
-"""With more buckets than this it drops the full ones, which say nothing."""
+"""With more buckets than this, ``take`` drops the full ones, which hold no information."""
 
 TOLERANCE_SECONDS = 1e-6
-"""Sums of floats differ by less: a caller that waited as long as the error said passes."""
+"""Larger than rounding errors of float sums: a caller that waited as long as the error said passes."""
 
 
 class Buckets:
@@ -51,7 +51,7 @@ class Buckets:
         self._full_at: dict[str, tuple[Rate, float]] = {}
 
     def take(self, prices: Mapping[str, tuple[Rate, int]]) -> None:
-        """Take tokens for several queues, from all of their buckets or from none.
+        """Take tokens for several queues (queue → rate, price), from all of their buckets or from none.
 
         Raises ``RateLimited`` with the seconds after which it would succeed.
         """
@@ -69,18 +69,18 @@ class Buckets:
     def take_patiently(self, queue: str, rate: Rate, price: int) -> None:
         """Take tokens, waiting for them up to ``WAITS`` times and ``PATIENCE_SECONDS`` in all.
 
-        Raises ``RateLimited`` when others were always first, and at once where it would have to wait for longer.
+        Raises ``RateLimited`` when other callers were always first, and at once if the wait would be longer.
         """
         for seconds in self._tries(queue, rate, price):
             self.sleep(seconds)
 
     async def atake_patiently(self, queue: str, rate: Rate, price: int) -> None:
-        """``take_patiently`` for async callers; while it waits it keeps no thread."""
+        """``take_patiently`` for async callers; occupies no thread while it waits."""
         for seconds in self._tries(queue, rate, price):
             await self.asleep(seconds)
 
     def _tries(self, queue: str, rate: Rate, price: int) -> Iterator[float]:
-        """Try until tokens are taken; between two tries say how long is to be waited."""
+        """Try until tokens are taken; between tries, yield the seconds to wait."""
         patience = PATIENCE_SECONDS
         for left in reversed(range(WAITS + 1)):
             try:
@@ -100,7 +100,7 @@ class Buckets:
         return min(price, rate.tokens) * rate.seconds_per_token - free
 
     def _full(self, queue: str, rate: Rate) -> float:
-        """When the bucket will be full; one of another rate, from before a change of the settings, is full."""
+        """Return when the bucket will be full; a bucket of another rate, from before settings changed, is full."""
         known, full = self._full_at.get(queue, (rate, 0.0))
         return full if known == rate else 0.0
 

@@ -443,7 +443,7 @@ def test_many_cannot_bypass() -> None:
         lambda: send.using(bypass=True).register_many([(1,)]),
         lambda: register_many([send.bind(1), send.using(bypass=True).bind(2)]),
     ):
-        with pytest.raises(InvalidJob, match=r"row \d: register_many stores jobs, and bypass=True would store nothing"):
+        with pytest.raises(InvalidJob, match=r"row \d: bypass=True stores nothing, and register_many only stores jobs"):
             register()
     assert done() == []
     assert nothing_stored()

@@ -370,7 +370,7 @@ def test_captured_headers_are_stored() -> None:
 def test_headers_that_cannot_be_stored_are_refused() -> None:
     with (
         patch("django_pgjobs.registering.encode.capture_headers", return_value={"user": object()}),
-        pytest.raises(InvalidJob, match=r"PGJOBS\['MIDDLEWARE'\] captured cannot be stored"),
+        pytest.raises(InvalidJob, match=r"PGJOBS\['MIDDLEWARE'\] captured headers that cannot be stored"),
     ):
         pay.register(7)
     assert Job.objects.count() == 0
