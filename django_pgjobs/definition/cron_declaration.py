@@ -1,4 +1,4 @@
-"""A cron entry as job definitions and the registry know it: by what it can do, not by its class."""
+"""The protocol of cron entries: what job definitions and the registry need of one, without its class."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class CronDeclaration(Protocol):
-    """What code declares of a cron entry. ``Cron`` is one."""
+    """A cron entry that code declares. ``Cron`` implements it."""
 
     location: str
     expression: str
     decorates: str
-    """The name of the job whose decorator it stands in; empty for one that stands by itself."""
+    """The name of the job whose ``@job(cron=…)`` contains it; empty for an entry of its own."""
 
     @property
     def name(self) -> str:
@@ -27,12 +27,12 @@ class CronDeclaration(Protocol):
 
     @property
     def call(self) -> object:
-        """What it calls, None until it belongs to a job."""
+        """The call to register, None until the entry belongs to a job."""
         ...
 
     @property
     def database(self) -> str | None:
-        """The alias its job names, None where the router decides."""
+        """The alias that its job names, None if the router decides."""
         ...
 
     def declare(self, definition: Any) -> None:
@@ -50,5 +50,7 @@ def check_crons(value: object) -> tuple[CronDeclaration, ...]:
         if not isinstance(entry, CronDeclaration):
             raise InvalidOption(f"cron must be a Cron or a list of them, such as Cron('@daily'), not {entry!r}")
         if entry.call is not None:
-            raise InvalidOption(f"cron entry {entry.name!r} has a call of its own; leave it out, or write it by itself")
+            raise InvalidOption(
+                f"cron entry {entry.name!r} has a call of its own: leave it out, or declare the entry outside @job"
+            )
     return entries

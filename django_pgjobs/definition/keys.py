@@ -1,7 +1,8 @@
-"""Keys: what ``key``, ``key_scope``, ``on_conflict`` and ``idempotency_key`` accept, and what they come to for a job.
+"""Keys: check ``key``, ``key_scope``, ``on_conflict`` and ``idempotency_key``, and make the keys of a registration.
 
-A *key* is unique in its queue as long as its scope says; ``conflicts`` decides what becomes of a second job. An
-*idempotency key* is unique for ever, or as long as results are kept: see ``idempotency``. Pure: no database.
+A *key* is unique in its queue for as long as its scope says; ``conflicts`` settles a second registration. An
+*idempotency key* is unique for as long as results are kept, which may be for ever: see ``idempotency``. Pure: no
+database.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from django_pgjobs.values.setting_rules import MOST_SECONDS
 KEY_LIMIT = 200
 
 Key = str | Callable[..., str | None]
-"""A key, or what makes one of the job's arguments; None from it is no key."""
+"""A key, or a callable that makes one from the job's arguments; it returns None for no key."""
 
 ScopeOption = Literal["until_finished", "until_started"]
 ConflictOption = Literal["existing", "replace", "raise"]
@@ -38,9 +39,10 @@ class OnConflict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The scope of a key that is used once in each window of so many seconds (or a ``timedelta``).
+    """A key scope: one job per key in each window of ``seconds`` (a number or a ``timedelta``).
 
-    Windows are aligned and counted by the database's clock: ``Window(3600)`` begins at every full hour UTC.
+    Windows are aligned, by the database's clock: a ``Window(3600)`` begins at every full hour UTC. Raises
+    ``ValueError``.
     """
 
     seconds: float | timedelta
@@ -53,7 +55,7 @@ class Window:
 
     @property
     def length(self) -> float:
-        """Its seconds."""
+        """The window's seconds."""
         return self.seconds.total_seconds() if isinstance(self.seconds, timedelta) else float(self.seconds)
 
 
@@ -61,7 +63,7 @@ Scope = KeyScope | Window
 
 
 def check_scope(value: object) -> Scope:
-    """Return the scope of a key: its name, a ``Window``, or the ``timedelta`` of one."""
+    """Return the scope of a key, given as its name, a ``Window`` or a ``timedelta``. Raises ``InvalidOption``."""
     if isinstance(value, Window):
         return value
     if isinstance(value, timedelta):
@@ -77,7 +79,7 @@ def check_scope(value: object) -> Scope:
 
 
 def check_on_conflict(value: object) -> OnConflict:
-    """Return what to do when the key is taken."""
+    """Return what to do when the key is taken. Raises ``InvalidOption``."""
     try:
         return OnConflict(value)  # type: ignore[arg-type]
     except ValueError:
@@ -85,7 +87,7 @@ def check_on_conflict(value: object) -> OnConflict:
 
 
 def check_key(option: str, value: object) -> Key | None:
-    """Return a key, or a callable (the job's arguments) that makes one; None is none."""
+    """Return a key, or a callable that makes one from the job's arguments, or None. Raises ``InvalidOption``."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -93,12 +95,12 @@ def check_key(option: str, value: object) -> Key | None:
     if not callable(value) or isinstance(value, type):
         raise InvalidOption(f"{option} must be a text, or a callable (the job's arguments) → text, not {value!r}")
     if inspect.iscoroutinefunction(value):
-        raise InvalidOption(f"{option} must not be an async function: it is called while registering")
+        raise InvalidOption(f"{option} must not be an async function: registering calls it")
     return value
 
 
 def check_text(option: str, value: str) -> str:
-    """Return a key that can be stored and shown; members of text enumerations count as their value."""
+    """Return a key that can be stored and shown; a member of a text enumeration counts as its value."""
     text = str.__str__(value)
     if not 1 <= len(text) <= KEY_LIMIT or not text.isprintable():
         raise InvalidOption(f"{option} must be 1 to {KEY_LIMIT} printable characters, not {_short(text)}")
@@ -106,14 +108,14 @@ def check_text(option: str, value: str) -> str:
 
 
 def check_pattern(key: str, pattern: str) -> str:
-    """Return a key that ``PGJOBS["KEY_PATTERN"]`` matches in full."""
+    """Return ``key`` if ``PGJOBS["KEY_PATTERN"]`` matches all of it. Raises ``InvalidOption``."""
     if not re.fullmatch(pattern, key):
         raise InvalidOption(f"key must match PGJOBS['KEY_PATTERN'] {pattern!r}, not {_short(key)}")
     return key
 
 
 def declared_key(option: str, value: object) -> Key | Template | None:
-    """Return what ``@job`` may say of a key: a callable, or a text that the arguments are put into."""
+    """Return the key that ``@job`` declares: a callable, or a format string of the job's arguments."""
     if not isinstance(value, str):
         return check_key(option, value)
     try:
@@ -124,17 +126,17 @@ def declared_key(option: str, value: object) -> Key | Template | None:
 
 
 def made(option: str, key: Key | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """Return the key that a registration with these arguments has. Raises ``InvalidOption``."""
+    """Return the key of a registration with these arguments, or None. Raises ``InvalidOption``."""
     if key is None or isinstance(key, str):
         return key
     try:
         found = key(*args, **kwargs)
     except Exception as error:
-        raise InvalidOption(f"{option} could not be made of the arguments: {type(error).__name__}: {error}") from error
+        raise InvalidOption(f"{option} cannot be made from the arguments: {type(error).__name__}: {error}") from error
     if found is None:
         return None
     if not isinstance(found, str):
-        raise InvalidOption(f"{option} must come to a text or None, not {found!r}")
+        raise InvalidOption(f"{option} must return a text or None, not {found!r}")
     return check_text(option, found)
 
 

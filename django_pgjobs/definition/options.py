@@ -1,7 +1,7 @@
-"""What ``@job(…)`` and ``.using(…)`` accept: the types, the checks, and the words when something is wrong.
+"""The options of ``@job(…)`` and ``.using(…)``: their types, their checks, and the error messages.
 
-Pure: no database, no registry. A check raises ``InvalidOption`` with the bare sentence; ``jobs`` adds which
-job it is about, and where. Every duration is seconds or ``timedelta`` outside and float seconds inside.
+Pure: no database, no registry. A check raises ``InvalidOption`` with the bare sentence; ``jobs`` adds the job and the
+place. Callers give durations as seconds or ``timedelta``; checks return float seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 NAME_LIMIT = 200
 DESCRIPTION_LIMIT = 200
-"""Characters of a description that are kept."""
+"""Characters of a description that a row keeps."""
 
 LEAST_TIMEOUT_SECONDS = 0.001
 
@@ -53,17 +53,17 @@ ELSEWHERE = {
     "queue_name": "queue",
     "lock": "key",
 }
-"""How other job queues call an option, and how it is called here."""
+"""An option's name in other job queues → its name here."""
 
-BYPASSED = "what bypasses the queue runs at once, once, and is not stored"
-UNCOUNTED = "what bypasses the queue is not stored, so no limit counts it"
+BYPASSED = "a job that bypasses the queue runs at once, once, and is not stored"
+UNCOUNTED = "a job that bypasses the queue is not stored, so no limit counts it"
 
 RetryRule = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 BackoffRule = Backoff | Callable[[BaseException, int], Duration | None]
 
 
 class JobOptions(TypedDict, total=False):
-    """The options of ``@job`` (``takes_context`` apart, which changes the function's type)."""
+    """The options of ``@job``, except ``takes_context``, which changes the function's type."""
 
     name: str
     aliases: Iterable[str]
@@ -89,7 +89,8 @@ class JobOptions(TypedDict, total=False):
 class RegisterOptions(TypedDict, total=False):
     """The options of ``.using``.
 
-    None for ``run_at``, ``delay``, ``deadline``, ``description`` or ``database`` means not given; for a key, none.
+    None means "not given" for ``run_at``, ``delay``, ``deadline``, ``description`` and ``database``, and "no key" for
+    a key.
     """
 
     run_at: datetime | None
@@ -111,7 +112,7 @@ class RegisterOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything about a registration that is not the arguments; checked against settings ``conf``."""
+    """Everything about a registration except its arguments, checked against the settings ``conf``."""
 
     conf: Conf
     queue: str
@@ -123,7 +124,7 @@ class Plan:
     deadline: datetime | None = None
     tags: tuple[str, ...] = ()
     description: str | None = None
-    """What ``.using`` says of this registration; the job's own words are its definition's."""
+    """The description that ``.using`` gives this registration; the job's own stands on its definition."""
     database: str | None = None
     key: Key | None = None
     key_scope: Scope = KeyScope.UNTIL_FINISHED
@@ -140,11 +141,11 @@ class Plan:
 
     @property
     def is_special(self) -> bool:
-        """Whether a registration may have what few jobs have, apart from limits."""
+        """Whether a registration may have a key, tags or a deadline, which few jobs have."""
         return self.has_keys or bool(self.tags) or self.deadline is not None
 
     def check(self) -> Plan:
-        """Return self if the settings allow it. Raises ``InvalidOption``."""
+        """Return this plan if the settings allow it. Raises ``InvalidOption``."""
         check_allowed_queue(self.queue, self.conf.queues)
         ceiling = self.conf.max_attempts_ceiling
         if self.max_attempts > ceiling:
@@ -175,29 +176,29 @@ class Plan:
     def _check_bypass(self) -> None:
         if self.has_keys:
             key = "idempotency_key" if self.key is None else "key"
-            raise InvalidOption(f"{key} and bypass exclude each other: {BYPASSED}; say {key}=None")
+            raise InvalidOption(f"{key} and bypass exclude each other: {BYPASSED}; pass {key}=None")
         if self.limited:
             raise InvalidOption(f"limits and bypass exclude each other: {UNCOUNTED}")
         if self.conf.queue_limits.of(self.queue) is not None:
-            where = f"queue {self.queue!r} is limited by PGJOBS['QUEUE_LIMITS']"
+            where = f"PGJOBS['QUEUE_LIMITS'] limits queue {self.queue!r}"
             raise InvalidOption(f"{where}, and limits and bypass exclude each other: {UNCOUNTED}")
 
     def changed(self, given: Mapping[str, Any]) -> Plan:
-        """Return the plan with what ``.using`` was given, checked; tags are added. Raises ``InvalidOption``."""
+        """Return the plan with the options of ``.using``, checked; tags add up. Raises ``InvalidOption``."""
         if given.get("tags"):
             given = {**given, "tags": check_tags((*self.tags, *given["tags"]))}
         return replace(self, **given).check() if given else self
 
 
 def check_tags(value: object) -> tuple[str, ...]:
-    """Return the tags in the order in which they are kept."""
+    """Return the tags in the order in which rows keep them. Raises ``InvalidOption``."""
     from django_pgjobs.values import tags  # here for start-up time
 
     return tags.check_tags(value)
 
 
 def check_description(value: object) -> str:
-    """Return a description: printable text of at most 200 characters; empty is none."""
+    """Return a description: printable text of at most 200 characters; empty for none. Raises ``InvalidOption``."""
     if not isinstance(value, str) or len(value) > DESCRIPTION_LIMIT:
         raise InvalidOption(f"description must be text of at most {DESCRIPTION_LIMIT} characters, not {value!r}")
     if not value.isprintable():
@@ -206,7 +207,7 @@ def check_description(value: object) -> str:
 
 
 def check_known(given: Iterable[str], known: Collection[str]) -> None:
-    """Refuse an option that does not exist, with the one that was probably meant."""
+    """Refuse an option that does not exist, and suggest the one that the caller probably meant."""
     for option in given:
         if option not in known:
             meant = ELSEWHERE.get(option, "")
@@ -215,7 +216,7 @@ def check_known(given: Iterable[str], known: Collection[str]) -> None:
 
 
 def check_attempts(value: object) -> int:
-    """Return ``value`` if it is an int ≥ 1; the ceiling is a setting, checked with the plan."""
+    """Return ``value`` if it is an int ≥ 1; the ceiling is a setting, which the plan checks."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InvalidOption(f"max_attempts must be an integer ≥ 1, not {value!r}")
     return int(value)
@@ -239,7 +240,7 @@ def check_flag(option: str, value: object) -> bool:
 
 
 def check_database(value: object) -> str:
-    """Return the alias; whether it exists is seen when it is used."""
+    """Return the alias; registering checks that it exists."""
     if not isinstance(value, str) or not value:
         raise InvalidOption(f"database must be an alias of DATABASES, not {value!r}")
     return value
@@ -266,11 +267,11 @@ _NONE_MEANS_NOT_GIVEN = frozenset({"run_at", "delay", "deadline", "description",
 
 
 WITH_BYPASS = frozenset({"bypass", "queue", "timeout", "description"})
-"""Options that a job which bypasses the queue still takes."""
+"""Options that still apply to a job that bypasses the queue."""
 
 
 def check_bypass(given: Mapping[str, Any]) -> None:
-    """Refuse what has no meaning for a job that runs at once, once, and is not stored."""
+    """Refuse options that mean nothing for a job that runs at once, once, and is not stored."""
     for option, value in given.items() if given.get("bypass") is True else ():
         if option not in WITH_BYPASS and value is not None:
             raise InvalidOption(f"{option} and bypass exclude each other: {BYPASSED}")
@@ -290,12 +291,12 @@ def check_name(option: str, value: object) -> str:
     if not isinstance(value, str) or not 1 <= len(value) <= NAME_LIMIT:
         raise InvalidOption(f"{option} must be text of 1 to {NAME_LIMIT} characters, not {value!r}")
     if not value.isprintable() or value != value.strip():
-        raise InvalidOption(f"{option} must be printable and without spaces around it, not {value!r}")
+        raise InvalidOption(f"{option} must be printable, without spaces at its ends, not {value!r}")
     return str.__str__(value)
 
 
 def check_names(option: str, value: object) -> tuple[str, ...]:
-    """Return several names; one text alone is one name."""
+    """Return a tuple of names; a single string is one name."""
     names: Iterable[object] = (value,) if isinstance(value, str) else cast("Iterable[object]", value)
     if not isinstance(names, Iterable):
         raise InvalidOption(f"{option} must be a list of names, not {value!r}")
@@ -327,17 +328,17 @@ def check_rule(option: Literal["retry_on", "give_up_on"], value: object) -> Retr
 
 def _check_takes(option: str, function: Callable[..., object], count: int) -> None:
     if inspect.iscoroutinefunction(function):
-        raise InvalidOption(f"{option} must not be an async function: it is called between attempts")
+        raise InvalidOption(f"{option} must not be an async function: the worker calls it between attempts")
     try:
         inspect.signature(function).bind(*(None,) * count)
     except TypeError:
         raise InvalidOption(f"{option} {function!r} must take {count} positional argument(s)") from None
     except ValueError:
-        pass  # a builtin without a signature: seen when it is called
+        pass  # a builtin without a signature: a wrong one fails at its first call
 
 
 def check_sensitive(names: Iterable[str], signature: inspect.Signature) -> frozenset[str]:
-    """Return the names of arguments to hide; a typing error in one would show what should be hidden."""
+    """Return the names of arguments to hide; refuse unknown ones, since a typo would reveal what should be hidden."""
     any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
     for name in names:
         if name not in signature.parameters and not any_name:
@@ -353,7 +354,7 @@ def check_crons(value: object) -> tuple[CronDeclaration, ...]:
 
 
 def check_limits(value: object) -> JobLimits:
-    """Return the limit of the job's name and the one of its keys."""
+    """Return the job's limits: the one of its name and the one of its keys. Raises ``InvalidOption``."""
     try:
         return read_job_limits(value)
     except ValueError as error:
@@ -385,6 +386,6 @@ JOB_CHECKS: dict[str, Callable[[object], object]] = {
 
 
 def checked_job_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of ``@job(**given)``, checked apart from ceilings, which are settings."""
+    """Return the options of ``@job(**given)``, checked except for the ceilings, which settings hold."""
     check_known(given, JOB_CHECKS)
     return {option: JOB_CHECKS[option](value) for option, value in given.items()}

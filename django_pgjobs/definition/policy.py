@@ -1,8 +1,8 @@
-"""What a job definition decides: what a registration writes by default, when a failure is tried again, and how.
+"""The policy of a job definition: what a registration writes by default, and whether and when to retry a failure.
 
-The part of ``jobs`` that needs no types of its own. Settings stand in for what was not declared and are looked up
-at each use, so that a definition outlives a change of them. ``attempt`` asks ``retry_delay`` in the executor;
-the supervisor, which runs no code of the project, asks ``default_delay``.
+The part of ``jobs`` that needs no types of its own. Settings supply what ``@job`` does not declare. They are read at
+each use, so a definition outlives a change of settings. The executor's ``attempt`` asks ``retry_delay``; the
+supervisor runs no code of the project, so it asks ``default_delay``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = safe_logger("django_pgjobs")
 
 
 class JobPolicy:
-    """Everything about a job definition but its types, its callbacks' decorators and the ways to register."""
+    """Everything about a job definition except its types, its callback decorators and its ways to register."""
 
     __name__: str
     __qualname__: str
@@ -74,16 +74,16 @@ class JobPolicy:
         if not isinstance(key, str):
             check_callback("the key of a limit", key, self.signature, takes_context=False)
             if iscoroutinefunction(key):
-                raise InvalidOption("the key of a limit must not be an async function: it is called at registering")
+                raise InvalidOption("the key of a limit must not be an async function: registering calls it")
         try:
             return key_rule(key, self.signature)
         except ValueError as error:
             raise InvalidOption(str(error)) from None
 
     def limit_key(self, plan: Plan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-        """Return the key of the limits of a job: None if no limit holds for it, empty if none has a key.
+        """Return the limit key of a job: None if no limit applies to it, empty if its limits have no key.
 
-        Raises ``InvalidJob`` where the key cannot be made.
+        Raises ``InvalidJob`` if the key cannot be made.
         """
         rule = self._limit_rule
         try:
@@ -96,7 +96,7 @@ class JobPolicy:
 
     @property
     def plan(self) -> Plan:
-        """What a registration without further options writes. Raises ``InvalidJob`` where settings forbid it."""
+        """What a registration without further options writes. Raises ``InvalidJob`` if settings forbid it."""
         conf = get_conf()
         plan = self._plan
         if plan is None or plan.conf is not conf:
@@ -140,14 +140,14 @@ class JobPolicy:
         return get_conf().default_backoff if declared is None else declared
 
     def default_delay(self, attempt: int) -> float:
-        """Return the seconds to wait after ``attempt`` when no exception is there to ask about: after a kill."""
+        """Return the seconds to wait after ``attempt`` when there is no exception to ask about, as after a kill."""
         backoff = self.backoff
         return (backoff if isinstance(backoff, Backoff) else get_conf().default_backoff).jittered(attempt)
 
     def retry_delay(self, error: BaseException, attempt: int) -> float | None:
         """Return the seconds to wait after ``error`` ended ``attempt``, or None to give the job up.
 
-        Never raises: an error in a callable rule is logged and the job is retried by the numeric backoff.
+        Never raises: if a callable rule fails, log it and use the default backoff.
         """
         if self.give_up_on is not None and self._matches(self.give_up_on, error, otherwise=False):
             return None

@@ -1,7 +1,7 @@
-"""A queue's name that is probably a slip of the pen, where no setting says which queues there are.
+"""Warn of probable typos in queue names, if no setting lists the queues.
 
-``PGJOBS["QUEUES"]`` refuses a slip; without it any name will do, and a job in a queue that no worker serves waits for
-ever. So a process checks a name at its first use, and warns if it is almost that of a queue the code knows.
+``PGJOBS["QUEUES"]`` refuses a typo. Without it any name is valid, and a job in a queue that no worker serves waits for
+ever. So a process checks each name at its first use, and warns if it is almost the name of a queue that the code knows.
 """
 
 from __future__ import annotations
@@ -18,20 +18,19 @@ from django_pgjobs.logs import safe_logger
 logger = safe_logger("django_pgjobs")
 
 ALIKE = 0.75
-"""How alike a slip and what was meant are, by ``difflib``: two letters that changed places in a word of four."""
+"""How alike a typo and the right name are, by ``difflib``: two letters of a four-letter word change places."""
 
 MOST = 1000
-"""Names that a process remembers: a project with a queue for each customer has no slips to learn of."""
+"""Names that a process remembers. In a project with a queue for each customer, similar names are no typos."""
 
 _checked: set[str] = set()
 
 
 def notice(queue: str, where: str, conf: Conf) -> None:
-    """Warn once per name and process of a queue that ``using`` or ``reschedule`` was given and nobody else names so.
+    """Warn once per name and process if ``using`` or ``reschedule`` names a queue that looks misspelt.
 
-    ``where`` says which call it was, as *key=value*.
-
-    Silent where ``QUEUES`` is set, and until Django is ready: by then every module of jobs has been imported.
+    ``where``: the call, as *key=value*. Silent if ``QUEUES`` is set, and until Django is ready: only then has every
+    module of jobs been imported.
     """
     if queue in _checked or conf.queues is not None or not apps.ready or len(_checked) == MOST:
         return
@@ -39,11 +38,11 @@ def notice(queue: str, where: str, conf: Conf) -> None:
     known = _known(conf)
     if queue in known:
         return
-    # Names that differ in their digits only are a family, as shard-1 and shard-2 are.
+    # Names that differ only in digits are a family, such as shard-1 and shard-2.
     others = [name for name in known if _without_digits(name) != _without_digits(queue)]
     if close := get_close_matches(queue, others, n=1, cutoff=ALIKE):
         logger.warning(
-            "no job is declared with this queue queue=%s %s close=%s: if it is misspelt, mend it; the setting "
+            "no job is declared with this queue queue=%s %s close=%s: correct the name if it is misspelt; the setting "
             "PGJOBS['QUEUES'] refuses queues that it does not list",
             queue,
             where,
@@ -52,7 +51,7 @@ def notice(queue: str, where: str, conf: Conf) -> None:
 
 
 def _known(conf: Conf) -> set[str]:
-    """Queues that the code of this process names: jobs, and settings by queue."""
+    """Return the queues that this process's code names, in jobs and in settings."""
     return {
         *(definition.queue for definition in registry.definitions()),
         *(queue for queue, _retention in conf.retention_hours.queues),

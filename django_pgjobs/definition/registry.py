@@ -1,8 +1,7 @@
-"""Which names this process can run: name or alias → job definition, filled by ``@job`` as modules are imported;
-and the cron entries that its code declares.
+"""The names that this process can run: name or alias → job definition, and the cron entries that its code declares.
 
-Process-wide. Adding is locked; reading is one dictionary look-up. Two jobs of one name are refused when the
-second is declared, for a worker could only guess which of them a row means.
+``@job`` fills it as modules are imported. Process-wide: adding takes a lock, reading is one dictionary look-up. The
+second of two jobs with one name is refused, since a worker could only guess which one a row means.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ class Registry:
         self._by_name: dict[str, JobPolicy] = {}
         self._crons: dict[str, CronDeclaration] = {}
         self.is_isolated = False
-        """Whether a test declares jobs for itself alone, which no worker needs to find."""
+        """Whether a test declares jobs for itself only, so no worker has to find them."""
 
     def add(self, definition: JobPolicy) -> None:
         """Make ``definition`` known by its name and aliases.
 
-        The same function again (its module was reloaded) replaces its former definition. Raises ``InvalidJob``
-        naming both places when another function has the name; nothing is added then.
+        The same function again, after a reload of its module, replaces its former definition. Raises ``InvalidJob``
+        naming both places if another function has the name; then nothing is added.
         """
         with self._lock:
             for name in (definition.name, *definition.aliases):
@@ -46,13 +45,13 @@ class Registry:
                     )
             kept = {n: d for n, d in self._by_name.items() if d.name != definition.name}
             self._by_name = kept | dict.fromkeys((definition.name, *definition.aliases), definition)
-            # Its module was reloaded and declares its entries again, maybe fewer of them.
+            # A reloaded module declares its entries again, and maybe fewer of them.
             self._crons = {n: entry for n, entry in self._crons.items() if entry.decorates != definition.name}
 
     def add_cron(self, entry: CronDeclaration) -> None:
         """Make a cron entry known by its name.
 
-        Raises ``InvalidJob`` naming both places when another has the name: several entries of one job need names.
+        Raises ``InvalidJob`` naming both places if another entry has the name: several entries of one job need names.
         """
         with self._lock:
             known = self._crons.get(entry.name)
@@ -94,7 +93,7 @@ class Registry:
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
-        """For tests: within the block nothing is known but what is declared in it; afterwards all is as before."""
+        """Within the block, know only what the block declares; restore everything afterwards. For tests."""
         with self._lock:
             before = self._by_name, self._crons, self.is_isolated
             self._by_name, self._crons, self.is_isolated = {}, {}, True

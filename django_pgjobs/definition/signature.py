@@ -1,6 +1,6 @@
-"""What is asked of a project's code: where it stands, whether a worker finds a job's function again, what that takes.
+"""Inspect a project's functions: where one stands, whether a worker can find it again, which arguments it takes.
 
-Pure inspection; nothing here calls the function. Raises ``InvalidOption`` with the bare sentence.
+Pure inspection; nothing here calls the function. Checks raise ``InvalidOption`` with the bare sentence.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ def call_site() -> str:
 
 
 def check_function(func: object, *, local: bool = False) -> None:
-    """Refuse what a worker, another process, could not import by name or not run as a job.
+    """Refuse a function that another process, the worker, could not import by name or run as a job.
 
-    ``local``: no worker is to find it, so it may be a function inside of a function.
+    ``local``: no worker has to find it, so it may be a function inside a function.
     """
     if not inspect.isfunction(func):
-        raise InvalidOption(f"a job is a function, not {func!r}; options go in keywords: @job(queue=…)")
+        raise InvalidOption(f"a job is a function, not {func!r}; pass options as keywords: @job(queue=…)")
     if func.__name__ == "<lambda>":
-        raise InvalidOption("a lambda has no name by which a worker could find it")
+        raise InvalidOption("a lambda has no name by which a worker could find it; use a function with a name")
     if "<locals>" in func.__qualname__ and not local:
         raise InvalidOption(
-            "a function inside of a function cannot be found by a worker; move it to module level, or in a test "
-            "declare it within isolated_registry()"
+            "a worker cannot find a function inside a function; move it to module level, or in a test declare it "
+            "within isolated_registry()"
         )
     if func.__module__ == "__main__":
-        raise InvalidOption("__main__ is another module in a worker; move the function to a module to import")
+        raise InvalidOption("__main__ is another module in a worker; move the function to an importable module")
     wrapped = inspect.unwrap(func)
     if inspect.isgeneratorfunction(wrapped) or inspect.isasyncgenfunction(wrapped):
-        raise InvalidOption("a generator function does nothing when it is called; use a plain function")
+        raise InvalidOption("calling a generator function runs none of its body; use a plain function")
 
 
 def signature_of(func: Callable[..., Any], *, takes_context: bool) -> Signature:
@@ -67,21 +67,21 @@ def signature_of(func: Callable[..., Any], *, takes_context: bool) -> Signature:
         return signature.replace(parameters=parameters[1:])
     if first is not None and first.kind is Parameter.VAR_POSITIONAL:
         return signature
-    raise InvalidOption("there is no first positional parameter for the context")
+    raise InvalidOption("there is no first positional parameter for the context; add one")
 
 
 def shape(signature: Signature) -> str:
-    """Return the signature without annotations and defaults, whose texts may differ between processes."""
+    """Return the signature as text, without annotations and defaults: theirs may differ between processes."""
     return ",".join(
         f"{p.kind.name}:{p.name}{'' if p.default is p.empty else '='}" for p in signature.parameters.values()
     )
 
 
 def fits(func: Callable[..., Any], name: str, *, takes_context: bool) -> Callable[..., None]:
-    """Return a function that takes what ``func`` takes, hides the context, and does nothing.
+    """Return a function that takes the arguments of ``func``, without the context, and does nothing.
 
-    So wrong arguments raise the very ``TypeError`` of a normal call, for a thirtieth of what
-    ``Signature.bind`` costs; every registration and every run pays for it.
+    Wrong arguments raise the same ``TypeError`` as a normal call, at a thirtieth of the cost of ``Signature.bind``.
+    Every registration and every run pays that cost.
     """
     parameters = list(inspect.signature(func).parameters.values())
     positional = [p for p in parameters if p.kind in _POSITIONAL]
@@ -106,7 +106,7 @@ def fits(func: Callable[..., Any], name: str, *, takes_context: bool) -> Callabl
 
 
 def check_callback(what: str, callback: Callable[..., Any], job: Signature, *, takes_context: bool) -> None:
-    """Refuse a callback that could not be called with the job's arguments, after a context if it takes one."""
+    """Refuse a callback that cannot be called with the job's arguments, preceded by the context if it takes one."""
     if not callable(callback):
         raise InvalidOption(f"{what} decorates a function, not {callback!r}")
     try:

@@ -1,6 +1,6 @@
-"""What a job's queue, priority and instants may be: the checks that registering and steering share.
+"""Check a job's queue, priority and instants, for registering and for steering.
 
-A check raises ``InvalidOption`` with the bare sentence; who calls it adds which job or which call it is about.
+A check raises ``InvalidOption`` with the bare sentence; its caller adds the job or the call.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ PRIORITIES = range(-100, 101)
 Duration = float | timedelta
 
 CLOCKS_DIFFER_SECONDS = 60.0
-"""How far this machine's clock may be from the database's before an instant is taken for a mistake."""
+"""How far this machine's clock may differ from the database's before an instant counts as a mistake."""
 
 
 def wall_clock() -> datetime:
-    """Return what this machine's clock says, in UTC."""
+    """Return the time of this machine's clock, in UTC."""
     return datetime.now(UTC)
 
 
 def check_start(run_at: datetime | None, delay: float | None, conf: Conf) -> None:
-    """Refuse both at once, and what lies further ahead, or back, than the settings allow."""
+    """Refuse ``run_at`` and ``delay`` (seconds) together, and either beyond what the settings allow."""
     if run_at is not None and delay is not None:
         raise InvalidOption("give run_at or delay, not both")
     ceiling = timedelta(days=conf.run_at_ceiling_days)
     if run_at is not None:
-        # The one look at this machine's clock: it bounds nonsense, the database's decides when the job runs.
+        # This machine's clock only bounds nonsense; the database's decides when the job runs.
         _check_ahead(run_at, run_at - wall_clock(), ceiling, conf.past_run_at_seconds)
     if delay is not None and delay > ceiling.total_seconds():
         raise InvalidOption(f"delay must be at most {ceiling.days} days, not {delay:g} seconds")
@@ -51,10 +51,10 @@ def _check_ahead(run_at: datetime, ahead: timedelta, ceiling: timedelta, past: f
 
 
 def check_deadline(deadline: datetime, run_at: datetime | None, delay: float | None, conf: Conf) -> None:
-    """Refuse a deadline that no job could meet, or further ahead than the settings allow a start to be."""
+    """Refuse a deadline that no job could meet, or that is further ahead than a start may be."""
     if run_at is not None and deadline <= run_at:
         raise InvalidOption(f"deadline must be after run_at, and {deadline} is not after {run_at}")
-    # As for run_at: this machine's clock bounds nonsense, the database's decides.
+    # As for run_at: this machine's clock only bounds nonsense; the database's decides.
     ahead = (deadline - wall_clock()).total_seconds()
     if ahead < -CLOCKS_DIFFER_SECONDS:
         raise InvalidOption(f"deadline must be in the future, and {deadline} was {-ahead:.0f} seconds ago")
@@ -72,7 +72,7 @@ def did_you_mean(word: str, words: Iterable[str]) -> str:
 
 
 def check_int(option: str, value: object, allowed: range) -> int:
-    """Return ``value`` if it is an int (no bool) within ``allowed``."""
+    """Return ``value`` if it is an int, not a bool, within ``allowed``."""
     if not isinstance(value, int) or isinstance(value, bool) or value not in allowed:
         raise InvalidOption(f"{option} must be an integer from {allowed[0]} to {allowed[-1]}, not {value!r}")
     return int(value)
@@ -93,7 +93,7 @@ def seconds(option: str, value: object) -> float:
 
 
 def check_queue(value: object) -> str:
-    """Return the queue's name; members of text enumerations count as their value."""
+    """Return the queue's name; a member of a text enumeration counts as its value."""
     if not isinstance(value, str) or not QUEUE_NAME.fullmatch(str.__str__(value)):
         raise InvalidOption(f"queue must be 1 to 100 of the characters A-Z a-z 0-9 _ . : -, not {value!r}")
     return str.__str__(value)
@@ -111,12 +111,13 @@ def check_run_at(value: object) -> datetime:
 
 
 def check_instant(option: str, value: object) -> datetime:
-    """Return the instant in UTC; a naive one is the project's local time, and only where ``USE_TZ`` is off."""
+    """Return the instant in UTC; if ``USE_TZ`` is off, a naive one is in the project's local time."""
     if not isinstance(value, datetime):
         raise InvalidOption(f"{option} must be a datetime, not {value!r}")
     if settings.USE_TZ and timezone.is_naive(value):
-        raise InvalidOption(f"{option} must be an aware datetime, as USE_TZ is on; {value!r} has no time zone")
-    # In its own zone the second pass of a repeated hour equals the first, and becomes it when nothing is added.
+        raise InvalidOption(f"{option} must be an aware datetime, since USE_TZ is on; {value!r} has no time zone")
+    # In its own zone, the second pass of a repeated hour compares equal to the first, and adding even a zero timedelta
+    # turns it into the first. In UTC the two differ.
     try:
         instant = (value if timezone.is_aware(value) else timezone.make_aware(value)).astimezone(UTC)
     except OverflowError:

@@ -323,9 +323,9 @@ def test_a_job_whose_key_cannot_be_looked_up_is_not_run(
 def test_a_key_that_is_none_is_refused_at_the_call() -> None:
     with pytest.raises(InvalidJob, match="idempotency_key must be 1 to 200 printable characters"):
         charge.using(idempotency_key=lambda order, fails=0: "x" * 201).register(1)
-    with pytest.raises(InvalidJob, match="idempotency_key must come to a text or None, not 7"):
+    with pytest.raises(InvalidJob, match="idempotency_key must return a text or None, not 7"):
         charge.using(idempotency_key=lambda order, fails=0: 7).register(1)  # type: ignore[arg-type,return-value]
-    with pytest.raises(InvalidJob, match="idempotency_key could not be made of the arguments: ZeroDivisionError"):
+    with pytest.raises(InvalidJob, match="idempotency_key cannot be made from the arguments: ZeroDivisionError"):
         charge.using(idempotency_key=lambda order, fails=0: str(1 / 0)).register(1)
     assert not Job.objects.exists()
 

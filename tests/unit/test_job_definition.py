@@ -296,7 +296,7 @@ def test_functions_that_a_worker_cannot_find_are_refused() -> None:
 
     main = FunctionType(no_argument.__code__, {"__name__": "__main__"}, "main")
     main.__module__, main.__qualname__ = "__main__", "main"
-    assert "a function inside of a function" in refused(nested)
+    assert "cannot find a function inside a function" in refused(nested)
     assert "a lambda has no name" in refused(lambda: None)
     assert "__main__ is another module" in refused(main)
     assert "a method has no object" in refused(Shop.method)
