@@ -1,8 +1,8 @@
-"""The operator's pages: jobs and workers, read-only but for the steering actions.
+"""The operator's pages: jobs and workers, read-only except for the steering actions.
 
-It reads by the ORM and changes jobs by their steering methods only; it never imports the worker and writes no
-SQL. Every page must stay quick beside millions of finished jobs, so each list reads along an index
-(``job_list``), counts no further than 10,000, and searches what no index knows among the newest jobs only.
+The admin reads through the ORM and changes jobs only through their steering methods. It never imports the worker and
+contains no SQL. Every page must stay quick beside millions of finished jobs. So each list reads along an index
+(``job_list``), stops counting at 10,000, and searches unindexed columns only among the newest jobs.
 """
 
 from __future__ import annotations

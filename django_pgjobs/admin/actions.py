@@ -1,7 +1,7 @@
-"""What an operator may do to jobs in the admin: one table of actions, and what is said afterwards.
+"""The operator's actions on jobs: one table, and the messages that follow an action.
 
-Each is a steering method of ``JobQuerySet``; here is only which states it is offered for, under which permission,
-and what it asks first.
+Each action calls a steering method of ``JobQuerySet``. The table adds the states that the action applies to, the
+permission that it needs, and its form.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _UNCLAIMED = frozenset({JobState.READY, JobState.WAITING, JobState.PARKED, JobSt
 
 REASONS: dict[str, Any] = {
     **STATE_LABELS,
-    "busy": _("locked by somebody else"),
-    "changed": _("changed meanwhile"),
-    "ending": _("ending already"),
-    "key taken": _("another job has their key"),
+    "busy": _("locked by another transaction"),
+    "changed": _("changed in the meantime"),
+    "ending": _("already ending"),
+    "key taken": _("another job has the same key"),
     "unknown": _("gone"),
 }
 """Why a job was skipped, in words."""
 
 
 class ReasonForm(forms.Form):
-    """Why, for whoever looks at the job later."""
+    """The reason, kept for people who look at the job later."""
 
     reason = forms.CharField(
         label=_("Reason"), required=False, max_length=500, widget=forms.TextInput(attrs={"size": 50})
@@ -45,24 +45,24 @@ class ReasonForm(forms.Form):
 
 
 class CancelForm(ReasonForm):
-    """How to cancel, and why."""
+    """The mode and the reason of a cancel."""
 
     MODES = (
-        ("ask", _("Ask a running job to stop; it is not retried")),
+        ("ask", _("Ask a running job to stop; it will not be retried")),
         ("interrupt", _("Interrupt a running job: raise an exception in it and cancel its queries")),
-        ("kill", _("Kill the process of a running job; what else runs in it is released, uncharged")),
+        ("kill", _("Kill the process of a running job; other jobs in that process are released, uncharged")),
     )
     mode = forms.ChoiceField(label=_("How"), choices=MODES, initial="ask", widget=forms.RadioSelect)
     field_order = ("mode", "reason")
 
 
 Run = Callable[[Any, Any, Mapping[str, Any]], Steered]
-"""(jobs, by, answers to the form)"""
+"""Called with the jobs, the user, and the cleaned data of the form."""
 
 
 @dataclass(frozen=True, slots=True)
 class SteeringAction:
-    """One thing to do: its words, its permission, the states it is for, its form, and what it does."""
+    """One action: its texts, its permission, the states that it applies to, its form, and its effect."""
 
     name: str
     verb: Any
@@ -73,12 +73,12 @@ class SteeringAction:
     form: type[forms.Form] = forms.Form
     destructive: bool = False
     always_confirms: bool = False
-    """Whether it asks for a confirmation also when few jobs are chosen."""
+    """Whether it asks for confirmation even if few jobs are selected."""
     note: Any = ""
-    """What else happens."""
+    """Side effects that the operator should know."""
 
     def allows(self, job: Any) -> bool:
-        """Whether to offer it for a job that was read with ``now``, the database's clock."""
+        """Tell whether to offer the action for ``job``, whose query added ``now``, the database's clock."""
         if self.name == "run_now" and job.run_at <= job.now:
             return False
         if self.name == "release" and job.release_requested_at is not None:
@@ -93,7 +93,7 @@ ACTIONS: dict[str, SteeringAction] = {
         SteeringAction(
             name="retry",
             verb=_("retry"),
-            question=_("Make these jobs ready again, with fresh attempts?"),
+            question=_("Make these jobs ready again, with a fresh set of attempts?"),
             permission="pgjobs.retry_job",
             states=frozenset({JobState.ABANDONED, JobState.CANCELLED, JobState.PARKED}),
             run=lambda jobs, by, answers: jobs.retry(by=by),
@@ -123,7 +123,7 @@ ACTIONS: dict[str, SteeringAction] = {
         SteeringAction(
             name="cancel",
             verb=_("cancel"),
-            question=_("Cancel these jobs? What has not started ends at once; a running job is stopped as you choose."),
+            question=_("Cancel these jobs? Jobs that have not started end at once; choose how to stop running ones."),
             permission="pgjobs.cancel_job",
             states=_UNCLAIMED | {JobState.RUNNING},
             run=lambda jobs, by, answers: jobs.cancel(mode=answers["mode"], by=by, reason=answers["reason"]),
@@ -144,13 +144,13 @@ ACTIONS: dict[str, SteeringAction] = {
         ),
     )
 }
-"""Name → action, in the order they are shown."""
+"""Name → action, in display order."""
 
 
 def steer(action: SteeringAction, jobs: Any, by: Any, answers: Mapping[str, Any], *, everything: bool) -> Steered:
-    """Apply the action to ``jobs``. With ``everything`` (all pages of a list) skip jobs of other states unnamed.
+    """Apply the action to ``jobs``; with ``everything`` (all pages of a list) ignore jobs in other states, uncounted.
 
-    It must skip them: the steering methods lock every job that they get, and a list may hold a million.
+    It must ignore them: the steering methods lock every job that they get, and a list may hold a million.
     """
     if everything:
         return action.run(jobs.filter(state__in=sorted(action.states)), by, answers)
@@ -161,7 +161,7 @@ def steer(action: SteeringAction, jobs: Any, by: Any, answers: Mapping[str, Any]
 
 
 def message_of(action: SteeringAction, steered: Steered, answers: Mapping[str, Any] | None = None) -> tuple[int, str]:
-    """Level and words: *Cancel (ask): 3 changed, 2 skipped: 1 running, 1 succeeded. Reason: ordered twice.*"""
+    """Return level and text: *Cancel (ask): 3 changed, 2 skipped: 1 running, 1 succeeded. Reason: ordered twice.*"""
     mode, reason = (answers or {}).get("mode", ""), (answers or {}).get("reason", "")
     changed = ngettext("%(count)s changed", "%(count)s changed", steered.changed) % {"count": grouped(steered.changed)}
     if number := sum(steered.skipped.values()):

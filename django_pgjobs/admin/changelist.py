@@ -1,7 +1,7 @@
-"""The list page of jobs: its filters, and the reading of one page of it in at most four queries.
+"""The list page of jobs: its filters, and how it reads one page in at most four queries.
 
-The filters only offer choices and never scan a table for them; ``job_list.JobSearch`` reads what was chosen, so that
-conditions, order and bound are decided in one place.
+The filters only offer choices and never scan a table for them. ``job_list.JobSearch`` interprets the chosen values, so
+that one place decides on conditions, order and bound.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ Choices = Iterable[tuple[str, Any]]
 
 
 class CappedPaginator(Pages):
-    """A paginator that counts no further than ``listing.MOST`` rows."""
+    """A paginator that stops counting at ``job_list.MOST`` rows."""
 
     @cached_property
     def count(self) -> int:
-        """The number of rows, or ``listing.MOST`` if there are more."""
+        """The number of rows, at most ``job_list.MOST``."""
         if isinstance(self.object_list, QuerySet):
             return self.object_list.order_by()[: job_list.MOST].count()
         return min(len(self.object_list), job_list.MOST)
 
 
 class OfferedFilter(SimpleListFilter):
-    """A filter that offers choices, and shows a chosen value that is none of them."""
+    """A filter that offers choices, and also shows a chosen value that is not among them."""
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
         """Leave the condition to ``job_list.JobSearch``."""
@@ -61,29 +61,29 @@ class OfferedFilter(SimpleListFilter):
         return True
 
     def offered(self, names: Iterable[str]) -> Choices:
-        """These names and the chosen one, sorted, once each."""
+        """Return these names and the chosen one, sorted, without duplicates."""
         return [(name, visible(name)) for name in sorted({*names, self.value() or ""} - {""})]
 
 
 class StateFilter(OfferedFilter):
-    """States, with *scheduled* and *retrying* told from *ready*."""
+    """Job states; *scheduled* and *retrying* are separate from *ready*."""
 
     title = _("state")
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
-        """All of them; nothing is counted."""
+        """Return all of them, without counts."""
         return [(state, capfirst(STATE_LABELS[state])) for state in job_list.STATES]
 
 
 class QueueFilter(OfferedFilter):
-    """Queues with unfinished jobs, those of the job definitions, and those of the settings."""
+    """Queues that have unfinished jobs, or that a job definition or a setting names."""
 
     title = _("queue")
     parameter_name = "queue"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
-        """Read the pairs of (queue, priority) by one index probe each; the list needs them too."""
+        """Read the pairs of (queue, priority), one index probe each; the list needs them too."""
         self.pairs = store.list_pairs(store.on(router.db_for_read(Job)))
         declared = {definition.queue for definition in registry.definitions()}
         return self.offered({queue for queue, _ in self.pairs} | declared | {*(get_conf().queues or ())})
@@ -96,41 +96,41 @@ class NameFilter(OfferedFilter):
     parameter_name = "name"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
-        """Take them from the registry, never from the table."""
+        """Return them from the registry, never from the table."""
         return self.offered(registry.names())
 
 
 class TagFilter(OfferedFilter):
-    """The tags that the job definitions declare, and the chosen one; shown where there is any."""
+    """The tags that the job definitions declare, and the chosen one; hidden if there are none."""
 
     title = _("tag")
     parameter_name = "tag"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
-        """Take them from the registry, never from the table."""
+        """Return them from the registry, never from the table."""
         return self.offered({tag for definition in registry.definitions() for tag in definition.plan.tags})
 
     def has_output(self) -> bool:
-        """Show it only where a choice is offered."""
+        """Show the filter only if it has choices."""
         return bool(self.lookup_choices)
 
 
 class ReachFilter(OfferedFilter):
-    """How many jobs a bounded search looks at; shown where there is one."""
+    """How many jobs a bounded search examines; hidden for other searches."""
 
     title = _("search depth")
     parameter_name = "reach"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
-        """One choice beside the default."""
+        """Return the one choice besides the default."""
         return [("far", self._words(far=True))]
 
     def has_output(self) -> bool:
-        """Show it only where it changes something."""
+        """Show the filter only if it makes a difference."""
         return self._job_search().bounded
 
     def choices(self, changelist: Any) -> Any:
-        """Word the default as what it does."""
+        """Label the default with what it does."""
         for number, choice in enumerate(super().choices(changelist)):
             yield choice if number else {**choice, "display": self._words(far=False)}
 
@@ -144,24 +144,24 @@ class ReachFilter(OfferedFilter):
 
 
 class JobChangeList(ChangeList):
-    """A page of the list: (queue, priority) pairs, the bound if one is needed, at most 10,001 ids, the rows."""
+    """One page, read in four queries: (queue, priority) pairs, the bound if needed, at most 10,001 ids, the rows."""
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
-        """Return everything that was asked for, unordered: what *select all* acts on."""
+        """Return all matching jobs, unordered; *select all* acts on them."""
         jobs = super().get_queryset(request, exclude_parameters)
         if self.job_search.problem:
             raise IncorrectLookupParameters
         self.unbounded = jobs.filter(self.job_search.where())
-        # One range after the other is quick to read; all of them in one condition is what an action can take.
+        # A page reads the ranges one by one, which is quick; an action needs them all in one condition.
         within = reduce(or_, (index_range.where for index_range in self.cut), Q())
         return self.unbounded.filter(within)
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
-        """Ignore the query string: only the order of ``listing`` is quick."""
+        """Ignore the query string: only the orders of ``job_list`` are quick."""
         return ["-pk"]
 
     def get_ordering_field_columns(self) -> dict[int, Any]:
-        """No column is marked as the one that sorts."""
+        """Mark no column as the sorted one."""
         return {}
 
     @cached_property
@@ -206,13 +206,13 @@ class JobChangeList(ChangeList):
 
     @property
     def count_text(self) -> str:
-        """The number of results in words: *more than 10,000* where nobody counted on."""
+        """The number of results in words: *more than 10,000* if counting stopped there."""
         number = grouped(self.result_count)
         return _("more than %(count)s") % {"count": number} if self.more else number
 
     @property
     def bound_text(self) -> str:
-        """Say that only a part was searched, if so."""
+        """A note that the search covered only a part of the jobs; empty if it covered all."""
         if not self.cut:
             return ""
         return _("Only the first %(count)s jobs of this list were searched.") % {
@@ -221,7 +221,7 @@ class JobChangeList(ChangeList):
 
     @property
     def further(self) -> tuple[str, str] | None:
-        """The address and the words of a search that looks further; None when this one has looked as far as it goes."""
+        """URL and label of a search that looks further; None if this one already looked as far as possible."""
         most = job_list.reach_of(self.job_search.state, self.job_search.text, far=True)
         if not self.cut or self.job_search.reach >= most:
             return None

@@ -1,4 +1,4 @@
-"""What is asked before something is done to jobs: which ones, how many, what they are called, some of them."""
+"""The confirmation page of an action: how many jobs, their names, and a sample of them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import JobState
 
 COUNTED = 100_000
-"""Up to so many jobs are counted to the last one."""
+"""Counts are exact up to this many jobs."""
 
 NAMED = 10
-"""How many names the breakdown has; the others are summed up."""
+"""The breakdown lists this many names and sums up the rest."""
 
 SAMPLED = 5
 
 NEIGHBOURS = 5
-"""How many of the neighbours are named."""
+"""How many neighbours the page names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The jobs of an action: ``ids`` of some of those that it changes, and numbers in words."""
+    """The jobs of an action: ``ids`` of some that it would change, and counts as text."""
 
     ids: list[int]
     count: str
@@ -39,7 +39,7 @@ class Preview:
 
 
 def preview(action: SteeringAction, jobs: Any, *, everything: bool) -> Preview:
-    """Count what is chosen: all jobs of a list, of which only those in the action's states are meant, or some."""
+    """Count the selected jobs, or all jobs of a list that are in the action's states."""
     if everything:
         taken = list(jobs.filter(state__in=sorted(action.states)).values_list("pk", "name")[: COUNTED + 1])
         skipped: Counter[str] = Counter()
@@ -71,7 +71,7 @@ def _named(names: Counter[str]) -> list[tuple[str, str]]:
 
 
 def samples_of(admin: Any, found: Preview) -> list[dict[str, Any]]:
-    """Return some of the jobs as their rows in the list, the first ones by id."""
+    """Return the first of these jobs by id, as rows of the list."""
     rows = admin.read_rows(Job.objects.all(), sorted(found.ids)[:SAMPLED])
     return [
         {
@@ -86,12 +86,12 @@ def samples_of(admin: Any, found: Preview) -> list[dict[str, Any]]:
 
 
 def filter_words(search: JobSearch) -> str:
-    """Return the filter of a list in words, also if there is none."""
+    """Describe the filter of a list; without a filter, say so."""
     return visible(search.words) or _("none: every job")
 
 
 def neighbours_of(ids: list[int], using: str | None = None) -> str:
-    """Say what else runs in the workers that run these jobs: it is released too if a process has to be killed."""
+    """Name the other jobs on the workers that run these; a killed process releases them too."""
     running: Any = Job.objects.using(using).filter(state=JobState.RUNNING)
     claims: Any = Claim.objects.using(using)
     claimed = running.filter(pk__in=ids).values("claim_id")

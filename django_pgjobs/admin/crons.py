@@ -1,4 +1,4 @@
-"""The cron entries: how they stand, when they fire, what an operator has set instead of what the code declares."""
+"""The admin pages of cron entries: their status, their next fires, and the operator's overrides."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from django_pgjobs.steering.trail import ADMIN, recorded_as
 
 PREVIEWED = 10
 MOST_NAMED = 10
-"""Jobs in a message."""
+"""How many jobs a message names."""
 
 STATUS_WORDS = {"on": _("on"), "paused": _("paused"), "missing": _("missing"), "broken": _("broken")}
 STATUS_COLOURS = {"on": "succeeded", "paused": "parked", "missing": "parked", "broken": "abandoned"}
@@ -43,7 +43,7 @@ BUTTONS = {"pause": _("pause"), "resume": _("resume"), "run_now": _("run now"), 
 
 
 class ArgumentsField(forms.JSONField):
-    """JSON text; also what Python's parser gives up on is only not valid."""
+    """JSON text; values that Python's parser gives up on are simply invalid."""
 
     def to_python(self, value: Any) -> Any:
         """Parse it."""
@@ -53,16 +53,16 @@ class ArgumentsField(forms.JSONField):
             raise ValidationError(self.error_messages["invalid"], code="invalid", params={"value": value}) from None
 
     def prepare_value(self, value: Any) -> Any:
-        """Show nothing for no arguments of its own."""
+        """Show an empty field if nothing overrides the arguments."""
         return "" if value is None else super().prepare_value(value)
 
     def bound_data(self, data: Any, initial: Any) -> Any:
-        """Show again what was written, as it was."""
+        """Show the input again, unchanged."""
         return initial if self.disabled else InvalidJSONInput(data or "")
 
 
 class OverrideForm(forms.ModelForm):  # type: ignore[type-arg]
-    """Values that replace those of the code; empty is as declared."""
+    """Values that override the code's; an empty field keeps the declared one."""
 
     class Meta:
         model = CronEntry
@@ -74,13 +74,13 @@ class OverrideForm(forms.ModelForm):  # type: ignore[type-arg]
             "payload": forms.Textarea(attrs={"rows": 4, "cols": 80}),
         }
         help_texts = {
-            "expression": _("Five fields, or six with the second as the last; empty: as declared."),
-            "zone": _("An IANA name such as Europe/Paris; empty: as declared."),
-            "payload": _('As {"args": [...], "kwargs": {...}}; empty: as declared.'),
+            "expression": _("Five fields, or six with seconds last. Leave empty to use the declared value."),
+            "zone": _("An IANA name such as Europe/Paris. Leave empty to use the declared value."),
+            "payload": _('For example {"args": [...], "kwargs": {...}}. Leave empty to use the declared value.'),
         }
 
     def clean(self) -> dict[str, Any]:
-        """Check against what this process knows of the job."""
+        """Check the overrides against the job definition, if this process has it."""
         values: dict[str, Any] = super().clean() or {}
         given = {name: values[name] or None for name in OVERRIDES if name in values}
         try:
@@ -90,12 +90,12 @@ class OverrideForm(forms.ModelForm):  # type: ignore[type-arg]
             return values
 
     def _post_clean(self) -> None:
-        # Django would put what is asked into the entry: beside an error the page would show it as what counts.
+        # Django would copy the input into the entry; beside an error, it would look like the current value.
         pass
 
 
 class CronEntryAdmin(ReadOnlyAdmin):
-    """Cron entries: added by code alone; an operator may override, pause, resume and run them."""
+    """Cron entries: only code adds them; operators may override, pause, resume and run them."""
 
     form = OverrideForm
     change_form_template = "admin/pgjobs/cronentry/change_form.html"
@@ -120,29 +120,29 @@ class CronEntryAdmin(ReadOnlyAdmin):
     # Permissions
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """For overrides."""
+        """Tell whether the user may override."""
         return request.user.has_perm("pgjobs.change_cronentry")
 
     def has_run_permission(self, request: HttpRequest) -> bool:
-        """For pausing, resuming and running."""
+        """Tell whether the user may pause, resume and run entries."""
         return request.user.has_perm("pgjobs.run_cronentry")
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Without the arguments for those who may not see all of them."""
+        """Leave out the arguments for users who may not see all of them."""
         fields = OVERRIDES if _may_see_arguments(request, obj) else ("expression", "zone")
         return (*self.fieldsets[:-1], (self.fieldsets[-1][0], {"fields": fields}))
 
     # Reading
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Read the arguments as text: what is malformed spoils nothing else on the page."""
+        """Read the arguments as text, so that a malformed value spoils nothing else on the page."""
         entries: QuerySet[Any] = super().get_queryset(request).defer(*JSON_COLUMNS)
         texts = {"declared_text": Cast("declared_payload", TextField()), "own_text": Cast("payload", TextField())}
         annotated: QuerySet[Any] = entries.annotate(**texts)
         return annotated
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Note whether whoever asks may see sensitive arguments; give the form as text what cannot be parsed."""
+        """Note whether the user may see sensitive arguments; give unparsable ones to the form as text."""
         entry = super().get_object(request, object_id, from_field)
         if entry is not None:
             entry.reveal = request.user.has_perm("pgjobs.view_payload")
@@ -154,7 +154,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("name"))
     def shown_name(self, entry: CronEntry) -> Any:
-        """As code declares it."""
+        """The name, as declared in code."""
         return visible(entry.name)
 
     @admin.display(description=_("job"))
@@ -164,7 +164,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("status"))
     def shown_status(self, entry: CronEntry) -> Any:
-        """One word, and of a pause by whom and until when."""
+        """The status in one word; for a pause also who paused it and until when."""
         word = format_html(
             '<span class="pgjobs-state pgjobs-{}">{}</span>', STATUS_COLOURS[entry.status], STATUS_WORDS[entry.status]
         )
@@ -178,15 +178,15 @@ class CronEntryAdmin(ReadOnlyAdmin):
         """Why it does not fire, and what to do."""
         if entry.broken:
             words = {"reason": visible(entry.broken)}
-            return _("It does not fire: %(reason)s. Mend the row or the override.") % words
+            return _("It does not fire: %(reason)s. Correct the row or the override.") % words
         if entry.missing_since is not None:
-            text = _("No worker's code declares it since {}. It fires again when one does.")
+            text = _("No worker has declared it since {}. It fires again when one does.")
             return format_html(str(text), when(entry.missing_since))
         return visible(entry.paused_reason) if entry.is_paused and entry.paused_reason else "–"
 
     @admin.display(description=_("expression"))
     def shown_expression(self, entry: CronEntry) -> Any:
-        """What counts, with its zone; and what code declares where that differs."""
+        """The effective expression and zone; below them the declared ones, if overridden."""
         own = entry.expression is not None or entry.zone is not None
         counts = format_html("<code>{}</code> {}", entry.effective_expression, entry.effective_zone)
         declared = _("declared: %(expression)s %(zone)s")
@@ -200,7 +200,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("last job"))
     def shown_last_job(self, entry: CronEntry) -> Any:
-        """The job and how it stands, if it is still there."""
+        """The latest job and its state, if it still exists."""
         if entry.last_job_id is None:
             return "–"
         job = Job.objects.using(entry._state.db).filter(pk=entry.last_job_id).only("state").first()
@@ -210,7 +210,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("next fire"))
     def shown_next_fire(self, entry: CronEntry) -> Any:
-        """The next instant of its schedule, if it is on."""
+        """The next instant of its schedule, unless it is paused, missing or broken."""
         fires = entry.next_fires(1) if entry.status == "on" else []
         return when(fires[0] if fires else None)
 
@@ -226,7 +226,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("arguments"))
     def shown_arguments(self, entry: Any) -> Any:
-        """The arguments of its jobs; sensitive ones hidden from users who may not see them."""
+        """The arguments of its jobs; sensitive ones only for users who may see them."""
         shown = arguments(entry.job_name, entry.own_text or entry.declared_text, reveal=getattr(entry, "reveal", False))
         return str(shown) if isinstance(shown, Hidden) else table_of((key, short(value, 500)) for key, value in shown)
 
@@ -243,24 +243,24 @@ class CronEntryAdmin(ReadOnlyAdmin):
     # Changing
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        """Override what has been changed, and nothing else of the row."""
+        """Write the changed overrides, and no other column."""
         if form.changed_data:
             with recorded_as(ADMIN):
                 obj.override(by=request.user, **{name: form.cleaned_data[name] for name in form.changed_data})
 
     @admin.action(description=_("Pause"), permissions=["run"])
     def pause(self, request: HttpRequest, entries: Any) -> None:
-        """Pause those that are chosen."""
+        """Pause the selected entries."""
         self._steer(request, entries, "pause")
 
     @admin.action(description=_("Resume"), permissions=["run"])
     def resume(self, request: HttpRequest, entries: Any) -> None:
-        """Resume those that are chosen."""
+        """Resume the selected entries."""
         self._steer(request, entries, "resume")
 
     @admin.action(description=_("Run now"), permissions=["run"])
     def run_now(self, request: HttpRequest, entries: Any) -> None:
-        """Run those that are chosen."""
+        """Register a job of each selected entry now."""
         self._steer(request, entries, "run_now")
 
     def _steer(self, request: HttpRequest, entries: Any, verb: str, **words: Any) -> None:
@@ -284,7 +284,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
             self.message_user(request, message, messages.SUCCESS)
 
     def _named(self, request: HttpRequest, made: list[Job]) -> SafeString:
-        """Name the new jobs, with links for users who may view them."""
+        """Name the new jobs; users who may view them get links."""
         shown = request.user.has_perm("pgjobs.view_job")
         names = [self._link_to(job) if shown else job.pk for job in made[:MOST_NAMED]]
         more = "…" if len(made) > MOST_NAMED else "."
@@ -296,13 +296,13 @@ class CronEntryAdmin(ReadOnlyAdmin):
         return format_html('<a href="{}">{}</a>', url, job.pk)
 
     def get_urls(self) -> list[Any]:
-        """Add the address that the buttons of an entry's page post to."""
+        """Add the URL that the buttons of an entry's page post to."""
         steer = self.admin_site.admin_view(self.steer_view)
         own = path("<path:object_id>/steer/<slug:verb>/", steer, name="pgjobs_cronentry_steer")
         return [own, *super().get_urls()]
 
     def steer_view(self, request: HttpRequest, object_id: str, verb: str) -> HttpResponse:
-        """Do one thing to one entry, and go back to its page."""
+        """Apply one action to one entry, then return to its page."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         if verb not in BUTTONS or not self.has_view_permission(request) or not self.has_run_permission(request):

@@ -1,7 +1,7 @@
-"""What ``wording`` says of a job as HTML: badges, times in the project's zone, blocks of text, tables.
+"""The words of ``wording`` as HTML: badges, times in the project's zone, blocks of text, tables.
 
-Whatever comes from a row is text of strangers: it is bounded in length and escaped, HTML as well as what a browser
-obeys and nobody sees. So our pages take ``format_html`` from here.
+Strangers may have written any text of a row. So this module bounds its length and escapes both HTML and the invisible
+characters that browsers obey. For the same reason our pages import ``format_html`` from here.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _USER = re.compile(r"\w+\.\w+:\S+ (.+)", re.DOTALL)
 
 
 def format_html(template: str, *values: Any, **named: Any) -> SafeString:
-    """As Django's; of a text that is not safe what nobody sees is escaped too."""
+    """Do as Django's, and also escape the invisible characters of unsafe text."""
     return html.format_html(template, *map(_seen, values), **{name: _seen(value) for name, value in named.items()})
 
 
 def format_html_join(separator: str, template: str, rows: Iterable[tuple[Any, ...]]) -> SafeString:
-    """As Django's; likewise."""
+    """Do as Django's, with the same extra escape."""
     return html.format_html_join(separator, template, (tuple(map(_seen, row)) for row in rows))
 
 
@@ -37,7 +37,7 @@ def _seen(value: Any) -> Any:
 
 
 def person(by: str) -> SafeString | str:
-    """Who did something: of *auth.User:1 anna* the name, with all of it as its tooltip."""
+    """Who did something: *auth.User:1 anna* as the name alone, with the whole text as tooltip."""
     if not by:
         return "–"
     user = _USER.fullmatch(by)
@@ -45,7 +45,7 @@ def person(by: str) -> SafeString | str:
 
 
 def badge(state: str, word: Any = None) -> SafeString:
-    """The state as a word in its colour: the word for a job in that state, or ``word``."""
+    """A coloured badge for a state, labelled ``word`` or, by default, the job state's label."""
     shown = STATE_LABELS.get(state, state) if word is None else word
     return format_html('<span class="pgjobs-state pgjobs-{}">{}</span>', state, shown)
 
@@ -56,7 +56,7 @@ def when(instant: datetime | None) -> SafeString | str:
 
 
 def briefly(instant: datetime, now: datetime) -> SafeString:
-    """The same in a list: today's instants as a time of day, others to the minute."""
+    """An instant for a list: time of day if it is today, else date and minute."""
     local = _local(instant)
     return _time(instant, f"{local:%H:%M:%S}" if local.date() == _local(now).date() else f"{local:%Y-%m-%d %H:%M}")
 
@@ -71,28 +71,28 @@ def _time(instant: datetime, text: str) -> SafeString:
 
 
 def short(text: str, limit: int) -> SafeString | str:
-    """The beginning of a text, with the whole (bounded) as its tooltip."""
+    """The beginning of a text, with the whole text (bounded) as tooltip."""
     if len(text) <= limit:
         return visible(text)
     return format_html('<span title="{}">{}…</span>', text[:1000], text[:limit])
 
 
 def below(first: Any, second: Any) -> SafeString:
-    """Two lines of a list's cell, the second one quiet, and left out if it is empty."""
+    """Two lines in a cell of a list: the second is quiet, or left out if empty."""
     quiet = format_html('<br><span class="pgjobs-below">{}</span>', second) if second else ""
     return format_html("{}{}", first, quiet)
 
 
 def block(text: str) -> SafeString:
-    """A text as it is, bounded in length."""
+    """A preformatted text, bounded in length."""
     if len(text) <= SHOWN_CHARS:
         return format_html('<pre class="pgjobs-text">{}</pre>', text)
-    note = _("%(count)s characters; only the beginning is shown") % {"count": grouped(len(text))}
+    note = _("%(count)s characters; showing only the beginning") % {"count": grouped(len(text))}
     return format_html('<pre class="pgjobs-text">{}…</pre><p class="help">{}</p>', text[:SHOWN_CHARS], note)
 
 
 def json_block(text: str | None) -> SafeString | str:
-    """A JSON column read as text."""
+    """A JSON column that was read as text."""
     try:
         return block(json_text(parsed(text), len(text or "")))
     except UnreadablePayload:
@@ -100,13 +100,13 @@ def json_block(text: str | None) -> SafeString | str:
 
 
 def table_of(rows: Iterable[tuple[Any, Any]]) -> SafeString:
-    """Names and values, as they are; a value that is no safe text is escaped."""
+    """A table of names and values; values that are not safe text are escaped."""
     body = format_html_join("", '<tr><th scope="row">{}</th><td>{}</td></tr>', rows)
     return format_html('<table class="pgjobs-facts"><tbody>{}</tbody></table>', body)
 
 
 def progress_bar(text: str) -> SafeString:
-    """A bar and the message; what is no progress of ours is shown as JSON."""
+    """A progress bar and its message; unknown formats appear as JSON."""
     try:
         progress = parsed(text)
         n, total, message = progress["n"], progress.get("total"), str(progress.get("message") or "")[:200]
@@ -119,5 +119,5 @@ def progress_bar(text: str) -> SafeString:
 
 
 def ago(instant: datetime | None, now: datetime) -> SafeString | str:
-    """How long something has been so: *40 s*, with the instant as its tooltip."""
+    """The time since an instant: *40 s*, with the instant as tooltip."""
     return "–" if instant is None else _time(instant, seconds((now - instant).total_seconds()))

@@ -1,7 +1,7 @@
-"""The page of one job: what it is, where it stands and why, what it was given, what became of each attempt.
+"""The page of one job: its facts, its state and the reason, its arguments, and its attempts.
 
-Columns of JSON are read as text and parsed here: a forged value (nested too deeply, a number of 5,000 digits)
-shall spoil its own place on the page and nothing else.
+The page reads JSON columns as text and parses them here, so that a forged value (nested too deeply, a number of 5,000
+digits) spoils only its own place on the page.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from django_pgjobs.states import Hold, JobState
 
 JSON_COLUMNS = ("payload", "headers", "result", "progress")
 ATTEMPTS = 25
-"""How many of the latest attempts are shown."""
+"""How many attempts the page shows, latest first."""
 
 TRACEBACK_CHARS = 20_000
 
@@ -58,9 +58,9 @@ BUTTONS_INSTEAD: dict[str, Any] = {
     "cancelling": _("If it does not stop, cancel it again with a stronger mode."),
     "scheduled": _("Run now makes it due."),
     "retrying": _("Run now makes it due."),
-    "paused": _("It resumes when the pause ends."),
+    "paused": _("It continues when the pause ends or somebody resumes it."),
 }
-"""Code of a reason → what its advice is where a page has the button; the others have none here."""
+"""Reason code → advice on a page that has the button instead of the command; other codes have none here."""
 
 
 class JobPage(ReadOnlyAdmin):
@@ -69,12 +69,12 @@ class JobPage(ReadOnlyAdmin):
     change_form_template = "admin/pgjobs/job/change_form.html"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Leave out what may be a megabyte or malformed; the page of a job reads it as text."""
+        """Defer columns that may be huge or malformed; the page of a job reads them as text."""
         jobs: QuerySet[Any] = super().get_queryset(request)
         return jobs.defer(*JSON_COLUMNS)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Read a job with its JSON as text and the database's clock; None for an id that is none."""
+        """Return the job with its JSON as text and the database's clock; None if the id is invalid."""
         try:
             job_id = int(object_id)
         except ValueError:
@@ -86,7 +86,7 @@ class JobPage(ReadOnlyAdmin):
         return job
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Add the actions that the job's state and the user's permissions allow, and its attempts."""
+        """Add the attempts, and the actions that the job's state and the user's permissions allow."""
         job = context["original"]
         attempts = self._attempts(job)
         context["pgjobs_pauses"] = [] if job.outcome else notices_for_job(job)
@@ -107,7 +107,7 @@ class JobPage(ReadOnlyAdmin):
         return reverse("admin:pgjobs_queuestate_changelist", current_app=self.admin_site.name)
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """No form: the page is made of sections."""
+        """Return none: the page consists of sections, not of a form."""
         return ()
 
     def _offered(self, request: HttpRequest, job: Any) -> list[dict[str, Any]]:
@@ -148,7 +148,7 @@ class JobPage(ReadOnlyAdmin):
         ]
 
     def _worker(self, request: HttpRequest, job: Any) -> str:
-        """Who has claimed it, or wrote its last end: a name and its status, else an id, or nothing."""
+        """The worker that claimed the job or wrote its last end: name and status, else its id, else nothing."""
         using = job._state.db
         if not job.claim_id and not job.worker:
             return ""
@@ -165,7 +165,7 @@ class JobPage(ReadOnlyAdmin):
         return name if job.outcome or not job.claim_id else format_html("{} {}", name, status)
 
     def _sections(self, request: HttpRequest, job: Any) -> list[tuple[Any, Any]]:
-        """(heading, table) of all that is known; what this job has not is left out."""
+        """Return (heading, table) pairs; leave out facts that this job lacks."""
         zone = timezone.get_current_timezone_name()
         found: list[tuple[Any, Any]] = [
             (_("State"), _facts_table(_state_of(job))),
@@ -183,7 +183,7 @@ class JobPage(ReadOnlyAdmin):
 
 
 def _facts_table(facts: list[tuple[Any, Any]]) -> str:
-    """Our own facts: their names begin a line, so with a capital."""
+    """A table of our own facts, their names capitalised."""
     return table_of((capfirst(str(name)), value) for name, value in facts)
 
 
@@ -211,7 +211,7 @@ def _facts_of(job: Any) -> list[tuple[Any, Any]]:
     if job.cron_entry is None:
         return found
     fire = format_html("{} {}", job.cron_entry, when(job.fire_at)) if job.fire_at else job.cron_entry
-    return [*found, (_("cron entry and its fire"), fire)]
+    return [*found, (_("cron entry and fire"), fire)]
 
 
 def _tag_links(tags: tuple[str, ...]) -> str:
@@ -229,23 +229,23 @@ def _arguments_of(job: Any) -> str:
 
 
 _NAME_THE_CANCELLER = ("cancelled", "cancelling", "silent")
-"""Codes of reasons that say who cancelled it, and why."""
+"""Codes of reasons whose text already names who cancelled the job, and why."""
 
 
 def _reasons_of(job: Any) -> list[Any]:
-    """Sentences that say why the job stands as it does, and what to do."""
+    """Sentences: why the job is in its state, and what to do."""
     reason = why.of(job.pk, job._state.db)
     found: list[Any] = [reason.text]
     found += [_advice_of(reason)] if reason.advice else []
     if job.cancel_requested_at:
         found.append(_cancel_of(job, named=reason.code in _NAME_THE_CANCELLER))
     if registry.find(job.name) is None:
-        found.append(_("This process knows no job of this name."))
+        found.append(_("This process knows no job with this name."))
     return found
 
 
 def _blockers_of(job: Any) -> list[str]:
-    """Links to some of the jobs that take up the slots it waits for; the reason names the limits."""
+    """Links to some of the jobs that hold the slots it waits for; the reason names the limits."""
     if job.hold != Hold.LIMITED:
         return []
     found: list[str] = []
@@ -256,12 +256,12 @@ def _blockers_of(job: Any) -> list[str]:
 
 
 def _advice_of(reason: why.Reason) -> Any:
-    """What to do; where a button of this page does it, not the command."""
+    """The advice; names the button of this page instead of the command."""
     return BUTTONS_INSTEAD.get(reason.code, reason.advice) if "manage.py pgjobs" in reason.advice else reason.advice
 
 
 def _cancel_of(job: Any, *, named: bool) -> str:
-    """How and when it was cancelled, and if that is not ``named`` above, by whom and why."""
+    """Mode and instant of the cancel; also who and why, unless a sentence above ``named`` them."""
     mode = CANCEL_MODES.get(job.cancel_mode, job.cancel_mode)
     head = format_html(str(_("Cancel ({}) requested {}")), mode, when(job.cancel_requested_at))
     if named:
@@ -271,9 +271,9 @@ def _cancel_of(job: Any, *, named: bool) -> str:
 
 
 def _times_of(job: Any) -> list[tuple[Any, Any]]:
-    """(words, instant or duration) of all that is known."""
+    """(label, instant or duration) pairs of the known times."""
     instants = ["created_at", "run_at", "ready_at", "cancel_requested_at", "finished_at"]
-    # An admitted, parked or released job keeps these of an earlier claim, which says nothing about where it stands now.
+    # Admitted, parked and released jobs keep these values of an earlier claim, which say nothing about the present.
     if job.state == JobState.RUNNING:
         instants[3:3] = ["claimed_at", "deadline_at"]
     elif job.outcome:

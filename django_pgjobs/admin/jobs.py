@@ -1,4 +1,4 @@
-"""The pages of jobs: the list with its bulk actions, and one job with everything known about it."""
+"""The admin pages of jobs: the list with its bulk actions, and the page of one job."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ LIST_COLUMNS = (
     "id", "name", "state", "queue", "priority", "attempt", "max_attempts", "run_at", "finished_at", "duration_seconds",
     "description", "outcome", "ending", "hold", "claimed_at", "cancel_mode",
 )  # fmt: skip
-"""What the list reads: nothing that may be a megabyte."""
+"""The columns that the list reads; none of them can grow to a megabyte."""
 
 
 class JobAdmin(JobPage, ReadOnlyAdmin):
-    """Jobs, read-only; their actions are methods of ``JobQuerySet``."""
+    """Jobs, read-only; the actions are methods of ``JobQuerySet``."""
 
     list_display = ("id", "shown_name", "shown_state", "shown_queue", "shown_attempt", "shown_run_at", "shown_end")
     list_display_of = {
@@ -62,14 +62,14 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
         ),
         "cancelled": ("id", "shown_name", "shown_state", "shown_cancel", "shown_queue", "shown_attempt", "shown_end"),
     }  # fmt: skip
-    """The columns of the list of a state that has some of its own."""
+    """Columns of the list for states that need their own."""
     list_display_links = ("id", "shown_name")
     list_filter = (StateFilter, QueueFilter, NameFilter, TagFilter, ReachFilter)
     lookups = ("state", "queue", "name", "tag", "reach")
     list_per_page = 50
     paginator = CappedPaginator
     search_fields = ("name", "description")
-    search_help_text = _("Digits find an id; anything else a part of the name or the description.")
+    search_help_text = _("Digits search for an id; other text searches in names and descriptions.")
     actions: Any = ("retry", "run_now", "release", "cancel", "abandon")
     change_list_template = "admin/pgjobs/job/change_list.html"
 
@@ -80,15 +80,15 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
         return JobChangeList
 
     def get_list_display(self, request: HttpRequest) -> Any:
-        """The columns that say most of the state that is asked for."""
+        """Return the most useful columns for the chosen state."""
         return self.list_display_of.get(request.GET.get("state", ""), self.list_display)
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
-        """Digits find an id, text a part of name or description."""
+        """Find an id if the term is digits; else search in names and descriptions."""
         return queryset.filter(job_list.search_condition(*job_list.parse_search(search_term))), False
 
     def read_rows(self, jobs: QuerySet[Any], ids: Sequence[int]) -> list[Any]:
-        """Read a page of the list, with the database's clock on every row."""
+        """Read one page of the list; every row carries the database's clock."""
         rows = jobs.annotate(
             now=Now(),
             fate=fate(),
@@ -102,10 +102,10 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
         return job_list.in_order(rows, ids)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Refuse ids that are none before Django makes an error of them."""
+        """Refuse malformed ids before Django fails on them."""
         chosen = request.POST.getlist(ACTION_CHECKBOX_NAME)
         if not all(text.isascii() and text.isdigit() and int(text[:20]) <= job_list.BIGGEST_ID for text in chosen):
-            self.message_user(request, _("There are no such jobs."), messages.ERROR)
+            self.message_user(request, _("The selection has invalid job ids."), messages.ERROR)
             return HttpResponseRedirect(request.get_full_path())
         queue, name = request.GET.get("queue", ""), request.GET.get("name", "")
         notes = {"pgjobs_pauses": notices_for_list(queue, name), "pgjobs_pauses_url": self.pauses_url(request)}
@@ -119,14 +119,14 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
 
     @admin.display(description=_("state"))
     def shown_state(self, job: Any) -> str:
-        """The label in its colour, and why below it; with a note where only a callback is left."""
+        """The coloured label, with the reason below; a note if only a callback is left."""
         label: Any = badge(label_of(job))
         if job.ending and not job.outcome:
             label = format_html('{} <span class="pgjobs-ending">→ {}</span>', label, STATE_LABELS.get(job.ending, ""))
         return below(label, self._why(job))
 
     def _why(self, job: Any) -> Any:
-        """What says most about where it stands: who runs it, who cancelled it, what held it or made it fail."""
+        """The most telling fact: who runs it, who cancelled it, what holds it, or its error."""
         if job.in_columns:
             return ""
         if job.state == JobState.RUNNING:
@@ -137,24 +137,24 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
 
     @admin.display(description=_("worker"))
     def shown_worker(self, job: Any) -> str:
-        """Who has claimed it."""
+        """The worker that claimed it."""
         return short(job.worker_name or "–", 60)
 
     @admin.display(description=_("since"))
     def shown_claimed(self, job: Any) -> str:
-        """For how long, and since when."""
+        """The time since the claim."""
         if job.claimed_at is None:
             return "–"
         return below(ago(job.claimed_at, job.now), briefly(job.claimed_at, job.now))
 
     @admin.display(description=_("progress"))
     def shown_progress(self, job: Any) -> str:
-        """A bar and what the job says."""
+        """The progress bar and the job's message."""
         return progress_bar(job.progress_start) if job.progress_start else ""
 
     @admin.display(description=_("by whom, why"))
     def shown_cancel(self, job: Any) -> str:
-        """Who cancelled it and why, or what the job itself said."""
+        """Who cancelled it and why, or the job's own words."""
         why = job.cancel_start or job.error_start
         if not job.by_start:
             return short(why, 60) or "–"
@@ -163,23 +163,23 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
 
     @admin.display(description=_("queue"))
     def shown_queue(self, job: Job) -> str:
-        """The queue, and below it a priority that is not the usual one."""
+        """The queue, and below it any priority but the default."""
         return below(job.queue, _("priority %(number)d") % {"number": job.priority} if job.priority else "")
 
     @admin.display(description=_("attempt"))
     def shown_attempt(self, job: Job) -> str:
-        """2 / 5."""
+        """Attempt and maximum, as in *2 / 5*."""
         return f"{job.attempt} / {job.max_attempts}"
 
     @admin.display(description=_("run at"))
     def shown_run_at(self, job: Any) -> str:
-        """When, and how long it is till then."""
+        """The instant, and the time until then."""
         rest = until(job.run_at, job.now) if not job.outcome else ""
         return below(briefly(job.run_at, job.now), rest)
 
     @admin.display(description=_("finished"))
     def shown_end(self, job: Any) -> str:
-        """When, and how long it took."""
+        """The instant, and the duration."""
         if job.finished_at is None:
             return "–"
         took = seconds(job.duration_seconds) if job.duration_seconds is not None else ""
@@ -188,19 +188,19 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
     # Permissions of the actions
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
-        """May retry."""
+        """Tell whether the user may retry."""
         return request.user.has_perm("pgjobs.retry_job")
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
-        """May cancel."""
+        """Tell whether the user may cancel."""
         return request.user.has_perm("pgjobs.cancel_job")
 
     def has_abandon_permission(self, request: HttpRequest) -> bool:
-        """May abandon."""
+        """Tell whether the user may abandon."""
         return request.user.has_perm("pgjobs.abandon_job")
 
     def has_reschedule_permission(self, request: HttpRequest) -> bool:
-        """May run now and release."""
+        """Tell whether the user may run jobs now and release them."""
         return request.user.has_perm("pgjobs.reschedule_job")
 
     # Actions on many
@@ -217,17 +217,17 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
 
     @admin.action(description=_("Release selected %(verbose_name_plural)s"), permissions=["reschedule"])
     def release(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
-        """Ask workers to give running jobs back."""
+        """Ask workers to release running jobs."""
         return self._act(ACTIONS["release"], request, queryset)
 
     @admin.action(description=_("Cancel selected %(verbose_name_plural)s…"), permissions=["cancel"])
     def cancel(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
-        """Cancel, after asking how and why."""
+        """Cancel, after a form for mode and reason."""
         return self._act(ACTIONS["cancel"], request, queryset)
 
     @admin.action(description=_("Abandon selected %(verbose_name_plural)s…"), permissions=["abandon"])
     def abandon(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
-        """Give up, after asking why."""
+        """Abandon, after a form for the reason."""
         return self._act(ACTIONS["abandon"], request, queryset)
 
     def _act(self, action: SteeringAction, request: HttpRequest, jobs: Any) -> HttpResponse | None:
@@ -245,7 +245,7 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
         return None
 
     def _log_many(self, request: HttpRequest, recorded: list[int], text: str, *, everything: bool) -> None:
-        """Put it into the history of each job that was chosen and changed; of all jobs of a list into the action's."""
+        """Log the action in the history of each selected job that changed; for a whole list, in the action's own."""
         if not recorded:
             return
         using = router.db_for_write(Job)
@@ -273,7 +273,7 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
             "title": capfirst(str(action.verb)),
             "action": action,
             "form": form,
-            # Of all pages only the filter counts, but Django wants to see at least one chosen job.
+            # For all pages only the filter matters, but Django insists on at least one selected job.
             "chosen": chosen[:1] if everything else chosen,
             "everything": everything,
             "filter": filter_words(_search_of(request)) if everything else "",
@@ -290,12 +290,12 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
     # Actions on one
 
     def get_urls(self) -> list[Any]:
-        """Add the address that the buttons of a job's page post to."""
+        """Add the URL that the buttons of a job's page post to."""
         steer_one = self.admin_site.admin_view(self.steer_view)
         return [path("<int:job_id>/steer/<slug:name>/", steer_one, name="pgjobs_job_steer"), *super().get_urls()]
 
     def steer_view(self, request: HttpRequest, job_id: int, name: str) -> HttpResponse:
-        """Do one action to one job, and go back to its page."""
+        """Apply one action to one job, then return to its page."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         action = ACTIONS.get(name)
@@ -328,7 +328,7 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
 
 
 def _worker_of() -> Subquery:
-    """The name of the worker that has claimed a job."""
+    """An expression: the name of the worker that claimed the job."""
     claims = Claim.objects.filter(claim_id=OuterRef(OuterRef("claim_id"))).values("worker")
     return Subquery(Heartbeat.objects.filter(pk__in=claims).values("name")[:1])
 

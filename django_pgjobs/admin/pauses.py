@@ -1,4 +1,4 @@
-"""What is paused: who, why, until when; pausing and resuming; and what the pages of jobs say about it."""
+"""The admin pages of pauses, to pause and resume, and the notices about pauses on the pages of jobs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOST_NOTICES = 5
 
 
 def notices_for_list(queue: str, name: str) -> list[SafeString]:
-    """Sentences above a list of jobs: what is paused, of the queue and the name that the list is filtered by."""
+    """Notices above a list of jobs: the pauses of the queue and the name that it filters by."""
     found = [
         state
         for state in pausing.paused()
@@ -47,7 +47,7 @@ def notices_for_list(queue: str, name: str) -> list[SafeString]:
 
 
 def notices_for_job(job: Any) -> list[SafeString]:
-    """Sentences above a job's page: the pause of its queue, of its name, or both."""
+    """Notices above a job's page: the pauses of its queue and its name."""
     return [_sentence(state) for state in pausing.pauses_of(job.queue, job.name, job._state.db)]
 
 
@@ -60,24 +60,24 @@ def _sentence(state: QueueState) -> SafeString:
 
 
 class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
-    """What to pause, why, and until when. Pausing again replaces the words of the pause before."""
+    """What to pause, why, and until when. Pausing again replaces the earlier values."""
 
     reason = forms.CharField(
         label=capfirst(_("reason")), required=False, max_length=pausing.REASON_CHARS, widget=AdminTextInputWidget
     )
     name = forms.CharField(
         label=capfirst(_("name")),
-        help_text=_("The name of the queue, or of the job's definition."),
+        help_text=_("The name of the queue or of the job definition."),
         widget=AdminTextInputWidget,
     )
     until = forms.SplitDateTimeField(
         label=capfirst(_("until")),
         required=False,
         widget=AdminSplitDateTime,
-        help_text=_("When the pause ends by itself; empty: until somebody resumes it."),
+        help_text=_("When the pause ends by itself. Leave empty to pause until somebody resumes it."),
     )
     anyway = forms.BooleanField(
-        label=_("Pause a queue that nobody seems to use"), required=False, widget=forms.HiddenInput
+        label=_("Pause this queue although nothing seems to use it"), required=False, widget=forms.HiddenInput
     )
 
     class Meta:
@@ -85,14 +85,14 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
         fields = ("kind", "name", "reason", "until")
 
     def clean_until(self) -> Any:
-        """Refuse what has passed; the database's clock has the last word."""
+        """Refuse an instant in the past; the database's clock has the last word."""
         until = self.cleaned_data["until"]
         if until is not None and until <= timezone.now():
-            raise forms.ValidationError(_("This has passed already."))
+            raise forms.ValidationError(_("This time is in the past."))
         return until
 
     def clean(self) -> Any:
-        """Refuse a queue or a job that there cannot be."""
+        """Refuse names that no queue or job can have."""
         given: Any = super().clean() or self.cleaned_data
         if "kind" in given and "name" in given:
             try:
@@ -104,19 +104,19 @@ class PauseForm(forms.ModelForm):  # type: ignore[type-arg]
         return given
 
     def _check_known(self, given: Any) -> None:
-        """Ask before a queue is paused that no job, definition or setting knows: it may be a slip of the pen."""
+        """Ask before pausing a queue that no job, definition or setting knows: it may be a typo."""
         if given["kind"] != QueueState.Kind.QUEUE or given.get("anyway"):
             return
         known = pausing.known_queues()
         if given["name"] not in known:
             self.fields["anyway"].widget = forms.CheckboxInput()
-            text = _("No job and no setting knows a queue %(queue)s%(hint)s. To pause it anyway, tick the box below.")
+            text = _("No job or setting knows a queue %(queue)s%(hint)s. To pause it anyway, check the box below.")
             words = {"queue": repr(given["name"]), "hint": did_you_mean(given["name"], known)}
             self.add_error("name", text % words)
 
 
 class QueueStateAdmin(ReadOnlyAdmin):
-    """What is paused now. Who may pause adds rows, and resumes by an action; nobody edits or deletes one."""
+    """The current pauses. Users with the permission add rows and resume by an action; nobody edits or deletes rows."""
 
     form = PauseForm
     list_display = ("shown_name", "shown_kind", "shown_by", "shown_reason", "shown_since", "shown_until")
@@ -127,25 +127,25 @@ class QueueStateAdmin(ReadOnlyAdmin):
     actions: Any = ("resume",)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Who may pause."""
+        """Tell whether the user may pause."""
         return self.has_pause_permission(request)
 
     def has_pause_permission(self, request: HttpRequest) -> bool:
-        """May pause and resume."""
+        """Tell whether the user may pause and resume."""
         return request.user.has_perm("pgjobs.pause_queue")
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """The form to pause, or what was paused."""
+        """Return the form for a new pause, or the facts of an existing one."""
         return self.fieldsets if obj is None else ((None, {"fields": self.readonly_fields}),)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Leave out pauses that are over, by the database's clock: they have no effect."""
+        """Leave out pauses that have ended by the database's clock: they have no effect."""
         states: QuerySet[Any] = super().get_queryset(request)
         return states.filter(Q(until__isnull=True) | Q(until__gt=Now()))
 
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
-        """Pause; what the database's clock refuses is said."""
-        # Whichever button is pressed, the list comes next.
+        """Pause; if the database's clock refuses, show why."""
+        # Every button leads to the list.
         one_button = {"show_save_and_add_another": False, "show_save_and_continue": False}
         try:
             page: HttpResponse = super().add_view(request, form_url, {**one_button, **(extra_context or {})})
@@ -169,13 +169,13 @@ class QueueStateAdmin(ReadOnlyAdmin):
             "name": visible(obj.name),
         }
         if obj.unknown:
-            message = f"{message} {now_translated('No job and no setting knows such a queue.')}"
+            message = f"{message} {now_translated('No job or setting knows this queue.')}"
         self.message_user(request, message, messages.WARNING if obj.unknown else messages.SUCCESS)
         return HttpResponseRedirect(reverse("admin:pgjobs_queuestate_changelist", current_app=self.admin_site.name))
 
     @admin.action(description=_("Resume selected %(verbose_name_plural)s"), permissions=["pause"])
     def resume(self, request: HttpRequest, queryset: Any) -> None:
-        """Let them go on."""
+        """Resume the selected pauses."""
         done: list[str] = []
         for state in queryset:
             go_on: Any = pausing.resume_queue if state.kind == QueueState.Kind.QUEUE else pausing.resume_job
@@ -185,17 +185,17 @@ class QueueStateAdmin(ReadOnlyAdmin):
                 self.log_change(request, state, now_translated("Resumed."))
                 done.append(f"{state.get_kind_display()} {visible(state.name)}")
         text = now_translated("Resumed: %(names)s.") % {"names": ", ".join(done)}
-        text = text if done else now_translated("Nothing was paused any more.")
+        text = text if done else now_translated("Nothing was paused anymore.")
         self.message_user(request, text, messages.SUCCESS if done else messages.WARNING)
 
     @admin.display(description=_("name"))
     def shown_name(self, state: Any) -> str:
-        """Of the queue or the job."""
+        """The name of the queue or the job."""
         return visible(state.name)
 
     @admin.display(description=_("paused by"))
     def shown_by(self, state: Any) -> str:
-        """A user's name, or the text that the shell or code gave."""
+        """A user's name, or the text that the shell or code passed."""
         return person(state.paused_by)
 
     @admin.display(description=_("reason"))
@@ -215,5 +215,5 @@ class QueueStateAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("until"))
     def shown_until(self, state: Any) -> str:
-        """To the second, or that it does not end by itself."""
+        """The end to the second, or *no end* if it does not end by itself."""
         return when(state.until) if state.until else str(_("no end"))

@@ -1,4 +1,4 @@
-"""What all our admin pages have in common: rows are read, never edited."""
+"""The base of all our admin pages: they read rows and never edit them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ else:
 
 
 class ReadOnlyAdmin(ModelAdmin):
-    """Refuses add, change and delete to everybody, superusers too; the view permission shows the pages."""
+    """Refuses add, change and delete to everybody, even superusers; the view permission grants the pages."""
 
     show_facets = admin.ShowFacets.NEVER
     show_full_result_count = False
@@ -27,17 +27,17 @@ class ReadOnlyAdmin(ModelAdmin):
         css = {"all": ("pgjobs/admin.css",)}
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Never: jobs are registered, workers register themselves."""
+        """Never: code registers jobs, and workers register themselves."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Never: jobs are steered."""
+        """Never: operators steer jobs instead."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Never: retention deletes."""
+        """Never: pruning deletes rows when their retention ends."""
         return False
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
-        """Only our filters: Django would let anybody probe the arguments by ``?payload__contains=``."""
+        """Allow only our filters: Django would let anybody probe the arguments with ``?payload__contains=``."""
         return lookup in self.lookups

@@ -1,4 +1,4 @@
-"""Who did what: the actions of operators, as a list of their own and on the page of each job."""
+"""The actions of operators: a list of their own, and a table on the page of each job."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def what(verb: str, mode: str) -> str:
 
 
 def actions_of(job: Any, current_app: str, *, linked: bool) -> list[dict[str, Any]]:
-    """Return what was done to a job, the latest first, for its page."""
+    """Return the actions on a job for its page, latest first."""
     found = store.list_actions(store.on(job._state.db), job.pk, limit=MOST)
     via = dict(Action.Via.choices)
     return [
@@ -63,7 +63,7 @@ def _linked(text: Any, action_id: int, current_app: str) -> SafeString:
 
 
 def _among(changed: int, filter_words: str) -> SafeString | str:
-    """*one of 130: queue bulk*, for an action on many."""
+    """*one of 130: queue bulk* for an action on many jobs."""
     if changed == 1 and not filter_words:
         return "–"
     words = now_translated("one of %(count)s") % {"count": grouped(changed)}
@@ -71,7 +71,7 @@ def _among(changed: int, filter_words: str) -> SafeString | str:
 
 
 class ActionAdmin(ReadOnlyAdmin):
-    """What operators did, the latest first."""
+    """The actions of operators, latest first."""
 
     list_display = ("shown_when", "shown_what", "shown_who", "via", "shown_changed", "shown_of", "shown_reason")
     fieldsets = (
@@ -89,17 +89,17 @@ class ActionAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("what"))
     def shown_what(self, action: Action) -> Any:
-        """The verb, and of a cancel its mode."""
+        """The verb; for a cancel also its mode."""
         return format_html("{}", what(action.verb, action.mode))
 
     @admin.display(description=_("who"))
     def shown_who(self, action: Action) -> Any:
-        """A user's name, or the text that code gave."""
+        """A user's name, or the text that code passed."""
         return person(action.acted_by)
 
     @admin.display(description=_("changed"))
     def shown_changed(self, action: Action) -> Any:
-        """How many, and why others were skipped."""
+        """How many jobs changed, and why others were skipped."""
         skipped = action.skipped if isinstance(action.skipped, dict) else {}
         why = ", ".join(f"{number} {STATE_LABELS.get(reason, reason)}" for reason, number in sorted(skipped.items()))
         return below(grouped(action.changed), now_translated("skipped: %(why)s") % {"why": why} if why else "")
@@ -119,7 +119,7 @@ class ActionAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("jobs"))
     def shown_jobs(self, action: Action) -> Any:
-        """The first of the jobs that it changed."""
+        """Links to the first jobs that it changed."""
         parts = ActionPart.objects.using(action._state.db).filter(action_id=action.pk).order_by("part")
         ids = list(islice(chain.from_iterable(part.job_ids for part in parts.iterator(1)), MOST_JOBS + 1))
         if not ids:

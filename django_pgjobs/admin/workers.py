@@ -1,4 +1,4 @@
-"""The workers that live, or lately did."""
+"""The admin pages of workers: those that live, and those that stopped lately."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from django_pgjobs.serialization.escapes import visible
 
 
 class HeartbeatAdmin(ReadOnlyAdmin):
-    """Workers; one whose heartbeats do not come, by the database's clock, is shown as silent or lost."""
+    """Workers; those without recent heartbeats, by the database's clock, appear as silent or lost."""
 
     list_display = (
         "shown_name", "shown_state", "shown_beat", "leads", "shown_work", "shown_queues", "capacity", "shown_release",
@@ -32,7 +32,7 @@ class HeartbeatAdmin(ReadOnlyAdmin):
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Let the database say who has been heard from."""
+        """Add status and leadership, by the database's clock."""
         leads = Exists(LeaderTerm.objects.filter(worker=OuterRef("pk"), expires_at__gt=Now()))
         workers: Any = super().get_queryset(request)
         found: QuerySet[Any] = workers.with_status().annotate(is_leader=leads)
@@ -40,29 +40,29 @@ class HeartbeatAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("name"))
     def shown_name(self, beat: Heartbeat) -> str:
-        """Its name, and below it where it runs."""
+        """The name, and below it host and process."""
         where = _("%(host)s, process %(pid)d") % {"host": beat.host, "pid": beat.pid}
         return below(beat.name, str(where))
 
     @admin.display(description=_("jobs"))
     def shown_work(self, beat: Heartbeat) -> str:
-        """How many it runs, and how many it has finished."""
+        """How many jobs it runs, and how many it has finished."""
         running = _("%(count)s running") % {"count": grouped(beat.running)}
         return below(str(running), str(_("%(count)s finished") % {"count": grouped(beat.finished)}))
 
     @admin.display(description=_("release"))
     def shown_release(self, beat: Heartbeat) -> str:
-        """Of the project's code."""
+        """The release of the project's code."""
         return visible(beat.release) or "–"
 
     @admin.display(description=_("state"))
     def shown_state(self, beat: Any) -> str:
-        """Its own word while it is heard from; else *silent*, or *lost*."""
+        """The state that it reports while its heartbeats arrive; else *silent* or *lost*."""
         return badge(beat.status, STATUS_LABELS.get(beat.status, beat.status))
 
     @admin.display(description=_("leads"), boolean=True)
     def leads(self, beat: Any) -> bool:
-        """Whether its term runs: it does what only one should do."""
+        """Whether it is the leader now."""
         return bool(beat.is_leader)
 
     @admin.display(description=_("queues"))
@@ -74,7 +74,7 @@ class HeartbeatAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("capacity"))
     def capacity(self, beat: Heartbeat) -> str:
-        """Processes, threads in each, coroutines in each."""
+        """Executors, and the threads and coroutines in each."""
         text = _("%(processes)d × (%(threads)d threads + %(slots)d async)")
         return str(text % {"processes": beat.processes, "threads": beat.threads, "slots": beat.async_slots})
 

@@ -127,7 +127,7 @@ def test_a_queue_is_paused_until_an_instant_seen_on_its_jobs_and_resumed(
     page.locator("#clocklink0").click()
     page.locator("#clockbox0").get_by_text("Midnight").click()
     page.get_by_role("button", name="Save", exact=True).click()
-    expect(until.locator(".errorlist")).to_have_text("This has passed already.")
+    expect(until.locator(".errorlist")).to_have_text("This time is in the past.")
     expect(page.get_by_label("Reason")).to_have_value("the server moves")
     picture("pause-refused")
     assert not QueueState.objects.exists()
@@ -241,7 +241,7 @@ def test_the_list_of_cron_entries_tells_what_fires_next_and_what_does_not_fire(
     picture("cron-broken")
     page.goto(CRONS)
     page.get_by_role("link", name="exchange rates").click()
-    expect(page.locator(".field-shown_note")).to_contain_text("No worker's code declares it since")
+    expect(page.locator(".field-shown_note")).to_contain_text("No worker has declared it since")
     picture("cron-missing")
 
 
@@ -296,7 +296,7 @@ def test_an_entry_is_run_once_and_stopped_with_its_job(page: Page, log_in: LogIn
     assert (made.cron_entry, made.queue, made.state) == ("daily digest", "reports", "ready")
     picture("cron-run")
     said(page).get_by_role("link", name=str(made.pk)).click()
-    expect(page.get_by_text("Cron entry and its fire")).to_be_visible()
+    expect(page.get_by_text("Cron entry and fire")).to_be_visible()
     page.go_back()
     page.get_by_role("button", name="Run now").click()
     expect(page.locator(".messagelist .error")).to_contain_text("its overlap policy forbids two")

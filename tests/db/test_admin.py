@@ -200,7 +200,7 @@ def test_chosen_ids_that_are_none_change_nothing(root: Client, chosen: str) -> N
     row = make(outcome="abandoned", finished_at=now_plus(-1))
     answer = root.post(LIST, {"action": "retry", "_selected_action": [str(row.pk), chosen], "index": "0"}, follow=True)
     assert answer.status_code == 200
-    assert "There are no such jobs." in html(answer)
+    assert "The selection has invalid job ids." in html(answer)
     assert Job.objects.get().state == "abandoned"
 
 
@@ -247,7 +247,7 @@ def test_a_megabyte_of_payload_is_shown_by_its_beginning(root: Client) -> None:
     row = make(payload={"args": ["4111", 7, "n" * 1_000_000], "kwargs": {}})
     page = root.get(f"{LIST}{row.pk}/change/")
     assert len(page.content) < 100_000
-    assert "1,000,002 characters; only the beginning is shown" in html(page)
+    assert "1,000,002 characters; showing only the beginning" in html(page)
 
 
 # --- queries and plans ---------------------------------------------------------------------------------------------

@@ -126,7 +126,7 @@ def test_many_attempts_show_the_latest(root: Client) -> None:
     text = html(root.get(f"{LIST}{row.pk}/change/"))
     assert "E40." in text
     assert "E10." not in text
-    assert "Only the latest attempts are shown." in text
+    assert "Showing only the latest attempts." in text
 
 
 # --- read-only -----------------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def test_a_queue_that_nobody_knows_is_asked_about_with_the_one_that_was_meant(op
 
 def test_a_queue_that_nobody_knows_is_paused_when_that_is_meant_and_the_message_warns(operator: Client) -> None:
     page = operator.post(ADD, asked(name="night", anyway="on"), follow=True)
-    assert said(page) == ["Queue night is paused. No job and no setting knows such a queue."]
+    assert said(page) == ["Queue night is paused. No job or setting knows this queue."]
     assert [message.level_tag for message in get_messages(page.wsgi_request)] == ["warning"]
     assert [state.name for state in pausing.paused()] == ["night"]
 
@@ -130,7 +130,7 @@ def test_pausing_again_replaces_the_words(operator: Client) -> None:
         ({"kind": "else"}, "Select a valid choice"),
         ({"name": ""}, "This field is required"),
         ({"reason": "x" * 501}, "at most 500"),
-        ({"until_0": "2001-01-01", "until_1": "00:00"}, "This has passed already"),
+        ({"until_0": "2001-01-01", "until_1": "00:00"}, "This time is in the past"),
         ({"until_0": "tomorrow", "until_1": "00:00"}, "valid date"),
     ],
 )

@@ -348,7 +348,10 @@ def test_stopping_says_which_jobs_were_not_cancelled(held: Job, root: Client) ->
     assert (status, json.loads(text)) == (1, {"stopped": 1, "cancelled": 0, "skipped": {"busy": 1}})
     answer = root.post(steer("stop"))
     [warned, _] = get_messages(answer.wsgi_request)
-    assert (warned.level_tag, str(warned)) == ("warning", "Cancel: 0 changed, 1 skipped: 1 locked by somebody else.")
+    assert (warned.level_tag, str(warned)) == (
+        "warning",
+        "Cancel: 0 changed, 1 skipped: 1 locked by another transaction.",
+    )
 
 
 @pytest.mark.parametrize("verb", ["list", "next", "run-now", "pause", "resume", "stop"])
@@ -408,16 +411,14 @@ def test_the_list_shows_how_entries_stand(root: Client) -> None:
 def test_the_page_of_a_job_names_its_entry(root: Client) -> None:
     made = entry().run_now()
     text = html(root.get(f"/admin/pgjobs/job/{made.pk}/change/"))
-    assert ("Cron entry and its fire" in text, f"{NAME} <time datetime=" in text) == (True, True)
+    assert ("Cron entry and fire" in text, f"{NAME} <time datetime=" in text) == (True, True)
 
 
 def test_the_page_previews_the_next_fires_and_says_why_it_does_not_fire(root: Client) -> None:
     text = html(root.get(PAGE))
     assert text.count("<li><time datetime=") == 10
     put(missing_since=timezone.now())
-    assert "No worker&#x27;s code declares it since" in html(root.get(PAGE)) or "declares it since" in html(
-        root.get(PAGE)
-    )
+    assert "No worker has declared it since" in html(root.get(PAGE)) or "declared it since" in html(root.get(PAGE))
     put(broken="<i>bad</i>", expression="61 * * * *")
     text = html(root.get(PAGE))
     assert ("&lt;i&gt;bad&lt;/i&gt;" in text, "declared: 0 3 * * * Europe/Paris" in text) == (True, True)
