@@ -67,14 +67,17 @@ class Outbox:
         # What is not sent yet must not be passed by a BYE, behind which nothing arrives. It is removed after it was
         # sent: an exception from outside may come in between, and what is sent twice is the same.
         with self._flushing:
-            while successes := self._some_successes():
-                self._send_successes(successes)
-                for _ in successes:
-                    self.successes.popleft()
-            while items := self._some():
-                self._send(items)
-                for _ in items:
-                    self.items.popleft()
+            self._send_all()
+
+    def _send_all(self) -> None:
+        while successes := self._some_successes():
+            self._send_successes(successes)
+            for _ in successes:
+                self.successes.popleft()
+        while items := self._some():
+            self._send(items)
+            for _ in items:
+                self.items.popleft()
 
     def _send_successes(self, successes: list[Success]) -> None:
         """Send successes as three columns: one list per job would cost more than all the rest of it."""

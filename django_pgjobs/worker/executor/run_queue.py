@@ -7,7 +7,8 @@ cleared.
 Some libraries raise exceptions in a job's thread from outside, and may do so while it runs this code. CPython lets one
 in after a call, at the start of a function and at the jump back of a loop. So what must go together stands in lines
 without calls, what is passed on is removed after it has been passed on, and the only locks are those of C, which
-``with`` takes and keeps in one. A thread that got one here is replaced, and its successor calls ``take_over``.
+``with`` takes and keeps in one. No loop stands within such a ``with``: since Python 3.13 an exception at its jump back
+leaves the lock held. A thread that got one here is replaced, and its successor calls ``take_over``.
 """
 
 from __future__ import annotations
@@ -64,20 +65,24 @@ class Buffers:
         """Take jobs in and wake a thread for them; return whether some are for the loop."""
         made = list(map(Item._make, items))
         on_loop = [(start_by, item) for item in made if item.is_async]
+        in_threads = [(start_by, item) for item in made if not item.is_async]
         with self.lock:
             self.items["async"] += on_loop
-            if len(on_loop) < len(made):
-                self.items["sync"] += [(start_by, item) for item in made if not item.is_async]
+            if in_threads:
+                self.items["sync"] += in_threads
                 self._ring(1)
         return bool(on_loop)
 
     def release(self, runs: set[int]) -> list[int]:
         """Remove and return those of ``runs`` that have not started."""
-        released: list[int] = []
         with self.lock:
-            for name, items in self.items.items():
-                released += [item.run for _, item in items if item.run in runs]
-                self.items[name] = deque(entry for entry in items if entry[1].run not in runs)
+            return self._remove(runs)
+
+    def _remove(self, runs: set[int]) -> list[int]:
+        released: list[int] = []
+        for name, items in self.items.items():
+            released += [item.run for _, item in items if item.run in runs]
+            self.items[name] = deque(entry for entry in items if entry[1].run not in runs)
         return released
 
     def trust(self, until: float) -> None:
@@ -95,10 +100,13 @@ class Buffers:
         """The same, with all that is known of them."""
         with self.lock:
             self.draining = True
-            released = [item for items in self.items.values() for _, item in items]
-            for items in self.items.values():
-                items.clear()
-            return released, self.active
+            return self._clear(), self.active
+
+    def _clear(self) -> list[Item]:
+        removed = [item for items in self.items.values() for _, item in items]
+        for items in self.items.values():
+            items.clear()
+        return removed
 
     def rouse(self) -> None:
         """Wake threads for what has waited here for a while: the thread that was woken for it has a long job."""
@@ -182,9 +190,12 @@ class Buffers:
         late = list(self.late)
         self.end.send(RunsReleased(late, "late"))
         with self.lock:
-            for run in late:
-                if run in self.late:
-                    self.late.remove(run)
+            self._forget_late(late)
+
+    def _forget_late(self, late: list[int]) -> None:
+        for run in late:
+            if run in self.late:
+                self.late.remove(run)
 
     def finish(self, slot: int, item: Item, decision: Decision, started: float) -> float:
         """Queue the outcome of a job, clear its slot, send what is queued when it is time; return how long it took."""
