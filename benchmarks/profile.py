@@ -27,7 +27,7 @@ from typing import Any
 import django
 
 WARM_UP_JOBS = 3000
-LOOK_SECONDS = 0.02
+CHECK_SECONDS = 0.02
 PATIENCE_SECONDS = 300.0
 
 Clocks = dict[str, float]
@@ -114,7 +114,7 @@ def _until_ended() -> None:
     while tables.value("SELECT EXISTS (SELECT FROM pgjobs_job WHERE finished_at IS NULL AND hold IS NULL)"):
         if time.monotonic() > until:
             raise TimeoutError("the jobs have not ended")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(CHECK_SECONDS)
 
 
 def _clocks() -> Clocks:
@@ -201,9 +201,9 @@ def _alone(count: int) -> None:
     def run(first: int) -> None:
         buffers.add(time.monotonic() + 1e9, [_travelling(number) for number in range(first, first + count)])
         for _ in range(count):
-            item, door.told = buffers.next(0, rouse=False)
-            decision = contextvars.Context().run(threads.run, item, door.told, door)
-            buffers.finish(0, item, decision, door.told.started)
+            item, door.control = buffers.next(0, rouse=False)
+            decision = contextvars.Context().run(threads.run, item, door.control, door)
+            buffers.finish(0, item, decision, door.control.started)
 
     began = time.thread_time()
     run(1)

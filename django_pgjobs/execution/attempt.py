@@ -104,19 +104,19 @@ def until_of(extras: str | None, claimed_at: float) -> float | None:
     return None if left is None else claimed_at + float(left)
 
 
-class Told:
-    """What this process has been told of a run that has started here: a wish to cancel it, an interrupt, its lease.
+class RunControl:
+    """What the supervisor has asked of a run that has started in this process: cancellation, an interrupt, a lease.
 
-    ``interrupt`` is what to raise in it; ``struck`` says that it was let loose on its thread or task; ``started`` is
-    the instant on the board, 0.0 where there is none; ``item`` is the run, and ``decision`` what it came to.
-    One is made per job, so what seldom differs is the class's until it does.
+    ``interrupt`` is the exception to raise in the job. ``interrupted`` is True once it has been sent to the job's
+    thread or task. ``started`` is the instant on the board, 0.0 without a board. ``item`` is the run, ``decision`` its
+    result. Each job makes one of these, so rarely used values are class attributes until somebody sets them.
     """
 
     requested: bool = False
     by: str = ""
     reason: str = ""
     interrupt: type[JobInterrupted] | None = None
-    struck: bool = False
+    interrupted: bool = False
     item: Item | None = None
     decision: Decision | None = None
 
@@ -160,7 +160,7 @@ class Prepared:
     context: JobContext
     args: list[Any]
     kwargs: dict[str, Any]
-    told: Cancellation
+    control: Cancellation
     guard: Guard
     recall: Recall | None = None
     decision: Decision | None = None
@@ -170,7 +170,7 @@ class Prepared:
 def prepare(
     item: Item,
     reporter: Reporter,
-    told: Cancellation,
+    control: Cancellation,
     guard: Guard = UNGUARDED,
     recall: Recall | None = None,
     history: History | None = None,
@@ -192,8 +192,8 @@ def prepare(
     except UnreadablePayload as error:
         return _unreadable(item, definition, error)
     before = ended_by(item.id, item.error, history) if item.kind != BODY and item.error else None
-    context = JobContext(item, headers, reporter, told, told.started or clock.monotonic(), before)
-    return Prepared(definition, item, context, args, kwargs, told, guard, recall)
+    context = JobContext(item, headers, reporter, control, control.started or clock.monotonic(), before)
+    return Prepared(definition, item, context, args, kwargs, control, guard, recall)
 
 
 def _unreadable(item: Item, definition: Definition, error: UnreadablePayload) -> Decision:
@@ -349,14 +349,14 @@ def _decision(prepared: Prepared, account: Account) -> Decision:
     if context.cancelled:
         if issubclass(kind, JobControl):
             return decide.Cancel()
-        return decide.Cancel("", kept(account), _CAUSES.get(prepared.told.interrupt, Cause.FAILED))
+        return decide.Cancel("", kept(account), _CAUSES.get(prepared.control.interrupt, Cause.FAILED))
     if issubclass(kind, Snooze):
         return decide.Snooze(min(error.seconds, LONGEST_SECONDS))  # type: ignore[attr-defined]
     if issubclass(kind, (Abandon, UnstorableResult)):
         return decide.Abandon(text_of(error), kept(account))
-    if prepared.told.interrupt is WorkerStopping:
+    if prepared.control.interrupt is WorkerStopping:
         return decide.Release(RELEASE_REASON, kept(account))
-    if prepared.told.interrupt is DeadlinePassed:
+    if prepared.control.interrupt is DeadlinePassed:
         # As after a kill: whether a retry rule names the exception does not depend on how far it had to go.
         return by_default_backoff(prepared.item, kept(account), Cause.TIMEOUT, prepared.item.until)
     if context.attempt >= context.max_attempts:

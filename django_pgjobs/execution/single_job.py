@@ -20,7 +20,7 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.context import Cancellation, Reporter
 from django_pgjobs.decisions import Decision
 from django_pgjobs.execution import attempt, events, finalise
-from django_pgjobs.execution.attempt import BODY, Item, Prepared, Told, until_of
+from django_pgjobs.execution.attempt import BODY, Item, Prepared, RunControl, until_of
 from django_pgjobs.execution.finalise import CALLBACK_OF, CALLBACK_STARTS, END, MARK, REQUEUES, RETRY, SUCCESS
 from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.logs import safe_logger
@@ -89,7 +89,7 @@ class Performer:
     author: Author
     run: Callable[[Prepared], Decision] = attempt.run_here
     reporter_of: ReporterOf = write_at_once
-    told: Cancellation = field(default_factory=Told)
+    control: Cancellation = field(default_factory=RunControl)
     waits: Callable[[ClaimedJob], Decision | None] = _never
     """Asked between a body and its callback: where the job waits, None if the callback may start."""
 
@@ -123,7 +123,7 @@ class Performer:
         reporter = self.reporter_of(self.db, job.id, claim_id)
         item, recall = item_of(job, claim_id, kind, payload), partial(store.find_result, self.db)
         history = partial(store.read_failure, self.db)
-        prepared = attempt.prepare(item, reporter, self.told, recall=recall, history=history)
+        prepared = attempt.prepare(item, reporter, self.control, recall=recall, history=history)
         if not isinstance(prepared, Prepared):
             return prepared
         return contextvars.Context().run(self.run, prepared)

@@ -29,7 +29,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Decision
 from django_pgjobs.exceptions import DeadlinePassed
 from django_pgjobs.execution import attempt
-from django_pgjobs.execution.attempt import BODY, Item, Prepared, Told
+from django_pgjobs.execution.attempt import BODY, Item, Prepared, RunControl
 from django_pgjobs.execution.ended_by import History
 from django_pgjobs.execution.finalise import CALLBACK_OF, has_callback
 from django_pgjobs.logs import safe_logger
@@ -57,7 +57,7 @@ class LocalDoor(Door):
         except TimeoutError:
             if not limit.expired():
                 raise  # the job's own
-            self.told.interrupt = DeadlinePassed
+            self.control.interrupt = DeadlinePassed
             raise DeadlinePassed from None
 
 
@@ -123,22 +123,22 @@ def _item(new: NewJob, claim_id: str, kind: str, timeout: float | None) -> Item:
 
 
 def _attempt(item: Item, door: LocalDoor, history: History | None = None) -> Decision:
-    told = door.told = Told()
+    control = door.control = RunControl()
     door.seconds = item.timeout
-    prepared = attempt.prepare(item, _ignore_progress, told, door, history=history)
+    prepared = attempt.prepare(item, _ignore_progress, control, door, history=history)
     if not isinstance(prepared, Prepared):
         return prepared
-    with _deadline(item.timeout, told, door):
+    with _deadline(item.timeout, control, door):
         return contextvars.Context().run(attempt.run_here, prepared)
 
 
 @contextlib.contextmanager
-def _deadline(timeout: float | None, told: Told, door: LocalDoor) -> Iterator[None]:
+def _deadline(timeout: float | None, control: RunControl, door: LocalDoor) -> Iterator[None]:
     """Let the door's job be interrupted when its time is over."""
     if timeout is None:
         yield
         return
-    timer = threading.Timer(timeout, door.interrupt, (told, DeadlinePassed))
+    timer = threading.Timer(timeout, door.interrupt, (control, DeadlinePassed))
     timer.daemon = True
     try:
         timer.start()

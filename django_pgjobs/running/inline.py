@@ -19,7 +19,7 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.context import name_executor
 from django_pgjobs.decisions import Decision
 from django_pgjobs.execution.admission import Turn
-from django_pgjobs.execution.attempt import Told
+from django_pgjobs.execution.attempt import RunControl
 from django_pgjobs.execution.finalise import HOLD, RELEASE
 from django_pgjobs.execution.single_job import Performer
 from django_pgjobs.logs import safe_logger
@@ -48,7 +48,7 @@ class InlineWorker:
         self.stopped = threading.Event()
         self.held: dict[int, str] = {}
         self.ended = 0
-        self.told = Told()
+        self.control = RunControl()
         self.frontier = worker.frontier()
         self.admission = worker.admission()
         self.limited = self.admission.declares()
@@ -67,9 +67,9 @@ class InlineWorker:
 
     def post(self, *message: Any) -> None:
         """Receive what the keep thread read: pass a cancel, or the loss of its lease, to the running job."""
-        told = self.told
+        control = self.control
         for flag in message[3] if message[0] == "fresh" else ():
-            told.by, told.reason, told.requested = flag.by, flag.reason, flag.cancelled or flag.lost
+            control.by, control.reason, control.requested = flag.by, flag.reason, flag.cancelled or flag.lost
 
     def run(self) -> int:
         """Work until stopped, idle or done; return the exit status."""
@@ -166,10 +166,10 @@ class InlineWorker:
 
     def _perform(self, db: WorkerConnection, job: ClaimedJob, claim_id: str) -> None:
         self.held[job.id] = claim_id
-        self.told = Told()
+        self.control = RunControl()
         cleanup.refresh()
         try:
-            performer = Performer(db, self.worker.author, told=self.told, waits=partial(_waits, db))
+            performer = Performer(db, self.worker.author, control=self.control, waits=partial(_waits, db))
             if performer.perform(job, claim_id).kind not in (RELEASE, HOLD):
                 self.ended += 1
         finally:

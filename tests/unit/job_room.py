@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django_pgjobs.exceptions import CancelRequested, JobInterrupted
-from django_pgjobs.execution.attempt import Told
+from django_pgjobs.execution.attempt import RunControl
 from django_pgjobs.worker.executor.interrupts import Door
 from tests.plugins.fix_db import patience, wait_until
 
@@ -28,15 +28,15 @@ class Room:
     def _serve(self) -> None:
         self.door = Door()
         while (entry := self.work.get()) is not None:
-            told, body = entry
+            control, body = entry
             try:
-                self.outcomes.put(self._one(self.door, told, body))
+                self.outcomes.put(self._one(self.door, control, body))
             except BaseException as error:
                 self.escaped.append(error)
                 self.outcomes.put(("escaped", error))
 
-    def _one(self, door: Door, told: Told, body: Callable[[Any], Any]) -> tuple[str, Any]:
-        door.told = told
+    def _one(self, door: Door, control: RunControl, body: Callable[[Any], Any]) -> tuple[str, Any]:
+        door.control = control
         try:
             return "returned", door.call(body, None)
         except BaseException as error:
@@ -46,19 +46,19 @@ class Room:
             len(str(outcome))
         return outcome
 
-    def start(self, body: Callable[[Any], Any]) -> Told:
-        told = Told()
-        self.work.put((told, body))
-        return told
+    def start(self, body: Callable[[Any], Any]) -> RunControl:
+        control = RunControl()
+        self.work.put((control, body))
+        return control
 
     def outcome(self) -> tuple[str, Any]:
         found: tuple[str, Any] = self.outcomes.get(timeout=patience(30))
         return found
 
 
-def interrupt(room: Room, told: Told, kind: type[JobInterrupted] = CancelRequested) -> None:
+def interrupt(room: Room, control: RunControl, kind: type[JobInterrupted] = CancelRequested) -> None:
     assert room.door is not None
-    room.door.interrupt(told, kind)
+    room.door.interrupt(control, kind)
 
 
 def spin(seconds: float) -> None:

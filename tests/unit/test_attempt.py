@@ -26,7 +26,7 @@ from django_pgjobs.exceptions import (
     WorkerStopping,
 )
 from django_pgjobs.execution import attempt
-from django_pgjobs.execution.attempt import BODY, ON_ABANDON, ON_CANCEL, Item, Prepared, Told
+from django_pgjobs.execution.attempt import BODY, ON_ABANDON, ON_CANCEL, Item, Prepared, RunControl
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.serialization.payload import encode_payload, encode_result
 from django_pgjobs.values.backoff import LONGEST_SECONDS
@@ -180,25 +180,27 @@ def item(definition: JobDefinition[..., Any], *args: Any, **facts: Any) -> Item:
     return Item(**{**known, **facts})
 
 
-def asked_to_stop(by: str, reason: str) -> Told:
-    told = Told()
-    told.requested, told.by, told.reason = True, by, reason
-    return told
+def asked_to_stop(by: str, reason: str) -> RunControl:
+    control = RunControl()
+    control.requested, control.by, control.reason = True, by, reason
+    return control
 
 
-def interrupted(kind: type[JobInterrupted]) -> Told:
-    told = Told()
-    told.interrupt = kind
-    return told
+def interrupted(kind: type[JobInterrupted]) -> RunControl:
+    control = RunControl()
+    control.interrupt = kind
+    return control
 
 
-def prepare(run: Item, told: Told | None = None) -> Prepared | Decision:
-    return attempt.prepare(run, lambda *report: reported.append(report), told or Told())
+def prepare(run: Item, control: RunControl | None = None) -> Prepared | Decision:
+    return attempt.prepare(run, lambda *report: reported.append(report), control or RunControl())
 
 
-def perform(definition: JobDefinition[..., Any], *args: Any, told: Told | None = None, **facts: Any) -> Decision:
+def perform(
+    definition: JobDefinition[..., Any], *args: Any, control: RunControl | None = None, **facts: Any
+) -> Decision:
     """Run an attempt in this thread."""
-    prepared = prepare(item(definition, *args, **facts), told)
+    prepared = prepare(item(definition, *args, **facts), control)
     return attempt.run_here(prepared) if isinstance(prepared, Prepared) else prepared
 
 
@@ -398,13 +400,13 @@ def test_a_snooze_stays_on_the_calendar() -> None:
 
 @pytest.mark.parametrize("definition", [does, adoes], ids=["sync", "async"])
 def test_any_end_but_success_of_a_cancelled_job_is_a_cancel(definition: JobDefinition[..., Any]) -> None:
-    told = asked_to_stop("anna", "not needed")
-    assert perform(definition, "fine", told=told) == decide.Succeed('"fine"')
-    assert perform(definition, "snooze", told=told) == decide.Cancel()
-    assert perform(definition, "abandon", told=told) == decide.Cancel()
-    assert perform(definition, "cancel", told=told) == decide.Cancel("changed\\0")
+    control = asked_to_stop("anna", "not needed")
+    assert perform(definition, "fine", control=control) == decide.Succeed('"fine"')
+    assert perform(definition, "snooze", control=control) == decide.Cancel()
+    assert perform(definition, "abandon", control=control) == decide.Cancel()
+    assert perform(definition, "cancel", control=control) == decide.Cancel("changed\\0")
     for family in ("value", "exit", "unstorable"):
-        decision = perform(definition, family, told=told, attempt=5)
+        decision = perform(definition, family, control=control, attempt=5)
         assert isinstance(decision, decide.Cancel)
         assert decision.cause == "failed"  # it was only asked
         failure(decision)
@@ -418,9 +420,9 @@ def test_the_attempt_of_a_cancelled_job_keeps_why_it_was_stopped(
     definition: JobDefinition[..., Any], kind: type[JobInterrupted], cause: str
 ) -> None:
     """C26: its job ends as cancelled, whatever it raises in the end."""
-    told = interrupted(kind)
-    told.requested = True
-    decision = perform(definition, "value", told=told)
+    control = interrupted(kind)
+    control.requested = True
+    decision = perform(definition, "value", control=control)
     assert isinstance(decision, decide.Cancel)
     assert (decision.cause, failure(decision).summary) == (cause, "ValueError: no")
 
@@ -429,31 +431,31 @@ def test_the_attempt_of_a_cancelled_job_keeps_why_it_was_stopped(
 def test_a_failure_of_an_interrupted_job_is_laid_to_the_interrupt(definition: JobDefinition[..., Any]) -> None:
     """C26: whatever it raises in the end. What it says by its own word, or returns, stands."""
     late = interrupted(DeadlinePassed)
-    retried = perform(definition, "value", told=late, attempt=1)
+    retried = perform(definition, "value", control=late, attempt=1)
     assert isinstance(retried, decide.Retry)
     assert retried.cause == "timeout"
-    given_up = perform(definition, "value", told=late, attempt=5)
+    given_up = perform(definition, "value", control=late, attempt=5)
     assert isinstance(given_up, decide.Abandon)
     assert (given_up.reason, given_up.cause) == ("no attempts left", "timeout")
-    handed_back = perform(definition, "value", told=interrupted(WorkerStopping), attempt=5)
+    handed_back = perform(definition, "value", control=interrupted(WorkerStopping), attempt=5)
     assert isinstance(handed_back, decide.Release)
     assert handed_back.failure is not None
-    for told in (late, interrupted(WorkerStopping)):
-        assert perform(definition, "fine", told=told) == decide.Succeed('"fine"')
-        assert isinstance(perform(definition, "snooze", told=told), decide.Snooze)
+    for control in (late, interrupted(WorkerStopping)):
+        assert perform(definition, "fine", control=control) == decide.Succeed('"fine"')
+        assert isinstance(perform(definition, "snooze", control=control), decide.Snooze)
 
 
 def test_a_job_hears_of_the_wish_while_it_runs() -> None:
-    told = Told()
+    control = RunControl()
 
     def notices() -> list[Any]:
         context = current_context()
         before = context.cancelled
-        told.by, told.reason, told.requested = "anna", "not needed", True
+        control.by, control.reason, control.requested = "anna", "not needed", True
         return [before, context.cancelled, context.cancelled_by, context.cancel_reason]
 
     CHOICES["given"] = notices
-    decision = perform(does, "given", told=told)
+    decision = perform(does, "given", control=control)
     assert decision == decide.Succeed(encode_result([False, True, "anna", "not needed"], 1000))
 
 

@@ -16,7 +16,7 @@ from django_pgjobs import decisions as decide
 from django_pgjobs import job as define
 from django_pgjobs.decisions import Decision
 from django_pgjobs.execution import attempt, events
-from django_pgjobs.execution.attempt import BODY, ON_ABANDON, Item, Prepared, Told
+from django_pgjobs.execution.attempt import BODY, ON_ABANDON, Item, Prepared, RunControl
 
 
 class Payload:
@@ -65,7 +65,7 @@ def perform(what: str, definition: Any = does, **facts: Any) -> Decision:
         "timeout": None, "payload": f'{{"args": ["{what}"]}}', "headers": None, "queue": "mail", "description": "",
         "error": "",
     }  # fmt: skip
-    prepared = attempt.prepare(Item(**{**known, **facts}), lambda *report: None, Told())
+    prepared = attempt.prepare(Item(**{**known, **facts}), lambda *report: None, RunControl())
     assert isinstance(prepared, Prepared)
     return attempt.run_here(prepared)
 

@@ -15,7 +15,7 @@ from django.db import InterfaceError, OperationalError, connections
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Failure
-from django_pgjobs.execution.attempt import BODY, ON_ABANDON, Item, Told
+from django_pgjobs.execution.attempt import BODY, ON_ABANDON, Item, RunControl
 from django_pgjobs.registering import local_pool
 from django_pgjobs.store import statements as store
 from django_pgjobs.worker.executor import cleanup, lifecycle, orphan
@@ -81,7 +81,7 @@ def buffer(working: Executor, *entries: tuple[float, int], name: str = "sync") -
 
 
 def perform(working: Executor, item: Item) -> decide.Decision:
-    return working.threads.run(item, Told(), Door())
+    return working.threads.run(item, RunControl(), Door())
 
 
 def outcomes(end: End) -> dict[int, decide.Decision]:
@@ -105,9 +105,9 @@ def test_what_is_late_goes_back_before_anything_else_starts(working: Executor, e
 def test_what_is_late_on_the_loop_goes_back_too(working: Executor, end: End, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[int] = []
 
-    async def serve_one(slot: int, item: Item, told: Told) -> None:
+    async def serve_one(slot: int, item: Item, control: RunControl) -> None:
         ran.append(item.run)
-        working.buffers.told.pop(item.run)
+        working.buffers.controls.pop(item.run)
 
     monkeypatch.setattr(working.loop, "serve_one", serve_one)
     buffer(working, (PAST, 1), (FUTURE, 2), (PAST, 3), name="async")
@@ -204,7 +204,7 @@ def test_a_task_that_a_neighbour_cancelled_before_its_first_step_goes_back(worki
 
     asyncio.run(pump_and_cancel())
     assert isinstance(outcomes(end)[1], decide.Release)
-    assert (sorted(working.loop.free_slots), working.buffers.told) == ([2, 3], {})
+    assert (sorted(working.loop.free_slots), working.buffers.controls) == ([2, 3], {})
     assert working.buffers.board.running() == {}
 
 
@@ -229,8 +229,8 @@ def test_each_job_of_the_loop_has_a_place_of_its_own(
     buffer(working, (FUTURE, 1), (FUTURE, 2), (FUTURE, 3), name="async")
     seen: list[tuple[int, set[int]]] = []
 
-    async def decide_(item: Item, told: Told) -> decide.Decision:
-        seen.append((told.slot, set(working.buffers.board.running())))
+    async def decide_(item: Item, control: RunControl) -> decide.Decision:
+        seen.append((control.slot, set(working.buffers.board.running())))
         return decide.Succeed(str(item.run))
 
     monkeypatch.setattr(working.loop, "_decide", decide_)
@@ -278,12 +278,12 @@ def test_an_end_is_told_with_how_long_it_took_and_its_slot_is_free(
     working.outbox.timer_armed = True
     buffer(working, (FUTURE, 1), (FUTURE, 2), (FUTURE, 3))
     for run, took in ((1, 0.0005), (2, 5.0)):
-        started, told = working.buffers.next(0, rouse=False)
-        told.started = now[0]
+        started, control = working.buffers.next(0, rouse=False)
+        control.started = now[0]
         now[0] += took
-        assert working.buffers.finish(0, started, decide.Succeed(None), told.started) == pytest.approx(took)
+        assert working.buffers.finish(0, started, decide.Succeed(None), control.started) == pytest.approx(took)
         assert working.buffers.board.running() == {}
-        assert (working.buffers.active, run in working.buffers.told) == (0, False)
+        assert (working.buffers.active, run in working.buffers.controls) == (0, False)
         assert bool(end.sent) is (run == 2), "the long one is told at once"
     [message] = end.sent
     assert isinstance(message, Succeeded)
@@ -301,9 +301,9 @@ def test_who_ends_the_last_job_of_an_executor_that_drains_leaves(
     running[0] = working.buffers.next(0, rouse=False)
     working._obey(Drain())
     assert end.sent[-1] == RunsReleased([4], "drain")
-    for slot, (started, told) in enumerate(running):
+    for slot, (started, control) in enumerate(running):
         assert left == []
-        working.buffers.finish(slot, started, decide.Succeed(None), told.started)
+        working.buffers.finish(slot, started, decide.Succeed(None), control.started)
     assert left == [0]
 
 
@@ -370,11 +370,11 @@ def test_what_is_to_be_told_is_handed_to_the_teller(working: Executor, monkeypat
 def test_a_job_hears_who_asks_it_to_stop_and_why(working: Executor) -> None:
     """``context.cancel_requested``: a job that is only asked stops by itself. One that was lost hears so, too."""
     buffer(working, (FUTURE, 1), (FUTURE, 2), (FUTURE, 3))
-    told = [working.buffers.next(slot, rouse=False)[1] for slot in (0, 1, 0)]
+    controls = [working.buffers.next(slot, rouse=False)[1] for slot in (0, 1, 0)]
     working._obey(StopRun(1, "flag", "cancelled", "anna", "too late"))
     working._obey(StopRun(2, "flag", "lost", "", "it was taken from this worker"))
     working._obey(StopRun(99, "flag", "cancelled", "", "of a run that has ended"))
-    assert [(each.requested, each.by, each.reason) for each in told] == [
+    assert [(each.requested, each.by, each.reason) for each in controls] == [
         (True, "anna", "too late"), (True, "", "it was taken from this worker"), (False, "", ""),
     ]  # fmt: skip
 
@@ -403,7 +403,7 @@ def test_before_and_after_each_job_its_threads_connections_are_seen_to(
     door = Door()
     for connections_ in ([], [object()]):
         door.connections = connections_
-        assert isinstance(working.threads.run(item(1), Told(), door), decide.Park)
+        assert isinstance(working.threads.run(item(1), RunControl(), door), decide.Park)
     assert seen == ["name=executor.unknown job=10", "refresh", "name=executor.unknown job=10"]
 
 
@@ -418,7 +418,7 @@ def test_what_runs_and_what_starts_later_learns_until_when_its_lease_is_trusted(
     working.buffers.next(0, rouse=False)
     working._obey(TrustUntil(42.0))
     working.buffers.next(1, rouse=False)
-    assert [working.buffers.told[run].trusted_until for run in (1, 2)] == [42.0, 42.0]
+    assert [working.buffers.controls[run].trusted_until for run in (1, 2)] == [42.0, 42.0]
 
 
 def test_a_parent_that_lives_is_no_dead_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:

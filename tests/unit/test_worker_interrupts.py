@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from django_pgjobs.exceptions import CancelRequested, DeadlinePassed, JobInterrupted
-from django_pgjobs.execution.attempt import Told
+from django_pgjobs.execution.attempt import RunControl
 from django_pgjobs.worker.executor import cleanup, interrupts, safe_points
 from django_pgjobs.worker.executor.interrupts import Door, TaskDoor
-from django_pgjobs.worker.executor.safe_points import Place
+from django_pgjobs.worker.executor.safe_points import Safety
 from tests.plugins.fix_db import patience, wait_until
 from tests.unit.job_room import Room, interrupt, spin
 
@@ -50,9 +50,9 @@ def test_thousands_of_interrupts_around_a_jobs_end_lose_no_outcome_and_none_esca
         return "done"
 
     for _ in range(ROUNDS):
-        told = room.start(body)
+        control = room.start(body)
         spin(chance.uniform(0, 0.00025))
-        interrupt(room, told)
+        interrupt(room, control)
         how, value = room.outcome()
         assert (how, value) == ("returned", "done") or type(value) is CancelRequested, (how, value)
         seen[how] += 1
@@ -79,14 +79,14 @@ def test_an_interrupt_of_a_job_that_has_ended_meets_nobody(room: Room) -> None:
     assert started.wait(patience(5))
     interrupt(room, first)
     assert room.outcome() == ("returned", "second")
-    assert not first.struck
+    assert not first.interrupted
 
 
 def test_an_interrupt_that_comes_before_the_start_is_kept(room: Room) -> None:
-    told = Told()
-    told.interrupt = DeadlinePassed
+    control = RunControl()
+    control.interrupt = DeadlinePassed
     ran: list[int] = []
-    room.work.put((told, ran.append))
+    room.work.put((control, ran.append))
     how, error = room.outcome()
     assert (how, type(error), ran) == ("raised", DeadlinePassed, [])
 
@@ -102,34 +102,34 @@ def test_a_second_reason_interrupts_once_more(room: Room) -> None:
             except JobInterrupted as error:
                 heard.append(type(error).__name__)
 
-    told = room.start(body)
+    control = room.start(body)
     kinds: list[type[JobInterrupted]] = [CancelRequested, DeadlinePassed]
     for kind in kinds:
-        wait_until(lambda: room.door is not None and room.door.open is told, 5, "it runs")
+        wait_until(lambda: room.door is not None and room.door.open is control, 5, "it runs")
         spin(0.01)
-        interrupt(room, told, kind)
+        interrupt(room, control, kind)
         wait_until(partial(heard.__contains__, kind.__name__), 5, "it was heard")
     assert room.outcome() == ("returned", None)
     assert heard == ["CancelRequested", "DeadlinePassed"]
 
 
-@pytest.mark.parametrize("struck", [True, False])
+@pytest.mark.parametrize("interrupted", [True, False])
 def test_an_interrupt_that_has_not_come_when_the_job_ends_is_taken_back(
-    monkeypatch: pytest.MonkeyPatch, struck: bool
+    monkeypatch: pytest.MonkeyPatch, interrupted: bool
 ) -> None:
     """Else it would strike the next job, or what reports this one."""
     taken: list[tuple[int, object]] = []
     monkeypatch.setattr(interrupts, "_set_exception", lambda ident, kind: taken.append((ident, kind)))
     monkeypatch.setattr(cleanup, "discard_all", lambda: None)
-    door, told = Door(), Told()
-    door.told = told
+    door, control = Door(), RunControl()
+    door.control = control
 
     def body() -> int:
-        told.interrupt, told.struck = DeadlinePassed, struck
+        control.interrupt, control.interrupted = DeadlinePassed, interrupted
         return 7
 
     assert door.call(body) == 7
-    assert taken == ([(threading.get_ident(), None)] if struck else [])
+    assert taken == ([(threading.get_ident(), None)] if interrupted else [])
     assert door.open is None
 
 
@@ -151,9 +151,9 @@ def test_connections_are_thrown_away_before_anything_else_runs(room: Room, monke
     room.start(lambda _: None)
     room.outcome()
     assert thrown == []
-    told = room.start(lambda _: spin(10))
-    wait_until(lambda: room.door is not None and room.door.open is told, 5, "it runs")
-    interrupt(room, told)
+    control = room.start(lambda _: spin(10))
+    wait_until(lambda: room.door is not None and room.door.open is control, 5, "it runs")
+    interrupt(room, control)
     assert room.outcome()[0] == "raised"
     assert room.door is not None
     assert thrown == [room.door.ident]
@@ -169,10 +169,10 @@ def test_a_lock_of_logging_that_the_interrupted_job_still_holds_is_let_go(room: 
         handler.acquire()
         spin(10)
 
-    told = room.start(body)
-    wait_until(lambda: room.door is not None and room.door.open is told, 5, "it runs")
+    control = room.start(body)
+    wait_until(lambda: room.door is not None and room.door.open is control, 5, "it runs")
     spin(0.01)
-    interrupt(room, told)
+    interrupt(room, control)
     assert room.outcome()[0] == "raised"
     assert handler.lock.acquire(timeout=patience(5))
     handler.lock.release()
@@ -188,11 +188,11 @@ def test_a_lock_that_is_taken_as_the_interrupt_comes_is_let_go(room: Room, comes
 
     def one() -> None:
         shared.mutex.acquire()
-        told = room.start(lambda _: shared.put(1))
+        control = room.start(lambda _: shared.put(1))
         wait_until(lambda: safe_points.entering(door.ident) is not None, 5, "it waits for the mutex")
         if comes:
-            interrupt(room, told)
-            wait_until(lambda: told.struck, 5, "it was interrupted there")
+            interrupt(room, control)
+            wait_until(lambda: control.interrupted, 5, "it was interrupted there")
         shared.mutex.release()
         assert room.outcome()[0] == ("raised" if comes else "returned")
         assert shared.mutex.acquire(timeout=patience(5))
@@ -210,7 +210,7 @@ def test_an_interrupt_that_is_taken_back_there_lets_nothing_go(room: Room) -> No
     """B5: by the time the thread has the lock its return shows; whoever holds it then is somebody else."""
     condition = threading.Condition(threading.Lock())
     condition.acquire()
-    told = room.start(lambda _: condition.__enter__())
+    control = room.start(lambda _: condition.__enter__())
     assert room.door is not None
     door = room.door
     wait_until(lambda: safe_points.entering(door.ident) is not None, 5, "it waits for the lock")
@@ -221,7 +221,7 @@ def test_an_interrupt_that_is_taken_back_there_lets_nothing_go(room: Room) -> No
     assert room.outcome()[0] == "returned"
     wait_until(lambda: taken.lasts is False, 5, "it is there no more")
     taken.mend()
-    assert not told.struck
+    assert not control.interrupted
     assert not condition.acquire(blocking=False), "it still holds the lock"
 
 
@@ -229,15 +229,17 @@ def test_a_thread_that_takes_a_lock_is_not_interrupted_however_long_it_does(room
     """B5: it would find the lock, and leave it held for ever; a ladder goes on, and a cancel by kill reaches it."""
     condition = threading.Condition()
     condition.acquire()
-    told = room.start(lambda _: condition.__enter__())
+    control = room.start(lambda _: condition.__enter__())
     assert room.door is not None
     door = room.door
-    wait_until(lambda: safe_points.place_of(door.ident, Door.call.__code__) is Place.TAKING, 5, "it waits for the lock")
-    told.interrupt = CancelRequested
-    assert not door._strike(told, 1e9)
-    assert not told.struck
-    told.interrupt = None
-    assert door._strike(told, 0.0), "it is not to be interrupted any more"
+    wait_until(
+        lambda: safe_points.safety_of(door.ident, Door.call.__code__) is Safety.TAKING, 5, "it waits for the lock"
+    )
+    control.interrupt = CancelRequested
+    assert not door._try_interrupt(control, 1e9)
+    assert not control.interrupted
+    control.interrupt = None
+    assert door._try_interrupt(control, 0.0), "it is not to be interrupted any more"
     condition.release()
     assert room.outcome() == ("returned", True)
 
@@ -261,9 +263,9 @@ def test_queries_are_cancelled_beside_it_without_waiting_for_the_network(
     """Trap 2: no exception reaches a thread that waits for the server; the control thread must not wait either."""
     waits = Waits()
     monkeypatch.setattr(cleanup, "active", lambda wrappers: [waits])
-    told = room.start(lambda _: spin(10))
-    wait_until(lambda: room.door is not None and room.door.open is told, 5, "it runs")
-    interrupt(room, told)
+    control = room.start(lambda _: spin(10))
+    wait_until(lambda: room.door is not None and room.door.open is control, 5, "it runs")
+    interrupt(room, control)
     assert waits.cancelled.wait(patience(5))
     assert not caplog.text
     waits.answered.set()
@@ -282,8 +284,8 @@ def test_hundreds_of_interrupts_around_a_tasks_end_lose_no_outcome() -> None:
             await asyncio.sleep(0)
         return "done"
 
-    async def job(told: Told, doors: list[TaskDoor]) -> tuple[str, Any]:
-        door = TaskDoor(told)
+    async def job(control: RunControl, doors: list[TaskDoor]) -> tuple[str, Any]:
+        door = TaskDoor(control)
         doors.append(door)
         await asyncio.sleep(0)
         try:
@@ -296,7 +298,7 @@ def test_hundreds_of_interrupts_around_a_tasks_end_lose_no_outcome() -> None:
 
     async def one(turns: int) -> None:
         doors: list[TaskDoor] = []
-        task = asyncio.create_task(job(Told(), doors))
+        task = asyncio.create_task(job(RunControl(), doors))
         for _ in range(turns):
             await asyncio.sleep(0)
         if doors and not task.done():
@@ -319,7 +321,7 @@ def test_a_jobs_own_cancelled_error_is_its_own() -> None:
         raise asyncio.CancelledError("mine")
 
     async def job() -> None:
-        await TaskDoor(Told()).acall(leaves, None)
+        await TaskDoor(RunControl()).acall(leaves, None)
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(job())

@@ -15,7 +15,7 @@ import pytest
 from django_pgjobs.exceptions import CancelRequested
 from django_pgjobs.worker.executor import raising
 from django_pgjobs.worker.executor.interrupts import Door
-from django_pgjobs.worker.executor.safe_points import EXACT, MODULE_LOCK, Place, place_of
+from django_pgjobs.worker.executor.safe_points import EXACT, MODULE_LOCK, Safety, safety_of
 from tests.plugins.fix_db import patience, wait_until
 from tests.unit.job_room import Room, interrupt, spin
 
@@ -90,8 +90,8 @@ def raises(lock: threading.Condition) -> None:
 def _does_nothing() -> None: ...
 
 
-def runs(room: Room, told: object) -> None:
-    wait_until(lambda: room.door is not None and room.door.open is told, 5, "it runs")
+def runs(room: Room, control: object) -> None:
+    wait_until(lambda: room.door is not None and room.door.open is control, 5, "it runs")
 
 
 @pytest.mark.parametrize("name", LOOPS)
@@ -99,10 +99,10 @@ def test_a_loop_is_interrupted_and_leaves_no_lock_held(room: Room, name: str) ->
     """B5 C25: also at the jump back of a loop within ``with``, where CPython calls no ``__exit__``."""
     lock = threading.Condition(threading.Lock())
     for _ in range(20):
-        told = room.start(lambda _: LOOPS[name](lock))
-        runs(room, told)
+        control = room.start(lambda _: LOOPS[name](lock))
+        runs(room, control)
         spin(0.003)
-        interrupt(room, told)
+        interrupt(room, control)
         how, error = room.outcome()
         assert (how, type(error)) == ("raised", CancelRequested)
         assert lock.acquire(timeout=patience(5)), "it is released"
@@ -120,10 +120,10 @@ def test_a_thread_that_waits_in_c_is_interrupted_as_soon_as_it_comes_back(room: 
         gate.acquire()
         went_on.append(1)
 
-    told = room.start(body)
-    runs(room, told)
-    interrupt(room, told)
-    wait_until(lambda: told.struck, 5, "it stands still")
+    control = room.start(body)
+    runs(room, control)
+    interrupt(room, control)
+    wait_until(lambda: control.interrupted, 5, "it stands still")
     gate.release()
     assert (room.outcome()[0], went_on) == ("raised", [])
 
@@ -132,13 +132,13 @@ def test_a_thread_that_waits_for_a_module_is_interrupted_when_it_wakes_up(room: 
     """B5: others may import the same again and again, and it would never come back to the job's own code."""
     module_lock = importlib._bootstrap._ModuleLock("tests.unit.not_there")  # type: ignore[attr-defined]
     module_lock.acquire()
-    told = room.start(lambda _: module_lock.acquire())
+    control = room.start(lambda _: module_lock.acquire())
     door = room.door
     assert door is not None
-    wait_until(lambda: place_of(door.ident, Door.call.__code__) is Place.TAKING, 5, "it waits for the module")
-    interrupt(room, told)
+    wait_until(lambda: safety_of(door.ident, Door.call.__code__) is Safety.TAKING, 5, "it waits for the module")
+    interrupt(room, control)
     wait_until(lambda: bool(MONITORING.get_local_events(number(), MODULE_LOCK)), 5, "it is watched")
-    while not told.struck:  # whoever holds it lets go of it and takes it again at once
+    while not control.interrupted:  # whoever holds it lets go of it and takes it again at once
         spin(0.2)
         module_lock.release()
         module_lock.acquire()
@@ -165,9 +165,9 @@ def test_code_is_watched_only_while_somebody_is_to_be_interrupted(room: Room) ->
     def watched() -> bool:
         return bool(MONITORING.get_local_events(number(), body.__code__))
 
-    told = room.start(body)
-    runs(room, told)
-    interrupt(room, told)
+    control = room.start(body)
+    runs(room, control)
+    interrupt(room, control)
     wait_until(watched, 5, "it is watched")
     condition.release()
     room.outcome()
@@ -185,9 +185,9 @@ def test_a_neighbour_in_the_same_code_notices_nothing(room: Room) -> None:
 
     neighbour = threading.Thread(target=beside)
     neighbour.start()
-    told = room.start(lambda _: spin(30))
-    runs(room, told)
-    interrupt(room, told)
+    control = room.start(lambda _: spin(30))
+    runs(room, control)
+    interrupt(room, control)
     assert room.outcome()[0] == "raised"
     neighbour.join(patience(5))
     assert ended == ["well"]
@@ -209,8 +209,8 @@ def all_taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("all_taken")
 def test_without_a_tools_number_the_exception_is_set_from_outside(room: Room) -> None:
-    told = room.start(lambda _: spin(30))
-    runs(room, told)
+    control = room.start(lambda _: spin(30))
+    runs(room, control)
     spin(0.01)
-    interrupt(room, told)
+    interrupt(room, control)
     assert room.outcome()[0] == "raised"

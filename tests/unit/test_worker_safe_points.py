@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from django_pgjobs.worker.executor.safe_points import EXACT, Place, entering, place_of
+from django_pgjobs.worker.executor.safe_points import EXACT, Safety, entering, safety_of
 from tests.plugins.fix_db import wait_until
 
 
@@ -58,8 +58,8 @@ def rooms() -> Iterator[Rooms]:
     rooms.close()
 
 
-def place(ident: int) -> Place:
-    return place_of(ident, door.__code__)
+def safety(ident: int) -> Safety:
+    return safety_of(ident, door.__code__)
 
 
 def innermost(ident: int) -> str:
@@ -82,7 +82,7 @@ def test_a_jobs_own_code_is_open(rooms: Rooms) -> None:
 
     ident = rooms.send(body)
     stands(ident, body.__qualname__)
-    assert place(ident) is Place.OPEN
+    assert safety(ident) is Safety.OPEN
 
 
 @pytest.mark.parametrize("kind", [threading.Lock, threading.RLock])
@@ -98,7 +98,7 @@ def test_a_lock_of_c_is_open(rooms: Rooms, kind: Callable[[], Any]) -> None:
 
     ident = rooms.send(body)
     stands(ident, body.__qualname__)
-    assert place(ident) is Place.OPEN
+    assert safety(ident) is Safety.OPEN
 
 
 def test_what_is_not_behind_the_door_is_nobodys_job(rooms: Rooms) -> None:
@@ -108,8 +108,8 @@ def test_what_is_not_behind_the_door_is_nobodys_job(rooms: Rooms) -> None:
     rooms.opening.callback(shared.mutex.release)
     ident = rooms.send(lambda: shared.put(1), through=own_lines)
     stands(ident, "Condition.__enter__")
-    assert place(ident) is Place.OPEN
-    assert place_of(ident, own_lines.__code__) is Place.TAKING
+    assert safety(ident) is Safety.OPEN
+    assert safety_of(ident, own_lines.__code__) is Safety.TAKING
 
 
 def test_a_thread_that_has_ended_is_open() -> None:
@@ -118,7 +118,7 @@ def test_a_thread_that_has_ended_is_open() -> None:
     ident = thread.ident
     thread.join()
     assert ident is not None
-    assert place(ident) is Place.OPEN
+    assert safety(ident) is Safety.OPEN
     assert entering(ident) is None
 
 
@@ -128,7 +128,7 @@ def test_whoever_waits_for_a_condition_is_busy(rooms: Rooms) -> None:
     ident = rooms.send(lambda: _waits(condition))
     rooms.opening.callback(lambda: _notifies(condition))
     stands(ident, "Condition.wait")
-    wait_until(lambda: place(ident) is Place.BUSY, 10, "it waits for word")
+    wait_until(lambda: safety(ident) is Safety.BUSY, 10, "it waits for word")
 
 
 def _waits(condition: threading.Condition) -> None:
@@ -145,12 +145,12 @@ def test_whoever_takes_the_lock_of_a_condition_again_is_taking(rooms: Rooms) -> 
     condition = threading.Condition(threading.Lock())
     ident = rooms.send(lambda: _waits(condition))
     stands(ident, "Condition.wait")
-    wait_until(lambda: place(ident) is Place.BUSY, 10, "it waits for word")
+    wait_until(lambda: safety(ident) is Safety.BUSY, 10, "it waits for word")
     condition.acquire()
     rooms.opening.callback(condition.release)
     condition.notify()
     stands(ident, "Condition._acquire_restore")
-    assert place(ident) is Place.TAKING
+    assert safety(ident) is Safety.TAKING
 
 
 TAKES: dict[str, Callable[[], tuple[Any, Callable[[], Any]]]] = {}
@@ -193,7 +193,7 @@ def test_whoever_takes_a_lock_of_python_is_taking_and_can_be_mended(rooms: Rooms
     ident = rooms.send(body)
     rooms.opening.callback(lock.release)
     stands(ident, "Condition.__enter__")
-    assert place(ident) is Place.TAKING
+    assert safety(ident) is Safety.TAKING
     found = entering(ident)
     if EXACT:
         assert found is not None
@@ -208,7 +208,7 @@ def test_a_lock_that_only_its_owner_may_release_is_not_to_be_mended(rooms: Rooms
     rooms.opening.callback(condition.release)
     ident = rooms.send(lambda: _notifies(condition))
     stands(ident, "Condition.__enter__")
-    assert (place(ident), entering(ident)) == (Place.TAKING, None)
+    assert (safety(ident), entering(ident)) == (Safety.TAKING, None)
 
 
 def test_whoever_waits_for_a_semaphore_or_a_queue_is_busy(rooms: Rooms) -> None:
@@ -218,7 +218,7 @@ def test_whoever_waits_for_a_semaphore_or_a_queue_is_busy(rooms: Rooms) -> None:
     rooms.opening.callback(shared.put, 1)
     for ident in idents:
         stands(ident, "Condition.wait")
-        wait_until(lambda ident=ident: place(ident) is Place.BUSY, 10, "it waits for word")  # type: ignore[misc]
+        wait_until(lambda ident=ident: safety(ident) is Safety.BUSY, 10, "it waits for word")  # type: ignore[misc]
         assert entering(ident) is None
 
 
@@ -230,7 +230,7 @@ def test_a_thread_that_is_joined_by_another_holds_nothing(rooms: Rooms) -> None:
     ident = rooms.send(other.join)
     rooms.opening.callback(go_on.set)
     stands(ident, "Thread.join" if sys.version_info >= (3, 13) else "Thread._wait_for_tstate_lock")
-    assert place(ident) is Place.BUSY
+    assert safety(ident) is Safety.BUSY
 
 
 @pytest.fixture
@@ -255,10 +255,10 @@ def test_an_import_in_progress_is_busy_and_whoever_waits_for_it_is_taking(
 
     importing = rooms.send(body)
     stands(importing, "<module>")
-    assert place(importing) is Place.BUSY
+    assert safety(importing) is Safety.BUSY
     waiting = rooms.send(body)
     stands(waiting, "_ModuleLock.acquire")
-    assert place(waiting) is Place.TAKING
+    assert safety(waiting) is Safety.TAKING
     rooms.opening.callback(importable.release)
 
 
@@ -274,7 +274,7 @@ def test_whoever_waits_for_a_handler_of_logging_is_taking(rooms: Rooms) -> None:
     ident = rooms.send(lambda: log.warning("a word"))
     rooms.opening.callback(close)
     stands(ident, "Handler.handle" if sys.version_info >= (3, 13) else "Handler.acquire")
-    assert place(ident) is Place.TAKING
+    assert safety(ident) is Safety.TAKING
 
 
 def test_whoever_writes_a_record_is_busy(rooms: Rooms) -> None:
@@ -303,4 +303,4 @@ def test_whoever_writes_a_record_is_busy(rooms: Rooms) -> None:
 
     rooms.opening.callback(drain)
     stands(ident, "StreamHandler.flush")
-    wait_until(lambda: place(ident) is Place.BUSY, 10, "it writes")
+    wait_until(lambda: safety(ident) is Safety.BUSY, 10, "it writes")

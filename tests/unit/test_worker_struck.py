@@ -125,7 +125,7 @@ class Room:
             wait_until(self.all_have_ended, 20, "each run has an outcome")
 
     def is_at_rest(self) -> bool:
-        return self.all_have_ended() and not self.executor.buffers.told and not self.board.running()
+        return self.all_have_ended() and not self.executor.buffers.controls and not self.board.running()
 
     def trust(self) -> None:
         """What a supervisor says each few seconds."""

@@ -13,7 +13,7 @@ import pytest
 from django_pgjobs import decisions as decide
 from django_pgjobs.exceptions import DeadlinePassed
 from django_pgjobs.execution import events
-from django_pgjobs.execution.attempt import Item, Told
+from django_pgjobs.execution.attempt import Item, RunControl
 from django_pgjobs.worker.executor import event_loop, interrupts, job_threads, orphan
 from django_pgjobs.worker.executor.job_threads import JobThreads
 from django_pgjobs.worker.executor.main import Executor
@@ -71,13 +71,13 @@ def test_a_job_thread_that_cannot_be_replaced_is_tried_again(
         return [record.levelname for record in caplog.records]
 
     class Endless:
-        def take_over(self, slot: int) -> list[Told]:
+        def take_over(self, slot: int) -> list[RunControl]:
             return []
 
-        def next(self, slot: int, *, rouse: bool) -> tuple[Item, Told]:
+        def next(self, slot: int, *, rouse: bool) -> tuple[Item, RunControl]:
             if len(done) == 2:
                 served.wait()
-            return item(len(done) + 1), Told()
+            return item(len(done) + 1), RunControl()
 
         def finish(self, slot: int, item: Item, *_: Any) -> None:
             done.append(item.run)
@@ -85,8 +85,8 @@ def test_a_job_thread_that_cannot_be_replaced_is_tried_again(
 
     threads = JobThreads(cast(Any, Endless()), 1, "default")
 
-    def run(item: Item, told: Told, door: Any) -> decide.Decision:
-        told.struck = True
+    def run(item: Item, control: RunControl, door: Any) -> decide.Decision:
+        control.interrupted = True
         return decide.Succeed("1")
 
     monkeypatch.setattr(threads, "run", run)
@@ -105,7 +105,7 @@ def test_a_thread_that_ends_without_an_outcome_reports_one_and_is_replaced(
     buffers = Buffers(cast(Any, end), board, Outbox(cast(Any, end), lambda: None), lambda: None)
     threads = JobThreads(buffers, 1, "default")
 
-    def run(item: Item, told: Told, door: Any) -> decide.Decision:
+    def run(item: Item, control: RunControl, door: Any) -> decide.Decision:
         if item.run == 1:
             raise SystemExit("from outside")
         return decide.Succeed("2")
@@ -123,23 +123,23 @@ def test_a_thread_that_ends_without_an_outcome_reports_one_and_is_replaced(
     (succeeded,) = [message for message in end.sent if isinstance(message, Succeeded)]
     assert (succeeded.runs, succeeded.results) == ([2], ["2"])
     assert "job thread ended, replaced slot=0: SystemExit" in caplog.text
-    assert not buffers.told
+    assert not buffers.controls
 
 
 def test_an_interrupt_goes_to_the_thread_that_runs_the_job(executor: Executor) -> None:
     """A slot whose thread is just being replaced runs nothing that could be interrupted."""
     threads = JobThreads(executor.buffers, 2, "default")
-    met: list[tuple[Told, object]] = []
+    met: list[tuple[RunControl, object]] = []
 
     class Door:
-        def interrupt(self, told: Told, kind: object) -> None:
-            met.append((told, kind))
+        def interrupt(self, control: RunControl, kind: object) -> None:
+            met.append((control, kind))
 
-    told = Told(1)
-    threads.interrupt(told, DeadlinePassed)
+    control = RunControl(1)
+    threads.interrupt(control, DeadlinePassed)
     threads.doors[1] = cast(Any, Door())
-    threads.interrupt(told, DeadlinePassed)
-    assert met == [(told, DeadlinePassed)]
+    threads.interrupt(control, DeadlinePassed)
+    assert met == [(control, DeadlinePassed)]
 
 
 def test_a_slot_without_a_thread_gets_one_and_no_slot_gets_two(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,15 +191,15 @@ def test_a_payload_that_no_thread_can_read_costs_no_attempt(
 
 
 def test_signals_wait_for_a_thread(refusal: Refusal, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[int] = []
+    notified: list[int] = []
     monkeypatch.setattr(events, "stored", lambda what, fields: None)
-    sender = SignalSender(told.append)
+    sender = SignalSender(notified.append)
     refusal.left = 1
     sender.notify(1, [("finished", {"job_id": 1})])
     sender.close(1)
-    assert told == []
+    assert notified == []
     sender.start()
-    wait_until(lambda: told == [1], 10, "they were told")
+    wait_until(lambda: notified == [1], 10, "receivers were notified")
 
 
 def test_a_query_that_no_thread_can_cancel_goes_on(refusal: Refusal, caplog: pytest.LogCaptureFixture) -> None:

@@ -20,7 +20,7 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision
 from django_pgjobs.exceptions import JobInterrupted
 from django_pgjobs.execution import attempt
-from django_pgjobs.execution.attempt import Item, Told
+from django_pgjobs.execution.attempt import Item, RunControl
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.failures import kind_of
 from django_pgjobs.worker.executor import cleanup
@@ -111,22 +111,22 @@ class EventLoop:
     def _left(self, slot: int, item: Item, task: asyncio.Task[None]) -> None:
         """A task is done. Some other job may have cancelled it before its first step: then nothing of it has run."""
         self.tasks.discard(task)
-        told = self.buffers.told.get(item.run)
-        if told is None:
+        control = self.buffers.controls.get(item.run)
+        if control is None:
             return
         if self.doors.pop(item.run, None) is None:
             self._finish(slot, item, decide.Release("its task was cancelled before it started"), clock.monotonic())
         else:
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
             log.error("task ended without an outcome slot=%d job=%d", slot, item.id)
-            self._finish(slot, item, failed_outside(item, error or RuntimeError("it came to nothing")), told.started)
+            self._finish(slot, item, failed_outside(item, error or RuntimeError("it came to nothing")), control.started)
 
-    async def serve_one(self, slot: int, item: Item, told: Told) -> None:
+    async def serve_one(self, slot: int, item: Item, control: RunControl) -> None:
         """Run one job that has started, to its queued outcome."""
-        self.doors[item.run] = TaskDoor(told)
-        decision = await self._decide(item, told)
+        self.doors[item.run] = TaskDoor(control)
+        decision = await self._decide(item, control)
         del self.doors[item.run]
-        self._finish(slot, item, decision, told.started)
+        self._finish(slot, item, decision, control.started)
 
     def _finish(self, slot: int, item: Item, decision: Decision, started: float) -> None:
         loop = self.running()
@@ -144,33 +144,35 @@ class EventLoop:
         self.running().call_soon_threadsafe(self._interrupt, run, kind)
 
     def _interrupt(self, run: int, kind: type[JobInterrupted]) -> None:
-        door, told = self.doors.get(run), self.buffers.told.get(run)
+        door, control = self.doors.get(run), self.buffers.controls.get(run)
         if door is not None:
             door.interrupt(kind)
-        elif told is not None:
-            told.interrupt = kind  # its task has not made its first step
+        elif control is not None:
+            control.interrupt = kind  # its task has not made its first step
 
-    async def _decide(self, item: Item, told: Told) -> Decision:
+    async def _decide(self, item: Item, control: RunControl) -> Decision:
         # One context per job: else all jobs of this process would share one thread for their queries.
         decision: Decision | None = None
         try:
             async with ThreadSensitiveContext() as own:
                 try:
-                    decision = await self._attempt(item, told)
+                    decision = await self._attempt(item, control)
                 finally:
                     if own in SyncToAsync.context_to_thread_executor:
-                        await _clean_up(cleanup.discard_all if told.struck else cleanup.close_all)
+                        await _clean_up(cleanup.discard_all if control.interrupted else cleanup.close_all)
         except BaseException as error:
             if decision is None:
                 return failed_outside(item, error)
             log.warning("clean-up after a job failed, its outcome stands job=%d: %s", item.id, kind_of(error))
         return decision
 
-    async def _attempt(self, item: Item, told: Told) -> Decision:
+    async def _attempt(self, item: Item, control: RunControl) -> Decision:
         whole = item if item.payload is not None else await self._with_payload(item)
         if not isinstance(whole, Item):
             return whole
-        prepared = attempt.prepare(whole, reporter(self.buffers.end, item.run), told, self.doors[item.run], self.recall)
+        prepared = attempt.prepare(
+            whole, reporter(self.buffers.end, item.run), control, self.doors[item.run], self.recall
+        )
         if not isinstance(prepared, attempt.Prepared):
             return prepared
         try:

@@ -1,24 +1,25 @@
-"""In the executor: stopping a job that runs, by an exception in its thread and by cancelling its queries.
+"""In the executor: stop a running job, by raising an exception in its thread and cancelling its queries.
 
-One thread at a time interrupts, mostly the control thread, and only while the *door* of the job's thread is open:
-while the job's own code runs, not ours around it. No lock could do this: an exception inside ``with lock`` may leave
-it held. Instead each side writes first and then reads what the other has written:
+One thread at a time interrupts, usually the control thread, and only while the *door* of the job's thread is open:
+while the job's own code runs, not ours around it. A lock cannot guard this, because an exception inside ``with lock``
+may leave the lock held. Instead each side writes first, then reads what the other has written:
 
-* the control thread: ``told.interrupt``, ``setting``, then it looks whether the door is open for this job;
-* the job's thread: ``open``, then it looks at ``told.interrupt``, when it opens and when it closes the door.
+* the control thread writes ``control.interrupt`` and ``setting``, then checks that the door is open for this job;
+* the job's thread writes ``open``, then reads ``control.interrupt``, both when it opens and when it closes the door.
 
-So one of the two always sees the other. An exception that comes while the door is being closed is swallowed, or
-taken back before it has come: what the job came to is known by then. Queries are cancelled beside it, since no
-exception reaches a thread that waits for the server; whatever the thread had connected is thrown away afterwards,
-so a late cancel meets no other job's query.
+So one of the two always sees the other. An exception that arrives while the door is closing is swallowed, or
+withdrawn before it arrives: the job's result is known by then. Queries are cancelled as well, since an exception
+cannot reach a thread that waits for the server. The thread discards its connections afterwards, so that a late cancel
+request cannot hit the query of another job.
 
-An interrupt is *held back* while the job's thread is where Python code takes locks that other threads want too
-(``safe_points``): a thread of its own looks again every few milliseconds. It comes after ``HOLD_SECONDS`` where the
-thread only waits in such code, and never while it takes a lock, which would then be held for ever. One that stands
-where a condition's lock is taken, as a thread does that hammers a queue, is interrupted there, and the lock is released
-behind it. From Python 3.13 on a thread that moves raises its interrupt itself, where it sees that it may (``raising``);
-another raises it in one that stands still for ``STANDING_LOOKS``. What is left of the risk goes with the process: an
-executor in which a thread was interrupted is recycled.
+An interrupt is *held back* while the job's thread is in Python code that takes locks which other threads also need
+(``safe_points``): a separate thread checks again every few milliseconds. If the job's thread only waits in such code,
+the interrupt is raised after ``HOLD_SECONDS``. While the thread takes a lock the interrupt is never raised, or the lock
+would stay held for ever. The exception is ``Condition.__enter__``, where a thread that hammers a queue nearly always
+is: there the interrupt is raised, and the lock released afterwards. From Python 3.13 on, a thread that moves raises its
+interrupt itself, at a point that it finds safe (``raising``); another thread raises it in one that stands still for
+``STANDING_CHECKS``. The remaining risk ends with the process: the supervisor recycles an executor in which a thread was
+interrupted.
 """
 
 from __future__ import annotations
@@ -34,34 +35,34 @@ from types import FrameType
 from typing import Any
 
 from django_pgjobs.exceptions import CancelRequested, DeadlinePassed, JobInterrupted, WorkerStopping
-from django_pgjobs.execution.attempt import Told
+from django_pgjobs.execution.attempt import RunControl
 from django_pgjobs.logs import release_logging, safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.executor.raising import Monitor, Request, monitor
-from django_pgjobs.worker.executor.safe_points import Entering, Place, entering, place_at, place_of, watchable
+from django_pgjobs.worker.executor.safe_points import Entering, Safety, entering, safety_at, safety_of, watchable
 from django_pgjobs.worker.shared.ladders import CANCELLED, LOST, RELEASED, TIMEOUT
 
 log = safe_logger("django_pgjobs")
 
 HOLD_SECONDS = 0.15
-"""How long an interrupt is held back while the thread is somewhere in machinery that others use too."""
+"""How long an interrupt is held back while the thread is in code that other threads share."""
 
 LONG_HOLD_SECONDS = 60.0
-"""After how long, while it takes a lock, that is told and looked at less often. It is never struck there."""
+"""After how long in code that takes locks a warning is logged and checks become rare. No interrupt is raised there."""
 
-STANDING_LOOKS = 25
-"""After how many looks that found a thread at the same instruction it is taken for one that waits in C."""
+STANDING_CHECKS = 25
+"""After how many checks at the same instruction a thread is assumed to wait in C."""
 
-LOOK_SECONDS = 0.002
-SELDOM_SECONDS = 0.05
+CHECK_SECONDS = 0.002
+SLOW_CHECK_SECONDS = 0.05
 MEND_SECONDS = 0.01
 TURN_SECONDS = 0.02
-"""How long who looks may keep the interpreter until it has raised: the thread it has looked at must not go on."""
+"""The switch interval from a check to the exception: the thread that was checked must not move on in between."""
 
 CANCEL_SECONDS = 2.0
-"""What a query's cancel may take: it needs a connection of its own."""
+"""How long cancelling a query may take: it needs a connection of its own."""
 
 KINDS: dict[str, type[JobInterrupted]] = {
     TIMEOUT: DeadlinePassed,
@@ -74,46 +75,47 @@ OUR_FILES.add(__file__)
 
 
 class Door:
-    """One job thread's; made in that thread. ``told`` is of the job that it runs."""
+    """The door of one job thread, made in that thread. ``control`` belongs to the job that the thread runs."""
 
-    def __init__(self, struck: Callable[[float], None] = lambda seconds: None) -> None:
+    def __init__(self, report: Callable[[float], None] = lambda seconds: None) -> None:
         self.ident = threading.get_ident()
         self.connections = cleanup.mine()
-        self.told = Told()
-        self.open: Told | None = None
+        self.control = RunControl()
+        self.open: RunControl | None = None
         self.setting = False
-        self.struck = struck
-        self.held: Told | None = None
+        self.report = report
+        self.held: RunControl | None = None
         self.entered: list[Entering] = []
         self.request: Request | None = None
-        self.striking = threading.Lock()  # never taken by the job's thread
+        self.interrupting = threading.Lock()  # never taken by the job's thread
 
     # In the control thread
 
-    def interrupt(self, told: Told, kind: type[JobInterrupted]) -> None:
-        """Raise ``kind`` in the job that ``told`` is of, now or when its own code begins; nothing if it has ended.
+    def interrupt(self, control: RunControl, kind: type[JobInterrupted]) -> None:
+        """Raise ``kind`` in the job of ``control``, now or when its own code begins; do nothing if the job has ended.
 
-        Returns at once. It is held back while it could harm other threads; ``struck`` hears of it, with the seconds.
+        Returns at once. The interrupt is held back while it could harm other threads; ``report`` is called with the
+        seconds that it was held back.
         """
-        with self.striking:
-            told.interrupt = kind
-            if self.held is told or self._strike(told, 0.0):
+        with self.interrupting:
+            control.interrupt = kind
+            if self.held is control or self._try_interrupt(control, 0.0):
                 return
-            self.held = told
+            self.held = control
         try:
-            threading.Thread(target=self._hold, args=(told,), name="pgjobs-interrupt", daemon=True).start()
+            threading.Thread(target=self._hold, args=(control,), name="pgjobs-interrupt", daemon=True).start()
         except RuntimeError as error:
             log.error("interrupt cannot be held back: %s", error)
-            if not self._let_go(told, HOLD_SECONDS):
+            if not self._raise_held(control, HOLD_SECONDS):
                 self.held = None
 
-    def _hold(self, told: Told) -> None:
+    def _hold(self, control: RunControl) -> None:
         began = time.monotonic()
-        pause = LOOK_SECONDS
-        while not self._let_go(told, held_seconds := time.monotonic() - began):
-            if pause < SELDOM_SECONDS and held_seconds > LONG_HOLD_SECONDS:
-                log.warning("interrupt is held back for long, the job takes locks all the time slot=%d", told.slot)
-                pause = SELDOM_SECONDS
+        pause = CHECK_SECONDS
+        while not self._raise_held(control, held_seconds := time.monotonic() - began):
+            if pause < SLOW_CHECK_SECONDS and held_seconds > LONG_HOLD_SECONDS:
+                log.warning("interrupt is held back for long, the job takes locks all the time slot=%d", control.slot)
+                pause = SLOW_CHECK_SECONDS
             time.sleep(pause)
         if (watching := monitor()) is not None:
             watching.rest()
@@ -123,78 +125,79 @@ class Door:
                 time.sleep(MEND_SECONDS)
             taken.mend()
 
-    def _let_go(self, told: Told, held_seconds: float) -> bool:
-        with self.striking:
-            if self.held is not told:
-                return True  # of a job since then
-            if not self._strike(told, held_seconds):
+    def _raise_held(self, control: RunControl, held_seconds: float) -> bool:
+        with self.interrupting:
+            if self.held is not control:
+                return True  # the thread runs another job by now
+            if not self._try_interrupt(control, held_seconds):
                 return False
             self.held = None
             return True
 
-    def _strike(self, told: Told, held_seconds: float) -> bool:
-        """Raise in the job unless it has ended; return False where it is to be held back."""
+    def _try_interrupt(self, control: RunControl, held_seconds: float) -> bool:
+        """Raise in the job unless it has ended; return False if the interrupt must be held back."""
         if (watching := monitor()) is not None:
-            return self._ask(watching, told, held_seconds)
+            return self._ask(watching, control, held_seconds)
         with _in_long_turns:
-            # Those that wait for the interpreter ask for it after the new time only, once they have had it.
-            time.sleep(LOOK_SECONDS / 10)
-            return self._look_and_strike(told, held_seconds)
+            # Waiting threads adopt the new switch interval only after they have held the interpreter once.
+            time.sleep(CHECK_SECONDS / 10)
+            return self._check_and_interrupt(control, held_seconds)
 
-    def _look_and_strike(self, told: Told, held_seconds: float) -> bool:
-        kind = told.interrupt
+    def _check_and_interrupt(self, control: RunControl, held_seconds: float) -> bool:
+        kind = control.interrupt
         self.setting = True
         try:
-            if self.open is not told or kind is None:
+            if self.open is not control or kind is None:
                 return True
-            place = place_of(self.ident, _CALL)
-            taken = entering(self.ident) if place is Place.TAKING and held_seconds else None
+            safety = safety_of(self.ident, _CALL)
+            taken = entering(self.ident) if safety is Safety.TAKING and held_seconds else None
             if taken is not None:
                 self.entered.append(taken)
-            elif place is Place.TAKING or (place is Place.BUSY and held_seconds < HOLD_SECONDS):
+            elif safety is Safety.TAKING or (safety is Safety.BUSY and held_seconds < HOLD_SECONDS):
                 return False
-            self._raise(told, kind)
+            self._raise(control, kind)
         finally:
             self.setting = False
-        self.struck(held_seconds)
+        self.report(held_seconds)
         return True
 
-    def _raise(self, told: Told, kind: type[JobInterrupted]) -> None:
+    def _raise(self, control: RunControl, kind: type[JobInterrupted]) -> None:
         _set_exception(self.ident, kind)
-        told.struck = True
-        cancel_queries(cleanup.active(self.connections))  # after: a query that has begun before it is cancelled
+        control.interrupted = True
+        cancel_queries(cleanup.active(self.connections))  # afterwards, or a query begun in between would go on
 
     # From Python 3.13 on
 
-    def _ask(self, watching: Monitor, told: Told, held_seconds: float) -> bool:
-        """Have the thread raise it where it may, or raise it in the thread if that stands still.
+    def _ask(self, watching: Monitor, control: RunControl, held_seconds: float) -> bool:
+        """Have the thread raise the interrupt at a safe point, or raise it from here if the thread stands still.
 
-        Return whether it has been raised or the job has ended. Until then look again: the thread calls other functions.
+        Return whether it has been raised or the job has ended. Until then call again: the thread may enter other
+        functions, which must be watched too.
         """
-        request, kind = self.request, told.interrupt
+        request, kind = self.request, control.interrupt
         if request is not None and request.raised is not None:
             self.request = None
-            self.struck(held_seconds)
-            if request.told is told and request.raised is kind:
+            self.report(held_seconds)
+            if request.control is control and request.raised is kind:
                 return True
-            request = None  # it was the job before, or another reason has come since
-        if self.open is not told or kind is None:
+            request = None  # it interrupted the previous job, or the reason has changed since
+        if self.open is not control or kind is None:
             self._withdraw()
             return True
-        if request is None or request.told is not told:
-            consider = partial(self._consider, told, time.monotonic())
-            request = self.request = Request(told, self.ident, consider, _set_exception)
+        if request is None or request.control is not control:
+            consider = partial(self._consider, control, time.monotonic())
+            request = self.request = Request(control, self.ident, consider, _set_exception)
             watching.ask(request)
         frame = sys._current_frames().get(self.ident)
         watching.watch(watchable(frame, _CALL))
-        if request.looks_at(frame) < STANDING_LOOKS or self._is_delicate(frame, held_seconds):
+        if request.seen_at(frame) < STANDING_CHECKS or self._is_delicate(frame, held_seconds):
             return False
         self.setting = True
         try:
-            if self.open is told and request.take():
+            if self.open is control and request.take():
                 self.request = None
-                self._raise(told, kind)
-                self.struck(held_seconds)
+                self._raise(control, kind)
+                self.report(held_seconds)
                 return True
         finally:
             self.setting = False
@@ -207,79 +210,81 @@ class Door:
 
     @staticmethod
     def _is_delicate(frame: FrameType | None, held_seconds: float, *, released: bool = False) -> bool:
-        place = place_at(frame, _CALL, released=released)
-        return place is Place.TAKING or (place is Place.BUSY and held_seconds < HOLD_SECONDS)
+        safety = safety_at(frame, _CALL, released=released)
+        return safety is Safety.TAKING or (safety is Safety.BUSY and held_seconds < HOLD_SECONDS)
 
     # In the job's thread
 
-    def _consider(self, told: Told, since: float, frame: FrameType, released: bool) -> type[JobInterrupted] | None:
-        """Return what is to be raised in this frame, where this thread is; None if it must not be."""
-        if self.open is not told or self._is_delicate(frame, time.monotonic() - since, released=released):
+    def _consider(
+        self, control: RunControl, since: float, frame: FrameType, released: bool
+    ) -> type[JobInterrupted] | None:
+        """Return the exception to raise in this thread's current frame; None if raising is not safe there."""
+        if self.open is not control or self._is_delicate(frame, time.monotonic() - since, released=released):
             return None
-        told.struck = True
+        control.interrupted = True
         cancel_queries(cleanup.active(self.connections))
-        return told.interrupt
+        return control.interrupt
 
     def call(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call the job's own code with the door open."""
-        told = self.told
+        control = self.control
         value: Any = None
         raised: BaseException | None = None
         returned = False
         try:
             try:
-                self.open = told
-                if told.interrupt is not None:
-                    self._meet(told)
+                self.open = control
+                if control.interrupt is not None:
+                    self._meet(control)
                 value = body(*args, **kwargs)
                 returned = True
             except BaseException as error:
                 raised = error
-            self.open = None  # first, then look: as ``_shut`` does for those that are interrupted
-            if told.interrupt is not None:
-                self._close(told)
+            self.open = None  # write first, then read, as ``_shut`` does
+            if control.interrupt is not None:
+                self._close(control)
         except JobInterrupted as late:
-            # It hit our own lines. Before anything was known of the job it is what the job came to.
-            self._close(told)
+            # It hit our own lines. If the job has no result yet, the interrupt is its result.
+            self._close(control)
             raised = raised or late
-        if raised is not None or told.struck:
+        if raised is not None or control.interrupted:
             release_logging()
-        if told.struck:
+        if control.interrupted:
             cleanup.discard_all()
         if returned or raised is None:
             return value
         try:
             raise raised
         finally:
-            raised = None  # else it would hold this frame, and this frame it
+            raised = None  # break the reference cycle between the exception and this frame
 
     async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
-        """Await a coroutine on a loop of its own in this thread: no place for an exception out of nowhere."""
+        """Await a coroutine on a loop of its own in this thread, where an exception from outside would do harm."""
         return await body(*args, **kwargs)
 
-    def _meet(self, told: Told) -> None:
-        """Raise an interrupt that came before the door was open; one that came after is on its way by itself."""
+    def _meet(self, control: RunControl) -> None:
+        """Raise an interrupt that came before the door was open; a later one is already on its way."""
         while self.setting:
             time.sleep(0)
-        if told.interrupt is not None and not told.struck:
-            raise told.interrupt
+        if control.interrupt is not None and not control.interrupted:
+            raise control.interrupt
 
-    def _close(self, told: Told) -> None:
+    def _close(self, control: RunControl) -> None:
         for _ in range(3):  # every cause interrupts once
             try:
-                self._shut(told)
+                self._shut(control)
             except JobInterrupted:
                 continue
             return
 
-    def _shut(self, told: Told) -> None:
-        """Close the door, and take an exception back that has not come yet."""
+    def _shut(self, control: RunControl) -> None:
+        """Close the door and withdraw an exception that has not arrived yet."""
         self.open = None
-        if told.interrupt is None:
+        if control.interrupt is None:
             return
         while self.setting:
             time.sleep(0)
-        if told.struck:
+        if control.interrupted:
             _set_exception(self.ident, None)
 
 
@@ -287,7 +292,7 @@ _CALL = Door.call.__code__
 
 
 class _LongTurns:
-    """While a thread is within, none takes the interpreter away from another before ``TURN_SECONDS``."""
+    """While a thread is inside, the interpreter's switch interval is at least ``TURN_SECONDS``."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -312,51 +317,51 @@ _in_long_turns = _LongTurns()
 
 
 class TaskDoor:
-    """One task's on the event loop. Everything here happens in the loop's thread, so nothing comes in between."""
+    """The door of one task on the event loop. Everything here runs in the loop's thread, so without races."""
 
-    def __init__(self, told: Told) -> None:
-        self.told = told
+    def __init__(self, control: RunControl) -> None:
+        self.control = control
         self.task = asyncio.current_task()
         self.connections = cleanup.of_this_job()
         self.is_open = False
 
     def interrupt(self, kind: type[JobInterrupted]) -> None:
         """Cancel the task, now or when the job's own code begins."""
-        self.told.interrupt = kind
+        self.control.interrupt = kind
         if self.is_open and self.task is not None:
-            self.told.struck = True
+            self.control.interrupted = True
             self.task.cancel()
             cancel_queries(cleanup.active(self.connections))
 
     def call(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call what runs in a thread beside the loop; it cannot be interrupted there."""
+        """Call ``body`` in a thread beside the loop, where it cannot be interrupted."""
         return body(*args, **kwargs)
 
     async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
         """Await the job's own code with the door open."""
-        if self.told.interrupt is not None:
-            raise self.told.interrupt
+        if self.control.interrupt is not None:
+            raise self.control.interrupt
         self.is_open = True
         try:
             return await body(*args, **kwargs)
         except asyncio.CancelledError as error:
-            if self.told.interrupt is None:
+            if self.control.interrupt is None:
                 raise  # the job's own
-            raise self.told.interrupt from error
+            raise self.control.interrupt from error
         finally:
             self.is_open = False
-            if self.told.struck and self.task is not None:
+            if self.control.interrupted and self.task is not None:
                 self.task.uncancel()
 
 
 def cancel_queries(queries: list[Any]) -> None:
-    """Cancel what these connections are doing; returns at once, a server that is away holds up nobody."""
+    """Cancel the queries of these connections. Returns at once, so an unreachable server delays nobody."""
     if not queries:
         return
     try:
         threading.Thread(target=_cancel, args=(queries,), name="pgjobs-cancel", daemon=True).start()
     except RuntimeError as error:
-        log.error("query of a job cannot be cancelled: %s", error)  # the ladder goes on
+        log.error("query of a job cannot be cancelled: %s", error)  # the kill ladder continues
 
 
 def _cancel(queries: list[Any]) -> None:
@@ -368,6 +373,6 @@ def _cancel(queries: list[Any]) -> None:
 
 
 def _set_exception(ident: int, kind: type[JobInterrupted] | None) -> None:
-    """Let ``kind`` be raised in a thread between two of its instructions; None takes it back."""
+    """Have ``kind`` raised in a thread between two of its instructions; None withdraws it."""
     pending = ctypes.py_object() if kind is None else ctypes.py_object(kind)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), pending)

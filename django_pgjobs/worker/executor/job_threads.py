@@ -14,7 +14,7 @@ from django.db import Error
 from django_pgjobs.decisions import Decision
 from django_pgjobs.exceptions import JobInterrupted
 from django_pgjobs.execution import attempt
-from django_pgjobs.execution.attempt import Item, Told
+from django_pgjobs.execution.attempt import Item, RunControl
 from django_pgjobs.logs import release_logging, safe_logger
 from django_pgjobs.serialization.failures import kind_of
 from django_pgjobs.worker.executor import cleanup
@@ -108,34 +108,34 @@ class JobThreads:
 
     def _end_left(self, slot: int) -> None:
         """Report an outcome for the job that the thread before was to run, if it has ended without."""
-        for told in self.buffers.take_over(slot):
-            if told.item is not None:
+        for control in self.buffers.take_over(slot):
+            if control.item is not None:
                 error = self.errors[slot] or RuntimeError("Its thread ended without an outcome.")
-                decision = told.decision = told.decision or failed_outside(told.item, error)
-                self.buffers.finish(slot, told.item, decision, told.started)
+                decision = control.decision = control.decision or failed_outside(control.item, error)
+                self.buffers.finish(slot, control.item, decision, control.started)
         self.errors[slot] = None
 
     def _serve(self, slot: int) -> None:
         door = self.doors[slot] = Door(self._report_interrupt)
         seconds = SHORT_SECONDS
-        while not door.told.struck:
-            item, told = self.buffers.next(slot, rouse=seconds >= SHORT_SECONDS)
-            door.told = told
-            decision = contextvars.Context().run(self.run, item, told, door)
-            seconds = self.buffers.finish(slot, item, decision, told.started)
+        while not door.control.interrupted:
+            item, control = self.buffers.next(slot, rouse=seconds >= SHORT_SECONDS)
+            door.control = control
+            decision = contextvars.Context().run(self.run, item, control, door)
+            seconds = self.buffers.finish(slot, item, decision, control.started)
 
     def _report_interrupt(self, held_seconds: float, kind: str = "") -> None:
         # A supervisor that is gone is the control thread's business.
         with suppress(OSError):
             self.buffers.end.send(Interrupted(round(held_seconds, 6), kind))
 
-    def interrupt(self, told: Told, kind: type[JobInterrupted]) -> None:
+    def interrupt(self, control: RunControl, kind: type[JobInterrupted]) -> None:
         """Stop a job that has started on one of these threads; called in the control thread."""
-        door = self.doors[told.slot]
+        door = self.doors[control.slot]
         if door is not None:
-            door.interrupt(told, kind)
+            door.interrupt(control, kind)
 
-    def run(self, item: Item, told: Told, door: Door) -> Decision:
+    def run(self, item: Item, control: RunControl, door: Door) -> Decision:
         """Run one job that has started; return and note what it came to. Raises nothing of its own."""
         prepared: attempt.Prepared | Decision | None = None
         try:
@@ -143,22 +143,22 @@ class JobThreads:
                 cleanup.refresh()
             whole = item if item.payload is not None else with_payload(item, self.database)
             if not isinstance(whole, Item):
-                told.decision = whole
+                control.decision = whole
                 return whole
             report = reporter(self.buffers.end, item.run)
-            prepared = attempt.prepare(whole, report, told, door, self.recall, self.history)
+            prepared = attempt.prepare(whole, report, control, door, self.recall, self.history)
             decision = attempt.run_here(prepared) if isinstance(prepared, attempt.Prepared) else prepared
         except BaseException as error:
             known = prepared.decision if isinstance(prepared, attempt.Prepared) else None
             decision = known or failed_outside(item, error)
             if not isinstance(error, Error):  # of a payload's query
-                told.struck = True
+                control.interrupted = True
                 self._report_interrupt(0.0, kind_of(error))
         finally:
             if os.getpid() != self.pid:
                 os._exit(0)
             cleanup.tidy(f"name={item.name} job={item.id}")
-        told.decision = decision
+        control.decision = decision
         return decision
 
 

@@ -28,7 +28,7 @@ from django_pgjobs.context import name_executor
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import DeadlinePassed
 from django_pgjobs.execution import events
-from django_pgjobs.execution.attempt import Told
+from django_pgjobs.execution.attempt import RunControl
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.registering import local_pool
 from django_pgjobs.serialization.escapes import one_line
@@ -140,9 +140,9 @@ class Executor:
                 # Answered even with nothing: else the supervisor cannot tell whether a job holds the interpreter.
                 self.end.send(RunsReleased(self.buffers.release(set(message.runs)), "asked"))
             case StopRun():
-                told = self.buffers.told.get(message.run)
-                if told is not None:
-                    self._stop(told, message)
+                control = self.buffers.controls.get(message.run)
+                if control is not None:
+                    self._stop(control, message)
             case TrustUntil():
                 self.buffers.trust(message.until)
                 self.threads.revive()
@@ -154,25 +154,25 @@ class Executor:
             case _:
                 assert_never(message)
 
-    def _stop(self, told: Told, stop: StopRun) -> None:
+    def _stop(self, control: RunControl, stop: StopRun) -> None:
         if stop.cause in (CANCELLED, LOST):
-            told.by, told.reason, told.requested = stop.by, stop.reason, True
+            control.by, control.reason, control.requested = stop.by, stop.reason, True
         kind = KINDS.get(stop.cause) if stop.rung == INTERRUPT else None
-        if kind is None or told.interrupt is kind:
+        if kind is None or control.interrupt is kind:
             return
-        if told.slot < self.threads.count:
+        if control.slot < self.threads.count:
             if kind is DeadlinePassed:
-                self._send_stack(stop.run, told)
-            self.threads.interrupt(told, kind)
+                self._send_stack(stop.run, control)
+            self.threads.interrupt(control, kind)
         else:
             self.loop.interrupt(stop.run, kind)
 
-    def _send_stack(self, run: int, told: Told) -> None:
+    def _send_stack(self, run: int, control: RunControl) -> None:
         """Report where a job stands whose time is over, before anything is done to it: it may have to be killed."""
         try:
-            stack = stack_of(self.threads.owners[told.slot], get_conf().traceback_limit_chars)
+            stack = stack_of(self.threads.owners[control.slot], get_conf().traceback_limit_chars)
         except Exception:
-            log.exception("stack of a job cannot be read slot=%d", told.slot)
+            log.exception("stack of a job cannot be read slot=%d", control.slot)
             return
         if stack:
             self.end.send(StackRead(run, stack))

@@ -1,12 +1,12 @@
-"""From Python 3.13 on: a job's thread raises its interrupt itself, at a point where it sees that it may.
+"""From Python 3.13 on: a job's thread raises its interrupt itself, at a point that it finds safe.
 
-An exception that one thread sets for another (``PyThreadState_SetAsyncExc``) comes one check later there than where the
-other stood. At a loop's jump back it even passes by the ``with`` around the loop, whose lock then stays held. So
-``sys.monitoring`` (PEP 669) calls us in the job's own thread: where a function starts, behind a call into C, at the
-head of a loop. What such a callback raises is raised right there, within each ``with`` and ``try`` that is open.
+An exception that one thread sets for another (``PyThreadState_SetAsyncExc``) arrives one check after the point where
+the other thread stood. At a loop's jump back it even skips the ``with`` around the loop, whose lock then stays held. So
+``sys.monitoring`` (PEP 669) calls us in the job's own thread: where a function starts, after a call into C, and at the
+head of a loop. An exception from such a callback is raised right there, inside every open ``with`` and ``try``.
 
-It does so for the code on the stack of a thread that is asked, and only while one is asked: others that run the same
-code pay for a look into a dictionary.
+Only the code on the stack of a requested thread is monitored, and only while a request is open: other threads that run
+the same code pay for one dictionary lookup.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from django_pgjobs.exceptions import JobInterrupted
-from django_pgjobs.execution.attempt import Told
+from django_pgjobs.execution.attempt import RunControl
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.worker.executor.safe_points import EXACT, MODULE_LOCK
 
@@ -31,20 +31,24 @@ Consider = Callable[[FrameType, bool], type[JobInterrupted] | None]
 
 NAME = "django-pgjobs"
 OPTIONAL_TOOLS = (3, 4, 5, 2, 1, 0)
-"""Numbers of monitoring tools; debuggers, coverage and profilers have 0, 1, 2 and 5 where they run."""
+"""Ids of monitoring tools, by preference. Debuggers, coverage, profilers and optimizers claim 0, 1, 2 and 5."""
 
 
 class Request:
-    """One interrupt that a thread is asked to raise in the job ``told`` is of; ``raised`` says what it has raised.
+    """A request that a thread raise an interrupt in the job of ``control``; ``raised`` is what the thread has raised.
 
-    ``consider`` is called in that thread with the frame where it is, and whether it has just released a lock. It
-    returns what to raise there, or None. ``set_exception`` raises it a little later: in loops that are a single line.
+    The thread calls ``consider`` with its current frame and with whether it has just released a lock. ``consider``
+    returns the exception to raise there, or None. ``set_exception`` raises it slightly later, in one-line loops.
     """
 
     def __init__(
-        self, told: Told, ident: int, consider: Consider, set_exception: Callable[[int, type[JobInterrupted]], None]
+        self,
+        control: RunControl,
+        ident: int,
+        consider: Consider,
+        set_exception: Callable[[int, type[JobInterrupted]], None],
     ) -> None:
-        self.told = told
+        self.control = control
         self.ident = ident
         self.consider = consider
         self.set_exception = set_exception
@@ -52,19 +56,19 @@ class Request:
         self.jumped: tuple[CodeType, int] | None = None
         self._frame: FrameType | None = None
         self._at = -1
-        self._looks = 0
-        self._right = [None]  # to raise it: whoever takes it out does, and nobody else
+        self._seen = 0
+        self._right = [None]  # the right to raise: only the thread that pops the element may raise
 
-    def looks_at(self, frame: FrameType | None) -> int:
-        """Return how many times in a row the thread has been seen at this instruction of this call, now included."""
+    def seen_at(self, frame: FrameType | None) -> int:
+        """Return how many checks in a row, this one included, have seen the thread at this instruction of this call."""
         at = -1 if frame is None else frame.f_lasti
         if frame is not self._frame or at != self._at:
-            self._frame, self._at, self._looks = frame, at, 0
-        self._looks += 1
-        return self._looks
+            self._frame, self._at, self._seen = frame, at, 0
+        self._seen += 1
+        return self._seen
 
     def take(self) -> bool:
-        """Return whether nobody has taken it before; whoever does raises it, or lets it be."""
+        """Take the right to raise; return False if another thread has taken it."""
         try:
             self._right.pop()
         except IndexError:
@@ -75,7 +79,7 @@ class Request:
         return True
 
     def meet(self, frame: FrameType, released: bool = False) -> type[JobInterrupted] | None:
-        """In the thread: return what is to be raised here."""
+        """Return the exception to raise in this frame, or None. Called in the requested thread."""
         kind = self.consider(frame, released)
         if kind is None or not self.take():
             return None
@@ -84,11 +88,11 @@ class Request:
 
 
 _requests: dict[int, Request] = {}
-"""By the thread, one at a time."""
+"""Open requests by thread id, at most one each."""
 
 
 class Monitor:
-    """The callbacks of one monitoring tool, and the code that they are called for."""
+    """The callbacks of one monitoring tool, and the code objects that it monitors."""
 
     def __init__(self, tool: int) -> None:
         self.tool = tool
@@ -107,11 +111,11 @@ class Monitor:
             _monitoring.register_callback(tool, event, callback)
 
     def ask(self, request: Request) -> None:
-        """Let the thread raise it; ``watch`` says where."""
+        """Open a request; ``watch`` sets the code in which the thread can meet it."""
         _requests[request.ident] = request
 
     def watch(self, frames: Iterator[FrameType]) -> None:
-        """Have the threads that run the code of these frames look whether they are asked."""
+        """Monitor the code of these frames: every thread that runs it checks for a request."""
         codes = {frame.f_code for frame in frames}
         with self.changing:
             for code in codes - self.watched:
@@ -120,7 +124,7 @@ class Monitor:
                 _monitoring.set_local_events(self.tool, code, events)
 
     def rest(self) -> None:
-        """Watch nothing while nobody is asked."""
+        """Stop monitoring if no request is open."""
         with self.changing:
             while self.watched and not _requests:
                 _monitoring.set_local_events(self.tool, self.watched.pop(), 0)
@@ -128,7 +132,7 @@ class Monitor:
 
 @cache
 def monitor() -> Monitor | None:
-    """Return the process's monitor; None where exceptions come where they are meant to, or all numbers are taken."""
+    """Return the process's monitor; None before Python 3.13, where it is not needed, or if all tool ids are taken."""
     if EXACT:
         return None
     for tool in OPTIONAL_TOOLS:
@@ -138,7 +142,7 @@ def monitor() -> Monitor | None:
     return None
 
 
-# The callbacks: in any thread that runs watched code. Their frame is called by the one that is watched.
+# The callbacks run in any thread that runs monitored code. The caller of their frame is the monitored one.
 
 
 def _at_start(code: CodeType, offset: int) -> None:
@@ -161,7 +165,7 @@ def _at_jump(code: CodeType, offset: int, destination: int) -> None:
     if request is None or destination > offset:
         return
     if request.jumped != (code, destination):
-        request.jumped = code, destination  # CPython looks for the handlers of what is raised here in the wrong place
+        request.jumped = code, destination  # CPython would look up handlers of an exception raised here wrongly
     elif (kind := request.meet(sys._getframe(1))) is not None:
         request.set_exception(request.ident, kind)
 
@@ -170,7 +174,7 @@ def _at_line(code: CodeType, line: int) -> None:
     request = _requests.get(threading.get_ident())
     if request is None or request.jumped is None:
         return
-    # Only at the head of a loop: at its first instruction a line that ends a ``with`` is not within it any more.
+    # Only at the head of a loop: the first instruction of a line that ends a ``with`` is already outside it.
     jumped, request.jumped = request.jumped, None
     frame = sys._getframe(1)
     if jumped == (code, frame.f_lasti) and (kind := request.meet(frame)) is not None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from django_pgjobs import clock
 from django_pgjobs.decisions import Decision
-from django_pgjobs.execution.attempt import Item, Told
+from django_pgjobs.execution.attempt import Item, RunControl
 from django_pgjobs.worker.executor.outbox import Outbox
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.channel import ExecutorEnd
@@ -51,13 +51,13 @@ class Buffers:
         self.late: list[int] = []
         self.draining = False
         self.items: dict[str, deque[Entry]] = {"sync": deque(), "async": deque()}
-        self.told: dict[int, Told] = {}
+        self.controls: dict[int, RunControl] = {}
         self.trusted_until = float("inf")
 
     @property
     def active(self) -> int:
         """How many jobs run here."""
-        return len(self.told)
+        return len(self.controls)
 
     # By the control thread
 
@@ -88,8 +88,8 @@ class Buffers:
     def trust(self, until: float) -> None:
         """The leases of all that runs here are trusted until then."""
         self.trusted_until = until
-        for told in list(self.told.values()):
-            told.trusted_until = until
+        for control in list(self.controls.values()):
+            control.trusted_until = until
 
     def drain(self) -> tuple[list[int], int]:
         """Start nothing more: return what has not started, and how many are running."""
@@ -120,7 +120,7 @@ class Buffers:
 
     # By whoever runs jobs
 
-    def next(self, slot: int, *, rouse: bool) -> tuple[Item, Told]:
+    def next(self, slot: int, *, rouse: bool) -> tuple[Item, RunControl]:
         """Wait for the next job and start it. With ``rouse`` wake another thread for the one after it.
 
         Short jobs are done fastest by one thread; more of them would only wait for each other's interpreter lock.
@@ -140,17 +140,17 @@ class Buffers:
             else:
                 self.bells[slot].get()
 
-    def take_over(self, slot: int) -> list[Told]:
+    def take_over(self, slot: int) -> list[RunControl]:
         """Return what the thread that had ``slot`` before left unfinished, and send what it has left unsent."""
         self.idle.pop(slot, None)
-        left = [told for told in list(self.told.values()) if told.slot == slot]
+        left = [control for control in list(self.controls.values()) if control.slot == slot]
         if not left:
             self.board.clear(slot)
         self.outbox.flush()
         self._leave_if_done()
         return left
 
-    def next_async(self, slot: int) -> tuple[Item, Told] | None:
+    def next_async(self, slot: int) -> tuple[Item, RunControl] | None:
         """Start the next job of the loop, None when there is none."""
         while True:
             with self.lock:
@@ -159,7 +159,7 @@ class Buffers:
                 return popped
             self.release_late()
 
-    def _pop(self, name: str, slot: int) -> tuple[Item, Told] | None:
+    def _pop(self, name: str, slot: int) -> tuple[Item, RunControl] | None:
         """Start the next job of a buffer on ``slot``, under the lock; what was sent too long ago is released.
 
         It is released before another starts: behind that one's number on the board it would count as started too.
@@ -176,14 +176,14 @@ class Buffers:
             return None
         item = items[0][1]
         run = item.run
-        told = Told(slot, self.trusted_until, now)
-        told.item = item
+        control = RunControl(slot, self.trusted_until, now)
+        control.item = item
         if item.cancelled:
-            told.requested = True
-        self.told[run] = told  # no call from here ...
+            control.requested = True
+        self.controls[run] = control  # no call from here ...
         del items[0]  # ... to here
         self.board.start(slot, run, now_ns, name)
-        return item, told
+        return item, control
 
     def release_late(self) -> None:
         """Release what has come too late; perhaps twice, which does no harm."""
@@ -202,7 +202,7 @@ class Buffers:
         now = clock.monotonic()
         seconds = now - started
         self.outbox.put(item.run, seconds, decision)
-        self.told.pop(item.run, None)
+        self.controls.pop(item.run, None)
         self.board.clear(slot)
         items = self.items
         if seconds > SHORT_SECONDS or not (items["sync"] or items["async"]) or self.outbox.is_due(now):
@@ -213,6 +213,6 @@ class Buffers:
 
     def _leave_if_done(self) -> None:
         with self.lock:
-            leaving = self.draining and not self.told
+            leaving = self.draining and not self.controls
         if leaving:
             self.leave()

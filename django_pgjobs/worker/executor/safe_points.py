@@ -1,13 +1,13 @@
-"""Where in its code a thread is: whether an exception that comes out of nowhere there could harm other threads.
+"""Where a thread is in its code: whether an exception from outside could harm other threads there.
 
 Locks that Python code takes (the import system's, ``threading.Condition``, ``Semaphore``, ``queue.Queue``, those of
-``logging``) are held for an instant before the ``with`` or ``try`` begins that releases them. An exception in that
-instant leaves them held for ever, and with them every thread that wants them. So an interrupt looks first.
+``logging``) are held for an instant before the ``with`` or ``try`` that releases them begins. An exception in that
+instant leaves the lock held for ever, and blocks every thread that needs it. So check before you interrupt.
 
-Reading the frames of a thread says where it is *now*: the caller must raise at once, before the thread goes on. Since
-Python 3.13 that is not exact. A thread that had to let go of the interpreter finds an exception, raised meanwhile, one
-call later than where it stood. So there a thread that moves raises its interrupt itself (``raising``), an import is not
-interrupted in its midst, and a thread that takes a lock not by another.
+The frames of a thread show where it is *now*: the caller must raise at once, before the thread moves on. Since Python
+3.13 that is not exact. A thread that had to release the interpreter meets an exception raised meanwhile one call later
+than where it stood. So from 3.13 on a thread that moves raises its interrupt itself (``raising``), nothing interrupts
+an import halfway, and no thread interrupts another that is taking a lock.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from django_pgjobs.serialization.failures import OUR_FILES
 OUR_FILES.add(__file__)
 
 
-class Place(IntEnum):
-    """How delicate it is where a thread is."""
+class Safety(IntEnum):
+    """How safe an exception is where a thread stands."""
 
     OPEN = 0
-    """The job's own code, or something that holds no lock of Python's."""
+    """The job's own code, or other code that holds no lock of Python's."""
 
     BUSY = 1
-    """Within machinery that others use too, at a moment at which it can bear an exception."""
+    """Inside code that other threads share, at a point where an exception does no harm."""
 
     TAKING = 2
-    """Where a lock is taken or let go, as far as is known."""
+    """Code that may be taking or releasing a lock."""
 
 
 def _file(function: Callable[..., Any]) -> str:
@@ -78,16 +78,16 @@ _LOCKING = (
 )
 
 EXACT = sys.version_info < (3, 13)
-"""Whether an exception comes where the thread stands: since 3.13 CPython reads its flags before it waits."""
+"""Whether an exception arrives where the thread stands: since 3.13 CPython reads its flags before it waits."""
 
 _IMPORT_LOCKS = frozenset(
     {"acquire", "release", "__enter__", "__exit__", "_get_module_lock", "_lock_unlock_module", "cb"}
 )
-"""The functions of the import system that take locks or let them go."""
+"""The functions of the import system that take or release locks."""
 
 
 MODULE_LOCK: CodeType = importlib._bootstrap._ModuleLock.acquire.__code__  # type: ignore[attr-defined]
-"""Where a thread waits until another has imported a module: in vain while others import it again and again."""
+"""Where a thread waits for another's import of a module: without end if others keep importing it."""
 
 
 def _lines_with(function: Callable[..., Any] | None, words: str) -> tuple[CodeType, frozenset[int]] | None:
@@ -95,7 +95,7 @@ def _lines_with(function: Callable[..., Any] | None, words: str) -> tuple[CodeTy
         return None
     try:
         lines, first = inspect.getsourcelines(function)
-    except (OSError, TypeError):  # without its source nothing of it is known to be safe
+    except (OSError, TypeError):  # without its source no line is known to be safe
         return None
     return function.__code__, frozenset(first + n for n, line in enumerate(lines) if words in line)
 
@@ -112,17 +112,17 @@ _WAITS: dict[CodeType, frozenset[int]] = dict(
         ),
     )
 )
-"""The lines on which threads wait for long, in a call inside a ``try`` that makes good for an exception right there."""
+"""The lines on which threads wait long, in a call inside a ``try`` that handles an exception there correctly."""
 
 
 _ENTERS = _lines_with(threading.Condition.__enter__, "self._lock.__enter__()") if EXACT else None
 
 
 class Entering:
-    """A thread in ``Condition.__enter__``: it waits for the lock, or has it and has not come back with it.
+    """A thread in ``Condition.__enter__``: it waits for the lock, or has it and has not returned yet.
 
-    Threads that hammer a queue stand nearly always there. An exception comes as soon as they have the lock, and would
-    leave it held: here, for good. But that can be seen, and a plain lock can be released by any thread.
+    Threads that hammer a queue are nearly always there. The exception arrives as soon as the thread has the lock, which
+    would then stay held for ever. But another thread can see that, and any thread can release a plain lock.
     """
 
     def __init__(self, ident: int, frame: FrameType, lock: Any) -> None:
@@ -140,13 +140,13 @@ class Entering:
         return frame is not None
 
     def mend(self) -> None:
-        """Release the lock if the exception came there, where the thread had it; once that does not last any more."""
-        if self.frame.f_lasti == self.at:  # it has not come to its return
+        """Release the lock if the exception arrived while the thread had it. Call when ``lasts`` is False."""
+        if self.frame.f_lasti == self.at:  # it has not reached its return
             self.lock.release()
 
 
 def entering(ident: int) -> Entering | None:
-    """Return what can be mended where thread ``ident`` is, None if it is anywhere else."""
+    """Return thread ``ident`` as one in ``Condition.__enter__`` with a plain lock; None if it is anywhere else."""
     frame = sys._current_frames().get(ident)
     if frame is None or _ENTERS is None or frame.f_code is not _ENTERS[0] or frame.f_lineno not in _ENTERS[1]:
         return None
@@ -157,27 +157,27 @@ def entering(ident: int) -> Entering | None:
 _PLAIN = type(threading.Lock())
 
 
-def place_of(ident: int, within: CodeType) -> Place:
-    """Return how delicate it is where thread ``ident`` is; only frames inside one of ``within`` count."""
-    return place_at(sys._current_frames().get(ident), within)
+def safety_of(ident: int, within: CodeType) -> Safety:
+    """Return how safe an exception is in thread ``ident`` now; only frames inside one of ``within`` count."""
+    return safety_at(sys._current_frames().get(ident), within)
 
 
-def place_at(frame: FrameType | None, within: CodeType, *, released: bool = False) -> Place:
-    """Return how delicate it is in a frame; ``released``: its thread comes from releasing a lock this very moment."""
+def safety_at(frame: FrameType | None, within: CodeType, *, released: bool = False) -> Safety:
+    """Return how safe an exception is in a frame; ``released``: its thread has released a lock at this very moment."""
     if frame is None:
-        return Place.OPEN
-    # There it has woken up and has no lock yet: it is about to look whether it may have the module's.
-    found = Place.BUSY if released and frame.f_code is MODULE_LOCK else _innermost(frame)
+        return Safety.OPEN
+    # The thread has woken up and holds no lock yet: it is about to check whether it gets the module's.
+    found = Safety.BUSY if released and frame.f_code is MODULE_LOCK else _innermost(frame)
     outer: FrameType | None = frame
     while outer is not None and outer.f_code is not within:
-        if found is Place.OPEN and outer.f_code.co_filename in _MACHINERY:
-            found = Place.BUSY
+        if found is Safety.OPEN and outer.f_code.co_filename in _MACHINERY:
+            found = Safety.BUSY
         outer = outer.f_back
-    return found if outer is not None else Place.OPEN
+    return found if outer is not None else Safety.OPEN
 
 
 def watchable(frame: FrameType | None, within: CodeType) -> Iterator[FrameType]:
-    """Yield the frames inside ``within`` in whose code a thread can see that it may be interrupted; none of ours."""
+    """Yield the frames inside ``within`` whose code may be monitored for safe points; none of our own."""
     while frame is not None and frame.f_code is not within:
         file = frame.f_code.co_filename
         if (file not in _LOCKING and file not in OUR_FILES) or frame.f_code is MODULE_LOCK:
@@ -185,10 +185,10 @@ def watchable(frame: FrameType | None, within: CodeType) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _innermost(frame: FrameType) -> Place:
+def _innermost(frame: FrameType) -> Safety:
     code = frame.f_code
     if code.co_filename in _IMPORTS:
-        return Place.BUSY if EXACT and code.co_name not in _IMPORT_LOCKS else Place.TAKING
+        return Safety.BUSY if EXACT and code.co_name not in _IMPORT_LOCKS else Safety.TAKING
     if code.co_filename in _LOCKING:
-        return Place.BUSY if frame.f_lineno in _WAITS.get(code, ()) else Place.TAKING
-    return Place.OPEN
+        return Safety.BUSY if frame.f_lineno in _WAITS.get(code, ()) else Safety.TAKING
+    return Safety.OPEN
