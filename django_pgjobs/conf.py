@@ -1,9 +1,9 @@
 """The one dict ``settings.PGJOBS``, read once into a frozen ``Conf``; units are in the names.
 
-Layer 1. ``Conf`` says for each setting its default, its rule and, below it, what it does. ``problems`` finds
-everything that is wrong with a dict, ``checks`` reports that, and ``get_conf`` raises on it with the same words.
-How settings must relate to each other is only checked, not raised: a test may well run on a lease of a second.
-Nothing here reads the environment or touches a database.
+Layer 1. ``Conf`` gives each setting its default, its rule and, below it, its description. ``problems`` finds everything
+that is wrong with a dict, ``checks`` reports it, and ``get_conf`` raises it with the same words. Only the system checks
+look at how settings relate to each other: a test may well run with a lease of one second. Nothing here reads the
+environment or touches a database.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from django_pgjobs.values.retention import Retention
 from django_pgjobs.values.setting_rules import MOST_BYTES, Rule
 
 LADDER_SECONDS = 5.0
-"""How long a worker takes at most from a passed deadline to the death of the process."""
+"""How long a worker takes at most from a passed deadline to the death of the executor."""
 
 DEFAULT_BACKOFF = Backoff(15, factor=4, limit=3600, jitter=0.1)
 
 
 @dataclass(frozen=True, slots=True)
 class SettingProblem:
-    """Something wrong with one key of ``PGJOBS`` (``key`` is empty if it is the dict itself)."""
+    """A problem with one key of ``PGJOBS``; ``key`` is empty if the dict itself is wrong."""
 
     kind: Literal["dict", "unknown", "type", "range"]
     key: str
@@ -71,68 +71,68 @@ class Conf:
     """How many jobs of a queue run at once and how many start in a time, in all workers together, by queue.
 
     A dict of ``"concurrency"`` (jobs), ``"rate"`` (starts) and ``"per"`` (seconds or a ``timedelta``, 60 if left out);
-    ``"*"`` is every queue that is not named, each by itself. It holds for jobs that are registered from then on. See
+    ``"*"`` stands for every queue that is not named, each by itself. It applies to jobs registered from then on. See
     {doc}`../how-to/limits`.
     """
 
     middleware: tuple[str, ...] = _setting((), rules.texts)
-    """Dotted paths of the factories that are wrapped around every job in the executor, outermost first."""
+    """Dotted paths of the factories whose middleware wraps every job in the executor, outermost first."""
 
     release: str = _setting("", rules.text)
     """Name of the deployed code, shown with workers and attempts."""
 
     notify: bool = _setting(True, rules.flag)
-    """Wake workers by NOTIFY when a job is registered and committed; without it they find it by polling."""
+    """Wake workers by NOTIFY when a job is registered and committed; without it they find the job by polling."""
 
     lease_seconds: float = _setting(30.0, rules.seconds(0.05))
-    """How long a claimed job stays its worker's without renewal; after a worker's death its jobs wait this long."""
+    """How long a worker keeps a claimed job without renewal; after a worker's death its jobs wait this long."""
 
     renew_seconds: float = _setting(10.0, rules.seconds(0.01))
     """How often a worker renews its leases; at most a third of ``lease_seconds``."""
 
     beat_seconds: float = _setting(10.0, rules.seconds(0.01))
-    """How often a worker writes its heartbeat, which grants no right and only informs people."""
+    """How often a worker writes its heartbeat, which informs people and grants no right to jobs."""
 
     stale_seconds: float = _setting(60.0, rules.seconds(0.05))
     """After how long without a heartbeat a worker is *lost*; more than twice ``beat_seconds``.
 
-    After two heartbeats that did not come it is *silent*: commands and the admin say so, and nothing counts on it.
+    After two missed heartbeats it is *silent*: commands and the admin show it as such, and nothing relies on it.
     """
 
     drain_seconds: float = _setting(25.0, rules.seconds())
-    """How long a stopping worker lets running jobs finish before it hands them back."""
+    """How long a stopping worker lets running jobs finish before it releases them."""
 
     poll_seconds: float = _setting(5.0, rules.seconds(0.01))
-    """How long an idle worker sleeps at most between two looks, should no NOTIFY reach it."""
+    """How long an idle worker sleeps at most between two polls, if no NOTIFY reaches it."""
 
     rescue_grace_seconds: float = _setting(30.0, rules.seconds())
-    """How long after its deadline a job is left to its own worker's ladder before others take it."""
+    """How long after a job's deadline its own worker may still stop it before other workers rescue it."""
 
     retention_hours: Retention = _setting(Retention(), rules.retention)  # noqa: RUF009 (Retention is frozen)
     """How long ended jobs are kept, with their failed attempts: hours, or a ``timedelta``, by outcome.
 
-    Then the leader prunes them. None keeps for ever; 0 keeps nothing: the job is deleted as it ends. An outcome that is
-    left out keeps its default. ``"queues"`` has such a dict for each queue that differs, whose other outcomes are as
-    outside. None instead of the whole dict prunes nothing.
+    Then the leader prunes them. None keeps them for ever; 0 keeps nothing: the job is deleted as it ends. An outcome
+    that is left out keeps its default. ``"queues"`` has such a dict for each queue that differs; outcomes left out
+    there are as outside. None instead of the whole dict prunes nothing.
     """
 
     vacuum: bool = _setting(True, rules.flag)
-    """Let the leader VACUUM the tables of jobs and claims when much has died there; else only autovacuum does."""
+    """Let the leader VACUUM the tables of jobs and claims when many rows there are dead; else only autovacuum does."""
 
     key_pattern: str = _setting(".{1,200}", rules.pattern)
     """A regular expression that the ``key`` of a job must match in full.
 
-    Whatever it says, a key is 1 to 200 printable characters; an ``idempotency_key`` is only bound to that.
+    In any case a key is 1 to 200 printable characters; for an ``idempotency_key`` that is the only rule.
     """
 
     stored_result_hours: float | None = _setting(720.0, rules.or_none(rules.some_hours))
     """How long the results of jobs with an ``idempotency_key`` are kept, apart from the jobs; None keeps them for ever.
 
-    Hours or a ``timedelta``. As long a second job of that key returns the result without being run.
+    Hours or a ``timedelta``. For that time a second job with the same key returns the stored result without running.
     """
 
     action_hours: float | None = _setting(2160.0, rules.or_none(rules.some_hours))
-    """How long it is kept who cancelled, retried or paused what, and why; None keeps it for ever.
+    """How long the record of who cancelled, retried or paused what, and why, is kept; None keeps it for ever.
 
     Hours or a ``timedelta``; the default is 90 days. The admin shows it on the page of each job and as *Actions*.
     """
@@ -141,16 +141,16 @@ class Conf:
     """How long ``on_abandon`` and ``on_cancel`` may run."""
 
     ready_seconds: float = _setting(120.0, rules.seconds(0.1))
-    """How long an executor may take to start before it is killed and counted as a failed boot."""
+    """How long an executor may take to start before the worker kills it and counts a failed boot."""
 
     executor_conn_max_age_seconds: float = _setting(60.0, rules.seconds())
     """How long executors keep database connections open between jobs; 0 closes them after each job."""
 
     executor_max_jobs: int | None = _setting(None, rules.or_none(rules.whole(1, 1_000_000_000)))
-    """After so many jobs an executor is replaced, its successor started first; None never."""
+    """After how many jobs the worker replaces an executor, starting its successor first; None for never."""
 
     executor_max_megabytes: int | None = _setting(None, rules.or_none(rules.whole(1, 1_000_000_000)))
-    """Holding more memory than so many times 1024² bytes an executor is replaced likewise; None never."""
+    """Above how much memory, in units of 1024² bytes, the worker replaces an executor likewise; None for never."""
 
     processes: int = _setting(None, _processes)
     """Executor processes of one worker; None is the number of usable cores, at most 4."""
@@ -162,13 +162,13 @@ class Conf:
     """Coroutine jobs that one executor runs at once."""
 
     payload_limit_bytes: int = _setting(1024 * 1024, rules.whole(2, MOST_BYTES))
-    """The most that a job's encoded arguments may take, in bytes of UTF-8."""
+    """The maximum size of a job's encoded arguments, in bytes of UTF-8."""
 
     result_limit_bytes: int = _setting(1024 * 1024, rules.whole(2, MOST_BYTES))
-    """The most that a job's encoded result may take, in bytes of UTF-8."""
+    """The maximum size of a job's encoded result, in bytes of UTF-8."""
 
     traceback_limit_chars: int = _setting(20_000, rules.whole(0, 10_000_000))
-    """How much of a traceback the retry history keeps."""
+    """How many characters of a traceback the retry history keeps."""
 
     max_attempts_ceiling: int = _setting(1000, rules.whole(1, 1_000_000))
     """The most attempts that a job may ask for."""
@@ -180,7 +180,7 @@ class Conf:
     """How far ahead a job may be registered."""
 
     past_run_at_seconds: float | None = _setting(None, rules.or_none(rules.seconds()))
-    """How far in the past ``run_at`` may lie, by this machine's clock; None is as far as one likes, 0 not at all."""
+    """How far in the past ``run_at`` may be, by this machine's clock; None is any distance, 0 is not at all."""
 
     backoff_base_ceiling_seconds: float = _setting(LONGEST_SECONDS, rules.seconds())
     """The longest first delay that a ``Backoff`` may have."""
@@ -189,36 +189,36 @@ class Conf:
     """The least and the largest factor that a ``Backoff`` may have."""
 
     capacity: ByQueue[int] = _setting(ByQueue(), rules.capacity)  # noqa: RUF009 (ByQueue is frozen)
-    """How many unfinished jobs a queue holds at most, by queue; ``"*"`` is every queue that is not named.
+    """How many unfinished jobs a queue holds at most, by queue; ``"*"`` stands for every queue that is not named.
 
-    Registering beyond it raises ``QueueFull``. None, or a queue of which nothing is said, is without limit.
+    Registering beyond it raises ``QueueFull``. None, or no entry for a queue, means no limit.
     """
 
     registration_rate: ByQueue[Rate] = _setting(ByQueue(), rules.rate)  # noqa: RUF009 (ByQueue is frozen)
-    """How fast one process may register into a queue, by queue; ``"*"`` is every queue that is not named.
+    """How fast one process may register into a queue, by queue; ``"*"`` stands for every queue that is not named.
 
     A dict of ``"tokens"`` (30), ``"seconds_per_token"`` (0.5) and the price of each action in tokens: ``"register"``
-    (3), ``"cancel"`` (3), ``"status"`` (1), ``"list"`` (1). Without tokens registering raises ``RateLimited``.
+    (3), ``"cancel"`` (3), ``"status"`` (1), ``"list"`` (1). If the tokens run out, registering raises ``RateLimited``.
     """
 
     bypass_workers: int = _setting(4, rules.whole(1, 1000))
-    """Jobs that one process runs at once in its own threads, where they are registered with ``bypass=True``."""
+    """Jobs registered with ``bypass=True`` that one process runs at once in its own threads."""
 
     bypass_exit_seconds: float = _setting(10.0, rules.seconds())
-    """How long a process that exits waits for such jobs; what runs then is lost."""
+    """How long an exiting process waits for such jobs; those that still run then are lost."""
 
     default_max_attempts: int = _setting(5, rules.whole(1, 1_000_000))
-    """Attempts of a job that does not say ``max_attempts``."""
+    """Attempts of a job that does not declare ``max_attempts``."""
 
     default_timeout_seconds: float | None = _setting(1800.0, rules.or_none(rules.seconds(0.001)))
-    """Timeout of a job that does not say ``timeout``; None is without limit."""
+    """Timeout of a job that does not declare ``timeout``; None means no limit."""
 
     default_backoff: Backoff = _setting(DEFAULT_BACKOFF, rules.backoff)  # noqa: RUF009 (Backoff is frozen)
-    """Delay between the attempts of a job that does not say ``backoff``."""
+    """Delay between the attempts of a job that does not declare ``backoff``."""
 
     @property
     def silent_seconds(self) -> float:
-        """How long a worker may miss its heartbeats, two of them, before nobody takes it to be alive."""
+        """After how many seconds without a heartbeat, two intervals, a worker no longer counts as alive."""
         return 2 * self.beat_seconds
 
 
@@ -230,7 +230,7 @@ RULES: Mapping[str, Rule] = {item.name.upper(): item.metadata["rule"] for item i
 def get_conf() -> Conf:
     """Return the configuration, read from ``settings.PGJOBS`` at the first call and after each change of it.
 
-    Raises ImproperlyConfigured with every unknown key and wrong value.
+    Raises ``ImproperlyConfigured`` naming every unknown key and wrong value.
     """
     given = getattr(settings, "PGJOBS", {})
     if found := list(problems(given)):
@@ -240,7 +240,7 @@ def get_conf() -> Conf:
 
 
 def problems(given: Any) -> Iterator[SettingProblem]:
-    """Yield what is wrong with ``given`` as ``settings.PGJOBS``, each key by itself."""
+    """Yield the problems of ``given`` as ``settings.PGJOBS``, each key by itself."""
     if not isinstance(given, Mapping):
         yield SettingProblem(
             "dict",
@@ -264,7 +264,7 @@ def problems(given: Any) -> Iterator[SettingProblem]:
 def _unknown(key: Any) -> SettingProblem:
     close = difflib.get_close_matches(str(key).upper(), RULES, n=1)
     hint = f'Did you mean "{close[0]}"?' if close else f"The settings are: {', '.join(sorted(RULES))}."
-    return SettingProblem("unknown", str(key), f"PGJOBS[{key!r}] is no setting of django-pgjobs.", hint)
+    return SettingProblem("unknown", str(key), f"PGJOBS[{key!r}] is not a setting of django-pgjobs.", hint)
 
 
 def _default(key: str) -> str:

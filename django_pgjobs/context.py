@@ -1,7 +1,7 @@
-"""What a running job may know of itself: its number, its attempt, its time left, whether it should stop.
+"""The context of a running job: its id, its attempt, its time left, whether it should stop.
 
-Made by ``attempt`` for every start of a body or callback; holds no connection and writes nothing itself:
-``progress`` goes to the reporter it was given, ``cancelled`` reads what the supervisor has told this process.
+``attempt`` makes one for every start of a body or callback. It holds no connection and writes nothing itself:
+``progress`` calls its reporter, and ``cancelled`` reads the latest message of the supervisor to this process.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from django_pgjobs.exceptions import JobInterrupted
 
 MESSAGE_LIMIT = 200
-"""Characters kept of a progress message."""
+"""Characters of a progress message that are kept."""
 
 Reporter = Callable[[float, float | None, str], None]
-"""Takes (n, total, message) of ``progress``; must not block for long."""
+"""Takes (n, total, message) from ``progress``; must not block for long."""
 
 
 executor_name = ""
-"""Which executor this process is; see ``name_executor``."""
+"""The name of this process as an executor; see ``name_executor``."""
 
 
 def name_executor(name: str) -> None:
-    """Say once, at the start, which executor this process is."""
+    """Set the name of this process as an executor, once, at its start."""
     global executor_name
     executor_name = name
 
 
 class Cancellation(Protocol):
-    """What this process has been told about a wish to stop the job, and of its lease; it may change at any time."""
+    """The latest messages of the supervisor about a cancel of the job and its lease; may change at any time."""
 
     requested: bool
     by: str
@@ -50,7 +50,7 @@ class Cancellation(Protocol):
 
 
 class JobLogger(logging.LoggerAdapter[logging.Logger]):
-    """Adds ``job``, ``attempt``, ``claim`` and ``queue`` to every record; the caller's own ``extra`` wins."""
+    """Adds ``job``, ``attempt``, ``claim`` and ``queue`` to every record; the caller's own ``extra`` overrides them."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Merge both extras (the standard adapter drops the caller's)."""
@@ -59,7 +59,7 @@ class JobLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 class AttemptFacts(Protocol):
-    """A job as far as every line about an attempt names it."""
+    """The facts of a job that every log line about an attempt names."""
 
     @property
     def id(self) -> int: ...
@@ -78,7 +78,7 @@ class AttemptFacts(Protocol):
 
 
 class JobFacts(AttemptFacts, Protocol):
-    """What an attempt knows of its job: ``attempt.Item``."""
+    """The facts that an attempt has about its job; ``attempt.Item`` implements it."""
 
     @property
     def timeout(self) -> float | None: ...
@@ -93,12 +93,12 @@ class JobFacts(AttemptFacts, Protocol):
 class JobContext:
     """The first argument of callbacks, and of jobs declared with ``takes_context=True``.
 
-    ``started`` is an instant of ``django_pgjobs.clock.monotonic()``; ``error`` is, in ``on_abandon``, what ended the
-    job: its kind, message, chain of causes and traceback as the history has them, or one line of it in ``message``
-    where the history does not have it any more; ``headers`` is what middleware captured at registering.
+    ``started``: an instant of ``django_pgjobs.clock.monotonic()``. ``error``: in ``on_abandon``, the error that ended
+    the job, with kind, message, chain of causes and traceback as in the history; if the history no longer has it,
+    ``message`` holds one line. ``headers``: what middleware captured at registering.
     """
 
-    # One is made per job and most jobs look at none of it: so it refers to the facts and copies none.
+    # Every job gets one and most never read it, so it refers to the facts and copies none.
     __slots__ = ("_cancellation", "_facts", "_log", "_reporter", "error", "headers", "started")
 
     def __init__(
@@ -133,7 +133,7 @@ class JobContext:
 
     @property
     def queue(self) -> str:
-        """The queue it was claimed from."""
+        """The queue that the job was claimed from."""
         return self._facts.queue
 
     @property
@@ -143,27 +143,27 @@ class JobContext:
 
     @property
     def max_attempts(self) -> int:
-        """How many attempts there are in all."""
+        """How many attempts the job has in all."""
         return self._facts.max_attempts
 
     @property
     def claim_id(self) -> str:
-        """The claim under which this attempt runs; no other attempt has the same."""
+        """The claim under which this attempt runs, unique to it."""
         return self._facts.claim_id
 
     @property
     def timeout(self) -> float | None:
-        """Seconds it may run, None for unlimited."""
+        """How many seconds the attempt may run, None for unlimited."""
         return self._facts.timeout
 
     @property
     def description(self) -> str:
-        """What ``describe`` said of it at registering."""
+        """The description that registering stored."""
         return self._facts.description
 
     @property
     def run_at(self) -> datetime:
-        """The instant this attempt was due, in UTC."""
+        """The instant at which this attempt was due, in UTC."""
         return datetime.fromtimestamp(self._facts.run_at, tz=UTC)
 
     @property
@@ -174,7 +174,7 @@ class JobContext:
 
     @property
     def fire_at(self) -> datetime | None:
-        """The instant that the cron entry meant, in UTC: the same in every attempt, however late the job starts."""
+        """The scheduled instant of the cron entry, in UTC: the same in every attempt, however late the job starts."""
         fire = self._extra("fire_at")
         return None if fire is None else datetime.fromisoformat(fire).astimezone(UTC)
 
@@ -184,12 +184,12 @@ class JobContext:
 
     @property
     def remaining_attempts(self) -> int:
-        """Starts that are left, this one included: ``max_attempts`` on the first attempt, 1 on the last."""
+        """The attempts left, including this one: ``max_attempts`` on the first attempt, 1 on the last."""
         return max(self.max_attempts - self.attempt + 1, 0)
 
     @property
     def deadline(self) -> float | None:
-        """The instant of ``django_pgjobs.clock.monotonic()`` at which the attempt is stopped, or None.
+        """The instant of ``django_pgjobs.clock.monotonic()`` at which the worker stops the attempt, or None.
 
         The end of its timeout or the job's own deadline, whichever comes first.
         """
@@ -199,36 +199,36 @@ class JobContext:
         return self.started + timeout if until is None else min(self.started + timeout, until)
 
     def remaining(self) -> float | None:
-        """Return the seconds left before the deadline, 0.0 when it has passed, None when there is none."""
+        """Return the seconds left until the deadline, 0.0 after it, None if there is none."""
         deadline = self.deadline
         return None if deadline is None else max(deadline - clock.monotonic(), 0.0)
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody asked this job to stop: raise ``Cancel()`` then; a job that returns has succeeded."""
+        """Whether somebody asked this job to stop: then raise ``Cancel()``; a job that returns has succeeded."""
         return self._cancellation.requested
 
     @property
     def cancelled_by(self) -> str:
-        """Who asked, as stored with the request; empty when nobody did."""
+        """Who asked the job to stop, as stored with the request; empty if nobody did."""
         return self._cancellation.by
 
     @property
     def cancel_reason(self) -> str:
-        """Why, as stored with the request; empty when not said."""
+        """Why, as stored with the request; empty if no reason was given."""
         return self._cancellation.reason
 
     @property
     def lease_is_trusted(self) -> bool:
-        """Whether the worker could renew this job's lease in time: after False, somebody else may run the job too.
+        """Whether the worker renewed this job's lease in time. If False, another worker may run the job too.
 
-        It turns True again when the worker reaches the database and finds the job still its own.
+        It turns True again when the worker reaches the database and finds that it still has the job.
         """
         return clock.monotonic() < self._cancellation.trusted_until
 
     @property
     def executor(self) -> str:
-        """The process that runs the job, by the name of its database connections; empty outside of a worker."""
+        """The process that runs the job, by the name of its database connections; empty outside a worker."""
         return executor_name
 
     @property
@@ -240,9 +240,9 @@ class JobContext:
         return self._log
 
     def progress(self, n: float, total: float | None = None, message: str = "") -> None:
-        """Tell people how far the job is: ``n`` of ``total``, and what it is doing (≤ 200 characters kept).
+        """Report how far the job is: ``n`` of ``total``, and what it is doing (≤ 200 characters kept).
 
-        May be called as often as the job likes. Raises ``ValueError`` for what is no finite number ≥ 0.
+        Call it as often as you like; it does not block. Raises ``ValueError`` unless the numbers are finite and ≥ 0.
         """
         text = str(message).replace("\0", "")[:MESSAGE_LIMIT].encode("utf-8", "replace").decode()
         self._reporter(_share(n), None if total is None else _share(total), text)
@@ -263,15 +263,15 @@ _current: ContextVar[JobContext] = logs.running
 
 
 def current_context() -> JobContext:
-    """Return the context of the job that runs here. Raises ``RuntimeError`` outside of a job."""
+    """Return the context of the job that runs in this thread or task. Raises ``RuntimeError`` outside a job."""
     try:
         return _current.get()
     except LookupError:
-        raise RuntimeError("No job is running here: current_context() works inside of a job only.") from None
+        raise RuntimeError("No job is running here: call current_context() inside a job.") from None
 
 
 activate: Callable[[JobContext], Token[JobContext]] = _current.set
-"""Makes a context the current one; the token that it returns is for ``deactivate``."""
+"""Makes a context the current one; returns the token for ``deactivate``."""
 
 deactivate: Callable[[Token[JobContext]], None] = _current.reset
 """Undoes ``activate``."""

@@ -1,6 +1,6 @@
-"""What an attempt comes to, as data: decided once by ``attempt``, written once by ``store``.
+"""The decision about an attempt, as data: ``attempt`` makes it once, ``store`` writes it once.
 
-Layer 0. Each class is one fenced statement's worth of facts. ``seconds`` are counted by the database's clock.
+Layer 0. Each class holds the facts of one fenced statement. The database's clock counts ``seconds``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import NamedTuple
 class Failure:
     """An error as the retry history keeps it.
 
-    ``kind`` is the qualified name of the exception type, ``chain`` the whole chain of causes as
-    (kind, message) pairs with the raised one first, ``traceback`` the formatted, truncated text.
+    ``kind``: the qualified name of the exception type. ``chain``: the whole chain of causes as (kind, message) pairs,
+    the raised one first. ``traceback``: the formatted, truncated text.
     """
 
     kind: str
@@ -35,9 +35,9 @@ def _words(kind: str, message: str) -> str:
 
 
 class Succeed(NamedTuple):
-    """The body returned; ``result`` is its value already encoded as JSON text, or None for nothing kept.
+    """The body returned; ``result`` is its value, already JSON text, or None to keep nothing.
 
-    A tuple, since one is made per job: a frozen dataclass costs four times as much.
+    A tuple, since every job makes one: a frozen dataclass costs four times as much.
     """
 
     result: str | None = None
@@ -70,8 +70,9 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The job ends as cancelled. ``cause`` says why its attempt failed, where there is a ``failure``: an attempt may
-    fail by itself, or pass its timeout, before the cancel gets to it.
+    """The job ends as cancelled. ``cause``: why its attempt failed, if there is a ``failure``.
+
+    An attempt may fail by itself, or pass its timeout, before the cancel reaches it.
     """
 
     reason: str = ""
@@ -81,7 +82,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """The job cannot be run by this code: it is held until code with another ``fingerprint`` knows it."""
+    """This code cannot run the job: hold it until code with another ``fingerprint`` knows it."""
 
     reason: str
     fingerprint: str = ""
@@ -89,14 +90,14 @@ class Park:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The job's name is paused: it is held until that is over, the attempt uncharged."""
+    """The job's name is paused: hold the job until the pause ends; the attempt is not charged."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The job never started, or not by its own fault: it goes back as it was, the attempt uncharged."""
+    """The job never started, or stopped through no fault of its own: it is ready again; the attempt is not charged."""
 
     why: str = ""
     failure: Failure | None = field(default=None)

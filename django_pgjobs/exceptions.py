@@ -3,29 +3,29 @@
 ::
 
     PgJobsError
-    ├── InvalidJob            a bad definition, option or payload, raised where it was written
+    ├── InvalidJob            a bad definition, option or payload, raised where you wrote it
     ├── QueueFull             the queue holds as many unfinished jobs as it may
-    ├── RateLimited           this process has registered too fast
+    ├── RateLimited           this process registers too fast
     ├── DuplicateJob          the key of a registration is taken, and its policy is to raise
     ├── NoWorkerAvailable     all local workers are busy with jobs that bypass the queue
     ├── UnknownJob            a row names a definition this process does not have
     ├── UnreadablePayload     a stored payload cannot be read or no longer fits the signature
     ├── JobDoesNotExist
-    ├── JobNotCommitted       waiting for a job whose registration is not committed yet
-    ├── JobNotFinished        waiting took longer than asked
-    ├── JobFailed             the value of a job that was abandoned or cancelled was asked for
+    ├── JobNotCommitted       you wait for a job whose registration is not committed yet
+    ├── JobNotFinished        the job did not end within the timeout of a wait
+    ├── JobFailed             you ask for the value of a job that was abandoned or cancelled
     ├── UnstorableResult      the return value cannot be stored as JSON
     └── AttemptFailed         causes recorded for an attempt that no exception explains
         ├── AttemptsExhausted
         └── ExecutorDied
-    RemoteTraceback           the cause of a JobFailed: what another process raised, as text
+    RemoteTraceback           the cause of a JobFailed: the traceback of another process, as text
     JobControl                Snooze, Cancel, Abandon: not errors, not under PgJobsError
     JobInterrupted            raised in a running job to stop it; a BaseException, not for ``except Exception``
     ├── DeadlinePassed
     ├── CancelRequested
     └── WorkerStopping
 
-A class' docstring is its message unless more is known.
+The docstring of a class is its default message.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class QueueFull(PgJobsError):
         super().__init__(message or self._words())
 
     def _words(self) -> str:
-        return f"Queue {self.queue!r} holds {self.capacity} unfinished jobs at most: wait until some have ended."
+        return f"Queue {self.queue!r} holds at most {self.capacity} unfinished jobs: wait until some have ended."
 
 
 class RateLimited(PgJobsError):
@@ -66,13 +66,13 @@ class RateLimited(PgJobsError):
         super().__init__(message or self._words())
 
     def _words(self) -> str:
-        return f"Queue {self.queue!r}: too many actions of this process, try again in {self.retry_after:.3f} seconds."
+        return f"Queue {self.queue!r}: too many actions by this process, try again in {self.retry_after:.3f} seconds."
 
 
 class DuplicateJob(PgJobsError):
-    """The key of the job is taken; nothing was stored, and an open transaction can go on.
+    """The key of the job is taken; nothing was stored, and an open transaction can continue.
 
-    ``existing_id``: the job that has it, None where that is not known; ``key``, ``queue``: which key.
+    ``existing_id``: the job that has it, None if unknown; ``key``, ``queue``: which key.
     """
 
     def __init__(self, existing_id: int | None = None, key: str = "", queue: str = "", message: str = "") -> None:
@@ -84,7 +84,7 @@ class DuplicateJob(PgJobsError):
 
 
 class NoWorkerAvailable(PgJobsError):
-    """All local workers of this process are busy, so the job was not run, and it was not queued."""
+    """All local workers of this process are busy, so the job neither ran nor was queued."""
 
 
 class UnknownJob(PgJobsError):
@@ -110,8 +110,8 @@ class JobNotFinished(PgJobsError, TimeoutError):
 class JobFailed(PgJobsError):
     """The job was abandoned or cancelled, so it has no value.
 
-    ``job_id``; ``outcome``, ``abandoned`` or ``cancelled``; ``kind``, the qualified name of the last attempt's
-    exception, empty where there was none; ``error``, what the job keeps of it, or who cancelled it and why. Its
+    ``job_id``; ``outcome``: ``abandoned`` or ``cancelled``; ``kind``: the qualified name of the last attempt's
+    exception, empty if there was none; ``error``: the error as the job keeps it, or who cancelled it and why. Its
     ``__cause__`` shows the traceback of that attempt.
     """
 
@@ -188,9 +188,9 @@ class JobControl(Exception):
 
 
 class Snooze(JobControl):
-    """Come back later; costs no attempt.
+    """Run this job again later; costs no attempt.
 
-    ``seconds``: how long to wait, seconds or ``timedelta``, counted by the database's clock.
+    ``seconds``: how long to wait, in seconds or as a ``timedelta``, by the database's clock. Raises ``ValueError``.
     """
 
     seconds = 0.0
@@ -211,7 +211,7 @@ class Cancel(JobControl):
 
 
 class Abandon(JobControl):
-    """Give this job up now, whatever attempts are left. ``on_abandon`` runs."""
+    """Give this job up now, even if attempts are left. ``on_abandon`` runs."""
 
     def __init__(self, reason: str = "") -> None:
         self.reason = str(reason)
@@ -221,8 +221,8 @@ class Abandon(JobControl):
 class JobInterrupted(BaseException):
     """The job is stopped while it runs.
 
-    A ``BaseException``, so that ``except Exception`` does not swallow it. Catch it to clean up, then raise it again;
-    what the thread had connected is closed afterwards.
+    A ``BaseException``, so that ``except Exception`` does not swallow it. Catch it to clean up, then raise it again.
+    Afterwards the worker closes the thread's connections.
     """
 
     def __init__(self, message: str | None = None) -> None:
@@ -238,4 +238,4 @@ class CancelRequested(JobInterrupted):
 
 
 class WorkerStopping(JobInterrupted):
-    """This worker has to stop running the job: it releases it, or has lost it."""
+    """This worker must stop running the job: it releases the job, or has lost it."""

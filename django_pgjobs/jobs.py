@@ -1,8 +1,7 @@
-"""The job language: ``@job`` makes a function a ``JobDefinition``, which registers jobs and knows its policy.
+"""``@job`` and its objects: a function becomes a ``JobDefinition``, which registers jobs and holds their policy.
 
-Imports no model: ``from django_pgjobs import job`` never touches the app registry. What is wrong with a
-definition is said where it was written, at import; what is wrong with a call is said at the call, before
-anything is sent to the database.
+Imports no model: ``from django_pgjobs import job`` never touches the app registry. A wrong definition raises at import
+and names its file and line. A wrong call raises at the call, before anything reaches the database.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     Value = TypeVar("Value", covariant=True)
 
     class JobOf(Job, Generic[Value]):
-        """A ``Job`` whose function returns ``Value``; for type checkers only, at run time it is a ``Job``."""
+        """A ``Job`` whose function returns ``Value``. For type checkers only: at run time it is a plain ``Job``."""
 
         @overload
         def value(self: JobOf[Coroutine[Any, Any, V]], timeout: float | timedelta | None = None) -> V: ...
@@ -74,35 +73,34 @@ ELSEWHERE = {
     "send_with_options": _WITH_OPTIONS,
     "configure": _WITH_OPTIONS,
 }
-"""How other job queues call what ``register`` does, and what to write instead."""
+"""The names of ``register`` in other job queues → what to write here."""
 
 
 class JobDefinition(JobPolicy, Generic[P, R]):
-    """A function that can be registered as a job, and still be called.
+    """A function that you can register as a job, and still call.
 
-    Its attributes are the policy of the code that runs it: ``backoff``, ``retry_on``, ``give_up_on``, callbacks.
-    ``queue``, ``priority``, ``max_attempts`` and ``timeout`` (seconds, None for unlimited) are what a
-    registration writes on the row. ``fingerprint`` changes with name, parameters and payload format: a parked
-    job is tried again by code with another one.
+    ``backoff``, ``retry_on``, ``give_up_on`` and the callbacks are read from the code that runs the job. ``queue``,
+    ``priority``, ``max_attempts`` and ``timeout`` (seconds, None for unlimited) are written on the row at registering.
+    ``fingerprint`` changes with name, parameters and payload format: code with another one tries a parked job again.
     """
 
     func: Callable[..., R]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function here and now, as if it were not decorated."""
+        """Call the function here and now, as if it had no decorator."""
         return self.func(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<job {self.name}>"
 
     def __reduce__(self) -> str:
-        """Pickle and copy by name, as functions are."""
+        """Pickle and copy by name, like functions."""
         return self.func.__qualname__
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Say what a word of other job queues is here."""
+            """Raise ``AttributeError``; for a name from another job queue, say what to write here."""
             message = f"job {self.name!r} has no {name}()" if name in ELSEWHERE else f"a job definition has no {name!r}"
             cure = f": {ELSEWHERE[name]}" if name in ELSEWHERE else ""
             raise AttributeError(f"{message}{cure}", name=name, obj=self)
@@ -112,22 +110,22 @@ class JobDefinition(JobPolicy, Generic[P, R]):
     def on_abandon(
         self, func: Callable[Concatenate[JobContext, P], Callback]
     ) -> Callable[Concatenate[JobContext, P], Callback]:
-        """Decorate what runs when the job has been given up; it takes the context first. Returns it unchanged."""
+        """Decorate the callback for abandoned jobs; it takes the context first. Returns it unchanged."""
         return self._keep("on_abandon", func)
 
     def on_cancel(
         self, func: Callable[Concatenate[JobContext, P], Callback]
     ) -> Callable[Concatenate[JobContext, P], Callback]:
-        """Decorate what runs when the job has been cancelled; it takes the context first. Returns it unchanged."""
+        """Decorate the callback for cancelled jobs; it takes the context first. Returns it unchanged."""
         return self._keep("on_cancel", func)
 
     def describe(self, func: Callable[P, str]) -> Callable[P, str]:
-        """Decorate what words each job for lists and logs (≤ 200 characters kept). Returns it unchanged.
+        """Decorate a function that describes each job for lists and logs (≤ 200 characters kept). Returns it unchanged.
 
-        It wins over the option ``description``, which stands where it says nothing.
+        It takes precedence over the option ``description``, which applies if it returns nothing.
 
-        Called once, at registering, with the job's arguments and inside the caller's transaction: a query that
-        fails there spoils it. Any other error is logged and costs the description only.
+        Registering calls it once, with the job's arguments, inside the caller's transaction: a query that fails there
+        spoils that transaction. Any other error is logged and only costs the description.
         """
         if inspect.iscoroutinefunction(func):
             raise InvalidJob(f"{location_of(func)}: job {self.name!r}: describe must not be an async function")
@@ -148,9 +146,9 @@ class JobDefinition(JobPolicy, Generic[P, R]):
     def register(self, *args: P.args, **kwargs: P.kwargs) -> JobOf[R]:
         """Store a job with these arguments, as part of the caller's transaction, and return it.
 
-        Where its key is taken, return the job that has it. Raises ``TypeError`` for arguments the function would not
-        take, ``InvalidJob`` for values that cannot be stored, ``DuplicateJob`` where that was asked for; nothing is
-        stored then and an open transaction stays usable.
+        If its key is taken, return the job that has it. Raises ``TypeError`` if the function does not take these
+        arguments, ``InvalidJob`` for values that cannot be stored, ``DuplicateJob`` if the key is taken and
+        ``on_conflict`` asks for it. Then nothing is stored, and an open transaction stays usable.
         """
         self.fits(*args, **kwargs)
         return cast("JobOf[R]", register_one(Row(self, self.plan, args, kwargs)))
@@ -160,7 +158,7 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         return await sync_to_async(self.register)(*args, **kwargs)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundJob:
-        """Return a call that is not registered yet. Raises ``TypeError`` as ``register`` does."""
+        """Return a call to register later. Raises ``TypeError`` as ``register`` does."""
         self.fits(*args, **kwargs)
         return BoundJob(self, args, kwargs)
 
@@ -168,19 +166,18 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         """Return this job with options for one or more registrations.
 
         ``run_at`` (aware datetime) or ``delay`` (seconds or ``timedelta``, on the database's clock); ``deadline``
-        (aware datetime: not started after it, stopped at it, abandoned then); ``tags``, added to the job's;
-        ``description``, instead of the job's; ``queue``, ``priority``, ``timeout`` (None for unlimited),
-        ``max_attempts``, ``database`` (alias); ``key`` and
-        ``idempotency_key`` (a text, a callable of the arguments, or None for none), ``key_scope``, ``on_conflict``.
-        ``bypass=True`` runs the job at once in a thread of this process, once, and stores nothing. Raises
-        ``InvalidJob``.
+        (aware datetime: the job does not start after it; if it runs then, it is stopped and abandoned); ``tags``, added
+        to the job's; ``description``, instead of the job's; ``queue``, ``priority``, ``timeout`` (None for unlimited),
+        ``max_attempts``, ``database`` (alias); ``key`` and ``idempotency_key`` (a text, a callable of the arguments, or
+        None for no key), ``key_scope``, ``on_conflict``. ``bypass=True`` runs the job at once in a thread of this
+        process, once, and stores nothing. Raises ``InvalidJob``.
         """
         return BoundOptions(self, _checked(self, {}, options))
 
     def register_many(self, rows: Iterable[Arguments]) -> list[int]:
-        """Store a job per row by one statement; return the ids in the order of the rows.
+        """Store one job per row in one statement; return the ids in the order of the rows.
 
-        A row is a mapping of keyword arguments or a tuple of positional ones. Errors as of ``register``, naming
+        A row is a mapping of keyword arguments or a tuple of positional ones. Raises what ``register`` raises, naming
         the row; then nothing is stored.
         """
         return BoundOptions(self, {}).register_many(rows)
@@ -191,7 +188,7 @@ class JobDefinition(JobPolicy, Generic[P, R]):
 
 
 class ContextJobDefinition(JobDefinition[P, R]):
-    """A definition declared with ``takes_context=True``: only a direct call takes the context, first."""
+    """A definition declared with ``takes_context=True``: only a direct call passes the context, first."""
 
     if TYPE_CHECKING:
 
@@ -201,7 +198,7 @@ class ContextJobDefinition(JobDefinition[P, R]):
 
 @dataclass(frozen=True, slots=True)
 class BoundOptions(Generic[P, R]):
-    """A job definition with options for its registrations, made by ``using``; it registers as the definition does."""
+    """A job definition with options for its registrations. ``using`` makes it; it registers like the definition."""
 
     definition: JobDefinition[P, R]
     options: Mapping[str, Any]
@@ -211,7 +208,7 @@ class BoundOptions(Generic[P, R]):
         return _changed(self.definition, self.options)
 
     def using(self, **options: Unpack[RegisterOptions]) -> BoundOptions[P, R]:
-        """Return the same with further options, which win."""
+        """Return the same definition with further options, which override these."""
         return BoundOptions(self.definition, _checked(self.definition, self.options, options))
 
     def register(self, *args: P.args, **kwargs: P.kwargs) -> JobOf[R]:
@@ -224,12 +221,12 @@ class BoundOptions(Generic[P, R]):
         return await sync_to_async(self.register)(*args, **kwargs)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundJob:
-        """Return a call with these options that is not registered yet."""
+        """Return a call with these options, to register later. Raises ``TypeError`` as ``register`` does."""
         self.definition.fits(*args, **kwargs)
         return BoundJob(self.definition, args, kwargs, self.options)
 
     def register_many(self, rows: Iterable[Arguments]) -> list[int]:
-        """Store a job per row with these options; see ``JobDefinition.register_many``."""
+        """Store one job per row with these options; see ``JobDefinition.register_many``."""
         plan = self._plan()
         calls = (_row(self.definition, plan, number, row) for number, row in enumerate(rows))
         return register_all(calls, None, plan.conf)
@@ -241,7 +238,7 @@ class BoundOptions(Generic[P, R]):
 
 @dataclass(frozen=True, slots=True)
 class BoundJob:
-    """A call that is not registered yet: definition, arguments and options. Made by ``bind``."""
+    """A call to register later: definition, arguments and options. ``bind`` makes it."""
 
     definition: JobDefinition[..., Any]
     args: tuple[Any, ...]
@@ -249,11 +246,11 @@ class BoundJob:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def using(self, **options: Unpack[RegisterOptions]) -> BoundJob:
-        """Return the same call with further options, which win."""
+        """Return the same call with further options, which override these."""
         return replace(self, options=_checked(self.definition, self.options, options))
 
     def register(self) -> Job:
-        """Store it; may be called again for another job. See ``JobDefinition.register``."""
+        """Store the job; each further call stores another one. See ``JobDefinition.register``."""
         return cast("Job", register_one(self.row()))
 
     async def aregister(self) -> Job:
@@ -261,15 +258,15 @@ class BoundJob:
         return await sync_to_async(self.register)()
 
     def row(self) -> Row:
-        """Return what its registration is made of."""
+        """Return the call as a row to register."""
         return Row(self.definition, _changed(self.definition, self.options), self.args, dict(self.kwargs))
 
 
 def register_many(jobs: Iterable[BoundJob], database: str | None = None) -> list[int]:
-    """Store calls of any kinds by one statement, in the caller's transaction; return the ids in their order.
+    """Store calls of any definitions in one statement, in the caller's transaction; return the ids in their order.
 
-    All go to ``database``, or to the one alias their options name, or where the router says. Raises
-    ``InvalidJob``; nothing is stored then.
+    All go to ``database``, else to the one alias that their options name, else to the router's choice. Raises what
+    ``JobDefinition.register`` raises; then nothing is stored.
     """
     return register_all(map(_row_of, jobs), database, get_conf())
 
@@ -312,16 +309,15 @@ def job(func: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     None for unlimited) are written at registering; ``backoff`` (a ``Backoff``, or a callable (exception, attempt)
     → seconds or None to give up), ``retry_on`` and ``give_up_on`` (exception types, or a callable (exception) →
     bool) come from the code that runs; ``takes_context`` passes the ``JobContext`` first; ``store_result=False``
-    drops the return value; ``sensitive`` names arguments that admin and logs hide; ``cron`` is a
-    ``Cron``, or a list of them, that calls the job without arguments. ``key`` (a format
-    string of the arguments, or a callable) is unique in its queue, as long as ``key_scope`` says (``"until_finished"``,
-    ``"until_started"``, a ``Window``); ``on_conflict`` says what a second registration does (``"existing"``,
-    ``"replace"``, ``"raise"``). ``idempotency_key``, given likewise, lets a job return the result of an earlier one.
-    ``limits`` (a ``Limit``, or one with a key and one without) says how many run at once and how many start in a time,
-    in all workers. ``tags`` are texts to find its jobs by; ``description`` says what they do, in words for lists and
-    logs.
+    drops the return value; ``sensitive`` names arguments that admin and logs hide; ``cron`` is a ``Cron``, or a list
+    of them, that calls the job without arguments. ``key`` (a format string of the arguments, or a callable) is unique
+    in its queue for as long as ``key_scope`` says (``"until_finished"``, ``"until_started"``, a ``Window``);
+    ``on_conflict`` says what a second registration does (``"existing"``, ``"replace"``, ``"raise"``).
+    ``idempotency_key``, also a format string or a callable, lets a job return the result of an earlier one. ``limits``
+    (a ``Limit``, or one with a key and one without) bounds how many run at once, or start in a period, in all workers.
+    ``tags`` are texts for finding its jobs; ``description`` says for lists and logs what they do.
 
-    Raises ``InvalidJob`` naming file and line for everything that is wrong with it.
+    Raises ``InvalidJob`` naming the file, the line and the problem.
     """
     return partial(_define, options=options) if func is None else _define(func, options)
 
@@ -344,7 +340,7 @@ def _define(func: Callable[..., Any], options: Mapping[str, Any]) -> JobDefiniti
 
 
 def _check_ceilings(definition: JobDefinition[..., Any]) -> None:
-    """Check against the settings, if there are any yet; what is wrong with *them* is the system checks' to say."""
+    """Check against the settings, if there are any yet; the system checks report what is wrong with the settings."""
     if settings.configured:
         try:
             _ = definition.plan

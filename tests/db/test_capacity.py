@@ -56,7 +56,7 @@ def full(function: Callable[..., Any], *args: Any) -> bool:
         words = (error.queue, error.capacity, str(error))
     else:
         return False
-    assert words == ("mail", 10, "Queue 'mail' holds 10 unfinished jobs at most: wait until some have ended.")
+    assert words == ("mail", 10, "Queue 'mail' holds at most 10 unfinished jobs: wait until some have ended.")
     return True
 
 
@@ -280,7 +280,7 @@ def test_at_a_higher_level_it_is_refused(ten: None, background: Background, leve
         connection.cursor().execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
         assert in_mail() == 9
         assert not background(full, send.register, 1).result(30)
-        with pytest.raises(InvalidJob, match=f"has a capacity, .* in a transaction at {level.upper()}: register"):
+        with pytest.raises(InvalidJob, match=f"has a capacity, and a transaction at {level.upper()} .*: register"):
             send.register(2)
         copy.register(1)
     assert (in_mail(), Job.objects.filter(queue="bulk").count()) == (10, 1)
@@ -305,7 +305,7 @@ def test_registering_too_fast_is_refused_and_stores_nothing(settings: Any) -> No
     settings.PGJOBS = {"REGISTRATION_RATE": {"mail": {"seconds_per_token": 60}}}
     for number in range(10):
         send.register(number)
-    with pytest.raises(RateLimited, match="too many actions of this process") as caught:
+    with pytest.raises(RateLimited, match="too many actions by this process") as caught:
         send.register(10)
     assert 170 < caught.value.retry_after <= 180
     assert in_mail() == 10

@@ -128,7 +128,7 @@ def test_a_value_is_kept_in_one_form(settings: Any, key: str, given: Any, kept: 
         ({"LEASE_SECOND": 1}, "unknown", 'Did you mean "LEASE_SECONDS"?'),
         ({"threads": 1}, "unknown", 'Did you mean "THREADS"?'),
         ({"XYZZY": 1}, "unknown", "The settings are: ACTION_HOURS, ASYNC_SLOTS, "),
-        ({3: 1}, "unknown", "PGJOBS[3] is no setting"),
+        ({3: 1}, "unknown", "PGJOBS[3] is not a setting"),
         (["THREADS"], "dict", "must be a dict, not list"),
         (None, "dict", "must be a dict, not NoneType"),
         ({"THREADS": "4"}, "type", "must be a whole number, not '4'."),

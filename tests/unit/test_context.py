@@ -133,7 +133,7 @@ def test_log_records_carry_the_job(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_outside_of_a_job_there_is_no_context() -> None:
-    with pytest.raises(RuntimeError, match="inside of a job only"):
+    with pytest.raises(RuntimeError, match="inside a job"):
         current_context()
 
 
