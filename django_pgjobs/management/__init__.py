@@ -1,5 +1,5 @@
 """``manage.py runjobs`` and ``manage.py pgjobs …``: one module per group of subcommands.
 
-Stands above every room and may import any. No rule about jobs belongs here: a subcommand parses words, calls a room
-below and prints. Nothing imports it.
+This room stands above all others and may import any; nothing imports it. Rules about jobs do not belong here: a
+subcommand parses its arguments, calls a room below and prints.
 """

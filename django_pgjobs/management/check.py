@@ -1,4 +1,4 @@
-"""``manage.py pgjobs check``: whether jobs are run as they should be, for a probe or an alert."""
+"""``manage.py pgjobs check``: a health check for probes and alerts."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from django_pgjobs.store import statements as store
 
 MAX_LATENCY_SECONDS = 300.0
 LEADER_SECONDS = 30.0
-"""How long nobody may lead: that an election takes is no trouble."""
+"""How long the cluster may be without a leader; an election takes a while."""
 
 OVERDUE_SECONDS = 30.0
-"""How long a lease may have expired: every worker checks once a second, except in its first ten seconds."""
+"""How long ago a lease may have expired; each worker checks once a second, except in its first ten seconds."""
 
 STATEMENT_TIMEOUT = "10s"
 MANY = 1000
 SAMPLED = 100
-"""How many due jobs of each queue and priority it reads to find the one that has waited longest."""
+"""How many due jobs of each queue and priority to read for the longest wait."""
 
 SHARED = 20
 NAMED = 10
@@ -43,7 +43,7 @@ NAMED = 10
 
 @dataclass(frozen=True, slots=True)
 class HealthProblem:
-    """Something wrong: a ``code`` for programs, the queue if it is about one, and ``text`` for people."""
+    """One problem: a ``code`` for programs, the queue if there is one, and ``text`` for people."""
 
     code: str
     text: str
@@ -52,7 +52,7 @@ class HealthProblem:
 
 def add_subcommands(subcommands: Any) -> None:
     """Declare ``check``."""
-    text = "Check that jobs are run: print what is wrong and exit with 1, or say that all is well and exit with 0."
+    text = "Check that jobs run: print the problems and exit with 1, or print healthy and exit with 0."
     parser = subcommands.add_parser("check", help=text, description=text)
     add_arguments(parser)
     parser.set_defaults(perform=check)
@@ -65,14 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         type=filters.words,
         action="append",
-        help="Check the workers and the latency of this queue only; may be repeated (default: all).",
+        help="Check workers and latency of this queue only; repeatable (default: all).",
     )
     parser.add_argument(
         "--max-latency",
         metavar="AGE",
         type=filters.age,
         default=MAX_LATENCY_SECONDS,
-        help="How long a job may be due without being claimed: 90s, 30m (default: 5m).",
+        help="How long a due job may wait for a claim: 90s, 30m (default: 5m).",
     )
     parser.add_argument("--max-parked", metavar="N", type=_count, help="How many jobs may be parked (default: any).")
     parser.add_argument(
@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="AGE",
         type=filters.age,
         default=3600.0,
-        help="The time for --max-abandoned and --max-lost (default: 1h).",
+        help="The time span of --max-abandoned and --max-lost (default: 1h).",
     )
     output.add_format(parser)
     filters.add_database(parser)
@@ -100,7 +100,7 @@ def _count(text: str) -> int:
 
 
 def check(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Print what is wrong; exit with 1 if anything is."""
+    """Print the problems; exit with 1 if there are any."""
     using = filters.database_of(options)
     found = _problems(using, options)
     if options["format"] == "json":
@@ -133,7 +133,7 @@ def _problems(using: str, options: dict[str, Any]) -> list[HealthProblem]:
 
 
 def _unapplied(using: str) -> list[str]:
-    """Return our migrations that the database does not have; where the project has none for us, none is missing."""
+    """Return our unapplied migrations; none if the project disables migrations for this app."""
     module, _ = MigrationLoader.migrations_module("pgjobs")
     if module is None:
         return []
@@ -145,13 +145,13 @@ def _unapplied(using: str) -> list[str]:
 def _of_queues(
     db: store.Database, using: str, options: dict[str, Any], workers: list[store.KnownWorker]
 ) -> Iterator[HealthProblem]:
-    """Whether each queue with due jobs is served, and in time. A queue that is paused is meant to wait."""
+    """Yield queues whose due jobs have no worker or wait too long; paused queues wait on purpose."""
     paused = paused_queues(using)
     for due in store.count_due(db, most=SAMPLED, budget=MANY * SHARED):
         if due.oldest_seconds is None or due.queue in paused or due.queue not in (options["queue"] or [due.queue]):
             continue
         if not any(worker.status == "running" and worker.serves(due.queue) for worker in workers):
-            words = f"Queue {due.queue} has due jobs, and no worker that serves it was heard from lately."
+            words = f"Queue {due.queue} has due jobs, but no worker that serves it was heard from lately."
             yield HealthProblem("no_worker", words, due.queue)
         if due.oldest_seconds > options["max_latency"]:
             words = f"The oldest due job of queue {due.queue} has waited for {span(due.oldest_seconds)}"
@@ -159,7 +159,7 @@ def _of_queues(
 
 
 def _of_workers(workers: list[store.KnownWorker], options: dict[str, Any]) -> Iterator[HealthProblem]:
-    """Whether each worker is heard from; and, if that is asked, whether any was lost."""
+    """Yield silent workers; with ``--max-lost`` also too many lost ones."""
     queues = options["queue"]
     ours = [worker for worker in workers if queues is None or any(map(worker.serves, queues))]
     for worker in ours:
@@ -179,7 +179,7 @@ def _of_workers(workers: list[store.KnownWorker], options: dict[str, Any]) -> It
 
 
 def _of_crons(using: str) -> Iterator[HealthProblem]:
-    """Whether each cron entry can fire. One that is paused is meant to rest."""
+    """Yield broken cron entries; paused ones rest on purpose."""
     resting = Q(paused_at__isnull=False) & (Q(paused_until=None) | Q(paused_until__gt=Now()))
     broken = CronEntry.objects.using(using).exclude(broken="").exclude(resting).order_by("name")
     for name, why in broken.values_list("name", Left("broken", 200))[:NAMED]:
@@ -187,7 +187,7 @@ def _of_crons(using: str) -> Iterator[HealthProblem]:
 
 
 def _of_upkeep(db: store.Database) -> Iterator[HealthProblem]:
-    """Whether the jobs of dead workers were rescued, and somebody leads."""
+    """Yield overdue rescues and a missing leader."""
     if overdue := store.count_overdue(db, seconds=OVERDUE_SECONDS, most=MANY):
         many = f"{overdue} batches" if overdue < MANY else f"{MANY} batches or more"
         yield HealthProblem(
@@ -195,15 +195,15 @@ def _of_upkeep(db: store.Database) -> Iterator[HealthProblem]:
         )
     leader = store.read_leader(db)
     if leader is None:
-        yield HealthProblem("leader", "No worker has ever led: does one run? Nothing is pruned without.")
+        yield HealthProblem("leader", "No worker has ever led: is one running? Without a leader nothing is pruned.")
     elif leader[1] < -LEADER_SECONDS:
         yield HealthProblem(
-            "leader", f"No worker has led for {span(-leader[1])}; the last was {leader[0]}. Does one run?"
+            "leader", f"No worker has led for {span(-leader[1])}; the last leader was {leader[0]}. Is a worker running?"
         )
 
 
 def _of_failures(db: store.Database, options: dict[str, Any]) -> Iterator[HealthProblem]:
-    """Whether more jobs failed than may."""
+    """Yield too many parked or abandoned jobs."""
     if (most := options["max_parked"]) is not None:
         parked = store.count_held(db, [Hold.PARKED], most=most + 1)
         if sum(part.jobs for part in parked) > most:

@@ -1,4 +1,4 @@
-"""``manage.py pgjobs crons``: the cron entries from the shell: list, next, run-now, pause, resume, stop."""
+"""``manage.py pgjobs crons``: list, next, run-now, pause, resume and stop for cron entries."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from django_pgjobs.models import CronEntry, CronEntryQuerySet
 from django_pgjobs.steering.crons import JSON_COLUMNS, MOST_PREVIEWED
 
 HELP = {
-    "list": "Show the cron entries, how they stand, and when they fire next.",
+    "list": "Show cron entries, their status and their next fire.",
     "next": "Show when cron entries fire next.",
-    "run-now": "Register the job of cron entries at once; their fires stay as they are.",
-    "pause": "Let cron entries fire no more until they are resumed; their jobs go on.",
-    "resume": "Let paused cron entries fire again.",
-    "stop": "Pause cron entries, and cancel their jobs that are not finished.",
+    "run-now": "Register a job of each cron entry now, without changing its schedule.",
+    "pause": "Stop cron entries from firing until they are resumed; existing jobs still run.",
+    "resume": "Resume paused cron entries.",
+    "stop": "Pause cron entries and cancel their unfinished jobs.",
 }
 
-TEXT = "Cron entries: show them, run one now, pause, resume and stop them."
+TEXT = "Show, run, pause, resume or stop cron entries."
 
 
 def add_subcommands(subcommands: Any) -> None:
-    """Declare ``crons`` and what it can do."""
+    """Declare ``crons`` and its verbs."""
     verbs = subcommands.add_parser("crons", help=TEXT, description=TEXT).add_subparsers(
         dest="verb", required=True, metavar="VERB"
     )
@@ -41,16 +41,16 @@ def add_subcommands(subcommands: Any) -> None:
 
 def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     many = "*" if verb in ("list", "next") else "+"
-    parser.add_argument("names", metavar="ENTRY", nargs=many, type=filters.words, help="Cron entries by their names.")
+    parser.add_argument("names", metavar="ENTRY", nargs=many, type=filters.words, help="Names of cron entries.")
     if verb == "next":
         parser.add_argument(
-            "--count", metavar="N", type=filters.number, default=5, help="How many fires of each (default: 5)."
+            "--count", metavar="N", type=filters.number, default=5, help="How many fires to show for each (default: 5)."
         )
     if verb in ("pause", "stop"):
         parser.add_argument("--reason", metavar="TEXT", type=filters.words, default="", help="Why.")
     if verb == "pause":
         ends = parser.add_mutually_exclusive_group()
-        ends.add_argument("--until", metavar="INSTANT", type=instant, help="When they go on by themselves.")
+        ends.add_argument("--until", metavar="INSTANT", type=instant, help="When the pause ends by itself.")
         ends.add_argument(
             "--for", metavar="AGE", type=filters.age, dest="seconds", help="How long from now: 90s, 30m, 36h, 7d."
         )
@@ -61,7 +61,7 @@ def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 
 
 def _chosen(options: dict[str, Any]) -> CronEntryQuerySet:
-    """Return the entries that are named, or all. An unknown name is an error, before anything is done."""
+    """Return the named entries, or all. An unknown name is an error before any change."""
     entries = CronEntryQuerySet(CronEntry, using=filters.database_of(options)).order_by("pk").defer(*JSON_COLUMNS)
     names = set(options["names"])
     if not names:
@@ -75,7 +75,7 @@ def _chosen(options: dict[str, Any]) -> CronEntryQuerySet:
 
 @output.facing_the_database
 def show(command: BaseCommand, options: dict[str, Any]) -> None:
-    """List them; exit with 1 if one is broken or missing, so that it serves as a probe."""
+    """List the entries; exit with 1 if one is broken or missing, so that the command serves as a probe."""
     entries = list(_chosen(options))
     if options["format"] == "json":
         output.write_line(command, output.json_of({"crons": [_as_json(entry) for entry in entries]}))
@@ -131,7 +131,7 @@ def _as_json(entry: CronEntry) -> dict[str, Any]:
 
 @output.facing_the_database
 def preview(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Show their next fires; exit with 1 if one has none."""
+    """Show the next fires of entries; exit with 1 if one has none."""
     if options["count"] > MOST_PREVIEWED:
         raise CommandError(f"--count takes at most {MOST_PREVIEWED}.", returncode=output.WRONG)
     found = {entry.pk: entry.next_fires(options["count"]) for entry in _chosen(options)}
@@ -150,7 +150,7 @@ def _fires(found: dict[str, list[Any]]) -> list[tuple[str, str]]:
 
 @output.facing_the_database
 def run_now(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Register a job of each; exit with 1 if one of them could not be."""
+    """Register a job of each entry; exit with 1 if one fails."""
     jobs: dict[str, int | None] = {}
     for entry in _chosen(options):
         try:
@@ -169,7 +169,7 @@ def run_now(command: BaseCommand, options: dict[str, Any]) -> None:
 
 @output.facing_the_database
 def pause(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Pause them, and say how many."""
+    """Pause entries, and print how many."""
     until = options["until"] if options["seconds"] is None else timedelta(seconds=options["seconds"])
     try:
         changed = _chosen(options).pause(by=options["by"], reason=options["reason"], until=until)
@@ -180,7 +180,7 @@ def pause(command: BaseCommand, options: dict[str, Any]) -> None:
 
 @output.facing_the_database
 def resume(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Resume them, and say how many were paused; exit with 1 if one was not."""
+    """Resume entries, and print how many were paused; exit with 1 if one was not."""
     chosen = _chosen(options)
     chosen_names, paused = (list(entries.values_list("pk", flat=True)) for entries in (chosen, chosen.paused()))
     changed = chosen.resume(by=options["by"])
@@ -194,7 +194,7 @@ def resume(command: BaseCommand, options: dict[str, Any]) -> None:
 
 @output.facing_the_database
 def stop(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Pause them and cancel their jobs; say how many of each, and exit with 1 if a job was not cancelled."""
+    """Pause entries and cancel their jobs; print both counts; exit with 1 if a job was not cancelled."""
     chosen = _chosen(options)
     number = chosen.count()
     steered = chosen.stop(by=options["by"], reason=options["reason"])

@@ -1,4 +1,4 @@
-"""Which jobs a subcommand means: ids, and filters of words as the admin has them."""
+"""Arguments that select jobs: ids, and the same filters as in the admin."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def age(text: str) -> float:
-    """Read an age as seconds; without a unit it is one of seconds."""
+    """Return an age in seconds; a number without unit means seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw]?)", text)
     seconds = float(found[1]) * UNITS[found[2] or "s"] if found else -1.0
     if not 0 <= seconds <= MOST_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no age such as 90s, 30m, 36h, 7d or 2w, of ten years at most")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an age: write 90s, 30m, 36h, 7d or 2w, up to ten years")
     return seconds
 
 
 def number(text: str) -> int:
-    """Read a whole number from 1 on."""
+    """Return a whole number of at least 1."""
     found = int(text) if re.fullmatch(r"[0-9]{1,18}", text) else 0
     if found < 1:
-        raise argparse.ArgumentTypeError(f"must be a number from 1 on, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
     return found
 
 
 def job_id(text: str) -> int:
-    """Read an id: digits, with or without # before them."""
+    """Return a job id: digits, with or without a leading #."""
     digits = text.removeprefix("#")
     if not re.fullmatch(r"[0-9]{1,30}", digits) or int(digits) > job_list.BIGGEST_ID:
-        raise argparse.ArgumentTypeError(f"{text!r} is no id of a job")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a job id")
     return int(digits)
 
 
 def words(text: str) -> str:
-    """Read a text that a column can have."""
+    """Return the text if a column can store it."""
     if "\0" in text:
-        raise argparse.ArgumentTypeError("a text has no NUL")
+        raise argparse.ArgumentTypeError("text must not contain NUL characters")
     return text
 
 
 def add_filters(parser: argparse.ArgumentParser) -> None:
-    """Declare which jobs are meant."""
-    parser.add_argument("ids", metavar="ID", nargs="*", type=job_id, help="Jobs by their ids.")
+    """Declare the arguments that select jobs."""
+    parser.add_argument("ids", metavar="ID", nargs="*", type=job_id, help="Ids of jobs.")
     parser.add_argument("--queue", metavar="NAME", type=words, help="Jobs of this queue.")
     parser.add_argument("--name", metavar="NAME", type=words, help="Jobs of this definition.")
     *most, last = job_list.STATES
@@ -75,7 +75,7 @@ def add_database(parser: argparse.ArgumentParser) -> None:
 
 
 def database_of(options: dict[str, Any]) -> str:
-    """Return the alias; refuses one that is none."""
+    """Return the database alias. Raises ``CommandError`` if the settings do not have it."""
     alias = str(options["database"])
     if alias not in settings.DATABASES:
         raise CommandError(f"There is no database alias {alias!r}.", returncode=WRONG)
@@ -83,20 +83,20 @@ def database_of(options: dict[str, Any]) -> str:
 
 
 def is_filtered(options: dict[str, Any]) -> bool:
-    """Whether any filter was given."""
+    """Tell whether the options include a filter."""
     names = ("queue", "name", "state", "since", "older_than", "description", "key", "tag")
     return any(options[name] is not None for name in names)
 
 
 def filter_words(options: dict[str, Any]) -> str:
-    """Return the filters in words, as the trace of an action keeps them; empty when only ids were given."""
+    """Return the filters in words, as an action's row stores them; empty if there are only ids."""
     if not is_filtered(options):
         return "" if options["ids"] else "all"
     return search_of(options).words
 
 
 def search_of(options: dict[str, Any], *, far: bool = False) -> job_list.JobSearch:
-    """Return what the filters ask for."""
+    """Return the filters as a ``JobSearch``."""
     state, text = options["state"] or "", options["description"] or ""
     return job_list.JobSearch(
         state=state,

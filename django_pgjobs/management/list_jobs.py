@@ -1,4 +1,4 @@
-"""``manage.py pgjobs list``: jobs, read along an index and never more than asked for."""
+"""``manage.py pgjobs list``: jobs, read along an index up to the limit."""
 
 from __future__ import annotations
 
@@ -22,40 +22,42 @@ from django_pgjobs.store import statements as store
 
 LIMIT = 50
 PAGE = 1000
-"""Rows read at once."""
+"""Rows per batch."""
 
 COLUMNS = (
     "id", "name", "queue", "state", "outcome", "priority", "attempt", "max_attempts", "created_at", "run_at",
     "claimed_at", "finished_at", "duration_seconds", "description", "key", "hold", "ending", "cancel_requested_at",
 )  # fmt: skip
-"""What is read of a job: nothing that may be a megabyte. In this order they are the fields of its JSON."""
+"""The columns to read; none can grow to a megabyte. Their order is that of the JSON fields."""
 
 HEADERS = ("ID", "STATE", "NAME", "QUEUE", "PRIO", "ATTEMPT", "RUN AT", "FINISHED", "DESCRIPTION")
 
 
 def add_subcommands(subcommands: Any) -> None:
     """Declare ``list``."""
-    text = "List jobs: those of a filter, or the newest."
+    text = "List the jobs that match a filter, or the newest jobs."
     parser = subcommands.add_parser("list", help=text, description=text)
     add_arguments(parser)
     parser.set_defaults(perform=show_list)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare which jobs, how many, and the format."""
+    """Declare filters, limit and format."""
     filters.add_filters(parser)
     parser.add_argument(
         "--worker",
         metavar="NAME",
         type=filters.words,
-        help="Jobs that this worker has claimed, by its name or its id.",
+        help="Jobs claimed by this worker (name or id).",
     )
     parser.add_argument(
         "--limit", metavar="N", type=filters.number, default=LIMIT, help="At most N jobs (default: %(default)s)."
     )
-    parser.add_argument("--all", action="store_true", help="All of them, however many, and however long it takes.")
     parser.add_argument(
-        "--far", action="store_true", help="Look for what no index knows among 1,000,000 jobs instead of 100,000."
+        "--all", action="store_true", help="List all jobs, however many there are and however long it takes."
+    )
+    parser.add_argument(
+        "--far", action="store_true", help="Search unindexed columns in 1,000,000 jobs instead of 100,000."
     )
     output.add_format(parser)
     filters.add_database(parser)
@@ -63,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @output.facing_the_database
 def show_list(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Tell of the jobs; exit with 1 when an id is of none."""
+    """Print the jobs; exit with 1 if an id matches no job."""
     jobs = JobQuerySet(Job, using=filters.database_of(options))
     ids, notice = _found(jobs, options)
     rows = _rows(jobs, ids)
@@ -85,7 +87,7 @@ def show_list(command: BaseCommand, options: dict[str, Any]) -> None:
 
 
 def _name_hint(name: str | None) -> str:
-    """Return what to say when nothing was found and this project's code has no job of that name."""
+    """Return a hint if no job matched and this project's code has no job of that name."""
     if name is None or registry.find(name) is not None:
         return ""
     known = sorted(registry.names())
@@ -96,7 +98,7 @@ def _name_hint(name: str | None) -> str:
 
 
 def _found(jobs: JobQuerySet, options: dict[str, Any]) -> tuple[list[int], str]:
-    """Return the ids in order, and a remark if there may be more."""
+    """Return the ids in order, and a remark if there may be more jobs."""
     search = filters.search_of(options, far=options["far"])
     if options["worker"] is not None:
         ids = _claimed_by(options["worker"], jobs.db)
@@ -116,7 +118,7 @@ def _found(jobs: JobQuerySet, options: dict[str, Any]) -> tuple[list[int], str]:
 
 
 def _claimed_by(worker: str, using: str) -> list[int]:
-    """Return the ids of jobs that the worker of this name or id has claimed and not ended, newest first."""
+    """Return the ids of unfinished jobs that this worker (name or id) has claimed, newest first."""
     beats = Heartbeat.objects.using(using)
     known = beats.filter(pk=UUID(worker)) if _is_id(worker) else beats.filter(name=worker)
     ids = list(known.values_list("pk", flat=True))
@@ -155,14 +157,14 @@ def _rows(jobs: JobQuerySet, ids: list[int]) -> Iterator[Any]:
 
 
 def fields_of(job: Any) -> dict[str, Any]:
-    """Return the fields of a job's JSON, as they are documented."""
+    """Return the documented JSON fields of a job."""
     found = {column: getattr(job, column) for column in COLUMNS}
     label = {"label": label_of(job), "hold_reason": job.reason_start, "error": job.error_start}
     return {**found, **label}
 
 
 def _write_json(command: BaseCommand, rows: Iterable[Any]) -> None:
-    """Write one list, an object a line; a row is dropped when it is written."""
+    """Write one JSON list, an object per line; drop each row once it is written."""
     before = "["
     for row in rows:
         output.write_line(command, f"{before}{output.json_of(fields_of(row))}".removesuffix("\n"))

@@ -1,7 +1,7 @@
-"""How a subcommand tells: a table or JSON on stdout, remarks on stderr, nothing that a job's data could do to either.
+"""The output of subcommands: a table or JSON on stdout, remarks on stderr, both safe from a job's data.
 
-Anybody who may register a job chooses its texts. So what is not printable, from an escape sequence to a mark that
-turns the direction of the text, is shown by its number.
+Anybody who may register a job chooses its texts. So unprintable characters, from escape sequences to marks that
+reverse the direction of text, appear as their code points.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from django_pgjobs.store import statements as store
 F = TypeVar("F", bound=Callable[..., Any])
 
 SKIPPED = 1
-"""The exit status when something was skipped, not found or not healthy."""
+"""The exit status if something was skipped, not found or unhealthy."""
 
 WRONG = 2
 """The exit status of wrong usage."""
 
 PIPE_CLOSED = 141
-"""That of a program which SIGPIPE ended, as nobody reads on."""
+"""The exit status after SIGPIPE: nobody reads the output any longer."""
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:
     """Declare ``--format``."""
-    parser.add_argument("--format", choices=["table", "json"], default="table", help="How to tell (default: table).")
+    parser.add_argument("--format", choices=["table", "json"], default="table", help="Output format (default: table).")
 
 
 def block(text: object) -> list[str]:
-    """Return the lines of a text, each of them plain."""
+    """Return the lines of a text, each made plain."""
     return [plain(line, keep="\t") for line in str(text).split("\n")]
 
 
 def short(text: object, most: int) -> str:
-    """Return the beginning of a text, plain."""
+    """Return the beginning of a text, made plain."""
     shown = plain(str(text)[: most + 1])
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
 
 def instant(value: datetime | None) -> str:
-    """An instant to the second in the current zone."""
+    """Return an instant to the second, in the current zone."""
     if value is None:
         return "-"
     local = timezone.localtime(value) if timezone.is_aware(value) else value
@@ -63,7 +63,7 @@ def instant(value: datetime | None) -> str:
 
 
 def write_line(command: BaseCommand, text: str, *, to_stderr: bool = False) -> None:
-    """Write a line to stdout, or ``aside`` to stderr; what its encoding has not is written as its number."""
+    """Write a line to stdout, or ``aside`` to stderr; escape characters that the stream cannot encode."""
     stream = command.stderr if to_stderr else command.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
     fitting = text.encode(encoding, "backslashreplace").decode(encoding)
@@ -71,13 +71,13 @@ def write_line(command: BaseCommand, text: str, *, to_stderr: bool = False) -> N
 
 
 def write_skipped(command: BaseCommand, skipped: Mapping[str, int]) -> None:
-    """Write why jobs were skipped, one reason a line."""
+    """Write why jobs were skipped, one reason per line."""
     for reason, number in sorted(skipped.items()):
         write_line(command, f"  {number} skipped: {plain(reason)}")
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a table; its cells are plain already, numbers stand right."""
+    """Yield the lines of a table, numbers right-aligned. Its cells must be plain already."""
     lines = [list(headers), *map(list, rows)]
     widths = [max(len(line[n]) for line in lines) for n in range(len(headers))]
     right = [all(line[n][:1].isdigit() or line[n] in "-" for line in lines[1:]) for n in range(len(headers))]
@@ -89,7 +89,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str
 
 
 def facts(pairs: Iterable[tuple[str, Any]]) -> Iterator[str]:
-    """Yield name and value of each, one a line; the further lines of a value below it."""
+    """Yield name and value, one pair per line; a value's further lines follow below it."""
     for name, value in pairs:
         first, *more = block(value)
         yield f"{name + ':':<14} {first}".rstrip()
@@ -97,7 +97,7 @@ def facts(pairs: Iterable[tuple[str, Any]]) -> Iterator[str]:
 
 
 def json_of(value: Any) -> str:
-    """Return JSON in one line, of ASCII alone, with instants as ISO 8601."""
+    """Return JSON on one line, ASCII only, instants in ISO 8601."""
     return json.dumps(value, default=_json_value)
 
 
@@ -106,7 +106,7 @@ def _json_value(value: Any) -> str:
 
 
 def facing_the_database(perform: F) -> F:
-    """Word what the database refuses in one line instead of a traceback; what it does is done in the shell."""
+    """Decorate a subcommand: database errors become one line, and its actions are recorded as the shell's."""
 
     @functools.wraps(perform)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -120,7 +120,7 @@ def facing_the_database(perform: F) -> F:
 
 
 def words_of(error: BaseException) -> str:
-    """Return what a database error means, in one line."""
+    """Describe a database error in one line."""
     words = plain(one_line(error))
     if store.is_not_migrated(error):
         return f"{store.NOT_MIGRATED} ({words})."
@@ -131,7 +131,7 @@ def words_of(error: BaseException) -> str:
 
 @contextmanager
 def quietly(command: BaseCommand) -> Iterator[None]:
-    """Leave without words when nobody reads on, as with ``| head``."""
+    """Exit silently when the reader closes the pipe, as ``| head`` does."""
     try:
         try:
             yield
@@ -139,7 +139,7 @@ def quietly(command: BaseCommand) -> Iterator[None]:
             command.stdout.flush()
             sys.stdout.flush()
     except BrokenPipeError:
-        # The interpreter flushes stdout once more as it ends: into nothing.
+        # The interpreter flushes stdout again at exit; let it flush into nothing.
         with open(os.devnull, "w") as nothing:
             os.dup2(nothing.fileno(), sys.stdout.fileno())
         sys.exit(PIPE_CLOSED)

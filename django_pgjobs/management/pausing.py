@@ -1,4 +1,4 @@
-"""``manage.py pgjobs pause`` and ``resume``: queues, or jobs by their names, from the shell."""
+"""``manage.py pgjobs pause`` and ``resume``: for queues, and for jobs by name."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store.transactions import at_read_committed
 
 HELP = {
-    "pause": "Let nothing of queues, or of jobs by their names, start any more; what runs goes on.",
-    "resume": "Let paused queues, or jobs by their names, go on.",
+    "pause": "Stop queues, or jobs by name, from starting; running jobs continue.",
+    "resume": "Resume paused queues, or jobs by name.",
 }
 
 
 def add_subcommands(subcommands: Any) -> None:
-    """Declare both."""
+    """Declare ``pause`` and ``resume``."""
     for (verb, text), perform in zip(HELP.items(), (pause, resume), strict=True):
         parser = subcommands.add_parser(verb, help=text, description=text)
         _add_arguments(parser, verb)
@@ -35,12 +35,12 @@ def add_subcommands(subcommands: Any) -> None:
 
 
 def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
-    parser.add_argument("queues", metavar="QUEUE", nargs="*", type=filters.words, help="Queues by their names.")
+    parser.add_argument("queues", metavar="QUEUE", nargs="*", type=filters.words, help="Names of queues.")
     parser.add_argument(
-        "--job", metavar="NAME", type=filters.words, action="append", default=[], help="A job by its name; repeatable."
+        "--job", metavar="NAME", type=filters.words, action="append", default=[], help="The name of a job; repeatable."
     )
     if verb == "pause":
-        parser.add_argument("--list", action="store_true", help="Only tell what is paused now.")
+        parser.add_argument("--list", action="store_true", help="Only list the current pauses.")
         parser.add_argument("--reason", metavar="TEXT", type=filters.words, default="", help="Why.")
         ends = parser.add_mutually_exclusive_group()
         ends.add_argument(
@@ -59,7 +59,7 @@ def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 
 @output.facing_the_database
 def pause(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Pause, and say what is paused and until when; a mistake in one name pauses none of them."""
+    """Pause, and print each pause and its end; an invalid name pauses nothing."""
     database = filters.database_of(options)
     found = pausing.paused(database) if options["list"] else _pause(options, database)
     if options["format"] == "json":
@@ -86,12 +86,12 @@ def _pause(options: dict[str, Any], database: str) -> list[QueueState]:
 
 
 def _warn_unknown(command: BaseCommand, queues: Sequence[str]) -> None:
-    """Say which queues no job of this process is declared with: a queue may be another's, or a slip of the pen."""
+    """Warn of queues that no job of this process declares: another project's, or typos."""
     known = {definition.queue for definition in registry.definitions()}
     for queue in dict.fromkeys(queues):
         if queue not in known:
             hint = did_you_mean(queue, known)
-            text = f"No job that this process knows is declared with queue {queue!r}{hint}; it is paused all the same."
+            text = f"No job in this process declares queue {queue!r}{hint}; it is paused anyway."
             output.write_line(command, output.plain(text), to_stderr=True)
 
 
@@ -109,7 +109,7 @@ def _line(state: QueueState) -> str:
 
 @output.facing_the_database
 def resume(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Resume, and say what was paused; exit with 1 if something was not."""
+    """Resume, and print what was paused; exit with 1 if something was not."""
     database, by = filters.database_of(options), options["by"]
     queues, jobs = _names_of(options)
     answers = [("queue", queue, pausing.resume_queue(queue, by=by, database=database)) for queue in queues]
@@ -128,5 +128,5 @@ def resume(command: BaseCommand, options: dict[str, Any]) -> None:
 
 def _names_of(options: dict[str, Any]) -> tuple[Sequence[str], Sequence[str]]:
     if not options["queues"] and not options["job"]:
-        raise CommandError("Say what: queues by their names, or jobs by --job.", returncode=output.WRONG)
+        raise CommandError("Name the queues, or name jobs with --job.", returncode=output.WRONG)
     return options["queues"], options["job"]

@@ -1,4 +1,4 @@
-"""``manage.py pgjobs prune``: what the leader does now and then, at once and to the end, or by another rule."""
+"""``manage.py pgjobs prune``: prune now and completely, as the leader does from time to time, or by another rule."""
 
 from __future__ import annotations
 
@@ -21,38 +21,43 @@ from django_pgjobs.values.setting_rules import QUEUE_NAME
 
 def add_subcommands(subcommands: Any) -> None:
     """Declare ``prune``."""
-    text = "Delete ended jobs, with their history, whose retention is over."
+    text = "Delete ended jobs whose retention is over, with their history."
     parser = subcommands.add_parser("prune", help=text, description=text)
     add_arguments(parser)
     parser.set_defaults(perform=prune)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare which ended jobs are meant, and the format."""
-    parser.add_argument("--dry-run", action="store_true", help="Count what would be deleted, and delete nothing.")
+    """Declare which ended jobs to delete, and the format."""
+    parser.add_argument("--dry-run", action="store_true", help="Count the jobs, but delete nothing.")
     parser.add_argument(
         "--older-than",
         metavar="AGE",
         type=filters.age,
-        help="Jobs that ended longer ago, as 90s, 30m, 36h, 7d or 2w, instead of what RETENTION_HOURS says.",
+        help="Delete jobs that ended longer ago than this (90s, 36h, 2w), instead of applying RETENTION_HOURS.",
     )
     parser.add_argument(
         "--outcome",
         action="append",
         choices=list(map(str, Outcome)),
-        help="Only these; may be repeated (default: all).",
+        help="Only jobs with this outcome; repeatable (default: all).",
     )
-    parser.add_argument("--queue", metavar="NAME", action="append", help="Only this queue; may be repeated.")
+    parser.add_argument("--queue", metavar="NAME", action="append", help="Only this queue; repeatable.")
     output.add_format(parser)
     filters.add_database(parser)
     parser.add_argument(
-        "--yes", "--no-input", "--noinput", action="store_true", dest="yes", help="With --older-than, ask nothing."
+        "--yes",
+        "--no-input",
+        "--noinput",
+        action="store_true",
+        dest="yes",
+        help="With --older-than, do not ask for confirmation.",
     )
 
 
 @output.facing_the_database
 def prune(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Delete to the end, and say how many; exit with 1 if some could not be deleted."""
+    """Delete all of them, and print how many; exit with 1 if some could not be deleted."""
     rules, db = _rules(options), _Committing(filters.database_of(options))
     if options["dry_run"]:
         _write_counts(command, options, _each(rules, lambda rule: (_count(db, rule), 0)))
@@ -78,19 +83,19 @@ def _rules(options: dict[str, Any]) -> list[PruneRule]:
 
 
 def _narrowed(rule: PruneRule, queues: tuple[str, ...]) -> PruneRule | None:
-    """Return a rule for those of its queues that are asked for."""
+    """Return the rule, narrowed to the requested queues."""
     both = tuple(queue for queue in queues if (queue in rule.queues) == rule.only)
     return PruneRule(rule.outcome, rule.seconds, both, only=True) if both else None
 
 
 class _Committing:
-    """Django's connection, each statement in a transaction of its own, whatever the defaults of its role are."""
+    """Django's connection, each statement in its own transaction, whatever the role's defaults."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
 
     def fetch(self, name: str, params: store.Params) -> store.Rows:
-        """Run the statement and commit; raises what psycopg raised."""
+        """Run the statement and commit; errors of psycopg pass through."""
         db = store.on(self.alias)
         ours = not transaction.get_connection(self.alias).in_atomic_block
         try:
@@ -104,7 +109,7 @@ class _Committing:
 
 
 def _each(rules: list[PruneRule], work: Callable[[PruneRule], tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    """Do it for each rule; return outcome → how many were deleted, and how many could not be."""
+    """Delete by each rule; return outcome → jobs deleted, and how many could not be."""
     counts: dict[str, tuple[int, int]] = {}
     for rule in rules:
         done, skipped = work(rule)

@@ -1,6 +1,6 @@
-"""The options of ``runjobs`` and ``pgjobs run``, and the way from them to a worker.
+"""The options of ``runjobs`` and ``pgjobs run``, and the start of a worker from them.
 
-The worker itself is imported where one is run: every other subcommand, a probe first of all, does without it.
+Only the function that runs a worker imports it: other subcommands, above all probes, start faster without it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = safe_logger("django_pgjobs")
 
 
 def add_subcommands(subcommands: Any) -> None:
-    """Declare ``run``, and what a supervisor starts its executors with, which is hidden."""
+    """Declare ``run``, and the hidden subcommand with which a supervisor starts executors."""
     run = subcommands.add_parser("run", help="Run a worker (the same as runjobs).")
     add_arguments(run)
     run.set_defaults(perform=check_and_run)
@@ -66,13 +66,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"Replace an executor holding more than MB ({conf} EXECUTOR_MAX_MEGABYTES).",
     )
     parser.add_argument(
-        "--until-idle", action="store_true", help="Exit 0 as soon as no job is due. Later retries do not count."
+        "--until-idle", action="store_true", help="Exit with 0 as soon as no job is due. Later retries do not count."
     )
-    parser.add_argument("--max-jobs", metavar="N", type=_positive, help="Exit 0 after N jobs have ended.")
+    parser.add_argument("--max-jobs", metavar="N", type=_positive, help="Exit with 0 after N jobs have ended.")
     parser.add_argument(
         "--inline",
         action="store_true",
-        help="One process, one job at a time in its main thread: for debuggers and coverage. No timeouts, no kill.",
+        help="One process, one job at a time in its main thread, for debuggers and coverage. No timeouts, no kill.",
     )
     parser.add_argument(
         "--reload",
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_executor_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what a supervisor tells its executors."""
+    """Declare the arguments that a supervisor passes to its executors."""
     for name in ("channel", "board", "threads", "async-slots"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--database", required=True)
@@ -93,15 +93,15 @@ def add_executor_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_and_run(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Refuse to start on check errors, with their own text; else run a worker and exit with its status."""
+    """Run a worker and exit with its status; on check errors print them and refuse to start."""
     _check_platform(options)
-    # Django 6.1 would ask each server for its version, and ours, which may not be there yet, is waited for below.
+    # Django 6.1 would ask each server for its version. Ours may not be up yet; the code below waits for it.
     command.check(display_num_errors=True, databases=[])
     if options["database"] not in settings.DATABASES:
         raise CommandError(f"There is no database alias {options['database']!r}.")
     _check_caller(options["database"])
     if options["queues"] and options["exclude_queues"]:
-        raise CommandError("--queues and --exclude-queues cannot go together.")
+        raise CommandError("Use either --queues or --exclude-queues, not both.")
     if reloader.wanted(options["reload"], options):
         speak_on_stderr(options["verbosity"])
         sys.exit(reloader.run_with_restarts())
@@ -116,7 +116,7 @@ def check_and_run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 
 def _run(command: BaseCommand, options: dict[str, Any]) -> int:
-    """Run a worker; one that a program starts leaves this process as it was, and knows what a test runner changed."""
+    """Run a worker; for a calling program, restore the process afterwards and pass on a test runner's changes."""
     if library := process.patched_by():
         log.warning(
             "threads are patched by %s: a job that computes stops its neighbours and cannot be interrupted; "
@@ -141,7 +141,7 @@ def _check_platform(options: dict[str, Any]) -> None:
 
 
 def _check_caller(database: str) -> None:
-    """Refuse a caller, a test for one, whose jobs no worker could see, or whose thread cannot take signals."""
+    """Refuse callers, such as tests, with an open transaction or outside the main thread."""
     if connections[database].in_atomic_block:
         raise CommandError(
             f"A transaction is open on database {database!r}, and a worker sees only what is committed. In tests use "
@@ -149,7 +149,7 @@ def _check_caller(database: str) -> None:
             "django_pgjobs.testing.run_jobs() run the jobs."
         )
     if threading.current_thread() is not threading.main_thread():
-        raise CommandError("A worker runs in the main thread of its process, which alone can take signals.")
+        raise CommandError("A worker must run in the main thread of its process: only that thread receives signals.")
 
 
 def _worker_options(command: BaseCommand, options: dict[str, Any]) -> runtime.WorkerOptions:
@@ -180,7 +180,7 @@ def _worker_options(command: BaseCommand, options: dict[str, Any]) -> runtime.Wo
 
 
 def run_executor(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Run an executor: never returns."""
+    """Run an executor; never returns."""
     from django_pgjobs.worker.executor import main  # here for start-up time
 
     speak_on_stderr(options["verbosity"])
@@ -202,12 +202,12 @@ def _queues(text: str) -> tuple[str, ...]:
         if not QUEUE_NAME.fullmatch(name) or (allowed is not None and name not in allowed):
             raise argparse.ArgumentTypeError(f"there is no queue {name!r}")
     if not names:
-        raise argparse.ArgumentTypeError("needs at least one queue")
+        raise argparse.ArgumentTypeError("name at least one queue")
     return names
 
 
 def _positive(text: str) -> int:
     number = int(text) if text.isdigit() else 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"must be a number from 1 on, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
     return number

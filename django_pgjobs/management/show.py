@@ -1,4 +1,4 @@
-"""``manage.py pgjobs show`` and ``why``: all that is known of one job, and why it does not run."""
+"""``manage.py pgjobs show`` and ``why``: all facts about one job, and why it does not run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from django_pgjobs.store.transactions import at_read_committed
 
 ATTEMPTS = 25
 ACTIONS = 25
-"""How many of the latest actions are shown."""
+"""How many actions ``show`` prints, latest first."""
 
 VIA_WORDS = {"admin": "in the admin", "shell": "in the shell", "code": "in code"}
 """``via`` of an action, in words."""
@@ -33,7 +33,7 @@ VIA_WORDS = {"admin": "in the admin", "shell": "in the shell", "code": "in code"
 TRACEBACK_CHARS = 20_000
 
 TEXTS = ("payload", "headers", "result", "progress")
-"""Columns of JSON: read as text, so that a malformed one spoils nothing else."""
+"""JSON columns, read as text so that a malformed one spoils nothing else."""
 
 FIELDS = (
     "id", "name", "queue", "state", "outcome", "priority", "attempt", "max_attempts", "description", "created_at",
@@ -42,14 +42,14 @@ FIELDS = (
     "cancel_reason", "release_requested_at", "key", "key_scope", "idempotency_key", "limit_key", "cron_entry",
     "fire_at", "claim_id", "tags", "not_after",
 )  # fmt: skip
-"""Columns that are fields of the JSON as they are."""
+"""Columns that become fields of the JSON unchanged."""
 
-EXIT_HELP = "Exit status: 0, or 1 when there is no such job."
+EXIT_HELP = "Exit status: 0, or 1 if there is no such job."
 
 
 def add_subcommands(subcommands: Any) -> None:
     """Declare ``show`` and ``why``."""
-    text = "Show one job: its state and why, its times, arguments, result, what operators did to it, and attempts."
+    text = "Show one job: state and reason, times, arguments, result, operators' actions, and attempts."
     show = subcommands.add_parser("show", help=text, description=f"{text} {EXIT_HELP}")
     add_arguments(show)
     show.add_argument(
@@ -57,25 +57,25 @@ def add_subcommands(subcommands: Any) -> None:
         metavar="N",
         type=filters.number,
         default=ATTEMPTS,
-        help="At most so many of the latest attempts that did not succeed (default: %(default)s).",
+        help="Show at most N attempts that did not succeed, latest first (default: %(default)s).",
     )
     show.set_defaults(perform=show_job)
-    text = "Say in a sentence why a job does not run, or what becomes of it, and what to do."
+    text = "Explain in a sentence why a job does not run, or what happens to it, and what to do."
     parser = subcommands.add_parser("why", help=text, description=f"{text} {EXIT_HELP}")
     add_arguments(parser)
     parser.set_defaults(perform=show_why)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare which job, and the format."""
-    parser.add_argument("id", metavar="ID", type=filters.job_id, help="The job, by its id.")
+    """Declare the job's id and the format."""
+    parser.add_argument("id", metavar="ID", type=filters.job_id, help="The id of the job.")
     output.add_format(parser)
     filters.add_database(parser)
 
 
 @output.facing_the_database
 def show_why(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Show the reason; exit with 1 when there is no such job."""
+    """Print the reason; exit with 1 if there is no such job."""
     found = _reason(options["id"], filters.database_of(options))
     if options["format"] == "json":
         output.write_line(command, output.json_of({"id": options["id"], **_fields_of_reason(found)}))
@@ -87,7 +87,7 @@ def show_why(command: BaseCommand, options: dict[str, Any]) -> None:
 
 @output.facing_the_database
 def show_job(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Show all that is known; exit with 1 when there is no such job."""
+    """Print all facts; exit with 1 if there is no such job."""
     using = filters.database_of(options)
     reason = _reason(options["id"], using)
     with at_read_committed(using):
@@ -122,7 +122,7 @@ def _read(job_id: int, using: str) -> Any:
 
 
 def _execution(job: Any) -> dict[str, Any]:
-    """Return the fields that say who has the job, or had it last."""
+    """Return the fields about the worker that has the job, or had it last."""
     using = job._state.db
     claims = Claim.objects.using(using).filter(claim_id=job.claim_id) if job.claim_id else ()
     lease = next((claim for claim in claims if job.pk in claim.job_ids), None)
@@ -138,7 +138,7 @@ def _execution(job: Any) -> dict[str, Any]:
 
 
 def _actions(job: Any) -> list[dict[str, Any]]:
-    """Return what operators did to the job, the latest first, as fields of JSON."""
+    """Return the operators' actions on the job as JSON fields, latest first."""
     return [
         {
             "acted_at": each.acted_at,
@@ -155,7 +155,7 @@ def _actions(job: Any) -> list[dict[str, Any]]:
 
 
 def _attempts(job: Any, most: int) -> list[dict[str, Any]]:
-    """Return the attempts that did not succeed, the latest first, as fields of JSON."""
+    """Return the attempts that did not succeed as JSON fields, latest first."""
     rows = Attempt.objects.using(job._state.db).filter(job_id=job.pk).defer("chain", "traceback", "message")
     extracts: Any = {"chain_text": Cast("chain", TextField()), "trace": Left("traceback", TRACEBACK_CHARS)}
     latest: Any = rows.annotate(**extracts, words=Left("message", 2000)).order_by("-pk")[:most]
@@ -233,7 +233,7 @@ def _facts(job: Any, reason: why.Reason, execution: dict[str, Any]) -> Iterator[
     yield "description", job.description
     yield "queue", f"{job.queue}, priority {job.priority}"
     yield "attempt", f"{job.attempt} of {job.max_attempts}"
-    claimed = ("claimed_at",) if job.claim_id or job.outcome else ()  # else it is the instant of a claim that is over
+    claimed = ("claimed_at",) if job.claim_id or job.outcome else ()  # otherwise the instant belongs to a past claim
     for column in ("created_at", "run_at", "ready_at", *claimed, "deadline_at", "finished_at", "fire_at", "not_after"):
         yield column.replace("_", " "), _instant(getattr(job, column))
     yield "took", "" if job.duration_seconds is None else seconds(job.duration_seconds)

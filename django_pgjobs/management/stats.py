@@ -1,4 +1,4 @@
-"""``manage.py pgjobs stats``: the figures of the queues, as the leader keeps them, or counted now."""
+"""``manage.py pgjobs stats``: the figures of the queues, as last counted by the leader, or counted now."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_NOW = 100_000
 """How far figures are counted for somebody who asks for it."""
 
 FRESH_SECONDS = 60.0
-"""Figures that are older are counted anew: their leader cannot count."""
+"""Older figures are counted again, because their leader evidently cannot count."""
 
 HEADERS = (
     "QUEUE",
@@ -41,7 +41,9 @@ HEADERS = (
 
 def add_subcommands(subcommands: Any) -> None:
     """Declare ``stats``."""
-    text = "Show the figures of the queues: jobs that wait, run and ended within the last hour, and who serves them."
+    text = (
+        "Show the figures of the queues: waiting and running jobs, jobs that ended within the last hour, and workers."
+    )
     parser = subcommands.add_parser("stats", help=text, description=text)
     add_arguments(parser)
     parser.set_defaults(perform=show_stats)
@@ -49,10 +51,10 @@ def add_subcommands(subcommands: Any) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what is shown and how."""
-    queue = "Only this queue; may be repeated."
+    queue = "Only this queue; repeatable."
     parser.add_argument("--queue", metavar="NAME", type=filters.words, action="append", help=queue)
     parser.add_argument(
-        "--now", action="store_true", help="Count now, up to 100,000 each, instead of showing what the leader counted."
+        "--now", action="store_true", help="Count now, up to 100,000 each, instead of showing the leader's figures."
     )
     output.add_format(parser)
     filters.add_database(parser)
@@ -60,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @output.facing_the_database
 def show_stats(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Show the figures."""
+    """Print the figures."""
     using = filters.database_of(options)
     with counting(using) as db:
         workers = known_workers(db)
@@ -77,7 +79,7 @@ def show_stats(command: BaseCommand, options: dict[str, Any]) -> None:
 
 @contextmanager
 def counting(using: str, **settings: str) -> Iterator[store.Database]:
-    """Open a transaction whose plans are held at the indexes, as those of a worker, and that has these settings."""
+    """Open a transaction with a worker's planner settings, which keep plans on the indexes, and with these settings."""
     with at_read_committed(using):
         db = store.on(using)
         store.configure(db, {**PINS, **settings}, local=True)
@@ -91,7 +93,7 @@ def known_workers(db: store.Database) -> list[store.KnownWorker]:
 
 
 def _figures(db: store.Database, workers: list[store.KnownWorker], *, now: bool) -> dict[str, Any]:
-    """Return the figures that the leader keeps; count where nobody leads who keeps any. Workers are as they are now."""
+    """Return the leader's figures, or count if there are no current ones; workers are always current."""
     kept = store.read_statistic(db)
     if now or not _is_current(kept, store.read_leader(db)):
         conf = get_conf()
@@ -104,7 +106,7 @@ def _figures(db: store.Database, workers: list[store.KnownWorker], *, now: bool)
 
 
 def _is_current(kept: store.StoredFigures, leader: tuple[str, float] | None) -> bool:
-    """Whether these are figures of the worker that leads now, and not of long ago."""
+    """Tell whether the figures are recent and of the present leader."""
     if kept.age_seconds is None or leader is None:
         return False
     name, seconds = leader

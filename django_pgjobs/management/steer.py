@@ -1,4 +1,4 @@
-"""``manage.py pgjobs cancel``, ``retry``, ``abandon``, ``release``, ``reschedule``: what an operator does to jobs."""
+"""``manage.py pgjobs cancel``, ``retry``, ``abandon``, ``release`` and ``reschedule``: operators steer jobs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNFINISHED = Q(finished_at__isnull=True)
 
 @dataclass(frozen=True, slots=True)
 class SteeringCommand:
-    """One subcommand: its help, which jobs a filter means, and how to do it."""
+    """One subcommand: its help, the jobs that a filter selects for it, and its function."""
 
     help: str
     takes: Q
@@ -44,7 +44,7 @@ def _reschedule(jobs: JobQuerySet, options: dict[str, Any]) -> Steered:
     to = {"run_at": "run_at", "delay": "delay", "queue": "to_queue", "priority": "priority"}
     target: dict[str, Any] = {key: options[option] for key, option in to.items()}
     if all(value is None for value in target.values()):
-        raise CommandError("Say where to: --run-at, --delay, --to-queue or --priority.", returncode=output.WRONG)
+        raise CommandError("Give a destination: --run-at, --delay, --to-queue or --priority.", returncode=output.WRONG)
     try:
         return jobs.reschedule(**{**target, **_words(options)})
     except InvalidJob as error:
@@ -53,7 +53,7 @@ def _reschedule(jobs: JobQuerySet, options: dict[str, Any]) -> Steered:
 
 ACTIONS: dict[str, SteeringCommand] = {
     "cancel": SteeringCommand(
-        "Cancel jobs: those that nobody runs end at once, running ones are stopped as --mode says.",
+        "Cancel jobs: unclaimed ones end at once, running ones stop as --mode says.",
         UNFINISHED,
         lambda jobs, options: jobs.cancel(mode=options["mode"], **_words(options)),
     ),
@@ -63,7 +63,7 @@ ACTIONS: dict[str, SteeringCommand] = {
         lambda jobs, options: jobs.retry(**_words(options)),
     ),
     "abandon": SteeringCommand(
-        "Give up jobs that nobody runs.",
+        "Give up jobs that are not running.",
         UNFINISHED,
         lambda jobs, options: jobs.abandon(**_words(options)),
     ),
@@ -73,7 +73,7 @@ ACTIONS: dict[str, SteeringCommand] = {
         lambda jobs, options: jobs.release(**_words(options)),
     ),
     "reschedule": SteeringCommand(
-        "Move jobs that nobody runs to another time, queue or priority.",
+        "Move jobs that are not running to another time, queue or priority.",
         UNFINISHED & ~Q(state=JobState.RUNNING),
         _reschedule,
     ),
@@ -89,10 +89,10 @@ def add_subcommands(subcommands: Any) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
-    """Declare which jobs are meant, and who does it why."""
+    """Declare the selection of jobs, the author and the reason."""
     filters.add_filters(parser)
-    parser.add_argument("--limit", metavar="N", type=filters.number, help="At most N jobs, those registered first.")
-    parser.add_argument("--all", action="store_true", help="Without a filter: all jobs that can take it.")
+    parser.add_argument("--limit", metavar="N", type=filters.number, help="At most N jobs, oldest registration first.")
+    parser.add_argument("--all", action="store_true", help="Without a filter: all jobs that the action applies to.")
     if verb == "cancel":
         parser.add_argument(
             "--mode",
@@ -108,7 +108,12 @@ def add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     output.add_format(parser)
     filters.add_database(parser)
     parser.add_argument(
-        "--yes", "--no-input", "--noinput", action="store_true", dest="yes", help="Ask nothing, also for many jobs."
+        "--yes",
+        "--no-input",
+        "--noinput",
+        action="store_true",
+        dest="yes",
+        help="Do not ask for confirmation, even for many jobs.",
     )
 
 
@@ -117,30 +122,32 @@ def _add_destination(parser: argparse.ArgumentParser) -> None:
         "--run-at",
         metavar="INSTANT",
         type=instant,
-        help="Run them then: 2030-01-31T03:00, in the project's time zone.",
+        help="Run the jobs at this time: 2030-01-31T03:00, in the project's time zone.",
     )
     parser.add_argument(
-        "--delay", metavar="AGE", type=filters.age, help="Run them after this time: 90s, 30m; 0 is now."
+        "--delay", metavar="AGE", type=filters.age, help="Run the jobs after this delay: 90s, 30m; 0 is now."
     )
-    parser.add_argument("--to-queue", metavar="NAME", type=filters.words, help="Put them into this queue.")
-    parser.add_argument("--priority", metavar="N", type=int, help="Give them this priority, from -100 to 100.")
+    parser.add_argument("--to-queue", metavar="NAME", type=filters.words, help="Move the jobs to this queue.")
+    parser.add_argument("--priority", metavar="N", type=int, help="Give the jobs this priority, from -100 to 100.")
 
 
 def instant(text: str) -> datetime:
-    """Read an instant; one without a zone is the project's local time."""
+    """Return an instant; without a zone it is in the project's time zone."""
     try:
         found = parse_datetime(text)
     except ValueError:
         found = None
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no instant such as 2030-01-31T03:00 or 2030-01-31T03:00+01:00")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an instant: write 2030-01-31T03:00 or 2030-01-31T03:00+01:00"
+        )
     if settings.USE_TZ:
         return found if timezone.is_aware(found) else timezone.make_aware(found)
     return timezone.make_naive(found) if timezone.is_aware(found) else found
 
 
 def shell_user() -> str:
-    """Return who types: a name, or a number where there is no name."""
+    """Return the name of the shell's user, or the user id if there is no name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # no name in a container: OSError from Python 3.13 on
@@ -149,14 +156,14 @@ def shell_user() -> str:
 
 @output.facing_the_database
 def operate(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Do it, say to how many and why not to the others; exit with 1 if any was skipped."""
+    """Act, and print how many jobs changed and why others did not; exit with 1 if any was skipped."""
     verb: str = options["subcommand"]
     jobs, unknown = _chosen(verb, options)
     count = jobs.count()
     if count > 1 and not options["yes"]:
         if options["format"] == "json":
             raise CommandError(
-                f"With --format json nothing is asked; for {count} jobs say --yes.", returncode=output.WRONG
+                f"--format json cannot ask for confirmation: add --yes to change {count} jobs.", returncode=output.WRONG
             )
         confirm(command, f"{verb.capitalize()} {count} jobs?")
     with recorded_as(filter_words=filters.filter_words(options)):
@@ -177,16 +184,16 @@ def _write_counts(command: BaseCommand, verb: str, done: Steered) -> None:
 
 
 def _chosen(verb: str, options: dict[str, Any]) -> tuple[JobQuerySet, int]:
-    """Return the jobs that are meant, and how many ids name none."""
+    """Return the selected jobs, and the number of unknown ids."""
     jobs = JobQuerySet(Job, using=filters.database_of(options))
     filtered, ids = filters.is_filtered(options), set(options["ids"])
     if not filtered and not ids and not options["all"]:
         raise CommandError(
-            "Say which jobs: by their ids, by a filter such as --queue, --name or --state, or --all.",
+            "Select jobs: give ids, a filter such as --queue, --name or --state, or --all.",
             returncode=output.WRONG,
         )
     jobs = jobs.filter(filters.search_of(options).where())
-    # A filter means those that can take it: the ended ones would only be counted as skipped, by the million.
+    # A filter selects only jobs that the action applies to: ended ones would count as skipped, by the million.
     jobs = jobs if ids or options["state"] is not None else jobs.filter(ACTIONS[verb].takes)
     jobs = jobs.filter(pk__in=ids) if ids else jobs
     unknown = len(ids) - jobs.count() if ids else 0
@@ -199,11 +206,11 @@ def _first(jobs: JobQuerySet, most: int) -> JobQuerySet:
 
 
 def confirm(command: BaseCommand, question: str) -> None:
-    """Ask, and leave with 1 unless the answer is yes."""
+    """Ask; exit with 1 unless the answer is yes."""
     try:
         answer = input(f"{question} [y/N] ")
     except EOFError:
-        raise CommandError("Nobody answers. With --yes nothing is asked.") from None
+        raise CommandError("Nobody answered. Add --yes to skip the question.") from None
     if answer.strip().lower() not in ("y", "yes"):
         command.stdout.write("Nothing was changed.")
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""``manage.py pgjobs workers``: who runs jobs, when each last beat, and who is silent or lost."""
+"""``manage.py pgjobs workers``: the workers, their last heartbeats, and which are silent or lost."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ COLUMNS = (
     "id", "name", "status", "host", "pid", "queues", "excluded_queues", "processes", "threads", "async_slots",
     "running", "finished", "version", "release", "started_at", "last_beat_at",
 )  # fmt: skip
-"""What it shows of a worker; in this order they are the fields of its JSON."""
+"""The columns of a worker; their order is that of the JSON fields."""
 
 
 def add_subcommands(subcommands: Any) -> None:
     """Declare ``workers``."""
-    text = "Show the workers: their last heartbeats, which queues they serve, how many jobs they run."
+    text = "Show the workers: last heartbeats, queues, and numbers of jobs."
     parser = subcommands.add_parser("workers", help=text, description=text)
     add_arguments(parser)
     parser.set_defaults(perform=show_workers)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare which workers, and the format."""
-    parser.add_argument("--queue", metavar="NAME", type=filters.words, help="Only those that serve this queue.")
-    parser.add_argument("--all", action="store_true", help="Those that have stopped within a day, too.")
+    """Declare filters and format."""
+    parser.add_argument("--queue", metavar="NAME", type=filters.words, help="Only workers that serve this queue.")
+    parser.add_argument("--all", action="store_true", help="Include workers that stopped within a day.")
     output.add_format(parser)
     filters.add_database(parser)
 
 
 @output.facing_the_database
 def show_workers(command: BaseCommand, options: dict[str, Any]) -> None:
-    """Show the workers, the latest heartbeat first."""
+    """Print the workers, latest heartbeat first."""
     found = _workers(filters.database_of(options), everyone=options["all"])
     if options["queue"] is not None:
         found = [worker for worker in found if _serves(worker, options["queue"])]

@@ -136,7 +136,7 @@ def test_somebody_leads_or_did_a_moment_ago(raw: RawDatabase) -> None:
     assert problems() == []
     LeaderTerm.objects.update(expires_at=Now() - timedelta(seconds=40))
     assert problems() == [("leader", None)]
-    assert "the last was test worker" in pgjobs("check")[1]
+    assert "the last leader was test worker" in pgjobs("check")[1]
 
 
 def test_thresholds_of_parked_and_abandoned_jobs(led: RawDatabase) -> None:

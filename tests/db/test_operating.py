@@ -119,7 +119,7 @@ def test_many_are_asked_for_first(raw: RawDatabase, answers: Callable[[str | Non
     assert printed("cancel", *ids) == (1, "Nothing was changed.\n")
     assert asked == ["Cancel 3 jobs? [y/N] "]
     answers(None)
-    with pytest.raises(CommandError, match="Nobody answers"):
+    with pytest.raises(CommandError, match="Nobody answered"):
         printed("cancel", *ids)
     assert {job(one).state for one in ids} == {"ready"}
     answers("y")
@@ -129,11 +129,11 @@ def test_many_are_asked_for_first(raw: RawDatabase, answers: Callable[[str | Non
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["cancel"], "Say which jobs"),
+        (["cancel"], "Select jobs"),
         (["cancel", "--database", "nowhere", "1"], "no database alias 'nowhere'"),
         (["cancel", "1", "--mode", "gently"], "invalid choice: 'gently'"),
         (["cancel", "--state", "asleep"], "invalid choice: 'asleep'"),
-        (["cancel", "seven"], "'seven' is no id of a job"),
+        (["cancel", "seven"], "'seven' is not a job id"),
         (["retry", "1", "--mode", "ask"], "unrecognized arguments"),
     ],
 )

@@ -50,8 +50,7 @@ def test_a_queue_that_no_job_is_declared_with_is_paused_and_remarked(raw: RawDat
         aside = StringIO()
         call_command("pgjobs", "pause", "mail", "mial", stdout=StringIO(), stderr=aside)
     assert aside.getvalue() == (
-        "No job that this process knows is declared with queue 'mial' (did you mean 'mail'?); "
-        "it is paused all the same.\n"
+        "No job in this process declares queue 'mial' (did you mean 'mail'?); it is paused anyway.\n"
     )
     assert [state.name for state in pausing.paused()] == ["mail", "mial"]
 
@@ -90,14 +89,14 @@ def test_the_list_and_its_json(raw: RawDatabase) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["pause"], "Say what"),
-        (["resume"], "Say what"),
+        (["pause"], "Name the queues"),
+        (["resume"], "Name the queues"),
         (["pause", "no good"], "no queue 'no good'"),
         (["pause", "mail", "--job", "mail.sent"], "did you mean 'mail.send'"),
         (["pause", "mail", "--until", "2001-01-01T00:00Z"], "passed already"),
-        (["pause", "mail", "--until", "tomorrow"], "no instant"),
-        (["pause", "mail", "--until", "2070-02-30"], "no instant"),
-        (["pause", "mail", "--for", "x"], "no age"),
+        (["pause", "mail", "--until", "tomorrow"], "is not an instant"),
+        (["pause", "mail", "--until", "2070-02-30"], "is not an instant"),
+        (["pause", "mail", "--for", "x"], "is not an age"),
         (["pause", "mail", "--for", "0"], "a time from now"),
         (["pause", "mail", "--for", "1h", "--until", "2070-01-01T00:00Z"], "not allowed with"),
         (["pause", "mail", "--database", "elsewhere"], "no database alias"),

@@ -418,7 +418,7 @@ def test_actions_tell_json_and_ask_nothing_then(raw: RawDatabase) -> None:
     made = register(3)
     status, out, _ = pgjobs("cancel", made[0], 999_999_999, "--format", "json")
     assert (status, json.loads(out)) == (1, {"action": "cancel", "changed": 1, "skipped": {"unknown": 1}})
-    with pytest.raises(CommandError, match="nothing is asked; for 2 jobs say --yes"):
+    with pytest.raises(CommandError, match="add --yes to change 2 jobs"):
         pgjobs("cancel", "--all", "--format", "json")
     status, out, _ = pgjobs("cancel", "--all", "--yes", "--format", "json")
     assert (status, json.loads(out)["changed"]) == (0, 2)
@@ -444,22 +444,22 @@ def test_actions_take_the_filters_of_a_list(raw: RawDatabase) -> None:
     ("arguments", "complaint"),
     [
         (["list", "--state", "asleep"], "invalid choice: 'asleep'"),
-        (["list", "--limit", "0"], "must be a number from 1 on, not '0'"),
-        (["list", "--since", "soon"], "'soon' is no age"),
-        (["list", "--name", "a\0b"], "a text has no NUL"),
+        (["list", "--limit", "0"], "must be a whole number of at least 1, not '0'"),
+        (["list", "--since", "soon"], "'soon' is not an age"),
+        (["list", "--name", "a\0b"], "text must not contain NUL"),
         (["list", "--database", "nowhere"], "no database alias 'nowhere'"),
         (["show"], "required"),
         (["show", "1", "2"], "unrecognized"),
-        (["show", str(2**63)], "is no id of a job"),
-        (["why", "-5"], "is no id of a job"),
-        (["why", "٣"], "is no id of a job"),
-        (["reschedule", "1"], "Say where to: --run-at, --delay, --to-queue or --priority"),
-        (["reschedule", "1", "--delay", "1h", "--run-at", "tomorrow"], "is no instant"),
-        (["reschedule", "1", "--delay", "1h", "--run-at", "2030-02-31T00:00"], "is no instant"),
+        (["show", str(2**63)], "is not a job id"),
+        (["why", "-5"], "is not a job id"),
+        (["why", "٣"], "is not a job id"),
+        (["reschedule", "1"], "Give a destination: --run-at, --delay, --to-queue or --priority"),
+        (["reschedule", "1", "--delay", "1h", "--run-at", "tomorrow"], "is not an instant"),
+        (["reschedule", "1", "--delay", "1h", "--run-at", "2030-02-31T00:00"], "is not an instant"),
         (["reschedule", "1", "--delay", "1h", "--run-at", "2030-01-31T00:00"], "run_at or delay, not both"),
         (["reschedule", "1", "--priority", "101"], "priority must be an integer from -100 to 100"),
         (["reschedule", "1", "--to-queue", "no such"], "queue must be 1 to 100 of the characters"),
-        (["reschedule", "1", "--delay", "5000d"], "'5000d' is no age .* of ten years at most"),
+        (["reschedule", "1", "--delay", "5000d"], "'5000d' is not an age: .* up to ten years"),
         (["reschedule", "1", "--run-at", "9999-12-31T23:00"], "run_at must be from 0001-01-03 to 9999-12-29 UTC"),
     ],
 )

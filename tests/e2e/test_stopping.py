@@ -215,7 +215,7 @@ def test_queues_are_served_as_told(worker: Workers, stage: Stage) -> None:
     assert [trace.words[1] for trace in stage.traces("effect")] == ["a", "c"]
     refused = worker("--queues=a", "--exclude-queues=b", ready=False)
     assert refused.wait() == 1
-    assert refused.said("--queues and --exclude-queues cannot go together")
+    assert refused.said("Use either --queues or --exclude-queues, not both.")
 
 
 def test_a_name_with_everything_in_it(worker: Workers, stage: Stage) -> None:

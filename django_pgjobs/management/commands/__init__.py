@@ -1,1 +1,1 @@
-"""The entry points that Django finds by their file names; all they do is in the room above."""
+"""The entry points that Django finds by file name; the code is in ``management``."""

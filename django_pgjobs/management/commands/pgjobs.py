@@ -1,4 +1,4 @@
-"""``manage.py pgjobs …``: everything of this package that is done from the shell."""
+"""``manage.py pgjobs …``: every shell command of this package."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from django.core.management.base import BaseCommand, CommandParser
 from django_pgjobs.management import check, crons, list_jobs, output, pausing, pruning, run, show, stats, steer, workers
 
 GROUPS = (run, list_jobs, show, stats, workers, check, steer, pausing, crons, pruning)
-"""Modules of subcommands, in the order of the help. Each has ``add_subcommands(subcommands)``, which sets a parser's
-default ``perform``: what is called with the command and its options."""
+"""Modules of subcommands, in the order of the help. Each has ``add_subcommands(subcommands)``, which sets the parser's
+default ``perform``: a function of the command and its options."""
 
 
 def take_standard_options(subcommands: Any) -> None:
-    """Take Django's own options behind a subcommand as well as before it; what is not given there stays as it was."""
+    """Accept Django's own options after a subcommand as well as before it; the later position wins."""
     for parser in set(subcommands.choices.values()):
         take = partial(parser.add_argument, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
         known = parser._option_string_actions
@@ -35,7 +35,7 @@ def take_standard_options(subcommands: Any) -> None:
 class Command(BaseCommand):
     """The subcommands; ``pgjobs run`` is ``runjobs``."""
 
-    help = "Background jobs: run a worker, and what else is done from the shell."
+    help = "Background jobs: run a worker, inspect and steer jobs, check their health."
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -10,9 +10,9 @@ from django_pgjobs.management import run
 
 
 class Command(BaseCommand):
-    """A worker: claims jobs and runs them, until it is stopped."""
+    """A worker: claims and runs jobs until it is stopped."""
 
-    help = "Run a worker: claim jobs and run them until stopped by SIGTERM or Ctrl-C (drains; a second one hurries)."
+    help = "Run a worker: claim and run jobs until SIGTERM or Ctrl-C, which drains; a second one hurries."
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -20,5 +20,5 @@ class Command(BaseCommand):
         run.add_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run until drained."""
+        """Run a worker until it has drained."""
         run.check_and_run(self, options)
