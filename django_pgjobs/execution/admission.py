@@ -1,8 +1,8 @@
-"""Admission of jobs that limits hold: whose numbers apply, where the scan of the keys continues, and until when.
+"""Admission of jobs that limits hold: which limits apply, where the scan of the keys continues, when to scan again.
 
-The worker's admitter and ``runjobs --inline`` use it. The numbers are those of the code that runs here; jobs whose name
-this code does not know are left to workers that know it. It remembers nothing that matters: each turn counts admitted
-jobs anew in the database, one transaction at a time (ADR-0013).
+The worker's admitter and ``runjobs --inline`` use it. It applies the limits of the code that runs here, and leaves jobs
+with unknown names to workers that know them. Losing its memory does no harm: each turn counts the admitted jobs anew in
+the database, one transaction at a time (ADR-0013).
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from django_pgjobs.store.statements import Admitted, Bounds, Lane, StartRate, Te
 from django_pgjobs.values.limit import Limit
 
 LANES = 500
-"""Keys, each at its priorities, that one turn scans: a million of them cost it no more."""
+"""Keys, each at its priorities, that one turn scans at most: with a million keys a turn costs no more."""
 
 BATCH = 500
 LOOKAHEAD = 1000
-"""Jobs of one queue and priority that are admitted and not claimed yet, at most: nobody could use more."""
+"""The most jobs of a queue and priority to admit before workers claim them: workers could not use more."""
 
 GROUPS = 1000
-"""Groups (queue and name) that one turn scans, at most; the next turn scans those behind them."""
+"""Groups (queue and name) that one turn scans at most; the next turn continues after them."""
 
 FIRST = "", ""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one turn came to.
+    """The result of one turn.
 
     ``pairs``: the queues and priorities of the ``jobs`` it admitted. ``again``: there may be more to admit at once.
     ``busy``: another process was admitting. ``due``: a due job is still held. ``seconds``: until the next held job is
-    due, as far as the turn scanned. ``since``: when the scan began that all this is known by.
+    due, among those scanned. ``since``: when the scan began that found all this.
     """
 
     jobs: int = 0
@@ -53,39 +53,39 @@ class Turn:
 
 
 class Seen(NamedTuple):
-    """What a scan saw that began at ``since``: whether something is ``due``, and when the next is."""
+    """The findings of a scan that began at ``since``: whether a held job is ``due``, and when the next one will be."""
 
     since: float
     due: bool = False
     next: float = math.inf
 
     def joined(self, other: Seen) -> Seen:
-        """Return what both saw together."""
+        """Return the findings of both scans together."""
         return Seen(min(self.since, other.since), self.due or other.due, min(self.next, other.next))
 
 
 @dataclass(slots=True)
 class Ring:
-    """The scan around a group's lanes: where it continues, what the last whole round saw, and the round since."""
+    """The scan around a group's lanes: where it continues, the findings of the last full round and of the current."""
 
     after: Lane | None = None
     round: Seen | None = None
     whole: Seen | None = None
     again: bool = False
-    """Whether to go on soon: the round is not at its end, and nothing says that it would find nothing."""
+    """Whether to continue soon: the round is not complete, and may still find something."""
 
     def begin_anew(self) -> None:
-        """Something may have changed where the scan has been: know nothing until it has gone all the way round."""
+        """Discard the findings, since scanned lanes may have changed: only a new full round restores them."""
         self.round = self.whole = None
 
     def record(self, found: Admitted, began: float) -> Seen:
-        """Learn from a turn; return what is known of all the keys. Until a round is whole something may be due."""
+        """Add a turn's findings; return those for all keys. Before a round is complete a job may always be due."""
         part = Seen(began, found.due or found.closed, math.inf if found.seconds is None else began + found.seconds)
         ends = not found.cut or (found.turned and self.round is not None)
         if not found.cut:
             self.round, self.whole = None, part
         elif found.turned or self.after is None:
-            # Nothing says where in this part one round ended and the next began: it counts for both.
+            # One round ended and the next began somewhere in this part, so it counts for both.
             self.whole = self.whole if self.round is None else self.round.joined(part)
             self.round = part
         elif self.round is not None:
@@ -102,9 +102,9 @@ class Ring:
         return known._replace(due=known.due or known.next <= now)
 
     def _continue_behind(self, found: Admitted) -> None:
-        """The next turn begins behind the last lane that it admitted from, else behind the last one it scanned.
+        """Continue after the last lane that jobs were admitted from, or else after the last lane scanned.
 
-        If it always began behind the last one scanned, the lanes between the two would never have their turn.
+        If each turn continued after the last lane scanned, the lanes between the two would never get a turn.
         """
         if found.last_key is not None and found.last_priority is not None:
             self.after = found.last_key, found.last_priority
@@ -114,7 +114,7 @@ class Ring:
 
 @dataclass(slots=True)
 class AdmissionScan:
-    """Admits jobs of the queues that ``serves`` accepts; remembers only behind which group and lane it continues."""
+    """Admits jobs of the queues that ``serves`` accepts; remembers only after which group and lane to continue."""
 
     serves: Callable[[str], bool]
     conf: Conf
@@ -122,7 +122,7 @@ class AdmissionScan:
     behind: tuple[str, str] = FIRST
     seen: Seen | None = None
     rates: list[StartRate] = field(init=False)
-    """Of this code. Each turn dates anew what they count, also if no job is held."""
+    """The rates that this code declares. Each turn dates their starts, even if no job is held."""
 
     def __post_init__(self) -> None:
         self.rates = [*_rates_of_queues(self.conf), *_rates_of_jobs()]
@@ -138,13 +138,13 @@ class AdmissionScan:
         return [(queue, name) for queue, name in groups if self.serves(queue) and registry.find(name) is not None]
 
     def begin_anew(self) -> None:
-        """Something was registered or has ended: what the scans saw until now may not be so any more."""
+        """Distrust earlier findings, since a job was registered or has ended."""
         for ring in self.rings.values():
             ring.begin_anew()
         self.seen = None if self.seen is None else self.seen._replace(due=True)
 
     def turn(self, db: store.Transacting) -> Turn:
-        """Admit what there is room for now. May be repeated, and by any number of workers; never blocks on another.
+        """Admit as many jobs as there is room for now. Repeatable, by any number of workers; none blocks another.
 
         With very many groups or lanes a turn scans some of them; only a full round shows that nothing is due.
         """

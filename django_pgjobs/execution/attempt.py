@@ -1,8 +1,8 @@
-"""Run one attempt of one job: load, call, catch, come to a decision.
+"""Run one attempt of one job: load, call, catch, decide.
 
-Knows nothing of pipes, processes or SQL: it is given an ``Item`` and hands back a ``Decision``; who finalises it is
-the caller's business. Every ``BaseException`` of the body ends here, so one bad job never harms its neighbours.
-A job's body, middleware, signal receivers, backoff and retry rules run here and nowhere else.
+Knows nothing of pipes, processes or SQL: it takes an ``Item`` and returns a ``Decision``, which the caller finalises.
+Every ``BaseException`` of the body ends here, so one bad job never harms its neighbours. A job's body, middleware,
+signal receivers, backoff and retry rules run here and nowhere else.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ _CAUSES: dict[type[JobInterrupted] | None, Cause] = {
     DeadlinePassed: Cause.TIMEOUT,
     WorkerStopping: Cause.RELEASED,
 }
-"""What an attempt was interrupted with → why it did not succeed, whatever it raised in the end."""
+"""The exception an attempt was interrupted with → why it did not succeed, whatever it raised in the end."""
 
 
 class Item(NamedTuple):
     """One run as its executor gets it: what to call (``kind``), and the facts of the claimed job.
 
-    What travels in a frame is this very tuple.
+    Frames carry this very tuple, so the order of its fields is part of the protocol.
     """
 
     run: int
@@ -99,7 +99,7 @@ class Item(NamedTuple):
 
 
 def until_of(extras: str | None, claimed_at: float) -> float | None:
-    """Return when a job's deadline passes, by ``clock.monotonic()``, of one that was claimed at ``claimed_at``."""
+    """Return when the deadline of a job claimed at ``claimed_at`` passes, by ``clock.monotonic()``; None without."""
     left = None if extras is None else json.loads(extras).get("seconds_left")
     return None if left is None else claimed_at + float(left)
 
@@ -127,7 +127,7 @@ class RunControl:
 
 
 class Guard(Protocol):
-    """What stands around the job's own code, so that it can be interrupted there and nowhere else."""
+    """Calls the job's own code, so that interrupts can reach the job there and nowhere else."""
 
     def call(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call ``body`` with these arguments and return what it returns."""
@@ -153,7 +153,7 @@ UNGUARDED = Unguarded()
 
 @dataclass(slots=True)
 class Prepared:
-    """A job that can be called."""
+    """A job that is ready to be called."""
 
     definition: Definition
     item: Item
@@ -164,7 +164,7 @@ class Prepared:
     guard: Guard
     recall: Recall | None = None
     decision: Decision | None = None
-    """What it came to, once that is known: whatever befalls its thread from then on."""
+    """The decision about the attempt, once known. It stands, whatever happens to the thread afterwards."""
 
 
 def prepare(
@@ -175,7 +175,7 @@ def prepare(
     recall: Recall | None = None,
     history: History | None = None,
 ) -> Prepared | Decision:
-    """Find the definition and load the payload; a job this code cannot run is parked, never failed."""
+    """Find the definition and load the payload. A job that this code cannot run is parked, never failed."""
     try:
         definition = registry.get(item.name)
     except UnknownJob as error:
@@ -198,9 +198,9 @@ def prepare(
 
 def _unreadable(item: Item, definition: Definition, error: UnreadablePayload) -> Decision:
     if item.kind != ON_CANCEL:
-        events.parked(item, f"{error} It goes on with code that its arguments fit.")
+        events.parked(item, f"{error} It resumes when a worker has code that accepts its arguments.")
         return decide.Park(clean(str(error)), definition.fingerprint)
-    # A cancelled job is never parked, so its worker would mark it for this callback again, and again.
+    # A cancelled job is never parked: its worker would mark it for this callback again and again.
     events.log.error(
         "callback cannot run, the job ends without it %s=%s job=%d: %s", item.kind, item.name, item.id, error
     )
@@ -208,7 +208,7 @@ def _unreadable(item: Item, definition: Definition, error: UnreadablePayload) ->
 
 
 def run(prepared: Prepared) -> Decision:
-    """Run a synchronous job, or its callback, in this thread and return what it came to. Raises nothing."""
+    """Run a synchronous job, or its callback, in this thread and return the decision. Raises nothing."""
     if prepared.item.kind != BODY:
         return _callback(prepared)
     context, token = prepared.context, activate(prepared.context)
@@ -229,7 +229,7 @@ def run(prepared: Prepared) -> Decision:
 
 
 async def arun(prepared: Prepared) -> Decision:
-    """Run an ``async def`` job, or its callback, in this task and return what it came to. Raises nothing."""
+    """Run an ``async def`` job, or its callback, in this task and return the decision. Raises nothing."""
     if prepared.item.kind != BODY:
         return await sync_to_async(_callback)(prepared)
     context, token = prepared.context, activate(prepared.context)
@@ -250,14 +250,14 @@ async def arun(prepared: Prepared) -> Decision:
 
 
 def run_here(prepared: Prepared) -> Decision:
-    """Run a job of either colour in this thread, an ``async def`` one on a loop of its own."""
+    """Run a job in this thread, an ``async def`` one on an event loop of its own."""
     if prepared.definition.is_async and prepared.item.kind == BODY:
         return async_to_sync(arun)(prepared)
     return run(prepared)
 
 
 def _call(prepared: Prepared) -> Any:
-    """Call the body inside the layers; without any, as most projects are, with nothing of ours in between."""
+    """Call the body inside the middleware; without any, as in most projects, call it directly."""
     definition, context = prepared.definition, prepared.context
     if get_conf().middleware:
         return prepared.guard.call(middleware.chain(_body(prepared)), context)
@@ -287,7 +287,7 @@ def _abody(prepared: Prepared) -> Callable[[JobContext], Awaitable[Any]]:
 
 
 def _callback(prepared: Prepared) -> Decision:
-    """Run ``on_abandon`` or ``on_cancel``; an error in it is logged and changes nothing of the end."""
+    """Run ``on_abandon`` or ``on_cancel``. An error in it is logged and does not change the outcome."""
     item, definition, context = prepared.item, prepared.definition, prepared.context
     func = definition.on_abandon_func if item.kind == ON_ABANDON else definition.on_cancel_func
     if func is None:
@@ -326,7 +326,7 @@ def _success(prepared: Prepared, value: Any) -> decide.Succeed:
 
 
 def failed(prepared: Prepared, error: BaseException) -> Decision:
-    """Return what ``error`` makes of the attempt, and log it. Raises nothing."""
+    """Log the failed attempt and return the decision about it. Raises nothing."""
     account = Account(error)
     try:
         decision = _decision(prepared, account)
@@ -341,8 +341,8 @@ def failed(prepared: Prepared, error: BaseException) -> Decision:
 
 
 def _decision(prepared: Prepared, account: Account) -> Decision:
-    """What the error makes of the job: asked for by the job, or failed and retried while attempts are left."""
-    # By type(), never isinstance(), which asks the exception's own __class__.
+    """Return what the job asked for by raising ``Cancel``, ``Snooze`` or ``Abandon``, or else retry or give up."""
+    # Use type(), never isinstance(), which reads the exception's own __class__.
     context, error, kind = prepared.context, account.error, type(account.error)
     if issubclass(kind, Cancel):
         return decide.Cancel(text_of(error))
@@ -357,7 +357,7 @@ def _decision(prepared: Prepared, account: Account) -> Decision:
     if prepared.control.interrupt is WorkerStopping:
         return decide.Release(RELEASE_REASON, kept(account))
     if prepared.control.interrupt is DeadlinePassed:
-        # As after a kill: whether a retry rule names the exception does not depend on how far it had to go.
+        # As after a kill, where no exception reaches the retry rules: both ways to end a late job decide alike.
         return by_default_backoff(prepared.item, kept(account), Cause.TIMEOUT, prepared.item.until)
     if context.attempt >= context.max_attempts:
         return decide.Abandon(NO_ATTEMPTS, kept(account))
@@ -368,7 +368,7 @@ def _decision(prepared: Prepared, account: Account) -> Decision:
 
 
 def _log_failure(prepared: Prepared, decision: Decision, account: Account) -> None:
-    """A failed attempt is logged here, where the exception lives: WARNING while it is retried, ERROR at the end."""
+    """Log a failed attempt where its live exception is: WARNING if the job is retried, ERROR if it is abandoned."""
     about, words = events.facts(prepared.context), text_of(account.error)
     match decision:
         case decide.Retry(seconds=seconds):

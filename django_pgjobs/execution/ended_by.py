@@ -1,4 +1,4 @@
-"""What a callback learns about the error that ended its job: all of it while the history has it."""
+"""The error that ended a job, for its callback: complete while the history has it, otherwise one line."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import text_of
 
 History = Callable[[int], Failure | None]
-"""Reads how the latest attempt of a job, by its id, failed; None if no attempt is kept."""
+"""Takes a job's id, returns how its latest attempt failed; None if the history has no attempt."""
 
 
 def ended_by(job_id: int, summary: str, history: History | None) -> Failure:
-    """Return the error of which ``summary`` is stored with the job; only that line where no more can be had.
+    """Return the error that ``summary``, stored with the job, sums up; only that line if the history has no more.
 
-    The latest attempt that is kept may have ended otherwise, by a release for one. Raises nothing.
+    The latest attempt in the history may have ended in another way, such as a release. Raises nothing.
     """
     failure = None
     try:

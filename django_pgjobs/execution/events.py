@@ -1,9 +1,9 @@
-"""The one place where things that happened are named, for logs and signals.
+"""The one place that names events, for logs and signals.
 
 Two sides: ``started``, ``idempotency_hit`` and ``ended`` are sent in the executor while the job's thread still runs;
 ``finished``, ``retried``, ``lost`` and ``rescued`` after the durable write, so never for a write that was rolled
-back. A log line is a fixed phrase, then ``job=… attempt=… claim=… queue=…`` in this order. A line per job goes to
-``django_pgjobs.jobs``, which ``runjobs`` keeps quiet unless asked, so that it costs nothing at full speed.
+back. A log line is a fixed phrase, then ``job=… attempt=… claim=… queue=…`` in this order. Lines for every job go to
+``django_pgjobs.jobs``, which ``runjobs`` keeps quiet by default, so that they cost nothing at full speed.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ _SIGNALS = {
 
 
 PARKED_SECONDS = 60.0
-"""How often it is said that jobs of one name are parked: while code is rolled out there may be many."""
+"""How often parked jobs of one name are logged at most: while code is rolled out there may be many."""
 
 _parked: dict[str, float] = {}
 
 
 def facts(context: AttemptFacts) -> str:
-    """Return the facts every line about an attempt carries, the job's description last if it has one."""
+    """Return the facts that every line about an attempt carries; the job's description, if any, comes last."""
     text = f"name={context.name} job={context.id} attempt={context.attempt}/{context.max_attempts}"
     text = f"{text} claim={context.claim_id} queue={context.queue}"
     return f"{text} {context.description!r}" if context.description else text
 
 
 def parked(item: AttemptFacts, why: str) -> None:
-    """A job cannot be run by this code; said once a minute for each name."""
+    """Log that this code cannot run a job, at most once a minute for each name."""
     now = clock.monotonic()
     if now < _parked.get(item.name, float("-inf")) + PARKED_SECONDS:
         return
@@ -65,17 +65,17 @@ def ordinal(number: int) -> str:
 
 
 def executor_started(database: str, threads: int, async_slots: int) -> None:
-    """This process will run jobs."""
+    """Send ``executor_started``: this process is about to run jobs."""
     signals.executor_started.send_robust(None, database=database, threads=threads, async_slots=async_slots)
 
 
 def executor_stopping(reason: str) -> None:
-    """This process will run no more jobs, and leaves."""
+    """Send ``executor_stopping``: this process runs no more jobs and is about to exit."""
     signals.executor_stopping.send_robust(None, reason=reason)
 
 
 def started(definition: Any, context: JobContext) -> None:
-    """An attempt begins, in its own thread. Raises nothing."""
+    """Log and signal that an attempt begins; called in its own thread. Raises nothing."""
     if jobs_log.isEnabledFor(logging.INFO):
         again = f"{ordinal(context.attempt)} attempt to " if context.attempt > 1 else ""
         jobs_log.info("START %srun %s", again, facts(context))
@@ -84,7 +84,7 @@ def started(definition: Any, context: JobContext) -> None:
 
 
 def idempotency_hit(definition: Any, context: JobContext, key: str, first_id: int) -> None:
-    """An attempt that has begun returns the result of an earlier job, and is not called; in its own thread."""
+    """Log and signal that an attempt returns an earlier job's result without a call; called in its own thread."""
     if jobs_log.isEnabledFor(logging.INFO):
         jobs_log.info("HIT result of job %d key=%r %s", first_id, key, facts(context))
     if signals.idempotency_hit.receivers:
@@ -92,7 +92,10 @@ def idempotency_hit(definition: Any, context: JobContext, key: str, first_id: in
 
 
 def ended(definition: Any, context: JobContext, began: float, decision: Decision, error: BaseException | None) -> None:
-    """An attempt that ``began`` then ended, in its own thread, before its outcome is stored. Raises nothing."""
+    """Log and signal that an attempt has ended, before its outcome is stored; called in its own thread.
+
+    ``began``: the instant of ``clock.monotonic()`` at which it started. Raises nothing.
+    """
     if jobs_log.isEnabledFor(logging.INFO):
         took = (clock.monotonic() - began) * 1000
         status = "success" if isinstance(decision, Succeed) else type(decision).__name__.lower()
@@ -102,7 +105,7 @@ def ended(definition: Any, context: JobContext, began: float, decision: Decision
 
 
 def _send(signal: Signal, sender: Any, **fields: Any) -> None:
-    """Send to receivers that may raise anything: ``send_robust`` itself lets through what is no ``Exception``."""
+    """Send to receivers that may raise anything: ``send_robust`` catches subclasses of ``Exception`` only."""
     try:
         signal.send_robust(sender, **fields)
     except BaseException:
@@ -110,12 +113,12 @@ def _send(signal: Signal, sender: Any, **fields: Any) -> None:
 
 
 def anybody_listens() -> bool:
-    """Whether a receiver wants to hear of durable writes; the supervisor sends none otherwise."""
+    """Whether any receiver is connected to the signals of durable writes; without one the supervisor sends none."""
     return any(signal.receivers for signal in _SIGNALS.values())
 
 
 def stored(what: str, fields: dict[str, Any]) -> None:
-    """Tell the receivers of one durable write (or refused one); ``fields`` are the signal's keywords."""
+    """Call the receivers for one durable or refused write; ``fields`` are the signal's keyword arguments."""
     if fields.get("retry_at"):
         fields = {**fields, "retry_at": datetime.fromisoformat(fields["retry_at"])}  # it came through a frame
     sender = registry.find(fields["name"])

@@ -1,7 +1,7 @@
 """From a decision to the fenced statement that writes it.
 
-Shared by everything that ends attempts: the worker's ack thread in batches, ``runjobs --inline`` and
-``testing.run_jobs`` one by one. Only the statement's own fence says whether an end was recorded.
+Shared by everything that ends attempts: the worker's finalise thread in batches, ``runjobs --inline`` and
+``testing.run_jobs`` one by one. Only the fence of the statement decides whether an end was recorded.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ ACTIONS = {
     SNOOZE: "snooze the job",
     PARK: "park the job",
     HOLD: "hold the job",
-    RELEASE: "give the job back",
+    RELEASE: "release the job",
     MARK: "begin its callback",
     END: "end the job",
     DELETE: "end the job",
 }
-"""What each kind of end was to do, in the words of a log line."""
+"""Each kind of write, worded for log lines: "could not …"."""
 
 KINDS = (SUCCESS, RETRY, SNOOZE, PARK, HOLD, RELEASE, MARK, END, DELETE)
 """The order in which a flush writes them."""
 
 REQUEUES = (RETRY, SNOOZE, PARK, HOLD, RELEASE)
-"""What lets a job start again, which a job that is to be cancelled must not."""
+"""The kinds after which a job starts again, which a job with a cancel request must not."""
 
 CALLBACK_STARTS = 3
 CALLBACK_OF: dict[str, str] = {Outcome.ABANDONED: ON_ABANDON, Outcome.CANCELLED: ON_CANCEL}
 
 
 def has_callback(name: str, outcome: str) -> bool:
-    """Whether the code known here has a callback for this end of this job."""
+    """Whether this code defines a callback for this outcome of this job."""
     definition = registry.find(name)
     return definition is not None and getattr(definition, f"{CALLBACK_OF[outcome]}_func") is not None
 
 
 def end_of(decision: Decision, job_id: int, claim_id: str, name: str, seconds: float | None) -> tuple[str, End]:
-    """Return which statement writes ``decision`` for the body of this job, and what it takes."""
+    """Return the kind of the statement that writes ``decision`` about a job's body, and its parameters."""
     match decision:
         case decide.Succeed(result=result):
             return SUCCESS, End(job_id, claim_id, seconds, result=result)
@@ -81,19 +81,19 @@ def end_of(decision: Decision, job_id: int, claim_id: str, name: str, seconds: f
 
 
 def after_callback(job_id: int, claim_id: str, outcome: str) -> End:
-    """Return the end that is written when the callback has run: what went wrong was recorded before it."""
+    """Return the end to write after the callback. The error that ended the body was recorded before it."""
     return End(job_id, claim_id, outcome=outcome)
 
 
 def kept_as(end: End) -> str:
-    """Return the kind that writes a success or an end so that its row is kept."""
+    """Return the kind that writes a success or an end and keeps the row."""
     return END if end.outcome else SUCCESS
 
 
 def write(db: Database, kind: str, ends: Sequence[End], author: Author, *, remember: bool = False) -> dict[int, Any]:
     """Write ends of one kind by one fenced statement; return id → row of those recorded.
 
-    ``remember``: some have an idempotency key, under which the statement stores the results of successes.
+    ``remember``: some jobs have an idempotency key, under which the statement stores the result of a success.
     """
     writers: dict[str, Callable[[], Sequence[Any]]] = {
         SUCCESS: lambda: store.finalise_success(db, ends, author, remember=remember),
@@ -110,7 +110,7 @@ def write(db: Database, kind: str, ends: Sequence[End], author: Author, *, remem
 
 
 def refusal(reading: FenceReading | None) -> str:
-    """Say why a write was refused of a job that stands so; None is one that is not there."""
+    """Return why a write was refused, by the row as it is now; None if the row is gone."""
     if reading is None:
         return "its row is gone"
     if reading.ours:
@@ -121,5 +121,5 @@ def refusal(reading: FenceReading | None) -> str:
 
 
 def callback_allowance() -> float:
-    """Seconds a callback may take until others may look, the kill ladder included."""
+    """Return how many seconds a callback may take, kill ladder included, before other workers may rescue the job."""
     return get_conf().callback_seconds + LADDER_SECONDS

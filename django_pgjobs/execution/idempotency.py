@@ -1,9 +1,9 @@
-"""Idempotency keys: a job returns what an earlier one of its name and key returned, instead of running.
+"""Idempotency keys: a job returns the result of an earlier job with its name and key, instead of running.
 
-The result is stored by the statement that ends the job, so with it or not at all; of two that run at once both run, and
-the first that ends is remembered. The executor looks it up, after it has signalled the start and before any layer or
-body: only a job that has such a key pays for that. An attempt that could not look it up is snoozed, since its body may
-have run already, elsewhere.
+The statement that ends a job also stores its result, so both are written or neither is. If two such jobs run at the
+same time both run to their ends, and the first result is kept. The executor looks the result up after it has signalled
+the start and before it calls middleware or body; only jobs with a key pay for the lookup. If the lookup fails, the
+attempt is snoozed, since the body may have run already, elsewhere.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from django_pgjobs.store.statements import FoundResult
 
 UNREADABLE_SECONDS = 5.0
 UNREAD = (Error, psycopg.Error)
-"""Whatever the database answers to our own statement: it is never charged to the job."""
+"""Every error of our own statement. The job is never charged for one."""
 
 Recall = Callable[[Sequence[str], str], FoundResult | None]
-"""Reads what is stored under (names of the job, key)."""
+"""Takes the names of a job and a key, returns the stored result."""
 
 
 class Recallable(Protocol):
-    """A job about to be called, as far as it matters here."""
+    """The part of a prepared job that is used here."""
 
     @property
     def definition(self) -> Any: ...
@@ -43,13 +43,13 @@ class Recallable(Protocol):
 
 
 def key_of(extras: str | None) -> str | None:
-    """Return the idempotency key among what a claim says of few jobs."""
+    """Return the idempotency key in the extras of a claimed job; None if it has none."""
     key: str | None = None if extras is None else json.loads(extras).get("idempotency_key")
     return key
 
 
 def recalled(prepared: Recallable) -> decide.Succeed | decide.Snooze | None:
-    """Return what a job with an idempotency key comes to without being called; None if it is to be called."""
+    """Return the decision about a job whose result is stored already; None if the job must be called."""
     key, recall = key_of(prepared.item.extras), prepared.recall
     if key is None or recall is None:
         return None

@@ -1,4 +1,4 @@
-"""Whether a failed attempt is followed by another one, and when; and what the retry history keeps of it."""
+"""Whether and when a failed attempt is retried, and how the history records the failure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOO_LATE = "its deadline leaves no time for another attempt"
 
 
 class HasAttempts(Protocol):
-    """A job as far as its attempts are counted."""
+    """A job's name and the count of its attempts."""
 
     @property
     def name(self) -> str: ...
@@ -37,23 +37,23 @@ def by_default_backoff(job: HasAttempts, failure: Failure, cause: str, until: fl
 
 
 def retry(delay: float, failure: Failure, cause: str, until: float | None) -> Decision:
-    """Retry, unless the next attempt could not start before the deadline: why it failed is known now."""
+    """Retry; or abandon now, while the failure is known, if the next attempt could not start before the deadline."""
     if until is not None and clock.monotonic() + delay >= until:
         return decide.Abandon(TOO_LATE, failure, cause)
     return decide.Retry(delay, failure, cause)
 
 
 def default_delay(job: HasAttempts) -> float:
-    """Return the seconds until the next attempt of a job whose definition may not be known here."""
+    """Return the seconds until a job's next attempt; this code may not know its definition."""
     definition = registry.find(job.name)
     return definition.default_delay(job.attempt) if definition else get_conf().default_backoff.jittered(job.attempt)
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return ``error`` as the retry history keeps it."""
+    """Return ``error`` as the history records it."""
     return kept(Account(error))
 
 
 def kept(account: Account) -> Failure:
-    """Return an exception as the retry history keeps it: kind, message, chain of causes, truncated traceback."""
+    """Return an exception as the history records it: kind, message, chain of causes, truncated traceback."""
     return account.failure(get_conf().traceback_limit_chars)

@@ -1,8 +1,8 @@
 """One claimed job in this thread, from its start to its written end: for ``runjobs --inline`` and ``testing``.
 
-A supervisor does the same in batches, with executors and an ack thread (``worker.holding``, ``worker.acking``);
-both decide with ``attempt`` and write with ``finalising``. Knows no lease, no process and no transaction: it runs on
-the ``Database`` it is given, and it never commits.
+A supervisor does the same in batches, with executors and a finalise thread (``worker.supervisor.held_jobs``,
+``worker.threads.finaliser``); both decide with ``attempt`` and write with ``finalise``. Knows no lease, no process and
+no transaction: it uses the ``Database`` it is given, and it never commits.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ log = safe_logger("django_pgjobs")
 BUSY_SECONDS = 0.1
 
 ReporterOf = Callable[[Database, int, str], Reporter]
-"""Makes what ``context.progress()`` calls, for (database, job id, claim id)."""
+"""Takes database, job id and claim id; returns the function that ``context.progress()`` calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The last write for a claimed job: its kind, what it said, and whether the fence let it."""
+    """The last write for a claimed job: its kind, its parameters, and whether it passed the fence."""
 
     kind: str
     end: End
@@ -46,7 +46,7 @@ class Ended:
 
 
 def item_of(job: ClaimedJob, claim_id: str, kind: str, payload: str | None) -> Item:
-    """Return a claimed job as an attempt takes it."""
+    """Return a claimed job as the item that an attempt takes."""
     return Item(
         run=0,
         kind=kind,
@@ -91,10 +91,10 @@ class Performer:
     reporter_of: ReporterOf = write_at_once
     control: Cancellation = field(default_factory=RunControl)
     waits: Callable[[ClaimedJob], Decision | None] = _never
-    """Asked between a body and its callback: where the job waits, None if the callback may start."""
+    """Called between a body and its callback: returns a decision if the job must wait, None if the callback may run."""
 
     def perform(self, job: ClaimedJob, claim_id: str) -> Ended:
-        """Run a claimed job to the end of its attempt, callback included, and write it."""
+        """Run a claimed job to the end of its attempt, callback included, and write that end."""
         if job.ending is not None:
             return self._callback(job, claim_id, job.ending)
         began = clock.monotonic()
@@ -109,11 +109,11 @@ class Performer:
         return self._callback(job._replace(error=error), claim_id, ended.end.outcome)
 
     def release(self, job: ClaimedJob, claim_id: str) -> Ended:
-        """Give a claimed job back as it was, uncharged; one that was cancelled meanwhile ends."""
+        """Release a claimed job, uncharged; if it was cancelled meanwhile, end it."""
         return self._record(job, *finalise.end_of(decide.Release(), job.id, claim_id, job.name, None))
 
     def hold(self, job: ClaimedJob, claim_id: str, reason: str) -> Ended:
-        """Hold a claimed job whose name is paused, uncharged; one that was cancelled meanwhile ends."""
+        """Hold a claimed job whose name is paused, uncharged; if it was cancelled meanwhile, end it."""
         return self._record(job, *finalise.end_of(decide.Hold(reason), job.id, claim_id, job.name, None))
 
     def _attempt(self, job: ClaimedJob, claim_id: str, kind: str) -> Decision:
@@ -141,7 +141,7 @@ class Performer:
         return self._record(job, *finalise.end_of(decision, job.id, claim_id, job.name, None))
 
     def _record(self, job: ClaimedJob, kind: str, end: End) -> Ended:
-        """Write an end; wait while somebody holds the row, and end as cancelled what was cancelled meanwhile."""
+        """Write an end. Wait while the row is locked; if the job was cancelled meanwhile, end it as cancelled."""
         remember = key_of(job.extras) is not None
         while not (rows := finalise.write(self.db, kind, [end], self.author, remember=remember)):
             now = store.read_fences(self.db, [(end.id, end.claim_id)]).get(end.id)
