@@ -1,8 +1,8 @@
-"""The audit: no bug, no lost row and no hand in the tables strands a running job. The leader's, slowly.
+"""The audit: no bug, lost row or manual change in the tables strands a running job. A slow duty of the leader.
 
-Rescue finds jobs by the ledger. A job that runs, by its row, and that no ledger row names would run for ever: so the
-unfinished jobs are walked in slices, in the order of the claim's index, and such a job is given a new ledger row with
-a full lease. If its owner lives, it renews that row with its others; if not, rescue takes the job back.
+Rescue finds jobs through the ledger. If a job's row says that it runs but no ledger row names it, nobody would ever
+rescue it. So the audit walks the unfinished jobs in slices, in the order of the claim's index, and gives each such job
+a new ledger row with a full lease. If its owner lives, it renews that row with its others; if not, the job is rescued.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from django_pgjobs.store import statements as store
 log = safe_logger("django_pgjobs")
 
 SLICES = (10_000, 1_000, 100)
-"""Jobs a slice looks at; fewer when a slow server cannot look at so many in time."""
+"""Jobs per slice; fewer if the server is too slow to read so many in time."""
 
 REST_SECONDS = 60.0
 """The pause between two walks; slices follow each other by the period of the duty."""
@@ -26,14 +26,14 @@ NAMED = 20
 
 
 class Audit:
-    """Where the walk is."""
+    """Walks the unfinished jobs and remembers where it is."""
 
     def __init__(self) -> None:
         self.after = store.BEGINNING
         self.rest_until = 0.0
 
     def __call__(self, db: store.Database) -> int:
-        """Look at the next slice; return how many jobs had no ledger row. May be repeated, and by several at once."""
+        """Check the next slice; return how many jobs had no ledger row. Repeatable, also by several at once."""
         now = clock.monotonic()
         if now < self.rest_until:
             return 0

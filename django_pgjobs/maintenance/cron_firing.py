@@ -1,16 +1,17 @@
-"""Cron: what code declares is brought into the database by every worker; the leader makes the fires.
+"""Cron: every worker writes the entries that its code declares into the database; the leader makes the fires.
 
-The two know of each other by the rows only, so the leader may run other code than the workers whose entries it fires.
+The two communicate through rows only, so the leader may run other code than the workers whose entries it fires.
 
-``cron_sync``: at its start a worker writes its entries over what is there, for its code is the newest; the leader does
-so each minute and at once when it is elected; the others only say that their code still has theirs. What another
-deployment declares is never touched. An entry that nobody has declared for some minutes is marked and does not fire.
-What code declares is made once, as the worker starts: it is the project's code that makes descriptions and keys.
+``cron_sync``: a starting worker overwrites the rows of its entries, as its code is the newest. The leader does the same
+each minute, and at once when it is elected. The others only confirm that their code still declares their entries.
+Nobody touches entries that only another deployment declares. An entry that nobody has declared for some minutes is
+marked and does not fire. A worker evaluates its declarations once, at its start, as descriptions and keys come from
+project code.
 
-``cron_eval``: each half second the leader looks at the entries that are due by the database's clock. A fire is one
-statement: the mark and the job, by a comparison with the fire before. So two leaders, or ten, make one; and one that
-dies has made it wholly or not at all. One entry that is wrong is marked *broken* with the reason and keeps no other
-from its turn.
+``cron_eval``: each half second the leader reads the entries that are due by the database's clock. One statement makes a
+fire, the mark and the job together, and compares with the previous fire. So two leaders, or ten, make one fire, and a
+leader that dies has made it completely or not at all. An invalid entry is marked *broken* with the reason, and does not
+delay the others.
 """
 
 from __future__ import annotations
@@ -41,36 +42,36 @@ log = safe_logger("django_pgjobs")
 
 SYNC_SECONDS = 60.0
 RETRY_SECONDS = 5.0
-"""After trouble with the server."""
+"""When to try again after trouble with the server."""
 FRESH_SECONDS = 30.0
-"""A declaration seen so lately is not written again."""
+"""A declaration confirmed less than this ago is not written again."""
 
 MISSING_SECONDS = 300.0
 EVERYTHING_SECONDS = 5.0
-"""How often entries are checked that are not due: somebody may have changed one by hand."""
+"""How often to check entries that are not due: somebody may have changed one by hand."""
 
 BROKEN_SECONDS = 60.0
-"""How often one is tried again whose job could not be inserted."""
+"""How often to retry an entry whose job could not be inserted."""
 
 LOCKED_SECONDS = 10.0
-"""How long one is left alone whose job's key is that of a job which is not committed yet."""
+"""How long to skip an entry whose key belongs to a job that is not committed yet."""
 
 TURN_SECONDS = 0.5
-"""For how long fires follow each other; the rest waits for the next turn, so that no rescue waits for it."""
+"""How long one turn makes fires; the rest waits for the next turn, so that no rescue waits for it."""
 
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 UNINSERTABLE = "its job cannot be inserted"
-"""Why an entry is broken of which only a fire that is made shows that it is mended."""
+"""The reason of entries that only a successful fire proves mended."""
 
 UNFIT = (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
-"""What the row of an entry is to blame for, and not the server."""
+"""Errors that the row of an entry causes, not the server."""
 
 
 def declared_for(database: str) -> dict[str, store.DeclaredCron]:
-    """Return what this worker's code declares for ``database``, by name; an entry that cannot be made is logged.
+    """Return the entries that this worker's code declares for ``database``, by name; log those that are invalid.
 
-    Calls what the project wrote of descriptions and keys, which may ask the database and take its time.
+    Calls the project's code for descriptions and keys, which may query the database and be slow.
     """
     found: dict[str, store.DeclaredCron] = {}
     for entry in registry.crons():
@@ -83,7 +84,7 @@ def declared_for(database: str) -> dict[str, store.DeclaredCron]:
 
 
 class CronSync:
-    """Brings the entries that this worker's code has ``declared`` into their rows. A duty of every worker."""
+    """Writes the entries that this worker's code has ``declared`` into their rows. A duty of every worker."""
 
     name = "cron_sync"
 
@@ -95,7 +96,7 @@ class CronSync:
         self.started = False
 
     def tick(self, db: store.Database) -> None:
-        """Declare or refresh them if that is due; without any declared nothing is asked."""
+        """Declare or refresh the entries if that is due. Without entries, send no query."""
         now, term = clock.monotonic(), self.leader.term if self.leader.leads else None
         elected = term is not None and term != self.term
         if now < self.due and not elected:
@@ -114,7 +115,7 @@ class CronSync:
         log.debug("cron entries synchronised entries=%d written=%d", len(entries), written)
 
     def leave(self, db: store.Database) -> None:
-        """Nothing: a worker that leaves takes no entry with it."""
+        """Do nothing: the entries stay when a worker leaves."""
 
 
 def _declare(db: store.Database, declared: store.DeclaredCron) -> bool:
@@ -126,10 +127,10 @@ def _declare(db: store.Database, declared: store.DeclaredCron) -> bool:
 
 
 class MarkMissing:
-    """Marks entries whose code is gone. Not hot: the ORM picks them (ADR-0007)."""
+    """Marks entries that no code declares any more. Not a hot path: the ORM picks them (ADR-0007)."""
 
     def __call__(self, db: store.Picking) -> None:
-        """Mark them; a row that somebody holds waits for the next turn. May be repeated, and by several at once."""
+        """Mark them; a locked row waits for the next turn. Repeatable, also by several at once."""
         with db.orm() as alias:
             long_ago = Now() - timedelta(seconds=MISSING_SECONDS)
             old = CronEntry.objects.using(alias).filter(missing_since=None, declared_at__lt=long_ago)
@@ -144,13 +145,13 @@ class MarkMissing:
 
 @dataclass(slots=True)
 class PendingFires:
-    """Fires of an entry that are to be made, in order, each with the one after it; ``entry`` as the last left it."""
+    """Fires of an entry to make, in order, each with the next one; ``entry`` is its state after the last fire."""
 
     entry: store.ListedCron
     fires: deque[tuple[datetime, datetime | None]]
 
     def fits(self, entry: store.ListedCron) -> bool:
-        """Whether the entry still stands so, and they are not missed anew: else they are counted again."""
+        """Whether the entry is unchanged and the fires are not late again; if not, they must be computed anew."""
         return _grounds(entry) == _grounds(self.entry) and entry.now - self.entry.now <= cron.GRACE
 
 
@@ -160,10 +161,10 @@ def _grounds(entry: store.ListedCron) -> tuple[object, ...]:
 
 
 class Firer:
-    """Makes the fires that are due. May be called by several at once: each fire is made once.
+    """Makes the fires that are due. Several may call it at once: each fire is made once.
 
-    Entries take turns, a fire each, while ``may`` allows it and until the time of a call is over; the next call goes on
-    where that was. So neither a rescue nor another entry waits for one that has a thousand fires to make up for.
+    Entries take turns, one fire each, while ``may`` allows it and until the call's time is over; the next call
+    continues there. So an entry that must make up for a thousand fires delays neither a rescue nor another entry.
     """
 
     def __init__(self, may: Callable[[], bool] = lambda: True) -> None:
@@ -198,7 +199,7 @@ class Firer:
         self.turns = deque(name for name in self.turns if name in entries)
         waiting = set(self.turns)
         new = [entry for name, entry in entries.items() if name not in waiting and self._needs_check(entry, now)]
-        # What is due goes before ten thousand that are still to be planned; what it has to make up for, behind them.
+        # Due entries come before ten thousand that still need planning; their missed fires come after those.
         due = sorted((entry for entry in new if _is_due(entry)), key=lambda entry: entry.next_fire_at or entry.now)
         self.turns.extendleft(entry.name for entry in reversed(due))
         self.turns += [entry.name for entry in new if not _is_due(entry)]
@@ -218,7 +219,7 @@ class Firer:
         return entry.next_fire_at is None or entry.next_fire_at <= entry.now
 
     def _step(self, db: store.Database, entry: store.ListedCron) -> store.ListedCron | None:
-        """Make the next fire of an entry; return how it stands then if there are more to make."""
+        """Make the next fire of an entry; return the entry's new state if it has more fires to make."""
         pending = self.begun.get(entry.name)
         try:
             if pending is None or not pending.fits(entry):
@@ -264,7 +265,7 @@ def _fires_to_make(db: store.Database, entry: store.ListedCron) -> PendingFires 
         _break(db, entry, str(error))
         return None
     if entry.broken and not entry.broken.startswith(UNINSERTABLE):
-        # It is due at once, and then it is seen whether its job can be inserted.
+        # The entry is due at once; the fire then shows whether its job can be inserted.
         if store.break_cron(db, entry, ""):
             log.info("cron entry is mended cron=%s", entry.name)
         return None
@@ -282,7 +283,7 @@ def _evaluate(
 ) -> PendingFires | None:
     if entry.overlap == AFTER_COMPLETION:
         if entry.busy:
-            # Computed when its job has ended, from then on.
+            # The next fire is computed once the job has ended.
             if entry.next_fire_at is not None:
                 store.plan_cron(db, entry, None)
             return None
@@ -297,18 +298,18 @@ def _evaluate(
 
 
 def _floor(entry: store.ListedCron) -> datetime:
-    """Return the instant up to which fires are dealt with, or were never to be made."""
+    """Return the instant up to which all fires have been made or skipped, or were never due."""
     return max(entry.last_fire_at or entry.created_at, *_not_before(entry))
 
 
 def _not_before(entry: store.ListedCron) -> list[datetime]:
-    """Return instants before which nothing is missed: a change of the schedule, the end of a pause."""
+    """Return instants before which no fire counts as missed: a change of the schedule, the end of a pause."""
     ends = (entry.in_force_since, entry.paused_until)
     return [LONG_AGO, *(end for end in ends if end is not None and end <= entry.now)]
 
 
 def _after_completion(entry: store.ListedCron) -> datetime:
-    """Return the instant after which the next fire comes: the end of the last job, or that it is seen to be gone."""
+    """Return the instant after which the next fire comes: the last job's end, or now if the job is gone."""
     if entry.next_fire_at is not None:
         return max(entry.next_fire_at - timedelta(microseconds=1), *_not_before(entry))
     if entry.last_job_id is None:
@@ -319,7 +320,7 @@ def _after_completion(entry: store.ListedCron) -> datetime:
 def _plan(
     db: store.Database, entry: store.ListedCron, found: DueFires, *, then: datetime | None
 ) -> PendingFires | None:
-    """Return the fires to make, in order, None if there are none; ``then`` is when the next comes after them."""
+    """Return the fires to make, in order, None if there are none; ``then`` is the instant of the fire after them."""
     if found.skipped is not None:
         log.warning("missed fire skipped, as its policy says cron=%s fire=%s", entry.name, _text(found.skipped))
     if found.fires:

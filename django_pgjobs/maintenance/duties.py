@@ -1,4 +1,4 @@
-"""What every worker does now and then, always, whoever leads; and what only the leader does."""
+"""The periodic duties: those of every worker, and those of the leader alone."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ MISSING_SECONDS = 60.0
 MEASURE_SECONDS = 15.0
 EXPIRE_SECONDS = 10.0
 KEPT_SECONDS = 86_400.0
-"""How long a worker is shown after its last heartbeat."""
+"""How long a worker's row is kept after its last heartbeat."""
 
 
 class TimedDuty:
-    """A duty, its period in seconds (jittered, so that workers do not march in step), and when it is due.
+    """A duty, its period in seconds (jittered, so that workers do not run in step), and when it is due.
 
-    ``leader`` makes it that one's alone. Its first turn comes after ``first`` seconds; with ``last`` it has one more
-    when the worker leaves. While ``urgent()`` it is due at every tick.
+    With ``leader`` only the leader performs it. The first turn comes after ``first`` seconds; with ``last`` there is
+    one more turn when the worker leaves. While ``urgent()`` is true the duty is due at every tick.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TimedDuty:
             self.perform(db)
 
     def leave(self, db: Any) -> None:
-        """Perform a duty once more that asked for that."""
+        """Perform the duty once more if it has asked for a last turn."""
         if self.last:
             self.perform(db)
 
@@ -82,8 +82,8 @@ def duties(
 ) -> list[TimedDuty | Leader | CronSync]:
     """Return the duties of a worker whose code has ``declared`` cron entries.
 
-    Rescues pass what they rescued to ``notify``. ``claims`` says what this worker holds and whether its renewals get
-    through.
+    Rescues pass the rescued jobs to ``notify``. ``claims`` knows which claims this worker holds and whether its
+    renewals succeed.
     """
     rescuer = Rescuer(notify, claims)
     found: list[TimedDuty | CronSync] = [
@@ -103,22 +103,22 @@ def duties(
         ),
         TimedDuty("pauses", expire_pauses, EXPIRE_HEARTBEATS_SECONDS, leader=leader),
     ]
-    # The term before each: one that waits for a locked table as long as a statement may must not cost it.
+    # Renew the term before each duty: one that waits for a locked table until the statement times out must not lose it.
     return [each for duty in found for each in (leader, duty)]
 
 
 def pruning(leader: Leader) -> TimedDuty:
-    """Return the leader's pruning, which takes its time: nothing urgent should wait for it."""
+    """Return the leader's pruning. It is slow: run it where nothing urgent waits for it."""
     return TimedDuty("prune", Pruner(lambda: leader.leads), PRUNE_SECONDS, leader=leader)
 
 
 def measuring(leader: Leader) -> TimedDuty:
-    """Return the leader's keeping of statistics, for the same thread: a slow count delays no rescue."""
+    """Return the leader's statistics duty, for the same thread as pruning: a slow count must not delay a rescue."""
     return TimedDuty("statistics", Measurer(leader.author), MEASURE_SECONDS, leader=leader)
 
 
 def expiring(leader: Leader) -> TimedDuty:
-    """Return the leader's expiry of keys, starts and results, which takes its time too."""
+    """Return the leader's expiry of keys, starts and results, which is slow too."""
     return TimedDuty("expire", Expirer(lambda: leader.leads), EXPIRE_SECONDS, leader=leader)
 
 

@@ -1,7 +1,7 @@
-"""Expiry: the leader deletes windows of keys, starts of rates, stored results and traces of actions that are old.
+"""Expiry: the leader deletes old windows of keys, starts of rates, stored results and actions.
 
-Oldest first, in batches, each a short transaction that waits for no lock; a turn is bounded in time. A walk remembers
-how far it has come, since what it has deleted stays in the index until a VACUUM; now and then it begins anew.
+It deletes the oldest first, in batches, each a short transaction that waits for no lock; a turn is bounded in time. A
+walk remembers how far it has come, since deleted rows stay in the index until a VACUUM; now and then it begins anew.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Delete = Callable[[store.Database, str], store.Expired]
 
 @dataclass(slots=True)
 class ExpiryWalk:
-    """How far the deleting of one kind of rows has come."""
+    """The progress of deleting one kind of rows."""
 
     delete: Delete
     after: str = store.OLDEST
     anew_at: float = 0.0
 
     def go(self, db: store.Database, until: float, may: Callable[[], bool]) -> int:
-        """Delete until nothing is left or time is up; return how many rows went."""
+        """Delete until nothing is left or time is up; return how many rows were deleted."""
         if clock.monotonic() >= self.anew_at:
             self.after, self.anew_at = store.OLDEST, clock.monotonic() + ANEW_SECONDS
         total = 0
@@ -45,7 +45,7 @@ class ExpiryWalk:
 
 
 class Expirer:
-    """Takes turns at deleting what has expired; asks ``may`` before every statement whether to continue."""
+    """Deletes expired rows in turns; calls ``may`` before every statement to ask whether to continue."""
 
     def __init__(self, may: Callable[[], bool] = lambda: True) -> None:
         self.may = may
@@ -55,7 +55,7 @@ class Expirer:
         self.actions = ExpiryWalk(_delete_actions)
 
     def __call__(self, db: store.Database) -> int:
-        """Take a turn; return how many rows went. May be repeated, and by several at once."""
+        """Take a turn; return how many rows were deleted. Repeatable, also by several at once."""
         until = clock.monotonic() + TURN_SECONDS
         windows = self.windows.go(db, until, self.may)
         admissions = self.admissions.go(db, until, self.may)

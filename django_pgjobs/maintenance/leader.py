@@ -1,12 +1,12 @@
-"""The leader: the one worker that does what only one should do. Nobody needs it for progress.
+"""The leader: the one worker that performs the duties that only one should. No job needs it for progress.
 
-Any worker may lead. The one row of ``LeaderTerm`` says who does, in which numbered term and until when, by the
-database's clock: a lease like any other, no lock of a session, so any pooler will do. Every worker tries to take the
-term now and then; that succeeds when the last has run out. The leader renews it long before, and resigns when it
-leaves. It leads only while it *knows* that its term runs: counted on its own clock from before it asked, so that a
-leader whose database is away, or that was frozen, stops first. Two leaders at once, for the length of one duty, are
-possible all the same (one frozen between its look at the clock and its statement): every duty is harmless when done
-twice.
+Any worker may lead. The single row of ``LeaderTerm`` names the leader, its numbered term and the term's end by the
+database's clock: a lease like any other and no session lock, so it works through any pooler. Every worker tries to take
+the term now and then, and succeeds when the last one has run out. The leader renews long before that, and resigns when
+it leaves. It leads only while it *knows* that its term runs, counted on its own clock from before it asked: a leader
+whose database is unreachable, or that was frozen, stops before another begins. Two leaders at once are still possible,
+for the length of one duty, if one freezes between reading the clock and its statement. So every duty is harmless when
+performed twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TERM + ASK seconds and a tick of the loop, which is less than ten seconds."""
 
 
 class Leader:
-    """Takes, renews and resigns the term of this worker. A duty of every worker."""
+    """Takes, renews and resigns the term for this worker. A duty of every worker."""
 
     name = "lead"
 
@@ -36,7 +36,7 @@ class Leader:
 
     @property
     def leads(self) -> bool:
-        """Whether this worker leads, as far as it can know without asking."""
+        """Whether this worker leads, as far as it knows without a query."""
         return self.term is not None and clock.monotonic() < self.trusted_until
 
     def tick(self, db: store.Database) -> None:

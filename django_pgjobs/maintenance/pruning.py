@@ -1,19 +1,18 @@
 """Pruning: the leader deletes ended jobs, with their history, when their retention is over.
 
-For each outcome, and for each group of queues that keep it equally long, a walk goes along the index of ends, oldest
-first, and remembers how far it has come: what it has deleted behind it stays in the index until a VACUUM can take it
-out, and would be read again by every batch; so would the jobs of queues that are kept for longer, or for ever. A walk
-that had to leave a job behind, as it was locked or could not be deleted, goes back to the oldest of those now and then.
-From the very beginning it goes once a day, for what has got an end before its place: by a clock that was set back, or
-in a transaction that was open for longer than the retention. If the beginning has become too long to be read in one
-statement's time, it skips them.
+For each outcome, and for each group of queues with the same retention, a walk follows the index of ends, oldest first,
+and remembers how far it has come. Otherwise every batch would read again the deleted rows, which stay in the index
+until a VACUUM, and the jobs of queues that are kept for longer or for ever. If a walk had to leave jobs behind, locked
+or undeletable, it returns to the oldest of them now and then. Once a day it starts from the very beginning, for jobs
+whose ends are older than its position: the clock was set back, or their transaction was open for longer than the
+retention. If the beginning has become too long to read within one statement's time, the walk skips these jobs.
 
-There is a walk for each retention of an outcome, not one for all of them. Each has jobs of its own that become too old
-now; one walk would have to read all that is kept between the shortest retention and the longest, again and again.
+Each retention of an outcome has a walk of its own. A single walk would have to read all jobs between the shortest
+retention and the longest, again and again.
 
-Each batch is a statement and a transaction of its own and waits for no lock; a turn is bounded in time and in jobs. A
-batch that fails on a row, as another table points to it, is halved until that row stands alone; it is named once an
-hour and left.
+Each batch is a statement and a transaction of its own and waits for no lock; a turn is bounded in time and in jobs. If
+a batch fails on a row, because another table references it, the walk halves the batch until that row is alone. The row
+is logged once an hour and left.
 """
 
 from __future__ import annotations
@@ -38,38 +37,38 @@ BATCH = 1000
 TURN_SECONDS = 0.5
 TURN_JOBS = 50_000
 REST_SECONDS = 10.0
-"""The pause of a walk that has come to jobs that may stay."""
+"""The pause of a walk that has reached jobs whose retention is not over."""
 
 TROUBLE_SECONDS = 30.0
-"""The pause after trouble with the database that is no row's fault."""
+"""The pause after a database error that no row causes."""
 
 ANEW_SECONDS = 600.0
-"""How often a walk that has come to its end goes back to the oldest job that it has left behind."""
+"""How often a complete walk returns to the oldest job that it has left behind."""
 
 WHOLE_SECONDS = 86400.0
-"""How often it begins at the oldest end of all."""
+"""How often a walk starts from the oldest end of all."""
 
 LEAST_SECONDS = 60.0
-"""No job is pruned sooner: a worker whose answer was lost must find its end, and who waited for a job its result."""
+"""No job is pruned sooner: a worker whose answer was lost must find the job's end, and waiters its result."""
 
 WINDOWS = tuple(64 * 86400.0 / 4**n for n in range(10))
-"""How far behind the retention a walk begins that cannot read from the oldest end on in time."""
+"""How long before the retention's limit a walk begins if reading from the oldest end takes too long."""
 
 STUCK_SECONDS = 3600.0
 STUCK_NAMED = 20
 STUCK_MOST = 200
 STUCK_WHOLE = 50
-"""So many jobs that cannot be deleted are found an hour; then what fails is halved to a few and left whole."""
+"""How many undeletable jobs are singled out an hour; then failing batches are halved to a few jobs and left."""
 
 ROWS_FAULT = (*ROWS_DATA, *TRIGGERS)
-"""SQLSTATE classes that a row, or what other tables and triggers make of its deletion, can cause."""
+"""SQLSTATE classes that a row can cause, or other tables and triggers when the row is deleted."""
 
 LOG_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class PruneRule:
-    """Which ended jobs may go: of this outcome, in all queues but these (``only``: in these), after so many seconds."""
+    """Ended jobs to prune: of this outcome, outside these queues (``only``: in them), after so many seconds."""
 
     outcome: str
     seconds: float
@@ -78,7 +77,7 @@ class PruneRule:
 
 
 def rules_of(retention: Retention) -> list[PruneRule]:
-    """Return the rules that a retention comes to; what is kept for ever has none."""
+    """Return the rules of a retention; jobs that are kept for ever have none."""
     return [rule for outcome in Outcome for rule in _rules(retention, outcome)]
 
 
@@ -100,9 +99,9 @@ def _seconds(hours: float) -> float:
 
 @dataclass(slots=True)
 class PruneWalk:
-    """How far the pruning of one rule has come. ``chunks`` were listed and are still to be deleted.
+    """The progress of pruning by one rule. ``chunks`` are listed jobs that are still to be deleted.
 
-    ``begun`` is where the slice begins that they are of, ``left`` where the oldest does of which something stays.
+    ``begun`` is the beginning of their slice, ``left`` the beginning of the oldest slice that left a job behind.
     """
 
     rule: PruneRule
@@ -119,9 +118,9 @@ class PruneWalk:
     chunks: list[list[int]] = field(default_factory=list)
 
     def list(self, db: store.Database) -> bool:
-        """Put the next slice into ``chunks``; return whether there may be more behind it."""
+        """Put the next slice into ``chunks``; return whether there may be more after it."""
         now = clock.monotonic()
-        # A walk that begins anew before it has come to the end may never come to what lies behind a queue that is kept.
+        # A walk that restarts before it is complete may never get past the jobs of a queue that is kept.
         if self.complete and now >= self.anew_at:
             self._begin_anew(now)
         self.begun = self.after
@@ -135,14 +134,14 @@ class PruneWalk:
             return False
         self.chunks = [found.ids[start : start + BATCH] for start in range(0, len(found.ids), BATCH)]
         full = found.walked >= self.size
-        # Ends of one instant may be more than a slice: then the next must be larger, or it would not come further.
+        # More jobs than a slice holds may have ended at one instant: then enlarge the next slice, or it never gets on.
         self.size = self.size * 2 if full and found.until == self.after else BATCH
         self.after = self.known = found.until
         self.complete = not full
         return full
 
     def leave(self) -> None:
-        """Something of the slice stays although it may go: remember where."""
+        """Remember the slice: a job in it stays although its retention is over."""
         self.left_behind = self.begun if self.left_behind is None else self.left_behind
 
     def _begin_anew(self, now: float) -> None:
@@ -167,7 +166,7 @@ class PruneWalk:
         )
 
     def _begin_later(self) -> None:
-        """Begin later: too much of what was pruned before is still in the index."""
+        """Begin later: too many deleted rows are still in the index."""
         self.leave()
         self.complete = True
         if self.known is not None and self.after != self.known and self.window < 0:
@@ -177,7 +176,7 @@ class PruneWalk:
 
 
 class Pruner:
-    """Takes turns at pruning; ``may`` says whether to go on, and is asked before every statement."""
+    """Prunes in turns; calls ``may`` before every statement to ask whether to continue."""
 
     def __init__(self, may: Callable[[], bool] = lambda: True, rules: list[PruneRule] | None = None) -> None:
         self.may = may
@@ -191,7 +190,7 @@ class Pruner:
         self.log_at = 0.0
 
     def __call__(self, db: store.Database) -> int:
-        """Take a turn; return how many jobs were deleted. May be repeated, and by several at once."""
+        """Take a turn; return how many jobs were deleted. Repeatable, also by several at once."""
         self._read_settings()
         now = clock.monotonic()
         self.stuck = {job: until for job, until in self.stuck.items() if until > now}
@@ -215,7 +214,7 @@ class Pruner:
 
     @property
     def done(self) -> bool:
-        """Whether every walk has come to jobs that may stay."""
+        """Whether every walk has reached jobs whose retention is not over."""
         now = clock.monotonic()
         return all(now < walk.rest_until and not walk.chunks for walk in self.walks)
 
@@ -226,7 +225,7 @@ class Pruner:
             self.walks = [PruneWalk(rule) for rule in rules_of(retention)]
 
     def _delete(self, db: store.Database, walk: PruneWalk, until: float) -> int:
-        """Delete what was listed, as far as the turn goes; what fails is halved and stays listed meanwhile."""
+        """Delete the listed jobs until the turn ends; halve failing chunks, which stay listed meanwhile."""
         total = 0
         while walk.chunks and self.may():
             listed = walk.chunks[-1]

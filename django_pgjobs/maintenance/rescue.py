@@ -1,17 +1,17 @@
 """Rescue: every worker, always, rescues jobs that other workers have lost; it needs no leader.
 
-Only an expired lease or a passed deadline makes work dead; a heartbeat only words the cause. A job rescued with
-attempts left is ready at once; with none left only its callback runs, never the body; one with a cancel request
-ends as cancelled. The lost worker can change nothing of it any more: its claim_id is gone from the row.
+Only an expired lease or a passed deadline allows a rescue; heartbeats only word the cause. A job rescued with attempts
+left is ready at once; with none left only its callback runs, never the body; with a cancel request it ends as
+cancelled. The lost worker cannot change the job any more: its claim_id is gone from the row.
 
-Silence is no death. After an outage every lease has expired, and the first worker back, or first at the ledger after a
-lock on it, could rescue the jobs of all the others. So living workers get the time to renew:
+Silence is not death. After an outage every lease has expired, and the first worker back, or first at the ledger after a
+lock on it, could rescue the jobs of all the others. So living workers get time to renew:
 
-* Nobody rescues before its own connections and the server have been up for one renewal period, nor within one after
-  its own check has failed, nor after a silence for as long as that has lasted. A worker that is back renews first.
-* A rescue names the server's time that its worker has read a moment before, and takes only what had expired by then.
-  Sent before a silence it may arrive after it: it knows no more than it did.
-* A worker never rescues what it holds itself, until it has read that it has lost it.
+* A worker rescues nothing until its own connections and the server have been up for one renewal period. It also waits
+  one period after its own check has failed, and after a silence as long as the silence lasted. It renews first.
+* A rescue passes the server's time that its worker has just read, and takes only leases that had expired by then. Sent
+  before a silence, it may arrive after it, and must not act on later expiries.
+* A worker never rescues jobs that it holds itself, until it has read that it has lost them.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from django_pgjobs.store import statements as store
 log = safe_logger("django_pgjobs")
 
 CLAIMS = (20, 5, 1)
-"""Ledger rows of a batch, at most; up to 200 jobs each. Fewer when a slow server cannot rescue so many in time."""
+"""Ledger rows per batch at most, of up to 200 jobs each; fewer if the server is too slow to rescue so many in time."""
 
 AGAIN_SECONDS = 2.0
-"""For how long batches follow each other at once while they find something; the rest waits for the next turn."""
+"""How long batches follow each other without a pause while they find jobs; the rest waits for the next turn."""
 
 
 CONFIRM_SECONDS = 0.5
-"""How long after a check that found a lease expired its jobs are rescued, if it still is."""
+"""The pause between finding a lease expired and rescuing its jobs, if it is still expired."""
 
 SOON_SECONDS = 1.5
-"""When something is due within that time, checks follow each other faster."""
+"""Checks follow each other faster if a rescue is due within this time."""
 
 LEAST_SILENCE_SECONDS = 0.5
 
@@ -53,32 +53,32 @@ Silence = tuple[float, float]
 
 
 class Connected(store.Database, Protocol):
-    """A connection that knows since when it has been up."""
+    """A connection that knows how long it has been up."""
 
     connected_at: float
 
 
 class OwnClaims(Protocol):
-    """What a rescuer asks its own worker; the keep thread answers."""
+    """The questions of a rescuer to its own worker; the keep thread answers them."""
 
     def holds(self) -> Collection[str]:
         """Return the claims that the worker holds and renews."""
         ...
 
     def silences(self, longer_than: float) -> Iterable[Silence]:
-        """Return when its renewals did not get through for longer than that, and since when it has been connected."""
+        """Return when renewals failed for longer than that, and since when the keep thread has been connected."""
         ...
 
 
 class Rescuer:
-    """Rescues jobs whose lease has expired, unless it cannot know that; passes them to ``notify``.
+    """Rescues jobs whose lease has expired, unless it cannot be sure of that; passes them to ``notify``.
 
-    A check that failed, by a lock on our tables or a server that has come to a standstill, has kept renewals waiting
-    as well. So after one nobody rescues before a check has succeeded again and one renewal period has passed; a batch
-    that was too large for the server shrinks then, not immediately. A new connection is checked at once, since it may
-    lead to a standby: if that were promoted just before the first check, nobody could have renewed there.
+    If a check fails, because of a lock on our tables or a stalled server, renewals have been waiting as well. So the
+    next rescue waits for a successful check and one renewal period; a batch that was too large for the server shrinks
+    then, not immediately. A new connection is checked at once, since it may lead to a standby: if that is promoted just
+    before the first check, no worker can have renewed there.
 
-    ``urgent`` says that the next check should come as soon as it can. ``claims`` are those of this worker.
+    ``urgent``: the next check should come as soon as possible. ``claims``: those of this worker.
     """
 
     def __init__(self, notify: Callable[[list[store.Rescued]], object], claims: OwnClaims | None = None) -> None:
@@ -93,7 +93,7 @@ class Rescuer:
         self.checks: deque[tuple[float, datetime]] = deque()
 
     def __call__(self, db: Connected) -> list[store.Rescued]:
-        """Rescue, and return the rescued jobs; wakes workers for those that are ready. May be repeated, may race."""
+        """Rescue jobs and return them; wake workers for those that are ready. Repeatable, and safe in races."""
         conf = get_conf()
         try:
             if self._is_sound(db, conf) and (seen := self._known(db, conf)) is not None:
@@ -116,7 +116,7 @@ class Rescuer:
         return clock.monotonic() >= max(db.connected_at, self.sound_since) + conf.renew_seconds
 
     def _known(self, db: Connected, conf: Conf) -> datetime | None:
-        """Check whether a rescue is due; return by when leases must have expired to be rescued, None if none is."""
+        """Check whether a rescue is due; return the instant before which leases must have expired, or None."""
         began = clock.monotonic()
         seen, self.urgent = store.check_claims(db, soon_seconds=SOON_SECONDS)
         now = clock.monotonic()
@@ -131,9 +131,9 @@ class Rescuer:
         return known if self.urgent else None
 
     def _observe_silence(self, began: float, now: float, conf: Conf) -> None:
-        """Rescue nothing after a silence for as long as it lasted: what was sent in it may be sent again so late.
+        """Rescue nothing after a silence for as long as it lasted: statements sent in it may be repeated that late.
 
-        A silence too short to be noticed is too short for a lease to run out in it.
+        In a silence too short to be noticed no lease can run out.
         """
         longer_than = max(LEAST_SILENCE_SECONDS, (conf.lease_seconds - conf.renew_seconds) / 4)
         silences = list(self.claims.silences(longer_than)) if self.claims else []
@@ -146,7 +146,7 @@ class Rescuer:
             self.quiet_until = max(self.quiet_until, until)
 
     def _rescue(self, db: Connected, conf: Conf, seen: datetime) -> list[store.Rescued]:
-        """Rescue batch after batch, each in a transaction of its own, however much is dead."""
+        """Rescue batch after batch, each in a transaction of its own, however many jobs are lost."""
         everything: list[store.Rescued] = []
         began = clock.monotonic()
         try:
@@ -170,7 +170,7 @@ class Rescuer:
 def _rescue_batch(
     db: Connected, conf: Conf, limit: int, seen: datetime | None = None, held: Sequence[str] = ()
 ) -> list[store.Rescued]:
-    """Rescue the dead jobs of up to ``limit`` ledger rows that had expired by ``seen``."""
+    """Rescue the jobs of up to ``limit`` ledger rows that had expired by ``seen``."""
     definitions = {name: registry.get(name) for name in registry.names()}
     return store.rescue_jobs(
         db,
@@ -196,7 +196,7 @@ def _log(rescued: list[store.Rescued]) -> None:
 
 
 def _mark_lost(db: Connected, conf: Conf, rescued: list[store.Rescued]) -> None:
-    """Say so at the heartbeats of the workers that lost them; one that comes back beats, which clears it."""
+    """Mark the heartbeats of the workers that lost the jobs; a worker that returns clears the mark by its next beat."""
     lost = [job for job in rescued if job.cause == "lost"]
     quiet = min(conf.silent_seconds, conf.lease_seconds / 2)
     for name in store.mark_lost(db, lost, quiet_seconds=quiet) if lost else []:

@@ -1,7 +1,7 @@
-"""Measuring: the leader counts the figures of the queues and keeps them, for the admin, the shell and metrics.
+"""Statistics: the leader counts the figures of the queues and stores them, for the admin, the shell and metrics.
 
-It has its turn where pruning has, so that no rescue waits for a slow count. When the server cannot count so far in
-time, it counts less far.
+It runs in the same thread as pruning, so that no rescue waits for a slow count. If the server cannot count so many jobs
+in time, it counts fewer.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ BOUNDS = (figures.MOST, 1_000, 100)
 
 
 class Measurer:
-    """Measures in the name of a worker; a duty of the leader."""
+    """Counts in the name of a worker. A duty of the leader."""
 
     def __init__(self, author: store.Author) -> None:
         self.author = author
 
     def __call__(self, db: store.Database) -> None:
-        """Count and keep the figures. May be repeated, and by several at once: the last one stays."""
+        """Count and store the figures. Repeatable, also by several at once: the last write wins."""
         store.write_statistic(db, _measured(db), worker_name=self.author.name)
 
 

@@ -1,4 +1,4 @@
-"""Unparking: jobs that older or other code could not run go on when code comes that knows them."""
+"""Unparking: resume jobs that older or other code could not run, once a worker has code that knows them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ BATCH = 1000
 
 
 SHARE = 2000
-"""Looking for parked jobs that may go on takes a worker one of so many seconds, and so the server."""
+"""The scan for parked jobs to resume takes at most one of so many seconds, of a worker and of the server."""
 
 LONGEST_REST_SECONDS = 600.0
-"""So long at most a job stays parked that other code parked when this worker had already looked."""
+"""How long at most a job stays parked if other code parks it right after this worker's scan."""
 
 
 class Unparker:
-    """Resumes parked jobs. After a scan that found none among many it rests."""
+    """Resumes parked jobs. It rests after a scan that found none to resume among many."""
 
     def __init__(self) -> None:
         self.rest_until = 0.0
 
     def __call__(self, db: store.Database) -> int:
-        """Resume parked jobs that this process knows by other code than that which parked them; return how many.
+        """Resume parked jobs that this process has newer or other code for; return how many.
 
-        May be repeated, and by any number of workers: a job parked again carries this code's fingerprint.
+        Repeatable, by any number of workers: a job parked again carries this code's fingerprint.
         """
         began = clock.monotonic()
         if began < self.rest_until:
@@ -41,7 +41,7 @@ class Unparker:
 
 
 def unpark(db: store.Database) -> int:
-    """Look once, through all of them; see ``Unparker``."""
+    """Scan all parked jobs once; see ``Unparker``."""
     fingerprints = registry.fingerprints()
     total = 0
     while fingerprints:

@@ -1,7 +1,7 @@
-"""Resuming: jobs that were held because their name was paused go on when that is over, by an operator or by the clock.
+"""Resuming: release jobs that a pause of their name held, once an operator or the clock has ended the pause.
 
-Every worker does it, always: nobody needs the leader for progress. If a worker holds a job a moment after the pause has
-ended, because it does not know that yet, this duty finds the job a second later.
+Every worker performs this duty, since no job may depend on the leader. If a worker holds a job a moment after the pause
+has ended, because it does not know that yet, this duty finds the job a second later.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ log = safe_logger("django_pgjobs")
 
 BATCH = 1000
 AGAIN_SECONDS = 0.5
-"""For how long batches follow each other at once; the rest waits for the next turn, so that no rescue waits for it."""
+"""How long batches follow each other without a pause; the rest waits for the next turn, so that no rescue waits."""
 
 
 def unpause(db: store.Database) -> int:
-    """Resume held jobs whose name is paused no more; return how many. May be repeated, and by any number of workers.
+    """Resume held jobs whose name is no longer paused; return how many. Repeatable, by any number of workers.
 
     Each batch is a transaction of its own, however many were held.
     """
@@ -36,7 +36,7 @@ def unpause(db: store.Database) -> int:
 
 
 KEPT_SECONDS = 86_400.0
-"""How long a pause that has ended is kept: what waited under it was not late."""
+"""How long an ended pause is kept: jobs that waited under it do not count as late."""
 
 
 def expire_pauses(db: store.Database) -> None:

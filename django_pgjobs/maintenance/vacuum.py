@@ -1,10 +1,10 @@
-"""The leader's own VACUUM: autovacuum comes once a minute at best, and a busy table has grown a good deal by then.
+"""The leader's own VACUUM: autovacuum comes once a minute at best, and a busy table has grown considerably by then.
 
-A VACUUM runs in a thread and on a connection of its own, as long as it takes. It waits for no lock, so of two only one
-runs; and it stands in nobody's way: when somebody waits for the table, as a migration does, it is cancelled, and so
-it is when the worker leaves or leads no more. What has died is counted from what the last one left: what an old
-snapshot still sees cannot be cleaned up, and must not bring the next one at once. The server only warns of a table that
-it skips, since it is locked or not ours to VACUUM, and says VACUUM all the same: what counts is its own count of them.
+A VACUUM runs in a thread and on a connection of its own, as long as it takes. It waits for no lock, so only one of two
+runs. It blocks nobody: it is cancelled when somebody waits for the table, such as a migration, and when the worker
+leaves or no longer leads. Dead rows are counted from the number that the last VACUUM left: rows that an old snapshot
+still sees cannot be removed, and must not start the next VACUUM at once. If the server skips a table, because it is
+locked or this role may not VACUUM it, the server only warns and still answers VACUUM. So trust its counter of VACUUMs.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ log = safe_logger("django_pgjobs")
 CHECK_SECONDS = 5.0
 AFTER_FAILURE_SECONDS = 60.0
 AFTER_SKIP_SECONDS = 15.0
-"""Autovacuum may have the table for long, and the other table is due meanwhile."""
+"""The pause after a skip: autovacuum may keep the table for long, while the other table is due."""
 
 LEAVE_SECONDS = 2.0
 
 JOBS_DIED = 300_000
 JOBS_SHARE = 0.03
-"""Jobs are due when so many have died since the last time, and no less than this share of the table."""
+"""The jobs' table is due when so many rows have died since the last time, and at least this share of the table."""
 
 CLAIMS_DIED = 5_000
 
 
 class VacuumSession(store.Database, Protocol):
-    """A connection for what takes no transaction and as long as it needs."""
+    """A connection for statements without a transaction and without a time limit."""
 
     @property
     def pid(self) -> int:
-        """The server process that serves it."""
+        """The pid of the server process behind it."""
         ...
 
     def cancel(self) -> None:
-        """Cancel what is being asked, from another thread; never raises."""
+        """Cancel the running statement, from another thread; never raises."""
         ...
 
     def close(self) -> None:
@@ -55,7 +55,7 @@ class VacuumSession(store.Database, Protocol):
 
 
 class VacuumedTable:
-    """A table, when it is due, and how many dead rows the last VACUUM has left."""
+    """A table, when its VACUUM is due, and how many dead rows the last one left."""
 
     def __init__(self, name: str, died: int, share: float) -> None:
         self.name = name
@@ -67,7 +67,7 @@ class VacuumedTable:
         self.rest_until = 0.0
 
     def is_due(self, found: store.Dead) -> bool:
-        """Whether so much has died since the last VACUUM."""
+        """Whether enough rows have died since the last VACUUM."""
         self.dead_left = min(self.dead_left, found.dead) if self.settled else found.dead
         self.settled = True
         due = found.dead - self.dead_left >= max(self.died, self.share * found.alive)
@@ -76,7 +76,7 @@ class VacuumedTable:
 
 
 class Vacuuming(threading.Thread):
-    """One VACUUM under way."""
+    """One running VACUUM."""
 
     def __init__(self, table: VacuumedTable, connect: Callable[[], VacuumSession]) -> None:
         super().__init__(name="pgjobs-vacuum", daemon=True)
@@ -103,7 +103,7 @@ class Vacuuming(threading.Thread):
                 self.session.close()
 
     def cancel(self) -> None:
-        """Have it end; more than once does no harm."""
+        """End it. Repeatable."""
         self.unwanted.set()
         if self.session is not None:
             self.session.cancel()
@@ -114,7 +114,7 @@ class Vacuuming(threading.Thread):
 
 
 class Vacuumer:
-    """Looks now and then whether a VACUUM is due, and after the one that runs. A duty of the leader."""
+    """Checks periodically whether a VACUUM is due, and watches the running one. A duty of the leader."""
 
     name = "vacuum"
 
@@ -129,7 +129,7 @@ class Vacuumer:
         self.refused = False
 
     def tick(self, db: store.Database) -> None:
-        """Start one that is due; cancel the one that runs if somebody waits for the table."""
+        """Start a VACUUM that is due; cancel the running one if somebody waits for its table."""
         if self.running is not None:
             self._supervise(db, self.running)
         elif get_conf().vacuum and clock.monotonic() >= self.check_at:
@@ -137,7 +137,7 @@ class Vacuumer:
             self._start_due(db)
 
     def leave(self, db: store.Database) -> None:
-        """Cancel what runs."""
+        """Cancel the running VACUUM."""
         if self.running is not None:
             self.running.cancel()
             self.running.join(LEAVE_SECONDS)
@@ -179,7 +179,7 @@ class Vacuumer:
             self._log_failure(table, running.error)
         elif running.done:
             table.settled = table.skipped = False
-            # A table that takes long is due again sooner than it is done: at most half of the time is spent on it.
+            # A slow table may be due again before its VACUUM ends: spend at most half of the time on it.
             table.rest_until = now + seconds
             log.info("table was vacuumed table=%s seconds=%.1f", table.name, seconds)
         else:
