@@ -190,9 +190,9 @@ class Buffers:
         late = list(self.late)
         self.end.send(RunsReleased(late, "late"))
         with self.lock:
-            self._forget_late(late)
+            self._remove_late(late)
 
-    def _forget_late(self, late: list[int]) -> None:
+    def _remove_late(self, late: list[int]) -> None:
         for run in late:
             if run in self.late:
                 self.late.remove(run)
