@@ -1,4 +1,4 @@
-"""Reading what happens to jobs: why one waits, who blocks it, which workers live, how many jobs there are.
+"""Queries about jobs: why one waits, what blocks it, which workers live, how many jobs there are.
 
-Imports ``definition`` and ``store``. Reads only: nothing here may write, lock or wait.
+This room imports ``definition`` and ``store``. It only reads: nothing here may write, lock or wait.
 """

@@ -1,4 +1,4 @@
-"""What a job waits for that a limit holds back: which limit has no room, and who takes it up."""
+"""The blockers of a limited job: the limits without room, and the jobs that hold their slots."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from django_pgjobs.store import statements as store
 from django_pgjobs.values.limit import JobLimits, Limit
 
 SHOWN = 5
-"""Ids of jobs that are named, at most."""
+"""How many job ids a blocker names at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """A limit without room: ``words`` name it, ``job_ids`` are some of the jobs that take up its slots.
+    """A limit without room: ``words`` name it, ``job_ids`` are some of the jobs that hold its slots.
 
     ``kind`` is ``queue``, ``job`` or ``key``. Rates have no holders: wait for the window.
     """
@@ -28,9 +28,9 @@ class Blocker:
 
 
 def blockers_of(job_id: int, name: str, queue: str, using: str) -> list[Blocker]:
-    """Return the limits that hold a job now, by the numbers of the code that asks; none if there is room.
+    """Return the limits that hold a job now, by the numbers in this process's code; none if there is room.
 
-    Reads the database. A job that is not ``limited``, or not due, is blocked by nothing.
+    Reads the database. Nothing blocks a job that is not ``limited`` or not due.
     """
     definition = registry.find(name)
     limits = definition.limits if definition is not None else JobLimits()

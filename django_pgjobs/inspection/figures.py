@@ -1,7 +1,7 @@
-"""The figures of the queues: how many jobs wait, run and end, how late they are, and who serves them.
+"""The figures of the queues: how many jobs wait, run and end, how late they are, and which workers serve them.
 
-Each is counted along an index and up to a bound, so that they cost the same with a million jobs; beyond it a figure is
-named in ``at_least``. A leader measures them now and then and keeps them, so that nobody else needs to count.
+Each count runs along an index up to a bound, so that it costs the same with a million jobs; ``at_least`` names the
+figures that reached the bound. A leader measures and stores them from time to time, so that nobody else has to count.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from django_pgjobs.states import Hold, Outcome
 from django_pgjobs.store import statements as store
 
 MOST = 10_000
-"""How far a figure is counted."""
+"""The bound of a count."""
 
 SHARED = 10
-"""All queues together are counted to so many times that, of due jobs as of those to come."""
+"""All queues together count up to this many bounds of due jobs, and as many of later ones."""
 
 ENDED_SECONDS = 3600.0
-"""Jobs that ended within this time are counted by their outcome."""
+"""Jobs that ended within this time count by outcome."""
 
 
 def measure(db: store.Database, *, silent_seconds: float, stale_seconds: float, most: int = MOST) -> dict[str, Any]:
-    """Count; return JSON values. Reads only, five statements; each sees what is committed by then."""
+    """Count, and return JSON values. Runs five statements that only read; each sees what is committed by then."""
     workers = store.list_workers(db, silent_seconds=silent_seconds, stale_seconds=stale_seconds)
     queues: dict[str, dict[str, Any]] = {}
     for due in store.count_due(db, most=most, budget=most * SHARED):
@@ -40,7 +40,7 @@ def measure(db: store.Database, *, silent_seconds: float, stale_seconds: float, 
 
 
 def with_workers(counted: dict[str, Any], workers: list[store.KnownWorker]) -> dict[str, Any]:
-    """Return the figures with these workers: how many there are, and who serves each queue."""
+    """Return the figures with these workers added: how many there are, and how many serve each queue."""
     queues = {found["queue"]: found for found in counted["queues"]}
     live = [worker for worker in workers if worker.live]
     for worker in live:

@@ -1,8 +1,8 @@
-"""Who is alive, as far as the database knows: the status of a worker, and what became of a job that it claimed.
+"""Which workers are alive, as the database knows it.
 
-A worker that was killed says nothing. Two heartbeats that do not come make it *silent*; it is *lost* when another
-worker has taken its jobs back, or when it has been silent for ``STALE_SECONDS``. The database's clock decides.
-``list_workers.sql`` and ``read_why.sql`` say the same in SQL; a test compares them.
+A killed worker cannot report its death. Two missing heartbeats make it *silent*. It is *lost* once another worker has
+rescued its jobs, or after ``STALE_SECONDS`` of silence. The database's clock decides. ``list_workers.sql`` and
+``read_why.sql`` say the same in SQL; a test compares them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ STATUS_LABELS: dict[str, Any] = {
     LOST: _("lost"),
     "stopped": _("stopped"),
 }
-"""Status of a worker → the word people are shown."""
+"""Status of a worker → the word that people see."""
 
 
 def beat_within(seconds: float) -> Q:
-    """Return the condition that a worker's last heartbeat is no older, by the database's clock."""
+    """Return the condition that a worker's last heartbeat is at most ``seconds`` old, by the database's clock."""
     return Q(last_beat_at__gt=Now() - timedelta(seconds=seconds))
 
 

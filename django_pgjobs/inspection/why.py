@@ -1,7 +1,7 @@
-"""Why a job does not run, or what becomes of it: one sentence, and another that says what to do.
+"""Why a job does not run, or what happens to it: one sentence, and another with advice.
 
-``of`` reads the facts at one instant, by the database's clock; ``reason`` makes sentences of them and touches nothing.
-Whatever comes from the row is text of strangers, and the reader escapes it.
+``of`` reads the facts at one instant, by the database's clock; ``reason`` is pure and turns them into sentences.
+Text from the row is untrusted; callers escape it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from django_pgjobs.store import statements as store
 from django_pgjobs.store.statements import Paused, WhyFacts
 
 SOON_SECONDS = 10.0
-"""A due job that is the next for a worker with free slots has been claimed after so long, or something is wrong."""
+"""A worker with free slots claims the next due job within this time, or something is wrong."""
 
 
 _USER = re.compile(r"\w+\.\w+:\S+ (.+)", re.DOTALL)
@@ -33,19 +33,19 @@ _USER = re.compile(r"\w+\.\w+:\S+ (.+)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a job stands where it does: a ``code`` for programs, ``text`` for people, ``advice`` if there is any."""
+    """Why a job is in its state: a ``code`` for programs, ``text`` for people, and ``advice`` or nothing."""
 
     code: str
     text: str
     advice: str = ""
 
     def __str__(self) -> str:
-        """Both sentences."""
+        """Return text and advice."""
         return f"{self.text} {self.advice}".rstrip()
 
 
 def of(job_id: int, using: str) -> Reason:
-    """Return the reason of the job ``job_id`` in the database ``using``. Takes no lock, and may be repeated."""
+    """Return the reason for the job ``job_id`` in the database ``using``. Takes no lock; repeatable."""
     conf = get_conf()
     facts = store.read_why(
         store.on(using), job_id, silent_seconds=conf.silent_seconds, stale_seconds=conf.stale_seconds
@@ -57,7 +57,7 @@ def of(job_id: int, using: str) -> Reason:
 
 
 def unknown(job_id: int) -> Reason:
-    """Return why there is no such job."""
+    """Return the reason for a job that does not exist."""
     return Reason(
         "unknown",
         _("There is no job %(id)s: it was pruned, its registration is not committed, or it is in another database.")
@@ -66,7 +66,7 @@ def unknown(job_id: int) -> Reason:
 
 
 def reason(facts: WhyFacts, blockers: Sequence[Blocker] = ()) -> Reason:
-    """Return what the facts come to; ``blockers`` are the limits without room, of a job that a limit holds back."""
+    """Turn the facts into a reason; ``blockers`` are the limits without room that hold the job."""
     if facts.state in _ENDED:
         return _ENDED[facts.state](facts)
     if facts.state == JobState.LIMITED:
@@ -76,12 +76,12 @@ def reason(facts: WhyFacts, blockers: Sequence[Blocker] = ()) -> Reason:
     if not facts.ending:
         return found
     words = {"callback": "on_cancel" if facts.ending == "cancelled" else "on_abandon", "state": _(facts.ending)}
-    left = _("Only its callback %(callback)s is left, then it is %(state)s.") % words
+    left = _("Only its callback %(callback)s is left; then it is %(state)s.") % words
     return Reason("callback", f"{left} {found.text}", found.advice)
 
 
 def span(seconds: float) -> str:
-    """Return a duration in one unit, as people say it: 40 s, 5 min, 3 h, 4 days."""
+    """Return a duration in one rounded unit: 40 s, 5 min, 3 h, 4 days."""
     seconds = max(seconds, 0.0)
     if seconds < 119.5:
         return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
@@ -103,13 +103,13 @@ def _since(facts: WhyFacts, instant: datetime | None) -> str:
 
 
 def by_whom(who: str | None) -> str:
-    """Name who did something; a user, who is stored as *auth.User:1 anna*, by the name alone."""
+    """Name who did something; for a user, stored as *auth.User:1 anna*, only the name."""
     user = _USER.fullmatch(who or "")
     return " " + _("by %(who)s") % {"who": user[1] if user else who} if who else ""
 
 
 def _quoted(text: str | None) -> str:
-    """A text of somebody's as the end of a sentence."""
+    """An untrusted text as the end of a sentence."""
     words = one_line(text or "")
     return f": {words.rstrip('.')}" if words else ""
 
@@ -182,15 +182,15 @@ def _running(facts: WhyFacts) -> Reason:
     if facts.release_requested_at is not None:
         return Reason("releasing", text)
     if facts.deadline_at is not None and facts.deadline_at <= facts.now:
-        late = _("Its time was over %(late)s ago, and its worker has to stop it.")
+        late = _("Its time ran out %(late)s ago, and its worker is stopping it.")
         return Reason("overdue", f"{text} " + late % {"late": _since(facts, facts.deadline_at)})
-    lease = _("It was last heard from %(beat)s ago, and its lease runs till %(lease)s.")
+    lease = _("It was last heard from %(beat)s ago, and its lease runs until %(lease)s.")
     return Reason("running", f"{text} {lease % beat}")
 
 
 def _lost(facts: WhyFacts, worker: str) -> Reason:
     if facts.lease_expires_at is None:
-        text = _("It is claimed, but no claim names it: the leader finds such jobs and has them rescued.")
+        text = _("It is claimed, but no claim names it: the leader finds such jobs, and a worker rescues them.")
         return Reason("lost", text, _help(facts))
     words = {"worker": worker, "ago": _since(facts, facts.lease_expires_at)}
     text = _("Worker %(worker)s claimed it and lost it: its lease ran out %(ago)s ago.") % words
@@ -198,10 +198,10 @@ def _lost(facts: WhyFacts, worker: str) -> Reason:
 
 
 def _help(facts: WhyFacts) -> str:
-    """Say who rescues it: another worker that lives."""
+    """Say which worker rescues the job, if one lives."""
     others = facts.live - (facts.worker_status in LIVE)
     if others > 0:
-        return _("A worker rescues it within seconds of that, unless somebody holds the row's lock.")
+        return _("A worker rescues it within seconds of that, unless a transaction holds the row's lock.")
     return _("No other worker that could rescue it was heard from lately: manage.py runjobs")
 
 
@@ -229,7 +229,9 @@ def _held(facts: WhyFacts) -> Reason:
 
 def _other(facts: WhyFacts) -> Reason:
     words = {"state": facts.state, "why": _quoted(facts.hold_reason)}
-    return Reason("held", _("It is held (%(state)s)%(why)s.") % words, _("Newer code held it: see there."))
+    return Reason(
+        "held", _("It is held (%(state)s)%(why)s.") % words, _("Newer code held it; look for the reason there.")
+    )
 
 
 def _waiting(facts: WhyFacts) -> Reason:
@@ -237,8 +239,8 @@ def _waiting(facts: WhyFacts) -> Reason:
 
 
 def _parked(facts: WhyFacts) -> Reason:
-    text = _("It is parked, as the code of the worker that claimed it cannot run it%(why)s.")
-    advice = _("Deploy code that can: workers check every 30 s. Or retry it or cancel it.")
+    text = _("It is parked because the code of the worker that claimed it cannot run it%(why)s.")
+    advice = _("Deploy code that can; workers check every 30 s. Or retry or cancel the job.")
     return Reason("parked", text % {"why": _quoted(facts.hold_reason)}, advice)
 
 
@@ -259,7 +261,7 @@ def _limited(facts: WhyFacts, blockers: Sequence[Blocker]) -> Reason:
 def _served(facts: WhyFacts) -> str:
     if not facts.live:
         return _("No worker that could admit it was heard from lately: manage.py runjobs")
-    return _("A worker admits it when there is room and its turn has come.")
+    return _("A worker admits it when there is room and its turn comes.")
 
 
 def _paused(facts: WhyFacts) -> Reason:
@@ -297,12 +299,12 @@ def _ready(facts: WhyFacts) -> Reason:
             "ran %(running)d jobs in %(slots)d threads. %(ahead)s"
         )
         words["ahead"] = _ahead(facts)
-        return Reason("busy", text % words, _("It runs when its turn comes; more workers make that sooner."))
+        return Reason("busy", text % words, _("It runs when its turn comes; more workers would run it sooner."))
     if facts.ahead:
         return Reason("behind", _("It has been due for %(ago)s.") % words + " " + _ahead(facts))
     text = _("It has been due for %(ago)s and is the next to be claimed.") % words
     late = (facts.now - facts.ready_since).total_seconds() > SOON_SECONDS
-    advice = _("If it stays, see who holds its row's lock, and at the workers' logs.") if late else ""
+    advice = _("If it stays due, find out who holds its row's lock, and read the workers' logs.") if late else ""
     return Reason("next", f"{text} {_last_beat(facts)}", advice)
 
 
@@ -316,7 +318,7 @@ def _ahead(facts: WhyFacts) -> str:
 
 
 def _last_beat(facts: WhyFacts) -> str:
-    """Say who serves its queue, as far as that is known."""
+    """Say which workers serve its queue, and when one was last heard from."""
     text = ngettext(
         "%(serving)d worker of queue %(queue)s was heard from lately, %(beat)s ago.",
         "%(serving)d workers of queue %(queue)s were heard from lately, the last %(beat)s ago.",

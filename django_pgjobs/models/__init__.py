@@ -1,12 +1,12 @@
 """The tables: what a job is, who has claimed it, how its attempts failed, which workers live, which one leads.
 
-Models are for reading and migrating. Every change of a job's state is a statement of ``sql/``, called by
-``store``; ``Job.save()`` therefore refuses. No index holds, and no index condition names, a column that claim,
-cancel request, progress or release change (``claim_id``, ``state``, ``deadline_at``, ``attempt``, …): those
-writes must stay heap-only (HOT) updates. No constraint points to Job: one would make pruning three times dearer.
+Models are for reading and migrating. Every change of a job's state is a statement of ``sql/``, called by ``store``;
+therefore ``Job.save()`` refuses. A claim, a cancel request, progress and a release change columns such as ``claim_id``,
+``state``, ``deadline_at`` and ``attempt``. No index may hold these columns or name them in its condition: those writes
+must stay heap-only (HOT) updates. No constraint points to Job: one would make pruning three times dearer.
 
-Each process that has the app installed loads this room. So its methods import ``steering`` and ``inspection`` when they
-are called, and nothing else may be imported at the top than what the tables need.
+Every process that has the app installed loads this room. So its methods import ``steering`` and ``inspection`` when
+called, and the top of each module imports only what the tables need.
 """
 
 from __future__ import annotations

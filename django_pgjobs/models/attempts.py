@@ -16,9 +16,9 @@ from django_pgjobs.states import Cause
 
 
 class Claim(PostgresModel):
-    """A part of one claimed batch, and the lease on it.
+    """A part of a claimed batch, with its lease.
 
-    The lease lives here and not on the job, so that renewing it touches and locks no job row.
+    The lease lives here and not on the job, so that a renewal neither touches nor locks job rows.
     """
 
     pk = models.CompositePrimaryKey("claim_id", "part")
@@ -43,7 +43,7 @@ class Claim(PostgresModel):
 class Attempt(PostgresModel):
     """An attempt that did not succeed, and the cause: failed, timeout, crashed, lost, released or cancelled.
 
-    The successful last attempt is on the job itself, so success costs no row here.
+    The job itself records a successful last attempt, so success costs no row here.
     """
 
     id = models.BigAutoField(primary_key=True)

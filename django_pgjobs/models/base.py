@@ -1,4 +1,4 @@
-"""What our tables have in common."""
+"""The common base of our models and querysets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 
 def asynchronous(method: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
-    """Return the twin of a method for asynchronous code: *a* before its name, the same arguments and marks."""
+    """Return the asynchronous twin of a method: *a* before its name, the same arguments and marks."""
     name = method.__name__
 
     @wraps(method)
@@ -30,14 +30,14 @@ def asynchronous(method: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
 
 
 def written_at(row: models.Model) -> str:
-    """Return the alias where a row is steered; see ``store.transactions``."""
+    """Return the database alias for steering a row; see ``store.transactions``."""
     from django_pgjobs.store import transactions  # here for start-up time
 
     return transactions.written_at(row)
 
 
 class PostgresModel(models.Model):
-    """A model that lives on PostgreSQL only; other databases of a project migrate untouched."""
+    """A model for PostgreSQL only; migrations leave a project's other databases untouched."""
 
     class Meta:
         abstract = True
@@ -45,7 +45,7 @@ class PostgresModel(models.Model):
 
 
 class BoundedQuerySet(models.QuerySet[M]):
-    """Rows of which SQL may have written instants that Python cannot read: these are read at a bound."""
+    """Rows whose instants Python may be unable to represent, if SQL wrote them; those read as a bound."""
 
     def iterator(self, chunk_size: int | None = None) -> Iterator[Any]:
         """Iterate without keeping the rows; as Django's."""
@@ -66,7 +66,7 @@ class BoundedQuerySet(models.QuerySet[M]):
         except DataError as error:
             if getattr(error.__cause__, "sqlstate", None) is not None:
                 raise
-            # Not the server's word: an instant that SQL has written and Python cannot read. See ``InstantField``.
+            # Not an error of the server: SQL wrote an instant that Python cannot represent. See ``InstantField``.
             self._be_within_bounds()
             fetch()
 

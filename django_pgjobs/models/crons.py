@@ -1,7 +1,7 @@
-"""Cron entries: the table, and what an operator may do with one and with many of them.
+"""Cron entries: the table, and the steering methods for one and for many of them.
 
-None of it is undone by a deploy: what code declares has columns of its own. Each may be repeated, and joins the
-caller's transaction.
+No deploy undoes an operator's change: the values that code declares have columns of their own. Every steering method
+is repeatable and joins the caller's transaction.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ if TYPE_CHECKING:
 
 
 class CronEntryQuerySet(models.QuerySet["CronEntry"]):
-    """Cron entries, and what can be done to many of them."""
+    """Cron entries, with steering methods for many of them."""
 
     def paused(self) -> CronEntryQuerySet:
-        """Those that are paused now, by the database's clock."""
+        """Keep entries that are paused now, by the database's clock."""
         return self.filter(models.Q(paused_until=None) | models.Q(paused_until__gt=Now()), paused_at__isnull=False)
 
     def pause(self, *, by: object = None, reason: str = "", until: Until = None) -> int:
-        """Let them fire no more; return how many there are. Jobs that are registered already go on.
+        """Stop these entries from firing; return how many there are. Registered jobs still run.
 
         ``by``: a user or a text. ``until``: an aware instant, or seconds or a ``timedelta`` from now, by the database's
-        clock; None until they are resumed. What would have fired meanwhile is not made up for. Raises ``InvalidJob``,
-        also for a pause that would be over already.
+        clock; None until somebody resumes them. Fires due during the pause are lost. Raises ``InvalidJob``, also for
+        an end in the past.
         """
         from django_pgjobs.steering import crons  # here for start-up time
 
         return crons.pause(self, self._alias(), by=by, reason=reason, until=until)
 
     def resume(self, *, by: object = None) -> int:
-        """Let those that are paused fire again, from their next fire on; return how many there were."""
+        """Resume the paused entries from their next fire on; return how many there were."""
         from django_pgjobs.steering import crons  # here for start-up time
 
         return crons.resume(self.paused(), self._alias(), by=by)
 
     def stop(self, *, by: object = None, reason: str = "", mode: str = "ask") -> Steered:
-        """Pause them until they are resumed, and cancel their jobs that are not finished; return what became of those.
+        """Pause entries until somebody resumes them, and cancel their unfinished jobs; return the jobs' result.
 
         ``mode`` is that of ``Job.cancel``.
         """
@@ -93,11 +93,11 @@ class SteerableCron(models.Model):
         return self._itself().stop(by=by, reason=reason, mode=mode)
 
     def run_now(self, *, by: object = None) -> Job:
-        """Register its job at once, whatever its schedule says and also while it is paused; return the job.
+        """Register its job now, whatever its schedule, even while it is paused; return the job.
 
-        Its fires stay as they are. Raises ``InvalidJob`` where its overlap policy forbids it while another job of it
-        is not finished, and where the database refuses what its row says, ``DuplicateJob`` when its key is taken,
-        ``JobDoesNotExist`` when the entry is gone.
+        Its fires do not change. Raises ``InvalidJob`` if its overlap policy forbids a second unfinished job, or if the
+        database refuses the row's values; ``DuplicateJob`` if the key is taken; ``JobDoesNotExist`` if the entry is
+        gone.
         """
         from django_pgjobs.steering import crons  # here for start-up time
 
@@ -106,20 +106,20 @@ class SteerableCron(models.Model):
         return Job.objects.using(alias).get(pk=job_id)
 
     def override(self, *, by: object = None, **values: Any) -> None:
-        """Set ``expression``, ``zone`` or ``payload`` instead of what the code declares; None is as declared again.
+        """Override the declared ``expression``, ``zone`` or ``payload``; None restores the declared value.
 
-        ``payload`` is ``{"args": […], "kwargs": {…}}`` as stored. Raises ``ValidationError`` for an expression, a zone
-        or arguments that would not do, and for a job that this process does not know.
+        ``payload`` is ``{"args": […], "kwargs": {…}}`` as stored. Raises ``ValidationError`` for an invalid
+        expression, zone or arguments, and for a job that this process does not know.
         """
         from django_pgjobs.steering import crons  # here for start-up time
 
         crons.override(self._itself(), written_at(self), cast("CronEntry", self), by=by, values=values)
 
     def next_fires(self, count: int = 5, *, after: datetime | None = None) -> list[datetime]:
-        """Return its next fires in UTC, from now or from ``after`` on, as its schedule has them.
+        """Return the next fires of its schedule in UTC, from now or from ``after`` on.
 
-        Empty for an entry whose expression or zone is wrong. A pause is not taken off; with ``after_completion`` they
-        are the earliest possible. Raises ``ValueError`` for more than 1000.
+        Empty if expression or zone is invalid. Pauses do not matter here; with ``after_completion`` these are the
+        earliest possible fires. Raises ``ValueError`` for more than 1000.
         """
         from django_pgjobs.steering.crons import MOST_PREVIEWED  # here for start-up time
         from django_pgjobs.values import schedule as cron  # here for start-up time
@@ -148,10 +148,10 @@ class SteerableCron(models.Model):
 
 
 class CronEntry(SteerableCron, PostgresModel):
-    """A schedule: what the code declares and, in columns of their own, what an operator has set instead.
+    """A schedule: the declared values and, in columns of their own, the operator's overrides.
 
-    Its identity is its name. ``last_fire_at`` is compared and set by the statement that fires it, so that each due
-    instant is fired once, whoever evaluates it.
+    The name identifies it. The statement that fires it compares and sets ``last_fire_at``, so that each due instant
+    fires once, whichever process evaluates it.
     """
 
     name = models.TextField(_("name"), primary_key=True)
@@ -191,7 +191,7 @@ class CronEntry(SteerableCron, PostgresModel):
         return visible(self.name)
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Refuse: an old last fire, written back, would be made a second time."""
+        """Refuse: writing back an old ``last_fire_at`` would repeat a fire."""
         raise TypeError(
             "A cron entry is not saved: code declares it by Cron(…), and pause(), resume(), stop(), run_now() and "
             "override() steer it."
@@ -199,22 +199,22 @@ class CronEntry(SteerableCron, PostgresModel):
 
     @property
     def effective_expression(self) -> str:
-        """The expression that counts."""
+        """The expression in force."""
         return self.declared_expression if self.expression is None else self.expression
 
     @property
     def effective_zone(self) -> str:
-        """The time zone that counts."""
+        """The time zone in force."""
         return self.declared_zone if self.zone is None else self.zone
 
     @property
     def effective_payload(self) -> Any:
-        """The arguments that count."""
+        """The arguments in force."""
         return self.declared_payload if self.payload is None else self.payload
 
     @property
     def is_paused(self) -> bool:
-        """Whether somebody has paused it, and that is not over."""
+        """Whether a pause is in force."""
         until = self.paused_until
         if until is not None and timezone.is_naive(until):
             until = timezone.make_aware(until)
@@ -222,7 +222,7 @@ class CronEntry(SteerableCron, PostgresModel):
 
     @property
     def status(self) -> str:
-        """*broken*, *missing*, *paused* or *on*: the first that is true."""
+        """*broken*, *missing*, *paused* or *on*: the first that applies."""
         if self.broken:
             return "broken"
         if self.missing_since is not None:

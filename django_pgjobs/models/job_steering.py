@@ -1,4 +1,4 @@
-"""What an operator or a caller may do with one job: steer it, ask why it waits, wait for it, register it again."""
+"""The methods of one job: steer it, ask why it waits, wait for it, register it again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def alters(method: F) -> F:
 
 
 class Steerable(models.Model):
-    """The steering methods of one job. Each reads nothing into the instance: ``refresh_from_db()`` shows the change."""
+    """The steering methods of one job. None updates the instance: call ``refresh_from_db()`` to see the change."""
 
     class Meta:
         abstract = True
@@ -35,9 +35,9 @@ class Steerable(models.Model):
         return models.QuerySet(type(self), using=written_at(self)).filter(pk=self.pk)
 
     def why(self) -> Reason:
-        """Return why this job does not run, or what becomes of it, and what to do; reads the database, takes no lock.
+        """Return why this job does not run, or what happens to it, and what to do; reads the database, takes no lock.
 
-        ``str()`` of it is what ``manage.py pgjobs why`` prints.
+        Its ``str()`` is the output of ``manage.py pgjobs why``.
         """
         from django_pgjobs.inspection import why  # here for start-up time
         from django_pgjobs.store.transactions import at_read_committed  # here for start-up time
@@ -73,7 +73,7 @@ class Steerable(models.Model):
 
     @alters
     def release(self, *, by: object = None, reason: str = "") -> Steered:
-        """Ask this job's worker to give it back; see ``JobQuerySet.release``."""
+        """Ask this job's worker to release it; see ``JobQuerySet.release``."""
         from django_pgjobs.steering import jobs as steer  # here for start-up time
 
         return steer.release(self._itself(), written_at(self), by=by, reason=reason)
@@ -110,9 +110,9 @@ class Steerable(models.Model):
     areschedule = asynchronous(reschedule)
 
     def blocked_by(self) -> list[Blocker]:
-        """Return the limits without room that hold this job back, and some of the jobs that take it up.
+        """Return the limits without room that hold this job, and some of the jobs that hold their slots.
 
-        Empty for a job that is not ``limited``, that is not due or that will be admitted at the next turn.
+        Empty if the job is not ``limited``, is not due, or will be admitted at the next turn.
         """
         from django_pgjobs.inspection import blockers  # here for start-up time
 
@@ -135,9 +135,9 @@ class Steerable(models.Model):
     def wait(self, timeout: float | timedelta | None = None) -> Self:
         """Block until this job has ended and return it refreshed.
 
-        ``timeout``: seconds; None waits for ever. Raises ``JobNotFinished`` when it passes, ``JobNotCommitted`` at
-        once inside the transaction that registered the job, ``JobDoesNotExist`` when it is gone. A notification
-        wakes it; polling once a second is the truth.
+        ``timeout``: seconds; None waits forever. Raises ``JobNotFinished`` when it passes, ``JobNotCommitted`` at
+        once inside the transaction that registered the job, ``JobDoesNotExist`` if the job is gone. A notification
+        wakes it early; it does not rely on that, and polls once a second.
         """
         from django_pgjobs.steering import wait  # here for start-up time
 
@@ -152,10 +152,10 @@ class Steerable(models.Model):
 
     @alters
     def value(self, timeout: float | timedelta | None = None) -> Any:
-        """Block until this job has ended and return what its function returned, as the value it was.
+        """Block until this job has ended, and return its function's return value with its original type.
 
-        ``timeout``: seconds; None waits for ever. None where the definition says ``store_result=False``. Raises
-        ``JobFailed`` for a job that was abandoned or cancelled, its cause the traceback of the last attempt;
+        ``timeout``: seconds; None waits forever. Returns None if the definition says ``store_result=False``. Raises
+        ``JobFailed`` for an abandoned or cancelled job, with the last attempt's traceback as cause;
         ``JobNotFinished``, ``JobNotCommitted`` and ``JobDoesNotExist`` as ``wait``. May be repeated.
         """
         from django_pgjobs.steering import wait  # here for start-up time

@@ -1,8 +1,7 @@
-"""Jobs: the table, and reading and steering many of them.
+"""Jobs: the table, and the queryset that reads and steers many of them.
 
-Steering methods have asynchronous twins (``acancel`` …). They are marked ``alters_data``, so a template cannot
-call them, and those of the queryset ``queryset_only``, so ``Job.objects.cancel()`` cannot cancel everything by
-slip of the keyboard.
+Steering methods have asynchronous twins (``acancel`` …). ``alters_data`` keeps templates from calling them.
+``queryset_only`` on those of the queryset keeps a slip such as ``Job.objects.cancel()`` from cancelling everything.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ def _alters_queryset(method: F) -> F:
 
 
 class JobQuerySet(BoundedQuerySet["Job"]):
-    """Jobs, with what an operator may do with all of them."""
+    """Jobs, with steering methods for all of them."""
 
     @_alters_queryset
     def cancel(self, *, mode: str = "ask", by: object = None, reason: str = "") -> Steered:
-        """Cancel these jobs: one that nobody has claimed ends at once, a running one is stopped as ``mode`` says.
+        """Cancel these jobs: unclaimed jobs end at once, running ones stop as ``mode`` says.
 
         ``mode``: ``ask`` sets the job's ``context.cancelled`` and forbids a retry; ``interrupt`` also raises
-        ``CancelRequested`` in it and cancels its queries; ``kill`` ends its process. A wish can only become
-        stronger. ``by``: a user or text. A job with ``on_cancel`` ends after that callback. Waits for row locks up to
-        5 s. May be repeated.
+        ``CancelRequested`` in it and cancels its queries; ``kill`` ends its process. A repeated
+        cancel can only become stronger. ``by``: a user or text. A job with ``on_cancel`` ends after that callback.
+        Waits for row locks for up to 5 s. Repeatable.
         """
         from django_pgjobs.steering import jobs as steer  # here for start-up time
 
@@ -58,7 +57,7 @@ class JobQuerySet(BoundedQuerySet["Job"]):
 
     @_alters_queryset
     def abandon(self, *, by: object = None, reason: str = "") -> Steered:
-        """Abandon these jobs; their ``on_abandon`` runs. Running jobs are skipped: cancel them. May be repeated."""
+        """Abandon these jobs; their ``on_abandon`` runs. Skips running jobs: cancel those. Repeatable."""
         from django_pgjobs.steering import jobs as steer  # here for start-up time
 
         return steer.abandon(self, self._alias(), by=by, reason=reason)
@@ -103,14 +102,14 @@ class JobQuerySet(BoundedQuerySet["Job"]):
     areschedule = asynchronous(reschedule)
 
     def tagged(self, *tags: str) -> JobQuerySet:
-        """Return those of these jobs that have all of these tags; an index finds them. Raises ``ValueError``."""
+        """Keep jobs that have all of these tags; an index finds them. Raises ``ValueError`` for invalid tags."""
         from django_pgjobs.values.tags import check_tags  # here for start-up time
 
         return self.filter(tags__contains=list(check_tags(tags)))
 
     @_alters_queryset
     def delete(self) -> NoReturn:
-        """Refuse: jobs end by the steering methods, and ended ones are pruned."""
+        """Refuse: steering methods end jobs, and pruning deletes ended ones."""
         raise TypeError(NOT_DELETED)
 
     def _alias(self) -> str:
@@ -121,7 +120,7 @@ class JobQuerySet(BoundedQuerySet["Job"]):
 if TYPE_CHECKING:
 
     class JobManager(models.Manager["Job"]):
-        """What ``Job.objects`` is to a type checker that does not run Django: as ``JobQuerySet.as_manager()``."""
+        """The type of ``Job.objects`` for type checkers that do not run Django: ``JobQuerySet.as_manager()``."""
 
         def get_queryset(self) -> JobQuerySet: ...
         def all(self) -> JobQuerySet: ...
@@ -203,7 +202,7 @@ class Job(Steerable, PostgresModel):
     fire_at = InstantField(_("fire of the cron entry"), null=True)
     tags = TagsField(_("tags"))
     not_after = InstantField(_("not after"), null=True, help_text=_("Not started after it, stopped at it."))
-    # Frozen: Django refuses to alter it and a change rewrites the table. New states are data in ``hold``.
+    # Frozen: Django refuses to alter it, and a change would rewrite the table. New states are values of ``hold``.
     state = models.GeneratedField(
         expression=Coalesce(
             "outcome",
@@ -284,18 +283,18 @@ class Job(Steerable, PostgresModel):
         return f"{visible(self.name)} #{self.pk}"
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Refuse: jobs are registered, and changed by their steering methods."""
+        """Refuse: registration creates jobs, and steering methods change them."""
         raise TypeError(
             "A job is not saved: register it by its definition's register(), and change it by cancel(), retry(), "
             "abandon(), release() or reschedule()."
         )
 
     def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse: a job ends by its steering methods, and ended ones are pruned."""
+        """Refuse: steering methods end a job, and pruning deletes ended ones."""
         raise TypeError(NOT_DELETED)
 
     def refresh_from_db(self, using: str | None = None, fields: Any = None, from_queryset: Any = None) -> None:
-        """Read it anew, as Django's."""
+        """Read the row again, as Django does."""
         own = JobQuerySet(type(self), using=using, hints={"instance": self})
         super().refresh_from_db(
             using=using, fields=fields, from_queryset=own if from_queryset is None else from_queryset
@@ -303,7 +302,7 @@ class Job(Steerable, PostgresModel):
 
     @property
     def label(self) -> str:
-        """The word people are shown: the state, or *scheduled* or *retrying* for a ready job that is not due."""
+        """The word that people see: the state, or *scheduled* or *retrying* for a ready job that is not due."""
         now: datetime = timezone.now()
         run_at: datetime = self.run_at if timezone.is_aware(self.run_at) else timezone.make_aware(self.run_at)
         return label(self.state, run_at, self.attempt, now)

@@ -1,4 +1,4 @@
-"""What outlives jobs of keys and limits: stored results, windows of keys, starts that a rate has admitted."""
+"""Rows that outlive the jobs of keys and limits: stored results, windows of keys, starts that a rate admitted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django_pgjobs.models.base import PostgresModel
 
 
 class StoredResult(PostgresModel):
-    """What a job with an idempotency key returned: the next one of its name and key returns it without running."""
+    """The result of a job with an idempotency key: the next job of its name and key returns it without running."""
 
     pk = models.CompositePrimaryKey("name", "key")
     name = models.TextField(_("name"))
@@ -52,9 +52,9 @@ class KeyWindow(PostgresModel):
 
 
 class Admission(PostgresModel):
-    """Starts that a rate limit has admitted: of what, how many, when. Kept for the limit's window.
+    """Starts that a rate limit admitted: of which subject, how many, when. Kept for the limit's window.
 
-    A row has the starts of a thousandth of the window, dated at its end: a window is a thousand rows at most.
+    A row sums up a thousandth of the window, dated at its end, so a window has a thousand rows at most.
     """
 
     pk = models.CompositePrimaryKey("subject", "admitted_at")

@@ -1,4 +1,4 @@
-"""What operators have paused, and what they did."""
+"""Pauses, and the actions of operators."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class QueueState(PostgresModel):
         QUEUE = "queue", _("queue")
         JOB = "job", _("job")
 
-    # Not (kind, name): Django's admin takes no model with a composite primary key.
+    # Not (kind, name): Django's admin does not support composite primary keys.
     id = models.BigAutoField(primary_key=True)
     kind = models.TextField(_("kind"), choices=Kind.choices)
     name = models.TextField(_("name"))
@@ -45,13 +45,13 @@ class QueueState(PostgresModel):
         return visible(f"{self.kind} {self.name}")
 
     def validate_constraints(self, exclude: Any = None) -> None:
-        """Take a name that is paused already: pausing again replaces who, why and until when."""
+        """Accept a name that is already paused: pausing again replaces who, why and until when."""
 
 
 class Action(PostgresModel):
-    """What an operator did: one row for each cancel, retry, abandon, release, reschedule, pause and the like.
+    """One action of an operator: a cancel, retry, abandon, release, reschedule, pause or the like.
 
-    It is written in the transaction that changes the jobs; ``ActionPart`` says which jobs these were.
+    The transaction that changes the jobs also writes this row; ``ActionPart`` lists the jobs.
     """
 
     class Via(models.TextChoices):

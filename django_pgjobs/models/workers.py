@@ -1,4 +1,4 @@
-"""Which workers live, which one leads, and what it has measured."""
+"""The workers, the leader's term, and the figures that the leader measured."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class HeartbeatQuerySet(models.QuerySet[Any]):
         return found
 
     def live(self) -> HeartbeatQuerySet:
-        """Keep those that were heard from lately and have lost nothing since."""
+        """Keep workers that were heard from lately and are not marked as lost or stopped."""
         from django_pgjobs.inspection import liveness  # here for start-up time
 
         beat = liveness.beat_within(get_conf().silent_seconds)
@@ -38,7 +38,7 @@ class HeartbeatQuerySet(models.QuerySet[Any]):
 if TYPE_CHECKING:
 
     class HeartbeatManager(models.Manager["Heartbeat"]):
-        """What ``Heartbeat.objects`` is to a type checker."""
+        """The type of ``Heartbeat.objects`` for type checkers."""
 
         def get_queryset(self) -> HeartbeatQuerySet: ...
         def all(self) -> HeartbeatQuerySet: ...
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
 
 
 class Heartbeat(PostgresModel):
-    """One worker (`runjobs`): for people, and to word the cause of a rescue. It grants no right to a job.
+    """One worker (`runjobs`), for people and for the text of a rescue's cause. It grants no right to a job.
 
-    ``state`` is what the worker wrote last, or *lost* when another one took its jobs back; its next heartbeat clears
-    that. ``with_status()`` also tells who has not been heard from.
+    ``state`` is what the worker wrote last, or *lost* once another worker rescued its jobs; its next heartbeat clears
+    that. ``with_status()`` also shows which workers were not heard from.
     """
 
     class State(models.TextChoices):
-        """Where the worker is in its life."""
+        """The stages of a worker's life."""
 
         RUNNING = "running", _("running")
         DRAINING = "draining", _("draining")
@@ -97,7 +97,7 @@ class Heartbeat(PostgresModel):
 
 
 class LeaderTerm(PostgresModel):
-    """Who leads: one row, a lease with a numbered term. The leader audits and prunes; jobs run without it."""
+    """The leader: one row, a lease with a numbered term. The leader audits and prunes; jobs run without it."""
 
     id = models.SmallIntegerField(primary_key=True, default=1)
     term = models.BigIntegerField(_("term"))
@@ -117,13 +117,13 @@ class LeaderTerm(PostgresModel):
 
     @classmethod
     def current(cls, using: str | None = None) -> LeaderTerm | None:
-        """Return the term that runs now, by the database's clock; None while nobody leads. ``worker`` is who leads."""
+        """Return the current term, by the database's clock; None while nobody leads. ``worker`` is the leader."""
         terms = cls._default_manager.using(using) if using else cls._default_manager
         return terms.filter(expires_at__gt=Now()).first()
 
 
 class Statistic(PostgresModel):
-    """The figures of the queues as a leader measured them last: one row."""
+    """The latest figures of the queues, measured by a leader: one row."""
 
     id = models.SmallIntegerField(primary_key=True, default=1)
     measured_at = models.DateTimeField(_("measured at"))

@@ -1,4 +1,4 @@
 """Jobs in words and in lists, for the admin and the shell.
 
-Imports ``models`` and what is below. No HTML and no terminal: ``admin`` and ``management`` add those.
+This room imports ``models`` and the rooms below it. ``admin`` adds HTML, ``management`` adds the terminal.
 """

@@ -1,4 +1,4 @@
-"""What became of a job that a worker has claimed, as far as the database knows."""
+"""The fate of a claimed job, as the database knows it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from django_pgjobs.models import Claim, Heartbeat
 
 
 def fate() -> Case:
-    """Return an annotation for jobs: *lost* for a running one without a lease, *silent* when its worker is, else empty.
+    """Return an annotation: *lost* for running jobs without a lease, *silent* if the worker is silent, else empty.
 
-    The words are the codes of ``why``. One look-up by primary key for each running job; nothing for the others.
+    The words are the codes of ``why``. It costs one lookup by primary key for each running job, nothing for others.
     """
     leases = Claim._base_manager.filter(claim_id=OuterRef("claim_id"), lease_expires_at__gt=Now())
     live = Heartbeat.objects.live().filter(pk=OuterRef("worker"))

@@ -1,21 +1,20 @@
-"""What a list of jobs was asked for, and how to read it along an index.
+"""The filters of a list of jobs, and how to read the list along an index.
 
-``ORDER BY id DESC LIMIT 50`` is the trap of such lists: PostgreSQL walks the primary key backwards and, where
-the wanted rows are rare and old, reads the whole table (a second at a million jobs). So every state has an order
-that its own index gives:
+``ORDER BY id DESC LIMIT 50`` is the trap of such lists: PostgreSQL walks the primary key backwards and, if the wanted
+rows are rare and old, reads the whole table (a second at a million jobs). So every state has an order that its own
+index provides:
 
 * all jobs: newest id first (primary key)
 * succeeded, cancelled, abandoned: latest end first (``pgjobs_job_ended``)
 * ready, scheduled, retrying: earliest ``run_at`` first, one index range for each (queue, priority) that has jobs
-  (``pgjobs_job_claim_order``); where these are very many, ``store.first_due`` finds the first ids of all of them
-* waiting, parked, limited: by name (``pgjobs_job_held``), and by nothing else: sorting within a name reads them all
+  (``pgjobs_job_claim_order``); if there are very many, ``store.first_due`` finds their first ids
+* waiting, parked, limited: by name only (``pgjobs_job_held``): sorting within a name would read all of its jobs
 * running: newest id first, by the ids in the ledger of claims
-* older than an age, in whatever state: oldest id first, as the newest ones are not
-* tagged, in whatever state: newest id first, by the ids that the index of tags knows (``pgjobs_job_tags``)
+* older than an age, in any state: oldest id first, since the newest jobs do not match
+* tagged, in any state: newest id first, by the ids from the index of tags (``pgjobs_job_tags``)
 
-A name, a queue or a text is in none of those indexes (but for a queue's unfinished and a name's held jobs). They
-are looked for among the first ``NEAR`` rows of the order (a text: ``NEAR_TEXT``), or ``FAR`` when the operator
-asks for it.
+None of those indexes has names, queues or texts, except for a queue's unfinished and a name's held jobs. So a list
+searches for them among the first ``NEAR`` rows of the order (a text: ``NEAR_TEXT``), or ``FAR`` on request.
 """
 
 from __future__ import annotations
@@ -36,35 +35,35 @@ from django_pgjobs.states import LABELS, Hold, JobState, Outcome
 from django_pgjobs.store import statements as store
 
 MOST = 10_000
-"""A list says "more than 10,000" instead of counting further."""
+"""A list stops counting here and says "more than 10,000"."""
 
 NEAR = 100_000
-"""Jobs among which a name or a queue is looked for."""
+"""How many jobs to search for a name or a queue."""
 
 NEAR_TEXT = 100_000
-"""Jobs in which a text is looked for."""
+"""How many jobs to search for a text."""
 
 NEAR_HELD = 5_000
-"""Held jobs in which a queue or a text is looked for; each of their ids travels with the query."""
+"""How many held jobs to search for a queue or a text; each of their ids travels with the query."""
 
 FAR = 1_000_000
-"""The same as ``NEAR``, for who has the time (a text: a second or two)."""
+"""``NEAR`` for a patient operator (a text takes a second or two)."""
 
 FAR_HELD = 20_000
-"""The same as ``NEAR_HELD``."""
+"""``NEAR_HELD`` for a patient operator."""
 
 MOST_RANGES = 40
-"""PostgreSQL merges so many (queue, priority) pairs; with more of them the planning would take longer than the list."""
+"""PostgreSQL merges up to this many (queue, priority) pairs; planning more would take longer than the list."""
 
 DEEPER = 4
-"""How many times as far a list looks when other conditions have left it too few jobs."""
+"""The factor by which a list looks further when other conditions leave it too few jobs."""
 
 BIGGEST_ID = 2**63 - 1
 TEXT_LIMIT = 200
 STATES: tuple[str, ...] = (
     JobState.READY.value, *LABELS, *(state.value for state in JobState if state != JobState.READY),
 )  # fmt: skip
-"""What one can choose; *ready* here means due."""
+"""The states to choose from; *ready* here means due."""
 
 _ID = re.compile(r"#?0*([0-9]{1,30})")
 _DUE = frozenset({JobState.READY.value, *LABELS})
@@ -78,9 +77,9 @@ Pairs = Sequence[tuple[str, int]]
 
 
 class IndexRange(NamedTuple):
-    """A part of a list that one index range answers: its condition, its order, and the lookup that can bound it.
+    """The part of a list that one index range answers: its condition, its order, and the lookup that can bound it.
 
-    ``pairs`` are those of a list of due jobs (``later``: of those to run later) that has too many for a range each.
+    ``pairs`` is set for a list of due jobs with too many pairs for a range each; ``later`` if those jobs run later.
     """
 
     where: Q
@@ -92,7 +91,7 @@ class IndexRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobSearch:
-    """A list's filters and search, as words; ``problem`` is true when they are no filter of ours."""
+    """A list's filters and search, as words; ``problem`` is true if they are invalid."""
 
     state: str = ""
     queue: str = ""
@@ -104,13 +103,13 @@ class JobSearch:
     key: str = ""
     tag: str = ""
     since: float | None = None
-    """Seconds: younger ones, and with ``older`` older ones; of an ended state since the end, else since registering."""
+    """Seconds; ``since`` keeps younger jobs, ``older`` older ones: by end for an ended state, else by registration."""
     older: float | None = None
     problem: bool = field(default=False, compare=False)
 
     @classmethod
     def of(cls, params: Any, search: str) -> JobSearch:
-        """Read them from a query dict (``state``, ``queue``, ``name``, ``reach``) and a search term."""
+        """Read a search from a query dict (``state``, ``queue``, ``name``, ``reach``) and a search term."""
         state, queue, name, tag = (params.get(key, "") for key in ("state", "queue", "name", "tag"))
         text, job_id = parse_search(search)
         problem = "\0" in queue + name + tag or bool(state and state not in STATES)
@@ -129,7 +128,7 @@ class JobSearch:
 
     @property
     def bounded(self) -> bool:
-        """Whether the search covers only a part of the jobs."""
+        """Whether the search may cover only a part of the jobs."""
         if self.job_id is not None or self.state == JobState.RUNNING or self.tag:
             return False
         rest = bool(self.text or self.description or self.key)
@@ -147,7 +146,7 @@ class JobSearch:
                 found &= Q(**{column: value})
         found &= Q(key=self.key) if self.key else Q()
         if self.tag:
-            # An array, which PostgreSQL makes once: it may run a subquery of IN anew for each job that it looks at.
+            # PostgreSQL builds an array once; it may run a subquery of IN again for each job that it reads.
             tagged = Job.objects.filter(tags__contains=[self.tag]).values("pk")[:FAR]
             found &= _is_one_of(Subquery(tagged, template="ARRAY(%(subquery)s)"))
         found &= Q(description__icontains=self.description) if self.description else Q()
@@ -164,7 +163,7 @@ class JobSearch:
         return found
 
     def ranges(self, pairs: Pairs) -> list[IndexRange]:
-        """The index ranges that hold what was asked for; ``pairs`` are all (queue, priority) with unfinished jobs."""
+        """The index ranges that hold the matching jobs; ``pairs`` are all (queue, priority) with unfinished jobs."""
         if self.job_id is not None or self.state == JobState.RUNNING or self.tag:
             return [IndexRange(Q(), ("-pk",))]
         if self.state in _DUE:
@@ -185,7 +184,7 @@ class JobSearch:
 
 
 def parse_search(search: str) -> tuple[str, int | None]:
-    """Return (text, id) of a search term: digits, or # and digits, are an id; quoted they are text."""
+    """Return (text, id) of a search term: digits, with or without #, are an id unless quoted."""
     term = search.strip()[:TEXT_LIMIT]
     if match := _ID.fullmatch(term):
         return "", int(match[1])
@@ -193,14 +192,14 @@ def parse_search(search: str) -> tuple[str, int | None]:
 
 
 def reach_of(state: str, text: str, *, far: bool) -> int:
-    """Return how many jobs a bounded search looks at."""
+    """Return how many jobs a bounded search examines."""
     if state in _HELD:
         return FAR_HELD if far else NEAR_HELD
     return FAR if far else NEAR_TEXT if text else NEAR
 
 
 def state_condition(state: str) -> Q:
-    """What a state or label means; an empty one is no condition."""
+    """Return the condition of a state or label; an empty one sets no condition."""
     if state == JobState.READY:
         return Q(state=JobState.READY.value, run_at__lte=Now())
     if state in LABELS:
@@ -213,24 +212,24 @@ def state_condition(state: str) -> Q:
 
 
 def search_condition(text: str, job_id: int | None) -> Q:
-    """What a search means: exactly this id, or a part of name or description."""
+    """Return the condition of a search: exactly this id, or a part of name or description."""
     if job_id is not None:
         return Q(pk=job_id) if job_id <= BIGGEST_ID else Q(pk__in=[])
     return Q(name__icontains=text) | Q(description__icontains=text) if text else Q()
 
 
 def bounded(search: JobSearch, jobs: QuerySet[Job], ranges: Sequence[IndexRange]) -> list[IndexRange]:
-    """Return the ranges cut to the first ``search.reach`` jobs together; empty when there are no more anyway."""
+    """Return the ranges, cut to their first ``search.reach`` jobs together; empty if there are no more than that."""
     if search.state in _HELD:
-        # Thousands may share a name, so no name is an edge: the ids themselves are.
+        # Thousands of jobs may share a name, so a name cannot be the edge; use the ids themselves.
         held = jobs.filter(state_condition(search.state)).order_by(*ranges[0].order).values_list("pk", flat=True)
         return _among(search, list(held[: search.reach + 1]), ranges[0])
     if ranges[0].pairs:
         return _among(search, _first_due(jobs, ranges[0], search.reach + 1), ranges[0])
     share = max(search.reach // len(ranges), 1000)
-    # A retrying job is searched among all that are to run later: no index knows the attempt.
+    # No index has the attempt, so search for retrying jobs among all that run later.
     state = state_condition(search.state) if search.state != "retrying" else _LATER
-    # What ended too lately is not counted: the walk along the ends begins behind it.
+    # Do not count jobs that ended too lately: the walk along the ends starts after them.
     state &= search.age() if search.state in _ENDED else Q()
     ends = [_row_at(share, jobs.filter(state), number, index_range) for number, index_range in enumerate(ranges)]
     found = {number: edge for number, *edge in _union(ends)}
@@ -243,10 +242,10 @@ def bounded(search: JobSearch, jobs: QuerySet[Job], ranges: Sequence[IndexRange]
 
 def _cut(index_range: IndexRange, edge: Any, last_id: int) -> list[IndexRange]:
     if index_range.order != DUE_ORDER:
-        # With one end only, PostgreSQL expects a third of a table that it has no statistics of, and reads all of it.
+        # With one bound only and no statistics, PostgreSQL expects a third of the table and reads all of it.
         other = {"pk__gte": Q(pk__lte=BIGGEST_ID), "pk__lte": Q(pk__gte=0)}.get(index_range.bound, Q())
         return [index_range._replace(where=index_range.where & Q(**{index_range.bound: edge}) & other)]
-    # A million jobs registered at once have one run_at: the id must cut them too, and two ranges can do it.
+    # A million jobs registered together share one run_at, so the id must cut them too; that takes two ranges.
     before, at = Q(run_at__lt=edge), Q(run_at=edge, pk__lte=last_id)
     return [index_range._replace(where=index_range.where & before), index_range._replace(where=index_range.where & at)]
 
@@ -261,13 +260,13 @@ def _is_one_of(array: Any) -> Q:
 
 
 def _array(ids: Sequence[int]) -> Value:
-    """One parameter, whatever their number: a statement cannot have 100,000."""
+    """Pass the ids as one parameter: a statement cannot have 100,000."""
     return Value(list(ids), BigIntArrayField())
 
 
 def _row_at(offset: int, jobs: QuerySet[Job], number: int, index_range: IndexRange) -> Any:
     column = index_range.bound.partition("__")[0]
-    # Nothing but columns of the index, so that the heap is not read.
+    # Select only columns of the index, so that PostgreSQL does not read the heap.
     known, order = (F("pk"), index_range.order) if index_range.order == DUE_ORDER else (Value(0), index_range.order[:1])
     ordered = (
         jobs.filter(index_range.where)
@@ -278,7 +277,7 @@ def _row_at(offset: int, jobs: QuerySet[Job], number: int, index_range: IndexRan
 
 
 def find_ids(jobs: QuerySet[Job], ranges: Sequence[IndexRange], most: int | None) -> list[int]:
-    """Return the ids of ``jobs`` in the order of the ranges, at most ``most``; with None all."""
+    """Return the ids of ``jobs`` in the order of the ranges, at most ``most``; None returns all."""
     if ranges[0].pairs and most is not None:
         return _find_due(jobs, ranges[0], most)
     if len(ranges) == 1:
@@ -291,7 +290,7 @@ def find_ids(jobs: QuerySet[Job], ranges: Sequence[IndexRange], most: int | None
 
 
 def _find_due(jobs: QuerySet[Job], index_range: IndexRange, most: int) -> list[int]:
-    """Look at the first due jobs, and at more of them while other conditions of ``jobs`` leave fewer than ``most``."""
+    """Find the first due jobs; look further while other conditions of ``jobs`` leave fewer than ``most``."""
     size = most
     while True:
         first = _first_due(jobs, index_range, size)
@@ -310,6 +309,6 @@ def _union(parts: Sequence[Any]) -> Any:
 
 
 def in_order(jobs: JobQuerySet, ids: Sequence[int]) -> list[Job]:
-    """Return these jobs in this order; one that is gone meanwhile is left out."""
+    """Return these jobs in this order, without those deleted in the meantime."""
     rows = {job.pk: job for job in jobs.filter(pk__in=ids)}
     return [rows[job_id] for job_id in ids if job_id in rows]

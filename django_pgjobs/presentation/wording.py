@@ -1,8 +1,7 @@
 """A job's facts in words, for the admin and the shell: labels, durations, JSON, arguments by name.
 
-Whatever comes from a row is text of strangers: it may be malformed, since anybody who can write the table can write
-anything into it. Nothing here raises for that. Escaping is the reader's: HTML for the admin, control characters for
-the shell.
+Rows are untrusted: anybody who can write the table can write anything into it. Malformed values never raise here.
+Callers escape: HTML for the admin, control characters for the shell.
 """
 
 from __future__ import annotations
@@ -29,40 +28,40 @@ STATE_LABELS: dict[str, Any] = {
     "lost": _("lost"),
     **dict(Job.State.choices),
 }
-"""State or label → the word people are shown."""
+"""State or label → the word that people see."""
 
 SHOWN_CHARS = 10_000
-"""How much of one value is shown."""
+"""How many characters of one value to show."""
 
 REVIVED_CHARS = 65_536
-"""Up to this size stored values are shown as they were given (a date, not its tag)."""
+"""Up to this size, show stored values as registered (a date, not its tag)."""
 
 _ANY = inspect.signature(lambda *args, **kwargs: None)
 
 
 class Hidden(NamedTuple):
-    """Why arguments are not shown."""
+    """The reason why arguments are hidden."""
 
     reason: Any
 
 
 def grouped(number: int) -> str:
-    """10000 as 10,000, in the reader's language."""
+    """Format 10000 as 10,000, in the reader's language."""
     return formats.number_format(number, force_grouping=True)
 
 
 def label_of(job: Any) -> str:
-    """State or label of a job that was read with ``now``, the database's clock, and ``fate``: see ``liveness``."""
+    """Return state or label of a job whose query added ``now``, the database's clock, and ``fate``."""
     return getattr(job, "fate", "") or states.label(job.state, job.run_at, job.attempt, job.now)
 
 
 def until(instant: datetime, now: datetime) -> str:
-    """*in 5 minutes*, for an instant to come."""
+    """Return *in 5 minutes* for a future instant."""
     return str(_("in %(time)s") % {"time": timeuntil(instant, now)}) if instant > now else ""
 
 
 def seconds(duration: float | None) -> str:
-    """A duration in the unit that suits it."""
+    """Return a duration in a suitable unit."""
     if duration is None:
         return "–"
     if duration < 1:
@@ -74,7 +73,7 @@ def seconds(duration: float | None) -> str:
 
 
 def exactly(duration: float) -> str:
-    """A duration in the largest unit that says it exactly: 90 s, 90 min, 36 h, 7 days. Stored, so not translated."""
+    """Return a duration in its largest exact unit: 90 s, 90 min, 36 h, 7 days. Stored, so not translated."""
     for unit, name in ((86_400, "day"), (3600, "h"), (60, "min")):
         count, rest = divmod(duration, unit)
         if count and not rest:
@@ -83,7 +82,7 @@ def exactly(duration: float) -> str:
 
 
 def parsed(text: str | None) -> Any:
-    """The value of a JSON text from the database. Raises ``UnreadablePayload``."""
+    """Return the value of a JSON text from the database. Raises ``UnreadablePayload``."""
     try:
         return json.loads(text or "null")
     except (ValueError, RecursionError) as error:
@@ -91,7 +90,7 @@ def parsed(text: str | None) -> Any:
 
 
 def json_text(value: Any, size: int = 0) -> str:
-    """A stored value, indented; ``size`` is that of its JSON text."""
+    """Return a stored value as indented JSON; ``size`` is the length of its JSON text."""
     try:
         shown = payload.revive(value) if size <= REVIVED_CHARS else value
     except UnreadablePayload:
@@ -103,10 +102,10 @@ def json_text(value: Any, size: int = 0) -> str:
 
 
 def arguments(name: str, text: str, *, reveal: bool) -> list[tuple[str, str]] | Hidden:
-    """(name, value) of each argument of the job ``name`` from its payload as JSON text.
+    """Return (name, value) of each argument of the job ``name``; ``text`` is its payload as JSON.
 
-    Without ``reveal`` what the definition calls sensitive is hidden, and all of it where this process does not
-    know the definition or the payload is malformed: nobody can tell then what is sensitive.
+    Without ``reveal``, sensitive arguments are hidden. So are all arguments if this process does not know the
+    definition or the payload is malformed: nobody can tell then which ones are sensitive.
     """
     definition = registry.find(name)
     if definition is None and not reveal:
@@ -114,7 +113,7 @@ def arguments(name: str, text: str, *, reveal: bool) -> list[tuple[str, str]] | 
     try:
         args, kwargs = _taken_apart(text)
     except UnreadablePayload:
-        malformed = _("Hidden: this is no payload that django-pgjobs writes.")
+        malformed = _("Hidden: django-pgjobs did not write this payload.")
         return [(str(_("not a payload")), text)] if reveal else Hidden(malformed)
     signature = definition.signature if definition else _ANY
     sensitive = frozenset() if reveal or definition is None else definition.sensitive
@@ -137,7 +136,7 @@ def _taken_apart(text: str) -> tuple[list[Any], dict[str, Any]]:
 
 
 def links_of(chain_text: str, exception: str, message: str) -> list[tuple[str, str]]:
-    """(exception, message) of a failure and its causes, the raised one first."""
+    """Return (exception, message) of a failure and its causes, the raised exception first."""
     try:
         chain = parsed(chain_text)
     except UnreadablePayload:

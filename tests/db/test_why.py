@@ -156,7 +156,7 @@ def test_parked_waiting_limited_and_set_aside(raw: RawDatabase) -> None:
     for hold, job_id in holds.items():
         Job.objects.filter(pk=job_id).update(hold=hold, hold_reason="no job named test.job.", limit_key="eu")
     assert said(holds[Hold.PARKED])[1].startswith(
-        "It is parked, as the code of the worker that claimed it cannot run it: no"
+        "It is parked because the code of the worker that claimed it cannot run it: no"
     )
     assert said(holds[Hold.WAITING])[1] == "It waits for another job: no job named test.job."
     code, words = said(holds[Hold.LIMITED])
@@ -203,7 +203,7 @@ def test_running_on_whom_and_till_when(raw: RawDatabase) -> None:
     code, words = said(held.ids[0])
     assert code == "running"
     assert words.startswith("Worker web-1 claimed it ")
-    assert "attempt 1 of 5. It was last heard from 1 s ago, and its lease runs till 20" in words
+    assert "attempt 1 of 5. It was last heard from 1 s ago, and its lease runs until 20" in words
 
 
 def test_a_silent_worker_and_one_that_has_lost_it(raw: RawDatabase) -> None:
@@ -246,7 +246,7 @@ def test_only_its_callback_is_left(raw: RawDatabase) -> None:
     Job.objects.filter(pk=one).update(ending="abandoned")
     code, words = said(one)
     assert code == "callback"
-    assert words.startswith("Only its callback on_abandon is left, then it is abandoned. It has been due for ")
+    assert words.startswith("Only its callback on_abandon is left; then it is abandoned. It has been due for ")
     Job.objects.filter(pk=one).update(ending="cancelled")
     assert "on_cancel" in said(one)[1]
 
@@ -373,4 +373,4 @@ def test_a_rate_says_how_many_starts_are_used_up(raw: RawDatabase, settings: Any
     assert code == "limited"
     assert f"Queue default: 1 of 1 slots are taken (#{other})." in words
     assert "Queue default: 20 of 20 starts in 10 seconds are used up." in words
-    assert words.endswith("A worker admits it when there is room and its turn has come.")
+    assert words.endswith("A worker admits it when there is room and its turn comes.")
