@@ -165,7 +165,7 @@ def _pause(kind: str, names: list[str], *, by: object, reason: str, until: Until
     if "\0" in reason + who(by):
         raise InvalidJob("The words of a pause must not contain the character NUL.")
     if len(reason) > REASON_CHARS:
-        raise InvalidJob(f"The reason of a pause may have {REASON_CHARS} characters, not {len(reason)}.")
+        raise InvalidJob(f"The reason for a pause may have at most {REASON_CHARS} characters, not {len(reason)}.")
     alias = database or router.db_for_write(_model())
     with at_read_committed(alias):
         written = store.pause(store.on(alias), kind, names, by=who(by), reason=reason, until=instant, seconds=seconds)

@@ -1,8 +1,8 @@
-"""What an operator may do with cron entries: pause, resume, stop, run now, and put other values over the declared ones.
+"""An operator's actions on cron entries: pause, resume, stop, run now, and override declared values.
 
-None of it is undone by a deploy: what code declares has columns of its own. Each may be repeated, and joins the
-caller's transaction. The leader sees it within half a second; the statement that makes a fire looks itself, so that
-none is made once a pause is committed.
+Deploys undo none of it: declared values have columns of their own. Each action may be repeated, and joins the caller's
+transaction. The leader sees it within half a second. The statement that fires checks for a pause itself, so nothing
+fires once a pause is committed.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ log = safe_logger("django_pgjobs")
 MOST_PREVIEWED = 1000
 
 MOST_NAMED = 5
-"""How many entries the trace of an action names."""
+"""How many entries the record of an action names."""
 
 OVERRIDES = ("expression", "zone", "payload")
 
 JSON_COLUMNS = ("declared_payload", "declared_options", "payload")
-"""What a list leaves unread: one forged number of 5000 digits would keep every row from being shown."""
+"""Columns that lists do not read: one forged number of 5000 digits would keep every row from being shown."""
 
 
 def pause(entries: QuerySet[Any], alias: str, *, by: object, reason: str, until: Until) -> int:
-    """Let entries fire no more; as ``CronEntryQuerySet.pause``."""
+    """Stop entries from firing; see ``CronEntryQuerySet.pause``."""
     instant, seconds = end_of(until)
     if len(reason) > REASON_CHARS or "\0" in reason + who(by):
-        raise InvalidJob(f"The reason of a pause may have {REASON_CHARS} characters, none of them NUL.")
+        raise InvalidJob(f"The reason for a pause may have at most {REASON_CHARS} characters, none of them NUL.")
     ends: Any = instant if seconds is None else Now() + timedelta(seconds=seconds)
     chosen = entries if instant is None else entries.filter(GreaterThan(Value(instant), Now()))
     columns = {"paused_at": Now(), "paused_by": who(by), "paused_reason": reason, "paused_until": ends}
@@ -62,7 +62,7 @@ def pause(entries: QuerySet[Any], alias: str, *, by: object, reason: str, until:
 
 
 def resume(entries: QuerySet[Any], alias: str, *, by: object) -> int:
-    """Let paused entries fire again; as ``CronEntryQuerySet.resume``."""
+    """Let paused entries fire again; see ``CronEntryQuerySet.resume``."""
     pause = {"paused_at": None, "paused_by": "", "paused_reason": "", "paused_until": None}
     columns = {**pause, "in_force_since": Now(), "next_fire_at": None}
     changed = _change(entries, alias, Trail("resume", who(by), kind="cron"), columns)
@@ -70,7 +70,7 @@ def resume(entries: QuerySet[Any], alias: str, *, by: object) -> int:
 
 
 def stop(entries: QuerySet[Any], alias: str, jobs: Any, *, by: object, reason: str, mode: str) -> Steered:
-    """Pause entries and cancel those of ``jobs`` that are theirs; as ``CronEntryQuerySet.stop``."""
+    """Pause entries and cancel their unfinished ``jobs``; see ``CronEntryQuerySet.stop``."""
     if mode not in list(CancelMode):
         raise ValueError(f"stop(mode=…) takes {', '.join(repr(str(m)) for m in CancelMode)}, not {mode!r}")
     names = list(entries.values_list("pk", flat=True))
@@ -82,7 +82,10 @@ def stop(entries: QuerySet[Any], alias: str, jobs: Any, *, by: object, reason: s
 
 
 def override(entries: QuerySet[Any], alias: str, entry: Any, *, by: object, values: Mapping[str, Any]) -> None:
-    """Set values instead of those that the code declares for ``entry``, the only one of ``entries``."""
+    """Override values that the code declares for ``entry``, the only one of ``entries``.
+
+    Empty values remove an override. Raises ``TypeError`` for other names, ``ValidationError`` for bad values.
+    """
     if unknown := values.keys() - set(OVERRIDES):
         raise TypeError(f"override() takes {', '.join(OVERRIDES)}, not {', '.join(sorted(unknown))}")
     checked = check_overrides(entry.job_name, {name: value or None for name, value in values.items()})
@@ -108,7 +111,7 @@ def _logged(verb: str, by: object, reason: str, changed: int) -> int:
 
 
 def run_now(name: str, alias: str, by: object) -> int:
-    """Register the job of an entry at once; return its id. Raises as ``CronEntry.run_now``."""
+    """Register the job of an entry at once; return its id. Raises what ``CronEntry.run_now`` raises."""
     try:
         with at_read_committed(alias):
             found = store.run_cron(store.on(alias), name)
@@ -121,7 +124,7 @@ def run_now(name: str, alias: str, by: object) -> int:
     if found is None:
         raise JobDoesNotExist(f"There is no cron entry {name!r}.")
     if found.busy:
-        raise InvalidJob(f"cron entry {name!r}: a job of it is not finished, and its overlap policy forbids two")
+        raise InvalidJob(f"cron entry {name!r}: its last job has not finished, and its overlap policy forbids two")
     if found.job_id is None:
         raise DuplicateJob(message=f"cron entry {name!r}: an unfinished job has the key of its job")
     log.info("operator's run now cron=%s job=%d %s", name, found.job_id, signed(who(by)))
@@ -129,13 +132,13 @@ def run_now(name: str, alias: str, by: object) -> int:
 
 
 def listed(names: Iterable[str]) -> str:
-    """The first of some names in words."""
+    """Return the first ``MOST_NAMED`` names as text."""
     first = list(names)
     return ", ".join(first[:MOST_NAMED]) + (", …" if len(first) > MOST_NAMED else "")
 
 
 def check_overrides(job_name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return overrides, checked against what this process knows of the job. Raises ``ValidationError``."""
+    """Return the overrides, checked against this process's definition of the job. Raises ``ValidationError``."""
     wrong: dict[str, Any] = {}
     checked: dict[str, Any] = {}
     for name, value in values.items():
@@ -160,12 +163,12 @@ def _check_payload(job_name: str, value: object) -> object:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         size = encoder.size_of(text)
     except (TypeError, ValueError, RecursionError) as error:
-        raise UnreadablePayload(f"The arguments are no JSON: {error}") from None
+        raise UnreadablePayload(f"The arguments are not JSON: {error}") from None
     except encoder.Refused as refusal:
-        raise UnreadablePayload(f"The arguments cannot be stored: in them is {refusal}.") from None
+        raise UnreadablePayload(f"The arguments cannot be stored: they contain {refusal}.") from None
     limit = get_conf().payload_limit_bytes
     if size > limit:
-        raise UnreadablePayload(f"The arguments have more than {limit} bytes.")
+        raise UnreadablePayload(f"The arguments take more than {limit} bytes.")
     definition.load(text)
     return value
 

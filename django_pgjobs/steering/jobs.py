@@ -1,10 +1,10 @@
-"""What an operator may do with jobs: cancel, retry, abandon, release, reschedule.
+"""An operator's actions on jobs: cancel, retry, abandon, release, reschedule.
 
-An operator waits for row locks, up to ``LOCK_SECONDS``; a job that stays locked is reported as *busy*. A job that
-a worker has claimed is never overwritten: it gets a request, and its worker acts on it under the fence. So each
-of these may be repeated, and may race with claim, end and rescue. The ORM picks and locks the rows here, since
-this path is not hot; ``store`` writes them. Between picking and locking a job may change: what was asked for, and
-what may be done to it, is compared again under the lock.
+An action waits for row locks, up to ``LOCK_SECONDS``, and reports a job that stays locked as *busy*. It never
+overwrites a claimed job: it writes a request, and the job's worker acts on it under the fence. So each action may be
+repeated, and may race with claim, end and rescue. The ORM picks and locks the rows, since this path is not hot;
+``store`` writes them. A job may change between picking and locking: the action checks the filter and the job's state
+again under the lock.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LOCK_SECONDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Steered:
-    """What an operator's action did: how many jobs it changed, and why it skipped others (reason → number)."""
+    """The result of an operator's action: how many jobs it changed, and why it skipped others (reason → number)."""
 
     changed: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Steered:
 
 
 class Target(NamedTuple):
-    """Where ``reschedule`` moves jobs; None leaves it as it is. ``delay`` in seconds."""
+    """Where ``reschedule`` moves jobs; None leaves a value as it is. ``delay`` is in seconds."""
 
     run_at: datetime | None = None
     delay: float | None = None
@@ -60,7 +60,7 @@ class Target(NamedTuple):
     priority: int | None = None
 
     def words(self) -> str:
-        """Say where to."""
+        """Return the target as *key=value* text."""
         said = [f"run_at={self.run_at.isoformat()}"] if self.run_at is not None else []
         said += [f"delay={self.delay:g}"] if self.delay is not None else []
         said += [f"queue={self.queue}"] if self.queue is not None else []
@@ -71,11 +71,11 @@ UNFINISHED = Q(finished_at=None)
 UNCLAIMED = UNFINISHED & Q(claim_id=None)
 CLAIMED = UNFINISHED & Q(claim_id__isnull=False)
 RETRIABLE = Q(outcome__in=[Outcome.ABANDONED, Outcome.CANCELLED]) | Q(hold=Hold.PARKED)
-"""What an action may be done to, as far as a row's own columns say it: PostgreSQL compares these again once it has
-waited for a lock, and no other row is locked."""
+"""The jobs that an action may change, by conditions on the row's own columns only: PostgreSQL checks these again after
+it waited for a lock, and locks no other row."""
 
 CHANGED = "changed"
-"""Why a job was skipped that was no longer what had been asked for when its row was locked."""
+"""The reason for skipping a job that no longer matched the filter when its row was locked."""
 
 Write = Callable[[store.Database, Sequence[int]], list[int]]
 
@@ -152,7 +152,7 @@ def reschedule(
 
 
 def _checked_target(run_at: object, delay: object, queue: object, priority: object) -> Target:
-    """Return where jobs go, by the rules of a registration. Raises ``InvalidJob``."""
+    """Return the target, checked by the rules of a registration. Raises ``InvalidJob``."""
     try:
         target = Target(
             None if run_at is None else validation.check_run_at(run_at),
@@ -172,7 +172,7 @@ def _checked_target(run_at: object, delay: object, queue: object, priority: obje
 
 
 def who(by: object) -> str:
-    """Return text for a user: ``accounts.User:42 anna``; text stays text."""
+    """Return the author of an action as text: ``accounts.User:42 anna`` for a user; text stays text."""
     if by is None or isinstance(by, str):
         return by or ""
     meta = getattr(by, "_meta", None)
@@ -181,7 +181,7 @@ def who(by: object) -> str:
 
 
 def _logged(trail: Trail, steered: Steered) -> Steered:
-    """Log who did what, and why."""
+    """Log who did what, and why; return ``steered``."""
     words = signed(trail.by, trail.reason)
     log.info("operator's %s changed=%d skipped=%s %s", trail.verb, steered.changed, steered.skipped, words)
     return steered
@@ -193,7 +193,7 @@ def _names_with(callback: str) -> list[str]:
 
 @dataclass(slots=True)
 class _Batch:
-    """Jobs of one transaction: which were ``meant``, and what became of them; what is in no set was not locked."""
+    """Jobs to steer together: ``meant`` are all of them; a job in no other set could not be locked."""
 
     jobs: models.QuerySet[Any]
     using: str
@@ -206,12 +206,15 @@ class _Batch:
     strayed: set[int] = field(default_factory=set)
 
     def go(self, *, wait: bool) -> None:
-        """Lock the rows that are left, in id order, and write them. With ``wait`` a lock held too long raises."""
+        """Lock the rows that are left, in id order, and write them, in one transaction.
+
+        With ``wait`` it blocks for up to ``LOCK_SECONDS``, then raises ``OperationalError``; else it skips locked rows.
+        """
         left = sorted(self.meant - self.locked)
         with at_read_committed(self.using), _lock_timeout(self.using):
             rows = self._rows(left).select_for_update(skip_locked=not wait, no_key=True).order_by("pk")
             locked = list(rows.values_list("pk", flat=True))
-            # A statement of its own, which sees what had changed until the locks were had, whatever the filter joins.
+            # In a statement of its own: it sees every change made before the locks, whatever the filter joins.
             asked = self._still_asked_for(locked)
             held = [job for job in locked if job in asked]
             changed = self.write(store.on(self.using), held) if held else []
@@ -221,7 +224,7 @@ class _Batch:
         self.changed.update(changed)
 
     def busy(self) -> set[int]:
-        """Return the jobs that could be written if nobody held their rows."""
+        """Return the jobs that the action could write if nobody held their rows."""
         return set(self._rows(sorted(self.meant - self.locked)).values_list("pk", flat=True))
 
     def _rows(self, ids: Sequence[int]) -> Any:
@@ -234,7 +237,7 @@ class _Batch:
         found: Any = self.jobs.using(self.using)
         if found.query.combinator:
             found = self.jobs.model._base_manager.using(self.using).filter(pk__in=found.values("pk"))
-        # Of a slice the condition is left: which rows are the first ten may differ by now.
+        # Drop a slice but keep its filter: which rows are the first ten may differ by now.
         found.query.clear_limits()
         found.query.distinct, found.query.distinct_fields = False, ()
         return set(found.filter(pk__in=ids).order_by().values_list("pk", flat=True))
@@ -251,7 +254,7 @@ def _steer(jobs: models.QuerySet[Any], using: str, eligible: Q, write: Write, tr
 
 
 def _steer_batch(batch: _Batch) -> Steered:
-    """Write what can be locked at once, wait for the rest, report what stays locked as busy."""
+    """Write the rows that can be locked at once, wait for the rest, report those that stay locked as busy."""
     batch.go(wait=False)
     busy: set[int] = set()
     if batch.meant - batch.locked:
@@ -260,7 +263,7 @@ def _steer_batch(batch: _Batch) -> Steered:
         except OperationalError as error:
             if sqlstate_of(error) != LOCK_NOT_AVAILABLE:
                 raise
-            # One row that stays locked makes the wait for all of them fail; the last try takes what has come free.
+            # One row that stays locked fails the wait for all of them; the last try takes those released since.
             batch.go(wait=False)
             with at_read_committed(batch.using):
                 busy = batch.busy()
@@ -270,7 +273,7 @@ def _steer_batch(batch: _Batch) -> Steered:
 
 
 def _skipped(using: str, ids: set[int], reasons: Mapping[int, str]) -> dict[str, int]:
-    """Say why ``ids`` were not changed: reason → number. Without a reason it is the state."""
+    """Return why ``ids`` were not changed: reason → number. A job without a reason counts under its state."""
     if not ids:
         return {}
     with at_read_committed(using):
@@ -285,7 +288,7 @@ def _skipped(using: str, ids: set[int], reasons: Mapping[int, str]) -> dict[str,
 
 
 class _lock_timeout:
-    """Bound the waits of the open transaction, and give the setting back: the caller's transaction may go on."""
+    """Bound the lock waits of the open transaction, and restore the setting: the caller's transaction may continue."""
 
     def __init__(self, using: str) -> None:
         self.using = using

@@ -1,7 +1,7 @@
-"""What an operator's retry or move does with jobs whose key another job has: they are left as they are, and reported.
+"""Keys taken by other jobs, when an operator retries or moves jobs: skip and report those jobs.
 
-The statements look for such a job themselves. One that is registered while they run makes the whole statement fail at
-the unique index; then the batch is halved, each half in a savepoint, until that job stands alone.
+The statements look for such a holder themselves. If one is registered while they run, the whole statement fails at the
+unique index. Then the batch is halved, each half in a savepoint, until the conflicting job stands alone.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ TAKEN = "key taken"
 BUSY = "busy"
 
 SHORT_LOCK_TIMEOUT = "100ms"
-"""How long a job of the same key that is not committed yet is waited for once one has been waited for in vain."""
+"""How long to wait for another uncommitted job with the same key, after the wait for the first one timed out."""
 
 
 @dataclass(slots=True)
 class KeyedWrite:
-    """Writes a batch, and notes in ``refused`` why it did not write some: id → reason."""
+    """Writes a batch, and records in ``refused`` why it did not write some jobs: id → reason."""
 
     using: str
     write: Callable[[store.Database, Sequence[int]], store.Moved]
     refused: dict[int, str] = field(default_factory=dict)
 
     def __call__(self, db: store.Database, ids: Sequence[int]) -> list[int]:
-        """Write the jobs of a batch whose key is free; return them. Within the caller's transaction."""
+        """Write the jobs of a batch whose key is free, within the caller's transaction; return them."""
         try:
             with transaction.atomic(using=self.using):
                 moved = self.write(db, ids)
@@ -45,7 +45,7 @@ class KeyedWrite:
         return moved.changed
 
     def _reason(self, db: store.Database, error: DatabaseError) -> str | None:
-        """Say what kept the batch from being written, if it is the key of a single job."""
+        """Return the reason if one job's key kept the batch from being written, else None."""
         state = sqlstate_of(error)
         if state in (LOCK_NOT_AVAILABLE, DEADLOCK):
             store.set_lock_timeout(db, SHORT_LOCK_TIMEOUT)

@@ -1,8 +1,8 @@
 """Who did what to jobs, queues and cron entries, when, how and why: one row of ``Action`` for each steering action.
 
-The row is written in the transaction that changes the jobs, so there is no change without a trace and no trace of a
-change that was rolled back. The ids of the jobs go beside it in parts of at most a thousand: the page of a job finds
-every action that changed it, however many others that action changed. An action that changed nothing leaves no row.
+The transaction that changes the jobs writes the row, so there is no change without a record and no record of a change
+that was rolled back. The job ids go beside it in parts of at most a thousand: the page of a job finds every action that
+changed it, however many others that action changed. An action that changed nothing leaves no row.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from django_pgjobs.store import statements as store
 CODE, SHELL, ADMIN = "code", "shell", "admin"
 
 MOST_CHARS = 1000
-"""How much of a text a row keeps."""
+"""Characters of a text that a row keeps."""
 
 
 @dataclass(slots=True)
 class ActionOrigin:
-    """Where actions come from: ``via`` code, shell or admin; ``filter_words`` say which filter chose the jobs.
+    """Where actions come from: ``via`` code, shell or admin; ``filter_words`` names the filter that chose the jobs.
 
-    ``recorded`` are the ids of the rows that were written meanwhile.
+    ``recorded``: the ids of the rows written in the block.
     """
 
     via: str = CODE
@@ -52,10 +52,10 @@ def recorded_as(via: str | None = None, filter_words: str | None = None) -> Iter
 
 @dataclass(slots=True)
 class Trail:
-    """One action while it runs: the first change writes its row, each further one adds to it.
+    """One action while it runs: the first change writes its row, each further one extends it.
 
-    ``kind`` is what it changes: jobs, or a queue, job name or cron entry that ``subject`` names. ``mode`` is the
-    mode of a cancel, or where it moves jobs.
+    ``kind``: what it changes, jobs, or a queue, job name or cron entry that ``subject`` names. ``mode``: the mode of a
+    cancel, or the target of a move.
     """
 
     verb: str
@@ -68,7 +68,7 @@ class Trail:
     parts: int = 0
 
     def add(self, db: store.Database, changed: int, job_ids: Sequence[int] = ()) -> None:
-        """Write down that this many were changed, within the caller's transaction."""
+        """Record that the action changed this many, within the caller's transaction; nothing for none."""
         if not changed:
             return
         if self.action_id is None:
@@ -80,7 +80,7 @@ class Trail:
         self.parts += 1
 
     def skip(self, db: store.Database, skipped: Mapping[str, int]) -> None:
-        """Add why jobs were skipped; nothing if no job was changed."""
+        """Record why the action skipped jobs (reason → number); nothing if it changed no job."""
         if skipped and self.action_id is not None:
             store.close_action(db, self.action_id, skipped)
 
@@ -96,10 +96,10 @@ class Trail:
 
 
 def signed(by: str, reason: str = "") -> str:
-    """Return who did it and why, as the end of a log line."""
+    """Return the author and the reason, as the end of a log line."""
     return one_line(storable(f"by={by}: {reason}" if reason else f"by={by}"))
 
 
 def storable(words: object) -> str:
-    """Return words as a text that a column takes: neither an action nor its trace fails for a NUL in them."""
+    """Return ``words`` as text that a column can store: a NUL in them fails neither the action nor its record."""
     return str("" if words is None else words).replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

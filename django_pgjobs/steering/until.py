@@ -13,18 +13,18 @@ from django_pgjobs.values.setting_rules import MOST_SECONDS
 REASON_CHARS = 500
 
 Until = datetime | timedelta | float | None
-"""When a pause ends by itself: an aware instant; seconds or a timedelta from the database's now; None never."""
+"""When a pause ends by itself: an aware instant; seconds or a timedelta from the database's now; None for never."""
 
 
 def end_of(until: Until) -> tuple[datetime | None, float | None]:
-    """Return the end as an instant or as seconds from now."""
+    """Return the end as (instant, None) or (None, seconds from now); both None for never. Raises ``InvalidJob``."""
     if until is None:
         return None, None
     if isinstance(until, datetime):
         if settings.USE_TZ and timezone.is_naive(until):
-            raise InvalidJob("until must be an aware datetime, because USE_TZ is on.")
+            raise InvalidJob(f"until must be an aware datetime, since USE_TZ is on; {until!r} has no time zone.")
         return (until if timezone.is_aware(until) else timezone.make_aware(until)), None
     seconds = until.total_seconds() if isinstance(until, timedelta) else until
     if not 0 < seconds <= MOST_SECONDS:
-        raise InvalidJob(f"until must be an instant or a time from now, up to ten years, not {until!r}.")
+        raise InvalidJob(f"until must be an aware datetime, or a time from now of at most ten years, not {until!r}.")
     return None, float(seconds)

@@ -1,7 +1,7 @@
-"""Waiting for a job's end.
+"""Wait for a job's end.
 
-A waiter marks the row (``waited``), so that whatever ends it notifies; then it listens on a connection of its
-own. Notifications may be lost (a transaction pooler, a restart): a look each second is the truth.
+A waiter marks the row (``waited``), so that the statement that ends the job notifies. Then it listens on a connection
+of its own. Notifications may be lost (a transaction pooler, a restart), so it also polls each second.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def wait(job: J, timeout: float | timedelta | None) -> J:
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     given: object = seconds
     if isinstance(given, bool) or not isinstance(given, int | float | None):
-        raise InvalidJob(f"timeout must be seconds, a timedelta or None for no end, not {timeout!r}.")
-    alias = written_at(job)  # waiting writes: the end notifies only if somebody waits
+        raise InvalidJob(f"timeout must be seconds, a timedelta, or None to wait without limit, not {timeout!r}.")
+    alias = written_at(job)  # waiting writes: the end notifies only if the row is marked
     row: Any = _refresh(job, alias)
     if row.finished_at is None:
         _until_ended(job, alias, None if seconds is None else time.monotonic() + seconds)
@@ -49,7 +49,7 @@ def wait(job: J, timeout: float | timedelta | None) -> J:
 
 
 def value(job: models.Model, timeout: float | timedelta | None) -> Any:
-    """Block until ``job`` has ended and return what it returned; see ``Job.value``."""
+    """Block until ``job`` has ended and return its return value; see ``Job.value``."""
     ended: Any = wait(job, timeout)
     if ended.outcome == Outcome.SUCCEEDED:
         return revive(ended.result)
@@ -70,7 +70,7 @@ def _failure(job: Any) -> JobFailed:
 
 
 def in_thread(asked: Callable[[J, float | timedelta | None], T], job: J, timeout: float | timedelta | None) -> T:
-    """Wait in a thread that nobody else cleans up after: its connections are closed at the end."""
+    """Call ``asked`` in a thread for an async caller, and close the thread's connections afterwards."""
     try:
         return asked(job, timeout)
     finally:
@@ -97,13 +97,13 @@ def _until_ended(job: models.Model, alias: str, until: float | None) -> None:
 
 
 def _poll_until_ended(job: models.Model, own: store.WrapperDatabase, until: float | None) -> None:
-    """Poll ``job`` on the waiter's own autocommit connection, now and at each notification of its end."""
+    """Poll ``job`` on the waiter's own autocommit connection, now, each second and at a notification of its end."""
     while True:
         ended = _poll(own, job.pk)
         if ended is None:
             _refresh(job, own.wrapper.alias)
             raise JobNotCommitted(
-                f"Job {job.pk} is not committed: waiting inside the transaction that registered it can never end."
+                f"Job {job.pk} is not committed: waiting inside the transaction that registered it would never end."
             )
         left = None if until is None else until - time.monotonic()
         if ended:
@@ -114,7 +114,7 @@ def _poll_until_ended(job: models.Model, own: store.WrapperDatabase, until: floa
 
 
 def _poll(own: store.WrapperDatabase, job_id: int) -> bool | None:
-    """Return whether the job has ended; None when it is not committed; False while its row is locked."""
+    """Return whether the job has ended; None if it is not committed; False while its row is locked."""
     try:
         return store.mark_waited(own, job_id)
     except DatabaseError:

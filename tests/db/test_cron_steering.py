@@ -110,7 +110,7 @@ def test_resuming_leaves_a_pause_alone_that_is_over() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ({"until": -1}, "until must be an instant or a time from now"),
+        ({"until": -1}, "until must be an aware datetime, or a time from now"),
         ({"until": datetime(2100, 1, 1)}, "must be an aware datetime"),
         ({"reason": "x" * 501}, "500 characters"),
         ({"reason": "\0"}, "none of them NUL"),
@@ -233,7 +233,7 @@ def test_overrides_count_and_survive_a_deploy() -> None:
         ({"payload": {"args": ["x" * 2_000_000], "kwargs": {}}}, "more than"),
         ({"payload": {"args": ["\0"]}}, "a NUL character"),
         ({"payload": {"args": ["\ud800"]}}, "a lone surrogate"),
-        ({"payload": {"args": [10**5000]}}, "no JSON"),
+        ({"payload": {"args": [10**5000]}}, "not JSON"),
     ],
 )
 def test_an_override_that_would_not_do_is_refused(values: dict[str, Any], says: str) -> None:

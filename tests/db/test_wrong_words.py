@@ -72,7 +72,7 @@ def test_the_options_of_other_queues_name_ours(option: str, ours: str) -> None:
 def test_waiting_for_no_time_at_all_is_refused(timeout: Any) -> None:
     registered = jobs.succeeds.register()
     with transaction.atomic():
-        with pytest.raises(InvalidJob, match="timeout must be seconds, a timedelta or None for no end, not "):
+        with pytest.raises(InvalidJob, match="timeout must be seconds, a timedelta, or None to wait without limit"):
             registered.wait(timeout)
         assert Job.objects.count() == 1
 
