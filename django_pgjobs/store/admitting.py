@@ -1,4 +1,4 @@
-"""Admission of jobs that limits hold: which there are, the one transaction that admits, and what holds a job."""
+"""Admission of jobs that limits hold: find their groups, admit in one transaction, explain what holds a job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django_pgjobs.store.database import Database, Transacting
 from django_pgjobs.store.keys import Expired
 
 LOCK_CLASS = 0x706A61
-"""The first half of our advisory lock's number ("pja"), so that it meets nobody else's."""
+"""The first half of our advisory lock's number ("pja"), so that it collides with no other lock."""
 
 Group = tuple[str, str]
 """The jobs of one queue with one name."""
@@ -20,7 +20,7 @@ Lane = tuple[str, int]
 
 
 class Bounds(NamedTuple):
-    """What holds for a queue, a job's name or a key of it; None is without bound. ``per`` is seconds."""
+    """The limits of a queue, a job's name or one of its keys; None means no limit. ``per`` is in seconds."""
 
     concurrency: int | None = None
     rate: int | None = None
@@ -28,9 +28,9 @@ class Bounds(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What the code says of a group, and behind which lane the scan begins.
+    """A group's limits in this code, and the lane after which its scan begins.
 
-    ``job`` is the name that its limit counts under, ``names`` are all names it has, aliases included.
+    ``job``: the name under which its limit counts. ``names``: all its names, aliases included.
     """
 
     queue: str
@@ -59,9 +59,9 @@ class Terms(NamedTuple):
 
 
 class StartRate(NamedTuple):
-    """A limit of starts in ``per`` seconds, of a queue ("*" is every one not named; None of it has no rate) or a name.
+    """A limit of starts in ``per`` seconds, for a queue ("*": each one not named; None: it has no rate) or a name.
 
-    ``subject`` is what they are counted under; a queue's name is added to it and, where it is ``keyed``, a key.
+    ``subject``: the prefix under which starts are counted; a queue's name follows and, if ``keyed``, a key.
     """
 
     subject: str
@@ -72,11 +72,11 @@ class StartRate(NamedTuple):
 
 
 class Admitted(NamedTuple):
-    """What came of one group: how many jobs were admitted at which priorities, and the last lane among them.
+    """The result for one group: how many jobs were admitted at which priorities, and the last lane among them.
 
-    ``closed``: there is no room in its queue or for its name. ``cut``: there are more lanes than were scanned, the
-    last of which is ``scanned``. ``turned``: the scan came to the last lane and continued at the first. ``due``: some
-    of those had due jobs. ``seconds``: until the next is due.
+    ``closed``: its queue or its name has no room. ``cut``: there are more lanes than the scan covered; ``scanned`` is
+    the last it covered. ``turned``: the scan reached the last lane and continued at the first. ``due``: some of these
+    lanes had due jobs. ``seconds``: until the next job is due.
     """
 
     queue: str
@@ -95,7 +95,7 @@ class Admitted(NamedTuple):
 
 
 def list_limited(db: Database, *, after: Group, limit: int) -> list[Group]:
-    """Return the groups with jobs that a limit holds, in order, those after ``after``."""
+    """Return the first ``limit`` groups after ``after`` that have jobs held by a limit, in order."""
     params = {"after_queue": after[0], "after_name": after[1], "limit": limit}
     return [(row[0], row[1]) for row in db.fetch("list_limited", params)]
 
@@ -110,11 +110,11 @@ def admit_jobs(
     lookahead: int,
     notify: bool,
 ) -> list[Admitted] | None:
-    """Admit up to ``limit`` due jobs, scanning about ``lanes`` lanes; None while another process is admitting.
+    """Admit up to ``limit`` due jobs, scanning about ``lanes`` lanes; None while another process admits.
 
-    Before that it dates the starts anew that ``rates`` count and nobody has claimed, and revokes what an admission
-    that had not seen a pause admitted. Of a queue and priority at most ``lookahead`` jobs are admitted and not
-    claimed. Paused groups are not in the answer. May be repeated.
+    First it re-dates starts that ``rates`` count and nobody has claimed, and revokes admissions that had missed a
+    pause. At most ``lookahead`` jobs of a queue and priority are admitted and unclaimed. The result leaves out paused
+    groups. May be repeated.
     """
     params = {
         "terms": json.dumps([each.as_json(position) for position, each in enumerate(terms)]),
@@ -136,9 +136,9 @@ def admit_jobs(
 
 
 class Blocking(NamedTuple):
-    """What takes up the room in a job's queue, under its name or under its key (``kind``).
+    """The jobs that occupy the slots of a job's queue, name or key (``kind``).
 
-    ``jobs`` are admitted, ``ids`` are some of them, ``starts`` are those that the window holds.
+    ``jobs``: how many are admitted; ``ids``: some of them; ``starts``: how many starts the window holds.
     """
 
     kind: str
@@ -152,9 +152,9 @@ class Blocking(NamedTuple):
 def read_blockers(
     db: Database, job_id: int, *, job: str, names: Sequence[str], per: Mapping[str, float], limit: int
 ) -> list[Blocking]:
-    """Return what a job that a limit holds may be waiting for; nothing for one that no limit holds.
+    """Return what a job held by a limit may be waiting for; nothing if no limit holds it.
 
-    ``job`` and ``names`` as of ``Terms``; ``per`` has the window's seconds by kind; returns up to ``limit`` ids.
+    ``job`` and ``names``: as in ``Terms``. ``per``: the window's seconds by kind. Each kind lists up to ``limit`` ids.
     """
     params = {"id": job_id, "job": job, "names": list(names), "limit": limit}
     params |= {f"{kind}_per": per.get(kind, 0.0) for kind in ("queue", "job", "key")}
@@ -162,11 +162,11 @@ def read_blockers(
 
 
 def admit_one(db: Database, job_id: int) -> bool:
-    """Admit one job, whatever its limits say; return whether one held it. For tests."""
+    """Admit one job regardless of its limits; return whether one held it. For tests."""
     return bool(db.fetch("admit_one", {"id": job_id}))
 
 
 def delete_admissions(db: Database, *, after: str, limit: int) -> Expired:
-    """Delete starts whose windows are over, at most so many, oldest first from ``after`` on."""
+    """Delete up to ``limit`` starts whose windows are over, oldest first, from ``after`` on."""
     [(count, until)] = db.fetch("delete_admissions", {"after": after, "limit": limit})
     return Expired(count, until or after)

@@ -1,4 +1,4 @@
-"""Claiming: taking ready jobs, and what a claimer must know to do it."""
+"""Claim ready jobs, and read what a claimer needs for it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from uuid import UUID
 from django_pgjobs.store.database import Database
 
 INLINE_PAYLOAD_BYTES = 65_536
-"""Payloads over this do not travel through the channel; the executor reads them under the fence."""
+"""Larger payloads do not travel through the channel; the executor reads them under the fence."""
 
 MOST_CHARS = 4 * 1024 * 1024
-"""What one job may have to travel in a frame, whose bytes are up to six times as many. Longer texts come cut, one
-character longer than this, so that no row can make its claim too slow."""
+"""How much text of one job may travel in a frame, whose bytes are up to six times as many. The claim cuts longer texts
+to one character more than this, so that no row can make its claim too slow."""
 
 
 class ClaimedJob(NamedTuple):
-    """A job as the claim returns it; ``payload`` is JSON text, or None when it is too big for the channel.
+    """A job as the claim returns it; ``payload`` is JSON text, or None if it is too big for the channel.
 
-    ``extras`` is None, or JSON text of what few jobs have: ``limit_key``, ``idempotency_key``, ``cron_entry``,
-    ``fire_at``, ``suspect`` where it may have ended the process of this very attempt, ``seconds_left`` from the claim
-    until its deadline.
+    ``extras``: None, or a JSON object of values that few jobs have: ``limit_key``, ``idempotency_key``, ``cron_entry``,
+    ``fire_at``, ``suspect`` if the job may have ended the process of this attempt, ``seconds_left`` from the claim
+    until the job's deadline.
     """
 
     id: int
@@ -46,17 +46,17 @@ class ClaimedJob(NamedTuple):
 
 
 _claimed: Callable[[tuple[Any, ...]], ClaimedJob] = partial(tuple.__new__, ClaimedJob)
-"""Makes a job of a row that has all its columns, at half of what ``_make`` costs."""
+"""Makes a job from a row that has all columns, at half the cost of ``_make``."""
 
 _AGE = attrgetter("run_at", "id")
 _PRIORITY = attrgetter("priority")
 
 Spot = tuple[datetime, int]
-"""Where a row stands in its pair: (run_at, id)."""
+"""The position of a row in its pair: (run_at, id)."""
 
 
 class Pair(NamedTuple):
-    """A queue at one priority, and where its claim begins; and ends, if ``until`` says so."""
+    """A queue at one priority, the position where its claim begins and, with ``until``, where it ends."""
 
     queue: str
     priority: int
@@ -66,7 +66,7 @@ class Pair(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Where a claim scans for jobs of one colour, and how many of them it takes at most."""
+    """Where a claim scans for jobs of one colour, and how many it takes at most."""
 
     pairs: Sequence[Pair]
     limit: int
@@ -92,7 +92,7 @@ def claim_jobs(
 ) -> list[ClaimedJob]:
     """Claim up to ``limit`` ready jobs, best pair first, and return them in the order in which they start.
 
-    ``claim_id`` must be made freshly for each call, a repetition after a lost answer included: it is the fence.
+    ``claim_id`` must be new for each call, even for a repetition after a lost answer: it is the fence.
     """
     return claim_lines(
         db,
@@ -118,10 +118,10 @@ def claim_lines(
     grace_seconds: float,
     most: int | None = None,
 ) -> ClaimReply:
-    """Claim as ``claim_jobs``, from the line of what runs on the loop (True) and from that of all else (False).
+    """Claim as ``claim_jobs``, from the line of jobs for the event loop (True) and from the line of all others (False).
 
-    ``async_names`` says what runs on the loop; a callback runs in a thread whatever its job is called. ``most`` is how
-    many all lines may give together; what is then left over is of the last of them.
+    ``async_names``: the jobs that run on the loop; a callback runs in a thread whatever its job's name. ``most``: how
+    many jobs all lines give together; beyond that, the last line gives fewer.
     """
     terms = _terms(claim_id, worker, lease_seconds, allowance_seconds, grace_seconds)
     params = {
@@ -136,7 +136,7 @@ def claim_lines(
     jobs = list(map(_claimed, db.fetch("claim_jobs", params)))
     scanned_at = jobs.pop().run_at if jobs else None
     jobs.sort(key=_AGE)
-    jobs.sort(key=_PRIORITY, reverse=True)  # which keeps the order of equals
+    jobs.sort(key=_PRIORITY, reverse=True)  # keeps the order of equals
     return ClaimReply(jobs, scanned_at)
 
 
@@ -150,7 +150,7 @@ def claim_one(
     allowance_seconds: float,
     grace_seconds: float,
 ) -> list[ClaimedJob]:
-    """Claim this job and no other, as ``claim_jobs`` would; empty when it is not to be had now."""
+    """Claim this job and no other, as ``claim_jobs`` would; empty if it cannot be claimed now."""
     params = {"id": job_id, **_terms(claim_id, worker, lease_seconds, allowance_seconds, grace_seconds)}
     return list(map(_claimed, db.fetch("claim_one", params)))[:-1]
 
@@ -158,7 +158,7 @@ def claim_one(
 def next_claimable(
     db: Database, pairs: Sequence[Pair], *, is_async: bool = False, async_names: Collection[str] = ()
 ) -> int | None:
-    """Return the job that ``claim_lines`` with a limit of one would take from this line, None when nothing is ready."""
+    """Return the job that ``claim_lines`` with a limit of one would take from this line, None if nothing is ready."""
     params = {**_beginnings(pairs), "is_async": is_async, "async_names": list(async_names)}
     rows = db.fetch("next_claimable", params)
     return int(rows[0][0]) if rows else None
@@ -193,20 +193,20 @@ def list_pairs(db: Database) -> list[tuple[str, int]]:
 
 
 def next_due(db: Database, pairs: Sequence[tuple[str, int]]) -> float | None:
-    """Return the seconds until the next job of ``pairs`` is due by the database's clock; None when none is."""
+    """Return the seconds until the next job of ``pairs`` is due, by the database's clock; None if none is scheduled."""
     rows = db.fetch("next_due", {"queues": [p[0] for p in pairs], "priorities": [p[1] for p in pairs]})
     return None if rows[0][0] is None else float(rows[0][0])
 
 
 def read_claim(db: Database, claim_id: UUID) -> list[int]:
-    """Return the ids that a claim statement took whose answer was lost."""
+    """Return the ids of the jobs that carry this claim, if the answer of its statement was lost."""
     return [row[0] for row in db.fetch("read_claim", {"claim_id": claim_id})]
 
 
 def park_unclaimable(db: Database, job_id: int, reason: str, fingerprints: Mapping[str, str]) -> list[int]:
-    """Park this job, whose data makes its claim fail, if nobody has claimed it meanwhile.
+    """Park this job, whose data makes its claim fail, unless somebody has claimed it meanwhile.
 
-    ``fingerprints`` (name → fingerprint) is the code that could not claim it; other code will try again.
+    ``fingerprints`` (name → fingerprint) identify the code that could not claim it; other code will try again.
     """
     params = {
         "id": job_id,

@@ -1,4 +1,4 @@
-"""Counting jobs for people and probes: along an index and up to a bound, however many there are."""
+"""Count jobs for people and probes: along an index and up to a bound, however many there are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django_pgjobs.store.database import Database
 
 
 class QueueDue(NamedTuple):
-    """The ready jobs of a queue; ``more_ready`` and ``more_scheduled`` say that there are at least so many."""
+    """The ready jobs of a queue; with ``more_ready`` or ``more_scheduled``, that count is a lower bound."""
 
     queue: str
     ready: int
@@ -22,7 +22,7 @@ class QueueDue(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """How many jobs of a queue are of a ``kind`` (a hold, an outcome); with ``more`` at least so many."""
+    """How many jobs of a queue are of a ``kind`` (a hold, an outcome); with ``more``, the count is a lower bound."""
 
     queue: str
     kind: str
@@ -31,10 +31,10 @@ class Counted(NamedTuple):
 
 
 class KnownWorker(NamedTuple):
-    """A worker that has not stopped, by its heartbeat; ``queues`` None are all.
+    """A worker that has not stopped, from its heartbeat; ``queues``: None for all.
 
-    ``status``: *running* or *draining*; *silent* when it missed two heartbeats; *lost* when its leases ran out or it
-    has been silent for long. ``running``: its jobs at its last heartbeat, ``beat_age_seconds`` ago.
+    ``status``: *running* or *draining*; *silent* after two missed heartbeats; *lost* if its leases ran out or it has
+    been silent for long. ``running``: its jobs at its last heartbeat, ``beat_age_seconds`` ago.
     """
 
     name: str
@@ -47,25 +47,25 @@ class KnownWorker(NamedTuple):
 
     @property
     def live(self) -> bool:
-        """Whether it beat lately, and has lost nothing since."""
+        """Whether its last heartbeat is recent and it has lost no job since."""
         return self.status in ("running", "draining")
 
     def serves(self, queue: str) -> bool:
-        """Whether it claims jobs of this queue, or would if it were not draining."""
+        """Return whether it claims jobs of this queue, or would if it were not draining."""
         return (self.queues is None or queue in self.queues) and queue not in self.excluded
 
 
 def count_due(db: Database, *, most: int, budget: int) -> list[QueueDue]:
-    """Count due and future jobs of each queue: ``most`` of each priority, ``budget`` of all together."""
+    """Count due and future jobs of each queue, up to ``most`` of each priority and ``budget`` in all."""
     return [QueueDue._make(row) for row in db.fetch("count_due", {"most": most, "budget": budget})]
 
 
 def first_due(db: Database, pairs: Sequence[tuple[str, int]], *, later: bool, limit: int) -> list[int]:
     """Return the ids of the first ``limit`` due jobs of these (queue, priority) pairs, by time, then id.
 
-    ``later``: of those that are to run later. Each pair gives twice its share of them at first. Where all of these are
-    among the first ones there may be more: such pairs, at most half of those asked, give twice their share once more.
-    So this reads a few times ``limit`` jobs, however many there are.
+    ``later``: the first of the jobs that run later instead. Each pair gives twice its share at first. If all of these
+    are among the first, the pair may have more: such pairs, at most half of those asked, give twice their share once
+    more. So this reads a few times ``limit`` jobs, however many there are.
     """
     params = {
         "queues": [queue for queue, _ in pairs],
@@ -86,18 +86,18 @@ def first_due(db: Database, pairs: Sequence[tuple[str, int]], *, later: bool, li
 
 
 def count_held(db: Database, holds: Sequence[str], *, most: int) -> list[Counted]:
-    """Count the held jobs, ``most`` of each hold."""
+    """Count the held jobs, up to ``most`` of each hold."""
     return [Counted._make(row) for row in db.fetch("count_held", {"holds": list(holds), "most": most})]
 
 
 def count_running(db: Database, *, most: int) -> list[Counted]:
-    """Count the claimed jobs of each queue, ``most`` of all together."""
+    """Count the claimed jobs of each queue, up to ``most`` in all."""
     rows = db.fetch("count_running", {"most": most})
     return [Counted(queue, "running", jobs, more) for queue, jobs, more in rows]
 
 
 def count_ended(db: Database, outcomes: Sequence[str], *, seconds: float, most: int) -> list[Counted]:
-    """Count what ended within the last ``seconds``, ``most`` of each outcome."""
+    """Count the jobs that ended within the last ``seconds``, up to ``most`` of each outcome."""
     params = {"outcomes": list(outcomes), "seconds": seconds, "most": most}
     return [Counted._make(row) for row in db.fetch("count_ended", params)]
 
@@ -110,7 +110,7 @@ def count_overdue(db: Database, *, seconds: float, most: int) -> int:
 def list_workers(db: Database, *, silent_seconds: float, stale_seconds: float) -> list[KnownWorker]:
     """Return the workers that have not stopped, the latest heartbeat first.
 
-    One is *silent* after ``silent_seconds`` without a heartbeat, and *lost* after ``stale_seconds``.
+    A worker is *silent* after ``silent_seconds`` without a heartbeat, and *lost* after ``stale_seconds``.
     """
     rows = db.fetch("list_workers", {"silent": silent_seconds, "stale": stale_seconds})
     return [
@@ -120,7 +120,7 @@ def list_workers(db: Database, *, silent_seconds: float, stale_seconds: float) -
 
 
 def _names(text: str | None) -> list[str] | None:
-    """Read a list of names; None is none at all, and what is no such list serves nothing."""
+    """Return a list of names from JSON text; None for null, and an empty list for any other value."""
     found = json.loads(text or "null")
     if found is None:
         return None
@@ -128,13 +128,13 @@ def _names(text: str | None) -> list[str] | None:
 
 
 def read_leader(db: Database) -> tuple[str, float] | None:
-    """Return who leads, or led last, and for how many seconds still; None when nobody ever did."""
+    """Return the latest leader's name and the seconds left of its term, negative after it; None if nobody ever led."""
     rows = db.fetch("read_leader", {})
     return (rows[0][0], rows[0][1]) if rows else None
 
 
 class StoredFigures(NamedTuple):
-    """What a leader has measured: the figures, when, how many seconds ago and who; None when nobody did. And now."""
+    """The leader's latest figures: the figures, when, how many seconds ago and who, each None if none yet; and now."""
 
     figures: Any
     measured_at: datetime | None
@@ -144,11 +144,11 @@ class StoredFigures(NamedTuple):
 
 
 def write_statistic(db: Database, figures: object, *, worker_name: str) -> None:
-    """Keep these figures, measured now, instead of the last ones."""
+    """Replace the stored figures by these, measured now."""
     db.fetch("write_statistic", {"figures": json.dumps(figures), "worker_name": worker_name})
 
 
 def read_statistic(db: Database) -> StoredFigures:
-    """Return the figures that were measured last."""
+    """Return the latest figures."""
     figures, *rest = db.fetch("read_statistic", {})[0]
     return StoredFigures(json.loads(figures or "null"), *rest)

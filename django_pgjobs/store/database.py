@@ -1,4 +1,4 @@
-"""What a statement runs on: a connection, Django's or a worker's own; and settings of it."""
+"""The connections that statements run on, Django's or a worker's own, and their settings."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Params = Mapping[str, Any]
 Rows = list[tuple[Any, ...]]
 
 NOT_THERE = ("42P01", "42703", "3F000")
-"""SQLSTATEs: a table, a column or a schema is not there."""
+"""SQLSTATEs: a table, a column or a schema does not exist."""
 
 NOT_MIGRATED = "The tables of django-pgjobs are not there, or older than this code: run manage.py migrate"
 
 
 def is_not_migrated(error: BaseException) -> bool:
-    """Say whether this error, Django's or psycopg's, is that of a table or column that is not there."""
+    """Return whether this error, Django's or psycopg's, means that a table, column or schema does not exist."""
     return getattr(error.__cause__ or error, "sqlstate", None) in NOT_THERE
 
 
@@ -33,7 +33,7 @@ def statement(name: str) -> str:
 
 
 def rows_of(cursor: Any) -> Rows:
-    """Return the rows of the result that ``cursor`` is at, Django's cursor or psycopg's; see ``instants``."""
+    """Return the rows of the cursor's current result; ``cursor`` is Django's or psycopg's. See ``instants``."""
     try:
         return cast(Rows, cursor.fetchall())
     except (psycopg.DataError, DataError):
@@ -56,7 +56,7 @@ class Transacting(Database, Protocol):
     def fetch_together(self, statements: Sequence[tuple[str, Params]]) -> list[Rows]:
         """Run the statements in one READ COMMITTED transaction, each with a snapshot of its own; return their rows.
 
-        They are sent as one message, so that no trouble on the way leaves the transaction open half-way.
+        They travel as one message, so that no network failure leaves the transaction open half-way.
         """
         ...
 
@@ -72,12 +72,12 @@ class Picking(Database, Protocol):
 def _fetch(wrapper: BaseDatabaseWrapper, name: str, params: Params) -> Rows:
     with wrapper.cursor() as cursor:
         cursor.execute(sql.statement(name), params)
-        # Not ``description``, which makes an object for each column: a sixth of the time of a registration.
+        # Not ``description``: it makes an object per column, which takes a sixth of a registration's time.
         return rows_of(cursor) if cursor.pgresult.nfields else []
 
 
 class WrapperDatabase:
-    """A connection of Django's that no alias leads to: it is just being made, or is one's own."""
+    """A connection of Django's that no alias leads to: it is still being opened, or it is the caller's own."""
 
     def __init__(self, wrapper: BaseDatabaseWrapper) -> None:
         self.wrapper = wrapper
@@ -88,7 +88,7 @@ class WrapperDatabase:
 
 
 class DjangoDatabase:
-    """Django's connection of an alias, inside whatever transaction the caller has open."""
+    """Django's connection of an alias, inside the caller's open transaction, if any."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
@@ -105,9 +105,9 @@ class DjangoDatabase:
 
 
 class UnseenDatabase(DjangoDatabase):
-    """The same connection beneath Django's cursor: what is sent is in no query log and passes no execute wrapper.
+    """The same connection beneath Django's cursor: its statements skip query logs and execute wrappers.
 
-    For what a project's tests must not count, as it is sent now and then only. Errors are Django's all the same.
+    For statements sent only now and then, which a project's tests must not count. Errors are Django's all the same.
     """
 
     def fetch(self, name: str, params: Params) -> Rows:
@@ -119,7 +119,7 @@ class UnseenDatabase(DjangoDatabase):
 
 
 def beneath(alias: str) -> UnseenDatabase:
-    """Return Django's connection ``alias`` for a statement that nobody counts."""
+    """Return Django's connection ``alias`` for statements that query counts leave out."""
     return UnseenDatabase(alias)
 
 
@@ -129,22 +129,22 @@ def on(alias: str) -> DjangoDatabase:
 
 
 def is_read_only(db: Database) -> bool:
-    """Say whether nothing can be written here, as on a replica."""
+    """Return whether this connection cannot write, as on a replica."""
     return bool(db.fetch("is_read_only", {})[0][0])
 
 
 def set_lock_timeout(db: Database, timeout: str) -> str:
-    """Bound the lock waits of the open transaction; return the setting before."""
+    """Bound the lock waits of the open transaction; return the previous setting."""
     return str(db.fetch("lock_timeout", {"timeout": timeout})[0][0])
 
 
 def read_committed(db: Database) -> None:
-    """Have the transaction that was just opened see, in each statement, what is committed by then."""
+    """Set the transaction just opened to READ COMMITTED: each statement sees what is committed when it starts."""
     db.fetch("read_committed", {})
 
 
 def configuring(settings: Mapping[str, str], *, local: bool) -> Params:
-    """Return what ``configure`` takes, for a connection that sends it together with another statement."""
+    """Return the parameters of ``configure``, for a connection that sends it together with another statement."""
     return {"names": list(settings), "values": list(settings.values()), "local": local}
 
 

@@ -28,9 +28,9 @@ class Author:
 
 @dataclass(slots=True)
 class End:
-    """One attempt's end as a fenced statement takes it; only the fields its statement reads need a value.
+    """The end of an attempt, as a fenced statement takes it; set only the fields that the statement reads.
 
-    Not frozen: one is made per job, and a frozen one costs four times as much.
+    Not frozen: every job makes one, and a frozen one costs four times as much.
     """
 
     id: int
@@ -46,13 +46,13 @@ class End:
     suspect: bool = False
 
     def as_json(self, *keys: str) -> str:
-        """Return a JSON object of the fence and of ``keys``."""
+        """Return a JSON object with the fence and ``keys``."""
         fields: dict[str, object] = {"id": self.id, "claim_id": self.claim_id}
         fields.update((key, getattr(self, key)) for key in keys)
         return json.dumps(fields)
 
     def with_failure(self, *keys: str) -> str:
-        """Return the same with the failure's columns; all null when there was none."""
+        """Return the same with the failure's columns, all null if there was no failure."""
         failure = self.failure
         fields: dict[str, object] = {"id": self.id, "claim_id": self.claim_id}
         fields.update((key, getattr(self, key)) for key in keys)
@@ -85,9 +85,9 @@ def _author(author: Author) -> dict[str, object]:
 
 
 def finalise_success(db: Database, ends: Sequence[End], author: Author, *, remember: bool = False) -> list[int]:
-    """Record that these bodies returned; ``result`` is JSON text taken as it is.
+    """End jobs whose bodies returned; ``result`` is JSON text, stored unchecked.
 
-    With ``remember`` the results of jobs that have an idempotency key are stored under it too.
+    With ``remember``, also store the results of jobs that have an idempotency key under that key.
     """
     items = _array(
         [
@@ -102,7 +102,7 @@ def finalise_success(db: Database, ends: Sequence[End], author: Author, *, remem
 
 
 class Rescheduled(NamedTuple):
-    """A job that is ready again, and from when on."""
+    """A job that is ready again, and its new ``run_at``."""
 
     id: int
     run_at: datetime
@@ -111,26 +111,26 @@ class Rescheduled(NamedTuple):
 
 
 def finalise_retry(db: Database, ends: Sequence[End], author: Author) -> list[Rescheduled]:
-    """Record failed attempts that may be tried again after ``delay`` seconds."""
+    """Record failed attempts whose jobs run again after ``delay`` seconds."""
     items = _array(end.with_failure("delay", "cause", "seconds") for end in ends)
     rows = db.fetch("finalise_retry", {"items": items, **_author(author)})
     return [Rescheduled._make(row) for row in rows]
 
 
 def finalise_snooze(db: Database, ends: Sequence[End]) -> list[Rescheduled]:
-    """Give jobs back that asked to come back after ``delay`` seconds, uncharged."""
+    """Make snoozed jobs ready again after ``delay`` seconds, uncharged."""
     rows = db.fetch("finalise_snooze", {"items": _array(end.as_json("delay") for end in ends)})
     return [Rescheduled._make(row) for row in rows]
 
 
 def finalise_end(db: Database, ends: Sequence[End], author: Author) -> list[int]:
-    """End jobs as ``outcome`` (abandoned or cancelled); an Attempt is kept where ``cause`` is given."""
+    """End jobs as ``outcome`` (abandoned or cancelled); with ``cause``, keep the attempt in the history."""
     items = _array(end.with_failure("outcome", "cause", "seconds", "reason") for end in ends)
     return [row[0] for row in db.fetch("finalise_end", {"items": items, **_author(author)})]
 
 
 def finalise_delete(db: Database, ends: Sequence[End], *, remember: bool = False) -> list[int]:
-    """End jobs of which nothing is kept by deleting them; one that somebody waits for is left as it is.
+    """End jobs that leave no row by deleting them; a job that somebody waits for stays as it is.
 
     ``remember`` as in ``finalise_success``.
     """
@@ -146,7 +146,7 @@ def finalise_delete(db: Database, ends: Sequence[End], *, remember: bool = False
 
 
 def mark_ending(db: Database, ends: Sequence[End], author: Author, *, allowance_seconds: float) -> list[int]:
-    """Say that only the callback is left (``outcome`` names which); the same claim goes on with it."""
+    """Mark jobs whose callback alone is left (``outcome`` names it); the same claim continues with it."""
     items = _array(end.with_failure("outcome", "cause", "seconds", "reason") for end in ends)
     rows = db.fetch("mark_ending", {"items": items, "allowance": allowance_seconds, **_author(author)})
     return [row[0] for row in rows]
@@ -165,7 +165,7 @@ def hold_jobs(db: Database, ends: Sequence[End]) -> list[int]:
 
 
 class Released(NamedTuple):
-    """A job that went back as it was; ``times`` counts the attempts it has lost so while it ran, this one included."""
+    """A released job; ``times``: how many attempts it lost that way while it ran, including this one."""
 
     id: int
     queue: str
@@ -174,9 +174,9 @@ class Released(NamedTuple):
 
 
 def release_jobs(db: Database, ends: Sequence[End], author: Author) -> list[Released]:
-    """Give jobs back, uncharged; an Attempt is kept where ``cause`` is given (it had started).
+    """Release jobs, uncharged; with ``cause`` (the job had started), keep the attempt in the history.
 
-    A ``suspect`` is one for whoever claims it next, too.
+    A ``suspect`` stays one for the next worker that claims it.
     """
     items = _array(end.with_failure("cause", "seconds", "suspect") for end in ends)
     rows = db.fetch("release_jobs", {"items": items, **_author(author)})
@@ -184,13 +184,13 @@ def release_jobs(db: Database, ends: Sequence[End], author: Author) -> list[Rele
 
 
 def write_progress(db: Database, reports: Sequence[tuple[int, str, str]]) -> list[int]:
-    """Keep (id, claim_id, progress as JSON text) of running jobs."""
+    """Store progress reports of running jobs: (id, claim_id, progress as JSON text)."""
     items = _array(f'{{"id":{job},"claim_id":"{claim}","progress":{text}}}' for job, claim, text in reports)
     return [row[0] for row in db.fetch("write_progress", {"items": items})]
 
 
 def delete_claims(db: Database, claim_ids: Sequence[str]) -> int:
-    """Drop ledger rows whose last job has ended; return how many went."""
+    """Delete ledger rows whose last job has ended; return how many."""
     return len(db.fetch("delete_claims", {"claim_ids": list(claim_ids)}))
 
 
@@ -200,9 +200,9 @@ def list_claims(db: Database, worker: UUID) -> list[str]:
 
 
 class FenceReading(NamedTuple):
-    """How a job stands whose fenced write touched nothing; ``recorded`` is the cause kept under this claim.
+    """The state of a job whose fenced write matched no row; ``recorded``: the cause kept under this claim.
 
-    ``ours``: the row carries our claim; ``claimed``: it carries some claim. Nothing of it is locked.
+    ``ours``: the row carries our claim; ``claimed``: it carries some claim. Read without a lock.
     """
 
     id: int
@@ -215,12 +215,12 @@ class FenceReading(NamedTuple):
 
 
 def read_fences(db: Database, fences: Sequence[tuple[int, str]]) -> dict[int, FenceReading]:
-    """Read, without a lock, how these (id, claim_id) stand; a job that is gone is not in the answer."""
+    """Read the state of these (id, claim_id), without a lock; the result leaves out jobs that are gone."""
     params = {"ids": [job for job, _ in fences], "claim_ids": [claim for _, claim in fences]}
     return {row[0]: FenceReading._make(row) for row in db.fetch("read_fences", params)}
 
 
 def read_payload(db: Database, job_id: int, claim_id: str) -> str | None:
-    """Return the payload of a claimed job as JSON text; None when the claim is lost."""
+    """Return the payload of a claimed job as JSON text; None if the claim is lost."""
     rows = db.fetch("read_payload", {"id": job_id, "claim_id": claim_id})
     return str(rows[0][0]) if rows else None

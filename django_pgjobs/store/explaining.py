@@ -1,4 +1,4 @@
-"""What says why a job does not run, and what becomes of it: read in one statement, at one instant."""
+"""Read the facts that explain why a job does not run, or what happens to it: one statement, one instant."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django_pgjobs.store.database import Database
 
 
 class Paused(NamedTuple):
-    """A pause that the job is under: ``kind`` is *queue* or *job*, ``until`` None for until somebody resumes it."""
+    """A pause that applies to the job. ``kind``: *queue* or *job*. ``until``: None if it ends only when resumed."""
 
     kind: str
     paused_at: datetime
@@ -19,7 +19,7 @@ class Paused(NamedTuple):
 
 
 class WhyFacts(NamedTuple):
-    """One job and all that bears on it. ``now`` is the database's clock; what is not so is None, ``""`` or 0."""
+    """A job and all that affects it. ``now``: the database's clock. Facts that do not apply: None, ``""`` or 0."""
 
     now: datetime
     id: int
@@ -48,10 +48,10 @@ class WhyFacts(NamedTuple):
     lease_expires_at: datetime | None
     worker_name: str | None
     worker_status: str | None
-    """*running*, *draining*, *stopped*; *silent* or *lost* when it has not beaten."""
+    """*running*, *draining*, *stopped*; *silent* or *lost* if its heartbeats are missing."""
     worker_beat_at: datetime | None
     live: int
-    """Workers that beat lately; of those ``serving`` the job's queue and ``draining`` while they serve it."""
+    """Workers with a recent heartbeat; of these, ``serving`` the job's queue, and ``draining`` while they serve it."""
     serving: int
     draining: int
     slots: int
@@ -62,10 +62,10 @@ class WhyFacts(NamedTuple):
     last_beat_at: datetime | None
     """When any worker last beat."""
     ahead: int
-    """How many due jobs of its queue are claimed first, counted up to ``MOST_COUNTED``."""
+    """How many due jobs of its queue come first, counted up to ``MOST_COUNTED``."""
     key_holder: int | None
     result_of: int | None
-    """The job that ran in its place, for the same idempotency key."""
+    """The job that ran instead of it, for the same idempotency key."""
     pauses: tuple[Paused, ...]
     """The pause of its queue, of its name, or both."""
 
@@ -74,7 +74,7 @@ MOST_COUNTED = 1000
 
 
 def read_why(db: Database, job_id: int, *, silent_seconds: float, stale_seconds: float) -> WhyFacts | None:
-    """Return what bears on a job; None when there is no such job.
+    """Return the facts about a job; None if there is no such job.
 
     A worker is *silent* after ``silent_seconds`` without a heartbeat, and *lost* after ``stale_seconds``.
     """

@@ -1,8 +1,8 @@
-"""Reading instants for which Python has no ``datetime``: infinity, the years BC and from 10000 on.
+"""Read instants for which Python has no ``datetime``: infinity, the years BC and from 10000 on.
 
-None comes from this package, but SQL can write one, and a single such row must not stop a list or a duty of the
-leader. psycopg refuses it when the rows are fetched. They are at hand then: they are read once more, and what Python
-cannot tell becomes ``clock.EARLIEST`` or ``clock.LATEST``. Where no such row is, this costs nothing.
+This package writes none, but SQL can, and a single such row must not stop a list or a duty of the leader. psycopg
+refuses it at the fetch. The cursor still holds the rows then, so we read them again, and an instant beyond Python's
+range becomes ``clock.EARLIEST`` or ``clock.LATEST``. Without such a row this costs nothing.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ OID = psycopg.adapters.types["timestamptz"].oid
 
 
 def read_again(cursor: Any) -> list[tuple[Any, ...]]:
-    """Return the rows of the result that ``cursor`` is at, Django's cursor or psycopg's, instants within bounds."""
+    """Return the rows of the cursor's current result, instants within bounds; ``cursor`` is Django's or psycopg's."""
     text = cast("type[Loader]", cursor.adapters.get_loader(OID, Format.TEXT))
     for loader in (_bounded_text(text), _BoundedBinary):
         cursor.adapters.register_loader(OID, loader)
-    # The cursor's own transformer has the loaders that it began with.
+    # The cursor's own transformer keeps the loaders it began with.
     transformer = Transformer(cursor)
     transformer.set_pgresult(cursor.pgresult)
     return cast("list[tuple[Any, ...]]", transformer.load_rows(0, cursor.pgresult.ntuples, tuple))
@@ -36,7 +36,7 @@ def _bounded_text(loader: type[Loader]) -> type[Loader]:
         """Django's loader, which knows the connection's zone, within bounds."""
 
         def load(self, data: Any) -> Any:
-            """Return the instant, or the bound that it is beyond."""
+            """Return the instant, or the bound if it is beyond that."""
             try:
                 return super().load(data)
             except (psycopg.DataError, OverflowError):

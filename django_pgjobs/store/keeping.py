@@ -1,4 +1,4 @@
-"""Keeping what is claimed: leases, flags, heartbeats; and taking back what others have lost."""
+"""Keep claims (leases, flags, heartbeats), and rescue jobs that other workers have lost."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from django_pgjobs.store.ends import Released
 
 
 def renew_claims(db: Database, check_ins: Mapping[str, float], *, lease_seconds: float) -> set[str]:
-    """Extend the leases of these claims; ``check_ins`` says in how many seconds others check each.
+    """Extend the leases of these claims; ``check_ins``: claim → seconds until others check it.
 
-    Returns the claims all of whose ledger rows were renewed; of one that is missing some were rescued, or are held by
-    somebody for the moment.
+    Return the claims whose ledger rows were all renewed. If one is missing, some of its jobs were rescued, or somebody
+    holds a row at the moment.
     """
     params = {"claim_ids": list(check_ins), "check_ins": list(check_ins.values()), "lease": lease_seconds}
     return {str(row[0]) for row in db.fetch("renew_claims", params)}
 
 
 class Flag(NamedTuple):
-    """A claimed job that is no longer plainly ours, or that somebody wants something of."""
+    """A claimed job that may be lost, or that carries a request to cancel or release it."""
 
     id: int
     claim_id: str
@@ -35,34 +35,34 @@ class Flag(NamedTuple):
 
 
 def read_flags(db: Database, fences: Sequence[tuple[int, str]]) -> list[Flag]:
-    """Return those of the claimed (id, claim_id) that were lost, are to be cancelled or are to be released."""
+    """Return the claimed (id, claim_id) that are lost, or that somebody asked to cancel or release."""
     params = {"ids": [job for job, _ in fences], "claim_ids": [claim for _, claim in fences]}
     return [Flag(row[0], str(row[1]), *row[2:]) for row in db.fetch("read_flags", params)]
 
 
 def beat(db: Database, facts: Mapping[str, object]) -> None:
-    """Write this worker's heartbeat row; ``facts`` are its columns. One that says *stopped* is its last."""
+    """Write this worker's heartbeat row; ``facts``: its columns. A row with status *stopped* is the last."""
     db.fetch("beat", facts)
 
 
 def unpark_jobs(db: Database, fingerprints: Mapping[str, str], *, limit: int) -> list[Released]:
-    """Resume parked jobs that other code parked than that of ``fingerprints`` (name → fingerprint)."""
+    """Resume up to ``limit`` jobs that code other than that of ``fingerprints`` (name → fingerprint) has parked."""
     params = {"names": list(fingerprints), "fingerprints": list(fingerprints.values()), "limit": limit}
     return [Released(*row) for row in db.fetch("unpark_jobs", params)]
 
 
 def terminate_backends(db: Transacting, application_name: str) -> int:
-    """Have the server processes end that a killed executor left behind; return how many were still there.
+    """Terminate the server processes that a killed executor left behind; return how many still existed.
 
-    Its connections carry its name. A terminated process ends a moment later: 0 says that all have ended. The server
-    knows them by the role that has logged in, and lets that one end them; not a role that it has taken on.
+    They carry the executor's name. A terminated process ends a moment later: 0 means that all have ended. They belong
+    to the role that logged in, and the server lets only that role end them, not a role that it has taken on.
     """
     params = {"application_name": application_name}
     return len(db.fetch_together([("reset_role", {}), ("terminate_backends", params)])[1])
 
 
 class Identity(NamedTuple):
-    """Which database a connection sees."""
+    """The database that a connection sees."""
 
     system: str
     database: int
@@ -72,12 +72,12 @@ class Identity(NamedTuple):
 
 
 def read_identity(db: Database) -> Identity:
-    """Return which database and which job table this connection sees; ``table`` is None before our migrations."""
+    """Return the database and the job table that this connection sees; ``table`` is None before our migrations."""
     return Identity._make(db.fetch("read_identity", {})[0])
 
 
 def mark_waited(db: Database, job_id: int) -> bool | None:
-    """Ask for a notification at the job's end; return whether it has ended, None when it is not committed."""
+    """Ask for a notification at the job's end; return whether it has ended, None if it is not committed."""
     rows = db.fetch("mark_waited", {"id": job_id})
     return bool(rows[0][0]) if rows else None
 
@@ -85,7 +85,7 @@ def mark_waited(db: Database, job_id: int) -> bool | None:
 class Rescued(NamedTuple):
     """A job that was rescued from a worker that had lost it.
 
-    ``outcome`` is how it ended (empty: it is ready again), ``ending`` the end before which only its callback is left.
+    ``outcome``: how it ended, empty if it is ready again. ``ending``: the outcome to come if only its callback is left.
     """
 
     id: int
@@ -101,7 +101,7 @@ class Rescued(NamedTuple):
 
 
 def check_claims(db: Database, *, soon_seconds: float) -> tuple[datetime, bool]:
-    """Return the server's time, and whether a ledger row is due for a look by then or within ``soon_seconds``."""
+    """Return the server's time, and whether a ledger row is due for a check now or within ``soon_seconds``."""
     row = db.fetch("check_claims", {"soon": soon_seconds})[0]
     return row[0], bool(row[1])
 
@@ -118,11 +118,11 @@ def rescue_jobs(
     seen: datetime | None = None,
     held: Sequence[str] = (),
 ) -> list[Rescued]:
-    """Take back the jobs of up to ``limit`` ledger rows that are due for a look.
+    """Rescue the jobs of up to ``limit`` ledger rows that are due for a check.
 
-    Only what had expired by ``seen`` is taken, a time of the server that whoever asks has read; None stands for the
-    time at which the statement gets there, however late. The claims in ``held`` are the caller's own and left alone.
-    Nothing is taken within ``quiet_seconds`` of the server's start, nor for a passed deadline before
+    It takes only leases and deadlines that had expired by ``seen``, a time of the server that the caller has read; None
+    stands for the statement's own time, however late it arrives. ``held``: the caller's own claims, which it leaves
+    alone. It takes nothing within ``quiet_seconds`` of the server's start, and none for a passed deadline until
     ``grace_seconds`` after it. A name in neither list has a callback, or is not known here.
     """
     params = {
@@ -139,9 +139,9 @@ def rescue_jobs(
 
 
 def mark_lost(db: Database, taken: Sequence[Rescued], *, quiet_seconds: float) -> list[str]:
-    """Mark the workers that lost these jobs as *lost*; return their names. A heartbeat of theirs clears it.
+    """Mark the workers that lost these jobs as *lost*; return their names. Their next heartbeat clears it.
 
-    A worker that still has a lease, or was heard from within ``quiet_seconds``, lives and is left alone.
+    A worker that still has a lease, or has beaten within ``quiet_seconds``, is alive and left alone.
     """
     params = {
         "ids": [job.id for job in taken],

@@ -1,4 +1,4 @@
-"""What only the leader does, and how it becomes one: a term that is taken, renewed and resigned."""
+"""The leader's statements, and its term: take it, renew it, resign it."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from django_pgjobs.store.ends import Author
 
 
 def take_term(db: Database, author: Author, *, seconds: float) -> int | None:
-    """Become the leader for ``seconds`` if nobody is; return the number of the term, None when somebody leads."""
+    """Become the leader for ``seconds`` if nobody leads; return the number of the term, None if somebody leads."""
     rows = db.fetch("take_term", {"worker": author.worker, "worker_name": author.name, "seconds": seconds})
     return int(rows[0][0]) if rows else None
 
 
 def renew_term(db: Database, author: Author, term: int, *, seconds: float) -> bool:
-    """Lead for ``seconds`` from now on (0 resigns); return whether this term was still ours."""
+    """Extend this term to ``seconds`` from now (0 resigns); return whether it was still ours."""
     return bool(db.fetch("renew_term", {"worker": author.worker, "term": term, "seconds": seconds}))
 
 
 class ClaimPosition(NamedTuple):
-    """A position in the order of the claim index; the audit continues behind it."""
+    """A position in the order of the claim index; the audit continues after it."""
 
     queue: str
     priority: int
     run_at: str
-    """As a string: Python has no datetime for each that SQL can write."""
+    """As a string: Python has no datetime for some instants that SQL can write."""
     id: int
 
 
@@ -33,7 +33,7 @@ BEGINNING = ClaimPosition("", -(2**15), "-infinity", 0)
 
 
 class Audited(NamedTuple):
-    """A slice of the audit: where it ended, how many jobs it scanned, and whose ledger row was missing."""
+    """A slice of the audit: where it ended, how many jobs it scanned, and which of them had no ledger row."""
 
     position: ClaimPosition
     walked: int
@@ -41,10 +41,10 @@ class Audited(NamedTuple):
 
 
 def audit_claims(db: Database, after: ClaimPosition, *, limit: int, lease_seconds: float) -> Audited | None:
-    """Scan up to ``limit`` unfinished jobs behind ``after``; None when there are no more.
+    """Scan up to ``limit`` unfinished jobs after ``after``; None if there are no more.
 
-    A running job that no ledger row names gets a new one with a full lease: its owner renews that, or it runs out and
-    the job is rescued. May be repeated, and by several at once.
+    A running job without a ledger row gets a new one with a full lease. Its owner renews that lease, or it expires and
+    the job is rescued. May be repeated, and several workers may do it at once.
     """
     params = {
         "queue": after.queue,

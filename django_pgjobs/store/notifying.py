@@ -20,12 +20,12 @@ class Notice(NamedTuple):
 
     @property
     def is_for_claimers(self) -> bool:
-        """Whether this is about a registration that no limit holds."""
+        """Whether this announces a registration that no limit holds."""
         return not self.payload.startswith(LIMITED)
 
     @property
     def queue(self) -> str:
-        """The queue that this is about."""
+        """The queue that this names."""
         return self.payload.partition(":")[2]
 
 
@@ -34,22 +34,22 @@ PAUSES = Notice(WORKERS, "pauses")
 
 
 def wake_up(queue: str, priority: int | None) -> Notice:
-    """Wake those who claim from the queue at this priority; None wakes the queue's admitters."""
+    """Return the notice that wakes workers of the queue at this priority; None wakes the queue's admitters."""
     return Notice(WORKERS, f"{LIMITED if priority is None else priority}:{queue}")
 
 
 def scan_behind(queue: str) -> Notice:
-    """Make workers scan behind their frontier: the queue has claimable jobs that may be older than any claimed now."""
+    """Return the notice that makes workers scan behind their frontier: older jobs may be claimable again."""
     return Notice(WORKERS, f"behind:{queue}")
 
 
 def busy(queue: str) -> Notice:
-    """Ask workers of the queue to keep polling: for a moment more is registered without a notification."""
+    """Return the notice that asks workers of the queue to keep polling: more jobs follow without a notification."""
     return Notice(WORKERS, f"busy:{queue}")
 
 
 def ended(job_id: int) -> Notice:
-    """Wake those who wait for this job."""
+    """Return the notice that wakes the waiters of this job."""
     return Notice(WAITERS, str(job_id))
 
 
@@ -65,7 +65,7 @@ def notify(db: Database, notices: Iterable[Notice]) -> None:
 def notify_queues(db: Database, pairs: Iterable[tuple[str, int | None]], *, behind: bool = False) -> None:
     """Wake workers that serve these (queue, priority) pairs, at the commit of the open transaction if there is one.
 
-    None for a priority wakes the queue's admitters. ``behind``: these jobs may be older than any claimed now, so only a
+    A priority of None wakes the queue's admitters. ``behind``: these jobs may be older than any claimed now, so only a
     scan behind the frontier finds them.
     """
     unique = {wake_up(*pair) for pair in pairs}

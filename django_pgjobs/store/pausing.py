@@ -1,4 +1,4 @@
-"""Pauses of queues and of jobs by name: written for an operator, read by every worker, forgotten when over."""
+"""Pauses of queues and of jobs by name: operators write them, every worker reads them, the leader deletes old ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django_pgjobs.store.ends import Released
 
 
 class Pause(NamedTuple):
-    """One pause as it is written: ``kind`` is *queue* or *job*, ``until`` None for until somebody resumes it."""
+    """A stored pause. ``kind``: *queue* or *job*. ``until``: None if it lasts until somebody resumes it."""
 
     id: int
     kind: str
@@ -25,7 +25,7 @@ class Pause(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """What is paused now: queues, and names of jobs with the words that a held job gets."""
+    """The current pauses: queues, and names of jobs with the reason that a held job gets."""
 
     queues: frozenset[str] = frozenset()
     names: Mapping[str, str] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Pauses:
         return bool(self.queues or self.names)
 
     def cover(self, queue: str, name: str) -> bool:
-        """Whether a job of this queue and name may not start."""
+        """Return whether a pause keeps a job of this queue and name from starting."""
         return queue in self.queues or name in self.names
 
 
@@ -48,9 +48,9 @@ def pause(
     until: datetime | None = None,
     seconds: float | None = None,
 ) -> list[Pause]:
-    """Pause, until an instant or for ``seconds`` from now; no row for one that would be over already.
+    """Pause until an instant, or for ``seconds`` from now; write nothing if the pause would be over already.
 
-    Who, why and until when replace those of a pause that runs.
+    Author, reason and end replace those of a current pause.
     """
     params = {"kind": kind, "names": list(names), "by": by, "reason": reason, "until": until, "seconds": seconds}
     return [Pause._make(row[:7]) for row in db.fetch("pause", params)]
@@ -62,7 +62,7 @@ def resume(db: Database, kind: str, names: Sequence[str]) -> list[str]:
 
 
 def read_pauses(db: Database) -> Pauses:
-    """Return what is paused now, by the database's clock."""
+    """Return the current pauses, by the database's clock."""
     rows = db.fetch("read_pauses", {})
     return Pauses(
         frozenset(name for kind, name, *_ in rows if kind == "queue"),
@@ -76,10 +76,10 @@ def _words(by: str, reason: str) -> str:
 
 
 def unpause_jobs(db: Database, *, limit: int) -> list[Released]:
-    """Let up to ``limit`` held jobs go on whose name is paused no more. May be repeated, and by several at once."""
+    """Resume up to ``limit`` held jobs whose name is no longer paused. Repeatable, also by several at once."""
     return [Released(*row) for row in db.fetch("unpause_jobs", {"limit": limit})]
 
 
 def expire_pauses(db: Database, *, kept_seconds: float) -> list[tuple[str, str]]:
-    """Forget pauses that ended more than ``kept_seconds`` ago; return (kind, name) of each."""
+    """Delete pauses that ended more than ``kept_seconds`` ago; return (kind, name) of each."""
     return [(row[0], row[1]) for row in db.fetch("expire_pauses", {"kept": kept_seconds})]

@@ -12,7 +12,7 @@ OLDEST = "-infinity"
 
 
 class Prunable(NamedTuple):
-    """A slice of the walk: the last end it came to, how many jobs it saw, and which of them may go."""
+    """A slice of the walk: the last end it reached, how many jobs it saw, and which of them may be deleted."""
 
     until: str
     walked: int
@@ -30,10 +30,10 @@ def list_prunable(
     window_seconds: float | None = None,
     limit: int,
 ) -> Prunable | None:
-    """List what has ended as ``outcome`` for more than ``seconds``, from ``after`` on; None when there is no more.
+    """List jobs that ended as ``outcome`` more than ``seconds`` ago, from ``after`` on; None if there are no more.
 
-    ``queues``: all but these, or with ``only`` these. ``window_seconds``: nothing that ended longer ago. A place may
-    hold more ends than ``limit``: whoever is not carried beyond ``after`` asks for more at once.
+    ``queues``: all except these, or with ``only`` just these. ``window_seconds``: leave out jobs that ended longer ago.
+    One instant may hold more ends than ``limit``: if a slice does not get beyond ``after``, ask for a larger one.
     """
     params = {
         "outcome": outcome,
@@ -51,11 +51,11 @@ def list_prunable(
 def count_prunable(
     db: Database, outcome: str, *, seconds: float, queues: Sequence[str] = (), only: bool = False
 ) -> int:
-    """Count what ``list_prunable`` would list from the oldest end on."""
+    """Count the jobs that ``list_prunable`` would list from the oldest end on."""
     params = {"outcome": outcome, "seconds": seconds, "queues": list(queues), "only": only}
     return int(db.fetch("count_prunable", params)[0][0])
 
 
 def prune_jobs(db: Database, ids: Sequence[int], *, until: str) -> list[int]:
-    """Delete these jobs with their history if they ended by ``until``; return those that went. Waits for no lock."""
+    """Delete these jobs with their history if they ended by ``until``; return the deleted ones. Waits for no lock."""
     return [row[0] for row in db.fetch("prune_jobs", {"ids": list(ids), "until": until})]

@@ -1,4 +1,4 @@
-"""Registering: inserting jobs in the caller's transaction, and waking workers at its commit."""
+"""Insert jobs in the caller's transaction. Waking workers after its commit is the task of ``waking``."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from django_pgjobs.store import database
 from django_pgjobs.store.database import on
 
 COPY_FROM_JOBS = 300
-"""Rows from which a COPY gains more over one INSERT than its round trips cost (benchmarks/lines/register_many.py)."""
+"""From this many rows on a COPY saves more than its round trips cost (benchmarks/lines/register_many.py)."""
 
 SPECIAL_AT_ONCE = 5000
-"""Rows of one statement that inserts what has keys or limits."""
+"""Rows per statement that inserts jobs with keys or limits."""
 
 TEXT_AT_ONCE = 16 * 2**20
 """Characters of payloads and headers in one INSERT: PostgreSQL refuses a parameter of 1 GiB."""
 
 COPY_ROWS = 500
-"""Rows that are sent at once, so that a million of them are not one text in memory."""
+"""Rows sent at once, so that a million of them are not one text in memory."""
 
 
 class NewJob(NamedTuple):
-    """What a registration writes. ``payload`` and ``headers`` are JSON text, durations seconds, ``run_at`` is in UTC.
+    """The row that a registration writes: ``payload`` and ``headers`` as JSON text, durations in seconds, UTC instants.
 
-    ``window_seconds`` goes with the scope ``window``; ``on_conflict`` is not written: it says what the caller does when
+    ``window_seconds`` goes with the scope ``window``; ``on_conflict`` is not stored: it says what the caller does if
     the key is taken.
     """
 
@@ -58,12 +58,12 @@ class NewJob(NamedTuple):
 
     @property
     def wakes(self) -> tuple[str, int | None]:
-        """Whom to wake: workers that claim from its queue at its priority, or that queue's admitters."""
+        """Its (queue, priority), to wake the workers that claim it; a priority of None wakes the queue's admitters."""
         return self.queue, self.priority if self.limit_key is None else None
 
     @property
     def is_special(self) -> bool:
-        """Whether it has what few jobs have, which a statement of its own writes."""
+        """Whether it has a key, a limit, a tag or another value that few jobs have: its own statement writes it."""
         return (
             self.key is not None
             or self.idempotency_key is not None
@@ -75,11 +75,11 @@ class NewJob(NamedTuple):
 
 
 _others = itemgetter(slice(NewJob._fields.index("queue"), NewJob._fields.index("limit_key") + 1))
-"""Returns the fields that a COPY writes, but name and payload."""
+"""Returns the fields that a COPY writes, except name and payload."""
 
 
 class NewJobs(NamedTuple):
-    """Jobs that differ in their payloads only: the first of them, and the payloads of all."""
+    """Jobs that differ only in their payloads: the first job, and the payloads of all."""
 
     first: NewJob
     payloads: Sequence[str]
@@ -92,7 +92,7 @@ class NewJobs(NamedTuple):
 
 
 class Registered(NamedTuple):
-    """What the database made of a registration."""
+    """The values that the database gave to a registered job."""
 
     id: int
     run_at: datetime
@@ -100,9 +100,9 @@ class Registered(NamedTuple):
 
 
 def register_job(using: str, new: NewJob) -> Registered:
-    """Insert one job in the caller's transaction. It wakes nobody: see ``waking``.
+    """Insert one job in the caller's transaction. Wakes nobody: see ``waking``.
 
-    What most jobs do without is not sent for them: each value costs client and server microseconds.
+    It sends no values that most jobs lack: each costs client and server microseconds.
     """
     if new.headers is None and not new.description and new.run_at is None and not new.delay_seconds:
         [row] = on(using).fetch("register_plain", _plain(new))
@@ -112,9 +112,9 @@ def register_job(using: str, new: NewJob) -> Registered:
 
 
 def register_special(using: str, new: NewJob) -> Registered | None:
-    """Insert one job that has what few have, as ``register_job``.
+    """Insert one job that ``is_special``, as ``register_job``.
 
-    Return None, having changed nothing, when its key is taken. An uncommitted job with that key is waited for.
+    Return None and change nothing if its key is taken. Blocks while another transaction inserts a job with that key.
     """
     if new.window_seconds is not None:
         return register_special_jobs(using, [new])[0]
@@ -155,8 +155,7 @@ def _params(new: NewJob) -> dict[str, object]:
 def register_jobs(using: str, new: Sequence[NewJobs], *, limited: bool = False) -> list[int]:
     """Insert many jobs in the caller's transaction, by COPY from ``COPY_FROM_JOBS`` on; ids in input order.
 
-    None of them may have what few jobs have: see ``register_special_jobs``. ``limited`` says that some
-    may have the key of a limit, and nothing else of that kind.
+    None may be special: see ``register_special_jobs``. ``limited``: some may have a limit key, the one exception.
     """
     if not new:
         return []
@@ -170,11 +169,11 @@ def _text(some: NewJobs) -> int:
 
 
 def register_special_jobs(using: str, new: Sequence[NewJob]) -> list[Registered | None]:
-    """Insert many jobs of which some have what few jobs have.
+    """Insert many jobs, some of them special; return them in input order.
 
-    Answers in input order, with None where a key is taken, by a job of the same call included. Keys are inserted in
-    the order of their code points, those of windows first: callers who do this at the same time wait for each other and
-    never in a circle.
+    The result is None for a job whose key is taken, also if another job of the same call took it. Keys are inserted in
+    the order of their code points, those of windows first: concurrent callers wait for each other, but never in a
+    circle.
     """
     stored: list[Registered | None] = [None] * len(new)
     portions = list(_portions(new, range(len(new))))
@@ -191,7 +190,7 @@ def register_special_jobs(using: str, new: Sequence[NewJob]) -> list[Registered 
 
 
 def _portions(new: Sequence[NewJob], order: Iterable[int]) -> Iterator[list[int]]:
-    """Cut the positions in ``order`` into what one statement inserts: so many rows or so much text, one at least."""
+    """Cut the positions in ``order`` into portions for one statement each: bounded rows and text, at least one row."""
     some: list[int] = []
     length = 0
     for at in order:
@@ -251,11 +250,11 @@ def _as_json(some: NewJobs) -> list[str]:
 
 
 def _copy_jobs(using: str, new: Sequence[NewJobs], count: int) -> list[int]:
-    """COPY them in the binary format, which the server reads for a seventh less than the text."""
+    """COPY the jobs in the binary format, which costs the server a seventh less than text."""
     ids, now = on(using).fetch("reserve_ids", {"count": count})[0]
     encoding = connections[using].connection.info.encoding
     rows = _binary_rows(new, iter(ids), now.replace(tzinfo=UTC), encoding)
-    # What a COPY raises Django leaves as it is: else the error's class would hang on how many jobs there are.
+    # Django does not wrap the errors of a COPY; without this, their class would depend on the number of jobs.
     errors = connections[using].wrap_database_errors
     with errors, connections[using].cursor() as cursor, cursor.copy(database.statement("copy_jobs")) as copy:
         copy.write(_COPY_BEGINS)
@@ -265,7 +264,7 @@ def _copy_jobs(using: str, new: Sequence[NewJobs], count: int) -> list[int]:
     return list(ids)
 
 
-# The binary format (PostgreSQL manual, COPY): a row is the number of its columns, then each of them behind its size.
+# The binary format (PostgreSQL manual, COPY): a row is the number of its columns, then each column after its size.
 
 COPY_COLUMNS = 12
 _COPY_BEGINS = b"PGCOPY\n\xff\r\n\0" + bytes(8)
@@ -279,7 +278,7 @@ def _binary_rows(new: Iterable[NewJobs], ids: Iterator[int], now: datetime, enco
     before: tuple[object, ...] = ()
     middle = b""
     for some in new:
-        # Most have nothing of their own but their arguments: the rest of the row is that of the one before.
+        # Most jobs differ only in their arguments: the rest of the row repeats the one before.
         if (same := (some.first.name, *_others(some.first))) != before:
             before, middle = same, _middle(some.first, now, encoding)
         for payload in some.payloads:

@@ -1,4 +1,4 @@
-"""The server's error codes that this package acts on, and what an error says of itself, Django's or psycopg's."""
+"""The server's error codes that this package acts on, read from Django's or psycopg's errors."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ ROWS_DATA = ("22", "23", "54", "XX")
 """Classes that a row's own data can cause (PostgreSQL manual, appendix A)."""
 
 TRIGGERS = ("P0",)
-"""The class of a trigger that objects."""
+"""The class of errors that a trigger raises."""
 
 NOT_ALLOWED = ("42",)
-"""The class of a right that is missing."""
+"""The class of a missing privilege."""
 
 
 def sqlstate_of(error: BaseException) -> str:
-    """Return the server's code of this error; empty where the server has said none."""
+    """Return the server's code for this error; empty if it does not come from the server."""
     return getattr(error, "sqlstate", None) or getattr(error.__cause__, "sqlstate", None) or ""
 
 
 def class_of(error: BaseException) -> str:
-    """Return the class of the server's code, its first two characters; empty where the server has said none."""
+    """Return the class of the server's code, its first two characters; empty if the error has no code."""
     return sqlstate_of(error)[:2]
 
 
 def is_data_trouble(error: BaseException) -> bool:
-    """Whether a row's own data made a statement fail, by the server's word or before it was sent."""
+    """Return whether a row's own data made a statement fail, in the server or before it was sent."""
     return isinstance(error, psycopg.DataError | UnicodeError) or class_of(error) in ROWS_DATA
 
 
 def refusal_of(error: BaseException) -> str:
-    """Return in one line why the server refuses a row, without the details, which hold its values."""
+    """Return in one line why the server refuses a row, without the details, which contain its values."""
     diag = getattr(error, "diag", None) or getattr(error.__cause__, "diag", None)
     return one_line(getattr(diag, "message_primary", None) or error)

@@ -1,6 +1,6 @@
 """Every statement under one name, for workers, the leader, operators and tests: ``statements as store``.
 
-Who only registers a job imports the module that it needs instead: this one loads them all.
+Code that only registers jobs imports the modules that it needs instead: this one loads them all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An operator's statements, on rows that the caller has locked."""
+"""The statements of an operator's actions, on rows that the caller has locked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django_pgjobs.store.notifying import Notice, ended, scan_behind, wake_up
 
 
 class Changed(NamedTuple):
-    """The jobs that were written, and the notifications to send once that is committed."""
+    """The jobs that were written, and the notifications to send after the commit."""
 
     ids: list[int]
     notices: list[Notice]
@@ -35,7 +35,7 @@ def cancel_jobs(
 
 
 def abandon_jobs(db: Database, ids: Sequence[int], *, reason: str, with_callback: Sequence[str]) -> Changed:
-    """Give unclaimed jobs up."""
+    """Abandon unclaimed jobs: they end, or only their callback is left."""
     params = {"ids": list(ids), "reason": reason, "with_callback": list(with_callback)}
     return _changed(db.fetch("abandon_jobs", params))
 
@@ -48,7 +48,7 @@ def _changed(rows: Rows) -> Changed:
 
 
 class Moved(NamedTuple):
-    """The jobs that were written, those that were not as another job has their key, and the notifications."""
+    """The jobs that were written, those that were not because another job has their key, and the notifications."""
 
     changed: list[int]
     taken: list[int]
@@ -56,9 +56,9 @@ class Moved(NamedTuple):
 
 
 def retry_jobs(db: Database, ids: Sequence[int], *, attempts: Mapping[str, int], default_attempts: int) -> Moved:
-    """Make abandoned, cancelled and parked jobs ready; ``attempts`` says how many more each name gets.
+    """Make abandoned, cancelled and parked jobs ready; ``attempts``: name → how many more attempts it gets.
 
-    Fails as a whole (23505) when a key is taken while it runs.
+    Fails as a whole (23505) if another job takes a key while it runs.
     """
     params = {
         "ids": list(ids),
@@ -84,9 +84,9 @@ def reschedule_jobs(
     priority: int | None,
     limited: bool = False,
 ) -> Moved:
-    """Move unclaimed jobs to another instant, queue or priority; as ``retry_jobs``.
+    """Move unclaimed jobs to another instant, queue or priority; fails as ``retry_jobs`` does.
 
-    ``limited`` says that there is a limit of the queue they go to.
+    ``limited``: the target queue has a limit.
     """
     params = {
         "ids": list(ids),
@@ -107,5 +107,5 @@ def _moved(rows: Rows) -> Moved:
 
 
 def read_states(db: Database, ids: Sequence[int]) -> dict[int, tuple[str, bool]]:
-    """Return id → (state, whether only its callback is left) of those that exist."""
+    """Return id → (state, whether only the callback is left) for the jobs that exist."""
     return {row[0]: (row[1], row[2]) for row in db.fetch("read_states", {"ids": list(ids)})}

@@ -1,6 +1,6 @@
-"""In which database, and at which level, something is written from a request or a shell.
+"""Choose the database and the isolation level of writes from requests and shells.
 
-The caller's transaction is joined where there is one; its level is the caller's.
+They join the caller's transaction, if there is one, and keep its level.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from django_pgjobs.store.database import is_read_only, on, read_committed
 
 
 def written_at(row: models.Model) -> str:
-    """Return the alias where a row is steered: the one it was read from, or of a replica where the router writes.
+    """Return the alias at which to steer a row: the one it was read from, or for a replica the router's write alias.
 
-    Not simply the latter: of a job that was registered with ``database=…`` most routers know nothing, and another job
-    has its id elsewhere.
+    Not always the router's: most routers know nothing of ``database=…`` at registering, and elsewhere another job has
+    this job's id.
     """
     read, write = row._state.db, str(router.db_for_write(type(row), instance=row))
     if read is None or read == write or is_read_only(on(read)):
@@ -27,10 +27,10 @@ def written_at(row: models.Model) -> str:
 
 @contextmanager
 def at_read_committed(using: str) -> Iterator[None]:
-    """Open a transaction at READ COMMITTED, whatever the role's default; inside of the caller's, a savepoint.
+    """Open a transaction at READ COMMITTED, whatever the role's default; inside the caller's, a savepoint.
 
-    At a higher level one row that a worker has changed meanwhile would fail the whole batch, and at serializable even
-    a query that only reads may fail (40001).
+    At a higher level, one row that a worker changes meanwhile would fail the whole batch; at SERIALIZABLE even a query
+    that only reads may fail (40001).
     """
     ours = opens_transaction(using)
     with transaction.atomic(using=using):
@@ -40,6 +40,6 @@ def at_read_committed(using: str) -> Iterator[None]:
 
 
 def opens_transaction(using: str) -> bool:
-    """Whether ``atomic`` opens a transaction here; the level of one that is the caller's is the caller's."""
+    """Return whether ``atomic`` would open a transaction here rather than join the caller's, which keeps its level."""
     connection = transaction.get_connection(using)
     return connection.get_autocommit() and not connection.in_atomic_block

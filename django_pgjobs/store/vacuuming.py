@@ -1,4 +1,4 @@
-"""VACUUM of our tables, and what tells when it is due."""
+"""VACUUM our tables, and read the statistics that say when it is due."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from django_pgjobs.store.database import Database
 
 
 class Dead(NamedTuple):
-    """What has died in a table and what lives, by the server's statistics; and whether this role may VACUUM it.
+    """The dead and live rows of a table, by the server's statistics, and whether this role may VACUUM it.
 
-    ``vacuums`` counts those that were done, by anybody but autovacuum; one that was skipped is none.
+    ``vacuums``: how many were done, by anybody except autovacuum; skipped ones do not count.
     """
 
     dead: int
@@ -22,13 +22,13 @@ class Dead(NamedTuple):
 
 
 def read_dead(db: Database, table: str) -> Dead | None:
-    """Read how much of a table has died; None when there is no such table."""
+    """Return a table's dead and live rows; None if there is no such table."""
     rows = db.fetch("read_dead", {"table": table})
     return Dead._make(rows[0]) if rows else None
 
 
 def is_waited_for(db: Database, pid: int) -> bool:
-    """Whether anybody waits for a table that the server process ``pid`` has locked."""
+    """Return whether anybody waits for a table that the server process ``pid`` has locked."""
     return bool(db.fetch("is_waited_for", {"pid": pid})[0][0])
 
 
@@ -36,4 +36,4 @@ VACUUMS: Mapping[str, Callable[[Database], object]] = {
     "pgjobs_job": lambda db: db.fetch("vacuum_jobs", {}),
     "pgjobs_claim": lambda db: db.fetch("vacuum_claims", {}),
 }
-"""Table → its VACUUM; to be run on a connection that bounds no statement and opens no transaction."""
+"""Table → its VACUUM; run it on a connection without a statement timeout or an open transaction."""
