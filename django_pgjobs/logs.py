@@ -1,7 +1,7 @@
-"""How this package logs: by loggers that raise nothing, since handlers, filters and formatters are a project's code.
+"""How this package logs: with loggers that raise nothing, since handlers, filters and formatters are project code.
 
-A handler that raises would otherwise take along what has logged: a job's thread before it reports its outcome, a loop
-of the worker, a registering transaction. What could not be logged goes to stderr in one line.
+Otherwise a handler that raises would break its caller: a job's thread before it reports its outcome, a loop of the
+worker, a registering transaction. A record that cannot be logged goes to stderr in one line.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from django_pgjobs.exceptions import JobInterrupted
 from django_pgjobs.serialization.escapes import one_line, plain
 
 LIMIT = 4000
-"""Characters of a record that go to stderr when nothing else takes it."""
+"""How many characters of a record go to stderr if it cannot be logged."""
 
 running: ContextVar[Any] = ContextVar("django_pgjobs_context")
 """The ``JobContext`` of the job that runs here; ``context`` sets it."""
 
 _MAY_KEEP_LOCKS = sys.version_info < (3, 13)
-"""Whether ``logging`` takes its locks by a call: an exception from outside, behind it, leaves them held for ever."""
+"""Whether ``logging`` takes its locks by a call: an exception from outside, right after it, leaves them held."""
 
 _CALLER = 3
-"""Frames from the standard logger up to whoever logs."""
+"""Frames from the standard logger up to the caller."""
 
 
 class SafeLogger:
-    """A logger of the standard library whose calls never raise what a project's handlers or filters do."""
+    """A logger of the standard library whose calls never raise exceptions of a project's handlers or filters."""
 
     __slots__ = ("logger",)
 
@@ -75,7 +75,7 @@ class SafeLogger:
         try:
             self.logger.log(level, message, *map(_on_one_line, args), stacklevel=_CALLER, **options)
         except JobInterrupted:
-            raise  # it is meant for the job that has called us
+            raise  # it is meant for the job that called us
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and _is_real():
                 raise
@@ -86,7 +86,7 @@ class SafeLogger:
 
 
 def _on_one_line(value: Any) -> Any:
-    """Escape line breaks of a row's text, or whoever may write rows could forge lines of the log."""
+    """Escape line breaks in a row's text, or anybody who may write rows could forge log lines."""
     return plain(value) if type(value) is str else value
 
 
@@ -96,15 +96,15 @@ def safe_logger(name: str) -> SafeLogger:
 
 
 def _is_real() -> bool:
-    """Whether a KeyboardInterrupt may have been typed, as far as this process hears of that at all."""
+    """Whether a KeyboardInterrupt may come from the keyboard, if this process handles SIGINT at all."""
     in_main = threading.current_thread() is threading.main_thread()
     return in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def release_logging() -> None:
-    """Let go of locks of logging that an exception has left held in this thread, which is not logging now.
+    """Release locks of ``logging`` that an exception left held in this thread, unless it is logging now.
 
-    Every thread of this process would wait for them for ever, also where ``logging`` has caught the exception.
+    Otherwise every thread of this process would wait for them for ever, even if ``logging`` caught the exception.
     """
     handlers = [ref() for ref in list(logging._handlerList)]  # type: ignore[attr-defined]
     for lock in [logging._lock, *(handler.lock for handler in handlers if handler is not None)]:  # type: ignore[attr-defined]
@@ -113,7 +113,7 @@ def release_logging() -> None:
 
 
 def _is_logging() -> bool:
-    """Whether this thread is within ``logging``, as a handler is that logs itself: its locks are still needed."""
+    """Whether this thread is inside ``logging``, as in a handler that logs: its locks are still needed."""
     frame = sys._getframe().f_back
     while frame is not None and frame.f_code.co_filename != logging.__file__:
         frame = frame.f_back
@@ -121,7 +121,7 @@ def _is_logging() -> bool:
 
 
 def write_to_stderr(level: int, message: str, args: tuple[Any, ...], error: BaseException) -> None:
-    """Write on stderr, in one line, what ``error`` kept from being logged. Raises nothing."""
+    """Write to stderr, in one line, a record that could not be logged because of ``error``. Raises nothing."""
     from django_pgjobs.serialization.failures import kind_of, text_of  # here for start-up time
 
     why = f"{kind_of(error)}: {one_line(text_of(error))}"
@@ -133,14 +133,14 @@ def write_to_stderr(level: int, message: str, args: tuple[Any, ...], error: Base
         sys.stderr.write(f"pgjobs: logging failed with {why}; {logging.getLevelName(level)} {words}\n")
         sys.stderr.flush()
     except BaseException:
-        return  # nobody is left to tell
+        return  # there is no other way to report it
 
 
 class JobFilter(logging.Filter):
     """Gives each record ``job``, ``attempt``, ``queue`` and ``claim``: those of the job that logs, else None.
 
-    For the ``filters`` of a handler in ``LOGGING``. Workers add it to every handler there is by themselves; add it
-    where other processes use a format with these names. What a record has already is kept. It lets every record pass.
+    Add it to the ``filters`` of a handler in ``LOGGING`` if your format uses these names. Workers add it to all their
+    handlers themselves; other processes do not. It keeps values that a record already has, and passes every record.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -156,9 +156,9 @@ _FACTS = (("job", "id"), ("attempt", "attempt"), ("queue", "queue"), ("claim", "
 
 
 def name_jobs() -> None:
-    """Let every handler that there is know of the job that logs. Repeatable."""
+    """Add a ``JobFilter`` to every existing handler. Repeatable."""
     loggers = [logging.root, *logging.root.manager.loggerDict.values()]
     for logger in loggers:
         for handler in getattr(logger, "handlers", ()):
             if not any(isinstance(known, JobFilter) for known in handler.filters):
-                handler.filters.insert(0, JobFilter())  # first: a project's own filters may look at them
+                handler.filters.insert(0, JobFilter())  # first: a project's own filters may read its attributes

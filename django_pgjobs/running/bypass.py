@@ -1,13 +1,13 @@
 """Jobs that bypass the queue: run at once, once, in a thread of this process, and stored nowhere.
 
-``register`` hands a job over by its ``run_bypassed``, which the app's ``ready`` sets: what runs an attempt is a
-room above it. The thread has Django connections of its own, closed when the job has ended, so it is outside of the
-caller's transaction. Arguments go through their JSON as those of any job do. A failure is a last attempt's:
-``on_abandon`` runs.
+``register`` passes a job to its ``run_bypassed``, which the app's ``ready`` sets, because it must not import the
+packages that run attempts. The thread has Django connections of its own, closed when the job has ended, so it is
+outside the caller's transaction. Arguments go through JSON, as those of any job do. A failure counts as that of a last
+attempt: ``on_abandon`` runs.
 
-A timeout raises ``DeadlinePassed`` in the thread, and cancels its queries, by the same *door* as in an executor
-(``worker.executor.interrupts``). Code that does not come back to Python cannot be stopped: there is no process to kill
-but the caller's.
+A timeout raises ``DeadlinePassed`` in the thread and cancels its queries, through the same *door* as in an executor
+(``worker.executor.interrupts``). Code that does not return to Python cannot be stopped: the only process to kill is the
+caller's.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = safe_logger("django_pgjobs")
 
 
 class LocalDoor(Door):
-    """The door of a local worker's thread: what it can interrupt, a coroutine's deadline included."""
+    """The door of a local worker's thread, which also enforces the deadline of a coroutine."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def run(new: NewJob) -> None:
 
 
 def _outcome(decision: Decision, new: NewJob) -> str | None:
-    """How the job ended, None for a success. There is no queue to go back to, whatever the job says."""
+    """Return how the job ended, None for a success. No queue can take the job back, even if it asks for that."""
     match decision:
         case decide.Succeed():
             return None
@@ -134,7 +134,7 @@ def _attempt(item: Item, door: LocalDoor, history: History | None = None) -> Dec
 
 @contextlib.contextmanager
 def _deadline(timeout: float | None, control: RunControl, door: LocalDoor) -> Iterator[None]:
-    """Let the door's job be interrupted when its time is over."""
+    """Interrupt the door's job when its timeout is over."""
     if timeout is None:
         yield
         return
@@ -151,4 +151,4 @@ def _deadline(timeout: float | None, control: RunControl, door: LocalDoor) -> It
 
 
 def _ignore_progress(n: float, total: float | None, message: str) -> None:
-    """Nobody can see it: there is no row."""
+    """Drop the report: there is no row to store it in."""

@@ -66,7 +66,7 @@ class InlineWorker:
         )
 
     def post(self, *message: Any) -> None:
-        """Receive what the keep thread read: pass a cancel, or the loss of its lease, to the running job."""
+        """Receive a message of the keep thread; pass a cancel request or a lost lease to the running job."""
         control = self.control
         for flag in message[3] if message[0] == "fresh" else ():
             control.by, control.reason, control.requested = flag.by, flag.reason, flag.cancelled or flag.lost
@@ -130,7 +130,7 @@ class InlineWorker:
         return True
 
     def _admit(self, db: WorkerConnection) -> Turn:
-        """Let in what limits hold back: before each job where the code has limits, else now and then."""
+        """Admit jobs that limits hold: before each job if the code declares limits, otherwise now and then."""
         now = clock.monotonic()
         if not self.limited and now < self.polled_at + DEAF_POLL_SECONDS:
             return Turn()
@@ -179,7 +179,7 @@ class InlineWorker:
 
 
 def _waits(db: WorkerConnection, job: ClaimedJob) -> Decision | None:
-    """Where a job waits that was paused while it ran, with its callback still to come."""
+    """Return the decision for a job that was paused while it ran, with its callback still to come; else None."""
     pauses = store.read_pauses(db)
     if job.queue in pauses.queues:
         return decide.Release()

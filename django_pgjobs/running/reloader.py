@@ -1,8 +1,8 @@
 """``runjobs --reload``: a small parent watches the project's files and restarts the worker as a process.
 
-Django's autoreloader runs its function in a daemon thread and leaves by ``sys.exit``: no signal handlers, no
-drain. So the parent here only watches, with Django's reloader classes, and the worker is a child started by the same
-command line with an environment variable that says so. A worker that cannot boot waits for the next change.
+Django's autoreloader runs its function in a daemon thread and exits through ``sys.exit``: no signal handlers, no drain.
+So the parent here only watches, with Django's reloader classes, and the worker is a child: the same command line, with
+an environment variable that marks it. After a failed boot the parent waits for the next change.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ STOP_SECONDS = 5.0
 POLL_SECONDS = 0.2
 
 FOREIGN = frozenset({"site-packages", "dist-packages", "node_modules", "__pycache__"})
-"""Directories whose files are not the project's. What of them is imported is watched all the same."""
+"""Directories whose files are not the project's. Their imported modules are watched nevertheless."""
 
 _leash: int | None = None
 
 
 def wanted(option: bool | None, options: dict[str, Any]) -> bool:
-    """Whether this process only watches: asked for or DEBUG, and not the watched child itself."""
+    """Whether this process only watches: by option or by DEBUG, unless it is the watched child itself."""
     if os.environ.get(CHILD) or options["inline"] or options["until_idle"] or options["max_jobs"]:
         return False
     return settings.DEBUG if option is None else option
@@ -67,7 +67,7 @@ def run_with_restarts() -> int:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    """Start the worker with one end of a pipe, whose other end nobody but this process has."""
+    """Start the worker with one end of a pipe whose other end only this process has."""
     global _leash
     arguments = [*entry_point(from_command_line=True), *sys.argv[1:]]
     if _leash is not None:
@@ -82,7 +82,7 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def follow_parent() -> None:
-    """In the watched child: drain when the parent is gone, however it ended; nobody else would restart or stop it."""
+    """In the watched child: drain when the parent is gone, however it ended. Nobody else would restart or stop it."""
     descriptor = os.environ.get(CHILD, "")
     if descriptor.isdigit():
         os.set_inheritable(int(descriptor), False)

@@ -50,10 +50,10 @@ from django_pgjobs.worker.threads.maintainer import Maintainer, Upkeeper
 log = safe_logger("django_pgjobs")
 
 SUPERVISOR_CONNECTIONS = 7
-"""Claim, finalise, keep, listen, maintenance; of the leader upkeep and VACUUM too; where there are limits, admit."""
+"""Claim, finalise, keep, listen, maintenance; for the leader also upkeep and VACUUM. With limits add one to admit."""
 
 SCAN_LIMITED_SECONDS = 5.0
-"""How often a worker whose code has no limits looks for jobs that one held back once."""
+"""How often a worker whose code declares no limits scans for jobs that an earlier limit still holds."""
 
 NOT_MIGRATED = "the tables of django-pgjobs are not there, or older than this code"
 LONGEST_WAIT_SECONDS = 10.0
@@ -66,7 +66,7 @@ DOUBT_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """The options of ``runjobs``; None stands for the setting's value."""
+    """The options of ``runjobs``; None means the value of the setting."""
 
     entry: tuple[str, ...] = ()
     entry_options: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class WorkerOptions:
 
 @dataclass(slots=True)
 class Worker:
-    """One worker: its name, its parts, and what it says of itself."""
+    """One worker: its name, its parts, and the facts of its heartbeat."""
 
     options: WorkerOptions
     conf: Conf
@@ -97,7 +97,7 @@ class Worker:
 
     @classmethod
     def of(cls, options: WorkerOptions) -> Worker:
-        """Return a worker that has not been started; settings fill what ``options`` leave open."""
+        """Return a worker that has not been started; settings replace options that are None."""
         conf = get_conf()
         name = options.name or f"{socket.gethostname()}:{os.getpid()}"
         author = store.Author(uuid4(), name, conf.release)
@@ -117,7 +117,7 @@ class Worker:
         return WorkerConnection(self.options.database, role, statement_seconds=seconds, durable=durable)
 
     def connect_alone(self, role: str) -> WorkerConnection:
-        """Return a new connection for what takes no transaction and as long as it needs. Raises as ``connect``."""
+        """Return a new connection for statements without transaction and time limit. Raises like ``connect``."""
         return WorkerConnection(self.options.database, f"pgjobs {self.author.name[:40]} {role}", statement_seconds=None)
 
     def facts(self, state: str = "running", running: int = 0, finished: int = 0) -> dict[str, object]:
@@ -141,7 +141,7 @@ class Worker:
         }
 
     def claim_options(self) -> ClaimOptions:
-        """Return what every claim of this worker says."""
+        """Return the parameters that all claims of this worker share."""
         conf = self.conf
         return ClaimOptions(
             worker=self.author.worker,
@@ -158,12 +158,12 @@ class Worker:
         return Frontier(None if queues is None else frozenset(queues), frozenset(self.options.excluded))
 
     def admission(self) -> AdmissionScan:
-        """Return what lets jobs of this worker's queues in that limits hold back."""
+        """Return the scan that admits held jobs of this worker's queues."""
         return AdmissionScan(self.frontier().serves, self.conf)
 
 
 def wait_for_database(worker: Worker, stopped: threading.Event) -> store.Identity | None:
-    """Wait until the server is there and migrated, saying what is missing; None when ``stopped`` comes first."""
+    """Wait until the server is reachable and migrated, and log what is missing; None if ``stopped`` is set first."""
     tries = 0
     while not stopped.is_set():
         try:
@@ -184,7 +184,7 @@ def run(options: WorkerOptions) -> int:
     worker = Worker.of(options)
     status = 0
     stopped = threading.Event()
-    # Before the supervisor hears signals, and after, one is never a sudden end.
+    # A signal before or after the supervisor's own handling must not end the process abruptly.
     with logging_in_a_thread() as listening, process.handling(lambda *_: stopped.set()):
         found = wait_for_database(worker, stopped)
         if found is not None:
@@ -192,13 +192,13 @@ def run(options: WorkerOptions) -> int:
             with _tuned_interpreter():
                 status = _serve(worker, found, stopped)
     if listening.is_stuck:
-        # Nobody reads stderr. The interpreter would flush it before it ends, and hang.
+        # Nobody reads stderr. The interpreter would flush it at exit, and hang.
         os._exit(status)
     return status
 
 
 def declared_crons(worker: Worker) -> dict[str, store.DeclaredCron]:
-    """Return the cron entries of this worker's code, which runs here: for the main thread, before the others start."""
+    """Return the cron entries of this worker's code. Runs project code: call in the main thread, before the others."""
     try:
         return declared_for(worker.options.database)
     finally:
@@ -220,11 +220,11 @@ def _log_budget(worker: Worker, found: store.Identity) -> None:
 
 @contextlib.contextmanager
 def _tuned_interpreter() -> Iterator[None]:
-    """Tune this process for a supervisor; afterwards all is as before, for ``call_command`` returns to its caller."""
+    """Tune this process for a supervisor; undo it afterwards, since ``call_command`` returns to its caller."""
     switch_seconds, thresholds = sys.getswitchinterval(), gc.get_threshold()
-    # A busy thread would hold the interpreter for 5 ms at a time; a renewal must not wait behind a flush.
+    # A busy thread may hold the interpreter for 5 ms at a time; a renewal must not wait for a flush.
     sys.setswitchinterval(SWITCH_SECONDS)
-    # What was imported stays, and a held job is in no circle: looking through all of it would cost a sixth of the time.
+    # Imports stay, and held jobs are in no reference cycle: collecting them would cost a sixth of the time.
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE_OBJECTS, 10, 10)
@@ -239,7 +239,7 @@ def _tuned_interpreter() -> Iterator[None]:
 def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> int:
     declared = declared_crons(worker)
     inbox, table = Inbox(), RunTable()
-    # A claim may pass much that is dead, and nothing but claims waits for it; its lease counts from its beginning.
+    # A claim may have to skip many dead rows, and only claims wait for it; its lease counts from its beginning.
     patience = worker.conf.lease_seconds / 2
     claimer = Claimer(
         lambda: worker.connect("claim", durable=False, seconds=patience),
@@ -322,7 +322,7 @@ def _keeper(worker: Worker, inbox: Inbox, table: RunTable, claimer: Claimer) -> 
 
 
 def _leave(worker: Worker, supervisor: Supervisor, keeper: LeaseKeeper, loops: list[Any]) -> None:
-    """Flush, stop the threads, say farewell; a database that is away is not waited for long."""
+    """Flush, stop the threads, write the last heartbeat; do not wait long for an unreachable database."""
     for loop in loops:
         loop.stop()
     until = clock.monotonic() + LEAVE_SECONDS

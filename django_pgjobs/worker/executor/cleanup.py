@@ -1,9 +1,9 @@
-"""What an executor does so that one job leaves nothing behind for the next.
+"""The clean-up between jobs in an executor: one job leaves nothing behind for the next.
 
-Each job runs in a fresh ``contextvars`` context, which takes the active time zone, translation and urlconf with
-it. Connections are kept for a while, since a new one per job would cost milliseconds, but one with a transaction
-left open, or with autocommit off, is thrown away and reported. A thread that never touched a database or a cache
-that needs closing pays nothing: its connections are known by the signal that Django sends when one is made.
+Each job runs in a fresh ``contextvars`` context, which takes the active time zone, translation and urlconf with it.
+Connections are kept for a while, since a new one per job would cost milliseconds. A connection with an open transaction
+or with autocommit off is discarded and logged. A thread that never used a database or a cache that needs closing pays
+nothing: Django's signal for new connections shows which ones it has.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ _of_job: ContextVar[list[Any]] = ContextVar("django_pgjobs_connections")
 
 
 def mine() -> list[Any]:
-    """Return the list of the wrappers that this thread has connected; it is kept up to date."""
+    """Return the live list of the wrappers that this thread has connected."""
     return _mine.wrappers
 
 
 def of_this_job() -> list[Any]:
-    """Return a list that will hold what this asynchronous job connects, in whichever threads."""
+    """Return a live list of the wrappers that this asynchronous job connects, in any thread."""
     wrappers: list[Any] = []
     _of_job.set(wrappers)
     return wrappers
 
 
 def active(wrappers: list[Any]) -> list[Any]:
-    """Return psycopg's connections of these that wait for the server now; called in another thread than theirs."""
+    """Return the psycopg connections of these wrappers that wait for the server now; called in another thread."""
     found = []
     for wrapper in list(wrappers):
         raw = wrapper.connection if wrapper.vendor == "postgresql" else None
@@ -66,9 +66,9 @@ def active(wrappers: list[Any]) -> list[Any]:
 
 
 def prepare_connections(application_name: str, max_age_seconds: float) -> None:
-    """Set up the connections this process will open: kept, named, and ended by the server when we are killed.
+    """Set up future connections of this process: kept, named, and ended by the server if this process is killed.
 
-    ``application_name`` is unique to this process, so that the supervisor can end what it leaves behind.
+    ``application_name`` is unique to this process, so that the supervisor can end the sessions that it leaves behind.
     """
     for alias in connections.settings:
         settings: Any = connections.settings[alias]
@@ -77,10 +77,10 @@ def prepare_connections(application_name: str, max_age_seconds: float) -> None:
 
     def name_connection(*, connection: Any, **_: Any) -> None:
         if connection.vendor == "postgresql":
-            database = store.WrapperDatabase(connection)  # which is not to be had by its alias yet
+            database = store.WrapperDatabase(connection)  # its alias does not lead to it yet
             store.configure(database, {"application_name": application_name}, local=False)
-            # Without the check a statement of a killed process goes on in its backend, and commits. Not every
-            # platform of the server has it.
+            # Without the check a statement of a killed process goes on in its backend, and commits. Some platforms
+            # of the server lack it.
             with suppress(DatabaseError):
                 store.configure(database, {"client_connection_check_interval": CHECK_INTERVAL}, local=False)
 
@@ -89,12 +89,12 @@ def prepare_connections(application_name: str, max_age_seconds: float) -> None:
 
 
 def remember_connections() -> None:
-    """Know from now on which connections a thread has made; what ``tidy`` looks at."""
+    """Record from now on which connections each thread makes, for ``tidy``."""
     connection_created.connect(_remember, dispatch_uid="django_pgjobs.remember")
 
 
 def _remember(*, connection: Any, **_: Any) -> None:
-    # A wrapper that is not its alias's is somebody's own: an inline worker's, for one.
+    # A wrapper that its alias does not lead to has another owner, such as an inline worker.
     its_alias = getattr(connections._connections, connection.alias, None) is connection  # type: ignore[attr-defined]
     if its_alias and connection not in _mine.wrappers:
         _mine.wrappers.append(connection)
@@ -103,7 +103,7 @@ def _remember(*, connection: Any, **_: Any) -> None:
 
 
 def refresh() -> None:
-    """Before a job: close this thread's connections that are too old, or that the server has ended meanwhile.
+    """Before a job: close this thread's connections that are too old or that the server has ended.
 
     A healthy idle connection has nothing to read, so this costs no round trip.
     """
@@ -164,13 +164,13 @@ def _zone(connection: Any) -> str:
 
 @cache
 def closing_caches() -> tuple[str, ...]:
-    """Aliases of caches that hold something a job's end must close."""
+    """Return the aliases of caches that must be closed after a job."""
     backends = {alias: import_string(params["BACKEND"]) for alias, params in caches.settings.items()}
     return tuple(alias for alias, backend in backends.items() if backend.close is not BaseCache.close)
 
 
 def discard(connection: Any) -> None:
-    """Close a connection and forget its wrapper: one inside a broken ``atomic()`` cannot be healed."""
+    """Close a connection and remove its wrapper: one inside a broken ``atomic()`` cannot be reused."""
     raw, alias = connection.connection, connection.alias
     if connection in _mine.wrappers:
         _mine.wrappers.remove(connection)
@@ -178,7 +178,7 @@ def discard(connection: Any) -> None:
         if raw is not None:
             raw.close()
             if (pool := getattr(connection, "pool", None)) is not None:
-                pool.putconn(raw)  # which replaces it: else its place would be taken for ever
+                pool.putconn(raw)  # the pool replaces it: otherwise its slot would be lost
     finally:
         if getattr(connections._connections, alias, None) is connection:  # type: ignore[attr-defined]
             del connections[alias]

@@ -34,7 +34,7 @@ log = safe_logger("django_pgjobs")
 
 
 class EventLoop:
-    """One loop with ``slots``, the board's last; its thread is started by the first job."""
+    """One loop with ``slots``, the last ones of the board; the first job starts its thread."""
 
     def __init__(self, buffers: Buffers, slots: range, database: str) -> None:
         self.buffers = buffers
@@ -48,7 +48,7 @@ class EventLoop:
         self.broken_selectors: list[Any] = []
 
     def pump_soon(self) -> None:
-        """Let the loop look at its buffer; called in the control thread.
+        """Have the loop check its buffer; called in the control thread.
 
         If no thread can be started for it, its jobs are released after a while, uncharged, and sent again.
         """
@@ -74,7 +74,7 @@ class EventLoop:
         while True:
             try:
                 loop.run_forever()
-            except OSError as error:  # of what it waits on: whatever callbacks raise goes to its exception handler
+            except OSError as error:  # of its selector: errors of callbacks go to the loop's exception handler
                 log.error("event loop cannot wait, its selector is replaced: %s", error)
                 time.sleep(MEND_SECONDS)
                 self._mend(loop)
@@ -82,11 +82,11 @@ class EventLoop:
                 log.exception("event loop interrupted, going on")
 
     def _mend(self, loop: Any) -> None:
-        """Have the loop wait on a new selector with the same files: some job has closed the descriptor of its own."""
+        """Have the loop wait on a new selector with the same files: a job has closed the old one's descriptor."""
         old = getattr(loop, "_selector", None)
         if old is None:
             return  # no loop of asyncio's own
-        # Kept: let go, it would close its descriptor's number, which may be somebody else's by now.
+        # Keep it: deleted, it would close its descriptor's number, which may belong to another file by now.
         self.broken_selectors.append(old)
         new = selectors.DefaultSelector()
         for key in list((old.get_map() or {}).values()):
@@ -102,14 +102,14 @@ class EventLoop:
             if popped is None:
                 break
             self.free_slots.pop()
-            # Not by loop.create_task(), which asks whatever factory a job has set.
+            # Not by loop.create_task(), which calls any task factory that a job has set.
             serving = self.serve_one(slot, *popped)
             task = asyncio.Task(serving, loop=self.running(), context=contextvars.Context())
             self.tasks.add(task)
             task.add_done_callback(partial(self._left, slot, popped[0]))
 
     def _left(self, slot: int, item: Item, task: asyncio.Task[None]) -> None:
-        """A task is done. Some other job may have cancelled it before its first step: then nothing of it has run."""
+        """End a task's job if that has no outcome. If another job cancelled the task before its start, nothing ran."""
         self.tasks.discard(task)
         control = self.buffers.controls.get(item.run)
         if control is None:
@@ -119,7 +119,12 @@ class EventLoop:
         else:
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
             log.error("task ended without an outcome slot=%d job=%d", slot, item.id)
-            self._finish(slot, item, failed_outside(item, error or RuntimeError("it came to nothing")), control.started)
+            self._finish(
+                slot,
+                item,
+                failed_outside(item, error or RuntimeError("its task ended without an outcome")),
+                control.started,
+            )
 
     async def serve_one(self, slot: int, item: Item, control: RunControl) -> None:
         """Run one job that has started, to its queued outcome."""
@@ -131,7 +136,7 @@ class EventLoop:
     def _finish(self, slot: int, item: Item, decision: Decision, started: float) -> None:
         loop = self.running()
         if loop.get_task_factory() is not None or loop.get_exception_handler() is not None:
-            # For the next job: one that raises would keep layers of the other colour from ever starting it.
+            # For the next job: a factory that raises would keep it from ever starting.
             log.warning("job left a task factory or an exception handler on the event loop job=%d", item.id)
             loop.set_task_factory(None)
             loop.set_exception_handler(None)
@@ -148,10 +153,10 @@ class EventLoop:
         if door is not None:
             door.interrupt(kind)
         elif control is not None:
-            control.interrupt = kind  # its task has not made its first step
+            control.interrupt = kind  # its task has not run yet
 
     async def _decide(self, item: Item, control: RunControl) -> Decision:
-        # One context per job: else all jobs of this process would share one thread for their queries.
+        # One context per job: otherwise all jobs of this process would share one thread for their queries.
         decision: Decision | None = None
         try:
             async with ThreadSensitiveContext() as own:
@@ -191,7 +196,7 @@ class EventLoop:
 
 
 async def _clean_up(close: Callable[[], None]) -> None:
-    """Call ``close`` in the thread of the job's queries, also where the job has left a cancellation of its task."""
+    """Call ``close`` in the thread of the job's queries, even if the job has left its task cancelled."""
     try:
         await sync_to_async(close)()
     except asyncio.CancelledError:

@@ -26,7 +26,7 @@ from django_pgjobs.worker.shared.channel_messages import Interrupted
 log = safe_logger("django_pgjobs")
 
 THREAD_SECONDS = 0.1
-"""After how long a thread that could not be started is tried again."""
+"""The pause before another try to start a thread."""
 
 
 class JobThreads:
@@ -52,13 +52,13 @@ class JobThreads:
             self._start_one(slot)
 
     def revive(self) -> None:
-        """Start threads for slots that have none: theirs has ended without a successor. Called now and then."""
+        """Start threads for slots whose thread has ended without a successor. Called periodically."""
         for slot, owner in enumerate(self.owners if self.started else ()):
             if owner is None or not owner.is_alive():
                 self._start_one(slot)
 
     def _start_one(self, slot: int) -> None:
-        """Start a thread for ``slot``, as soon as one can be started: without it the slot would be lost."""
+        """Start a thread for ``slot``, retrying until it starts: without a thread the slot would be lost."""
         refused = False
         while True:
             try:
@@ -74,11 +74,11 @@ class JobThreads:
                 return
 
     def serve(self, slot: int) -> None:
-        """Run jobs on ``slot``, until one is interrupted: another thread takes the place of this one then.
+        """Run jobs on ``slot`` until one is interrupted; then another thread replaces this one.
 
-        So it does after an exception from outside, which may come in our own lines: some libraries for time limits
-        raise one in a thread of which they do not know what it does by now. A lock of others may be left held by it,
-        so the executor is recycled, too.
+        The same happens after an exception from outside, which may arrive in our own lines: some time-limit libraries
+        raise one in a thread without knowing what it does by now. The exception may leave a shared lock held, so the
+        executor is recycled too.
         """
         me = threading.current_thread()
         try:
@@ -98,7 +98,7 @@ class JobThreads:
                     self._start_one(slot)
 
     def _take(self, slot: int, me: threading.Thread) -> bool:
-        """Make this thread the one of ``slot``; False if there is another, since two may have been started for it."""
+        """Make this thread the owner of ``slot``; False if another is, since two may have been started for it."""
         with self.taking:
             owner = self.owners[slot]
             if owner is not None and owner.is_alive():
@@ -107,7 +107,7 @@ class JobThreads:
             return True
 
     def _end_left(self, slot: int) -> None:
-        """Report an outcome for the job that the thread before was to run, if it has ended without."""
+        """Report an outcome for the previous thread's job if that thread ended without one."""
         for control in self.buffers.take_over(slot):
             if control.item is not None:
                 error = self.errors[slot] or RuntimeError("Its thread ended without an outcome.")
@@ -136,7 +136,7 @@ class JobThreads:
             door.interrupt(control, kind)
 
     def run(self, item: Item, control: RunControl, door: Door) -> Decision:
-        """Run one job that has started; return and note what it came to. Raises nothing of its own."""
+        """Run one job that has started; record and return the decision. Raises nothing of its own."""
         prepared: attempt.Prepared | Decision | None = None
         try:
             if door.connections:

@@ -1,9 +1,9 @@
-"""In the executor: its first and last words to the project, each within a bound, in a thread beside.
+"""In the executor: the calls into project code at start and exit, each with a time limit, in a separate thread.
 
-A process that leaves in good order gives libraries what the interpreter's own exit would give them: receivers of
-``executor_stopping`` are called, then the callbacks of ``atexit``, where reports, traces and metrics are flushed. The
-interpreter's own exit is not for an executor, since it waits without end for threads that jobs have left. Whatever
-hangs all the same, a lock or a handler of ``logging``, a timer beneath Python shows all stacks and ends the process.
+A process that exits in good order calls what the interpreter's own exit would call: first receivers of
+``executor_stopping``, then the callbacks of ``atexit``, which flush reports, traces and metrics. An executor cannot use
+the interpreter's own exit, since that waits without end for threads that jobs have left. If anything still hangs,
+a lock or a handler of ``logging``, a timer outside Python prints all stacks and ends the process.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from django_pgjobs.worker.shared import process
 log = safe_logger("django_pgjobs")
 
 STARTED_SECONDS = 10.0
-"""What receivers of ``executor_started`` may take before an executor is ready without them."""
+"""How long receivers of ``executor_started`` may take; then the executor is ready without them."""
 
 EXIT_SECONDS = 10.0
-"""What an executor may take from its BYE to its end."""
+"""How long an executor may take from its BYE to its end."""
 
 NOTIFY_SECONDS = 5.0
-"""What the receivers of durable writes may take before that."""
+"""How long the receivers of durable writes may take before that."""
 
 ORPHANED_SECONDS = 3.0
-"""What an executor without its supervisor may take in all; half a second later the watchdog ends it."""
+"""How long an executor without its supervisor may take in all; half a second later the watchdog ends it."""
 
 RECEIVERS_SHARE, CALLBACKS_SHARE = 0.3, 0.8
-"""At which part of the time receivers, and then callbacks, are waited for no more. The rest is for the streams."""
+"""The shares of the time after which to stop waiting for receivers, then for callbacks. Streams get the rest."""
 
 DRAINED, ORPHANED = "drained", "orphaned"
 
@@ -62,13 +62,13 @@ def say_stopping(reason: str, seconds: float = EXIT_SECONDS * RECEIVERS_SHARE) -
 
 
 def end_after(seconds: float) -> None:
-    """Let this process show its stacks and end, if it still lives in so many seconds, whoever holds the interpreter."""
-    with suppress(AttributeError, OSError, RuntimeError, ValueError):  # where there is no stderr to write to
+    """Print all stacks and end this process after so many seconds, even if a thread holds the interpreter."""
+    with suppress(AttributeError, OSError, RuntimeError, ValueError):  # without a usable stderr
         faulthandler.dump_traceback_later(max(seconds, 0.1), exit=True)
 
 
 def last_steps(reason: str, seconds: float) -> None:
-    """Send ``executor_stopping``, run the callbacks of ``atexit`` and write what is left; ``seconds`` for all of it."""
+    """Send ``executor_stopping``, run the ``atexit`` callbacks and flush streams, within ``seconds`` altogether."""
     end_after(seconds)
     began = clock.monotonic()
     say_stopping(reason, seconds * RECEIVERS_SHARE)
@@ -78,7 +78,7 @@ def last_steps(reason: str, seconds: float) -> None:
 
 
 def call_within(seconds: float, what: str, call: Callable[[], None]) -> None:
-    """Call in a thread of its own and wait so long for its end. Raises nothing."""
+    """Call in a separate thread and wait at most so long for its end. Raises nothing."""
     ended = threading.Event()
 
     def run() -> None:
@@ -94,7 +94,7 @@ def call_within(seconds: float, what: str, call: Callable[[], None]) -> None:
     try:
         thread.start()
     except RuntimeError:
-        run()  # no thread is to be had: the timer, or our supervisor, ends what hangs
+        run()  # no thread can be started: if this hangs, the timer or our supervisor ends it
     if not ended.wait(max(seconds, 0.0)):
         log.error("%s take too long, executor goes on without seconds=%.1f %s", what, seconds, _where(thread))
 

@@ -1,8 +1,8 @@
 """The executor: a child process that runs jobs in threads, and ``async def`` jobs on an event loop.
 
-Its main thread is the control thread: it reads frames and never runs a job or a query. ``run_queue`` says how a job
-starts and ends here, ``job_threads`` and ``event_loop`` run it, ``outbox`` sends what it came to. The executor grants
-no right and writes no end; when the supervisor is gone, so is it, and releases what it had not started.
+Its main thread is the control thread: it reads frames and never runs a job or a query. ``run_queue`` starts and ends
+jobs, ``job_threads`` and ``event_loop`` run them, ``outbox`` sends their outcomes. The executor grants no right to a
+job and writes no outcome. When the supervisor is gone, it releases the jobs that have not started, and exits.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Executor:
         self.database = database
         self.application_name = application_name
         self.leads = os.getpgrp() == self.pid
-        self.leaving = threading.RLock()  # who says BYE may find that nobody is there
+        self.leaving = threading.RLock()  # the sender of BYE may find that the supervisor is gone
         self.outbox = Outbox(end, self._orphaned)
         self.buffers = Buffers(end, board, self.outbox, self._bye)
         self.threads = JobThreads(self.buffers, threads, database)
@@ -95,7 +95,7 @@ class Executor:
     def run(self, identity: list[Any]) -> None:
         """Say READY, with the ``identity`` of the database that it sees; then serve until drained or orphaned."""
         os.register_at_fork(after_in_child=self.end.sock.close)
-        # A handler, not SIG_IGN: that would be inherited by the programs that jobs start.
+        # A handler, not SIG_IGN: programs that jobs start would inherit that.
         with process.handling(lambda *_: None):
             self.threads.start()
             self.end.send(Ready(self._hello(identity)))
@@ -168,7 +168,7 @@ class Executor:
             self.loop.interrupt(stop.run, kind)
 
     def _send_stack(self, run: int, control: RunControl) -> None:
-        """Report where a job stands whose time is over, before anything is done to it: it may have to be killed."""
+        """Report the stack of a job whose time is over, before it is interrupted: it may have to be killed."""
         try:
             stack = stack_of(self.threads.owners[control.slot], get_conf().traceback_limit_chars)
         except Exception:
@@ -201,13 +201,13 @@ class Executor:
         os._exit(0)
 
     def _wait_for_bypassed(self) -> None:
-        """Wait for what jobs have started here past the queue, which no ``atexit`` does: the process ends without."""
+        """Wait for jobs here that bypassed the queue: this process ends without the ``atexit`` that would wait."""
         if running := local_pool.of_this_process.running:
             log.info("executor waits for jobs that bypassed the queue pid=%d running=%d", self.pid, running)
             local_pool.of_this_process.leave()
 
     def _orphaned(self) -> NoReturn:
-        self.leaving.acquire()  # by whoever notices first; the others must not end the process before it is done
+        self.leaving.acquire()  # by the first thread that notices; others must not end the process before it is done
         until = clock.monotonic() + lifecycle.ORPHANED_SECONDS
         lifecycle.end_after(lifecycle.ORPHANED_SECONDS)
         unstarted, _ = self.buffers.empty()
@@ -219,14 +219,14 @@ class Executor:
             lifecycle.last_steps(lifecycle.ORPHANED, until - clock.monotonic())
         logging.shutdown()
         process.flush_streams()
-        if self.leads:  # whichever group a job has moved this process to
+        if self.leads:  # even if a job has moved this process to another group
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)  # the programs that its jobs have started too
         os._exit(1)
 
 
 def rss_bytes() -> int:
-    """Return the most memory this process has used."""
+    """Return the peak memory of this process, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -238,8 +238,8 @@ def main(
     for descriptor in (channel_fd, board_fd):
         os.set_inheritable(descriptor, False)
     process.print_at_once()
-    with suppress(AttributeError, OSError, RuntimeError, ValueError):  # where there is no stderr to write to
-        faulthandler.enable()  # a crash in C, and the watchdog's question, show the stacks of all threads
+    with suppress(AttributeError, OSError, RuntimeError, ValueError):  # without a usable stderr
+        faulthandler.enable()  # shows all stacks at a crash in C, or when the watchdog asks
     end = channel.ExecutorEnd(socket.socket(fileno=channel_fd))
     name_executor(application_name)
     cleanup.prepare_connections(application_name, get_conf().executor_conn_max_age_seconds)

@@ -1,8 +1,8 @@
-"""In the executor: what is done when the supervisor is gone. Nobody can record what still runs here.
+"""In the executor: what to do when the supervisor is gone and nobody can record the outcomes of running jobs.
 
-What has not started is released, uncharged and fenced, on a connection of its own; what runs is ended with the
-process, and rescued when its lease runs out. A channel that merely broke, closed by a job, is no reason to give
-anything back: the supervisor lives, and will say itself what becomes of its jobs.
+The executor releases jobs that have not started, uncharged and fenced, on a new connection. Running jobs end with the
+process, and are rescued when their leases run out. If only the channel broke, because a job closed it, the executor
+releases nothing: the supervisor lives and decides about its jobs itself.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ RELEASE_SECONDS = 2.0
 PARENT_SECONDS = 0.5
 
 _NOBODY = Author(UUID(int=0))
-"""No attempt is recorded for a job that never started, so nobody signs it."""
+"""The author of nothing: no attempt is recorded for a job that never started."""
 
 
 def supervisor_has_ended(parent: int) -> bool:
-    """Whether our parent is dead; its descriptors close a moment before it is seen to be."""
+    """Whether our parent is dead. Its descriptors close a moment before the system reports its death."""
     until = time.monotonic() + PARENT_SECONDS
     while os.getppid() == parent and time.monotonic() < until:
         time.sleep(0.005)
@@ -39,14 +39,14 @@ def supervisor_has_ended(parent: int) -> bool:
 
 
 def release_unstarted(items: Sequence[Item], alias: str, application_name: str) -> None:
-    """Release what was never started, as far as that can be done within ``RELEASE_SECONDS``. Raises nothing."""
+    """Release jobs that have not started, within ``RELEASE_SECONDS`` or not at all. Raises nothing."""
     if items:
-        # A thread, since a server that does not answer must not keep this process.
+        # In a thread, since a server that does not answer must not keep this process alive.
         releasing = threading.Thread(target=_release, args=(items, alias, application_name), daemon=True)
         try:
             releasing.start()
         except RuntimeError:
-            _release(items, alias, application_name)  # no thread is to be had; the watchdog ends us if this hangs
+            _release(items, alias, application_name)  # no thread can be started; the watchdog ends us if this hangs
         else:
             releasing.join(RELEASE_SECONDS)
 

@@ -30,7 +30,7 @@ Success = tuple[int, int, str | None]
 
 
 class Outbox:
-    """Outcomes that were not sent yet. ``orphaned`` is called when nobody is left to send them to."""
+    """Outcomes that are not sent yet. Calls ``orphaned`` if the supervisor is gone."""
 
     def __init__(self, end: ExecutorEnd, orphaned: Callable[[], None]) -> None:
         self.end = end
@@ -57,15 +57,15 @@ class Outbox:
         return bool(self.successes or self.items)
 
     def is_due(self, now: float) -> bool:
-        """Whether what is queued has waited long enough, or no timer would send it."""
+        """Whether queued outcomes have waited long enough, or no timer would send them."""
         return now - self.since > FLUSH_SECONDS or not self.timer_armed
 
     def flush(self) -> None:
-        """Send what is queued; blocks until the socket has taken it, and what another thread has begun to send."""
+        """Send the queue. Blocks until the socket has taken it, and anything that another thread is sending."""
         if os.getpid() != self.pid:
             return
-        # What is not sent yet must not be passed by a BYE, behind which nothing arrives. It is removed after it was
-        # sent: an exception from outside may come in between, and what is sent twice is the same.
+        # No BYE may overtake an outcome, since nothing arrives after a BYE. Remove outcomes after sending: an exception
+        # from outside may come in between, and sending twice does no harm.
         with self._flushing:
             self._send_all()
 
@@ -87,7 +87,7 @@ class Outbox:
             self._send([[run, micros / 1e6, *pack_decision(decide.Succeed(text))] for run, micros, text in successes])
 
     def _deliver(self, message: Succeeded | Done) -> None:
-        # Twice: a socket that is closed refuses again, an OSError from outside does not.
+        # Try twice: a closed socket fails again, while an OSError from outside does not repeat.
         with suppress(OSError):
             self.end.send(message)
             return
@@ -111,7 +111,7 @@ class Outbox:
         try:
             self._deliver(Done(items))
         except TooLong as error:
-            # Longer than a frame. An outcome that does not arrive would hold its job, and its place here, for ever.
+            # Longer than a frame. An outcome that never arrives would block its job, and its slot here, for ever.
             if len(items) == 1:
                 log.error("outcome of a job does not reach the worker as it is: %s", error)
             for item in items:
@@ -139,10 +139,10 @@ def _chars(values: list[Any] | tuple[Any, ...]) -> int:
 
 
 def _shorter(packed: list[Any], error: TooLong) -> Decision:
-    """Return an outcome that is too long for a frame without what makes it so long."""
+    """Return an outcome that is too long for a frame, without its long parts."""
     decision = unpack_decision(packed)
     failure: decide.Failure | None = getattr(decision, "failure", None)
     if failure is not None and failure.traceback and not isinstance(decision, decide.Succeed):
         return replace(decision, failure=replace(failure, traceback=""))  # type: ignore[arg-type]
-    unstorable = UnstorableResult(f"What the job came to does not reach the worker: {error}")
+    unstorable = UnstorableResult(f"The job's outcome is too long to reach the worker: {error}")
     return decide.Abandon("unstorable", retries.failure_of(unstorable))

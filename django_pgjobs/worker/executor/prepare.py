@@ -1,4 +1,4 @@
-"""In the executor: from what was sent of a job to one that can be called."""
+"""In the executor: from an item off the channel to a job that can be called."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PAYLOAD_SECONDS = 5.0
 
 
 def with_payload(item: Item, database: str) -> Item | Decision:
-    """Read what is too big for the channel; return what the attempt comes to where it cannot be had."""
+    """Read a payload that is too big for the channel; return a decision about the attempt if that fails."""
     try:
         payload = asked(database, lambda db: store.read_payload(db, item.id, item.claim_id))
     except Error as error:
@@ -49,20 +49,20 @@ def with_payload(item: Item, database: str) -> Item | Decision:
 
 
 def find_result(database: str, names: Sequence[str], key: str) -> store.FoundResult | None:
-    """Return what is stored under an idempotency key; the connection is this thread's."""
+    """Return the result stored under an idempotency key, read on this thread's connection."""
     return asked(database, lambda db: store.find_result(db, names, key))
 
 
 def read_failure(database: str, job_id: int) -> decide.Failure | None:
-    """Return how the latest attempt of a job failed, for its callback; the connection is this thread's."""
+    """Return how the latest attempt of a job failed, for its callback, read on this thread's connection."""
     return asked(database, lambda db: store.read_failure(db, job_id))
 
 
 def asked(database: str, ask: Callable[[store.Database], Answer]) -> Answer:
-    """Return what ``ask`` reads on this thread's connection, on a new one if the kept one refuses.
+    """Return what ``ask`` reads on this thread's connection, or on a new one if the kept one fails.
 
-    An earlier job may have left settings on it, such as a ``search_path`` or a ``statement_timeout``: they are not the
-    fault of the job that is about to start.
+    An earlier job may have left settings on it, such as a ``search_path`` or a ``statement_timeout``. The next job is
+    not to blame for them.
     """
     kept = connections[database].connection is not None
     try:
@@ -77,14 +77,14 @@ def asked(database: str, ask: Callable[[store.Database], Answer]) -> Answer:
 
 
 def reporter(end: ExecutorEnd, run: int) -> Callable[[float, float | None, str], None]:
-    """Return what ``context.progress()`` of a run calls: it reports to the supervisor, at most so often."""
+    """Return the function that a run's ``context.progress()`` calls: it reports to the supervisor, but not too often."""
     last, done = 0.0, False
 
     def report(n: float, total: float | None, message: str) -> None:
         nonlocal last, done
         now = clock.monotonic()
         whole = total is not None and n >= total
-        if now - last >= PROGRESS_SECONDS or (whole and not done):  # the total at once, but not over and over
+        if now - last >= PROGRESS_SECONDS or (whole and not done):  # report the end at once, but not repeatedly
             last, done = now, whole
             # A supervisor that is gone is the control thread's business, not the job's.
             with suppress(OSError):
@@ -94,9 +94,9 @@ def reporter(end: ExecutorEnd, run: int) -> Callable[[float, float | None, str],
 
 
 def failed_outside(item: Item, error: BaseException) -> Decision:
-    """Return what an attempt comes to that failed in our code, not in the job's: retried by the numeric backoff.
+    """Return the decision about an attempt that failed in our code, not in the job's: retry by the default backoff.
 
-    A body only while attempts are left; a callback always, since its starts are counted by its claims. Raises nothing.
+    A body is retried only while attempts are left, a callback always, since claims count its starts. Raises nothing.
     """
     account = Account(error)
     info, trace = account.for_log()

@@ -30,13 +30,13 @@ from django_pgjobs.worker.shared.channel_messages import RunsReleased
 SHORT_SECONDS = 0.001
 
 Entry = tuple[float, Item]
-"""When it must have started, and what to run."""
+"""The instant before which it must start, and what to run."""
 
 
 class Buffers:
-    """What was sent and has not started, first in, first out; ``sync`` for threads, ``async`` for the loop.
+    """Jobs that were sent and have not started, first in, first out; ``sync`` for threads, ``async`` for the loop.
 
-    ``leave`` is called by whoever ends the last job of an executor that drains.
+    The thread that ends the last job of a draining executor calls ``leave``.
     """
 
     def __init__(self, end: ExecutorEnd, board: Board, outbox: Outbox, leave: Callable[[], None]) -> None:
@@ -62,7 +62,7 @@ class Buffers:
     # By the control thread
 
     def add(self, start_by: float, items: Sequence[Sequence[Any]]) -> bool:
-        """Take jobs in and wake a thread for them; return whether some are for the loop."""
+        """Add jobs and wake a thread for them; return whether some are for the loop."""
         made = list(map(Item._make, items))
         on_loop = [(start_by, item) for item in made if item.is_async]
         in_threads = [(start_by, item) for item in made if not item.is_async]
@@ -86,18 +86,18 @@ class Buffers:
         return released
 
     def trust(self, until: float) -> None:
-        """The leases of all that runs here are trusted until then."""
+        """Trust the leases of all running jobs until then."""
         self.trusted_until = until
         for control in list(self.controls.values()):
             control.trusted_until = until
 
     def drain(self) -> tuple[list[int], int]:
-        """Start nothing more: return what has not started, and how many are running."""
+        """Start nothing more; return the runs that have not started, and how many are running."""
         released, running = self.empty()
         return [item.run for item in released], running
 
     def empty(self) -> tuple[list[Item], int]:
-        """The same, with all that is known of them."""
+        """Do the same, but return whole items."""
         with self.lock:
             self.draining = True
             return self._clear(), self.active
@@ -109,13 +109,13 @@ class Buffers:
         return removed
 
     def rouse(self) -> None:
-        """Wake threads for what has waited here for a while: the thread that was woken for it has a long job."""
+        """Wake threads for jobs that have waited for a while: the thread that was woken first has a long job."""
         with self.lock:
             self._ring(len(self.items["sync"]))
 
     def _ring(self, count: int) -> None:
         for slot in list(self.idle)[:count]:
-            self.bells[slot].put(None)  # first: rung once too often, a thread just looks once more
+            self.bells[slot].put(None)  # first: rung once too often, a thread just checks once more
             self.idle.pop(slot, None)
 
     # By whoever runs jobs
@@ -141,7 +141,7 @@ class Buffers:
                 self.bells[slot].get()
 
     def take_over(self, slot: int) -> list[RunControl]:
-        """Return what the thread that had ``slot`` before left unfinished, and send what it has left unsent."""
+        """Return the runs that the previous thread of ``slot`` left unfinished, and send what it left unsent."""
         self.idle.pop(slot, None)
         left = [control for control in list(self.controls.values()) if control.slot == slot]
         if not left:
@@ -160,9 +160,9 @@ class Buffers:
             self.release_late()
 
     def _pop(self, name: str, slot: int) -> tuple[Item, RunControl] | None:
-        """Start the next job of a buffer on ``slot``, under the lock; what was sent too long ago is released.
+        """Start the next job of a buffer on ``slot``, under the lock; jobs sent too long ago are released instead.
 
-        It is released before another starts: behind that one's number on the board it would count as started too.
+        Release them before another job starts: its higher number on the board would make them count as started.
         """
         items = self.items[name]
         if not items:
@@ -186,7 +186,7 @@ class Buffers:
         return item, control
 
     def release_late(self) -> None:
-        """Release what has come too late; perhaps twice, which does no harm."""
+        """Release jobs that came too late; perhaps twice, which does no harm."""
         late = list(self.late)
         self.end.send(RunsReleased(late, "late"))
         with self.lock:
@@ -198,7 +198,7 @@ class Buffers:
                 self.late.remove(run)
 
     def finish(self, slot: int, item: Item, decision: Decision, started: float) -> float:
-        """Queue the outcome of a job, clear its slot, send what is queued when it is time; return how long it took."""
+        """Queue the outcome of a job, clear its slot, send the queue if due; return how many seconds the job took."""
         now = clock.monotonic()
         seconds = now - started
         self.outbox.put(item.run, seconds, decision)

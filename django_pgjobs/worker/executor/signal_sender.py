@@ -1,7 +1,7 @@
 """Signals of durable writes, sent in a thread of their own in an executor.
 
-A receiver is the project's code: it may be slow, query the database, or raise anything. The control thread must always
-read, so it only hands the events over.
+A receiver is project code: it may be slow, query the database, or raise anything. The control thread must never stop
+reading, so it only passes the events to this thread.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ log = safe_logger("django_pgjobs")
 class SignalSender:
     """Calls the receivers of durable writes, in order; the first event starts its thread.
 
-    ``confirm`` is called there with the number of each batch whose receivers have all been called; their errors do not
-    matter. The supervisor sends no more than memory may hold.
+    The thread calls ``confirm`` with the number of each batch whose receivers have all been called; their errors do not
+    matter. The supervisor limits how many events are on their way.
     """
 
     def __init__(self, confirm: Callable[[int], None]) -> None:
@@ -33,12 +33,12 @@ class SignalSender:
         self._thread: threading.Thread | None = None
 
     def notify(self, number: int, items: list[Event]) -> None:
-        """Hand over what was written; returns at once."""
+        """Pass on the events of durable writes. Returns at once."""
         self._batches.put((number, items))
         self.start()
 
     def start(self) -> None:
-        """Start the thread if there are events; if none can be started now, it is tried again later."""
+        """Start the thread if there are events; if that fails now, try again later."""
         if self._thread is not None or self._batches.empty():
             return
         thread = threading.Thread(target=self._serve, name="pgjobs-signals", daemon=True)

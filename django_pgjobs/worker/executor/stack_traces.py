@@ -1,4 +1,4 @@
-"""In the executor: where a job stands when its time is over. If it has to be killed, nothing else shows that."""
+"""In the executor: the stack of a job whose time is over. If the job has to be killed, nothing else shows it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TITLE = "Where it stood when it was to be interrupted (most recent call last):"
 def stack_of(thread: threading.Thread | None, limit: int) -> str:
     """Return the formatted stack of a job's thread, from the job's own code on, about ``limit`` characters at most.
 
-    Empty where the thread runs no job's code. Called in another thread, while that one goes on.
+    Empty if the thread runs no job's code. Called in another thread, while the job's thread goes on.
     """
     frame = None if thread is None or thread.ident is None else sys._current_frames().get(thread.ident)
     stack = [] if frame is None else traceback.extract_stack(frame)
