@@ -77,7 +77,7 @@ def asked(database: str, ask: Callable[[store.Database], Answer]) -> Answer:
 
 
 def reporter(end: ExecutorEnd, run: int) -> Callable[[float, float | None, str], None]:
-    """Return the function that a run's ``context.progress()`` calls: it reports to the supervisor, but not too often."""
+    """Return the function that a run's ``context.progress()`` calls: it reports to the supervisor now and then."""
     last, done = 0.0, False
 
     def report(n: float, total: float | None, message: str) -> None:
