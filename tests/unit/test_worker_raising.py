@@ -45,6 +45,46 @@ def on_one_line(lock: threading.Condition) -> None:
 
 
 @loop
+def on_one_line_within_with(lock: threading.Condition) -> None:
+    with lock:
+        for _ in itertools.count(): pass  # fmt: skip  # noqa: E701
+
+
+@loop
+def for_ever_on_one_line(lock: threading.Condition) -> None:
+    with lock:
+        while True: pass  # fmt: skip  # noqa: E701
+
+
+@loop
+def on_one_line_within_try(lock: threading.Condition) -> None:
+    with lock._lock:  # type: ignore[attr-defined]
+        pass
+    lock.acquire()
+    try:
+        for _ in itertools.count(): pass  # fmt: skip  # noqa: E701
+    finally:
+        lock.release()
+
+
+@loop
+def loops_in_a_loop_on_one_line(lock: threading.Condition) -> None:
+    with lock:
+        [0 for _ in itertools.count() for once in (1,) if once < 0]
+
+
+@loop
+def acquires_before_try(lock: threading.Condition) -> None:
+    plain = lock._lock  # type: ignore[attr-defined]
+    while True:
+        plain.acquire()
+        try:
+            pass
+        finally:
+            plain.release()
+
+
+@loop
 def calls_c(lock: threading.Condition) -> None:
     with lock:
         for number in itertools.count():
@@ -191,6 +231,22 @@ def test_a_neighbour_in_the_same_code_notices_nothing(room: Room) -> None:
     assert room.outcome()[0] == "raised"
     neighbour.join(patience(5))
     assert ended == ["well"]
+
+
+def test_code_that_equals_other_code_is_watched_too() -> None:
+    """Code is compared by its value: what a template or ``exec`` compiles twice is equal, and is not the same."""
+    source = "import sys\nframe = sys._getframe()"
+    watching = raising.monitor()
+    assert watching is not None
+    codes = [compile(source, "<template>", "exec") for _ in range(2)]
+    assert codes[0] == codes[1]
+    for code in codes:
+        names: dict[str, Any] = {}
+        exec(code, names)
+        watching.watch(iter([names["frame"]]))
+    assert all(MONITORING.get_local_events(watching.tool, code) for code in codes)
+    watching.rest()
+    assert not any(MONITORING.get_local_events(watching.tool, code) for code in codes)
 
 
 @pytest.fixture

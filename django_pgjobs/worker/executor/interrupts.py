@@ -186,10 +186,10 @@ class Door:
             return True
         if request is None or request.control is not control:
             consider = partial(self._consider, control, time.monotonic())
-            request = self.request = Request(control, self.ident, consider, _set_exception)
+            request = self.request = Request(control, self.ident, consider)
             watching.ask(request)
         frame = sys._current_frames().get(self.ident)
-        watching.watch(watchable(frame, _CALL))
+        watching.watch(watchable(frame, _CALL), request.one_line)
         if request.seen_at(frame) < STANDING_CHECKS or self._is_delicate(frame, held_seconds):
             return False
         self.setting = True

@@ -6,7 +6,7 @@ the other thread stood. At a loop's jump back it even skips the ``with`` around 
 head of a loop. An exception from such a callback is raised right there, inside every open ``with`` and ``try``.
 
 Only the code on the stack of a requested thread is monitored, and only while a request is open: other threads that run
-the same code pay for one dictionary lookup.
+the same code pay for one call and one dictionary lookup at each of these points.
 """
 
 from __future__ import annotations
@@ -38,22 +38,16 @@ class Request:
     """A request that a thread raise an interrupt in the job of ``control``; ``raised`` is what the thread has raised.
 
     The thread calls ``consider`` with its current frame and with whether it has just released a lock. ``consider``
-    returns the exception to raise there, or None. ``set_exception`` raises it slightly later, in one-line loops.
+    returns the exception to raise there, or None.
     """
 
-    def __init__(
-        self,
-        control: RunControl,
-        ident: int,
-        consider: Consider,
-        set_exception: Callable[[int, type[JobInterrupted]], None],
-    ) -> None:
+    def __init__(self, control: RunControl, ident: int, consider: Consider) -> None:
         self.control = control
         self.ident = ident
         self.consider = consider
-        self.set_exception = set_exception
         self.raised: type[JobInterrupted] | None = None
         self.jumped: tuple[CodeType, int] | None = None
+        self.one_line: CodeType | None = None  # where the thread jumps back and no line begins
         self._frame: FrameType | None = None
         self._at = -1
         self._seen = 0
@@ -96,10 +90,11 @@ class Monitor:
 
     def __init__(self, tool: int) -> None:
         self.tool = tool
-        self.watched: set[CodeType] = set()
+        self.watched: dict[int, tuple[CodeType, int]] = {}  # by identity: equal code need not be the same
         self.changing = threading.Lock()
         events = _monitoring.events
         self.everywhere = events.PY_START | events.PY_RESUME | events.CALL | events.JUMP | events.LINE
+        self.in_one_line = self.everywhere | events.INSTRUCTION
         self.in_module_lock = events.CALL
         for event, callback in (
             (events.PY_START, _at_start),
@@ -107,6 +102,7 @@ class Monitor:
             (events.C_RETURN, _behind_call),
             (events.JUMP, _at_jump),
             (events.LINE, _at_line),
+            (events.INSTRUCTION, _at_instruction),
         ):
             _monitoring.register_callback(tool, event, callback)
 
@@ -114,20 +110,31 @@ class Monitor:
         """Open a request; ``watch`` sets the code in which the thread can meet it."""
         _requests[request.ident] = request
 
-    def watch(self, frames: Iterator[FrameType]) -> None:
-        """Monitor the code of these frames: every thread that runs it checks for a request."""
-        codes = {frame.f_code for frame in frames}
+    def watch(self, frames: Iterator[FrameType], one_line: CodeType | None = None) -> None:
+        """Monitor the code of these frames: every thread that runs it checks for a request.
+
+        In ``one_line`` it does at every instruction: the head of a loop on a single line raises no other event.
+        """
+        codes = {id(frame.f_code): frame.f_code for frame in frames}
+        if one_line is not None:
+            codes[id(one_line)] = one_line
         with self.changing:
-            for code in codes - self.watched:
-                self.watched.add(code)
-                events = self.in_module_lock if code is MODULE_LOCK else self.everywhere
-                _monitoring.set_local_events(self.tool, code, events)
+            for key, code in codes.items():
+                if code is MODULE_LOCK:
+                    events = self.in_module_lock
+                else:
+                    events = self.in_one_line if code is one_line else self.everywhere
+                known = self.watched.get(key, (code, 0))[1]
+                if events & ~known:
+                    self.watched[key] = code, events | known
+                    _monitoring.set_local_events(self.tool, code, events | known)
 
     def rest(self) -> None:
         """Stop monitoring if no request is open."""
         with self.changing:
             while self.watched and not _requests:
-                _monitoring.set_local_events(self.tool, self.watched.pop(), 0)
+                code, _ = self.watched.popitem()[1]
+                _monitoring.set_local_events(self.tool, code, 0)
 
 
 @cache
@@ -155,7 +162,10 @@ def _behind_call(code: CodeType, offset: int, function: Any, first: Any) -> None
     request = _requests.get(threading.get_ident())
     if request is None:
         return
-    released = code is MODULE_LOCK and getattr(function, "__name__", "") == "release"
+    name = getattr(function, "__name__", "")
+    if name == "acquire":
+        return  # the ``try`` that releases the lock begins only now
+    released = code is MODULE_LOCK and name == "release"
     if (kind := request.meet(sys._getframe(1), released)) is not None:
         raise kind
 
@@ -164,10 +174,9 @@ def _at_jump(code: CodeType, offset: int, destination: int) -> None:
     request = _requests.get(threading.get_ident())
     if request is None or destination > offset:
         return
-    if request.jumped != (code, destination):
-        request.jumped = code, destination  # CPython would look up handlers of an exception raised here wrongly
-    elif (kind := request.meet(sys._getframe(1))) is not None:
-        request.set_exception(request.ident, kind)
+    if request.jumped is not None and request.jumped[0] is code:
+        request.one_line = code  # no line has begun since the jump before
+    request.jumped = code, destination  # CPython would look up handlers of an exception raised here wrongly
 
 
 def _at_line(code: CodeType, line: int) -> None:
@@ -178,4 +187,13 @@ def _at_line(code: CodeType, line: int) -> None:
     jumped, request.jumped = request.jumped, None
     frame = sys._getframe(1)
     if jumped == (code, frame.f_lasti) and (kind := request.meet(frame)) is not None:
+        raise kind
+
+
+def _at_instruction(code: CodeType, offset: int) -> None:
+    request = _requests.get(threading.get_ident())
+    if request is None or request.jumped is None or request.jumped[0] is not code or request.jumped[1] != offset:
+        return
+    request.jumped = None
+    if (kind := request.meet(sys._getframe(1))) is not None:
         raise kind
