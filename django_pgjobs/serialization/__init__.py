@@ -1,5 +1,5 @@
-"""Python values as JSON and back; exceptions as rows; strangers' texts made harmless to print.
+"""Python values as JSON and back; exceptions as rows; untrusted texts made harmless to print.
 
 Imports ``exceptions`` and ``decisions``. Knows no job, no model and no settings: callers pass limits in. Code here
-meets hostile objects, so nothing may trust a ``repr``, an ``__eq__`` or a ``__class__``.
+handles hostile objects, so it must not trust a ``repr``, an ``__eq__`` or a ``__class__``.
 """

@@ -19,7 +19,7 @@ UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, RecursionErro
 def read(text: str) -> Any:
     """Return the value of a JSON text. Raises one of UNREADABLE."""
     if "$" not in text and "\\u" not in text:
-        # Without a tag, and without an escape that might be one, no object needs a look: half the time.
+        # Without a tag, or an escape that may hide one, skip the object hook: it takes half the time.
         try:
             value, end = _scan(text, 0)
         except StopIteration:
@@ -30,23 +30,23 @@ def read(text: str) -> Any:
 
 
 def read_positional(text: str) -> list[Any] | None:
-    """Return the arguments of a payload without keyword arguments, as jsonb writes it, for half of what ``read`` costs.
+    """Return the arguments of a payload without keyword arguments, as jsonb writes it, at half the cost of ``read``.
 
-    None if it is another one, or ``read`` must look at it.
+    Return None for any other payload, which ``read`` must decode.
     """
     if text.endswith(_NO_KWARGS) and text.startswith(_ARGS) and "$" not in text and "\\u" not in text:
         try:
             args, end = _scan(text, len(_ARGS) - 1)
         except (StopIteration, ValueError, RecursionError):
             return None
-        # Where the array ends at the tail the whole is one object of these two keys, whatever is in the array.
+        # If the array ends right before the tail, the text is one object with these two keys.
         if end == len(text) - len(_NO_KWARGS):
             return args  # type: ignore[no-any-return]
     return None
 
 
 def revive(stored: Any) -> Any:
-    """Return the value of JSON that is parsed already. Raises one of UNREADABLE."""
+    """Return the value of parsed JSON. Raises one of UNREADABLE."""
     if isinstance(stored, list):
         return [revive(item) for item in stored]
     if isinstance(stored, dict):
@@ -59,7 +59,7 @@ _ZONED = re.compile(r"([^\[]*)(\[fold\])?(?:\[([^\[\]]+)\])?")
 
 
 def _raise_tag(stored: dict[str, Any]) -> Any:
-    """Return the value a tagged object stands for, any other object as it is. Its inside is revived already."""
+    """Return the value that a tagged object stands for, any other object as it is. Inner values are revived already."""
     if len(stored) != 1:
         return stored
     ((tag, value),) = stored.items()
@@ -78,12 +78,12 @@ def _raise_datetime(text: str) -> datetime:
     try:
         return _in_zone(value, ZoneInfo(zone))
     except (LookupError, ValueError, OSError, OverflowError):
-        # A zone this host does not know: the instant is what counts, and the offset has it.
+        # This host does not know the zone. The offset gives the right instant.
         return value
 
 
 def _in_zone(value: datetime, zone: ZoneInfo) -> datetime:
-    """``value`` in ``zone``: the same wall clock if the zone's rules still give that offset, else the same instant."""
+    """Return ``value`` in ``zone``: the same wall time if the zone still has that offset, else the same instant."""
     for fold in (0, 1):
         local = value.replace(tzinfo=zone, fold=fold)
         if local.utcoffset() == value.utcoffset():

@@ -1,7 +1,7 @@
-"""Python values → JSON that survives a jsonb column; ``decoder`` is the way back.
+"""Python values → JSON that survives a jsonb column; ``decoder`` reverses it.
 
-Layer 0: no database, no settings. What comes back equals what went in, or it is refused: nothing is ever stored
-approximately.
+Layer 0: no database, no settings. A decoded value equals the encoded one; values for which that is impossible are
+refused. Nothing is ever stored approximately.
 
 JSON has no dates and jsonb keeps numbers as decimals, so some values travel as an object of one key that
 begins with ``$``::
@@ -11,10 +11,10 @@ begins with ``$``::
     {"$decimal": "1.10"}             {"$uuid": "…"}                 {"$bytes": "base64"}
     {"$tuple": [1, 2]}               {"$float": "1e+16"}            {"$dict": [["$x", 1]]}
 
-``$float`` is for the floats that jsonb would change: from 1e16 on they would come back as ``int``, and -0.0
-would lose its sign. ``$dict`` is for a caller's own object that looks like one of these. jsonb does not keep
-the order of an object's keys, so a dict comes back equal but in another order. An Enum travels as its value,
-a dataclass as a dict of its fields, and arrive as such; a time zone without a name arrives as its offset.
+``$float`` is for floats that jsonb would change: from 1e16 on they would come back as ``int``, and -0.0 would lose its
+sign. ``$dict`` is for a caller's own object that looks like one of these. jsonb does not keep the order of an object's
+keys, so a dict comes back equal but in another order. An Enum comes back as its value, a dataclass as a dict of its
+fields, a time zone without a name as its offset.
 """
 
 from __future__ import annotations
@@ -36,37 +36,37 @@ from zoneinfo import ZoneInfo
 from django.utils.functional import LazyObject, Promise
 
 CODEC_VERSION = 1
-"""Part of every job's fingerprint: parked jobs are tried again by code with another codec."""
+"""Part of every job's fingerprint: code with another codec tries parked jobs again."""
 
 MAX_DEPTH = 100
-"""Containers in containers; a fixed number, so that what could be stored can always be read again."""
+"""How deep containers may be nested; a fixed number, so that every stored value can be read again."""
 
 INT_DIGITS = 4300
 """``int()`` of a longer text raises, unless the interpreter is set otherwise."""
 
 INT_BITS = 14_284
-"""Every integer of so many bits has at most INT_DIGITS digits; to count those would cost their conversion."""
+"""Every integer of so many bits has at most INT_DIGITS digits; counting the digits would cost a conversion."""
 
 PLAIN_INT = 10**18
-"""Below it no integer needs a look at its length."""
+"""Below it no integer is too long."""
 
 FIRST_INTEGRAL_FLOAT = 1e16
 """From here on ``repr`` writes an exponent, and jsonb would keep the number without a decimal point."""
 
 
 class Refused(Exception):
-    """A value cannot be stored: what it is, and what to do instead, without its path."""
+    """A value cannot be stored. The message says what it is and what to do instead, without its path."""
 
 
 class TooDeep(Refused):
-    """Containers in containers without end; no single value inside is to blame."""
+    """Containers are nested too deep; no single value inside is to blame."""
 
 
 def write(value: Any, depth: int = 0) -> tuple[str, int]:
     """Return the JSON text of ``value`` and its size in bytes of UTF-8.
 
-    ``depth`` is how many containers are already around it. Raises Refused, also for whatever the value's
-    own methods raise.
+    ``depth`` is how many containers are already around it. Raises Refused, also for exceptions of the value's own
+    methods.
     """
     try:
         text = _dump(_lower(value, depth))
@@ -78,22 +78,22 @@ def write(value: Any, depth: int = 0) -> tuple[str, int]:
 
 
 def size_of(text: str) -> int:
-    """Return the size of JSON text in bytes of UTF-8. Raises Refused for one that jsonb would not take."""
+    """Return the size of JSON text in bytes of UTF-8. Raises Refused for text that jsonb would reject."""
     if "\\u0000" in text and _NUL.search(text):
         raise Refused("a text with a NUL character, which PostgreSQL cannot store")
     return _size(text)
 
 
 def is_flat(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether these are all plain values, none of which contains another."""
+    """Whether all arguments are plain values, not containers."""
     return _FLAT.issuperset(map(type, args)) and (not kwargs or _FLAT.issuperset(map(type, kwargs.values())))
 
 
 def write_flat(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Return the JSON text of a payload of a few plain values, for little more than ``json.dumps`` costs.
+    """Return the JSON text of a payload of a few plain values, at little more than the cost of ``json.dumps``.
 
-    None if ``write`` must look at it: something in it is not plain, or not ASCII, or looks like a tag, or is long
-    enough to hide an integer that is too long.
+    Return None if ``write`` must encode it: a value is not plain, or not ASCII, or looks like a tag, or the text is
+    long enough to hide an integer that is too long.
     """
     if not is_flat(args, kwargs):
         return None
@@ -106,14 +106,14 @@ def write_flat(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 
 
 def write_flat_rows(calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> list[str] | None:
-    """Return what ``write_flat`` returns for each of them, for a third of what it costs; None if one is not for it.
+    """Return what ``write_flat`` returns for each call, at a third of its cost; None if it cannot take one of them.
 
-    To be flat is the caller's to see to. All are written as one text, ``[[[7],{"a":1}],[[8],{}]]`` with newlines for
-    the commas. There are no others, as a text has its own escaped, so ``}]\\n[[`` is between two calls and ``]\\n{``
-    between the two parts of one.
+    The caller must pass flat calls only. All become one text, ``[[[7],{"a":1}],[[8],{}]]`` with newlines instead of
+    commas. JSON strings escape their newlines, so ``}]\\n[[`` only stands between two calls, and ``]\\n{`` between the
+    two parts of one.
     """
     if write_flat(*calls[0]) is None:
-        return None  # nor will the others be, which may be as long
+        return None  # the others are likely to be as long
     try:
         text = _dump_lines(calls)
     except ValueError:
@@ -126,7 +126,7 @@ def write_flat_rows(calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> 
 
 
 def write_plain(value: Any) -> str | None:
-    """Return the JSON text of one plain value, for little more than ``repr`` costs; None if ``write`` must look."""
+    """Return the JSON text of a plain value, at little more than the cost of ``repr``; None if ``write`` must do it."""
     kind = type(value)
     if kind is int:
         return int.__repr__(value) if -PLAIN_INT < value < PLAIN_INT else None
@@ -158,9 +158,9 @@ _FLAT = _PLAIN | {int}
 
 
 def _made_once(between: str) -> Callable[[Any], str]:
-    """Return ``encode`` of an encoder, which makes one in C for each value, with one that is made now.
+    """Return an ``encode`` that uses one C encoder, made now; the standard one makes a new one for each value.
 
-    Where this Python has none, or makes it otherwise, what it has will do.
+    If this Python has no C encoder, or makes it differently, return the standard ``encode``.
     """
     encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(between, ":"))
     try:
@@ -239,8 +239,8 @@ def _key(key: Any) -> str:
 
 
 def _deeper(depth: int) -> int:
-    # Counted, not left to RecursionError: that depends on the caller's stack, so a payload registered near the top
-    # of a stack could not be read by a worker further down. It also ends a container that contains itself.
+    # Count, instead of waiting for RecursionError: that depends on the stack, so a worker deeper in its stack could
+    # not read a payload that was registered near the top of another. It also stops a container that contains itself.
     if depth >= MAX_DEPTH:
         raise TooDeep(f"nested deeper than {MAX_DEPTH} levels, or contains itself")
     return depth + 1

@@ -1,21 +1,24 @@
-"""Texts of strangers made harmless to look at. Whoever may register a job chooses its texts, and with a mark that turns
-the direction of what follows, or an escape sequence, they would choose what the reader believes to see."""
+"""Untrusted texts made harmless to display.
+
+Anybody who may register a job chooses its texts. With a mark that reverses the direction of text, or with an escape
+sequence, they could make the reader see something else.
+"""
 
 from __future__ import annotations
 
 import unicodedata
 
 JOINERS = "\u200c\u200d"
-"""They turn nothing around, and Persian, Hindi and families of emoji are not to be read without them."""
+"""These marks reverse nothing, and Persian, Hindi and joined emoji are unreadable without them."""
 
 
 def one_line(text: object) -> str:
-    """Return a text in one line, each run of white space as one space: nobody's text writes a log line of its own."""
+    """Return a text in one line, each run of white space as one space, so that no text can forge a log line."""
     return " ".join(str(text).split())
 
 
 def plain(text: object, *, keep: str = "") -> str:
-    """Return a text in which everything that a terminal might obey is written as its number; but ``keep``."""
+    """Return a text with every character that a terminal might obey as its number, except those in ``keep``."""
     shown = str(text)
     if shown.isprintable():
         return shown
@@ -23,7 +26,7 @@ def plain(text: object, *, keep: str = "") -> str:
 
 
 def visible(text: object) -> str:
-    """Return a text in which what a browser obeys and nobody sees is written as its number; lines and tabs stay."""
+    """Return a text with invisible characters that a browser obeys as their numbers; line breaks and tabs stay."""
     shown = str(text)
     if shown.isprintable():
         return shown

@@ -1,8 +1,8 @@
-"""What is kept of an exception: kind, message, chain of causes, traceback. Never raises, whatever the exception does.
+"""The stored form of an exception: kind, message, chain of causes, traceback. Raises nothing, for any exception.
 
-An exception is the job's code: its properties, its methods and its class may raise anything. So facts are read by
-the descriptors of ``BaseException`` itself, and what only the exception can answer, its text, is asked for once and
-given up if it raises.
+An exception is the job's code: its properties, methods and class may raise anything. So facts are read through the
+descriptors of ``BaseException`` itself. Its text, which only the exception can give, is requested once, and replaced if
+that raises.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 MESSAGE_LIMIT = 2000
 CHAIN_LIMIT = 20
 LOG_LIMIT = 64 * 1024
-"""Characters of a traceback that go to a log as they are; a longer one is shortened there too."""
+"""The longest traceback that is logged unchanged, in characters; longer ones are shortened."""
 
 OUR_FILES: set[str] = set()
-"""Files whose frames lead to every job's own code: they are left out of its traceback."""
+"""Files whose frames precede every job's own code: its traceback omits them."""
 
 UNREADABLE = "(its message cannot be read)"
 
@@ -28,7 +28,7 @@ _FACTS = BaseException.__dict__
 
 
 class Account:
-    """One exception as it is reported; its traceback is formatted once, when it is first asked for."""
+    """One exception as it is reported; its traceback is formatted once, on first use."""
 
     __slots__ = ("_text", "error", "readable")
 
@@ -38,7 +38,7 @@ class Account:
         self._text: str | None = None
 
     def failure(self, limit: int) -> Failure:
-        """Return it as the retry history keeps it, its traceback at most about ``limit`` characters long."""
+        """Return the exception as the history records it, its traceback at most about ``limit`` characters long."""
         from django_pgjobs.decisions import Failure  # here for start-up time
 
         links = [(kind_of(link), text_of(link)) for link in _chain(self.error)]
@@ -61,7 +61,7 @@ class Account:
             return clean("".join(["Traceback (most recent call last):\n", *tracebacks.format_tb(trace), last]))
 
     def for_log(self) -> tuple[Any, str]:
-        """Return (``exc_info``, text to add to the message): the text where handlers cannot take the exception."""
+        """Return (``exc_info``, text to add to the message); the text replaces what handlers cannot format."""
         text = self.traceback()
         if self.readable and len(text) <= LOG_LIMIT:
             return (type(self.error), self.error, of_the_job(self.error)), ""
@@ -81,7 +81,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _fact(error: BaseException, name: str) -> Any:
-    """Read one of an exception's own facts past whatever its class puts in the way."""
+    """Read one of an exception's own facts, bypassing overrides of its class."""
     return _FACTS[name].__get__(error)
 
 
@@ -95,7 +95,7 @@ def kind_of(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Return its message, cut and cleaned."""
+    """Return its message, truncated and cleaned."""
     try:
         return clean(str.__str__(str(error))[:MESSAGE_LIMIT])
     except BaseException:
@@ -103,7 +103,7 @@ def text_of(error: BaseException) -> str:
 
 
 def of_the_job(error: BaseException) -> TracebackType | None:
-    """Return the traceback from the job's own code on: the frames that lead there are the same for every job."""
+    """Return the traceback from the job's own code on: the frames before it are the same for every job."""
     whole: TracebackType | None = _fact(error, "__traceback__")
     link = whole
     while link is not None and link.tb_frame.f_code.co_filename in OUR_FILES:
@@ -112,7 +112,7 @@ def of_the_job(error: BaseException) -> TracebackType | None:
 
 
 def shortened(text: str, limit: int) -> str:
-    """Keep the beginning, which says where it started, and the end, which says what was raised."""
+    """Return the beginning of a traceback, where it started, and the end, which names the exception."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -120,5 +120,5 @@ def shortened(text: str, limit: int) -> str:
 
 
 def clean(text: str) -> str:
-    """Return ``text`` without what PostgreSQL's text cannot hold: NUL and lone surrogates."""
+    """Return ``text`` without the characters that PostgreSQL cannot store: NUL and lone surrogates."""
     return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")

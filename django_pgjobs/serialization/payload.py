@@ -1,8 +1,8 @@
-"""A job's arguments and its result as JSON text, within their limits, and what people may see of them.
+"""A job's arguments and its result as JSON text, within their limits, and redacted for display.
 
-Layer 0: no database, no settings, no registry. ``jobs`` encodes when it registers, ``attempt`` decodes when it
-runs, ``admin`` shows what ``redact`` leaves. ``encoder`` and ``decoder`` know the values; here they get their names,
-so that a value that cannot be stored is refused where it was written, with its path: ``args[0].user.name``.
+Layer 0: no database, no settings, no registry. ``jobs`` encodes at registration, ``attempt`` decodes before a run,
+``admin`` shows the output of ``redact``. ``encoder`` and ``decoder`` handle values; this module adds their names, so
+that the error for a value that cannot be stored has its path: ``args[0].user.name``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from django_pgjobs.serialization import decoder, encoder
 from django_pgjobs.serialization.encoder import CODEC_VERSION as CODEC_VERSION
 
 HIDDEN = "••••"
-"""What ``redact`` shows of a sensitive argument."""
+"""What ``redact`` shows instead of a sensitive argument."""
 
 _PARTS = frozenset({"args", "kwargs"})
 
@@ -51,13 +51,13 @@ is_flat = encoder.is_flat
 
 
 def encode_flat(calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], limit: int) -> list[str] | None:
-    """Return what ``encode_payload`` returns for each flat (args, kwargs); None if it must look at one of them."""
+    """Return what ``encode_payload`` returns for each flat (args, kwargs); None if it must encode one of them."""
     flat = encoder.write_flat_rows(calls)
     return flat if flat is not None and max(map(len, flat)) <= limit else None
 
 
 def decode_payload(text: str) -> tuple[list[Any], dict[str, Any]]:
-    """Return the positional and the keyword arguments of a stored payload; either may be left out of it.
+    """Return the positional and the keyword arguments of a stored payload, which may lack either.
 
     Raises UnreadablePayload.
     """
@@ -76,7 +76,7 @@ def decode_payload(text: str) -> tuple[list[Any], dict[str, Any]]:
 def encode_result(value: Any, limit: int) -> str:
     """Return a job's return value as JSON text of at most ``limit`` bytes of UTF-8.
 
-    Raises UnstorableResult, also for whatever the value's own methods raise.
+    Raises UnstorableResult, also for exceptions of the value's own methods.
     """
     plain = encoder.write_plain(value)
     if plain is not None and len(plain) <= limit:
@@ -91,7 +91,7 @@ def encode_result(value: Any, limit: int) -> str:
 
 
 def decode_result(text: str) -> Any:
-    """Return a result from its JSON text; ``revive`` takes one that is parsed. Raises UnreadablePayload."""
+    """Return a result from its JSON text; ``revive`` takes parsed JSON. Raises UnreadablePayload."""
     try:
         return decoder.read(text)
     except decoder.UNREADABLE as error:
@@ -99,7 +99,7 @@ def decode_result(text: str) -> Any:
 
 
 def revive(stored: Any) -> Any:
-    """Return the value of JSON that is already parsed, as ``Job.payload`` and ``Job.result`` give it.
+    """Return the value of parsed JSON, as ``Job.payload`` and ``Job.result`` hold it.
 
     Raises UnreadablePayload.
     """
@@ -115,8 +115,8 @@ def redact(
     """Return argument name → value for people to see, the ``sensitive`` ones hidden.
 
     ``sensitive`` may name a parameter, ``*args`` and ``**kwargs`` included, or one key of ``**kwargs``. Without a
-    signature nobody knows what is sensitive, so everything is hidden; where the arguments no longer fit it, all
-    that is not surely harmless. Never raises.
+    signature every argument is hidden, since any may be sensitive. If the arguments no longer fit the signature, only
+    surely harmless ones are shown. Raises nothing.
     """
     if signature is None:
         return {name: HIDDEN for name, _ in _arguments(args, kwargs, None)}
@@ -136,15 +136,15 @@ def redact(
 def _redact_misfits(
     signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any], sensitive: frozenset[str]
 ) -> dict[str, Any]:
-    # A payload of older code may call the password "pw": with anything sensitive about, only what the signature
-    # still knows by name is shown, or a rename would publish the secrets of every parked job.
+    # A payload of older code may call the password "pw". If any argument is sensitive, show only names that the
+    # signature still has, or a rename would publish the secrets of every parked job.
     harmless = set(signature.parameters) - sensitive if sensitive else set(kwargs)
     shown: dict[str, Any] = {f"args[{i}]": HIDDEN if sensitive else value for i, value in enumerate(args)}
     return shown | {name: value if name in harmless else HIDDEN for name, value in kwargs.items()}
 
 
 def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any], signature: Signature | None) -> list[tuple[str, Any]]:
-    """(name, value) of each argument; ``args[0]`` where the signature does not tell the name."""
+    """Yield (name, value) of each argument; ``args[0]`` and so on if the signature has no name for it."""
     parameters = list(signature.parameters.values()) if signature else []
     positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     names = [parameter.name for parameter in parameters if parameter.kind in positional]
@@ -154,11 +154,11 @@ def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any], signature: Signat
 
 
 def _blame(arguments: Iterable[tuple[str, Any]], refusal: encoder.Refused) -> str:
-    """Word the refusal with the path of the innermost value that is refused by itself."""
+    """Return the refusal with the path of the innermost value that is refused by itself."""
     path, reason, candidates = "The arguments", refusal, arguments
     while found := _first_refused(candidates):
         path, value, reason = found
-        # Of containers that contain themselves every inner one is refused as well, for ever.
+        # In a container that contains itself every inner container is refused too, without end.
         candidates = () if isinstance(reason, encoder.TooDeep) else encoder.children(path, value)
     return f"{path} cannot be stored: it is {reason}."
 
@@ -169,7 +169,7 @@ def _first_refused(candidates: Iterable[tuple[str, Any]]) -> tuple[str, Any, enc
             if (refusal := _refusal(value)) is not None:
                 return path, value, refusal
     except Exception:
-        # A container that cannot even be walked: what is known of it is said already.
+        # The container cannot be iterated: its own refusal is the best message.
         return None
     return None
 

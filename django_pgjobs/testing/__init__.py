@@ -1,4 +1,4 @@
-"""Jobs in a project's own tests: no worker process, no commit, a plain ``TestCase``.
+"""Run jobs in your project's tests: no worker process, no commit, a plain ``TestCase``.
 
 ::
 
@@ -10,14 +10,14 @@
                 run_jobs()
             self.assertEqual(len(mail.outbox), 1)
 
-Jobs run in the calling thread, on its own connections, one after the other, and end by the same fenced statements
-as in production; what goes wrong is logged as there. Inside a transaction each job has a savepoint: one that leaves
-the transaction broken loses what it wrote (outside of a test it would keep what it wrote *before* the error), and
-nothing else is lost. What a job gives to ``transaction.on_commit`` waits there, as everything does in a
-``TestCase``: see ``captureOnCommitCallbacks``. In a ``TransactionTestCase`` jobs run in autocommit, as they do in a
-worker. A timeout is not enforced, and ``context.cancelled`` does not change while a job runs.
+Jobs run in the calling thread, on its own connections, one after the other. They end by the same fenced statements as
+in production, and errors are logged in the same way. Inside a transaction each job has a savepoint: a job that breaks
+the transaction loses its own writes and nothing else. (Outside a test it would keep what it wrote *before* the error.)
+Callbacks that a job passes to ``transaction.on_commit`` wait, as always in a ``TestCase``: see
+``captureOnCommitCallbacks``. In a ``TransactionTestCase`` jobs run in autocommit, as they do in a worker. Timeouts are
+not enforced, and ``context.cancelled`` does not change while a job runs.
 
-Time is not stubbed: ``backdate`` moves rows into the past, since the database's clock decides.
+Do not stub time: ``backdate`` moves rows into the past, since the database's clock decides.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ __all__ = [
 
 
 def isolated_registry() -> AbstractContextManager[None]:
-    """Within this block no job is known but those declared in it, functions of the test included.
+    """Within this block only jobs declared in it exist, including functions inside the test.
 
-    Afterwards all is as before. ``run_jobs`` runs them; a worker, another process, cannot find them.
+    The block restores the registry when it ends. ``run_jobs`` runs these jobs; a worker, being another process, cannot
+    find them.
     """
     return registry.isolated()
 

@@ -1,4 +1,4 @@
-"""A ``JobContext`` without a job, for tests that call a body or a callback themselves."""
+"""A ``JobContext`` without a job, for tests that call a body or a callback directly."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class _CancelState:
 
 
 class FakeContext(JobContext):
-    """What ``context()`` returns: ``reports`` lists the (n, total, message) of every ``progress()``.
+    """The context that ``context()`` returns; ``reports`` lists the (n, total, message) of every ``progress()``.
 
-    As a context manager it is what ``current_context()`` returns within the block.
+    Use it as a context manager to have ``current_context()`` return it within the block.
     """
 
     __slots__ = ("_cancel_state", "_token", "reports")
@@ -64,7 +64,7 @@ class FakeContext(JobContext):
         super().__init__(facts, headers, report, cancel_state, cancel_state.started, error)
 
     def cancel(self, *, by: str = "", reason: str = "") -> None:
-        """From now on ``cancelled`` is True: for a body that checks more than once."""
+        """Make ``cancelled`` True from now on, for a body that checks more than once."""
         self._cancel_state.requested, self._cancel_state.by, self._cancel_state.reason = True, by, reason
 
     def __enter__(self) -> Self:
@@ -99,11 +99,11 @@ def context(
     fire_at: datetime | None = None,
     error: BaseException | None = None,
 ) -> FakeContext:
-    """Return a context as a running job has it, for a test that calls its function: no database is asked.
+    """Return a context like that of a running job, for a test that calls the job's function. Sends no query.
 
     ``timeout`` and ``elapsed`` are seconds: how long the attempt may take, and has taken. ``error`` is the exception
-    that ended a job whose ``on_abandon`` is tested. ``run_at`` and ``fire_at`` are aware. Everything else is what the
-    attribute of that name returns.
+    that ended the job, to test ``on_abandon``. ``run_at`` and ``fire_at`` are aware datetimes. Every other argument is
+    the value of the attribute with that name.
     """
     fired = {"cron_entry": cron_entry, "fire_at": fire_at and fire_at.isoformat()}
     due = datetime.now(UTC) if run_at is None else run_at

@@ -16,11 +16,11 @@ from django_pgjobs.models import Claim, Job
 def backdate(rows: Model | QuerySet[Any], /, **moves: float | timedelta) -> int:
     """Move instants of rows into the past, by seconds or ``timedelta``; return how many rows were changed.
 
-    ``rows``: a ``Job`` or a queryset of jobs, or ``Attempt``, ``Claim``, ``Heartbeat`` likewise. ``moves``: by how
-    much, for each field: ``run_at``, ``created_at``, ``claimed_at``, ``deadline_at``, ``finished_at``, …; for jobs
-    also ``lease``, the lease of the claims that hold them. ``run_at`` takes ``created_at`` and ``ready_at`` along: a
-    job that is late by its ``run_at`` has waited that long. A negative number moves into the future; an instant that is
-    not set stays so. A row given is refreshed. Raises ``TypeError`` for anything but an instant of the rows.
+    ``rows``: a ``Job`` or a queryset of jobs; ``Attempt``, ``Claim`` and ``Heartbeat`` work too. ``moves``: how far to
+    move each field: ``run_at``, ``created_at``, ``claimed_at``, ``deadline_at``, ``finished_at``, …; for jobs also
+    ``lease``, the lease of the claims that hold them. ``run_at`` moves ``created_at`` and ``ready_at`` with it: a job
+    that is late by its ``run_at`` has waited that long. Negative values move into the future; unset instants stay
+    unset. A single row is refreshed. Raises ``TypeError`` for names that are not instants of the rows.
     """
     queryset: Any = rows if isinstance(rows, QuerySet) else _itself(rows)
     by = {name: move if isinstance(move, timedelta) else timedelta(seconds=move) for name, move in moves.items()}
@@ -57,7 +57,7 @@ def _check_instants(model: type[Model], moves: Collection[str]) -> None:
 
 
 def _move_claims(jobs: QuerySet[Job], lease: timedelta | None, deadline: timedelta | None) -> None:
-    """Move leases, and when others look at these claims: at the lease's end or the earliest deadline."""
+    """Move leases, and the instants at which others check these claims: the lease's end or the earliest deadline."""
     steps = [step for step in (lease, deadline) if step is not None]
     if steps:
         held = Claim._base_manager.using(jobs.db).filter(claim_id__in=list(jobs.values_list("claim_id", flat=True)))

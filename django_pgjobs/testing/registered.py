@@ -1,4 +1,4 @@
-"""Asserting what is registered, by the arguments as the job's function would get them. Reads only."""
+"""Assertions about registered jobs; arguments are compared as the job's function would get them. Reads only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from django_pgjobs.models import Job
 from django_pgjobs.serialization.payload import decode_payload, decode_result, encode_result
 
 SHOWN = 20
-"""Jobs listed by a failed assertion."""
+"""How many jobs a failed assertion lists."""
 
 
 def assert_registered(
@@ -35,9 +35,10 @@ def assert_registered(
 ) -> list[Job]:
     """Assert that this job is registered with these arguments, ``count`` times (None: at least once); return them.
 
-    Arguments are compared as the job's function would get them: by name, with defaults filled in, after the way
-    through the database; ``unittest.mock.ANY`` matches all. Without any argument, any will do. A bound job
-    (``send.bind(7)``) says arguments as well, even none, and its options are compared too. Jobs of every state count.
+    Arguments are compared as the job's function would get them: by name, with defaults filled in, as they come back
+    from the database; ``unittest.mock.ANY`` matches everything. If you pass no arguments, any arguments match. A bound
+    job (``send.bind(7)``) always gives its arguments, even none, and its options are compared too. Jobs of every state
+    count.
     Raises ``AssertionError`` listing what is registered, ``TypeError`` for arguments that the function would not take.
     """
     expected = _Expected.of(job, args, kwargs, queue)
@@ -57,7 +58,7 @@ def assert_not_registered(
     database: str | None = None,
     **kwargs: object,
 ) -> None:
-    """Assert that this job is not registered with these arguments; without any argument, not at all."""
+    """Assert that this job is not registered with these arguments; if you pass none, not with any."""
     expected = _Expected.of(job, args, kwargs, queue)
     jobs = _all_jobs(database)
     if any(expected.matches(row) for row in jobs):
@@ -82,7 +83,7 @@ _COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """Which rows an assertion means; ``arguments`` is None where any will do."""
+    """The rows that an assertion expects; ``arguments`` is None if any match."""
 
     definition: JobDefinition[..., Any]
     arguments: Mapping[str, Any] | None
@@ -105,7 +106,7 @@ class _Expected:
         return cls(job.definition, _bound(job.definition, job.args, job.kwargs), options | columns)
 
     def matches(self, row: Job) -> bool:
-        """Whether this row is one of those meant."""
+        """Whether this row is one of the expected."""
         if row.name not in (self.definition.name, *self.definition.aliases):
             return False
         if any(getattr(row, column) != value for column, value in self.columns.items()):
@@ -118,7 +119,7 @@ class _Expected:
 
 
 def _as_read(value: Any) -> Any:
-    """The value as the ORM gives it back: without USE_TZ an instant is naive local time."""
+    """Return the value as the ORM reads it: without USE_TZ an instant is naive local time."""
     is_instant = isinstance(value, datetime) and not settings.USE_TZ
     return timezone.make_naive(value) if is_instant else value
 
@@ -130,7 +131,7 @@ def _bound(definition: JobPolicy, args: Iterable[Any], kwargs: Mapping[str, Any]
 
 
 def _as_stored(value: Any) -> Any:
-    """The value after its way through the database; what cannot be stored, such as ``ANY``, as it is."""
+    """Return the value as it comes back from the database; unstorable values, such as ``ANY``, unchanged."""
     try:
         return decode_result(encode_result(value, get_conf().payload_limit_bytes))
     except UnstorableResult:
@@ -138,7 +139,7 @@ def _as_stored(value: Any) -> Any:
 
 
 def _arguments_of(row: Job, definition: JobPolicy | None) -> dict[str, Any]:
-    """The stored arguments by name; as they lie there where no signature fits them."""
+    """Return the stored arguments by name; in their stored form if no signature fits them."""
     try:
         args, kwargs = decode_payload(json.dumps(row.payload))
         if definition is not None:

@@ -1,7 +1,7 @@
-"""Running jobs inside of a test: claim, savepoints, end, and what is said of it.
+"""Run jobs inside a test: claim, savepoints, end, summary.
 
-The claim and the ends are the statements of production; the ORM picks which job is next, as nothing here is hot. No
-job may stay claimed behind a test, whatever is raised, and nothing may be committed in a transaction of the test.
+The claim and the ends use the statements of production; the ORM picks the next job, as this is not a hot path. After a
+test no job may stay claimed, whatever was raised, and nothing may be committed inside a transaction of the test.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from django_pgjobs.store.statements import Author, ClaimedJob, Database, Pair
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What ``run_jobs`` did: ids of jobs, in the order in which it happened.
+    """The summary of ``run_jobs``: ids of jobs, in order of events.
 
-    ``ran`` has an id for every start, so a job that was tried twice is there twice. The others say what each start
-    came to. ``lost``: nothing was recorded, as the job is gone or somebody took it. ``errors``: the exceptions of
-    failed attempts; ``Snooze``, ``Cancel`` and ``Abandon`` are none.
+    ``ran`` has an id for every start, so a job that was tried twice is there twice. The other lists show how each start
+    ended. ``lost``: nothing was recorded, because the job is gone or another worker took it. ``errors``: the exceptions
+    of failed attempts; ``Snooze``, ``Cancel`` and ``Abandon`` do not count.
     """
 
     ran: list[int] = field(default_factory=list)
@@ -78,15 +78,14 @@ def run_jobs(
     max_rounds: int = 100,
     database: str | None = None,
 ) -> Ran:
-    """Run jobs in this thread until nothing is due, those that they register included, and say what happened.
+    """Run jobs in this thread until none is due, including those that they register; return a summary.
 
-    ``queues``: only these. ``limit``: at most this many starts. ``include_scheduled``: do not wait for ``run_at``,
-    nor for the delay of a retry. ``raise_errors``: raise the exception of the first failed attempt, once it is
-    recorded. ``database``: alias, else where the router says.
+    ``queues``: only these. ``limit``: at most this many starts. ``include_scheduled``: do not wait for ``run_at`` or
+    for the delay of a retry. ``raise_errors``: raise the exception of the first failed attempt, once it is recorded.
+    ``database``: an alias; by default the router decides.
 
-    Each round takes what is due, by priority, ``run_at`` and id. Raises ``RuntimeError`` when jobs are still due
-    after ``max_rounds`` rounds: they register or snooze themselves for ever. No job is left claimed, whatever is
-    raised.
+    Each round takes the due jobs, by priority, ``run_at`` and id. Raises ``RuntimeError`` if jobs are still due after
+    ``max_rounds`` rounds: they register or snooze themselves for ever. No job is left claimed, whatever is raised.
     """
     runner = _Runner(_alias(database), raise_errors=raise_errors, early=include_scheduled)
     wanted = None if queues is None else {queues} if isinstance(queues, str) else set(queues)
@@ -141,7 +140,7 @@ class _Runner:
         self.spoiled: list[BaseException] = []
 
     def due(self, queues: Collection[str] | None) -> list[int]:
-        """Return the ids of what can be run now, the first to be run first."""
+        """Return the ids of the jobs that can run now, in the order in which to run them."""
         jobs = self._unpaused()
         if not self.early:
             jobs = jobs.filter(run_at__lte=Now())
@@ -178,19 +177,19 @@ class _Runner:
         jobs = self._ready().filter(pk=job_id)
         if self.early and jobs.filter(run_at__gt=Now()).exists():
             store.reschedule_jobs(self.db, [job_id], run_at=None, delay_seconds=0.0, queue=None, priority=None)
-        # As text: without USE_TZ an instant in the hour that clocks repeat has two meanings.
+        # Read it as text: without USE_TZ an instant in the hour that clocks repeat is ambiguous.
         found = jobs.annotate(due=Cast("run_at", TextField())).values_list("queue", "priority", "due", "hold").first()
         if found is None:
             return None
         queue, priority, due, hold = found
         if hold is not None:
-            # One job runs at a time here, so no limit is in its way; and no test should wait for a window.
+            # One job runs at a time here, so no limit of concurrency applies; and no test should wait for a window.
             store.admit_one(self.db, job_id)
         claimed = self._claim_first(Pair(queue, priority, cast(Any, due), job_id - 1), claim_id)
         for other in claimed:
             if other.id == job_id:
                 return other
-            # The row we meant is locked by somebody, and the claim went on to the next.
+            # Another transaction has locked our row, so the claim took the next one.
             Performer(self.db, self.author).release(other, str(claim_id))
             store.delete_claims(self.db, [str(claim_id)])
         return None
@@ -220,7 +219,7 @@ class _Runner:
             raise
 
     def _note(self, job_id: int, ended: Ended, errors: list[BaseException]) -> None:
-        """Sum up one start, and raise what is not the job's alone: Ctrl-C, or the test framework's own signals."""
+        """Add one start to the summary; re-raise Ctrl-C and exceptions of the test framework."""
         self.ran.ran.append(job_id)
         self.ran.errors.extend(errors)
         kinds = {SUCCESS: "succeeded", RETRY: "retried", SNOOZE: "snoozed", PARK: "parked", END: ended.end.outcome}
@@ -236,7 +235,7 @@ _JOBS_OWN = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
 
 @contextmanager
 def _collecting_errors(job_id: int, errors: list[BaseException]) -> Iterator[None]:
-    """Collect the live exceptions of this job's failed attempts; its end keeps their texts only."""
+    """Collect the live exceptions of this job's failed attempts; the database keeps their texts only."""
 
     def collect(*, context: JobContext, exception: BaseException | None, **_: object) -> None:
         if context.id == job_id and exception is not None and not isinstance(exception, JobControl):
@@ -251,7 +250,7 @@ def _collecting_errors(job_id: int, errors: list[BaseException]) -> Iterator[Non
 
 @contextmanager
 def _savepoint(alias: str) -> Iterator[None]:
-    """A savepoint that a job's ``atomic(durable=True)`` does not take for a transaction around it."""
+    """Open a savepoint that a job's ``atomic(durable=True)`` does not mistake for an outer transaction."""
     blocks: Any = connections[alias].atomic_blocks
     block: Any = transaction.atomic(using=alias)
     block._from_testcase = bool(blocks) and blocks[-1]._from_testcase
@@ -260,18 +259,18 @@ def _savepoint(alias: str) -> Iterator[None]:
 
 
 class _Spoiled(Exception):
-    """Leaves the savepoints, and says nothing."""
+    """Leaves the savepoints without an error."""
 
 
 class _Guest:
-    """Runs one job within other people's transactions: in a savepoint of each, undone if it breaks one of them."""
+    """Runs one job within the test's transactions: in a savepoint of each, undone if the job breaks one of them."""
 
     def __init__(self, errors: list[BaseException]) -> None:
         self.errors = errors
         self.unwritten: Callable[[], None] | None = None
 
     def run(self, prepared: Prepared) -> Decision:
-        """Return what the job came to."""
+        """Run the job and return the decision."""
         decision: Decision = decide.Succeed()
         try:
             with ExitStack() as stack:
@@ -297,11 +296,11 @@ class _Guest:
         return attempt.failed(prepared, error)
 
     def reporter(self, db: Database, job_id: int, claim_id: str) -> Reporter:
-        """Return a reporter that writes at once in this thread; an ``async def`` job's last word is written later."""
+        """Return a reporter that writes at once in this thread; an ``async def`` job's last report is written later."""
         write, home = write_at_once(db, job_id, claim_id), threading.get_ident()
 
         def report(n: float, total: float | None, message: str) -> None:
-            # Another thread has another connection, which cannot see a row of an open transaction.
+            # Another thread has another connection, which cannot see the rows of an open transaction.
             if threading.get_ident() == home:
                 write(n, total, message)
             else:

@@ -1,8 +1,8 @@
 """How long a failed job waits before its next attempt: numbers only, no clock and no database.
 
-Layer 0. ``jobs`` keeps a ``Backoff`` per definition; the seconds it answers are counted by the database's
-clock. It must never raise for an attempt number and never answer anything but finite seconds ≥ 0: a job
-killed on its thousandth attempt needs an answer as much as one on its first.
+Layer 0. Each definition has a ``Backoff``; the database's clock counts the seconds that it returns. It must never raise
+for an attempt number, and must always return finite seconds ≥ 0: a job killed on its thousandth attempt needs a delay
+as much as one on its first.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Backoff:
 
     ``base`` and ``limit`` take seconds or ``timedelta`` and are kept as seconds; ``factor=1`` waits the same
     time after every attempt. ``jitter`` is a share of the delay: 0.1 spreads it evenly over ± 10 %. It is
-    applied *after* the limit, so that many jobs which have reached the limit do not come back in one moment;
-    a jittered delay may therefore exceed ``limit`` by that share.
+    applied *after* the limit, so that many jobs at the limit do not come back at the same moment. A jittered delay may
+    therefore exceed ``limit`` by that share.
 
     Raises ValueError, naming the field, for anything but finite numbers with base ≥ 0, factor > 0,
     limit ≥ 0 and 0 ≤ jitter ≤ 1.
@@ -62,9 +62,9 @@ class Backoff:
             return longest
 
     def jittered(self, attempt: int, random: Callable[[], float] = random.random) -> float:
-        """Return ``delay(attempt)`` moved by at most ± ``jitter`` of itself.
+        """Return ``delay(attempt)`` changed by at most ± ``jitter`` of itself.
 
-        ``random`` answers from 0 up to 1; 0 gives the shortest delay.
+        ``random`` returns a number from 0 to 1; 0 gives the shortest delay.
         """
         delay = self.delay(attempt)
         return min(LONGEST_SECONDS, delay * (1 + self.jitter * (2 * random() - 1)))
@@ -75,7 +75,7 @@ def _seconds(value: float | timedelta) -> float:
 
 
 def _number(field: str, value: object, wanted: str, allowed: Callable[[float], bool]) -> float:
-    """Return ``value`` as a finite float that is ``allowed``; a bool or a text is no number here."""
+    """Return ``value`` as a finite float that is ``allowed``; refuse bools and texts."""
     number = math.nan
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         try:

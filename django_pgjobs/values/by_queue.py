@@ -1,7 +1,7 @@
-"""What one queue may take in, as the settings say it: how many jobs, and how fast one process may register them.
+"""Settings by queue: how many jobs a queue may hold, and how fast one process may register into it.
 
 Layer 0. ``conf`` reads ``CAPACITY`` and ``REGISTRATION_RATE`` with the rules here; ``capacity`` and ``token_bucket``
-act on them. A queue is named, or is meant by ``"*"``, which stands for every queue that is not named.
+enforce them. ``"*"`` stands for every queue that the setting does not name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 V = TypeVar("V")
 
 EVERY_OTHER = "*"
-"""In place of a queue's name: each queue that is not named."""
+"""Stands for each queue that the setting does not name."""
 
 MOST_JOBS = 1_000_000
 """The largest capacity: each registration counts up to it."""
@@ -26,7 +26,7 @@ MOST_TOKEN_SECONDS = 86_400.0
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ByQueue(Generic[V]):
-    """A value for each named queue and perhaps for every other; None is without limit. False where none is set."""
+    """A value for each named queue and perhaps one for all others; None means no limit. False if it has no values."""
 
     values: Mapping[str, V | None] = field(default_factory=dict, hash=False)
 
@@ -38,7 +38,7 @@ class ByQueue(Generic[V]):
         return repr(dict(self.values))
 
     def of(self, queue: str) -> V | None:
-        """Return what holds for a queue, None for no limit."""
+        """Return the value for a queue, None for no limit."""
         return self.values[queue] if queue in self.values else self.values.get(EVERY_OTHER)
 
     def names(self) -> list[str]:
@@ -48,7 +48,7 @@ class ByQueue(Generic[V]):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Rate:
-    """A bucket of ``tokens``, filled by one every ``seconds_per_token``, and what each action takes out of it."""
+    """A bucket of ``tokens``, refilled by one every ``seconds_per_token``, and how many tokens each action takes."""
 
     tokens: int = 30
     seconds_per_token: float = 0.5
@@ -83,7 +83,7 @@ def read_capacity(value: Any) -> int:
 
 
 def read_rate(value: Any) -> Rate:
-    """Return a bucket and its prices; what is left out is as of ``Rate``."""
+    """Return a bucket and its prices; missing keys have the defaults of ``Rate``."""
     if isinstance(value, Rate):
         return value
     names = [item.name for item in fields(Rate)]

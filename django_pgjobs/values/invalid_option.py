@@ -1,7 +1,7 @@
-"""What is raised when an option is wrong; apart, so that the rooms of single options need not know all of them."""
+"""The error for an invalid option; a module of its own, so that modules of single options need not import the rest."""
 
 from __future__ import annotations
 
 
 class InvalidOption(ValueError):
-    """An option is wrong; the message is a sentence without the job's name."""
+    """An option is invalid; the message is a sentence without the job's name."""

@@ -1,6 +1,6 @@
-"""Keys as they are declared: a format string such as ``"customer:{customer_id}"``, filled in with a job's arguments.
+"""Templates of keys: a format string such as ``"customer:{customer_id}"``, filled in with a job's arguments.
 
-Layer 0. ``keys`` makes a job's own keys of one and ``limits`` those of a limit, by the same rules.
+Layer 0. ``keys`` uses them for a job's own keys and ``limits`` for those of a limit, by the same rules.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 CONVERSIONS = (None, "r", "s", "a")
 DEPTH = 2
-"""Format strings within each other that Python fills in: fields, and fields in their specifications."""
+"""How deep Python nests format strings: fields, and fields in their specifications."""
 
 
 class Template:
-    """A format string of a job's arguments; ``names`` are those it names, none for a fixed text.
+    """A format string of a job's arguments; ``names`` are the arguments that it names, none for a fixed text.
 
-    Raises ValueError with a sentence that wants its subject, here and where it is bound.
+    It and ``bound`` raise ValueError with a sentence that lacks its subject: the caller adds it.
     """
 
     def __init__(self, text: str) -> None:
@@ -29,7 +29,7 @@ class Template:
             raise ValueError(f"is no format string: {error}: {self.text!r}") from None
 
     def bound(self, signature: Signature) -> Callable[..., str]:
-        """Return a function of arguments that fit ``signature``. Any name is one of the arguments of ``**others``."""
+        """Return a function of arguments that fit ``signature``; ``**others`` accepts any name."""
         parameters = signature.parameters
         others = [name for name, p in parameters.items() if p.kind is Parameter.VAR_KEYWORD]
         for name in self.names:
@@ -39,7 +39,7 @@ class Template:
 
 
 def _filler(text: str, signature: Signature) -> Callable[..., str]:
-    # Not by Signature.bind, which takes five times as long: the arguments are known to fit.
+    # Not Signature.bind, which takes five times as long: the arguments are known to fit.
     parameters = signature.parameters.values()
     ordered = [p.name for p in parameters if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
     rest = next((p.name for p in parameters if p.kind is Parameter.VAR_POSITIONAL), None)
@@ -55,7 +55,7 @@ def _filler(text: str, signature: Signature) -> Callable[..., str]:
 
 
 def _named(text: str, depth: int) -> Iterator[str]:
-    """The names at the beginnings of the fields, and of those in their specifications."""
+    """Yield the names at the beginnings of fields, and of fields in their specifications."""
     for _, field, spec, conversion in Formatter().parse(text):
         if field is None:
             continue

@@ -1,7 +1,7 @@
-"""Limits of how many jobs run at once and how many start in a time: numbers and keys, no clock and no database.
+"""Limits of how many jobs run at once and how many start in a period: numbers and keys, no clock and no database.
 
-Layer 0. ``options`` takes a job's, ``conf`` the queues'; ``policy`` finds the key of a registration; ``admission``
-passes the numbers to the statement that admits jobs.
+Layer 0. ``options`` reads the limits of jobs, ``conf`` those of queues; ``policy`` finds the key of a registration;
+``admission`` passes the numbers to the statement that admits jobs.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Key = str | Callable[..., str | None]
 class Limit:
     """At most ``concurrency`` jobs at once, at most ``rate`` starts in any ``per`` seconds; in all workers together.
 
-    Without ``key`` it holds for all jobs of a name. With one it holds for each key by itself: ``key`` is a text such as
-    ``"customer:{customer_id}"``, filled in with the job's arguments, or a callable that takes them and returns a text
-    of 1 to 200 characters, or None for a job that this limit does not concern.
+    Without ``key`` it applies to all jobs of a name together. With ``key`` it applies to each key separately: ``key``
+    is a text such as ``"customer:{customer_id}"``, filled in with the job's arguments, or a callable that takes them
+    and returns a text of 1 to 200 characters, or None to exempt the job from this limit.
 
-    Raises ValueError, naming the field: concurrency and rate are whole numbers from 1 to 1,000,000 and one of them is
-    given, ``per`` is seconds or a ``timedelta`` from a tenth of a second to 31 days.
+    ``concurrency`` and ``rate`` are whole numbers from 1 to 1,000,000; give at least one. ``per`` is seconds or a
+    ``timedelta``, from a tenth of a second to 31 days. Raises ValueError, naming the field.
     """
 
     concurrency: int | None
@@ -62,14 +62,14 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
-    """What a job declares: the limit of its name and the one of each key."""
+    """The limits that a job declares: one for its name, one for each key."""
 
     own: Limit | None = None
     keyed: Limit | None = None
 
     @property
     def key(self) -> Key | None:
-        """How a job's key is found, None where no limit has one."""
+        """The template or function of a job's key; None if no limit has a key."""
         return None if self.keyed is None else self.keyed.key
 
     def __bool__(self) -> bool:
@@ -77,7 +77,7 @@ class JobLimits:
 
 
 def read_job_limits(value: object) -> JobLimits:
-    """Return what ``@job(limits=…)`` was given: a ``Limit``, or at most one with a key and one without.
+    """Return the limits in ``@job(limits=…)``: a ``Limit``, or a list of at most one with a key and one without.
 
     Raises ValueError with the bare sentence.
     """
@@ -92,7 +92,7 @@ def read_job_limits(value: object) -> JobLimits:
 
 
 def read_limit(value: Any) -> Limit:
-    """Return what the setting says of a queue. Raises ValueError saying what it must be."""
+    """Return the limit that the setting gives a queue. Raises ValueError saying what it must be."""
     if isinstance(value, Limit) and value.key is None:
         return value
     if not isinstance(value, Mapping) or not set(value) <= {"concurrency", "rate", "per"}:
@@ -106,7 +106,7 @@ def read_limit(value: Any) -> Limit:
 
 
 def key_rule(key: Key, signature: Signature) -> Callable[..., str | None]:
-    """Return what makes the key of a job's arguments, which fit it. Raises ValueError with the bare sentence."""
+    """Return a function from a job's fitting arguments to its key. Raises ValueError with the bare sentence."""
     if not isinstance(key, str):
         return key
     try:
@@ -116,7 +116,7 @@ def key_rule(key: Key, signature: Signature) -> Callable[..., str | None]:
 
 
 def key_of(rule: Callable[..., str | None], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """Return the key that a rule makes. Raises ValueError with the bare sentence."""
+    """Return the key that ``rule`` makes from the arguments. Raises ValueError with the bare sentence."""
     try:
         found: object = rule(*args, **kwargs)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""How long ended jobs are kept, as the setting ``RETENTION_HOURS`` says it: by outcome, and by queue where it differs.
+"""The setting ``RETENTION_HOURS``: how long ended jobs are kept, by outcome, with exceptions by queue.
 
 Layer 0. ``conf`` reads the setting by the rule here, ``maintenance.pruning`` acts on it.
 """
@@ -13,12 +13,12 @@ from typing import Any
 from django_pgjobs.states import Outcome
 
 MOST_HOURS = 3650 * 24.0
-"""The longest that a setting may keep something, other than for ever: ten years."""
+"""The longest retention that is not for ever: ten years."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """For how many hours an ended job is kept, by its outcome: None for ever, 0 not at all; and queues that differ."""
+    """How many hours an ended job is kept, by outcome: None for ever, 0 not at all; plus exceptions by queue."""
 
     succeeded: float | None = 24.0
     cancelled: float | None = 72.0
@@ -26,12 +26,12 @@ class Retention:
     queues: tuple[tuple[str, Retention], ...] = ()
 
     def hours(self, outcome: str) -> float | None:
-        """Return the hours for an outcome, where the queue does not say otherwise."""
+        """Return the hours for an outcome, for queues without an exception."""
         hours: float | None = getattr(self, outcome)
         return hours
 
     def of(self, queue: str) -> Retention:
-        """Return what holds for the jobs of a queue."""
+        """Return the retention of a queue's jobs."""
         return dict(self.queues).get(queue, self)
 
     def keeps_all(self) -> bool:

@@ -1,13 +1,13 @@
-"""Cron arithmetic: when an expression fires in a time zone, which fires are due, and what becomes of missed ones.
+"""Cron arithmetic: when an expression fires in a time zone, which fires are due, and how missed ones are handled.
 
-Pure, and bounded: the latest fire is searched backwards from now, never forwards from an old start, so that an entry
-of every second that nobody looked at for a year costs no more than any other. croniter reads the expression and walks
-the *calendar*; what a change of the clocks does to it is decided here, because croniter fires a repeated hour twice:
+Pure, and bounded: the search for the latest fire goes backwards from now, never forwards from an old start. So an
+entry for every second costs no more than any other, even after a year without a check. croniter reads the expression
+and walks the *calendar*. This module handles changes of the clocks, because croniter fires a repeated hour twice:
 
-- An entry whose hour field is ``*`` goes on with the hours that really pass: nothing in an hour that the clocks skip,
-  once in each pass of an hour that they repeat.
-- One that names its hours fires once for each: what falls into skipped time just after it, together; what falls into
-  repeated time in its first pass.
+- An entry whose hour field is ``*`` follows the hours that really pass: no fires in an hour that the clocks skip, and
+  fires in each pass of an hour that they repeat.
+- An entry that names its hours fires once for each: fires in skipped time come right after it, together; fires in
+  repeated time come in its first pass.
 
 Zones are IANA names, instants aware datetimes in UTC.
 """
@@ -30,7 +30,7 @@ OVERLAPS = (ALLOW, SKIP, AFTER_COMPLETION)
 
 MISFIRE_LIMITS = range(1, 1001)
 GRACE = timedelta(seconds=60)
-"""How late a fire may be before the policy ``skip`` takes it for missed. A new leader needs up to 20 seconds."""
+"""How late a fire may be before the policy ``skip`` treats it as missed. A new leader needs up to 20 seconds."""
 
 EXPRESSION_LIMIT = 200
 
@@ -45,7 +45,7 @@ _STORED_ALL = re.compile(r"all\((\d{1,4})\)", re.ASCII)
 
 
 class InvalidCron(ValueError):
-    """An expression, a zone or a policy is wrong; the message is a sentence without the entry's name."""
+    """An expression, a zone or a policy is invalid; the message is a sentence without the entry's name."""
 
 
 # Policies
@@ -53,7 +53,7 @@ class InvalidCron(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Misfire:
-    """What becomes of fires that nobody made in time: ``once``, ``skip``, or ``all`` of the last ``limit``."""
+    """The policy for missed fires: make one (``once``), ``skip`` them, or make ``all`` of the last ``limit``."""
 
     policy: str = ONCE
     limit: int | None = None
@@ -89,7 +89,7 @@ def check_overlap(overlap: object, misfire: Misfire) -> str:
 
 
 def stored_policies(misfire: str, overlap: str) -> tuple[Misfire, str]:
-    """Return the policies of a row. Raises ``InvalidCron`` for what nobody could have declared."""
+    """Return the policies of a row. Raises ``InvalidCron`` for values that no code can declare."""
     found = _STORED_ALL.fullmatch(misfire)
     read = check_misfire(ALL, int(found[1])) if found else check_misfire(misfire)
     return read, check_overlap(overlap, read)
@@ -118,7 +118,7 @@ def _calendar() -> Any:
 
 
 def check_expression(expression: object) -> str:
-    """Return the expression with single spaces. Raises ``InvalidCron`` for one that is wrong, or that never fires."""
+    """Return the expression with single spaces. Raises ``InvalidCron`` if it is invalid or never fires."""
     if not isinstance(expression, str) or not expression.strip():
         raise InvalidCron(f"the expression must be text such as '*/10 * * * *', not {expression!r}")
     text = " ".join(expression.split())
@@ -166,15 +166,15 @@ class Schedule:
         return f"<Schedule {self.expression} in {self.zone.key}>"
 
     def after(self, instant: datetime) -> datetime | None:
-        """Return the first fire after ``instant``; None when there is none that can be reckoned."""
+        """Return the first fire after ``instant``; None if none can be computed."""
         return _in_utc(self._after, instant)
 
     def latest(self, instant: datetime) -> datetime | None:
-        """Return the last fire until ``instant``, which may be it; None when there is none that can be reckoned."""
+        """Return the last fire at or before ``instant``; None if none can be computed."""
         return _in_utc(self._latest, instant)
 
     def fires(self, after: datetime) -> Iterator[datetime]:
-        """Yield the fires after an instant, for ever."""
+        """Yield the fires after an instant, without end."""
         fire = self.after(after)
         while fire is not None:
             yield fire
@@ -203,7 +203,7 @@ class Schedule:
         return self._first_pass(found)
 
     def _first_pass(self, found: datetime) -> datetime:
-        """Return when a local time comes first, of skipped ones what this schedule makes of them."""
+        """Return the first instant of a local time; for a skipped time, the instant at which this schedule fires."""
         gap = self._gap(found)
         if gap is None:
             return self._instant(found, 0)
@@ -238,7 +238,7 @@ class Schedule:
         return found
 
     def _back(self, wall: datetime) -> datetime:
-        """Return the last local time until ``wall``, in whole seconds."""
+        """Return the last local time at or before ``wall``, in whole seconds."""
         after = wall.replace(microsecond=0) + _SECOND
         found: datetime = _calendar().croniter(self.expression, after).get_prev(datetime)
         return found
@@ -249,8 +249,8 @@ class Schedule:
         return wall.replace(tzinfo=self.zone, fold=fold).astimezone(UTC)
 
     def _overlap(self, wall: datetime) -> tuple[datetime, datetime] | None:
-        """Return the local times, first and end, that come twice around ``wall``; None if that comes once."""
-        wall = wall.replace(microsecond=0)  # the change is searched in steps of whole seconds, and comes at one
+        """Return the repeated local times around ``wall``, first and end; None if ``wall`` comes once."""
+        wall = wall.replace(microsecond=0)  # clocks change at whole seconds, and the search goes in whole seconds
         first, second = self._instant(wall, 0), self._instant(wall, 1)
         if first >= second:
             return None
@@ -258,7 +258,7 @@ class Schedule:
         return self._wall(change), self._wall(change - _SECOND) + _SECOND
 
     def _gap(self, wall: datetime) -> _Gap | None:
-        """Return the local times around ``wall`` that never come; None if ``wall`` does."""
+        """Return the skipped local times around ``wall``; None if ``wall`` is not skipped."""
         late, early = self._instant(wall, 0), self._instant(wall, 1)
         if early >= late:
             return None
@@ -266,7 +266,7 @@ class Schedule:
         return _Gap(self._wall(change - _SECOND) + _SECOND, self._wall(change), change)
 
     def _change(self, before: datetime, after: datetime) -> datetime:
-        """Return the first second between two instants at which the clocks are changed."""
+        """Return the first second after the change of clocks between two instants."""
         offset = before.astimezone(self.zone).utcoffset()
         while after - before > _SECOND:
             middle = before + timedelta(seconds=(after - before) // _SECOND // 2)
@@ -299,7 +299,7 @@ def _in_utc(search: Any, instant: datetime) -> datetime | None:
 
 @lru_cache(maxsize=1024)
 def schedule_of(expression: str, zone: str) -> Schedule:
-    """Return the schedule of a row, read once. Raises ``InvalidCron``."""
+    """Return the schedule of a row, parsed once. Raises ``InvalidCron``."""
     return Schedule(expression, zone)
 
 
@@ -316,7 +316,7 @@ class DueFires:
 
 
 def due(schedule: Schedule, *, after: datetime, now: datetime, misfire: Misfire) -> DueFires:
-    """Return what is due ``now`` of the fires after ``after``, by the misfire policy."""
+    """Return which of the fires after ``after`` are due ``now``, by the misfire policy."""
     upcoming = schedule.after(now)
     latest = schedule.latest(now)
     if latest is None or latest <= after:

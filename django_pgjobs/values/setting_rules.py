@@ -1,4 +1,4 @@
-"""What the value of a setting may be, kind by kind, in words that go into the error.
+"""Rules for the values of settings, one for each kind, with the words for the error.
 
 Each rule returns the value as ``Conf`` keeps it, and raises TypeError or ValueError saying what it must be.
 """
@@ -17,13 +17,13 @@ from django_pgjobs.values.limit import Limit, read_limit
 from django_pgjobs.values.retention import MOST_HOURS, Retention, read_retention
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
-"""What a queue may be called; to be matched in full."""
+"""The names that a queue may have; use ``fullmatch``."""
 
 MOST_BYTES = 2**28 - 1
-"""The most that one text in a jsonb may have."""
+"""The longest text in a jsonb, in bytes."""
 
 MOST_SECONDS = 3650 * 86400.0
-"""The longest duration that a setting may say: ten years."""
+"""The longest duration in a setting: ten years."""
 
 MOST_FACTOR = 1_000_000.0
 
@@ -75,7 +75,7 @@ def seconds(least: float = 0.0) -> Rule:
 
 
 def or_none(rule: Rule) -> Rule:
-    """What ``rule`` takes, or None."""
+    """A value that ``rule`` accepts, or None."""
 
     def either(value: Any) -> Any:
         try:
@@ -88,7 +88,7 @@ def or_none(rule: Rule) -> Rule:
 
 def texts(value: Any) -> tuple[str, ...]:
     """Several texts."""
-    # A bare text is refused: read as a list it would be one name per letter.
+    # Refuse a bare text: read as a list it would be one name per letter.
     if not isinstance(value, (list, tuple, set, frozenset)) or not all(isinstance(item, str) for item in value):
         raise TypeError("a list of texts")
     return tuple(sorted(value) if isinstance(value, (set, frozenset)) else value)
