@@ -1,4 +1,4 @@
-"""The Django app: finds the project's jobs and registers the system checks; queries no database."""
+"""The Django app: finds the project's jobs and registers the system checks, without a query."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PgJobsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Import the ``jobs`` module of every installed app; an error in one of them is raised as it is."""
+        """Import the ``jobs`` module of every installed app; an error in one of them propagates."""
         register.run_bypassed = _run_bypassed
         autodiscover_modules("jobs")
         register_check(_check_project, "pgjobs")

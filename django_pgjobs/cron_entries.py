@@ -1,6 +1,6 @@
-"""``Cron``: a cron entry as code declares it. The maintenance room brings it into the database and fires it there.
+"""``Cron``: a cron entry as declared in code. The maintenance room writes it to the database and fires it there.
 
-What is wrong with an entry is said where it was written, at import. Its identity is its name, in the whole database.
+An invalid entry raises at import and names the line that declares it. The name identifies an entry in the database.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ MisfirePolicy = Literal["once", "skip", "all"]
 OverlapPolicy = Literal["allow", "skip", "after_completion"]
 
 NOT_OPTIONS = ("run_at", "delay", "deadline")
-"""What a call may be given, and its schedule decides."""
+"""Options of a call that make no sense here, since the schedule decides."""
 
 KEPT = (
     "queue", "priority", "max_attempts", "timeout_seconds", "description", "key", "key_scope", "idempotency_key",
     "limit_key",
 )  # fmt: skip
-"""Fields of a registration that the fire writes from the entry's row, so that any leader can fire it."""
+"""Fields of a registration that the entry's row stores, so that any leader can fire it."""
 
 
 class Cron:
-    """A schedule for a job: ``@job(cron=Cron("*/10 * * * *"))``, or with arguments and by itself::
+    """A schedule for a job: ``@job(cron=Cron("*/10 * * * *"))``, or standing alone with arguments::
 
         Cron("0 3 * * *", send_report.bind("daily"), name="daily report", tz="Europe/Paris")
 
-    ``expression`` has five fields, or six with the second as the last, or is a word such as ``@daily``; ``tz`` is an
-    IANA zone, by default the project's ``TIME_ZONE``. ``misfire`` says what becomes of fires that nobody made in time:
-    the latest of them (``once``), none that is more than a minute late (``skip``), or the last ``misfire_limit`` of
-    them (``all``). ``overlap`` says what a fire does while a job of the entry is not finished: start another
-    (``allow``), leave it out (``skip``), or wait for the next one after its end (``after_completion``).
+    ``expression`` has five fields, or six with seconds last, or is a word such as ``@daily``. ``tz`` is an IANA zone,
+    by default the project's ``TIME_ZONE``. ``misfire`` decides which missed fires to make: the latest (``once``),
+    none that is more than a minute late (``skip``), or the last ``misfire_limit`` (``all``). ``overlap`` decides what a
+    fire does while a job of the entry is unfinished: start another (``allow``), skip the fire (``skip``), or wait for
+    the first fire after the job's end (``after_completion``).
 
-    ``name`` is that of the job unless given; it is the entry's identity. Raises ``InvalidJob`` naming file and line.
+    ``name`` identifies the entry and defaults to the job's name. Raises ``InvalidJob``, which names file and line.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class Cron:
     ) -> None:
         self.location = call_site()
         self.call: BoundJob | None = None
-        """What it calls, None until it belongs to a job."""
+        """The call to register; None until the entry belongs to a job."""
         self.decorates = ""
-        """The name of the job whose decorator it stands in; empty for one that stands by itself."""
+        """The name of the job whose decorator has the entry; empty if it stands alone."""
         self._name = name
         from django_pgjobs.values import schedule as cron  # here for start-up time
 
@@ -93,15 +93,15 @@ class Cron:
 
     @property
     def database(self) -> str | None:
-        """The alias its job names, None where the router decides."""
+        """The alias that its job names; None if the router decides."""
         alias: str | None = None if self.call is None else self.call.options.get("database")
         return alias
 
     def next_fires(self, count: int = 5, *, after: datetime | None = None) -> list[datetime]:
-        """Return the next ``count`` fires of this declaration, in UTC; for tests and for reading, asks no database.
+        """Return the next ``count`` fires of this declaration, in UTC, without a query.
 
-        ``after``: an aware instant, by default now. What an operator has overridden or paused is in the entry's row:
-        ``CronEntry.next_fires`` reads that. Raises ``ValueError`` for a naive instant.
+        ``after``: an aware instant, by default now. The entry's row has the operator's overrides and pauses:
+        ``CronEntry.next_fires`` reads those. Raises ``ValueError`` for a naive instant.
         """
         if after is not None and timezone.is_naive(after):
             raise ValueError(f"next_fires() takes an aware datetime, not {after!r}: give it a time zone")
@@ -111,7 +111,7 @@ class Cron:
         return schedule.next_fires(after or datetime.now(UTC), count)
 
     def declared(self) -> DeclaredCron:
-        """Return what to write to the entry's row. Raises ``InvalidJob`` where settings or arguments forbid it."""
+        """Return the values for the entry's row. Raises ``InvalidJob`` if settings or arguments forbid them."""
         if self.call is None:
             raise self._wrong("it has no job")
         try:
@@ -136,7 +136,7 @@ class Cron:
     def declare(self, definition: JobDefinition[..., Any]) -> None:
         """Become an entry of ``definition``, called without arguments. Raises ``InvalidJob``."""
         if self.call is not None:
-            raise self._wrong(f"it is an entry of job {self.call.definition.name!r} already; make another")
+            raise self._wrong(f"it already belongs to job {self.call.definition.name!r}; create another entry")
         try:
             call = definition.bind()
         except TypeError as error:
@@ -152,7 +152,7 @@ class Cron:
             raise self._wrong(f"it needs a call such as send_report.bind('daily'), not {call!r}")
         for option in NOT_OPTIONS:
             if call.options.get(option) is not None:
-                raise self._wrong(f"{option} makes no sense: the expression says when the job runs")
+                raise self._wrong(f"{option} makes no sense: the expression decides when the job runs")
         if call.options.get("bypass"):
             raise self._wrong("bypass makes no sense: a schedule puts its jobs into the queue")
         self.call = call
@@ -164,7 +164,7 @@ class Cron:
             raise
 
     def _check(self) -> None:
-        """Check against the settings, if there are any yet; what is wrong with *them* is the system checks' to say."""
+        """Check against the settings, if configured; system checks report errors in the settings themselves."""
         if not settings.configured:
             return
         try:
@@ -178,5 +178,5 @@ class Cron:
 
 
 def _tags(new: NewJob) -> dict[str, object]:
-    # Only where there are some: the rows of all other entries stay as they are.
+    # Write the key only if there are tags, so that the rows of other entries do not change.
     return {"tags": new.tags} if new.tags else {}

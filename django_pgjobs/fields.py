@@ -1,14 +1,14 @@
-"""Three model fields that Django does not have.
+"""Model fields that Django does not have.
 
-``StateField`` lets ``filter(state=…)`` use the indexes. The generated column itself is in no index, and must
-not be: the claim changes it, and one index that holds it would turn every claim into a non-HOT update. So its
-``exact`` and ``in`` lookups compile to the columns it is generated from.
+``StateField`` lets ``filter(state=…)`` use the indexes. The generated column itself must stay out of every index:
+claims change it, and one index that holds it would turn every claim into a non-HOT update. So its ``exact`` and ``in``
+lookups compile to the columns from which it is generated.
 
 ``BigIntArrayField`` is a ``bigint[]`` without ``django.contrib.postgres``, which Django 6.1 would demand in
 every project's ``INSTALLED_APPS`` for its ArrayField.
 
-``InstantField`` can be read whatever SQL has written into it. To migrations it is a ``DateTimeField``: only what a
-query selects differs.
+``InstantField`` is readable whatever SQL has written into it. Migrations see a ``DateTimeField``; only the select list
+of a query differs.
 """
 
 from __future__ import annotations
@@ -48,42 +48,42 @@ class BigIntArrayField(ListField):
         return "bigint[]"
 
     def to_python(self, value: Any) -> Any:
-        """Return the list; a fixture has it as JSON text. Raises ``ValidationError``."""
+        """Return the list; fixtures store it as JSON text. Raises ``ValidationError``."""
         try:
             found = json.loads(value) if isinstance(value, str) else value
             return None if found is None else [int(number) for number in found]
         except (TypeError, ValueError):
-            raise ValidationError(f"{value!r} is no list of integers.", code="invalid") from None
+            raise ValidationError(f"{value!r} is not a list of integers.", code="invalid") from None
 
     def value_to_string(self, obj: models.Model) -> str:
-        """Return the JSON text that a fixture has."""
+        """Return the JSON text for a fixture."""
         return json.dumps(self.value_from_object(obj))
 
 
 class _InstantField(TimeField):
-    """An instant; one that Python has no ``datetime`` for is read as ``clock.EARLIEST`` or ``clock.LATEST``."""
+    """An instant; values beyond Python's ``datetime`` read as ``clock.EARLIEST`` or ``clock.LATEST``."""
 
     def deconstruct(self) -> Any:
-        """Return what migrations write down: a ``DateTimeField``."""
+        """Return a ``DateTimeField``, for migrations."""
         name, _, args, kwargs = super().deconstruct()
         return name, "django.db.models.DateTimeField", args, kwargs
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:
-        """Select it within bounds if the query asks for that; conditions, orders and indexes have the column itself."""
+        """Clamp the selected value if the query asks for it; conditions, orders and indexes use the column itself."""
         if not getattr(compiler.query, WITHIN_BOUNDS, False):
             return sql, params
         least, most = (f"'{bound.isoformat()}'::timestamptz" for bound in (EARLIEST, LATEST))
-        # Not LEAST and GREATEST, to which a null is no value at all.
+        # Not LEAST and GREATEST, which ignore nulls.
         bounded = f"CASE WHEN {sql} < {least} THEN {least} WHEN {sql} > {most} THEN {most} ELSE {sql} END"
         return bounded, (*params, *params, *params)
 
 
 WITHIN_BOUNDS = "pgjobs_within_bounds"
-"""The attribute of a query that says so. Not always: ``values("run_at").order_by("run_at")`` would lose its index."""
+"""A query with this attribute clamps. Not the default: ``values("run_at").order_by("run_at")`` would lose its index."""
 
 
 def within_bounds(query: Any) -> Any:
-    """Return the query, with those that it combines, told to select instants within bounds."""
+    """Return a copy of the query that clamps selected instants, also in the queries that it combines."""
     found = query.chain()
     setattr(found, WITHIN_BOUNDS, True)
     found.combined_queries = tuple(map(within_bounds, found.combined_queries))
@@ -91,7 +91,7 @@ def within_bounds(query: Any) -> Any:
 
 
 if TYPE_CHECKING:
-    InstantField = models.DateTimeField  # so that null=True means what it means there
+    InstantField = models.DateTimeField  # so that type checkers treat null=True as they do there
 else:
     InstantField = _InstantField
 
@@ -103,12 +103,12 @@ class TagsField(TagsBase):
         super().__init__(*args, **{"null": True, **options})
 
     def deconstruct(self) -> Any:
-        """Leave out what is always so."""
+        """Leave out ``null``, which is always true."""
         name, path, args, options = super().deconstruct()
         return name, path, args, {key: value for key, value in options.items() if key != "null"}
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
-        """Return the texts; what is no array of texts, and not from us, makes no reader fail."""
+        """Return the texts; a foreign value that is not an array of texts reads as no tags."""
         try:
             found = super().from_db_value(value, expression, connection)
         except (ValueError, RecursionError):
@@ -116,20 +116,20 @@ class TagsField(TagsBase):
         return tuple(tag for tag in found if isinstance(tag, str)) if isinstance(found, list) else ()
 
     def get_prep_value(self, value: Any) -> Any:
-        """Return what JSON can hold."""
+        """Return a value that JSON can represent."""
         return list(value) if isinstance(value, tuple) else value
 
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:
-        """Return SQL's null for none, however it was read, from a fixture for one."""
+        """Return SQL's null if there are no tags, even if a fixture spells that differently."""
         return super().get_db_prep_save(value or None, connection)
 
 
 class StateField(TextField):
-    """A job's state: text whose lookups are answered from indexed columns."""
+    """A job's state: text whose lookups use indexed columns."""
 
 
 def _state_condition(state: str, column: Callable[[str], str]) -> str | None:
-    """The SQL that says what ``state`` means in stored columns; None for a word that is no state."""
+    """Return the SQL condition of ``state`` in stored columns; None for an unknown word."""
     unfinished = f"{column('finished_at')} IS NULL"
     if state in list(Outcome):
         return f"({column('finished_at')} IS NOT NULL AND {column('outcome')} = '{Outcome(state)}')"
@@ -137,7 +137,7 @@ def _state_condition(state: str, column: Callable[[str], str]) -> str | None:
         hold = column("hold")
         return f"({unfinished} AND {hold} IS NOT NULL AND {hold} = '{Hold(state)}' AND {column('claim_id')} IS NULL)"
     if state == JobState.READY:
-        # The id says that there is a row: an outer join to a job that does not exist is not a ready one.
+        # The id proves that there is a row: an outer join to a missing job must not match as ready.
         there = f"{column('id')} IS NOT NULL"
         return f"({there} AND {unfinished} AND {column('hold')} IS NULL AND {column('claim_id')} IS NULL)"
     if state == JobState.RUNNING:
@@ -158,7 +158,7 @@ def _compile(states: list[Any], lookup: Any, compiler: Any, connection: Any) -> 
     ]
     conditions = [condition for condition in lookups if condition is not None]
     if not conditions:
-        raise EmptyResultSet  # words that are no states: no row has them, and none is read to see that
+        raise EmptyResultSet  # no row has an unknown state, and no query needs to find that out
     return "(" + " OR ".join(conditions) + ")"
 
 
@@ -167,7 +167,7 @@ class StateExact(Exact):
     """``state = 'ready'`` in indexed columns."""
 
     def as_sql(self, compiler: Any, connection: Any) -> Any:
-        """Compile; values that are no literal state compare the column itself."""
+        """Compile; values other than literal states compare the column itself."""
         sql = _compile([self.rhs], self, compiler, connection)
         return (sql, []) if sql else super().as_sql(compiler, connection)
 

@@ -1,4 +1,4 @@
-"""Indexes that Django has in ``django.contrib.postgres`` only, which 6.1 would demand in ``INSTALLED_APPS``."""
+"""Indexes that Django has only in ``django.contrib.postgres``, which 6.1 would demand in ``INSTALLED_APPS``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.db import models
 
 
 class GistIndex(models.Index):
-    """A GiST index: of ranges it finds those that hold a value."""
+    """A GiST index, which finds ranges that contain a value."""
 
     suffix = "gist"
 
@@ -18,7 +18,7 @@ class GistIndex(models.Index):
 
 
 class GinIndex(GistIndex):
-    """A GIN index: of lists it finds those that hold a value."""
+    """A GIN index, which finds lists that contain a value."""
 
     suffix = "gin"
 

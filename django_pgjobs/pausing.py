@@ -1,8 +1,8 @@
-"""Pausing a queue, or a job by its name: nothing of it starts until somebody resumes it, or its time has come.
+"""Pause a queue, or a job by name: nothing of it starts until somebody resumes it or the pause ends.
 
-A pause is a row: persistent, honoured by every worker within a second, seen in the admin, with who, why and until
-when. What runs goes on; what is claimed and not started is released, uncharged. Callbacks wait as well: no code
-of a paused job starts. Each function joins the caller's transaction and may be repeated.
+A pause is a row with who, why and until when. It persists, every worker honours it within a second, and the admin
+shows it. Running jobs continue; workers release claimed jobs that have not started, uncharged. Callbacks wait as well:
+no code of a paused job starts. Each function joins the caller's transaction and is repeatable.
 """
 
 from __future__ import annotations
@@ -39,47 +39,47 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """The name its rows carry."""
+        """The name in the rows of its jobs."""
         ...
 
 
 def pause_queue(
     queue: str, *, by: object = None, reason: str = "", until: Until = None, database: str | None = None
 ) -> QueueState:
-    """Let nothing of this queue start any more; return the pause.
+    """Stop jobs of this queue from starting; return the pause.
 
     ``by``: a user or a text. ``until``: an aware instant, or seconds or a ``timedelta`` from now, by the database's
-    clock; without it the queue is paused until it is resumed. Pausing again replaces who, why and until when.
-    Raises ``InvalidJob`` for a queue there cannot be, and for a pause that would be over already.
+    clock; None until somebody resumes the queue. Pausing again replaces who, why and until when. Raises
+    ``InvalidJob`` for a queue that cannot exist, and for an end in the past.
     """
     return _pause("queue", names_of("queue", queue), by=by, reason=reason, until=until, database=database)
 
 
 def resume_queue(queue: str, *, by: object = None, database: str | None = None) -> bool:
-    """Let the queue go on; return whether it was paused."""
+    """Resume the queue; return whether it was paused."""
     return _resume("queue", [queue], by=by, database=database)
 
 
 def pause_job(
     job: Named | str, *, by: object = None, reason: str = "", until: Until = None, database: str | None = None
 ) -> QueueState:
-    """Let no job of this definition, or name, start any more, in whatever queue; return the pause.
+    """Stop jobs of this definition or name from starting, in any queue; return the pause.
 
-    Former names of the definition (its aliases) are paused with it. Arguments as of ``pause_queue``. Raises
+    Also pauses the definition's former names (its aliases). Takes the arguments of ``pause_queue``. Raises
     ``InvalidJob`` for a name that this process does not know.
     """
     return _pause("job", names_of("job", job), by=by, reason=reason, until=until, database=database)
 
 
 def resume_job(job: Named | str, *, by: object = None, database: str | None = None) -> bool:
-    """Let the jobs of this definition, or name, go on; return whether they were paused."""
+    """Resume the jobs of this definition or name; return whether they were paused."""
     name = job if isinstance(job, str) else job.name
     names = names_of("job", name) if registry.find(name) is not None else [name]
     return _resume("job", names, by=by, database=database)
 
 
 def paused(database: str | None = None) -> list[QueueState]:
-    """Return what is paused now, by the database's clock: queues first, by name."""
+    """Return the current pauses, by the database's clock: queues first, by name."""
     states = _model()._default_manager.using(database or router.db_for_read(_model()))
     return list(states.filter(_running()).order_by("-kind", "name"))
 
@@ -116,7 +116,7 @@ async def aresume_job(job: Named | str, *, by: object = None, database: str | No
 
 
 async def apaused(database: str | None = None) -> list[QueueState]:
-    """Return what is paused now, from asynchronous code."""
+    """Return the current pauses, from asynchronous code."""
     return await sync_to_async(paused)(database)
 
 
@@ -136,7 +136,7 @@ def _running() -> Q:
 
 
 def known_queues(database: str | None = None) -> set[str]:
-    """Return the queues that there is a reason to know: unfinished jobs, definitions, settings and pauses name them."""
+    """Return the queues that unfinished jobs, definitions, settings or pauses name."""
     from django_pgjobs.models import Job  # here: models wait until Django is ready
 
     waiting = store.list_pairs(store.on(database or router.db_for_read(Job)))
@@ -146,7 +146,7 @@ def known_queues(database: str | None = None) -> set[str]:
 
 
 def names_of(kind: str, wanted: Named | str) -> list[str]:
-    """Return the names to pause, a job's former ones included. Raises ``InvalidJob`` for what cannot be."""
+    """Return the names to pause, including a job's former ones. Raises ``InvalidJob`` if none can exist."""
     name = wanted if isinstance(wanted, str) else wanted.name
     if kind == "queue":
         allowed = get_conf().queues
@@ -163,14 +163,14 @@ def names_of(kind: str, wanted: Named | str) -> list[str]:
 def _pause(kind: str, names: list[str], *, by: object, reason: str, until: Until, database: str | None) -> QueueState:
     instant, seconds = end_of(until)
     if "\0" in reason + who(by):
-        raise InvalidJob("The words of a pause must not contain the character NUL.")
+        raise InvalidJob("The author and the reason of a pause must not contain NUL characters.")
     if len(reason) > REASON_CHARS:
         raise InvalidJob(f"The reason for a pause may have at most {REASON_CHARS} characters, not {len(reason)}.")
     alias = database or router.db_for_write(_model())
     with at_read_committed(alias):
         written = store.pause(store.on(alias), kind, names, by=who(by), reason=reason, until=instant, seconds=seconds)
         if not written:
-            raise InvalidJob(f"until={until!r} has passed already, by the database's clock.")
+            raise InvalidJob(f"until={until!r} is in the past by the database's clock: give a later instant.")
         trail = Trail("pause", who(by), reason, mode=_until_of(written[0]), kind=kind, subject=names[0])
         trail.add(store.on(alias), len(written))
         waking.notify(alias, [store.PAUSES])

@@ -1,4 +1,4 @@
-"""A queue as its producers see it: what is in it, what one of its jobs is, and cancelling one.
+"""A queue as its producers see it: list its jobs, look at one, cancel one.
 
 ::
 
@@ -7,9 +7,8 @@
     mail.cancel("welcome:7")
     for run_at, id, label in mail.list(): ...
 
-It knows unfinished jobs only: one that has ended has left the queue. Where the setting ``REGISTRATION_RATE`` names the
-queue, each of these takes tokens out of the same bucket as registering does. Who wants more, or other queues' jobs,
-reads ``Job.objects``.
+It covers unfinished jobs only: an ended job has left the queue. If the setting ``REGISTRATION_RATE`` names the queue,
+each call takes tokens from the same bucket as registering. For more, or for all queues, use ``Job.objects``.
 """
 
 from __future__ import annotations
@@ -49,20 +48,20 @@ RUNNABLE: Final = "runnable"
 RUNNING: Final = "running"
 
 PAGE = 1000
-"""Jobs that ``list`` reads at once."""
+"""How many jobs ``list`` reads per page."""
 
 _DUE = ExpressionWrapper(Q(run_at__lte=Now()), output_field=BooleanField())
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """An unfinished job of a queue, as it was when it was read.
+    """An unfinished job of a queue, as read at one moment.
 
-    ``state``: *waiting* until it is due, and while it is held or paused; *runnable* as a worker may take it; *running*.
-    ``arguments``: name → value as registered, sensitive ones hidden; None where this process cannot read them.
+    ``state``: *waiting* until it is due, and while it is held or paused; *runnable* once a worker may claim it;
+    *running*. ``arguments``: name → value as registered, sensitive ones hidden; None if this process cannot read them.
     ``app``: label of the app that declares the job, empty if there is none. ``timeout``: seconds, None for unlimited.
-    ``attempt``: charged starts so far. ``remaining_attempts``: starts that are left, one that runs included.
-    ``backoff``: of this process's code; None where it does not know the job.
+    ``attempt``: charged starts so far. ``remaining_attempts``: starts left, including a running one.
+    ``backoff``: from this process's code; None if it does not know the job.
     """
 
     id: int
@@ -83,9 +82,9 @@ class QueuedJob:
 
 
 class Queue:
-    """One queue, by its name or by the context of a job that runs in it; ``database`` is an alias.
+    """One queue, given by name or by the context of a job that runs in it; ``database`` is an alias.
 
-    Raises ``InvalidJob`` for a queue that cannot be, or that ``QUEUES`` does not allow, and for an unknown alias.
+    Raises ``InvalidJob`` for an invalid name, a queue that ``QUEUES`` does not allow, or an unknown alias.
     """
 
     def __init__(self, queue: str | JobContext, database: str | None = None) -> None:
@@ -104,7 +103,7 @@ class Queue:
     def status(self, job: int | str) -> QueuedJob:
         """Return an unfinished job of this queue, by its id or by the key it holds.
 
-        Waits for tokens, for some seconds at most. Raises ``JobDoesNotExist``, also for a job that has ended, and
+        Waits for tokens, for a few seconds at most. Raises ``JobDoesNotExist``, also for an ended job, and
         ``RateLimited``.
         """
         if rate := self._rate():
@@ -114,8 +113,8 @@ class Queue:
     def list(self) -> Iterator[ListedJob]:
         """Return this queue's unfinished jobs as (run_at, id, label), by time, then id.
 
-        Waits for tokens, for some seconds at most, and raises ``RateLimited``. The jobs are read a page at a time while
-        one iterates: what changes meanwhile may be missed, or be seen at its new time.
+        Waits for tokens, for a few seconds at most, and raises ``RateLimited``. Iteration reads the jobs page by page:
+        it may miss a job that changes meanwhile, or yield it at its new time.
         """
         if rate := self._rate():
             of_this_process.take_patiently(self.name, rate, rate.list)
@@ -124,9 +123,9 @@ class Queue:
     def cancel(self, job: int | str, *, by: object = None, reason: str = "") -> Steered:
         """Cancel an unfinished job of this queue, by its id or by the key it holds; see ``Job.cancel``.
 
-        One that nobody has claimed never runs. One that runs gets the request; a failure is not retried.
-        Raises ``JobDoesNotExist``, also for a job that has ended, and ``RateLimited`` at once. May be repeated. What it
-        returns says *busy* when somebody else kept the job's row locked: it is not cancelled then.
+        An unclaimed job never runs. A running job receives the request, and a failure is not retried. Raises
+        ``JobDoesNotExist``, also for an ended job, and ``RateLimited`` without waiting. Repeatable. The result says
+        *busy* if another transaction kept the row locked; the job is not cancelled then.
         """
         if rate := self._rate():
             of_this_process.take({self.name: (rate, rate.cancel)})
@@ -137,13 +136,13 @@ class Queue:
         return steered
 
     async def astatus(self, job: int | str) -> QueuedJob:
-        """``status`` for async callers."""
+        """Do as ``status``, for async callers."""
         if rate := self._rate():
             await of_this_process.atake_patiently(self.name, rate, rate.status)
         return await sync_to_async(self._status)(job)
 
     async def alist(self) -> AsyncIterator[ListedJob]:
-        """``list`` for async callers."""
+        """Do as ``list``, for async callers."""
         if rate := self._rate():
             await of_this_process.atake_patiently(self.name, rate, rate.list)
         listed = self._pages()
@@ -152,7 +151,7 @@ class Queue:
                 yield job
 
     async def acancel(self, job: int | str, *, by: object = None, reason: str = "") -> Steered:
-        """``cancel`` for async callers."""
+        """Do as ``cancel``, for async callers."""
         return await sync_to_async(self.cancel)(job, by=by, reason=reason)
 
     def _status(self, job: int | str) -> QueuedJob:
@@ -163,7 +162,7 @@ class Queue:
 
     def _find(self, job: int | str) -> Any:
         if isinstance(job, bool) or not isinstance(job, int | str):
-            raise TypeError(f"a job is named by its id or its key, not by {job!r}")
+            raise TypeError(f"name a job by its id (int) or its key (str), not by {job!r}")
         which = {"pk": job} if isinstance(job, int) else {"unique_key": job}
         jobs = Job._base_manager.using(self.database)
         found = jobs.filter(queue=self.name, finished_at=None, **which).annotate(due=_DUE).first()

@@ -1,9 +1,9 @@
-"""System checks: what is wrong with a project's use of this app, said before a worker starts.
+"""System checks: they find errors in a project's use of this app before a worker starts.
 
 =============  =========================================================================================
 pgjobs.E001    ``PGJOBS`` is not a dict
-pgjobs.E002    ``PGJOBS`` has a key that is no setting
-pgjobs.E003    a setting is of the wrong type
+pgjobs.E002    ``PGJOBS`` has an unknown key
+pgjobs.E003    a setting has the wrong type
 pgjobs.E004    a setting is out of its range
 pgjobs.E005    ``LEASE_SECONDS`` is less than three times ``RENEW_SECONDS``
 pgjobs.E006    ``STALE_SECONDS`` is not more than twice ``BEAT_SECONDS``
@@ -11,23 +11,23 @@ pgjobs.E007    ``RESCUE_GRACE_SECONDS`` leaves a job's own worker no time to end
 pgjobs.E008    a default is out of its bounds
 pgjobs.E009    jobs are written to a database that is not PostgreSQL
 pgjobs.E010    the database is used through psycopg2
-pgjobs.E011    a path of ``MIDDLEWARE`` does not lead to a factory
-pgjobs.E012    a foreign key to Job would stop pruning
-pgjobs.E013    an index on Job holds or names a column that the claim changes
+pgjobs.E011    a path in ``MIDDLEWARE`` does not name a factory
+pgjobs.E012    a foreign key to Job would block pruning
+pgjobs.E013    an index on Job holds or names a column that claims change
 pgjobs.E014    a job is declared with a queue that ``QUEUES`` does not allow
 pgjobs.E015    a job is declared with options that the settings do not allow
 pgjobs.E016    a setting by queue names a queue that ``QUEUES`` does not allow
-pgjobs.E018    a cron entry is declared with what the settings do not allow
+pgjobs.E018    a cron entry is declared with values that the settings do not allow
 pgjobs.W001    another app's ``runjobs`` command shadows ours
 pgjobs.W002    a job declares retry options and ``max_attempts=1``
-pgjobs.W003    every exception of a job's ``retry_on`` is one of its ``give_up_on``
-pgjobs.W004    a job's limit of each key can never be reached, as the limit of the job is lower
+pgjobs.W003    a job's ``give_up_on`` covers every exception of its ``retry_on``
+pgjobs.W004    a job's limit per key can never be reached because the limit of the job is lower
 =============  =========================================================================================
 
-Every check is a generator. Django calls them all under the tag ``pgjobs``, in the order of ``CHECKS``: ``apps`` has it
-call ``check_project``, and web processes, which check nothing, never load this room. It imports ``models``,
-``definition``, ``middleware`` and ``conf``. A check judges by settings, models and declarations, so no query may ever
-come in. One that needs valid settings is silent while they are not, because E001 to E004 say so already.
+Every check is a generator. Django runs them all under the tag ``pgjobs``, in the order of ``CHECKS``:
+``apps`` registers ``check_project``. Web processes run no checks and never load this room. It imports ``models``,
+``definition``, ``middleware`` and ``conf``. A check judges settings, models and declarations; it must never query the
+database. Checks that need valid settings stay silent while E001 to E004 report invalid ones.
 """
 
 from __future__ import annotations
@@ -71,6 +71,6 @@ CHECKS: tuple[Callable[..., Iterable[CheckMessage]], ...] = (
 
 
 def check_project(**given: Any) -> Iterator[CheckMessage]:
-    """Yield what all checks find. ``given`` is what Django passes to a check."""
+    """Yield the findings of all checks. ``given``: the arguments that Django passes to a check."""
     for check in CHECKS:
         yield from check(**given)

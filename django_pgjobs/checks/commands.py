@@ -11,7 +11,7 @@ from django.core.management import get_commands
 
 
 def check_commands(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
-    """``manage.py runjobs`` is ours; django-extensions has a command of that name."""
+    """Check that ``manage.py runjobs`` is ours; django-extensions has a command of the same name."""
     ours = apps.get_app_config("pgjobs").name
     command: Any = get_commands().get("runjobs", ours)
     owner = command if isinstance(command, str) else type(command).__module__

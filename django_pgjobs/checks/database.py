@@ -1,4 +1,4 @@
-"""Jobs are written to a database that can keep them."""
+"""Check the database that stores the jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django_pgjobs.models import Job
 
 
 def check_database(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
-    """Jobs are written to PostgreSQL, through psycopg 3."""
+    """Check that jobs go to PostgreSQL, through psycopg 3."""
     alias = router.db_for_write(Job)
     vendor = connections[alias].vendor
     if vendor != "postgresql":

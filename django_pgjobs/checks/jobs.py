@@ -1,4 +1,4 @@
-"""What jobs and cron entries declare agrees with the settings and with itself."""
+"""Check the declarations of jobs and cron entries against the settings and for contradictions."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ OPTION_SETTINGS = (
     "BACKOFF_FACTOR_BOUNDS",
     "KEY_PATTERN",
 )
-"""Settings that say what a job may be declared with."""
+"""Settings that restrict the declarations of jobs."""
 
 
 def check_definitions(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
-    """What jobs declare agrees with the settings and with itself."""
+    """Check that declarations agree with the settings and do not contradict themselves."""
     if (conf := valid_conf()) is None:
         return
     for definition in registry.definitions():
@@ -35,7 +35,7 @@ def check_definitions(app_configs: Sequence[AppConfig] | None = None, **_: Any) 
         try:
             entry.declared()
         except InvalidJob as error:
-            yield Error(str(error), hint="Mend the entry, or the setting.", obj=entry, id="pgjobs.E018")
+            yield Error(str(error), hint="Correct the entry or the setting.", obj=entry, id="pgjobs.E018")
 
 
 def _check_definition(definition: JobPolicy, conf: Conf) -> Iterator[CheckMessage]:
@@ -69,7 +69,7 @@ def _check_limits(definition: JobPolicy) -> Iterator[CheckMessage]:
             obj=definition,
             id="pgjobs.W004",
         )
-    # Not the quotients: 60 a minute may be 60 in one second, which 2 a second for each key forbids.
+    # Do not compare the quotients: 60 a minute may be 60 in one second, which 2 a second for each key forbids.
     if own.rate is not None and keyed.rate is not None and keyed.rate > own.rate * math.ceil(keyed.per / own.per):
         yield Warning(
             f"The job {definition.name} starts at most {own.rate} times in {own.per:g} seconds, so its limit of "
@@ -84,8 +84,8 @@ def _check_retries(definition: JobPolicy, attempts: int) -> Iterator[CheckMessag
     retry_on, give_up_on = definition.retry_on, definition.give_up_on
     if attempts == 1 and (retry_on is not None or give_up_on is not None):
         yield Warning(
-            f"The job {definition.name} says which errors are retried, but has only one attempt.",
-            hint="Raise max_attempts, or leave out retry_on and give_up_on.",
+            f"The job {definition.name} declares which errors to retry, but has only one attempt.",
+            hint="Raise max_attempts, or remove retry_on and give_up_on.",
             obj=definition,
             id="pgjobs.W002",
         )
@@ -99,7 +99,7 @@ def _check_retries(definition: JobPolicy, attempts: int) -> Iterator[CheckMessag
 
 
 def _gives_up_all(retry_on: Any, give_up_on: Any) -> bool:
-    """Whether no exception can pass both rules, as far as types tell."""
+    """Tell whether no exception can pass both rules, judging by types."""
     if not (isinstance(retry_on, tuple) and isinstance(give_up_on, tuple) and retry_on):
         return False
     return all(issubclass(kind, give_up_on) for kind in retry_on)

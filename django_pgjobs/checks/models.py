@@ -1,4 +1,4 @@
-"""No model of the project stops pruning, and no index on Job makes its claims dear."""
+"""Check that no model of the project blocks pruning, and no index on Job makes claims expensive."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ CHANGED_COLUMNS = frozenset(
         "release_requested_at",
     }
 )
-"""Columns of Job that claim, release, progress and requests change; those writes must stay HOT."""
+"""Columns of Job that claims, releases, progress and requests change; those writes must stay HOT."""
 
 CHANGED_PREFIXES = ("ending", "cancel_")
-"""Columns that begin like these change with them."""
+"""Prefixes of further columns that change with them."""
 
 
 def check_foreign_keys(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
-    """No constraint of any app keeps a finished job from being pruned.
+    """Check that no constraint of any app keeps a finished job from being pruned.
 
-    Pruning is one statement in the database: what Django would do by ``on_delete`` in Python does not happen there.
+    Pruning is one statement in the database, so Django's ``on_delete`` actions in Python do not run.
     """
     for field in _foreign_keys_to_job(app_configs):
         hint = "Give it db_constraint=False, or, from Django 6.1 on, on_delete=DB_CASCADE or DB_SET_NULL."
@@ -41,7 +41,7 @@ def check_foreign_keys(app_configs: Sequence[AppConfig] | None = None, **_: Any)
             hint = "Give the ManyToManyField db_constraint=False."
         yield Error(
             f"{field.model._meta.label}.{field.name} is a foreign key to Job with a constraint in the database: "
-            "a row that points to a finished job would stop pruning.",
+            "a row that points to a finished job would block pruning.",
             hint=f"{hint} Or store the job's id in a BigIntegerField.",
             obj=field,
             id="pgjobs.E012",
@@ -66,7 +66,7 @@ def _stops_deletes(field: Any) -> bool:
 
 
 def check_indexes(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
-    """No index on Job holds or names a column that the claim changes, whoever added it."""
+    """Check that no index on Job, from any app, holds or names a column that claims change."""
     for name, columns in _indexed(Job):
         if changed := sorted(filter(_is_changed, columns)):
             yield Error(
@@ -83,7 +83,7 @@ def _is_changed(column: str) -> bool:
 
 
 def _indexed(model: type[Model]) -> Iterator[tuple[str, set[str]]]:
-    """(name, field names) of each index, unique constraint and indexed field."""
+    """Yield (name, field names) of each index, unique constraint and indexed field."""
     options: Any = model._meta
     for index in [*options.indexes, *options.constraints]:
         if isinstance(index, (Index, UniqueConstraint)):
@@ -94,7 +94,7 @@ def _indexed(model: type[Model]) -> Iterator[tuple[str, set[str]]]:
 
 
 def _named_by(index: Any) -> Iterator[str]:
-    """Field names in columns, included columns, condition and expressions."""
+    """Return the field names in columns, included columns, condition and expressions."""
     yield from (name.lstrip("-") for name in index.fields)
     yield from index.include or ()
     for part in (index.condition, *index.expressions):

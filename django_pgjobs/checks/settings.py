@@ -1,4 +1,4 @@
-"""Each setting has a value that it can have, and those that bound each other do."""
+"""Check that every setting is valid, and that settings which bound each other agree."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from django_pgjobs.conf import LADDER_SECONDS, Conf, get_conf, problems
 
 
 def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
-    """Each key of ``PGJOBS`` is a setting with a value it can have."""
+    """Check that each key of ``PGJOBS`` is a setting with a valid value."""
     ids = {"dict": "pgjobs.E001", "unknown": "pgjobs.E002", "type": "pgjobs.E003", "range": "pgjobs.E004"}
     for problem in problems(getattr(settings, "PGJOBS", {})):
         yield Error(problem.message, hint=problem.hint, id=ids[problem.kind])
 
 
 def check_relations(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
-    """Settings that bound each other do."""
+    """Check settings that bound each other."""
     if (conf := valid_conf()) is None:
         return
     if conf.lease_seconds < 3 * conf.renew_seconds:
@@ -44,14 +44,14 @@ def check_relations(app_configs: Sequence[AppConfig] | None = None, **_: Any) ->
         yield Error(
             f"PGJOBS: RESCUE_GRACE_SECONDS ({conf.rescue_grace_seconds:g}) is not more than the {LADDER_SECONDS:g} s "
             f"that stopping a job takes and CALLBACK_SECONDS ({conf.callback_seconds:g}) together: "
-            "others would take a job that its own worker is just ending.",
+            "other workers would rescue a job that its own worker is just ending.",
             hint=f'Set "RESCUE_GRACE_SECONDS" to more than {needed:g}.',
             id="pgjobs.E007",
         )
 
 
 def check_defaults(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
-    """What a job gets without asking is what it may ask for."""
+    """Check that the defaults lie within the bounds for declarations."""
     if (conf := valid_conf()) is None:
         return
     pairs = (
@@ -92,7 +92,7 @@ def check_defaults(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
 
 
 def check_named_queues(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
-    """Queues that a setting names are queues that may be used; a slip would keep, delete or bound the wrong jobs."""
+    """Check that settings name only allowed queues: a typo would keep, delete or bound the wrong jobs."""
     conf = valid_conf()
     if conf is None or conf.queues is None:
         return
@@ -113,7 +113,7 @@ def check_named_queues(app_configs: Sequence[AppConfig] | None = None, **_: Any)
 
 
 def check_middleware(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
-    """Each path of ``MIDDLEWARE`` leads to a factory."""
+    """Check that each path in ``MIDDLEWARE`` names a factory."""
     conf = valid_conf()
     for path in conf.middleware if conf else ():
         try:
@@ -127,7 +127,7 @@ def check_middleware(app_configs: Sequence[AppConfig] | None = None, **_: Any) -
 
 
 def valid_conf() -> Conf | None:
-    """Return the settings, None while there is something wrong with them: E001 to E004 say so already."""
+    """Return the settings; None if they are invalid, which E001 to E004 report."""
     try:
         return get_conf()
     except ImproperlyConfigured:

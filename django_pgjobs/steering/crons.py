@@ -57,7 +57,7 @@ def pause(entries: QuerySet[Any], alias: str, *, by: object, reason: str, until:
     columns = {"paused_at": Now(), "paused_by": who(by), "paused_reason": reason, "paused_until": ends}
     changed = _change(chosen, alias, Trail("pause", who(by), reason, kind="cron"), columns)
     if not changed and instant is not None and entries.using(alias).exists():
-        raise InvalidJob(f"until={until!r} has passed already, by the database's clock.")
+        raise InvalidJob(f"until={until!r} is in the past by the database's clock: give a later instant.")
     return _logged("pause", by, reason, changed)
 
 

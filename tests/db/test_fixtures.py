@@ -48,7 +48,7 @@ def rows_of(raw: RawDatabase, table: str) -> list[str]:
 
 @pytest.mark.parametrize("value", ["7, 8", '"seven"', '["seven"]', "{", 7])
 def test_what_is_no_list_of_integers_is_refused_by_its_name(value: Any) -> None:
-    with pytest.raises(ValidationError, match="is no list of integers"):
+    with pytest.raises(ValidationError, match="is not a list of integers"):
         BigIntArrayField().to_python(value)
     assert BigIntArrayField().to_python("[7, 8]") == [7, 8]
     assert BigIntArrayField().to_python(None) is None

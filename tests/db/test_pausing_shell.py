@@ -93,7 +93,7 @@ def test_the_list_and_its_json(raw: RawDatabase) -> None:
         (["resume"], "Name the queues"),
         (["pause", "no good"], "no queue 'no good'"),
         (["pause", "mail", "--job", "mail.sent"], "did you mean 'mail.send'"),
-        (["pause", "mail", "--until", "2001-01-01T00:00Z"], "passed already"),
+        (["pause", "mail", "--until", "2001-01-01T00:00Z"], "is in the past"),
         (["pause", "mail", "--until", "tomorrow"], "is not an instant"),
         (["pause", "mail", "--until", "2070-02-30"], "is not an instant"),
         (["pause", "mail", "--for", "x"], "is not an age"),

@@ -178,7 +178,7 @@ def test_a_job_of_another_queue_is_unknown(mail: Queue) -> None:
 
 @pytest.mark.parametrize("which", [True, 1.5, None])
 def test_a_job_is_named_by_id_or_key(mail: Queue, which: Any) -> None:
-    with pytest.raises(TypeError, match="named by its id or its key"):
+    with pytest.raises(TypeError, match="name a job by its id"):
         mail.status(which)
 
 

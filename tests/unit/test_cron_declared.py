@@ -149,7 +149,7 @@ def test_an_entry_belongs_to_one_job() -> None:
 def test_a_start_of_its_own_contradicts_a_schedule() -> None:
     definition = job(name="shop.report")(report)
     for delayed in (definition.using(delay=5), definition.using(run_at=datetime(2030, 1, 1, tzinfo=UTC))):
-        with pytest.raises(InvalidJob, match="the expression says when the job runs"):
+        with pytest.raises(InvalidJob, match="the expression decides when the job runs"):
             Cron("@daily", delayed.bind("daily"))
     assert registry.crons() == []
 
