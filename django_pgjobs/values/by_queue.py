@@ -71,14 +71,14 @@ def read_by_queue(value: Any, words: str, read: Callable[[Any], V]) -> ByQueue[V
     if not isinstance(value, Mapping):
         raise TypeError(f"a dict by queue, such as {words}, or None")
     if wrong := [name for name in value if not isinstance(name, str)]:
-        raise ValueError(f"made so that every key is the name of a queue (found {wrong[0]!r})")
+        raise ValueError(f"a dict whose keys are names of queues (found {wrong[0]!r})")
     return ByQueue({name: None if own is None else read(own) for name, own in value.items()})
 
 
 def read_capacity(value: Any) -> int:
     """Return how many unfinished jobs a queue holds at most."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_JOBS:
-        raise ValueError(f"made of whole numbers from 1 to {MOST_JOBS}, or None (found {value!r})")
+        raise ValueError(f"a dict of whole numbers from 1 to {MOST_JOBS}, or None (found {value!r})")
     return value
 
 
@@ -88,7 +88,7 @@ def read_rate(value: Any) -> Rate:
         return value
     names = [item.name for item in fields(Rate)]
     if not isinstance(value, Mapping) or not all(key in names for key in value):
-        raise ValueError(f"made of dicts with {', '.join(map(repr, names))} (found {value!r})")
+        raise ValueError(f"a dict of dicts with the keys {', '.join(map(repr, names))} (found {value!r})")
     given = dict(value)
     seconds = _token_seconds(given.pop("seconds_per_token", Rate().seconds_per_token))
     numbers = {key: _tokens(key, number) for key, number in given.items()}
@@ -98,14 +98,16 @@ def read_rate(value: Any) -> Rate:
 def _token_seconds(value: Any) -> float:
     number = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-        raise ValueError(f"made so that 'seconds_per_token' is seconds or a timedelta (found {value!r})")
+        raise ValueError(f"a dict in which 'seconds_per_token' is seconds or a timedelta (found {value!r})")
     if not 0.001 <= number <= MOST_TOKEN_SECONDS:
-        raise ValueError(f"made so that 'seconds_per_token' is from 0.001 to {MOST_TOKEN_SECONDS:g} (found {value!r})")
+        raise ValueError(
+            f"a dict in which 'seconds_per_token' is from 0.001 to {MOST_TOKEN_SECONDS:g} (found {value!r})"
+        )
     return float(number)
 
 
 def _tokens(key: str, value: Any) -> int:
     least = 1 if key == "tokens" else 0
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST_TOKENS:
-        raise ValueError(f"made so that {key!r} is a whole number from {least} to {MOST_TOKENS} (found {value!r})")
+        raise ValueError(f"a dict in which {key!r} is a whole number from {least} to {MOST_TOKENS} (found {value!r})")
     return value

@@ -96,13 +96,13 @@ def read_limit(value: Any) -> Limit:
     if isinstance(value, Limit) and value.key is None:
         return value
     if not isinstance(value, Mapping) or not set(value) <= {"concurrency", "rate", "per"}:
-        raise ValueError(f'made of "concurrency", "rate" and "per", in seconds (found {value!r})')
+        raise ValueError(f'a dict of dicts with the keys "concurrency", "rate" and "per" (found {value!r})')
     if "per" in value and value.get("rate") is None:
-        raise ValueError('made so that "per" goes with a "rate"')
+        raise ValueError('a dict in which each "per" has a "rate"')
     try:
         return Limit(**value)
     except ValueError as error:
-        raise ValueError(f"made of limits ({error})") from None
+        raise ValueError(f"a dict of limits ({error})") from None
 
 
 def key_rule(key: Key, signature: Signature) -> Callable[..., str | None]:

@@ -54,7 +54,7 @@ def read_retention(value: Any) -> Retention:
         raise TypeError('a dict of hours by outcome, such as {"succeeded": 24, "queues": {"mail": {…}}}, or None')
     queues = value.get("queues", {})
     if not isinstance(queues, Mapping) or not all(isinstance(name, str) for name in queues):
-        raise ValueError('made so that "queues" is a dict of such dicts by queue')
+        raise ValueError('a dict in which "queues" is a dict of such dicts by queue')
     own = _retained(Retention(), {key: hours for key, hours in value.items() if key != "queues"})
     return replace(own, queues=tuple((name, _retained(own, queues[name])) for name in sorted(queues)))
 
@@ -63,7 +63,9 @@ def _retained(otherwise: Retention, value: Any) -> Retention:
     if value is None:
         return Retention(None, None, None)
     if not isinstance(value, Mapping) or not all(key in list(Outcome) for key in value):
-        raise ValueError(f'made of "succeeded", "cancelled", "abandoned" and, outside, "queues" (found {value!r})')
+        raise ValueError(
+            f'a dict with the keys "succeeded", "cancelled", "abandoned" and, at its top, "queues" (found {value!r})'
+        )
     hours = {str(outcome): otherwise.hours(outcome) for outcome in Outcome}
     hours |= {str(key): _hours(given) for key, given in value.items()}
     return Retention(hours["succeeded"], hours["cancelled"], hours["abandoned"])
@@ -74,5 +76,5 @@ def _hours(value: Any) -> float | None:
         return None
     number = value.total_seconds() / 3600 if isinstance(value, timedelta) else value
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number <= MOST_HOURS:
-        raise ValueError(f"made of hours from 0 to {MOST_HOURS:.0f}, timedeltas or None (found {value!r})")
+        raise ValueError(f"a dict of hours from 0 to {MOST_HOURS:.0f}, timedeltas or None (found {value!r})")
     return float(number)
