@@ -1,4 +1,4 @@
-"""What tests of limits share: jobs that are held back, terms, and one turn of whoever lets them in."""
+"""Shared by the tests of limits: limited jobs, terms, and one turn of an admitter."""
 
 from __future__ import annotations
 

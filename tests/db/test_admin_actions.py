@@ -53,7 +53,7 @@ def test_to_cancel_a_running_job_is_a_request_to_its_worker(root: Client, mode: 
 
 @pytest.mark.parametrize("action", ["retry", "abandon", "run_now"])
 def test_no_action_overwrites_the_attempt_of_a_running_job(root: Client, action: str) -> None:
-    """Its lease is live: whoever sends the form by hand, or from an old page, changes nothing."""
+    """Its lease is live: a form sent by hand, or from an old page, changes nothing."""
     row = make_one_of_each()["running"]
     before = Job.objects.filter(pk=row.pk).values().get()
     root.post(steer_url(row, action), {"reason": "forced"})

@@ -1,4 +1,4 @@
-"""What the admin asks before it steers, what it says afterwards, and where that is kept."""
+"""The admin's confirmation before it steers, its message afterwards, and the rows that record both."""
 
 from __future__ import annotations
 

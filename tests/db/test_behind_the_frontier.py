@@ -131,7 +131,7 @@ def test_after_the_clock_was_set_back_new_jobs_do_not_wait(worker: Worker, raw: 
 
 
 def test_a_bulk_retry_is_found_beside_a_backlog(worker: Worker) -> None:
-    """It is ready now: behind the frontier only by the little that has passed since."""
+    """It is ready now: behind the frontier only by the short time since."""
     failed = register(300)
     worker.claim(0.05, 300)
     ends = [
@@ -163,7 +163,7 @@ def test_released_rows_far_behind_are_claimed_one_claim_after_the_other(worker: 
 def test_what_is_said_to_be_given_back_does_not_wait_for_the_next_sweep(
     worker: Worker, raw: RawDatabase, sliced: bool
 ) -> None:
-    """Another worker had it, so a look from the beginning was in vain, dear, and is not to come again soon."""
+    """Another worker had it, so the full scan found nothing, was expensive, and must not repeat soon."""
     old = register(BATCH)
     raw.query("UPDATE pgjobs_job SET run_at = run_at - interval '9 days', hold = 'parked' WHERE true")
     busy(worker, 4000)
@@ -179,7 +179,7 @@ def test_what_is_said_to_be_given_back_does_not_wait_for_the_next_sweep(
 
 
 def test_what_another_worker_has_released_is_found(worker: Worker, db_connection: Connect, now: list[float]) -> None:
-    """Several workers: each has a frontier of its own, and the row is behind both."""
+    """Several workers: each has its own frontier, and the row is behind both."""
     second = Worker(db_connection(), now)
     register(2000)
     first_claim = worker.claim(0.05)
@@ -206,7 +206,7 @@ def test_thousands_of_running_jobs_in_front_hide_nothing(worker: Worker, raw: Ra
 def test_a_claim_that_is_given_up_again_and_again_still_claims_what_is_new(
     worker: Worker, raw: RawDatabase, now: list[float]
 ) -> None:
-    """The statement timeout of a worker that starts behind more dead rows than it can pass in that time."""
+    """The statement timeout hits a worker that starts behind more dead rows than it can pass in that time."""
     register(50)
     raw.query("UPDATE pgjobs_job SET run_at = '2001-01-01' WHERE true")
     worker.claimer._refresh_pairs(worker.db)

@@ -385,7 +385,7 @@ def test_a_bypassed_job_may_be_described() -> None:
 
 
 def test_a_job_declared_with_a_key_bypasses_when_told_to_do_without() -> None:
-    """A40: a key that is not stored would hold nobody off."""
+    """A40: a key that is not stored would stop nobody."""
     with pytest.raises(InvalidJob, match=r"key and bypass exclude each other: .*; pass key=None"):
         keyed.using(bypass=True).register(1)
     keyed.using(bypass=True, key=None).register(2)

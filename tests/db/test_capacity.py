@@ -259,7 +259,7 @@ def test_without_the_lock_a_capacity_is_exceeded(
 def test_locks_are_taken_in_one_order_whatever_the_order_of_the_queues(
     background: Background, other: RawDatabase, db_connection: Callable[..., RawDatabase]
 ) -> None:
-    """Two transactions with the same queues in different orders do not block each other for ever."""
+    """Two transactions with the same queues in different orders do not deadlock."""
     second = db_connection(autocommit=False)
     for queues in (["mail", "bulk", "a", "b"], ["b", "a", "bulk", "mail"]):
         store.lock_queues(other, queues)

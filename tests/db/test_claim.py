@@ -54,7 +54,7 @@ def test_only_the_pairs_asked_for_are_served_in_the_order_asked(raw: RawDatabase
 
 
 def test_a_future_job_is_not_claimed_and_one_that_is_due_is(raw: RawDatabase) -> None:
-    """P2: ready means that the time has come by the database's clock."""
+    """P2: a job is due once ``run_at`` has passed by the database's clock."""
     [later] = register(delay_seconds=60)
     assert claim(raw, 5).ids == []
     raw.query("UPDATE pgjobs_job SET run_at = statement_timestamp() WHERE id = %s", [later])
@@ -102,7 +102,7 @@ def test_the_claim_of_a_slice_ends_at_its_end(raw: RawDatabase) -> None:
 
 
 def test_a_frontier_in_the_future_begins_seconds_ago(raw: RawDatabase) -> None:
-    """The clock was set back: what is registered now would be behind it until it is caught up with."""
+    """The clock was set back: new jobs would be behind the frontier until the clock catches up."""
     [new] = register()
     assert claim(raw, 9, [store.Pair("default", 0, datetime(2999, 1, 1, tzinfo=UTC), 5)]).ids == [new]
 
@@ -408,7 +408,7 @@ def test_two_workers_that_look_for_a_bad_row_at_once_park_no_good_one(raw: RawDa
 
 
 def test_a_row_that_somebody_holds_is_not_taken_for_the_bad_one(raw: RawDatabase, other: RawDatabase) -> None:
-    """The claim passes it by, so does whoever looks for what made that claim fail."""
+    """The claim skips it, and so does the search for the row that made the claim fail."""
     held, poison = register(2)
     other.query("SELECT 1 FROM pgjobs_job WHERE id = %s FOR UPDATE", [held])
     assert store.next_claimable(raw, from_the_beginning(("default", 0))) == poison
@@ -475,7 +475,7 @@ def claim_lines(
 
 
 def test_a_claim_takes_of_each_colour_what_there_is_room_for(raw: RawDatabase) -> None:
-    """Whoever stands behind jobs of the other colour does not wait for them."""
+    """A job does not wait for earlier jobs of the other colour."""
     first, last = register(3, name="on.loop"), register(3)
     more = register(2, name="on.loop")
     assert claim_lines(raw, ["on.loop"], threads=2) == (last[:2], [])

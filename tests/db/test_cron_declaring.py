@@ -57,7 +57,7 @@ def test_declared_entries_are_brought_into_the_database(raw: RawDatabase, time: 
 def test_a_worker_that_does_not_lead_overwrites_only_at_its_start(
     raw: RawDatabase, time: Callable[[float], None]
 ) -> None:
-    """W36 W38: its code is the newest then; later the leader's counts, and what nobody else has is put back."""
+    """W36 W38: its code is the newest then; later the leader's code counts and restores what no other has."""
     job(name="test.clean", cron=Cron("@daily"))(clean)
     declare(raw, "test.clean", expression="@weekly")
     sync = CronSync(declared_for("default"), Leader(OTHER))

@@ -296,7 +296,7 @@ def test_each_part_of_the_comparison_is_needed(raw: RawDatabase, monkeypatch: py
 def test_nothing_fires_before_its_time_whatever_the_leader_thinks(
     raw: RawDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """W52: a leader that takes it for an hour later asks in vain; the statement reads the database's clock."""
+    """W52: a leader whose clock is an hour ahead fires nothing; the statement reads the database's clock."""
     declare(raw)
     read = store.list_crons(raw, everything=False)[0]
     ahead = read._replace(now=read.now + timedelta(hours=1))
@@ -482,7 +482,7 @@ def test_why_an_entry_is_broken_tells_nothing_of_its_arguments(
 
 
 def test_a_row_that_somebody_holds_is_not_waited_for(raw: RawDatabase, other: RawDatabase) -> None:
-    """Rescue shares this thread: it must not wait behind an operator's transaction."""
+    """Rescue shares this thread, which must not wait for an operator's transaction."""
     declare(raw)
     put(raw, created_at=ago(raw, hours=1))
     other.query("BEGIN")

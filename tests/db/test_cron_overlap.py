@@ -160,7 +160,7 @@ def test_a_last_job_that_is_gone_counts_as_ended_when_it_is_missed(raw: RawDatab
 
 
 def test_a_hundred_fires_in_a_row(raw: RawDatabase) -> None:
-    """A26: it repeats for ever; each with the end of the one before."""
+    """A26: it repeats forever, each with the end of the one before."""
     declare(raw, expression="* * * * *", overlap="after_completion")
     for _ in range(100):
         put(raw, next_fire_at=latest(raw, "* * * * *"), last_fire_at=ago(raw, hours=1))

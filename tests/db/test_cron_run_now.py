@@ -46,7 +46,7 @@ def fire(db: RawDatabase) -> object:
 def test_a_job_that_was_not_committed_yet_is_seen_once_it_is(
     make: Callable[[RawDatabase], object], raw: RawDatabase, other: RawDatabase, background: Background
 ) -> None:
-    """A25: who waits for the entry's row looks for an unfinished job afterwards."""
+    """A25: after waiting for the entry's row, it checks again for an unfinished job."""
     assert make(other) is not None
     second = background(lambda: entry().run_now(by="ann").pk)
     wait_until(lambda: blocked_by(raw, other.pid), 5, "the second waits for the entry's row")

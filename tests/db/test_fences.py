@@ -92,7 +92,7 @@ def retried_by_an_operator(db: RawDatabase) -> store.End:
 
 
 def never_claimed(db: RawDatabase) -> store.End:
-    """A claim_id that nobody was given."""
+    """A claim_id that no claim has."""
     [job_id] = register()
     return stale(job_id, uuid4())
 

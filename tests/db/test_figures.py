@@ -34,7 +34,7 @@ def beat(**facts: Any) -> None:
 
 
 def fill(raw: RawDatabase) -> None:
-    """Of the queue default one job of each kind, two due ones of two priorities; of mail a single one to come."""
+    """Queue default has one job of each kind, two due ones with different priorities; mail has one scheduled job."""
     for hold in ("waiting", "parked", "limited", "paused"):
         Job.objects.filter(pk=register()[0]).update(hold=hold)
     register(3)
@@ -317,7 +317,7 @@ def test_no_queue_is_left_out_however_many_there_are(raw: RawDatabase) -> None:
 
 
 def test_before_anything_was_measured_there_are_no_figures(raw: RawDatabase) -> None:
-    """A leader measures every so often; who asks before hears that, and what time it is."""
+    """A leader measures from time to time; an earlier caller learns that, and the time."""
     found = store.read_statistic(raw)
     assert tuple(found)[:4] == (None, None, None, None)
     assert tuple(found)[4] is not None

@@ -224,7 +224,7 @@ REQUEUE: dict[str, Callable[[store.Database, list[store.End]], Sequence[Any]]] =
 
 @pytest.mark.parametrize("name", REQUEUE)
 def test_a_job_that_was_to_be_cancelled_does_not_go_back_into_the_queue(raw: RawDatabase, name: str) -> None:
-    """A54, C46: the request that came meanwhile wins; the worker is told by the missing id and ends the job."""
+    """A54, C46: the request that came meanwhile wins; the missing id tells the worker, which ends the job."""
     claimed = claimed_one(raw)
     [one] = claimed.ids
     store.cancel_jobs(raw, [one], mode="ask", by="anna", reason="", with_callback=[])

@@ -53,7 +53,7 @@ def test_nothing_refers_to_a_job(raw: RawDatabase) -> None:
 
 
 def test_no_check_relates_the_attempts(raw: RawDatabase) -> None:
-    """One row beyond its attempts would stop every claim for ever."""
+    """One row beyond its attempts would stop every claim forever."""
     assert (
         raw.query("SELECT conname FROM pg_constraint WHERE conrelid = 'pgjobs_job'::regclass AND contype = 'c'") == []
     )

@@ -56,7 +56,7 @@ def named(committed: None) -> Iterator[None]:
 
 
 def test_connections_carry_the_executors_name_and_die_with_it(named: None) -> None:
-    """Protocol trap 7: the supervisor ends what a killed one leaves behind; the server notices by itself too."""
+    """Protocol trap 7: the supervisor ends the sessions of a killed executor; the server notices by itself too."""
     cleanup.prepare_connections("pgjobs one", 60.0)
     with connection.cursor() as cursor:
         for name, value in (("application_name", "pgjobs one"), ("client_connection_check_interval", "500ms")):
@@ -159,7 +159,7 @@ def test_all_of_a_threads_connections_are_closed_at_its_end(mine: list[Any]) -> 
 def test_a_transaction_left_open_is_rolled_back_and_the_job_named(
     mine: list[Any], raw: RawDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Trap 14: what the job has not committed is nobody's wish, and no lock of it stays."""
+    """Trap 14: the job's uncommitted work is rolled back, and none of its locks stays."""
     [wrapper] = mine
     pid = wrapper.connection.info.backend_pid
     wrapper.set_autocommit(False)

@@ -1,4 +1,4 @@
-"""Keys: one live job of a key in a queue, whoever registers at the same time, and what the second one gets."""
+"""Keys: one live job per key and queue, however many register at once, and the answer to the second."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ def test_keys_are_found_by_their_index(db_connection: Callable[..., RawDatabase]
 def test_a_job_that_leaves_the_queue_meanwhile_is_not_replaced(
     raw: RawDatabase, other: RawDatabase, background: Background, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its key is of another queue by then: nobody wants it, and the job is nobody's to cancel."""
+    """Its key belongs to another queue by then: nobody wants it, and nobody may cancel the job."""
     first = latest.register(1)
     look = store.find_keys
 

@@ -36,7 +36,7 @@ def test_a_lease_cannot_lack_its_end(raw: RawDatabase) -> None:
 @pytest.mark.parametrize("action", ["success", "retry", "snooze", "end", "mark", "park", "release"])
 @pytest.mark.parametrize("first", ["owner", "rescue"])
 def test_the_late_end_is_recorded_or_the_rescue_is(raw: RawDatabase, action: str, first: str) -> None:
-    """C41 P17 P35 X1: an expired lease that nobody has taken is still its owner's; never both, and never neither."""
+    """C41 P17 P35 X1: an expired lease belongs to its owner until a rescue; never to both, never to neither."""
     claimed = claimed_one(raw, max_attempts=3)
     expire(raw)
     ends = claimed.ends(seconds=0.1, cause="failed", failure=FAILURE, outcome="abandoned", reason="r", fingerprint="f")

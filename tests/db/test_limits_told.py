@@ -111,7 +111,7 @@ def test_jobs_with_keys_and_limits_are_registered_together(raw: RawDatabase, mon
 def test_places_behind_those_that_one_turn_looks_at_have_their_turn(
     raw: RawDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A queue for each customer: jobs of the first ones that cannot be let in keep nobody from those of the last."""
+    """A queue for each customer: limited jobs of the first customers do not keep the last one's jobs from admission."""
     monkeypatch.setattr(admitting, "GROUPS", 2)
     for queue in ("a", "b", "c"):
         blocked(1, queue=queue)

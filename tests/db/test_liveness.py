@@ -1,4 +1,4 @@
-"""Who is alive: one status for every reader, *lost* by a rescue, and since when a job has been ready."""
+"""Liveness: one status for every reader, *lost* by a rescue, and since when a job has been ready."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``manage.py pgjobs cancel`` and its like: which jobs are meant, what is said, what is asked, and the exit status."""
+"""``manage.py pgjobs cancel`` and its like: the selection, the messages, the question, and the exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pausing queues and jobs by their names: what is written, what is claimed, held and let go, and who may be wrong."""
+"""Pausing queues and jobs by name: the row, the claims, the held jobs, their release, and wrong arguments."""
 
 from __future__ import annotations
 

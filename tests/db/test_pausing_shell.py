@@ -1,4 +1,4 @@
-"""``manage.py pgjobs pause`` and ``resume``: what is paused, what is said, and the exit status."""
+"""``manage.py pgjobs pause`` and ``resume``: the pauses, the messages, and the exit status."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def test_the_check_above_finds_what_went_wrong_before(
 
 
 def test_a_claim_behind_a_frontier_reads_nothing_before_it(db_connection: Connect, raw: RawDatabase) -> None:
-    """What a pinned snapshot leaves behind, dead but still in the index, is not walked again by each claim."""
+    """Claims do not walk again and again over rows that a pinned snapshot keeps in the index, dead."""
     pinned = db_connection(autocommit=False)
     worker = db_connection()
     explaining = Explaining(worker, set())

@@ -1,4 +1,4 @@
-"""A worker's connection behind a transaction pooler: answers come, settings last for one statement."""
+"""A worker's connection through a transaction pooler: answers arrive, settings last for one statement."""
 
 from __future__ import annotations
 

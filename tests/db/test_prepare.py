@@ -31,7 +31,7 @@ def test_a_callback_is_told_how_the_latest_attempt_failed(raw: RawDatabase) -> N
 def test_a_kept_connection_that_refuses_is_replaced_and_a_new_one_is_not(
     raw: RawDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An earlier job's settings are not the fault of the next; a server that refuses everybody is said so."""
+    """The next job does not pay for an earlier job's settings; the log names a server that refuses everybody."""
     [job_id] = register()
     before = connection.connection
     with connection.cursor() as cursor:

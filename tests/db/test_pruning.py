@@ -148,7 +148,7 @@ def test_a_retention_is_read_as_rules_for_groups_of_queues() -> None:
 
 
 def test_the_history_goes_with_its_job(raw: RawDatabase) -> None:
-    """W35: no attempt is left behind, and none of another job goes."""
+    """W35: no attempt of the job remains, and none of another job goes."""
     gone, kept = register(2)
     for _ in range(2):
         claimed = claim(raw, 2)
@@ -241,7 +241,7 @@ def test_a_walk_rests_when_it_is_done_and_begins_anew_now_and_then(raw: RawDatab
 
 
 def test_what_is_kept_is_walked_over_once_and_not_every_ten_minutes(raw: RawDatabase, time: Time) -> None:
-    """However many jobs are kept for ever or for longer beside those that may go."""
+    """However many jobs without or with a longer retention stand beside those that may go."""
     put(raw, 5 * BATCH, hours=99, queue="law"), put(raw, 2 * BATCH, hours=3, queue="bill"), put(raw, 3)
     rules = [PruneRule("succeeded", HOUR, ("law", "bill")), PruneRule("succeeded", 4 * HOUR, ("bill",), only=True)]
     pruner, counting = Pruner(rules=rules), Counting(raw)
@@ -275,7 +275,7 @@ def test_a_walk_goes_back_to_the_oldest_that_it_left_and_no_further(
 
 
 def test_a_walk_begins_anew_only_when_it_has_come_to_its_end(raw: RawDatabase, time: Time) -> None:
-    """Behind a queue that is kept for ever lies what may go, however long the way there takes."""
+    """Jobs that may go stand after a queue without pruning, however long the way there takes."""
     put(raw, 5 * BATCH, hours=99, queue="law")
     gone = put(raw, 3)
     pruner = Pruner(rules=[PruneRule("succeeded", HOUR, ("law",))])
@@ -370,7 +370,7 @@ class Slow:
 
 
 def test_a_beginning_that_cannot_be_read_in_time_is_left_out(raw: RawDatabase, time: Time) -> None:
-    """A new leader finds a place behind it; one that knows a place goes on there; both look again later."""
+    """A new leader finds a place after it; one that knows a place continues there; both look again later."""
     before, after = put(raw, 1, hours=240), put(raw, 1, hours=30)
     since = str(raw.value("SELECT statement_timestamp() - interval '5 days'"))
     slow = Slow(raw, since)
@@ -410,7 +410,7 @@ def pointing(raw: RawDatabase) -> Iterator[Callable[[Sequence[int]], None]]:
 def test_a_row_that_another_table_points_to_stops_only_itself(
     raw: RawDatabase, pointing: Callable[[Sequence[int]], None], time: Time, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Found by halving; named once an hour; the others go. Once nobody points to it, it goes too."""
+    """Halving finds it, the log names it once an hour, the others go. Once nothing points to it, it goes too."""
     ids = put(raw, 1500)
     stuck = [ids[3], ids[700], ids[701], ids[1400]]
     pointing(stuck)
@@ -448,7 +448,7 @@ def test_when_too_many_cannot_go_small_batches_are_left_whole(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A foreign key from every row must not cost two statements for each, nor a line: it is said, and the rest goes."""
+    """A foreign key from every row must not cost two statements or a line each: one line names it, the rest goes."""
     monkeypatch.setattr(room, "STUCK_MOST", 30)
     ids = put(raw, 3000)
     pointing(ids[:2000])
@@ -462,7 +462,7 @@ def test_when_too_many_cannot_go_small_batches_are_left_whole(
 def test_trouble_that_is_no_rows_fault_is_raised_and_rested_after(
     raw: RawDatabase, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """W10: a standby, a missing right: the duty fails, is told by its thread, and does not fail twice a second."""
+    """W10: a standby or a missing right: the duty fails, its thread logs it, and it does not fail twice a second."""
     put(raw, 1)
     raw.query("SET default_transaction_read_only = on")
     pruner, counting = Pruner(rules=[PruneRule("succeeded", HOUR)]), Counting(raw)

@@ -166,7 +166,7 @@ def test_an_unknown_job_is_an_error(mail: Queue, which: int | str) -> None:
 
 
 def test_a_job_of_another_queue_is_unknown(mail: Queue) -> None:
-    """A57: who has a queue in hand reaches no other's jobs."""
+    """A57: a queue object does not reach jobs of other queues."""
     elsewhere = send.using(queue="bulk").register(7)
     with pytest.raises(JobDoesNotExist):
         mail.status(elsewhere.pk)

@@ -1,4 +1,4 @@
-"""Registering: what is stored, when it is seen, and that what is refused leaves nothing behind."""
+"""Registering: the stored row, when others see it, and refusals that leave nothing behind."""
 
 from __future__ import annotations
 
@@ -484,7 +484,7 @@ def test_few_that_are_very_large_are_copied(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_instance_is_what_the_database_would_give_with_or_without_receivers_of_init() -> None:
-    """It is made without a query, and without Django's constructor where nobody listens to that."""
+    """Building it takes no query, and skips Django's constructor if no signal receiver listens to it."""
     plain = pay.register(1)
     made: list[Job] = []
 

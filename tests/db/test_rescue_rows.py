@@ -1,4 +1,4 @@
-"""Rescue, row by row: what is taken back, what is not, and what a job looks like afterwards.
+"""Rescue, row by row: which jobs it makes ready, which it leaves, and their rows afterwards.
 
 Only an expired lease or a passed deadline makes work dead. Each case moves the stored instants instead of waiting.
 """
@@ -218,7 +218,7 @@ def test_after_a_passed_deadline_the_next_start_has_a_new_one(raw: RawDatabase) 
 
 
 def test_a_job_whose_lease_and_deadline_have_both_passed_is_rescued_once(raw: RawDatabase) -> None:
-    """D30 D31: whoever looks, its own worker too."""
+    """D30 D31: any worker may rescue it, its own too."""
     claimed_one(raw, timeout_seconds=1.0)
     pass_deadlines(raw, 11)
     expire(raw)
@@ -465,7 +465,7 @@ def test_a_look_tells_whether_anything_is_due_or_soon_will_be(raw: RawDatabase, 
 
 
 def test_a_ledger_row_that_somebody_holds_is_left_for_the_next_look(raw: RawDatabase, other: RawDatabase) -> None:
-    """D18 X2: the rescue of all others would wait behind it, look after look, until its statement is given up."""
+    """D18 X2: otherwise every rescue would wait for it, pass after pass, until its statement is given up."""
     held, free = claimed_one(raw), claimed_one(raw)
     expire(raw)
     other.query("SELECT claim_id FROM pgjobs_claim WHERE claim_id = %s FOR UPDATE", [held.claim_id])
@@ -485,7 +485,7 @@ def test_a_look_that_finds_nothing_says_nothing(raw: RawDatabase, caplog: pytest
 
 
 def test_nobody_rescues_right_after_the_server_has_come_up(raw: RawDatabase) -> None:
-    """No storm: whoever is alive renews first. A server younger than a renewal period is looked at by nobody."""
+    """No storm: live workers renew first. Nobody rescues on a server younger than a renewal period."""
     claimed_one(raw)
     expire(raw)
     assert rescue(raw, quiet=1e9) == []

@@ -1,4 +1,4 @@
-"""``django_pgjobs.testing``: jobs run and end inside a plain ``TestCase``, and nothing of it stays behind."""
+"""``django_pgjobs.testing``: jobs run and end inside a plain ``TestCase``, and leave nothing behind."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_a_callback_that_killed_its_process_too_often_is_left_out(caplog: pytest
 def test_a_cancelled_job_whose_payload_is_unreadable_ends_without_its_callback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It cannot be parked, and would be marked for the callback for ever."""
+    """It cannot be parked, and would stay marked for the callback forever."""
     job = with_callbacks.register("fail")
     job.cancel()
     Job.objects.update(payload={"args": []})
@@ -292,7 +292,7 @@ def test_signals_of_stored_ends_are_sent() -> None:
 
 
 def test_a_row_that_somebody_holds_is_left_alone(other: RawDatabase) -> None:
-    """And the one behind it is not run in its place."""
+    """And the next one does not run in its place."""
     first, second = says.register(1), says.register(2)
     other.lock(first.pk)
     with pytest.raises(ValueError, match="is ready, so it cannot be run"):

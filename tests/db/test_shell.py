@@ -250,7 +250,7 @@ def test_the_fields_of_a_job(raw: RawDatabase) -> None:
 
 
 def test_what_operators_did_to_a_job_is_shown(raw: RawDatabase) -> None:
-    """The same as on its page in the admin: the latest first, in JSON with all that is known."""
+    """As on its page in the admin: latest first, and in JSON with every fact."""
     anna = User(pk=42, username="anna")  # never stored: rows of others stay when a test is over
     ids = register(3)
     one = Job.objects.get(pk=ids[0])
@@ -321,7 +321,7 @@ def test_no_such_job(raw: RawDatabase) -> None:
 
 
 def test_forged_rows_spoil_nothing(raw: RawDatabase) -> None:
-    """Bad input: what no code of ours writes is told as it is, and the rest beside it."""
+    """Bad input: values that no code of ours writes appear as they are, beside the rest."""
     [one] = register(name="shop.charge")
     deep = '{"args":' + "[" * 3000 + "]" * 3000 + "}"
     raw.query(
@@ -352,7 +352,7 @@ def test_why_says_it_in_a_line(raw: RawDatabase) -> None:
 @pytest.mark.parametrize("command", ["list", "show", "why"])
 @pytest.mark.parametrize("form", ["table", "json"])
 def test_no_text_of_a_job_reaches_the_terminal_as_a_control(raw: RawDatabase, command: str, form: str) -> None:
-    """Whoever may register a job shall neither paint nor forge a line of what an operator reads."""
+    """Code that registers jobs can neither colour nor forge a line that an operator reads."""
     [one] = register(name=EVIL, description=EVIL, payload=json.dumps({"args": [EVIL], "kwargs": {}}))
     Heartbeat.objects.create(name=EVIL, host="h", pid=1, processes=1, threads=1, async_slots=1, version="1", id=WORKER)
     taken = claim(raw)

@@ -23,7 +23,7 @@ STATES = [str(state) for state in JobState]
 
 
 def make_one_of_each(raw: RawDatabase, count: int = 1) -> None:
-    """Jobs in every state, ``count`` each: by the statements that lead there, and with what they leave behind."""
+    """Jobs in every state, ``count`` each, made by the real statements, with every trace that these leave."""
     for hold in Hold:
         Job.objects.filter(pk__in=register(count, queue="held")).update(hold=str(hold))
     ends: list[Callable[[Any], Any]] = [

@@ -103,7 +103,7 @@ def test_an_action_may_be_repeated(raw: RawDatabase, action: str) -> None:
 
 
 def test_a_job_that_is_gone_is_unknown(raw: RawDatabase, other: RawDatabase, background: Background) -> None:
-    """A56: before it is looked for, or while its row is waited for."""
+    """A56: before the cancel looks for it, or while it waits for the row."""
     one = job(ready(raw))
     other.query("DELETE FROM pgjobs_job WHERE id = %s", [one.pk])
     done = background(one.cancel)
@@ -156,7 +156,7 @@ def test_a_running_job_gets_the_request_and_keeps_its_claim(raw: RawDatabase) ->
 
 @pytest.mark.parametrize("hold", ["parked", None])
 def test_a_job_whose_ending_no_code_knows_can_be_cancelled(raw: RawDatabase, hold: str | None) -> None:
-    """A54: no worker can run it, so it would stay parked for ever."""
+    """A54: no worker can run it, so it would stay parked forever."""
     [one] = register(max_attempts=1)
     Job.objects.filter(pk=one).update(ending="exploded", hold=hold)
     assert job(one).cancel(by="anna") == Steered(1)
@@ -312,7 +312,7 @@ def test_a_job_that_is_moved_into_the_past_is_told_of_as_one_behind_the_others(r
 
 
 def test_a_limited_job_that_is_moved_is_told_to_those_who_let_jobs_in(raw: RawDatabase) -> None:
-    """No claim finds it, at its frontier or behind it, however early it is due now."""
+    """No claim finds it, at the frontier or behind, however early it is due now."""
     one, at = limited(raw), datetime(2020, 1, 2, 3, 4, tzinfo=UTC)
     moved = store.reschedule_jobs(raw, [one], run_at=at, delay_seconds=None, queue="mail", priority=None)
     assert (moved.changed, moved.notices) == ([one], [wake_up("mail", None)])
@@ -453,7 +453,7 @@ def test_a_job_is_registered_again_as_it_was(raw: RawDatabase) -> None:
 def test_only_a_job_moved_far_into_the_past_is_looked_for_behind_what_is_claimed_now(
     raw: RawDatabase, seconds: float, told: bool
 ) -> None:
-    """Anything else is found at the frontier or a little behind it, where every claim looks."""
+    """Claims find anything else at the frontier or a little behind it, where each of them looks."""
     [one] = register()
     run_at = raw.value("SELECT statement_timestamp() + make_interval(secs => %s)", [seconds])
     moved = store.reschedule_jobs(raw, [one], run_at=run_at, delay_seconds=None, queue=None, priority=None)

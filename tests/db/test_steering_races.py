@@ -64,7 +64,7 @@ def test_a_job_that_leaves_the_filter_meanwhile_is_left_alone(
 def test_no_row_is_locked_that_the_action_cannot_change(
     raw: RawDatabase, other: RawDatabase, action: str, maker: Callable[[RawDatabase], int]
 ) -> None:
-    """Somebody else holds it, and nobody waits; a hundred thousand ended jobs of a queue are read and not written."""
+    """Another transaction holds it, and nobody waits; a hundred thousand ended jobs are read but not written."""
     one = maker(raw)
     state = job(one).state
     other.lock(one)
@@ -132,7 +132,7 @@ def test_a_claim_leaves_out_what_an_operator_is_changing(raw: RawDatabase) -> No
 def test_what_stays_locked_is_busy_and_the_others_are_changed(
     raw: RawDatabase, other: RawDatabase, action: str
 ) -> None:
-    """An operator is told, and never waits for ever."""
+    """An operator gets an answer, and never waits forever."""
     maker = next(iter(BECOMES[action]))
     free, locked = maker(raw), maker(raw)
     other.lock(locked)

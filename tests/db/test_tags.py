@@ -27,7 +27,7 @@ def isolated() -> Iterator[None]:
 
 
 def test_tags_of_the_definition_and_of_the_registration_are_stored_together() -> None:
-    """W51: once each, in their order; a job without any has none, whoever reads it."""
+    """W51: once each, in their order; a job without tags has none for every reader."""
 
     @job(tags=["billing"])
     def bill(n: int) -> None: ...

@@ -1,4 +1,4 @@
-"""``django_pgjobs.testing``: rows moved in time, and what is said of registered jobs."""
+"""``django_pgjobs.testing``: moving rows in time, and assertions about registered jobs."""
 
 from __future__ import annotations
 

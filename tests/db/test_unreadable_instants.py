@@ -163,7 +163,7 @@ def test_one_that_is_due_is_claimed_and_one_that_never_is_keeps_nobody_waiting(
 
 
 def test_limits_let_in_what_is_due_beside_it(raw: RawDatabase, worker: WorkerConnection) -> None:
-    """Of what waits for ever the admitter learns no instant that it could not wait for."""
+    """For jobs that wait forever, the admitter never receives an instant beyond what it can wait for."""
     ids = register(2, limit_key="")
     raw.query("UPDATE pgjobs_job SET name = 'tests.jobs.succeeds'")
     raw.query("UPDATE pgjobs_job SET run_at = 'infinity' WHERE id = %s", [ids[0]])

@@ -122,7 +122,7 @@ def test_switched_off_it_does_not_look(raw: RawDatabase, settings: Any, monkeypa
 
 @pytest.mark.parametrize("table", list(store.VACUUMS))
 def test_a_table_that_is_locked_is_left_alone(raw: RawDatabase, other: RawDatabase, quiet: None, table: str) -> None:
-    """It never waits in the queue for somebody's lock, where all of our statements would stand behind it."""
+    """It never queues for a lock, where all of our statements would have to wait after it."""
     before = raw.value(COUNT, [table])
     other.query(f"LOCK TABLE {table} IN SHARE UPDATE EXCLUSIVE MODE")
     ours = session()

@@ -1,4 +1,4 @@
-"""Waiting for a job's end: woken at once, never for ever, and never behind somebody's lock."""
+"""Waiting for a job's end: a notification wakes it at once; it never waits forever, or for a lock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def polls_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def listeners(raw: RawDatabase) -> int:
-    """How many other connections are in the middle of nothing after having looked for a job's end."""
+    """The number of other connections that are idle after a query for a job's end."""
     text = (
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
         "AND state = 'idle' AND query LIKE '%%SET waited = true%%'"
@@ -207,7 +207,7 @@ def test_the_waiters_own_connection_is_closed(raw: RawDatabase) -> None:
 
 
 def test_waiting_from_asynchronous_code_leaves_no_connection_behind(raw: RawDatabase) -> None:
-    """It runs in a thread of a pool, where nobody else would close what it opened."""
+    """It runs in a pool thread, where nobody else would close its connection."""
     [one] = register()
     found = job(one)
     before = connections_of_others(raw)

@@ -53,7 +53,7 @@ def notifications(channel: str = "pgjobs") -> Iterator[list[str]]:
         listener.add_notify_handler(lambda notice: heard.append(notice.payload))
         listener.execute(f"LISTEN {channel}")
         yield heard
-        listener.execute("SELECT 1")  # whose answer comes behind what was committed before it
+        listener.execute("SELECT 1")  # its answer arrives after everything committed before it
 
 
 def hooks() -> int:
@@ -150,7 +150,7 @@ def test_a_savepoint_that_is_rolled_back_takes_its_wake_up_along() -> None:
 
 @on_disk
 def test_what_is_registered_in_a_savepoint_and_behind_it_is_woken_for() -> None:
-    """The same queue, inside first: the wake-up of what comes behind does not depend on the savepoint."""
+    """The same queue, inside first: the wake-up for the later job does not depend on the savepoint."""
     with notifications() as sent, transaction.atomic():
         for roll_back in (True, False):
             with transaction.atomic():
@@ -320,7 +320,7 @@ def test_a_notification_that_failed_silences_nobody(caplog: pytest.LogCaptureFix
 
 @on_disk
 def test_a_hook_of_the_project_that_raises_costs_no_job() -> None:
-    """Django drops the hooks behind it: workers find the job when they look."""
+    """Django drops the later hooks: workers find the job by polling."""
 
     def fail() -> None:
         raise LookupError

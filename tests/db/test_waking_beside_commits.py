@@ -101,7 +101,7 @@ ACTIONS: dict[str, Callable[[], object]] = {
     "resume a cron entry": lambda: (entry().pause(), entry().resume()),
     "stop a cron entry": lambda: (entry().run_now(), entry().stop()),
 }
-"""Everything that a producer or an operator runs in a transaction of his own, and that somebody is told of."""
+"""Every call of a producer or an operator that has its own transaction and sends a notification."""
 
 
 _numbers = count()

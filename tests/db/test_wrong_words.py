@@ -115,7 +115,7 @@ def test_what_points_to_a_job_goes_without_it(raw: RawDatabase) -> None:
 
 @pytest.fixture
 def warnings(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    """What was warned of, in a process that has looked at no queue's name yet and knows one job, in ``reports``."""
+    """The warnings of a process that has checked no queue name yet and knows one job, in ``reports``."""
     monkeypatch.setattr(queue_names, "_checked", set())
     caplog.set_level(logging.WARNING, "django_pgjobs")
     return lambda: [record.getMessage() for record in caplog.records]
@@ -126,7 +126,7 @@ def report_of() -> None: ...
 
 @pytest.fixture
 def report() -> Iterator[Any]:
-    """A job of the queue ``reports``; nobody knows another."""
+    """A job in the queue ``reports``; no other job is known."""
     with registry.isolated():
         yield declare(name="report", queue="reports")(report_of)
 
