@@ -1,6 +1,6 @@
 -- abandon_jobs: abandon unclaimed jobs, or leave only their callback.
--- Fence: none (only jobs nobody has claimed; compared under the row lock).
--- Rows: one per job abandoned: whether somebody waits for its end, whether its callback is due, and may be older than what is claimed now.
+-- Fence: none (only unclaimed jobs; checked under the row lock).
+-- Rows: one per job abandoned: whether somebody waits for its end, whether its callback is due, and whether that may be older than the jobs claimed now.
 -- Clock: statement_timestamp().
 WITH locked AS MATERIALIZED (
     SELECT id FROM pgjobs_job

@@ -1,9 +1,9 @@
--- admit_jobs: admit due jobs that limits hold, as far as there is room; fair between keys. Runs behind lock_admission, in its transaction.
--- Fence: none (only held jobs, compared under the row lock; exact because one transaction does this at a time and counts with a snapshot taken after its lock).
+-- admit_jobs: admit due jobs that limits hold, as far as there is room; fair between keys. Runs after lock_admission, in its transaction.
+-- Fence: none (only held jobs, checked under the row lock; exact because one transaction does this at a time and counts with a snapshot taken after its lock).
 -- Rows: one per group that is not paused: how many were admitted, at which priorities, and how far it scanned.
 -- Clock: statement_timestamp().
 WITH terms AS MATERIALIZED (
-    -- Each group (queue and name) with its limits: of the queue, of the job, of each key; and the lane to continue behind.
+    -- Each group (queue and name) with its limits: of the queue, of the job, of each key; and the lane after which the scan continues.
     SELECT *
     FROM json_to_recordset(%(terms)s::json) AS g (
         queue text, name text, job text, names text[], position integer,
@@ -14,7 +14,7 @@ WITH terms AS MATERIALIZED (
     )
 ),
 unpaused AS MATERIALIZED (
-    -- Those that are not paused; none where lock_admission did not get its lock, and then nothing below does anything.
+    -- The groups that are not paused; none if lock_admission did not get its lock, and then nothing below does anything.
     SELECT terms.*
     FROM terms
     WHERE current_setting('pgjobs.admits', true) = 'true'
@@ -26,13 +26,13 @@ unpaused AS MATERIALIZED (
       )
 ),
 in_flight AS MATERIALIZED (
-    -- Admitted jobs that have not ended take up room; those that nobody has claimed have yet to start.
+    -- Admitted jobs that have not ended occupy slots; the unclaimed ones among them have yet to start.
     SELECT queue, name, priority, count(*) AS admitted, count(*) FILTER (WHERE claim_id IS NULL) AS unclaimed
     FROM (
         SELECT j.queue, j.name, j.priority, j.claim_id
         FROM pgjobs_job AS j
         WHERE j.limit_key IS NOT NULL AND j.hold IS NULL AND j.finished_at IS NULL
-          -- A job that waits with nothing but its callback left takes no slot, and nothing starts.
+          -- A waiting job with only its callback left occupies no slot and counts as no start.
           AND (j.ending IS NULL OR j.claim_id IS NOT NULL)
           AND (SELECT count(*) FROM unpaused) > 0
         -- In the order of the one index that holds these rows and no others.
@@ -41,13 +41,13 @@ in_flight AS MATERIALIZED (
     GROUP BY queue, name, priority
 ),
 pairs AS MATERIALIZED (
-    -- So much of each queue and priority waits for a claim already.
+    -- How many admitted jobs of each queue and priority already wait for a claim.
     SELECT queue, priority, sum(unclaimed) AS unclaimed
     FROM in_flight
     GROUP BY queue, priority
 ),
 queues AS MATERIALIZED (
-    -- How many more each queue takes: no more than run at once, no more than start within its window.
+    -- How many more each queue admits: within its concurrency, and within the starts of its window.
     SELECT
         q.queue,
         least(q.concurrency - counted.admitted, q.rate - greatest(started.starts, counted.unclaimed)) AS free
@@ -93,7 +93,7 @@ jobs AS MATERIALIZED (
     ) AS started
 ),
 open AS MATERIALIZED (
-    -- Those with room, and how many lanes, of one key and one priority each, are scanned for each of them.
+    -- The groups with room, and how many lanes (one key and one priority each) to scan for each of them.
     SELECT
         unpaused.*, queues.free AS queue_free, jobs.free AS job_free,
         greatest(%(lanes)s::bigint / count(*) OVER (), 10) AS most_lanes
@@ -103,7 +103,7 @@ open AS MATERIALIZED (
     WHERE coalesce(queues.free, 1) > 0 AND coalesce(jobs.free, 1) > 0
 ),
 lanes AS MATERIALIZED (
-    -- The first job of each lane, by leaps from key to key: behind the last turn, then once around from the beginning.
+    -- The first job of each lane, by leaps from key to key: after the end of the last turn, then once around from the beginning.
     SELECT
         open.queue, open.name, open.job, open.names, open.position, open.queue_free, open.job_free,
         open.key_concurrency, open.key_rate, open.key_per, open.most_lanes,
@@ -167,7 +167,7 @@ lanes AS MATERIALIZED (
     ) AS step
 ),
 due AS MATERIALIZED (
-    -- The lanes whose first job is due, and how many more their key and their queue and priority take.
+    -- The lanes whose first job is due, and how many more their key, and their queue and priority, admit.
     SELECT
         lanes.*, %(lookahead)s::bigint - coalesce(pairs.unclaimed, 0) AS pair_free,
         CASE
@@ -188,7 +188,7 @@ due AS MATERIALIZED (
             FROM pgjobs_job AS j
             WHERE lanes.limit_key <> '' AND coalesce(lanes.key_concurrency, lanes.key_rate) IS NOT NULL
               AND j.name = known.name
-              -- Not by =, which would make the order below that of the index of claims too.
+              -- Not =: with it, the index of claims would match the order below too.
               AND j.limit_key >= lanes.limit_key AND j.limit_key <= lanes.limit_key
               AND j.hold IS NULL AND j.finished_at IS NULL
               AND (j.ending IS NULL OR j.claim_id IS NOT NULL)
@@ -217,7 +217,7 @@ candidates AS MATERIALIZED (
             FROM pgjobs_job AS j
             WHERE j.hold = 'limited' AND j.queue = due.queue AND j.name = due.name
               AND j.limit_key = due.limit_key AND j.priority = due.priority
-              -- Not from the beginning: the scan has passed what an open snapshot keeps there.
+              -- Not from the beginning: the scan has passed the dead rows that an open snapshot keeps there.
               AND j.run_at >= due.run_at AND j.run_at <= statement_timestamp()
             ORDER BY j.run_at, j.id
             LIMIT least(due.key_free, due.rows)
@@ -231,13 +231,13 @@ of_keys AS (
     FROM candidates
 ),
 of_jobs AS (
-    -- Those their key has room for, and their rank within their job, a round after the other.
+    -- The jobs that their key has room for, and their rank within the name of their job, one round after the other.
     SELECT of_keys.*, row_number() OVER (PARTITION BY job ORDER BY priority DESC, round, ordinal, position, id) AS nth_of_job
     FROM of_keys
     WHERE key_free IS NULL OR nth <= key_free
 ),
 of_queues AS (
-    -- Those their job has room for, and their rank within their queue and within its priority.
+    -- The jobs that their name has room for, and their rank within their queue and within its priority.
     SELECT
         of_jobs.*,
         row_number() OVER (PARTITION BY queue ORDER BY priority DESC, round, ordinal, position, id) AS nth_of_queue,
@@ -246,7 +246,7 @@ of_queues AS (
     WHERE job_free IS NULL OR nth_of_job <= job_free
 ),
 picked AS MATERIALIZED (
-    -- Those there is room for everywhere, the best first.
+    -- The jobs that have room everywhere, best first.
     SELECT id
     FROM of_queues
     WHERE (queue_free IS NULL OR nth_of_queue <= queue_free) AND nth_of_pair <= pair_free
@@ -254,16 +254,16 @@ picked AS MATERIALIZED (
     LIMIT %(limit)s::integer
 ),
 locked AS MATERIALIZED (
-    -- Those of them that nobody else is changing now.
+    -- Those of them whose rows nobody else holds now.
     SELECT j.id
     FROM picked
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[picked.id])
-    -- Worded so that no partial index answers it: the row is looked up by its id.
+    -- Written so that no partial index matches: the row is looked up by its id.
     WHERE j.hold IS NOT DISTINCT FROM 'limited'
     FOR NO KEY UPDATE OF j SKIP LOCKED
 ),
 admitted_jobs AS (
-    -- They may be claimed from now on.
+    -- From now on workers may claim them.
     UPDATE pgjobs_job AS j
     SET hold = NULL, ready_at = statement_timestamp()
     WHERE j.id = ANY (ARRAY (SELECT id FROM locked))
@@ -288,7 +288,7 @@ subjects AS MATERIALIZED (
     GROUP BY rated.subject
 ),
 dated AS (
-    -- The starts, written down for the turns to come.
+    -- Store the starts for later turns.
     INSERT INTO pgjobs_admission (subject, admitted_at, expires_at, starts)
     SELECT subject, slot, slot + make_interval(secs => per), starts
     FROM subjects
@@ -308,7 +308,7 @@ LEFT JOIN open ON open.queue = unpaused.queue AND open.name = unpaused.name,
 LATERAL (
     SELECT
         count(*) AS jobs, array_agg(DISTINCT priority) AS priorities,
-        -- The last in the order of the scan: behind its turning point, if it came that far.
+        -- The last in the order of the scan: beyond its turning point, if it got that far.
         (array_agg(limit_key ORDER BY (limit_key, priority) > (unpaused.after_key, unpaused.after_priority), limit_key DESC, priority DESC))[1]
             AS last_key,
         (array_agg(priority ORDER BY (limit_key, priority) > (unpaused.after_key, unpaused.after_priority), limit_key DESC, priority DESC))[1]

@@ -1,5 +1,5 @@
--- audit_claims: write a ledger row for running jobs that none names, so that rescue finds them; a slice of the scan.
--- Fence: none (touches no job; claim and ledger row are written by one statement, so no claim is seen by halves).
+-- audit_claims: write a ledger row for running jobs that have none, so that rescue finds them; a slice of the scan.
+-- Fence: none (touches no job; one statement writes claim and ledger row, so no claim is seen half-written).
 -- Rows: 1 = the last job scanned, how many were, and the ids that got a ledger row; 0 = no more jobs.
 -- Clock: statement_timestamp().
 WITH scanned AS MATERIALIZED (

@@ -1,4 +1,4 @@
--- beat: say that this worker lives, or that it has stopped, after which nothing changes the row; grants no right to a job.
+-- beat: record that this worker is alive, or that it has stopped, after which nothing changes the row; grants no right to a job.
 -- Fence: none (the worker's own row).
 -- Rows: 1; 0 for a heartbeat that arrives after the worker's last.
 -- Clock: statement_timestamp().

@@ -1,12 +1,12 @@
--- cancel_jobs: end unclaimed jobs, or leave only their callback, or ask the worker that runs them. No mode gets weaker.
+-- cancel_jobs: end unclaimed jobs, or leave only their callback, or ask the worker that runs them. A request never gets weaker.
 -- Fence: none (an operator's request; a claimed job's attempt is never overwritten, only asked).
--- Rows: one per job that could be cancelled: whether somebody waits for its end, whether its callback is due, and may be older than what is claimed now.
+-- Rows: one per job that could be cancelled: whether somebody waits for its end, whether its callback is due, and whether that may be older than the jobs claimed now.
 -- Clock: statement_timestamp().
 WITH locked AS MATERIALIZED (
     SELECT id FROM pgjobs_job
     WHERE id = ANY (%(ids)s::bigint[])
       AND finished_at IS NULL
-      -- An ending that no code knows leads nowhere: its job would stay parked for ever.
+      -- An unknown ending may be cancelled too: otherwise its job would stay parked for ever.
       AND (ending IS NULL OR claim_id IS NOT NULL OR ending <> ALL (%(endings)s::text[]))
     ORDER BY id
     FOR NO KEY UPDATE
@@ -34,7 +34,7 @@ cancelled AS (
             WHEN j.claim_id IS NULL AND j.name = ANY (%(with_callback)s::text[]) THEN least(j.run_at, statement_timestamp())
             ELSE j.run_at
         END,
-        -- Its callback, all that is left of it, is due from now on.
+        -- Only its callback is left, and that is due from now on.
         ready_at = CASE WHEN j.claim_id IS NULL AND (j.ending IS NULL OR j.hold IS NOT NULL) THEN statement_timestamp() ELSE j.ready_at END,
         hold = CASE WHEN j.claim_id IS NULL THEN NULL ELSE j.hold END
     WHERE j.id = ANY (ARRAY (SELECT id FROM locked)) AND j.finished_at IS NULL

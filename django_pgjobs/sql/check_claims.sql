@@ -1,4 +1,4 @@
--- check_claims: the server's time, and whether a ledger row is to be checked now or in a moment; a rescue goes by that time.
+-- check_claims: the server's time, and whether a ledger row is due for a check now or in a moment; a rescue uses that time.
 -- Fence: none (reads).
 -- Rows: 1 = the time, and whether a row is due within that many seconds.
 -- Clock: statement_timestamp().

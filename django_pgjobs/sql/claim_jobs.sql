@@ -1,9 +1,9 @@
--- claim_jobs: take ready jobs, best pair first, each pair from its frontier on: up to a limit of what threads run, another of the rest.
--- Fence: creates (a claim_id made freshly for this execution).
--- Rows: the claimed jobs, in no order; then one without an id, whose run_at is when this was asked.
+-- claim_jobs: claim ready jobs, best pair first, each pair from its frontier on, up to one limit for threads and another for the event loop.
+-- Fence: creates (a claim_id made for this execution only).
+-- Rows: the claimed jobs, in no order; then one without an id, whose run_at is the time of this statement.
 -- Clock: statement_timestamp().
 WITH candidates AS MATERIALIZED (
-    -- Names as a set, not an array: whoever walks past 100,000 jobs compares each with one name, not with all.
+    -- Names as a set, not an array: a scan past 100,000 jobs compares each with one name, not with all.
     SELECT taken.id
     FROM unnest(%(lines)s::boolean[], %(limits)s::integer[]) AS line (is_async, most),
     LATERAL (
@@ -18,7 +18,7 @@ WITH candidates AS MATERIALIZED (
               AND j.priority = pair.priority
               AND (j.run_at, j.id) > (
                   CASE
-                      -- The clock was set back: what comes now would be behind the frontier until it is caught up with.
+                      -- The clock was set back: until it catches up, new jobs would be behind the frontier.
                       WHEN pair.run_at > statement_timestamp() THEN statement_timestamp() - interval '5 s'
                       ELSE pair.run_at
                   END,

@@ -1,5 +1,5 @@
--- claim_one: take this job and no other, as claim_jobs does from its candidates on; to learn whether its claim fails.
--- Fence: creates (a claim_id made freshly for this execution).
+-- claim_one: claim this job and no other, as claim_jobs does from its candidates on; shows whether its claim fails.
+-- Fence: creates (a claim_id made for this execution only).
 -- Rows: the claimed job, none if it is gone, claimed, held, not due or locked; then one without an id, as claim_jobs.
 -- Clock: statement_timestamp().
 WITH candidates AS MATERIALIZED (

@@ -1,5 +1,5 @@
--- close_action: add to an operator's action why it skipped jobs.
--- Fence: none (a trace decides nothing).
+-- close_action: store why an operator's action skipped jobs.
+-- Fence: none (a record decides nothing).
 -- Rows: none.
 -- Clock: none.
 UPDATE pgjobs_action

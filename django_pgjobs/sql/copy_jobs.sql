@@ -1,5 +1,5 @@
--- copy_jobs: bulk insert with ids taken beforehand by reserve_ids.
--- Fence: none (creates rows nobody knows yet).
+-- copy_jobs: bulk insert with ids that reserve_ids took beforehand.
+-- Fence: none (creates rows that nobody knows yet).
 -- Rows: none; the ids are known.
 -- Clock: run_at comes from reserve_ids, created_at is the column's default.
 COPY pgjobs_job (

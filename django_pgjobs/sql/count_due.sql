@@ -28,7 +28,7 @@ listed AS MATERIALIZED (
         ON over.kind = 'queue' AND over.name = pairs.queue AND over.until <= statement_timestamp()
 ),
 bound AS MATERIALIZED (
-    -- Many pairs share what may be read in all.
+    -- Many pairs share the budget of rows to read.
     SELECT least(%(most)s::bigint, greatest(%(budget)s::bigint / greatest(count(*), 1), 1)) AS jobs FROM listed
 )
 SELECT
@@ -43,7 +43,7 @@ CROSS JOIN bound
 CROSS JOIN LATERAL (
     SELECT count(*) AS jobs, min(greatest(counted.since, '0001-01-03 00:00Z')) AS oldest -- not -infinity, from which nothing can be subtracted
     FROM (
-        -- A job waits since it was last ready: not since before it was rescued, admitted or resumed.
+        -- A job waits since it was last made ready, not since before a rescue, an admission or the end of a pause.
         SELECT greatest(j.run_at, j.created_at, j.ready_at, listed.resumed_at) AS since
         FROM pgjobs_job AS j
         WHERE j.queue = listed.queue

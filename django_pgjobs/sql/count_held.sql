@@ -1,4 +1,4 @@
--- count_held: jobs kept out of the claim, by queue and hold, each hold counted up to a bound.
+-- count_held: held jobs, by queue and hold, each hold counted up to a bound.
 -- Fence: none (reads).
 -- Rows: one per queue and hold = the queue, the hold, how many, whether the bound of the hold was reached.
 -- Clock: none.

@@ -1,4 +1,4 @@
--- count_running: claimed jobs by queue, found by the ledger of claims, counted up to a bound.
+-- count_running: claimed jobs by queue, found through the ledger of claims, counted up to a bound.
 -- Fence: none (reads).
 -- Rows: one per queue = the queue, how many, whether the bound of all was reached.
 -- Clock: none.

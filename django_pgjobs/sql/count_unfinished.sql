@@ -1,4 +1,4 @@
--- count_unfinished: how many unfinished jobs queues have, counted no further than needed; each order is that of an index.
+-- count_unfinished: how many unfinished jobs queues have, counted no further than needed; each part follows the order of an index.
 -- Fence: none (reads).
 -- Rows: one per queue = the queue and a number, which is exact up to %(most)s.
 -- Clock: none.

@@ -1,6 +1,6 @@
--- date_starts: date the starts anew of what is admitted and not claimed yet: it starts later than it was admitted. Runs behind lock_admission, in its transaction.
+-- date_starts: re-date the starts of admitted, unclaimed jobs: they start later than they were admitted. Runs after lock_admission, in its transaction.
 -- Fence: none (changes no job; exact because one transaction does this at a time and counts with a snapshot taken after its lock).
--- Rows: 1 = how many queues, names and keys have something like that.
+-- Rows: 1 = how many queues, names and keys have such starts.
 -- Clock: statement_timestamp().
 WITH rates AS MATERIALIZED (
     SELECT *

@@ -1,6 +1,6 @@
--- declare_cron: write a cron entry, as this code declares it, to its row; what operators, the leader and time have written there stays.
+-- declare_cron: write a cron entry, as this code declares it, to its row; values of operators and the leader stay.
 -- Fence: none (an upsert by name, of declared columns only).
--- Rows: 1 = created or changed; 0 = it is as declared, or another's and not to be overwritten.
+-- Rows: 1 = created or changed; 0 = it is as declared, or other code declared it and it must not be overwritten.
 -- Clock: statement_timestamp().
 INSERT INTO pgjobs_cron_entry AS e (
     name, job_name, declared_expression, declared_zone, declared_payload, declared_options, misfire, overlap
@@ -18,7 +18,7 @@ SET job_name = excluded.job_name,
     overlap = excluded.overlap,
     declared_at = statement_timestamp(),
     missing_since = NULL,
-    -- A new expression has no fires before it was declared, so none of them was missed.
+    -- A new expression has no fires before its declaration, so it has missed none.
     in_force_since = CASE
         WHEN coalesce(e.expression, excluded.declared_expression) <> coalesce(e.expression, e.declared_expression)
           OR coalesce(e.zone, excluded.declared_zone) <> coalesce(e.zone, e.declared_zone)
@@ -30,7 +30,7 @@ SET job_name = excluded.job_name,
             = (excluded.declared_expression, excluded.declared_zone, excluded.misfire, excluded.overlap)
         THEN e.next_fire_at
     END,
-    -- Of what is declared anew nobody knows yet that it cannot fire.
+    -- A new declaration counts as able to fire until that fails.
     broken = CASE
         WHEN (e.job_name, e.declared_payload, e.declared_options)
             = (excluded.job_name, excluded.declared_payload, excluded.declared_options)

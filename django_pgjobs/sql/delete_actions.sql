@@ -1,6 +1,6 @@
--- delete_actions: delete traces of operators' actions whose time is over, with their parts, from where the walk has come to.
--- Fence: none (a trace decides nothing).
--- Rows: 1 = how many were deleted, and when the last of them was done; one that somebody holds is left for the next walk.
+-- delete_actions: delete expired records of operators' actions, with their parts, from the walk's position on.
+-- Fence: none (a record decides nothing).
+-- Rows: 1 = how many were deleted, and when the last of them was done; rows that somebody holds wait for the next walk.
 -- Clock: statement_timestamp().
 WITH over AS MATERIALIZED (
     SELECT id

@@ -1,6 +1,6 @@
--- delete_admissions: delete starts that no window of a rate holds any more, from where the walk has come to.
--- Fence: none (rows whose time is over; nobody reads them).
--- Rows: 1 = how many were deleted, and the last end among them; one that somebody holds is left for the next walk.
+-- delete_admissions: delete starts that are in no rate's window any more, from the walk's position on.
+-- Fence: none (expired rows, which nobody reads).
+-- Rows: 1 = how many were deleted, and the last end among them; rows that somebody holds wait for the next walk.
 -- Clock: statement_timestamp().
 WITH over AS MATERIALIZED (
     SELECT subject, admitted_at

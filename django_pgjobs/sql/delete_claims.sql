@@ -1,6 +1,6 @@
--- delete_claims: drop ledger rows none of whose jobs still carries the claim; waits for no lock.
+-- delete_claims: delete ledger rows whose claim no unfinished job carries any more; waits for no lock.
 -- Fence: none (guarded: a claim with an unfinished job stays, so no job is left running without a lease).
--- Rows: one claim_id per ledger row deleted; one that is missing is left to rescue.
+-- Rows: one claim_id per ledger row deleted; rescue deals with a missing one.
 -- Clock: none.
 WITH ended AS MATERIALIZED (
     SELECT k.claim_id, k.part

@@ -1,6 +1,6 @@
--- delete_windows: delete windows of keys that are over, from where the walk has come to.
--- Fence: none (a window that is over is read by nobody).
--- Rows: 1 = how many were deleted, and the last end among them; one that somebody holds is left for the next walk.
+-- delete_windows: delete key windows that are over, from the walk's position on.
+-- Fence: none (nobody reads a window that is over).
+-- Rows: 1 = how many were deleted, and the last end among them; rows that somebody holds wait for the next walk.
 -- Clock: statement_timestamp().
 WITH over AS MATERIALIZED (
     SELECT queue, key, begins_at

@@ -1,4 +1,4 @@
--- expire_heartbeats: delete workers that have not beaten for long; one that wakes up writes its row anew.
+-- expire_heartbeats: delete workers without a heartbeat for long; a worker that wakes up writes its row again.
 -- Fence: none (a heartbeat grants no right).
 -- Rows: one per worker deleted.
 -- Clock: statement_timestamp().

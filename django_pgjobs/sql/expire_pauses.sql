@@ -1,4 +1,4 @@
--- expire_pauses: delete pauses that were over long ago.
+-- expire_pauses: delete pauses that ended long ago.
 -- Fence: none (writes no job).
 -- Rows: one per pause deleted.
 -- Clock: statement_timestamp().

@@ -1,5 +1,5 @@
--- extend_action: add the jobs to an operator's action that its next batch changed, beside the change itself.
--- Fence: none (a trace decides nothing).
+-- extend_action: add the jobs of the next batch to an operator's action, in the transaction that changes them.
+-- Fence: none (a record decides nothing).
 -- Rows: none.
 -- Clock: none.
 WITH extended AS (

@@ -1,6 +1,6 @@
--- finalise_delete: end jobs of which nothing is kept, history included; one that somebody waits for is left as it is.
+-- finalise_delete: end jobs by deleting them with their history; a job that somebody waits for stays as it is.
 -- Fence: required.
--- Rows: one per job deleted; a missing one was locked, lost, is waited for, or was deleted before.
+-- Rows: one per job deleted; a missing one was locked, lost, deleted before, or has a waiter.
 -- Clock: none.
 WITH ended AS MATERIALIZED (
     SELECT id, claim_id FROM unnest(%(ids)s::bigint[], %(claim_ids)s::uuid[]) AS e (id, claim_id)

@@ -1,6 +1,6 @@
 -- finalise_delete_keyed: finalise_delete that also stores, the first time, the results of jobs with an idempotency key.
 -- Fence: required.
--- Rows: one per job deleted; a missing one was locked, lost, is waited for, or was deleted before.
+-- Rows: one per job deleted; a missing one was locked, lost, deleted before, or has a waiter.
 -- Clock: statement_timestamp().
 WITH ended AS MATERIALIZED (
     SELECT id, claim_id, result, succeeded
@@ -26,7 +26,7 @@ stored AS (
     SELECT r.name, r.idempotency_key, r.id, r.result, statement_timestamp()
     FROM gone AS r
     WHERE r.succeeded AND r.idempotency_key IS NOT NULL
-      -- One that somebody deletes and has not committed is seen here; the conflict with it would be waited for.
+      -- This also sees a result whose delete is not committed yet: the insert would wait for that commit.
       AND NOT EXISTS (
           SELECT FROM pgjobs_stored_result AS s WHERE s.name = r.name AND s.key = r.idempotency_key
       )

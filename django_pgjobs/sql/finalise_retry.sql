@@ -1,4 +1,4 @@
--- finalise_retry: end failed attempts that may be tried again, and keep the failure.
+-- finalise_retry: end failed attempts whose jobs run again, and keep the failure.
 -- Fence: required.
 -- Rows: one per job recorded, with its new run_at; a missing one was locked, lost, cancelled meanwhile, or recorded before.
 -- Clock: statement_timestamp().

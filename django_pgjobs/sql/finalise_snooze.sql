@@ -1,4 +1,4 @@
--- finalise_snooze: make jobs ready later that asked for it; their attempt does not count.
+-- finalise_snooze: make snoozed jobs ready again later; their attempt does not count.
 -- Fence: required.
 -- Rows: one per job recorded, with its new run_at; a missing one was locked, lost, cancelled meanwhile, or recorded before.
 -- Clock: statement_timestamp().

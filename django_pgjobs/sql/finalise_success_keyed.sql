@@ -31,7 +31,7 @@ stored AS (
     SELECT r.name, r.idempotency_key, r.id, r.result, statement_timestamp()
     FROM recorded AS r
     WHERE r.idempotency_key IS NOT NULL
-      -- One that somebody deletes and has not committed is seen here; the conflict with it would be waited for.
+      -- This also sees a result whose delete is not committed yet: the insert would wait for that commit.
       AND NOT EXISTS (
           SELECT FROM pgjobs_stored_result AS s WHERE s.name = r.name AND s.key = r.idempotency_key
       )

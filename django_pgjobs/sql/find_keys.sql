@@ -1,4 +1,4 @@
--- find_keys: find the jobs that have these keys now, or took them for the current window. One probe for each, whatever the statistics say.
+-- find_keys: find the jobs that have these keys now, or took them for the current window. One index probe per key, whatever the statistics say.
 -- Fence: none (reads).
 -- Rows: one per key that is taken: its position in the input, the job's id, whether it has started; the job of a window may be gone.
 -- Clock: statement_timestamp().
@@ -26,7 +26,7 @@ CROSS JOIN LATERAL (
     (
         SELECT
             w.job_id,
-            -- A scalar, not EXISTS, which may be answered by a hash of the whole table.
+            -- A scalar, not EXISTS, which the planner may answer with a hash of the whole table.
             coalesce(
                 (
                     SELECT j.finished_at IS NOT NULL OR j.claim_id IS NOT NULL OR j.ending IS NOT NULL

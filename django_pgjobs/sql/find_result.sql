@@ -1,4 +1,4 @@
--- find_result: read the result that is stored under an idempotency key.
+-- find_result: read the result stored under an idempotency key.
 -- Fence: none (reads; a result is stored once and never changed).
 -- Rows: 1 = the job that ran, its result, when it was stored; 0 = none.
 -- Clock: none.

@@ -1,11 +1,11 @@
 -- fire_cron: mark one fire of a cron entry as made and insert its job, both or neither.
--- Fence: none (compare-and-set on the last fire and the last job: whoever comes second finds another).
--- Rows: 1 = marked, with the job's id, or null when an unfinished job has its key; 0 = another was first, or it may not fire.
+-- Fence: none (compare-and-set on the last fire and the last job: the second of two leaders matches no row).
+-- Rows: 1 = marked, with the job's id, or null if an unfinished job has its key; 0 = another was first, or it may not fire.
 -- Clock: statement_timestamp().
 WITH picked AS MATERIALIZED (
     SELECT e.name, e.job_name, coalesce(e.payload, e.declared_payload) AS payload, e.payload IS NULL AS as_declared,
         e.declared_options AS options,
-        -- A job of its key that is not committed is waited for, and rescue is behind this in its thread.
+        -- Hazard: an insert waits for an uncommitted job with its key, and rescue comes after this in the same thread.
         set_config('lock_timeout', '250ms', true)
     FROM pgjobs_cron_entry AS e
     WHERE e.name = %(name)s::text
@@ -13,14 +13,14 @@ WITH picked AS MATERIALIZED (
       AND e.last_job_id IS NOT DISTINCT FROM %(last_job_id)s::bigint
       AND coalesce(e.expression, e.declared_expression) = %(expression)s::text
       AND coalesce(e.zone, e.declared_zone) = %(zone)s::text
-      -- Whatever clock the leader goes by: nothing fires early.
+      -- Whatever the clock of the leader says, nothing fires early.
       AND %(fire_at)s::timestamptz <= statement_timestamp()
       AND e.missing_since IS NULL
       AND e.broken = %(broken)s::text
       AND (e.paused_at IS NULL OR e.paused_until <= statement_timestamp())
       AND (
           e.overlap = 'allow'
-          -- With a limit, for otherwise a plan made while the table was empty reads all of it.
+          -- With LIMIT: otherwise a plan made while the table was empty reads all of it.
           OR (SELECT 1 FROM pgjobs_job AS j WHERE j.cron_entry = e.name AND j.finished_at IS NULL LIMIT 1) IS NULL
       )
     FOR NO KEY UPDATE OF e SKIP LOCKED
@@ -54,7 +54,7 @@ marked AS (
     SET last_fire_at = %(fire_at)s::timestamptz,
         last_job_id = coalesce((SELECT id FROM registered), e.last_job_id),
         next_fire_at = %(upcoming)s::timestamptz,
-        -- One whose job could not be inserted is whole again by this alone.
+        -- A fire clears the reason why an entry could not fire.
         broken = ''
     WHERE e.name = (SELECT name FROM picked)
     RETURNING e.name

@@ -1,6 +1,6 @@
--- first_due: the first due jobs of many (queue, priority) pairs, or those that are to run later, by time, then id; of each pair no more than its size.
+-- first_due: the first due jobs of many (queue, priority) pairs, or the first to run later, by time, then id; no more of a pair than its size.
 -- Fence: none (reads).
--- Rows: 1 = the ids in order, the positions in the list of the pairs that have any of them, and how many each of these has.
+-- Rows: 1 = the ids in order, the list positions of the pairs they come from, and how many each of these pairs has.
 -- Clock: statement_timestamp().
 WITH ranked AS MATERIALIZED (
     SELECT pair.ordinal, ready.id, row_number() OVER (ORDER BY ready.run_at, ready.id) AS rank

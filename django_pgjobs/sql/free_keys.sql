@@ -1,5 +1,5 @@
--- free_keys: take keys from jobs that have not been claimed, so that another may have them; these are cancelled next. One probe for each, whatever the statistics say.
--- Fence: none (only jobs nobody has claimed and that still have the key in that queue; compared under the row lock).
+-- free_keys: take keys from unclaimed jobs, which the caller cancels next, so that other jobs may have them. One index probe per key, whatever the statistics say.
+-- Fence: none (only unclaimed jobs that still have the key in that queue; checked under the row lock).
 -- Rows: one per job that has lost its key, by its id.
 -- Clock: statement_timestamp().
 WITH wanted AS MATERIALIZED (

@@ -1,5 +1,5 @@
--- is_read_only: say whether nothing can be written over this connection, as on a replica.
+-- is_read_only: whether this connection cannot write, as on a replica.
 -- Fence: none (a plain read).
--- Rows: 1 = whether it is so.
+-- Rows: 1 = true or false.
 -- Clock: none.
 SELECT current_setting('transaction_read_only') = 'on'

@@ -6,7 +6,7 @@ SELECT a.id, a.acted_at, a.verb, a.mode, a.via, a.acted_by, a.reason, a.asked, a
 FROM (
     SELECT DISTINCT p.action_id
     FROM pgjobs_action_part AS p
-    -- The index knows from which id to which each part goes; few parts have this one between them.
+    -- The index has the range of ids of each part; few ranges contain this id.
     WHERE int8range(p.first_id, p.last_id, '[]') @> %(id)s::bigint AND p.job_ids @> ARRAY[%(id)s::bigint]
     ORDER BY p.action_id DESC
     LIMIT %(limit)s::integer

@@ -1,4 +1,4 @@
--- lock_admission: be the one admitter of this table until the transaction ends, if nobody else is; the statements behind it read the answer.
+-- lock_admission: become the one admitter of this table until the transaction ends, if there is none; the statements after it read the answer.
 -- Fence: none (locks no row).
 -- Rows: 1 = 'true' or 'false'.
 -- Clock: none.

@@ -1,5 +1,5 @@
--- lock_cron: wait for whoever runs or fires a cron entry, so that the next statement sees the job that came of it.
--- Fence: none (writes nothing; the row is held until the transaction ends).
+-- lock_cron: wait for the transaction that runs or fires a cron entry, so that the next statement sees its job.
+-- Fence: none (writes nothing; holds the row until the transaction ends).
 -- Rows: 1 = held; 0 = no such entry.
 -- Clock: none.
 SELECT e.name

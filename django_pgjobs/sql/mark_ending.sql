@@ -1,6 +1,6 @@
--- mark_ending: from here on only the callback is left of these jobs; same claim, first start of the callback.
+-- mark_ending: mark jobs whose callback alone is left; same claim, first start of the callback.
 -- Fence: required.
--- Rows: one per job marked; a missing one was locked, lost, or has ended. Repeated, it marks the same again.
+-- Rows: one per job marked; a missing one was locked, lost, or has ended. A repetition marks the same jobs again.
 -- Clock: statement_timestamp().
 WITH ending AS MATERIALIZED (
     SELECT *

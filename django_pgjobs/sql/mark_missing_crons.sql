@@ -1,4 +1,4 @@
--- mark_missing_crons: mark cron entries that the caller has picked and locked: no worker's code has declared them for long. They do not fire until one does.
+-- mark_missing_crons: mark cron entries that the caller has picked and locked: no worker's code has declared them for long. They fire again once one does.
 -- Fence: none (another worker that declares one clears it).
 -- Rows: one per entry marked now, its name and its job's.
 -- Clock: statement_timestamp().

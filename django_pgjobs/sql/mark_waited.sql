@@ -1,5 +1,5 @@
--- mark_waited: ask for a notification at a job's end; read how it stands. Waits for no lock: a locked row is marked next time.
--- Fence: none (no write of an attempt; the column is read by every end).
+-- mark_waited: ask for a notification at a job's end; read whether it has ended. Waits for no lock: a locked row is marked next time.
+-- Fence: none (no write of an attempt; every end reads the column).
 -- Rows: 1 = whether it has ended; 0 = no such job is committed.
 -- Clock: none.
 WITH locked AS MATERIALIZED (

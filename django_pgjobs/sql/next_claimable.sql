@@ -1,5 +1,5 @@
--- next_claimable: the job that a claim of one with these pairs would take now, of those for threads or of those for the loop. Its row lock ends with the statement.
--- Fence: none (it changes nothing).
+-- next_claimable: the job that a claim with limit one would take from these pairs now, for threads or for the event loop. Its row lock ends with the statement.
+-- Fence: none (changes nothing).
 -- Rows: 1 = its id; 0 = nothing is ready.
 -- Clock: statement_timestamp().
 SELECT ready.id
@@ -13,7 +13,7 @@ LATERAL (
       AND j.priority = pair.priority
       AND (j.run_at, j.id) > (
           CASE
-              -- The clock was set back: what comes now would be behind the frontier until it is caught up with.
+              -- The clock was set back: until it catches up, new jobs would be behind the frontier.
               WHEN pair.run_at > statement_timestamp() THEN statement_timestamp() - interval '5 s'
               ELSE pair.run_at
           END,

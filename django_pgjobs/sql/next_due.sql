@@ -1,6 +1,6 @@
 -- next_due: seconds until the next job of these pairs is due; reads the future only.
 -- Fence: none (reads).
--- Rows: 1, null when nothing is scheduled.
+-- Rows: 1, null if nothing is scheduled.
 -- Clock: statement_timestamp().
 SELECT extract(epoch FROM min(least(upcoming.run_at, '9999-12-29 00:00Z')) - statement_timestamp())::float8
 FROM unnest(%(queues)s::text[], %(priorities)s::smallint[]) AS pair (queue, priority),

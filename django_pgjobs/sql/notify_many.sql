@@ -1,4 +1,4 @@
--- notify_many: send notifications; on the channel pgjobs a priority, 'limited' (to admitters), 'behind' (old jobs may be claimed again) or 'busy' (more follows unannounced), ':' and a queue.
+-- notify_many: send notifications; on the channel pgjobs a priority, 'limited' (to admitters), 'behind' (old jobs may be claimable again) or 'busy' (more jobs follow without notification), ':' and a queue.
 -- Fence: none (writes nothing).
 -- Rows: one per notification, no content.
 -- Clock: none.

@@ -1,4 +1,4 @@
--- park_jobs: hold jobs that this code cannot run until other code knows them; the attempt does not count.
+-- park_jobs: hold jobs that this code cannot run, until other code knows them; the attempt does not count.
 -- Fence: required.
 -- Rows: one per job parked; a missing one was locked, lost, cancelled meanwhile, or parked before.
 -- Clock: none.

@@ -1,5 +1,5 @@
 -- park_unclaimable: hold the ready row whose data makes its claim fail, so that it stops nobody else.
--- Fence: none (nobody has claimed it; that is compared under the row lock).
+-- Fence: none (an unclaimed row; checked under the row lock).
 -- Rows: 1 = parked; 0 = it is gone, claimed or locked.
 -- Clock: none.
 UPDATE pgjobs_job AS p

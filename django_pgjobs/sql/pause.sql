@@ -1,6 +1,6 @@
 -- pause: pause queues, or jobs by their names; admitted jobs of the queues free their slots.
--- Fence: none (changes only jobs nobody has claimed; compared under the row lock).
--- Rows: one per name, as it is paused now; 0 = the pause would be over already.
+-- Fence: none (changes only unclaimed jobs; checked under the row lock).
+-- Rows: one per name, with its pause as stored; 0 = the pause would be over already.
 -- Clock: statement_timestamp().
 WITH until AS (
     SELECT coalesce(

@@ -1,6 +1,6 @@
--- plan_cron: store when a cron entry fires next, and that a fire is dealt with without a job.
+-- plan_cron: store when a cron entry fires next, and that a fire was skipped.
 -- Fence: none (compare-and-set on the last fire; an entry that is locked or has changed is checked again).
--- Rows: 1 = stored; 0 = it is not as it was read.
+-- Rows: 1 = stored; 0 = it changed since it was read.
 -- Clock: none.
 UPDATE pgjobs_cron_entry AS e
 SET next_fire_at = %(upcoming)s::timestamptz,

@@ -1,4 +1,4 @@
--- prune_jobs: delete ended jobs with their history, unless they have been made ready since they were listed.
+-- prune_jobs: delete ended jobs with their history, unless a retry made them ready since they were listed.
 -- Fence: none (only ended jobs; one that an operator has retried has no end, or a later one).
 -- Rows: one per job deleted; a missing one was locked, retried, or is gone.
 -- Clock: none.

@@ -1,4 +1,4 @@
--- read_blockers: what takes up the room that a limited job waits for, in its queue, under its name and under its key.
+-- read_blockers: the jobs in the slots that a limited job waits for, in its queue, under its name and under its key.
 -- Fence: none (reads).
 -- Rows: one per kind: how many jobs are admitted, some of their ids, and how many starts the window holds; 0 = no limit holds the job, or it is not due.
 -- Clock: statement_timestamp().

@@ -1,11 +1,11 @@
--- read_dead: how much of a table has died and is alive, whether this role may VACUUM it, and how often one was done.
+-- read_dead: how many rows of a table are dead and live, whether this role may VACUUM it, and how often that was done.
 -- Fence: none (reads).
--- Rows: 1 = rows that are dead, those that are not, whether VACUUM is allowed, the owner, VACUUMs; 0 = no such table.
+-- Rows: 1 = dead rows, live rows, whether VACUUM is allowed, the owner, the number of VACUUMs; 0 = no such table.
 -- Clock: none.
 SELECT
     pg_stat_get_dead_tuples(c.oid),
     greatest(c.reltuples::float8, pg_stat_get_live_tuples(c.oid)::float8),
-    -- The server's own rule. From 17 on an owner may have lost the right, and is skipped like anybody.
+    -- The server's own rule. From PostgreSQL 17 on an owner may have lost the privilege, and is skipped like anybody.
     CASE
         WHEN current_setting('server_version_num')::integer >= 170000 THEN has_table_privilege(c.oid, 'MAINTAIN')
         ELSE pg_has_role(c.relowner, 'USAGE')

@@ -1,6 +1,6 @@
--- read_flags: which of these claimed jobs were lost, are to be cancelled or are to be released. Locks nothing.
+-- read_flags: which of these claimed jobs are lost, or carry a request to cancel or release. Locks nothing.
 -- Fence: none (reads).
--- Rows: one per job that is no longer plainly ours; a job in order is not in the answer.
+-- Rows: one per such job; jobs in order are left out.
 -- Clock: none.
 SELECT
     fence.id, fence.claim_id,

@@ -1,6 +1,6 @@
 -- read_identity: which database, and which table in it, this connection sees.
 -- Fence: none (reads).
--- Rows: 1; the table is null when it has not been migrated, or not as far as this code needs: what came last tells.
+-- Rows: 1; the table is null if it is not migrated as far as this code needs, which its latest objects show.
 -- Clock: none.
 SELECT
     (SELECT system_identifier FROM pg_control_system())::text,

@@ -1,4 +1,4 @@
--- read_states: how these jobs stand, to say why some were not changed.
+-- read_states: the states of these jobs, to explain why some were not changed.
 -- Fence: none (reads).
 -- Rows: one per job that exists.
 -- Clock: none.

@@ -1,4 +1,4 @@
--- read_why: all facts that explain why one job does not run, or what becomes of it, at one instant.
+-- read_why: all facts that explain why one job does not run, or what happens to it, at one instant.
 -- Fence: none (reads).
 -- Rows: 1; 0 = there is no such job.
 -- Clock: statement_timestamp().
@@ -88,7 +88,7 @@ ahead AS (
                 ORDER BY j.run_at, j.id
                 LIMIT 2 * %(most)s::integer
             ) AS ordered
-            -- Above the order: where by the statistics all jobs run, sorting the whole queue would seem cheaper than its index.
+            -- Outside the ordered query: if the statistics say that all jobs run, sorting the whole queue seems cheaper than its index.
             WHERE ordered.claim_id IS NULL
             LIMIT %(most)s::integer
         ) AS before

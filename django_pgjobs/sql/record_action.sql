@@ -1,5 +1,5 @@
--- record_action: write the trace of an operator's action, and which jobs it changed, beside the change itself.
--- Fence: none (a trace decides nothing).
+-- record_action: insert the record of an operator's action and the jobs it changed, in the transaction that changes them.
+-- Fence: none (a record decides nothing).
 -- Rows: 1 = its id.
 -- Clock: none.
 WITH recorded AS (

@@ -1,5 +1,5 @@
--- refresh_crons: say that this code still has these cron entries.
--- Fence: none (writes when a declaration was seen last, and nothing else).
+-- refresh_crons: record that this code still declares these cron entries.
+-- Fence: none (writes the time of the latest declaration, and nothing else).
 -- Rows: the entries that have a row.
 -- Clock: statement_timestamp().
 WITH old AS MATERIALIZED (
@@ -10,7 +10,7 @@ WITH old AS MATERIALIZED (
           e.missing_since IS NOT NULL
           OR e.declared_at < statement_timestamp() - make_interval(secs => %(fresh)s::float8)
       )
-    -- What somebody else holds he has just refreshed, or fires; and nobody waits for locks in another order.
+    -- Whoever holds a row has just refreshed or fires it; skipping it avoids lock waits in another order.
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 refreshed AS (

@@ -1,5 +1,5 @@
 -- register_job: insert one job.
--- Fence: none (creates a row nobody knows yet).
+-- Fence: none (creates a row that nobody knows yet).
 -- Rows: 1 = the new job's id, run_at, created_at.
 -- Clock: statement_timestamp().
 INSERT INTO pgjobs_job (name, queue, priority, max_attempts, timeout_seconds, payload, headers, description, run_at)

@@ -1,5 +1,5 @@
--- register_special: insert one job that has a key, a limit, a cron entry, tags or a deadline; the others pay nothing for it.
--- Fence: none (creates a row nobody knows yet).
+-- register_special: insert one job that has a key, a limit, a cron entry, tags or a deadline; other jobs pay nothing for these.
+-- Fence: none (creates a row that nobody knows yet).
 -- Rows: 1 = the new job's id, run_at, created_at; 0 = an unfinished job of its queue has its key.
 -- Clock: statement_timestamp().
 INSERT INTO pgjobs_job (

@@ -1,5 +1,5 @@
--- register_special_jobs: insert many jobs of which some have a key, a limit, a cron entry, tags or a deadline; a key's window is taken by the same statement.
--- Fence: none (creates rows nobody knows yet).
+-- register_special_jobs: insert many jobs, some with a key, a limit, a cron entry, tags or a deadline; the same statement takes the window of a key.
+-- Fence: none (creates rows that nobody knows yet).
 -- Rows: one per job: its position in the input, id, run_at, created_at; no id if its key is taken.
 -- Clock: statement_timestamp().
 WITH given AS MATERIALIZED (
@@ -51,4 +51,4 @@ inserted AS (
 )
 SELECT given.position, inserted.id, inserted.run_at, inserted.created_at
 FROM given
-FULL JOIN inserted ON inserted.id = given.id -- full, since such a join is never a nested loop
+FULL JOIN inserted ON inserted.id = given.id -- FULL, because such a join is never a nested loop

@@ -1,6 +1,6 @@
 -- renew_claims: extend this worker's leases in one statement; touches and locks no job row, and waits for no ledger row.
--- Fence: none (the ledger row is this worker's own; a claim that lost its row is not in the answer).
--- Rows: one per claim all of whose ledger rows were renewed; another was rescued, or somebody holds a row for the moment.
+-- Fence: none (the ledger row is this worker's own; a claim that lost its row is left out).
+-- Rows: one per claim whose ledger rows were all renewed; a missing one was rescued, or somebody holds one of its rows.
 -- Clock: statement_timestamp().
 WITH locked AS MATERIALIZED (
     SELECT k.claim_id, k.part, asked.check_in

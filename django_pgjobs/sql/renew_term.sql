@@ -1,5 +1,5 @@
--- renew_term: go on leading, or with %(seconds)s = 0 resign.
--- Fence: none (compare-and-set on worker and term: one that another has taken since is left alone).
+-- renew_term: continue to lead, or with %(seconds)s = 0 resign.
+-- Fence: none (compare-and-set on worker and term: a term that another worker has taken since is left alone).
 -- Rows: 1 = still the leader; 0 = another has taken over.
 -- Clock: statement_timestamp().
 UPDATE pgjobs_leader_term

@@ -1,6 +1,6 @@
 -- reschedule_jobs: move unclaimed jobs to another instant, queue or priority, unless their key is taken in that queue.
--- Fence: none (only jobs nobody has claimed; compared under the row lock).
--- Rows: one per job moved, with whom to wake (no priority: admitters) and whether it may be older than what is claimed now, and one per job that was not as its key is taken.
+-- Fence: none (only unclaimed jobs; checked under the row lock).
+-- Rows: one per job moved, with the workers to wake (no priority: admitters) and whether it may be older than the jobs claimed now, and one per job not moved because its key is taken.
 -- Clock: statement_timestamp().
 WITH locked AS MATERIALIZED (
     SELECT id, unique_key, queue, coalesce(%(queue)s::text, queue) AS wanted
@@ -17,7 +17,7 @@ judged AS MATERIALIZED (
         OR (
             row_number() OVER (PARTITION BY locked.unique_key ORDER BY locked.queue <> locked.wanted, locked.id) = 1
             AND (
-                -- Not EXISTS, which may be answered by a hash of all keys.
+                -- Not EXISTS, which the planner may answer with a hash of all keys.
                 SELECT true
                 FROM pgjobs_job AS rival
                 WHERE rival.queue = locked.wanted
@@ -38,7 +38,7 @@ moved AS (
             j.run_at
         ),
         queue = coalesce(%(queue)s::text, j.queue),
-        -- A new priority is no new wait; another instant or queue is.
+        -- A new priority starts no new wait; another instant or queue does.
         ready_at = CASE
             WHEN coalesce(%(queue)s::text, j.queue) <> j.queue
               OR coalesce(%(run_at)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s::float8)) IS NOT NULL
@@ -47,7 +47,7 @@ moved AS (
         END,
         priority = coalesce(%(priority)s::smallint, j.priority),
         limit_key = CASE WHEN %(limited)s::boolean THEN coalesce(j.limit_key, '') ELSE j.limit_key END,
-        -- Admitted, it would keep its slot while it waits for its instant, and was never admitted to another queue.
+        -- An admitted job would keep its slot while it waits for its instant, and has no admission in another queue.
         hold = CASE
             WHEN j.hold IS NULL AND j.ending IS NULL AND (j.limit_key IS NOT NULL OR %(limited)s::boolean) THEN 'limited'
             ELSE j.hold
@@ -55,7 +55,7 @@ moved AS (
     WHERE j.id = ANY (ARRAY (SELECT id FROM judged WHERE free)) AND j.finished_at IS NULL AND j.claim_id IS NULL
     RETURNING
         j.id, j.queue, CASE WHEN j.hold IS DISTINCT FROM 'limited' THEN j.priority END AS priority,
-        -- Else a near scan finds it.
+        -- Otherwise a near scan finds it.
         j.hold IS NULL AND j.run_at < statement_timestamp() - interval '1 second' AS old
 )
 SELECT id, false AS taken, queue, priority, old FROM moved

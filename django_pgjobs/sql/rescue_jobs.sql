@@ -1,9 +1,9 @@
--- rescue_jobs: rescue jobs whose lease has expired or whose deadline has passed; only that makes work dead.
+-- rescue_jobs: rescue jobs whose lease has expired or whose deadline has passed; nothing else makes a claim void.
 -- Fence: required.
--- Rows: one per job rescued, with what became of it; locked rows are skipped until the next check.
+-- Rows: one per job rescued, with its new state; locked rows are skipped until the next check.
 -- Clock: statement_timestamp().
 WITH known AS MATERIALIZED (
-    -- Sent before a silence of the network, this statement may arrive after it, and before the renewals of the living.
+    -- Sent before a network outage, this statement may arrive after it, and before the renewals of live workers.
     SELECT coalesce(%(seen)s::timestamptz, statement_timestamp()) AS until
 ),
 due AS MATERIALIZED (
@@ -11,7 +11,7 @@ due AS MATERIALIZED (
     FROM pgjobs_claim
     WHERE check_at <= (SELECT until FROM known)
       AND claim_id <> ALL (%(held)s::uuid[]) -- own
-      -- After an outage every lease is expired; whoever is alive renews first.
+      -- After an outage every lease has expired; live workers renew first.
       AND pg_postmaster_start_time() <= statement_timestamp() - make_interval(secs => %(quiet)s::float8)
     ORDER BY check_at
     LIMIT %(limit)s::integer
@@ -38,7 +38,7 @@ dead AS MATERIALIZED (
         j.name = ANY (%(without_on_abandon)s::text[]) AS without_on_abandon
     FROM locked
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[locked.id])
-    -- The deadline is read again under the lock: its owner may have come so far as to call back, which has its own.
+    -- Read the deadline again under the lock: its owner may have reached the callback, which has a deadline of its own.
     WHERE (locked.expired OR j.deadline_at + make_interval(secs => %(grace)s::float8) <= (SELECT until FROM known))
       AND j.claim_id = locked.claim_id -- fence
       AND j.outcome IS NULL -- fence

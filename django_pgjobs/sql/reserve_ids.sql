@@ -1,6 +1,6 @@
--- reserve_ids: take ids for a COPY, and the clock that its delays count from.
+-- reserve_ids: take ids for a COPY, and the time that its delays count from.
 -- Fence: none (creates nothing; unused ids are gaps).
--- Rows: 1, the ids ascending and the instant, as UTC without an offset: the session's zone may repeat an hour.
+-- Rows: 1, the ids ascending and the time, as UTC without an offset: the session's zone may repeat an hour.
 -- Clock: statement_timestamp().
 SELECT
     ARRAY (

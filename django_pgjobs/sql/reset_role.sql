@@ -1,5 +1,5 @@
--- reset_role: be the role that has logged in, until the transaction ends, whatever role it has taken on since.
+-- reset_role: act as the role that logged in, until the transaction ends, whatever role was set since.
 -- Fence: none (a setting).
--- Rows: 1 = the role in force, none.
+-- Rows: 1 = the current role setting, none.
 -- Clock: none.
 SELECT set_config('role', 'none', true)

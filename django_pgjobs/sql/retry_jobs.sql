@@ -1,11 +1,11 @@
--- retry_jobs: make abandoned, cancelled and parked jobs ready again, unless their key is taken; numbers of attempts go on, so none repeats.
--- Fence: none (only jobs nobody has claimed; compared under the row lock).
--- Rows: one per job made ready, with whom to wake (no priority: admitters), and one per job that was not as its key is taken.
+-- retry_jobs: make abandoned, cancelled and parked jobs ready again, unless their key is taken; attempt numbers continue, so none repeats.
+-- Fence: none (only unclaimed jobs; checked under the row lock).
+-- Rows: one per job made ready, with the workers to wake (no priority: admitters), and one per job left alone because its key is taken.
 -- Clock: statement_timestamp().
 WITH locked AS MATERIALIZED (
     SELECT
         id, queue, outcome IS NOT NULL AS ended,
-        -- A job that started once has had its turn: with the scope until_started it does not take its key again.
+        -- With the scope until_started, a job that has started once does not take its key again.
         CASE WHEN outcome IS NOT NULL AND key_scope = 'until_finished' THEN key ELSE unique_key END AS wanted
     FROM pgjobs_job
     WHERE id = ANY (%(ids)s::bigint[]) AND (outcome IN ('abandoned', 'cancelled') OR hold = 'parked')
@@ -19,7 +19,7 @@ judged AS MATERIALIZED (
         OR (
             row_number() OVER (PARTITION BY locked.queue, locked.wanted ORDER BY locked.ended, locked.id) = 1
             AND (
-                -- Not EXISTS, which may be answered by a hash of all keys.
+                -- Not EXISTS, which the planner may answer with a hash of all keys.
                 SELECT true
                 FROM pgjobs_job AS rival
                 WHERE rival.queue = locked.queue
@@ -54,7 +54,7 @@ retried AS (
             WHEN j.limit_key IS NOT NULL AND (j.outcome IS NOT NULL OR j.ending IS NULL) THEN 'limited'
         END,
         hold_reason = '', hold_fingerprint = '', run_at = statement_timestamp(),
-        -- An operator who retries a job behind its deadline wants it to run.
+        -- An operator who retries a job after its deadline wants it to run.
         not_after = CASE WHEN j.not_after > statement_timestamp() THEN j.not_after END,
         unique_key = CASE WHEN j.outcome IS NOT NULL AND j.key_scope = 'until_finished' THEN j.key ELSE j.unique_key END
     WHERE j.id = ANY (ARRAY (SELECT id FROM judged WHERE free)) AND (j.outcome IN ('abandoned', 'cancelled') OR j.hold = 'parked')

@@ -1,6 +1,6 @@
--- revoke_admissions: hold admitted, unclaimed jobs again whose queue is paused: an admission that had not seen the pause admitted them. Runs behind lock_admission, in its transaction.
--- Fence: none (changes only jobs nobody has claimed; compared under the row lock).
--- Rows: one per job that is held again, up to a bound.
+-- revoke_admissions: hold admitted, unclaimed jobs of paused queues again: an admission that had not seen the pause admitted them. Runs after lock_admission, in its transaction.
+-- Fence: none (changes only unclaimed jobs; checked under the row lock).
+-- Rows: one per job held again, up to a bound.
 -- Clock: statement_timestamp().
 WITH paused AS MATERIALIZED (
     SELECT p.name
@@ -27,7 +27,7 @@ locked AS MATERIALIZED (
     SELECT j.id
     FROM unclaimed
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[unclaimed.id])
-    -- Worded so that no partial index answers it: the row is looked up by its id.
+    -- Written so that no partial index matches: the row is looked up by its id.
     WHERE j.hold IS NOT DISTINCT FROM NULL AND j.claim_id IS NOT DISTINCT FROM NULL
       AND j.finished_at IS NOT DISTINCT FROM NULL AND j.ending IS NULL
     FOR NO KEY UPDATE OF j SKIP LOCKED

@@ -1,6 +1,6 @@
--- run_cron: insert a job of a cron entry now, because somebody asked for it; its fires stay as they are.
--- Fence: none (creates a row nobody knows yet; lock_cron holds the entry's row, so that no fire comes between).
--- Rows: 1 = whether an unfinished job forbids it, the job's id, null when forbidden or when its key is taken, and whom to wake (no priority: admitters); 0 = no such entry.
+-- run_cron: insert a job of a cron entry now, on request; its fires stay as they are.
+-- Fence: none (creates a row that nobody knows yet; lock_cron holds the entry's row, so no fire comes between).
+-- Rows: 1 = whether an unfinished job forbids it, the job's id, null if forbidden or if its key is taken, and the workers to wake (no priority: admitters); 0 = no such entry.
 -- Clock: statement_timestamp().
 WITH picked AS MATERIALIZED (
     SELECT

@@ -1,4 +1,4 @@
--- take_term: become the leader, if nobody is or the last term has run out.
+-- take_term: become the leader, if nobody leads or the last term has expired.
 -- Fence: none (compare-and-set on the one row: an unexpired term is left alone).
 -- Rows: 1 = the number of the new term; 0 = somebody leads.
 -- Clock: statement_timestamp().
@@ -7,7 +7,7 @@ SELECT
     1, 1, %(worker)s::uuid, %(worker_name)s::text, statement_timestamp(),
     statement_timestamp() + make_interval(secs => %(seconds)s::float8)
 WHERE NOT EXISTS (
-    -- Whoever stands by asks every other second: it only reads, and neither locks nor writes the row.
+    -- Other workers ask every other second: they only read, and neither lock nor write the row.
     SELECT FROM pgjobs_leader_term AS l WHERE l.id = 1 AND l.expires_at > statement_timestamp()
 )
 ON CONFLICT (id) DO UPDATE

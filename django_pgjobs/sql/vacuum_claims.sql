@@ -1,5 +1,5 @@
--- vacuum_claims: make the room of dead ledger rows free again; as vacuum_jobs.
--- Fence: none (changes no row that is alive).
+-- vacuum_claims: free the space of dead ledger rows; as vacuum_jobs.
+-- Fence: none (changes no live row).
 -- Rows: none.
 -- Clock: none.
 VACUUM (SKIP_LOCKED, TRUNCATE false, PARALLEL 0) pgjobs_claim

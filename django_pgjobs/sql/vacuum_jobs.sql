@@ -1,5 +1,5 @@
--- vacuum_jobs: make the room of dead jobs free again. Holds up nobody: a table that another has locked is left alone.
--- Fence: none (changes no row that is alive).
+-- vacuum_jobs: free the space of dead jobs. Delays nobody: it skips a table that another transaction has locked.
+-- Fence: none (changes no live row).
 -- Rows: none.
 -- Clock: none.
 VACUUM (SKIP_LOCKED, TRUNCATE false, PARALLEL 0) pgjobs_job

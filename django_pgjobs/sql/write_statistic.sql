@@ -1,4 +1,4 @@
--- write_statistic: keep the figures that were measured now; those before go.
+-- write_statistic: replace the stored figures by those measured now.
 -- Fence: none (the leader's row; two leaders at once write it one after the other).
 -- Rows: 1.
 -- Clock: statement_timestamp().
