@@ -1,7 +1,7 @@
 """``PGJOBS["MIDDLEWARE"]``: layers around every job, shaped like Django's.
 
-A dotted path names a factory, a function or a class. The factory gets ``run`` and returns what is called in its
-place; the first in the list is the outermost layer::
+A dotted path names a factory, a function or a class. The factory gets ``run`` and returns a callable to use instead of
+it; the first in the list is the outermost layer::
 
     def tracing(run):
         def inner(context):
@@ -11,13 +11,13 @@ place; the first in the list is the outermost layer::
 
     tracing.capture = lambda: {"trace": tracer.current()}     # optional: runs at register, fills Job.headers
 
-A factory is taken to be sync. One marked by Django's ``sync_and_async_middleware`` or ``async_only_middleware``
-gets an ``async def`` run for ``async def`` jobs and returns one (``iscoroutinefunction(run)`` tells). Where the
-colours differ the layer is adapted, as Django does it; a sync layer around an async job holds a thread as long as
-the job runs. A factory may raise ``MiddlewareNotUsed``.
+Factories are sync by default. A factory marked by Django's ``sync_and_async_middleware`` or ``async_only_middleware``
+gets an ``async def`` run for ``async def`` jobs and returns one (``iscoroutinefunction(run)`` tells). If the colours
+differ, the layer is adapted as in Django; a sync layer around an async job occupies a thread for as long as the job
+runs. A factory may raise ``MiddlewareNotUsed``.
 
-Factories are called once per process and colour, never per job. No middleware costs nothing: ``chain(run)`` is
-``run``. This room knows no attempt, no database and no outcome; what a layer raises is raised.
+Factories are called once per process and colour, never per job. Without middleware there is no cost: ``chain(run)``
+returns ``run``. This module knows no attempt, no database and no outcome; errors of a layer propagate.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _async_innermost: ContextVar[AsyncRun] = ContextVar("django_pgjobs_innermost_asy
 
 
 def chain(run: Run) -> Run:
-    """Return ``run`` inside all layers; ``run`` itself if there are none. Cheap enough to be called per job.
+    """Return ``run`` inside all layers; ``run`` itself if there are none. Cheap enough to call per job.
 
-    Raises ImproperlyConfigured for a path that does not lead to a factory.
+    Raises ``ImproperlyConfigured`` for a path that does not lead to a factory.
     """
     if not get_conf().middleware:
         return run
@@ -67,9 +67,9 @@ def chain(run: Run) -> Run:
 
 
 def async_chain(run: AsyncRun) -> AsyncRun:
-    """Return coroutine function ``run`` inside all layers; ``run`` itself if there are none.
+    """Return the coroutine function ``run`` inside all layers; ``run`` itself if there are none.
 
-    Raises ImproperlyConfigured for a path that does not lead to a factory.
+    Raises ``ImproperlyConfigured`` for a path that does not lead to a factory.
     """
     if not get_conf().middleware:
         return run
@@ -86,9 +86,9 @@ def async_chain(run: AsyncRun) -> AsyncRun:
 
 
 def capture_headers() -> dict[str, Any]:
-    """Return what the factories' ``capture()`` answer, merged; a later factory wins over an earlier one.
+    """Return the merged dicts of the factories' ``capture()``; later factories override earlier ones.
 
-    What a capture raises is raised: a job registered without its tenant would run for the wrong one.
+    Errors in a capture propagate: a job registered without its tenant would run for the wrong one.
     """
     headers: dict[str, Any] = {}
     if not get_conf().middleware:
@@ -101,13 +101,13 @@ def capture_headers() -> dict[str, Any]:
 
 
 def load(path: str) -> Factory:
-    """Return the factory at a dotted path. Raises ImproperlyConfigured, naming the path and the reason."""
+    """Return the factory at a dotted path. Raises ``ImproperlyConfigured`` naming the path and the reason."""
     try:
         factory = import_string(path)
     except Exception as error:
         raise ImproperlyConfigured(f'PGJOBS["MIDDLEWARE"]: {path!r} cannot be imported: {error}') from error
     if not callable(factory):
-        raise ImproperlyConfigured(f'PGJOBS["MIDDLEWARE"]: {path!r} is no factory: it cannot be called.')
+        raise ImproperlyConfigured(f'PGJOBS["MIDDLEWARE"]: {path!r} is not a factory: it cannot be called.')
     return factory  # type: ignore[no-any-return]
 
 
@@ -124,14 +124,14 @@ def _factories() -> tuple[Factory, ...]:
 
 
 def _layers(is_async: bool) -> Any:
-    # Two threads may come here first at once; built twice, a layer that opens an exporter would open two.
+    # Two threads may arrive first at the same time; built twice, a layer that opens an exporter would open two.
     with _building:
         return _build(is_async)
 
 
 @cache
 def _build(is_async: bool) -> Any:
-    """Wrap the layers around a function that calls whatever job is being run in this context."""
+    """Wrap the layers around a function that calls the job that runs in this context."""
     run: Any = _run_innermost_async if is_async else _run_innermost
     for factory in reversed(_factories()):
         try:
@@ -150,15 +150,15 @@ async def _run_innermost_async(context: JobContext) -> Any:
 
 
 def _wrap(factory: Factory, run: Any, is_async: bool) -> Any:
-    """Put one layer around ``run``, adapted if the layer knows only the other colour."""
+    """Put one layer around ``run``, adapted if the layer supports only the other colour."""
     capable = getattr(factory, "async_capable" if is_async else "sync_capable", not is_async)
     layer_is_async = is_async if capable else not is_async
     layer = factory(_adapt(run, is_async, layer_is_async))
     if not callable(layer):
-        raise ImproperlyConfigured(f"{_name(factory)} must return what is called in place of run, not {layer!r}.")
+        raise ImproperlyConfigured(f"{_name(factory)} must return a callable to use instead of run, not {layer!r}.")
     if iscoroutinefunction(layer) is not layer_is_async:
-        colours = ("sync", "async") if layer_is_async else ("async", "sync")
-        raise ImproperlyConfigured(f"{_name(factory)} returned a {colours[0]} function for an {colours[1]} run.")
+        colours = ("a sync", "an async") if layer_is_async else ("an async", "a sync")
+        raise ImproperlyConfigured(f"{_name(factory)} returned {colours[0]} function for {colours[1]} run.")
     return _adapt(layer, layer_is_async, is_async)
 
 

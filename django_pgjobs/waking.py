@@ -1,14 +1,15 @@
-"""Telling workers of what was written, once it is committed.
+"""Notify workers of committed writes.
 
-Nothing notifies inside a caller's transaction. PostgreSQL lets those who have notified commit one after another, each
-through the flush of its WAL; a queue of notifications that is full fails the commit; a transaction that has notified
-cannot be prepared. A statement that only notifies, behind the commit, has nothing to flush. A process that dies between
-the two, a notification that fails, a hook of the project that raises: all of them cost the workers' next poll, no job.
+Nothing notifies inside a caller's transaction. PostgreSQL makes transactions that have notified commit one after
+another, each through the flush of its WAL; a full notification queue fails the commit; a transaction that has notified
+cannot be prepared. A statement that only notifies, after the commit, has nothing to flush. If the process dies between
+the two, if the notification fails, or if a hook of the project raises, workers find the jobs at their next poll; no job
+is lost.
 
 A process that registers often does not notify each time. After a notification it stays silent about the same queue and
-priority for ``QUIET_SECONDS``. If it notified shortly before already, it stays silent for ``BUSY_SECONDS`` and says so.
-Workers look again until that time is over. They count from when they hear, which is no earlier than the notification
-began, and what is held back here is committed, so their last look finds it.
+priority for ``QUIET_SECONDS``. If it had notified shortly before, it stays silent for ``BUSY_SECONDS`` and announces
+that. Workers poll until that time is over. They count from the arrival of the notification, which is no earlier than
+its start, and the jobs registered in silence are committed, so the last poll finds them.
 """
 
 from __future__ import annotations
@@ -34,40 +35,41 @@ if TYPE_CHECKING:
 
 QUIET_SECONDS = 0.005
 BUSY_SECONDS = 0.1
-"""Both shorter than workers keep looking, with room for clocks that do not run alike."""
+"""Both are shorter than workers keep polling, with room for clocks that run at different speeds."""
 
 RUSH_SECONDS = 0.02
-"""Two notifications closer together than this begin a busy stretch; it ends with a gap of ``2 * BUSY_SECONDS``."""
+"""Two notifications closer together than this begin a rush; a gap of ``2 * BUSY_SECONDS`` ends it."""
 
 logger = safe_logger("django_pgjobs")
 
 _notified: dict[tuple[str, Notice], _Last] = {}
-"""(alias, notice of a registration) → the last notification that was sent of it.
+"""(alias, notice of a registration) → its latest notification.
 
-A fork inherits it and stays silent for as long as its parent would have.
+A fork inherits it and stays silent for as long as its parent would.
 """
 
 
 class _Last(NamedTuple):
-    """When a notification began, and for how long nothing is sent after that instant."""
+    """When a notification began, and for how many seconds after that to send no other."""
 
     begun: float
     silence: float
 
 
 def registered(connection: BaseDatabaseWrapper, pairs: Iterable[tuple[str, int | None]], conf: Conf) -> None:
-    """Wake workers of registrations that have been written: now, or when their transaction is committed.
+    """Wake workers for jobs that have been inserted: now, or when their transaction commits.
 
-    ``pairs``: their queues and priorities; None for a priority where a limit holds the job, so admitters hear of it.
+    ``pairs``: their queues and priorities; a priority of None, if a limit holds the job, wakes admitters. Never raises
+    for a failed notification.
     """
     if conf.notify:
         _when_committed(connection, {notifying.wake_up(*pair) for pair in pairs}, set())
 
 
 def notify(using: str, notices: Iterable[Notice]) -> None:
-    """Notify workers and waiters of what an operator has written: now, or when it is committed.
+    """Notify workers and waiters of an operator's changes: now, or when the transaction commits.
 
-    With the setting ``NOTIFY`` off this notifies waiters only.
+    With the setting ``NOTIFY`` off it notifies only waiters.
     """
     to_workers = get_conf().notify
     wanted = {notice for notice in notices if to_workers or notice.channel != notifying.WORKERS}
@@ -77,7 +79,7 @@ def notify(using: str, notices: Iterable[Notice]) -> None:
 
 @dataclass(slots=True)
 class _Waiting:
-    """What is sent when the transaction is committed, unless one of these savepoints is rolled back."""
+    """Notices to send when the transaction commits, unless one of these savepoints is rolled back."""
 
     alias: str
     savepoints: set[str]
@@ -85,7 +87,7 @@ class _Waiting:
     notices: set[Notice] = field(default_factory=set)
 
     def takes(self, savepoints: set[str], registered: set[Notice], notices: set[Notice]) -> bool:
-        """Whether these are sent with the others, or will be, as they depend on the same savepoints."""
+        """Add these notices if they depend on the same savepoints; return whether this hook sends them."""
         if self.savepoints == savepoints:
             self.registered |= registered
             self.notices |= notices
@@ -93,9 +95,9 @@ class _Waiting:
         return self.savepoints <= savepoints and self.registered >= registered and self.notices >= notices
 
     def send(self) -> None:
-        """Send them, behind the commit."""
+        """Send the notices, after the commit."""
         connection = connections[self.alias]
-        if not _in_transaction(connection):  # in one a test plays the commit, and nothing is committed
+        if not _in_transaction(connection):  # inside a transaction a test simulates the commit: nothing is committed
             _send(connection, self.registered, self.notices)
 
 
@@ -107,7 +109,7 @@ def _when_committed(connection: BaseDatabaseWrapper, registered: set[Notice], no
         return
     hooks: list[Any] = connection.run_on_commit
     savepoints = set(connection.savepoint_ids)
-    # One hook for a transaction that registers much.
+    # One hook per transaction, even if it registers many jobs.
     last = getattr(hooks[-1][1], "__self__", None) if hooks else None
     if isinstance(last, _Waiting) and last.takes(savepoints, registered, notices):
         return
@@ -115,8 +117,8 @@ def _when_committed(connection: BaseDatabaseWrapper, registered: set[Notice], no
     if connection.in_atomic_block:
         connection.on_commit(waiting.send, robust=True)
     else:
-        # With autocommit switched off Django refuses new hooks. It runs those that are there when autocommit is on
-        # again behind a commit, and drops them at a rollback: that is all we ask of it.
+        # With autocommit off Django refuses new hooks. It runs existing ones when autocommit is on again after a
+        # commit, and drops them at a rollback: that is all we need.
         hooks.append((savepoints, waiting.send, True))
 
 
@@ -136,7 +138,7 @@ def _send(connection: BaseDatabaseWrapper, registered: Iterable[Notice], notices
 
 
 def _silence(alias: str, notice: Notice, now: float) -> float | None:
-    """For how long nothing more of this pair needs to be sent behind a notification now; None if none is due."""
+    """Return the seconds of silence after a notification sent now; None to send none, because a silence still lasts."""
     last = _notified.get((alias, notice))
     if last is None:
         return QUIET_SECONDS
@@ -152,6 +154,6 @@ def _in_transaction(connection: BaseDatabaseWrapper) -> bool:
 
 
 def _is_of_a_test_case(connection: BaseDatabaseWrapper) -> bool:
-    """Whether a ``TestCase`` has opened this transaction, which is never committed: its tests may count hooks."""
+    """Return whether a ``TestCase`` opened this transaction, which never commits: its tests may count hooks."""
     blocks: list[Any] = getattr(connection, "atomic_blocks", [])
     return bool(blocks) and getattr(blocks[0], "_from_testcase", False)

@@ -270,7 +270,7 @@ def test_a_factory_may_step_aside(use: Any) -> None:
 
 def test_a_factory_that_returns_nothing_is_named(use: Any) -> None:
     use(forgot_to_return)
-    with pytest.raises(ImproperlyConfigured, match=r"forgot_to_return must return what is called in place of run"):
+    with pytest.raises(ImproperlyConfigured, match=r"forgot_to_return must return a callable to use instead of run"):
         chain(body)
 
 
@@ -286,7 +286,7 @@ def test_a_factory_that_returns_the_wrong_colour_is_named(use: Any) -> None:
         ("nowhere.at.all", "cannot be imported: No module named 'nowhere'"),
         ("tests.routers.missing", "does not define"),
         ("nodots", "cannot be imported"),
-        ("tests.settings.STATIC_URL", "is no factory: it cannot be called"),
+        ("tests.settings.STATIC_URL", "is not a factory: it cannot be called"),
     ],
 )
 def test_a_bad_path_is_improperly_configured(settings: Any, path: str, words: str) -> None:
