@@ -182,6 +182,7 @@ def wait_for_database(worker: Worker, stopped: threading.Event) -> store.Identit
 def run(options: WorkerOptions) -> int:
     """Run a worker in this process until it has drained; return its exit status. Main thread only."""
     worker = Worker.of(options)
+    store.read_statements()
     status = 0
     stopped = threading.Event()
     # A signal before or after the supervisor's own handling must not end the process abruptly.

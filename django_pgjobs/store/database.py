@@ -32,6 +32,12 @@ def statement(name: str) -> str:
     return sql.statement(name)
 
 
+def read_statements() -> None:
+    """Read all statements now, so that an upgrade that replaces their files does not change a running process."""
+    for name in sql.names():
+        sql.statement(name)
+
+
 def rows_of(cursor: Any) -> Rows:
     """Return the rows of the cursor's current result; ``cursor`` is Django's or psycopg's. See ``instants``."""
     try:

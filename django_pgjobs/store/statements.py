@@ -76,6 +76,7 @@ from django_pgjobs.store.database import (
     is_read_only,
     on,
     read_committed,
+    read_statements,
     set_lock_timeout,
     statement,
 )
@@ -322,6 +323,7 @@ __all__ = [
     "read_leader",
     "read_pauses",
     "read_payload",
+    "read_statements",
     "read_states",
     "read_statistic",
     "read_why",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 
+import django_pgjobs
 from django_pgjobs import register_many
 from django_pgjobs.models import Job
 from tests.e2e import jobs
@@ -70,6 +72,28 @@ def test_another_version_beneath_a_worker_stops_it(worker: Workers, stage: Stage
     stage.open("one")
     assert process.wait() == 1, process.log
     assert ended(running)[0].attempt == 1
+
+
+def test_statements_replaced_beneath_a_worker_are_those_it_started_with(
+    worker: Workers, stage: Stage, tmp_path: Path
+) -> None:
+    """Protocol trap 18: an upgrade replaces files; a worker stays of one piece until somebody restarts it."""
+    package = Path(django_pgjobs.__file__).parent
+    shutil.copytree(package, tmp_path / "django_pgjobs", ignore=shutil.ignore_patterns("__pycache__"))
+    root = package.parent
+    process = worker(env={"PYTHONPATH": f"{tmp_path}:{root}", "PGJOBS_TEST_CWD": str(tmp_path)})
+    for statement in (tmp_path / "django_pgjobs" / "sql").glob("*.sql"):
+        statement.write_text("-- of another version\nSELECT this is no statement")
+    after = ended(jobs.effect.register("one"), jobs.doomed.register(), jobs.spins.using(timeout=0.2).register())
+    assert [job.outcome for job in after] == ["succeeded", "abandoned", "abandoned"]
+    stopped = jobs.waits.register("two")
+    wait_until(lambda: stage.count("start", "two") == 1, 15, "it runs")
+    os.kill(process.pid, signal.SIGTERM)
+    stage.open("two")
+    assert process.wait() == 0, process.log
+    assert ended(stopped)[0].outcome == "succeeded"
+    assert "this is no statement" not in process.log
+    assert not process.said("duty failed")
 
 
 @pytest.mark.slow

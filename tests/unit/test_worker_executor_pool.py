@@ -561,6 +561,10 @@ def test_another_version_stops_the_worker(pool: ExecutorPool, failed: list[str],
     pool.spawn()
     pool._on_message(pool.children[-1], Ready({**HELLO, "version": "99.0"}))
     assert failed == ["another version was deployed"]
+    assert (
+        f"version 99.0 of django-pgjobs (protocol {channel.PROTOCOL}), this worker {__version__}"
+        in pool.children[-1].boot_error
+    )
     assert pool.children[-1].state == KILLED
     assert len(pool.children) == 4
 

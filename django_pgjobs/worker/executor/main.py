@@ -32,6 +32,7 @@ from django_pgjobs.execution.attempt import RunControl
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.registering import local_pool
 from django_pgjobs.serialization.escapes import one_line
+from django_pgjobs.store.database import read_statements
 from django_pgjobs.worker.executor import cleanup, lifecycle, orphan
 from django_pgjobs.worker.executor.event_loop import EventLoop
 from django_pgjobs.worker.executor.interrupts import KINDS
@@ -242,6 +243,7 @@ def main(
         faulthandler.enable()  # shows all stacks at a crash in C, or when the watchdog asks
     end = channel.ExecutorEnd(socket.socket(fileno=channel_fd))
     name_executor(application_name)
+    read_statements()
     cleanup.prepare_connections(application_name, get_conf().executor_conn_max_age_seconds)
     board = Board(board_fd, threads, async_slots)
     try:

@@ -268,7 +268,7 @@ class ExecutorPool:
 
     def _on_ready(self, child: ExecutorProcess, hello: Hello) -> None:
         if (hello["protocol"], hello["version"]) != (PROTOCOL, __version__):
-            self._stop_for_another_version(child, hello["version"])
+            self._stop_for_another_version(child, hello)
         elif hello["identity"] != self.identity:
             child.boot_error = f"it sees another database: {hello['identity']} instead of {self.identity}"
         if child.boot_error:
@@ -289,9 +289,10 @@ class ExecutorPool:
         if old is not None:
             self._retire(old)
 
-    def _stop_for_another_version(self, child: ExecutorProcess, version: str) -> None:
+    def _stop_for_another_version(self, child: ExecutorProcess, hello: Hello) -> None:
         """The code was replaced beneath us. Old and new code do not talk; a worker started now is of one piece."""
-        child.boot_error = f"it runs version {version} of django-pgjobs, this worker {__version__}"
+        theirs = f"version {hello['version']} of django-pgjobs (protocol {hello['protocol']})"
+        child.boot_error = f"it runs {theirs}, this worker {__version__} ({PROTOCOL})"
         log.critical("another version was deployed, worker stops pid=%d: %s", child.pid, child.boot_error)
         self.failed("another version was deployed")
 
