@@ -22,7 +22,7 @@ from django_pgjobs.store.transactions import at_read_committed
 from django_pgjobs.worker.shared.connection import PINS
 
 MOST_NOW = 100_000
-"""How far figures are counted for somebody who asks for it."""
+"""The bound of the counts of ``--now``."""
 
 FRESH_SECONDS = 60.0
 """Older figures are counted again, because their leader evidently cannot count."""
@@ -50,7 +50,7 @@ def add_subcommands(subcommands: Any) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what is shown and how."""
+    """Declare filter, source and format."""
     queue = "Only this queue; repeatable."
     parser.add_argument("--queue", metavar="NAME", type=filters.words, action="append", help=queue)
     parser.add_argument(

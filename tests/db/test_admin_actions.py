@@ -1,4 +1,4 @@
-"""What operators do in the admin, to one job and to many."""
+"""The operator's actions in the admin, on one job and on many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The admin's page of what is paused, what the pages of jobs say about it, and who leads."""
+"""The admin's page of pauses, the notices on the pages of jobs, and the leader."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_queue_is_paused_in_the_name_of_the_user(operator: Client) -> None:
 
 
 def test_a_queue_that_nobody_knows_is_asked_about_with_the_one_that_was_meant(operator: Client) -> None:
-    """A slip of the pen must not be answered by *paused*, in green, while the queue that is meant goes on."""
+    """A typo must not earn a green *paused* while the intended queue keeps running."""
     page = operator.post(ADD, asked(name="mial"))
     assert "knows a queue &#x27;mial&#x27; (did you mean &#x27;mail&#x27;?)" in html(page)
     assert '<input type="checkbox" name="anyway"' in html(page)

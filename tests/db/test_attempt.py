@@ -142,7 +142,7 @@ def test_a_snooze_for_ever_can_still_be_read(raw: RawDatabase) -> None:
 def test_the_ending_is_written_before_the_callback_starts(
     raw: RawDatabase, what: str, state: str, told: Any, history: Any
 ) -> None:
-    """A5: a crash of the callback would leave a row that says what is left to do."""
+    """A5: after a crash of the callback, the row would still say that the callback is due."""
     one = careful.register(what)
     assert perform(raw).kind == END
     assert said == [told]

@@ -220,7 +220,7 @@ def test_a_claim_that_is_given_up_again_and_again_still_claims_what_is_new(
 
 
 def test_what_a_limit_lets_in_is_found_at_once_beside_a_backlog(worker: Worker, raw: RawDatabase) -> None:
-    """Its jobs are older than those that every claim comes back full of: one after another within a claim or two."""
+    """Its jobs are older than those that fill every claim; a claim or two takes each of them."""
     held = register(10, limit_key="a")
     raw.query("UPDATE pgjobs_job SET run_at = '2026-01-01' WHERE hold = 'limited'")
     busy(worker)

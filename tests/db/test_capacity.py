@@ -228,7 +228,7 @@ def test_all_eight_at_a_nearly_full_queue(settings: Any, background: Background)
 def test_the_next_producer_waits_for_the_commit_of_the_one_before(
     ten: None, background: Background, other: RawDatabase, raw: RawDatabase
 ) -> None:
-    """A44: what is not committed yet is waited for, and counted when it is."""
+    """A44: registering waits for uncommitted jobs, and counts them once they are committed."""
     register(9, queue="mail")
     store.lock_queues(other, ["mail"])
     other.query("INSERT INTO pgjobs_job (name, queue, payload) VALUES ('x', 'mail', '{}')")
@@ -288,7 +288,7 @@ def test_at_a_higher_level_it_is_refused(ten: None, background: Background, leve
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 def test_a_database_at_a_higher_level_is_no_hindrance_outside_of_a_transaction(ten: None, level: str) -> None:
-    """The transaction that is opened for it reads what is committed, whatever is the role's default."""
+    """The transaction opened for it runs at READ COMMITTED, whatever the role's default."""
     with connection.cursor() as cursor:
         cursor.execute(f"SET default_transaction_isolation = '{level}'")
         try:

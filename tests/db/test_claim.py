@@ -1,4 +1,4 @@
-"""The claim: what is taken, in which order, by whom, and what it leaves on the row and in the ledger."""
+"""The claim: which jobs, in which order, by which worker, and the traces on the row and in the ledger."""
 
 from __future__ import annotations
 
@@ -341,7 +341,7 @@ def test_the_pairs_are_those_with_something_to_claim_or_running(raw: RawDatabase
 
 
 def test_the_next_due_instant_is_of_an_unclaimed_job_of_the_pairs(raw: RawDatabase) -> None:
-    """P8: the earliest future instant; null when there is none."""
+    """P8: the earliest future instant; null if there is none."""
     pairs = [("default", 0), ("mail", 0)]
     assert store.next_due(raw, pairs) is None
     register()
@@ -368,7 +368,7 @@ def test_what_is_due_already_is_claimed_and_is_nothing_to_wait_for(raw: RawDatab
 
 
 def test_the_row_that_makes_a_claim_fail_is_parked_alone(raw: RawDatabase) -> None:
-    """D21 P13: a row whose data no claim survives is held with the reason, and the others go on."""
+    """D21 P13: a row whose data makes every claim fail is held with the reason; the others run."""
     poison, normal = register(2, timeout_seconds=1.0)
     Job.objects.filter(pk=poison).update(timeout_seconds=1e300)
     with pytest.raises(psycopg.DataError):

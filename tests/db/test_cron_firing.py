@@ -273,7 +273,7 @@ def test_a_fire_that_another_has_claimed_is_no_error(
 
 @pytest.mark.parametrize("column", ["last_fire_at", "last_job_id", "expression", "zone"])
 def test_each_part_of_the_comparison_is_needed(raw: RawDatabase, monkeypatch: pytest.MonkeyPatch, column: str) -> None:
-    """W46, the sabotaged twins: without it a fire is made by what was read long ago."""
+    """W46, the sabotaged twins: without it, outdated values make a fire."""
     declare(raw)
     put(raw, created_at=ago(raw, hours=1))
     read = store.list_crons(raw, everything=False)[0]
@@ -387,7 +387,7 @@ def test_a_row_that_was_edited_badly_is_marked_and_the_others_fire(
 
 
 def test_a_broken_entry_is_whole_again_when_it_is_mended(raw: RawDatabase, time: Callable[[float], None]) -> None:
-    """W49: by hand too; the leader looks every few seconds at what is not due."""
+    """W49: by hand too; every few seconds the leader reads entries that are not due."""
     firer = Firer()
     declare(raw)
     put(raw, created_at=ago(raw, hours=1), expression="61 * * * *")

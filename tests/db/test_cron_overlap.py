@@ -104,7 +104,7 @@ def test_a_fire_is_skipped_while_the_last_job_runs(raw: RawDatabase, caplog: pyt
 
 @pytest.mark.parametrize("outcome", ["succeeded", "abandoned", "cancelled"])
 def test_the_next_fire_comes_after_the_end_of_the_last_job(raw: RawDatabase, outcome: str) -> None:
-    """A24 A25 A27: every ten minutes with a job of fifteen is every twenty; a failed one goes on, with all attempts."""
+    """A24 A25 A27: every ten minutes with a job of fifteen is every twenty; a failed job keeps all attempts."""
     declare(raw, overlap="after_completion")
     begin = latest(raw) - 20 * MINUTE
     put(raw, last_fire_at=begin - 10 * MINUTE, next_fire_at=begin)
@@ -125,7 +125,7 @@ def test_the_next_fire_comes_after_the_end_of_the_last_job(raw: RawDatabase, out
 
 
 def test_what_passed_while_the_last_job_ran_makes_no_fire(raw: RawDatabase) -> None:
-    """A25: the schedule goes on from the end of that job, not from its fire."""
+    """A25: the schedule continues from the end of that job, not from its fire."""
     declare(raw, overlap="after_completion")
     raw.query(
         "INSERT INTO pgjobs_job (name, payload, cron_entry, attempt, outcome, finished_at) "

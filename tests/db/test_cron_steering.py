@@ -1,4 +1,4 @@
-"""What operators do with cron entries: by methods, from the shell, in the admin."""
+"""Steering cron entries: by methods, from the shell, in the admin."""
 
 from __future__ import annotations
 

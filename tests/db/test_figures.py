@@ -1,4 +1,4 @@
-"""The figures of the queues: what is counted, how far, at what cost; who keeps them; and ``pgjobs stats``."""
+"""The figures of the queues: the counts, their bounds and cost, the leader's row, and ``pgjobs stats``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``dumpdata`` and ``loaddata``: what is written down of our tables can be read back."""
+"""``dumpdata`` and ``loaddata``: fixtures of our tables load again."""
 
 from __future__ import annotations
 

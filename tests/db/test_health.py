@@ -1,4 +1,4 @@
-"""``manage.py pgjobs check``: what is unhealthy is named, with exit status 1; what is meant to be so is not."""
+"""``manage.py pgjobs check``: it names problems and exits with 1; intended states are no problem."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def beat(**facts: Any) -> None:
 
 
 def problems(*options: object) -> list[tuple[str, str | None]]:
-    """The codes of what is wrong, and the queues."""
+    """Return the codes of the problems, and their queues."""
     status, out, err = pgjobs("check", *options, "--format", "json")
     found = json.loads(out)
     assert err == ""

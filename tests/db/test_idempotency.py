@@ -119,7 +119,7 @@ def test_without_a_key_every_job_runs(raw: RawDatabase) -> None:
 
 
 def test_a_result_of_nothing_is_remembered_too() -> None:
-    """Row C21: None, and what is not to be stored."""
+    """Row C21: None, and results that must not be stored."""
     quiet.using(idempotency_key="q").register()
     second = quiet.using(idempotency_key="q").register()
     run_jobs()
@@ -172,7 +172,7 @@ def test_without_attempts_nothing_is_looked_up(monkeypatch: pytest.MonkeyPatch, 
     assert (ran, looked) == ([], [])
 
 
-# What is stored, and what is not
+# Which results are stored
 
 
 def test_a_failed_attempt_stores_nothing() -> None:
@@ -213,7 +213,7 @@ def stored() -> dict[str, Any]:
 
 
 def test_one_statement_ends_them_and_stores_their_results(raw: RawDatabase) -> None:
-    """Row C23: those that have a key; of two of a key the first by id."""
+    """Row C23: jobs with a key; of two with the same key, the first by id."""
     ends = keyed(raw, "b", None, "a", "b")
     assert sorted(store.finalise_success(raw, ends, AUTHOR, remember=True)) == sorted(end.id for end in ends)
     assert stored() == {"a": 2, "b": 0}

@@ -1,4 +1,4 @@
-"""``job.value()``: what the function returned, as the value it was, or a ``JobFailed`` that says why there is none."""
+"""``job.value()``: the function's return value with its type, or a ``JobFailed`` that says why there is none."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def test_a_running_job_that_is_in_no_claim_is_found_and_rescued(
 
 
 def test_a_living_owner_renews_what_the_audit_gave_it(raw: RawDatabase) -> None:
-    """The job goes on, and its end is its owner's."""
+    """The job continues, and its owner ends it."""
     register(300)
     claimed = claim(raw, 300)
     raw.query("DELETE FROM pgjobs_claim WHERE part = 1")
@@ -261,7 +261,7 @@ def test_a_claim_in_flight_is_not_taken_for_stranded(raw: RawDatabase, other: Ra
 
 
 def test_heartbeats_of_old_workers_expire(raw: RawDatabase, caplog: pytest.LogCaptureFixture) -> None:
-    """One that wakes up writes its row anew."""
+    """A worker that wakes up writes its row again."""
     raw.query(
         "INSERT INTO pgjobs_heartbeat (id, name, host, pid, processes, threads, async_slots, version, last_beat_at) "
         "SELECT gen_random_uuid(), 'w' || age, 'h', 1, 1, 1, 1, '1', "

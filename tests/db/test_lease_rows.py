@@ -57,7 +57,7 @@ def test_the_late_end_is_recorded_or_the_rescue_is(raw: RawDatabase, action: str
     ]
     owner, rescued = done if first == "owner" else done[::-1]
     if action == "mark" and first == "owner":
-        # Its owner goes on to the callback under the same claim, which is as expired as before.
+        # Its owner continues to the callback under the same claim, which is as expired as before.
         assert (len(owner), [found.ending for found in rescued]) == (1, ["abandoned"])
     else:
         assert (len(owner), len(rescued)) == ((1, 0) if first == "owner" else (0, 1))

@@ -41,7 +41,7 @@ def test_a_workers_claims_that_are_left_are_found_and_only_ended_ones_go(raw: Ra
 
 
 def test_a_claim_is_renewed_only_with_all_its_parts(raw: RawDatabase, other: RawDatabase) -> None:
-    """C4 C9: trusted because of one part, the jobs of the other would go on past the end of their lease."""
+    """C4 C9: if one part vouched for both, the jobs of the other would run past the end of their lease."""
     register(201)
     claimed = claim(raw, 201)
     other.query("SELECT 1 FROM pgjobs_claim WHERE claim_id = %s AND part = 1 FOR UPDATE", [claimed.claim_id])

@@ -1,4 +1,4 @@
-"""Limits of how many run at once, in the database: what is held back and let in, in which order, what frees a place."""
+"""Concurrency limits in the database: which jobs are held and admitted, in which order, and how slots free up."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_job_with_a_limit_is_registered_held_by_every_way(raw: RawDatabase) ->
 
 
 def test_without_numbers_everything_due_is_let_in(raw: RawDatabase) -> None:
-    """The limit is gone from the code: what it held back goes on."""
+    """The code has no limit any more: the jobs that it held run."""
     due = blocked(3, "a") + blocked(2)
     later = blocked(1, "a", delay_seconds=60)
     [found] = admit(raw)
@@ -184,7 +184,7 @@ def test_of_one_pair_no_more_than_a_bound_wait_for_a_worker(raw: RawDatabase) ->
     assert entered(raw, lookahead=10) == 4
 
 
-# What frees a place
+# What frees a slot
 
 
 def _again(job_id: int) -> bool:

@@ -202,7 +202,7 @@ def test_a_turn_costs_its_bounds_and_not_what_is_blocked(db_connection: Connect,
 def test_a_turn_passes_what_an_old_snapshot_keeps_no_oftener_than_it_must(
     db_connection: Connect, raw: RawDatabase
 ) -> None:
-    """Once to count what is let in, once in each key's count, once on the way to each key's first job."""
+    """Once to count admitted jobs, once in each key's count, once on the way to each key's first job."""
     dead, keys = 5000, 250
     pinned, worker = db_connection(autocommit=False), db_connection(autocommit=False)
     explaining = Explaining(worker, set())

@@ -91,7 +91,7 @@ def test_a_running_job_without_a_lease_is_lost_and_no_other_has_a_fate(raw: RawD
 
 
 def taken_back(raw: RawDatabase) -> list[store.Rescued]:
-    """Rescue what is dead."""
+    """Rescue the jobs of dead workers."""
     found: list[store.Rescued] = []
 
     def read_status() -> bool:

@@ -39,7 +39,7 @@ def over(raw: RawDatabase) -> None:
 
 
 def hold(raw: RawDatabase, limit: int = 1000) -> list[int]:
-    """Claim, and hold what was claimed, as a worker does that knows of the pause."""
+    """Claim jobs and hold them, as a worker does that knows of the pause."""
     return store.hold_jobs(raw, claim(raw, limit).ends(reason="mail is down"))
 
 
@@ -186,7 +186,7 @@ def test_jobs_that_a_limit_has_let_in_give_their_places_back(raw: RawDatabase) -
 
 
 def test_the_pausing_statement_does_not_read_the_queue(raw: RawDatabase) -> None:
-    """However many are ready: those that a limit has let in have an index of their own."""
+    """However many are ready: admitted jobs have their own index."""
     register(3000)
     raw.query("ANALYZE pgjobs_job")
     raw.query("SET plan_cache_mode = force_custom_plan")

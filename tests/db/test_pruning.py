@@ -163,7 +163,7 @@ def test_the_history_goes_with_its_job(raw: RawDatabase) -> None:
 
 
 def test_a_job_retried_since_it_was_listed_stays(raw: RawDatabase) -> None:
-    """Made ready, or ended anew: it is not what was listed."""
+    """Made ready, or ended again: the listed row is a different one now."""
     ready, again, old = put(raw, 3, "abandoned", 999)
     found = store.list_prunable(raw, "abandoned", seconds=1, limit=10)
     assert found is not None
@@ -333,7 +333,7 @@ def pages(explaining: Explaining) -> int:
 def test_a_batch_costs_no_more_after_many_were_pruned(
     db_connection: Callable[..., RawDatabase], raw: RawDatabase
 ) -> None:
-    """An old snapshot keeps in the index what was pruned; a walk that knows its place does not read it again."""
+    """An old snapshot keeps pruned rows in the index; a walk that knows its place does not read them again."""
     pinned, worker = db_connection(autocommit=False), db_connection()
     with analysed_while_empty(raw):
         put(raw, 20_000)
@@ -390,7 +390,7 @@ def test_a_beginning_that_cannot_be_read_in_time_is_left_out(raw: RawDatabase, t
     assert to_the_end(pruner, raw) == 1, "once the server can"
 
 
-# What stops at a row
+# Rows that block pruning
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def mail() -> Queue:
 
 
 def test_a_status_says_what_was_registered(mail: Queue) -> None:
-    """A58: id, app, what is called and with what, start, state, timeout, attempts, what is left of them, backoff."""
+    """A58: id, app, function and arguments, start, state, timeout, attempts, remaining attempts, backoff."""
     registered = send.using(delay=60).register(7, due=date(2026, 11, 21), password="secret")
     stored = Job.objects.get(pk=registered.pk)
     assert mail.status(registered.pk) == QueuedJob(
@@ -305,7 +305,7 @@ def test_asynchronous_callers_have_the_same(mail: Queue) -> None:
 
 
 class Time:
-    """A clock that goes on when somebody sleeps."""
+    """A clock that advances when a caller sleeps."""
 
     def __init__(self) -> None:
         self.at = 100.0

@@ -30,7 +30,7 @@ from tests.plugins.sabotage import sabotage
 
 
 def _move(raw: RawDatabase, seconds: float) -> None:
-    """Let time pass for what was let in; by way of the far future, where no row is in the way of another."""
+    """Let time pass for admitted starts; by way of the far future, so that no two rows collide."""
     for moved in (100 * 366 * 86400.0, -100 * 366 * 86400.0 - seconds):
         raw.query(
             "UPDATE pgjobs_admission SET admitted_at = admitted_at + make_interval(secs => %s), "
@@ -56,7 +56,7 @@ def test_a_rate_holds_in_every_window_not_only_in_those_of_a_clock(raw: RawDatab
 
 
 def test_what_waits_for_a_worker_is_counted_when_it_can_start(raw: RawDatabase) -> None:
-    """All workers were busy for longer than the window: what was let in before starts now, and counts now."""
+    """All workers were busy for longer than the window: jobs admitted earlier start now, and count now."""
     rated = terms(of_job=Bounds(None, 5, 60.0))
     blocked(30)
     assert entered(raw, rated) == 5
@@ -247,7 +247,7 @@ def test_admitters_that_race_let_in_no_more_than_one_for_a_key(
 
 
 def test_a_turn_that_follows_another_counts_what_it_let_in(raw: RawDatabase, other: RawDatabase) -> None:
-    """The count has a snapshot taken after the lock: what was committed while it was waited for is seen."""
+    """The count takes its snapshot after the lock, so it sees commits made during the wait."""
     blocked(2, "a")
     other.query("SELECT 1")
     assert entered(raw, PER_KEY) == 1

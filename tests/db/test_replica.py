@@ -1,4 +1,4 @@
-"""A router that reads from a replica: what was read there is steered where the router writes."""
+"""A router that reads from a replica: steering a row read there goes to the router's write database."""
 
 from __future__ import annotations
 

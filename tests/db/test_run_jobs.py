@@ -180,7 +180,7 @@ class AutocommitTestCase(TransactionTestCase):
 
 @in_a_test_case
 def test_a_job_that_breaks_the_transaction_loses_its_own_work_only() -> None:
-    """A3, C27: the failure is recorded with type and text; neighbours and the test go on."""
+    """A3, C27: the failure is recorded with type and text; neighbours and the test continue."""
     makes_user.register("anna")
     broken = makes_user.register("anna")
     after = makes_user.register("bert")

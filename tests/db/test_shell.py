@@ -523,7 +523,7 @@ def test_a_terminal_without_unicode_is_no_error(raw: RawDatabase) -> None:
 
 
 def test_exit_statuses_as_a_shell_sees_them(raw: RawDatabase) -> None:
-    """0, 1 for what is not there, 2 for wrong usage: also where a refusal comes from our own code."""
+    """0; 1 if something is missing; 2 for wrong usage, also if our own code refuses."""
     [one] = register()
     statuses = [run(*words).returncode for words in (
         ["why", str(one)], ["why", "999999999"], ["why", "x"], ["reschedule", str(one)], ["list", "--database", "no"],

@@ -1,4 +1,4 @@
-"""Unparking: what other code has parked goes on; what this code has parked is not looked through without end."""
+"""Unparking: jobs that other code parked resume; workers do not scan those that this code parked over and over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A row whose instants Python has no ``datetime`` for: lists, pages and duties go on, and show a bound instead."""
+"""A row whose instants Python has no ``datetime`` for: lists, pages and duties work, and show a bound instead."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_an_error_of_the_server_is_no_reason_to_ask_again() -> None:
 
 
 def test_a_list_in_the_order_of_an_index_is_still_read_along_it(instant: str) -> None:
-    """Bounds stand in what is selected, in nothing that an index must answer."""
+    """The select list has the bounds; conditions that an index must answer do not."""
     found = Job.objects.order_by(OrderBy(F("run_at"))).filter(queue="default", priority=0, state="ready")
     list(found)
     assert 'ORDER BY "pgjobs_job"."run_at" ASC' in str(found.query)

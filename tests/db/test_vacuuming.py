@@ -144,7 +144,7 @@ def test_its_connection_bounds_waits_for_locks_and_nothing_else(committed: None)
 
 @pytest.fixture
 def long_vacuum(raw: RawDatabase, other: RawDatabase, quiet: None, monkeypatch: pytest.MonkeyPatch) -> Vacuumer:
-    """A VACUUM that holds the table and goes on for long, as those of large tables do."""
+    """A VACUUM that holds the table for a long time, as on large tables."""
 
     def slow(db: Any) -> None:
         # Throttled to a crawl by the server's own brake.
@@ -367,7 +367,7 @@ def test_a_table_that_is_locked_keeps_no_other_from_its_vacuum(
 def test_a_server_that_refuses_is_told_and_asked_later(
     raw: RawDatabase, quiet: None, time: Time, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """W10: no connection to be had; pruning goes on, and so does everything else."""
+    """W10: it gets no connection; pruning and everything else continue."""
 
     def refuses() -> VacuumSession:
         raise psycopg.OperationalError("too many connections")

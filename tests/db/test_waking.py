@@ -292,7 +292,7 @@ WINDOW = {"key": "shop", "key_scope": timedelta(hours=1)}
 def test_a_notification_that_fails_behind_the_commit_costs_no_job(
     caplog: pytest.LogCaptureFixture, options: Any, one: bool, within: bool
 ) -> None:
-    """An error would have the caller register again what is stored."""
+    """An error would make the caller register a stored job again."""
     declared = pay.using(**options)
     with patch("django_pgjobs.store.notifying.notify", cut_before_notifying):
         if within:

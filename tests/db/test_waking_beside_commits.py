@@ -150,7 +150,7 @@ def full_queue(chaos_server: ChaosServer) -> Iterator[None]:
 def test_a_full_queue_of_notifications_fails_no_commit_of_the_callers(
     full_queue: None, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A2: workers find the job when they look; what was written beside it is there."""
+    """A2: workers find the job by polling; the rows written beside it exist."""
     with transaction.atomic():
         Group.objects.create(name="business")
         ACTIONS[name]()

@@ -279,7 +279,7 @@ def test_a_key_that_another_has_now_is_in_the_way_of_a_retry(raw: RawDatabase) -
 
 
 def test_a_job_that_got_anothers_result_says_whose(raw: RawDatabase) -> None:
-    """Its own one is not another's, and a result of another name is none of this key's."""
+    """Its own key does not count as another's, nor does a result of another name as this key's."""
     [one, two] = register(count=2)
     Job.objects.filter(pk=two).update(idempotency_key="order-1")
     store.finalise_success(raw, claim(raw, limit=2).ends(), AUTHOR)
