@@ -1,4 +1,4 @@
-"""Run a command with a database: the one DATABASE_URL names, or a server started for the command; or serve one.
+"""Run a command with a database, either the one in DATABASE_URL or a server started for the command; or serve one.
 
 The exit status is the command's, 128 + n if signal n ended it, 127 if it does not exist, 1 if the server did
 not start. It writes the server's directory to stderr.
@@ -36,7 +36,7 @@ class Relay:
         self._early: list[int] = []
 
     def install(self) -> None:
-        """Take over the signals; before there is a command they end this process in good order."""
+        """Handle the signals; before the command starts, they end this process in good order."""
         for number in self.PASSED:
             signal.signal(number, self._receive)
 

@@ -1,6 +1,6 @@
-"""Where an embedded server lives and as whom: a locked directory of its own, and an account without rights.
+"""The directory and the account of an embedded server: a locked directory of its own, an account without rights.
 
-Nothing here starts a server. What exists already is never given another mode or owner.
+Nothing here starts a server, or changes the mode or owner of an existing path.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class EmbeddedError(RuntimeError):
 
 @dataclass(frozen=True)
 class ServerAccount:
-    """Who the server runs as. Without a uid it is the caller."""
+    """The account that the server runs as; without a uid the caller's."""
 
     name: str
     uid: int | None = None
@@ -108,7 +108,7 @@ class ServerDirectory:
         """Make and lock a new, empty directory."""
         base = find_base(account)
         while True:
-            # Another process that removes stale directories may take this one before we have locked it.
+            # Another process that removes stale directories may remove this one before we have locked it.
             with contextlib.suppress(BlockingIOError, FileNotFoundError):
                 return cls(Path(tempfile.mkdtemp(prefix=prefix, dir=base)))
 

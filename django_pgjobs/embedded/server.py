@@ -35,8 +35,8 @@ DEFAULT_MAJOR = 18
 START_SECONDS = 60.0
 PORT_TRIES = 5
 
-# The shell becomes the server, so the pid we know is the server's. Its child reads the pipe whose other
-# end only we hold: a line means that we stop the server ourselves, end of file that we are gone.
+# The shell becomes the server, so the pid we know is the server's. Its child reads the pipe whose other end only we
+# hold: a line means that we stop the server ourselves, end of file means that we are gone.
 WATCHED = 'exec 3<&0; (read -r line <&3 || kill -INT $$) & exec "$@" 3<&- </dev/null'
 
 
@@ -45,9 +45,9 @@ class EmbeddedServer:
 
     Arguments: ``major``, the version to look for (16 and 18 come with the extra). ``fsync``, false to trade
     safety in a power cut for speed. ``data``, a directory that remembers where the server's files are, so
-    that the next run with it finds the data again; without it the data go with `stop`. ``binaries``,
+    that the next run with it finds the data again; without it `stop` deletes the data. ``binaries``,
     another installation's directory with ``postgres`` and ``initdb``; its version then overrides ``major``.
-    ``settings``, server parameters that replace ours; a change of the attribute counts from the next `start`.
+    ``settings``, server parameters that replace ours; a changed attribute takes effect at the next `start`.
 
     Not thread-safe. As a context manager it starts and stops.
     """

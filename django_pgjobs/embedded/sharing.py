@@ -1,8 +1,8 @@
-"""One embedded server for a project: whoever needs it first starts it, the others find the one that runs.
+"""One embedded server for a project: the first process that needs it starts it, the others find the running one.
 
-The data are kept in a directory that ``.pg`` in the project remembers. The process that started the server owns it and
-stops it when it ends; ``python -m django_pgjobs.embedded --serve`` is an owner that stays. Two processes that start at
-once do not make two servers: a lock on the remembering directory lets one of them go first.
+``.pg`` in the project remembers the directory of the data. The process that started the server owns it and stops it at
+its own end; ``python -m django_pgjobs.embedded --serve`` is an owner that stays. If two processes start at the same
+time, a lock on ``.pg`` lets one go first, so there is only one server.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from django_pgjobs.embedded.directory import POLL_SECONDS, EmbeddedError, recall
 from django_pgjobs.embedded.server import DEFAULT_MAJOR, START_SECONDS, EmbeddedServer
 
 DATA = Path(".pg")
-"""Where a project's server is remembered, unless told otherwise: in the current directory."""
+"""The default directory that remembers a project's server, relative to the current directory."""
 
 
 def running_url(data: Path, major: int = DEFAULT_MAJOR) -> str | None:
-    """Return the DATABASE_URL of the server that another process runs for ``data``, or None. Asks no server."""
+    """Return the DATABASE_URL of the server that another process runs for ``data``, or None. Connects to no server."""
     directory = recall(data / f"server-{major}")
     if directory is None or not _is_held(directory):
         return None
@@ -78,7 +78,7 @@ def _shared_url(data: Path, major: int) -> str:
         _urls[data, major] = known
         if ours:
             owner = os.getpid()
-            # A forked child leaves by the same exit functions, and the server is not its own.
+            # A forked child runs the same exit functions, but does not own the server.
             atexit.register(lambda: server.stop() if os.getpid() == owner else None)
     return known
 
@@ -117,7 +117,7 @@ def _is_held(directory: Path) -> bool:
 
 @contextlib.contextmanager
 def _alone(data: Path) -> Iterator[None]:
-    """Within the block no other process looks for this server, or starts it."""
+    """Keep other processes from searching for or starting this server within the block."""
     data.mkdir(parents=True, exist_ok=True)
     with (data / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
