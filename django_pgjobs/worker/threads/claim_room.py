@@ -1,7 +1,7 @@
-"""How many more jobs the main thread takes from the claim thread. Callers hold the claim thread's lock.
+"""The room that the main thread has for more jobs from the claim thread. Callers hold the claim thread's lock.
 
-Where the code has ``async def`` jobs there is room in two *lines*, the loop's (True) and the threads' (False). What was
-claimed takes up room at once; the main thread speaks of it only after it has read the message about the claim.
+If the code has ``async def`` jobs, there are two *lines* of room: the loop's (True) and the threads' (False). A claim
+takes room at once; the main thread accounts for it only after it has read the message about the claim.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from django_pgjobs.store.statements import ClaimedJob
 
 
 class ClaimRoom:
-    """``wanted`` jobs for each line, ``most`` in all; ``unadopted`` are claimed, and main has not read of them yet.
+    """``wanted`` jobs for each line, ``most`` in all; ``unadopted`` are claimed, but main has not read of them yet.
 
-    A line is ``dry`` when a claim has found less there than was asked.
+    A line is ``dry`` if a claim found fewer jobs there than it asked for.
     """
 
     def __init__(self, async_names: frozenset[str] = frozenset()) -> None:
@@ -26,7 +26,7 @@ class ClaimRoom:
         self.dry = dict.fromkeys(lines, False)
 
     def offer(self, threads: int, loop: int, most: int | None) -> None:
-        """Take note of the room that main has, what it has not read of yet included."""
+        """Record the room that main has, including room for jobs it has not read of yet."""
         self.most = None if most is None else most - sum(self.unadopted.values())
         for is_async, room in ((False, threads), (True, loop)):
             if is_async in self.wanted:
@@ -41,24 +41,24 @@ class ClaimRoom:
         return any(wanted > 0 for wanted in self.wanted.values()) and (self.most is None or self.most > 0)
 
     def may_find_more(self) -> bool:
-        """Whether there is room for what the last claim has left, for want of room."""
+        """Whether there is room for jobs that the last claim left because there was none."""
         found_before = any(wanted > 0 and not self.dry[is_async] for is_async, wanted in self.wanted.items())
         return found_before and self.is_free()
 
     def took(self, jobs: list[ClaimedJob]) -> None:
-        """These were claimed, and main has not read of them yet."""
+        """Record claimed jobs, of which main has not read yet."""
         for is_async, some in self.by_line(jobs).items():
             self.wanted[is_async] = max(0, self.wanted[is_async] - len(some))
             self.unadopted[is_async] += len(some)
         self.most = None if self.most is None else self.most - len(jobs)
 
     def adopted(self, jobs: Iterable[ClaimedJob]) -> None:
-        """Main has read of these; what it says of its room from now on has them taken off."""
+        """Record that main has read of these jobs; its reports of room count them from now on."""
         for is_async, some in self.by_line(jobs).items():
             self.unadopted[is_async] -= len(some)
 
     def by_line(self, jobs: Iterable[ClaimedJob]) -> dict[bool, list[ClaimedJob]]:
-        """Sort jobs as the statement has: what it took from which line."""
+        """Group jobs by the line from which the statement took them."""
         if not self.async_names:
             return {False: list(jobs)}
         lines: dict[bool, list[ClaimedJob]] = {False: [], True: []}

@@ -1,12 +1,11 @@
-"""The claim thread: takes ready jobs when main wants some, and sleeps until the next is due.
+"""The claim thread: claims ready jobs when main wants some, and sleeps until the next is due.
 
-Posts ``claimed`` with what a claim took, and ``idle`` when everything was looked at from the beginning and nothing is
-ready. A claim whose answer was lost is in doubt (``claims_in_doubt``). A claim that fails on the data of a row is
-halved until one row is left, which is then claimed by its id, and parked if that fails too: two workers may be at it at
-once.
+It posts ``claimed`` with the jobs of a claim, and ``idle`` after a full pass that found nothing ready. A claim whose
+answer was lost is in doubt (``claims_in_doubt``). If a claim fails on the data of a row, the thread halves it until one
+row is left, claims that row by its id, and parks it if this fails too: two workers may do so at once.
 
-Where the code has ``async def`` jobs there are two *lines*, what runs on the loop (True) and all else (False), each
-with its frontier. One statement claims from both, of each what main has room for (``claim_room``).
+If the code has ``async def`` jobs, there are two *lines*: jobs for the loop (True) and all others (False), each with
+its own frontier. One statement claims from both, as many as main has room for (``claim_room``).
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ log = safe_logger("django_pgjobs")
 BATCH = 500
 POLL_AGAIN_SECONDS = 0.008
 BUSY_SECONDS = 0.105
-"""After a notification a producer is silent for 5 ms, after one that says it is busy for 100: see ``waking``.
+"""After a notification a producer is silent for 5 ms, or for 100 ms if it said that it is busy: see ``waking``.
 
-While one is busy the claimer looks every ``POLL_AGAIN_SECONDS``, and so finds what comes in silence.
+While a producer is busy, the claimer polls every ``POLL_AGAIN_SECONDS`` and so finds jobs registered in silence.
 """
 
 PAIRS_FACTOR = 50.0
@@ -83,12 +82,12 @@ class Claimer(Loop):
         self.woken_at = 0.0
         self.settles_at = 0.0
 
-    # Asked by other threads
+    # Called by other threads
 
     def request(self, threads: int, loop: int = 0, *, most: int | None = None) -> None:
-        """Say how many jobs main has room for, those it has not read of yet included; replaces the one before.
+        """Set how many jobs main has room for, including claimed ones it has not read of; replaces the last value.
 
-        ``most`` is how many it takes in all, whatever there is room for.
+        ``most`` caps the total, whatever the room.
         """
         with self.wake:
             before = self.room.is_free()
@@ -97,38 +96,38 @@ class Claimer(Loop):
                 self.wake.notify_all()
 
     def adopted(self, jobs: Iterable[store.ClaimedJob]) -> None:
-        """Main has read of these claimed jobs; until then they take up the room it speaks of."""
+        """Record that main has read of these claimed jobs; until then they take room from what it reports."""
         with self.wake:
             self.room.adopted(jobs)
 
     def wake_for(self, pair: tuple[str, int]) -> None:
-        """Take note that jobs of a pair have become ready; called by the listen thread."""
+        """Record that jobs of a pair became ready; called by the listen thread."""
         with self.wake:
             if not self.hints.add(pair):
                 self.next_pairs = 0.0
             self._wake_up()
 
     def wake_for_admitted(self, pair: tuple[str, int]) -> None:
-        """Take note of jobs that a limit admitted, perhaps older than what is claimed now; called by the admitter."""
+        """Record admitted jobs, perhaps older than those being claimed; called by the admitter."""
         with self.wake:
             self.hints.add_admitted(pair)
             self.wake_for(pair)
 
     def wake_for_released(self, queue: str) -> None:
-        """Take note of released jobs, perhaps far older than what is claimed now; called by the listen thread."""
+        """Record released jobs, perhaps far older than those being claimed; called by the listen thread."""
         with self.wake:
             self.hints.add_released(queue)
             self._wake_up()
 
     def poll_now(self) -> None:
-        """Look again from the beginning: something may have become ready without a notification."""
+        """Make the next scan a full one: something may have become ready without a notification."""
         with self.wake:
             self.next_pairs = 0.0
             self.hints.released_anywhere = True
             self._wake_up()
 
     def pause(self, queues: frozenset[str]) -> None:
-        """Claim nothing from these queues from the next claim on; where one goes on, look from the beginning."""
+        """Leave out these queues from the next claim on; if one is resumed, scan it from the beginning."""
         with self.wake:
             resumed = self.paused - queues
             self.paused = queues
@@ -137,7 +136,7 @@ class Claimer(Loop):
                 self._wake_up()
 
     def keep_polling(self) -> None:
-        """Look again and again for a moment; called by the listen thread where a producer is busy."""
+        """Poll for a moment; called by the listen thread while a producer is busy."""
         with self.wake:
             self.settles_at = max(self.settles_at, clock.monotonic() + BUSY_SECONDS)
             self.wake.notify_all()
@@ -148,20 +147,20 @@ class Claimer(Loop):
         self.wake.notify_all()
 
     def halt(self) -> None:
-        """Claim nothing more; what is ``busy`` still comes."""
+        """Claim nothing more; a claim that is ``busy`` still delivers."""
         with self.wake:
             self.halted = True
             self.room.close()
 
     @property
     def busy(self) -> bool:
-        """Whether a claim is under way on a server that is there, or its answer on the way to main."""
+        """Whether a claim is under way on a reachable server, or its answer on the way to main."""
         return (self.unconfirmed is not None and self.reachable) or any(self.room.unadopted.values())
 
     # The thread
 
     def serve(self, db: WorkerConnection) -> None:
-        """Claim whenever main wants jobs; after a claim that found too few sleep until something is due."""
+        """Claim whenever main wants jobs; after a claim that found too few, sleep until something is due."""
         if self.unconfirmed is not None:
             self._resolve(db, self.unconfirmed)
         while not self.stopping.is_set():
@@ -183,10 +182,10 @@ class Claimer(Loop):
         self.hints.hand_over(self.lines.values())
 
     def _claim(self, db: WorkerConnection, limits: Mapping[bool, int]) -> bool:
-        """Claim up to so many of each line; return whether to claim again at once."""
+        """Claim up to these numbers from each line; return whether to claim again at once."""
         self.polled_at = asked_at = clock.monotonic()
         self.asked = tuple(limits)
-        # Where there was no room nobody knows what is there.
+        # A line without room was not read, so nobody knows what is there.
         self.room.dry = {is_async: is_async in limits and self.room.dry[is_async] for is_async in self.lines}
         for frontier in self.lines.values():
             frontier.pause(self.paused)
@@ -205,7 +204,7 @@ class Claimer(Loop):
         try:
             claimed = store.claim_lines(db, lines, self.async_names, most=most, **self.options.terms(claim_id))
         except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable) as error:
-            self.unconfirmed = None  # by the server's word: it took nothing
+            self.unconfirmed = None  # the server says so: the claim took nothing
             now = clock.monotonic()
             if isinstance(error, psycopg.errors.QueryCanceled):
                 for is_async, plan in plans.items():
@@ -215,7 +214,7 @@ class Claimer(Loop):
             if not is_data_trouble(error):
                 raise
             if not sqlstate_of(error):
-                self._resolve(db, claim_id)  # the server has done its part, and it is we who cannot read it
+                self._resolve(db, claim_id)  # the server did its part; this process cannot read the answer
             self.unconfirmed = None
             self._isolate(db, plans, limits, error)
             return True
@@ -234,9 +233,9 @@ class Claimer(Loop):
             if self.room.may_find_more():
                 return True
             if self.room.is_free():
-                # Who listens is notified of more; else where something came there may be more already.
+                # With a listener, notifications announce more jobs; without one, a claim that found jobs may find more.
                 return found and not self.listening.is_set()
-        # Without any room it waits for some, unless nothing is left: then for what becomes due, too.
+        # Without room it waits for room; if nothing is left, also for jobs that become due.
         return not all(self.room.dry[is_async] for is_async in limits)
 
     def _hand_over(self, claim_id: UUID, asked_at: float, jobs: list[store.ClaimedJob]) -> None:
@@ -256,7 +255,7 @@ class Claimer(Loop):
             for frontier in self.lines.values():
                 frontier.replace(pairs)
         except psycopg.errors.QueryCanceled:
-            # So much that is dead lies about: what is known is claimed from meanwhile.
+            # Too many dead rows lie in the way; meanwhile it claims from the known pairs.
             if not self.frontier.reaches:
                 raise
             log.warning("the list of queues takes too long, known ones are served pairs=%d", len(self.frontier.reaches))
@@ -266,12 +265,12 @@ class Claimer(Loop):
     # Trouble
 
     def _resolve(self, db: WorkerConnection, claim_id: UUID) -> None:
-        """A claim's answer was lost: release what it took."""
+        """Release the jobs of a claim whose answer was lost."""
         self.in_doubt.resolve(db, claim_id)
         self.unconfirmed = None
 
     def check_doubts(self, db: store.Database) -> None:
-        """Look up again the claims in doubt whose time has come; called by the maintenance thread."""
+        """Look up the claims in doubt that are due for it; called by the maintenance thread."""
         self.in_doubt.check_doubts(db, all_of_them=self.halted)
 
     def _on_released(self, job: store.Released) -> None:
@@ -281,15 +280,15 @@ class Claimer(Loop):
     def _isolate(
         self, db: WorkerConnection, plans: Mapping[bool, list[Visit]], limits: Mapping[bool, int], error: Exception
     ) -> None:
-        """Some row makes the claim of ``plans`` fail: claim fewer until only one is left."""
+        """Claim fewer and fewer jobs of ``plans``, until the row that makes the claim fail stands alone."""
         reason = one_line(error)
         limit = max(limits.values())
         if limit > 1:
             log.warning("claim failed on data, halving limit=%d: %s", limit, reason)
             self._claim(db, {is_async: max(1, most // 2) for is_async, most in limits.items()})
             return
-        # By this very plan: another begins with another queue. And the row that failed may be parked by now, by another
-        # worker at the same: the one that is the first now is innocent until its own claim has failed.
+        # Use this very plan, as another starts with another queue. The row that failed may be parked by now, by another
+        # worker doing the same: the row that is first now is innocent until its own claim fails.
         for is_async, plan in plans.items():
             pairs = [visit.pair for visit in plan]
             job_id = store.next_claimable(db, pairs, is_async=is_async, async_names=self.async_names)
@@ -297,7 +296,7 @@ class Claimer(Loop):
                 self._claim_one(db, job_id)
 
     def _claim_one(self, db: WorkerConnection, job_id: int) -> None:
-        """Claim exactly this job; park it if its own data makes that fail."""
+        """Claim exactly this job; park it if its own data makes the claim fail."""
         asked_at = clock.monotonic()
         claim_id = uuid4()
         with self.wake:
@@ -325,9 +324,9 @@ class Claimer(Loop):
     # Idle
 
     def _rest(self, db: WorkerConnection, notified: int) -> None:
-        """Sleep until a job is due, a notification comes, or the poll; but scan once after all notifications.
+        """Sleep until a job is due, a notification comes or the next poll; but scan once after all notifications.
 
-        What they announce may lie a little behind the frontier: there the next claim looks too.
+        The announced jobs may lie a little behind the frontier; the next claim covers that stretch too.
         """
         settling = self.settles_at - clock.monotonic()
         if settling > 0:
@@ -339,11 +338,11 @@ class Claimer(Loop):
         )
         due = self.next_due.seconds(db, self.lines.values(), notified)
         seconds = longest if due is None else min(longest, max(due, 0.0))
-        # Where there was no room nothing was looked at: what is there is looked at as soon as there is some.
+        # A line without room was not read; read it as soon as there is room.
         asked = [self.lines[is_async] for is_async in self.asked]
         since, scanned = max(self.woken_at, self.settles_at), min(frontier.scanned() for frontier in asked)
         if scanned < since:
-            # Never to sleep before everything was looked at from the beginning: rows come in behind the frontier.
+            # Never sleep before a full pass: rows come in behind the frontier.
             next_scan = min(frontier.next_scan(since) for frontier in asked)
             pause = min(seconds, DEAF_POLL_SECONDS, next_scan - clock.monotonic())
             if self._sleep(max(0.0, pause), notified):
@@ -354,7 +353,7 @@ class Claimer(Loop):
         if self._sleep(seconds, notified):
             self._scan_near()
         with self.wake:
-            # What was announced is claimed before the list of all pairs is read again.
+            # Claim the announced jobs before reading the list of all pairs again.
             soon = max(self.next_pairs, self.settles_at)
             self.next_pairs = self.settles_at if seconds >= longest else soon
         self.woken_at = clock.monotonic()
@@ -364,7 +363,7 @@ class Claimer(Loop):
             frontier.scan_near()
 
     def _sleep(self, seconds: float, notified: int) -> bool:
-        """Return whether a notification came meanwhile; ends, too, when there is room for what was left."""
+        """Return whether a notification came; also ends when there is room for jobs that were left."""
         with self.wake:
             room = self.room
             self.wake.wait_for(

@@ -1,14 +1,14 @@
 """The finaliser: writes every end, fenced, in batches. A worker drops no job before the job's end is flushed.
 
-Flushes at once when idle, else after a few milliseconds or ``BATCH`` ends. What could not be written because the server
-was away stays here and is written under its fence afterwards. If a write matches no row, the finaliser reads the row:
-*busy* is tried again, *done* was recorded by an earlier try whose answer was lost, *cancelled* meanwhile becomes a
-cancel, *lost* is dropped and reported. Posts ``Stored`` with what was recorded, ``Lost`` with what was not ours, and
-``BackendsEnded`` when nothing of a dead executor is left on the server.
+It flushes at once when idle, else after a few milliseconds or ``BATCH`` ends. Ends that it could not write because the
+server was away stay here; it writes them later, under their fences. If a write matches no row, the finaliser reads the
+row: *busy* is tried again, *done* was recorded by an earlier try whose answer was lost, *cancelled* meanwhile becomes a
+cancel, *lost* is dropped and reported. It posts ``Stored`` with the recorded ends, ``Lost`` with ends that were not
+ours to write, and ``BackendsEnded`` once a dead executor has no server process left.
 
-An end of which nothing is to be kept is one fenced DELETE. What that leaves, as somebody waits for it, holds its row or
-points to it, is ended with its row kept, for the leader to prune. A row that is gone says nothing: it was deleted by
-our own try if the answer to one was lost, else by whoever has run the job since.
+An end without retention is one fenced DELETE. The DELETE skips jobs that somebody waits for, locks or points to; these
+end with their rows kept, and the leader prunes them. A missing row proves nothing: our own try deleted it if the answer
+to one was lost, else another worker that has run the job since.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BATCH = 500
 FLUSH_SECONDS = 0.003
 BUSY_SECONDS = 0.1
 BACKENDS_SECONDS = 2.0
-"""How long the end of a server process is waited for: in code that cannot be interrupted it may go on for long."""
+"""How long to wait for the end of a server process: code that cannot be interrupted may take long."""
 
 BACKENDS_PAUSE_SECONDS = 0.01
 STATEMENT_BYTES = 8 * 1024 * 1024
@@ -56,7 +56,7 @@ Busy = tuple[str, Entry]
 
 
 class Finaliser(Loop):
-    """Writes ends. ``freed`` is called, in this thread, when a job that may have a limit has ended."""
+    """Writes ends. Calls ``freed``, in this thread, when a job that may have a limit has ended."""
 
     role = "finalise"
 
@@ -81,10 +81,10 @@ class Finaliser(Loop):
         self.refused: Counter[str] = Counter()
         self.freed = freed
 
-    # Asked by main
+    # Called by the main thread
 
     def put(self, kind: str, run: HeldRun, end: End) -> None:
-        """Queue an end; main gets ``Stored`` or ``Lost`` about it."""
+        """Queue an end; main receives ``Stored`` or ``Lost`` for it."""
         self.put_many(kind, [(run, end)])
 
     def put_many(self, kind: str, entries: list[Entry]) -> None:
@@ -104,33 +104,33 @@ class Finaliser(Loop):
         return self.retention.of(run.job.queue).hours(end.outcome or Outcome.SUCCEEDED) != 0
 
     def delete(self, claim_ids: list[str]) -> None:
-        """Drop ledger rows of claims all of whose jobs have ended; no hurry."""
+        """Queue the deletion of ledger rows whose jobs have all ended; no hurry."""
         with self.wake:
             self.claims.extend(claim_ids)
             if len(self.claims) == len(claim_ids):
                 self.wake.notify_all()
 
     def terminate(self, application_name: str) -> None:
-        """End the server processes of a dead executor, before any end queued later; main gets ``BackendsEnded``."""
+        """End the server processes of a dead executor before any end queued later; main receives ``BackendsEnded``."""
         with self.wake:
             self.backends.append(application_name)
             self.wake.notify_all()
 
     def report(self, job_id: int, claim_id: str, progress: str) -> None:
-        """Keep what a job says of itself; the latest word counts."""
+        """Keep a job's progress; the latest value counts."""
         with self.wake:
             self.progress[job_id] = (job_id, claim_id, progress)
             self.wake.notify_all()
 
     @property
     def full(self) -> bool:
-        """Whether so much is unflushed that nothing more may be dispatched."""
+        """Whether too much is unflushed to dispatch anything more."""
         return self.count >= UNFLUSHED_LIMIT or self.bytes >= UNFLUSHED_BYTES
 
     # The thread
 
     def serve(self, db: WorkerConnection) -> None:
-        """Flush until stopped; what is queued when it stops is flushed first."""
+        """Flush until stopped, and everything queued before it stops."""
         while self._until_due():
             self._flush(db)
 
@@ -144,7 +144,7 @@ class Finaliser(Loop):
             until = self.busy_until if leaving else max(self.last_flush + FLUSH_SECONDS, self.busy_until)
             wait = until - clock.monotonic()
             if wait > 0:
-                # However many are busy, only new ones shorten the pause: the others would be asked for in vain.
+                # Only new ends shorten the pause, however many are busy: trying those again would be useless.
                 self.wake.wait_for(
                     lambda: self.count - self.busy >= BATCH or self.stopping.is_set() != leaving, timeout=wait
                 )
@@ -155,13 +155,13 @@ class Finaliser(Loop):
         self.busy = 0
         for kind in KINDS:
             left = len(self.pending[kind])
-            while left > 0:  # each once: what is busy goes to the end
+            while left > 0:  # each once: busy ones go to the end
                 left -= self._flush_some(db, kind, min(left, BATCH))
         self._flush_rest(db)
         self.last_flush = clock.monotonic()
 
     def _end_backends(self, db: WorkerConnection) -> None:
-        """End what killed executors have left on the server, before any end that was queued after their death."""
+        """End the server processes of killed executors, before any end queued after their death."""
         while self.backends:
             self._terminate(db, self.backends[0])
             self.inbox.post(BackendsEnded(self.backends.pop(0)))
@@ -175,7 +175,7 @@ class Finaliser(Loop):
                     return
                 time.sleep(BACKENDS_PAUSE_SECONDS)
         except psycopg.ProgrammingError as error:
-            # No end shall wait for a right that this role does not have.
+            # No end may wait for a right that this role lacks.
             log.error("server processes of a dead executor are left: %s", one_line(error))
 
     def _flush_rest(self, db: WorkerConnection) -> None:
@@ -195,7 +195,7 @@ class Finaliser(Loop):
         try:
             written = set(store.write_progress(db, reports))
         except psycopg.DataError as error:
-            if len(reports) > 1:  # that of one job; its neighbours' are sound
+            if len(reports) > 1:  # one job's progress is at fault; the others' are sound
                 for report in reports:
                     self._write_progress(db, [report])
             else:
@@ -212,9 +212,9 @@ class Finaliser(Loop):
                 log.warning("lease lost, could not store progress job=%d claim=%s: %s", job_id, claim_id, reason)
 
     def _some(self, kind: str, most: int) -> tuple[list[Entry], int]:
-        """The first entries of a kind and their size, as many as one statement shall write, and no job twice.
+        """Return the first entries of a kind for one statement, and their size; no job twice.
 
-        Two runs of one job, each of a claim of its own, would share the one answer that its id gets.
+        Two runs of one job, from two claims, would share the one answer for its id.
         """
         entries: list[Entry] = []
         ids: set[int] = set()
@@ -232,7 +232,7 @@ class Finaliser(Loop):
         return entries, size
 
     def _flush_some(self, db: WorkerConnection, kind: str, most: int) -> int:
-        """Write up to so many of one kind; return how many were tried."""
+        """Write a batch of one kind; return how many entries it tried."""
         entries, size = self._some(kind, most)
         self._end_backends(db)  # queued by main before these, perhaps a moment ago
         left: list[Busy] = [(kind, entry) for entry in entries]
@@ -243,7 +243,7 @@ class Finaliser(Loop):
                 self.in_doubt.update(run for run, _ in entries)
             raise
         finally:
-            # Whatever failed half-way, each end is reported once: a claim counts its jobs down, a callback starts.
+            # Report each end once, whatever failed half-way: a claim counts its jobs down, a callback starts.
             self._replace(kind, len(entries), size, [busy for busy in left if busy[1][0] not in self.reported])
             self.in_doubt -= self.reported
             self.reported.clear()
@@ -265,7 +265,7 @@ class Finaliser(Loop):
 
     def _report_stored(self, kind: str, stored: Sequence[StoredEnd]) -> None:
         if self.freed is not None and any(run.job.extras for run, _, _ in stored):
-            self.freed()  # of its limit's slot, if it has a limit; a wake-up in vain costs little
+            self.freed()  # of its limit's slot, if it has a limit; a needless wake-up costs little
         self.reported.update([run for run, _, _ in stored])
         if kind != DELETE:
             self.inbox.post(Stored(kind, stored))
@@ -280,9 +280,9 @@ class Finaliser(Loop):
         self.inbox.post(Lost(lost))
 
     def _write(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[Busy]:
-        """Write entries of one kind, bisecting out one that cannot be stored; return those that were busy."""
+        """Write entries of one kind, bisecting to isolate one that cannot be stored; return the busy ones."""
         try:
-            # Asked of each job only since this worker has seen one that has an idempotency key.
+            # Checked for each job only once this worker has seen one with an idempotency key.
             remember = self.remembers and any(run.remembers for run, _ in entries)
             recorded = finalise.write(db, kind, [end for _, end in entries], self.author, remember=remember)
         except (psycopg.Error, UnicodeError) as error:
@@ -302,7 +302,7 @@ class Finaliser(Loop):
         return self._resolve(db, kind, [(run, end) for run, end in entries if end.id not in recorded])
 
     def _keep(self, db: WorkerConnection, entries: list[Entry]) -> list[Busy]:
-        """End what was not deleted with its row kept."""
+        """End the jobs that were not deleted, and keep their rows."""
         busy: list[Busy] = []
         for kept in (SUCCESS, END):
             if some := [entry for entry in entries if finalise.kept_as(entry[1]) == kept]:
@@ -327,7 +327,7 @@ class Finaliser(Loop):
         return self._write(db, other, [(run, plain)])
 
     def _resolve(self, db: WorkerConnection, kind: str, missing: list[Entry]) -> list[Busy]:
-        """Say what became of writes that touched nothing; return those to be tried again."""
+        """Resolve writes that matched no row; return those to try again."""
         readings = store.read_fences(db, [(end.id, end.claim_id) for _, end in missing])
         busy: list[Busy] = []
         left: list[Entry] = []
@@ -336,7 +336,7 @@ class Finaliser(Loop):
         for run, end in missing:
             now = readings.get(end.id)
             if now is None or not now.ours:
-                # Rescue records the attempt too, as lost: only our own cause says that our write came through.
+                # Rescue records the attempt too, as lost: only our own cause proves that our write came through.
                 if run in self.in_doubt if now is None else end.cause is not None and now.recorded == end.cause:
                     done.append((run, end, None))
                 else:
@@ -365,7 +365,7 @@ class Finaliser(Loop):
 
 
 def _is_objection(error: Exception) -> bool:
-    """Whether this is what a DELETE may meet: besides data a trigger that objects, and a right that is missing."""
+    """Whether a DELETE may raise this: besides data errors, an objecting trigger or a missing right."""
     return is_data_trouble(error) or class_of(error) in (*TRIGGERS, *NOT_ALLOWED)
 
 
