@@ -7,9 +7,11 @@ import gc
 import logging
 import queue
 import random
+import sys
 import threading
+import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -18,7 +20,7 @@ import pytest
 from django_pgjobs.exceptions import CancelRequested, DeadlinePassed, JobInterrupted
 from django_pgjobs.execution.attempt import RunControl
 from django_pgjobs.worker.executor import cleanup, interrupts, safe_points
-from django_pgjobs.worker.executor.interrupts import Door, TaskDoor
+from django_pgjobs.worker.executor.interrupts import Door, TaskDoor, raise_ignored_again
 from django_pgjobs.worker.executor.safe_points import Safety
 from tests.plugins.fix_db import patience, wait_until
 from tests.unit.job_room import Room, interrupt, spin
@@ -325,3 +327,54 @@ def test_a_jobs_own_cancelled_error_is_its_own() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(job())
+
+
+class Finalised:
+    def __del__(self) -> None:
+        _works()
+
+
+def _works() -> None:
+    for _ in range(100):
+        len("")
+
+
+def _in_del() -> None:
+    Finalised()
+
+
+def _in_a_weak_callback() -> None:
+    of = type("Of", (), {})()
+    weakref.finalize(of, _works)
+
+
+def _in_a_generator_thrown_away() -> None:
+    def generator() -> Iterator[None]:
+        try:
+            yield
+        finally:
+            _works()
+
+    next(generator())
+
+
+@pytest.mark.parametrize("finalises", [_in_del, _in_a_weak_callback, _in_a_generator_thrown_away])
+def test_an_interrupt_that_a_finaliser_loses_is_raised_again(
+    room: Room, monkeypatch: pytest.MonkeyPatch, finalises: Callable[[], None]
+) -> None:
+    """C25: CPython reports what is raised there, and goes on; the job would run on for ever."""
+    monkeypatch.setattr("sys.unraisablehook", sys.unraisablehook)  # restored after it
+    raise_ignored_again()
+
+    def body(_: Any) -> None:
+        while True:
+            finalises()
+            for _ in range(100):
+                len("")
+
+    for _ in range(20):
+        control = room.start(body)
+        spin(0.003)
+        interrupt(room, control)
+        assert type(room.outcome()[1]) is CancelRequested
+    assert room.escaped == []

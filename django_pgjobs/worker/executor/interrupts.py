@@ -24,6 +24,7 @@ interrupted.
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import ctypes
 import sys
@@ -88,17 +89,18 @@ class Door:
         self.entered: list[Entering] = []
         self.request: Request | None = None
         self.interrupting = threading.Lock()  # never taken by the job's thread
+        _here.door = self
 
     # In the control thread
 
-    def interrupt(self, control: RunControl, kind: type[JobInterrupted]) -> None:
+    def interrupt(self, control: RunControl, kind: type[JobInterrupted] | None = None) -> None:
         """Raise ``kind`` in the job of ``control``, now or when its own code begins; do nothing if the job has ended.
 
-        Returns at once. The interrupt is held back while it could harm other threads; ``report`` is called with the
-        seconds that it was held back.
+        Without ``kind`` raise once more what it was interrupted with. Returns at once. The interrupt is held back while
+        it could harm other threads; ``report`` is called with the seconds that it was held back.
         """
         with self.interrupting:
-            control.interrupt = kind
+            control.interrupt = kind or control.interrupt
             if self.held is control or self._try_interrupt(control, 0.0):
                 return
             self.held = control
@@ -178,7 +180,7 @@ class Door:
         if request is not None and request.raised is not None:
             self.request = None
             self.report(held_seconds)
-            if request.control is control and request.raised is kind:
+            if request.control is control and request.raised is kind and not request.ignored:
                 return True
             request = None  # it interrupted the previous job, or the reason has changed since
         if self.open is not control or kind is None:
@@ -214,6 +216,21 @@ class Door:
         return safety is Safety.TAKING or (safety is Safety.BUSY and held_seconds < HOLD_SECONDS)
 
     # In the job's thread
+
+    def ignored(self, kind: type[BaseException]) -> bool:
+        """Raise the job's interrupt once more if ``kind`` is it and the job goes on; return whether it is."""
+        control = self.open
+        if control is None or control.interrupt is not kind:
+            return False
+        if self.request is not None:
+            self.request.ignored = True
+        # Not a ``Thread``: its start takes a lock of Python's, which this thread may have in an outer frame.
+        _thread.start_new_thread(self._interrupt_again, (control,))
+        return True
+
+    def _interrupt_again(self, control: RunControl) -> None:
+        time.sleep(MEND_SECONDS)  # the hook that has called this returns first: it would ignore the interrupt, too
+        self.interrupt(control)
 
     def _consider(
         self, control: RunControl, since: float, frame: FrameType, released: bool
@@ -289,6 +306,23 @@ class Door:
 
 
 _CALL = Door.call.__code__
+_here = threading.local()
+
+
+def raise_ignored_again() -> None:
+    """From now on raise an interrupt again that CPython ignores, in this process. Call it once.
+
+    CPython reports what is raised in ``__del__``, in a callback of ``weakref`` or in a generator that is thrown away,
+    and goes on: the job would never hear of it.
+    """
+    report = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        door: Door | None = getattr(_here, "door", None)
+        if door is None or not door.ignored(unraisable.exc_type):
+            report(unraisable)
+
+    sys.unraisablehook = hook
 
 
 class _LongTurns:

@@ -35,7 +35,7 @@ from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store.database import read_statements
 from django_pgjobs.worker.executor import cleanup, lifecycle, orphan
 from django_pgjobs.worker.executor.event_loop import EventLoop
-from django_pgjobs.worker.executor.interrupts import KINDS
+from django_pgjobs.worker.executor.interrupts import KINDS, raise_ignored_again
 from django_pgjobs.worker.executor.job_threads import JobThreads
 from django_pgjobs.worker.executor.outbox import FLUSH_SECONDS, Outbox
 from django_pgjobs.worker.executor.run_queue import Buffers
@@ -253,5 +253,6 @@ def main(
         log.error("executor cannot reach its database alias=%s", database, exc_info=not away)
         end.send(BootFailed(f"it cannot reach database {database!r}: {one_line(error)}", away))
         sys.exit(3)
+    raise_ignored_again()
     lifecycle.say_started(database, threads, async_slots)
     Executor(end, board, threads, async_slots, database, application_name).run(list(identity))

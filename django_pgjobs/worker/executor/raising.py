@@ -46,6 +46,7 @@ class Request:
         self.ident = ident
         self.consider = consider
         self.raised: type[JobInterrupted] | None = None
+        self.ignored = False  # raised where CPython reports exceptions and goes on
         self.jumped: tuple[CodeType, int] | None = None
         self.one_line: CodeType | None = None  # where the thread jumps back and no line begins
         self._frame: FrameType | None = None
