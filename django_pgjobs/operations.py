@@ -1,7 +1,7 @@
 """Migration operations of this package.
 
 Each is reversible, asks the routers like any other operation, and does nothing on a database that is not PostgreSQL.
-``BuildIndex`` and ``BuildUniqueConstraint`` need a migration with ``atomic = False``; when it failed, run it again.
+``BuildIndex`` and ``BuildUniqueConstraint`` need a migration with ``atomic = False``; if it fails, run it again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class SetStorageParameters(Operation):
     """Set storage parameters of a model's table, and of one of its indexes.
 
     ``parameters``: name → value, as in ``ALTER TABLE … SET`` (PostgreSQL manual, CREATE TABLE, Storage Parameters).
-    ``former``: what an earlier migration has set them to; backwards they are that again, the others are reset.
+    ``former``: the values that an earlier migration set; going backwards restores these and resets the others.
     """
 
     reduces_to_sql = True
@@ -38,26 +38,26 @@ class SetStorageParameters(Operation):
         self.former = dict(former or {})
 
     def state_forwards(self, app_label: str, state: Any) -> None:
-        """Storage parameters are no part of the models' state."""
+        """Do nothing: storage parameters are not part of the models' state."""
 
     def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         """Set the parameters."""
         self._alter(app_label, schema_editor, to_state, "SET", lambda item: f"{item[0]} = {item[1]}")
 
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
-        """Reset the parameters, and set those again that have a former value."""
+        """Reset the parameters, and restore the former values."""
         self._alter(app_label, schema_editor, from_state, "RESET", lambda item: str(item[0]))
         if self.former:
             before = SetStorageParameters(self.model_name, self.former)
             before.database_forwards(app_label, schema_editor, from_state, from_state)
 
     def describe(self) -> str:
-        """Say what it does."""
+        """Return what the operation does, for ``migrate --plan``."""
         return f"Set storage parameters of {self.model_name}"
 
     @property
     def migration_name_fragment(self) -> str:
-        """Name a migration after it."""
+        """The part of a migration's name that stands for this operation."""
         return f"{self.model_name.lower()}_storage"
 
     def _alter(self, app_label: str, schema_editor: Any, state: Any, verb: str, word: Any) -> None:
@@ -70,20 +70,20 @@ class SetStorageParameters(Operation):
         if self.index:
             index = schema_editor.quote_name(self.index)
             alter = f"ALTER INDEX {index} {verb} ({', '.join(map(word, self.index_parameters.items()))})"
-            # Forwards, an index of a model created in the same migration is itself still to be made by deferred SQL.
+            # Forwards, if the same migration creates the model, deferred SQL has yet to create the index itself.
             schema_editor.deferred_sql.append(alter) if verb == "SET" else schema_editor.execute(alter)
 
 
 class BuildIndex(AddIndex):
     """Add an index while others read and write the table.
 
-    It waits for the transactions that are open; whoever reads or writes waits for neither.
+    It blocks until the open transactions end; readers and writers wait for neither.
     """
 
     atomic = False
 
     def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
-        """Build the index, in place of what a build that failed has left."""
+        """Build the index, replacing the remains of a failed build."""
         model = to_state.apps.get_model(app_label, self.model_name)
         if self.allow_migrate_model(schema_editor.connection.alias, model):
             schema_editor.remove_index(model, self.index, concurrently=True)
@@ -97,12 +97,12 @@ class BuildIndex(AddIndex):
 
 
 class BuildUniqueConstraint(AddConstraint):
-    """Add a ``UniqueConstraint`` that has a condition, and so is a unique index, as ``BuildIndex`` adds an index."""
+    """Add a ``UniqueConstraint`` with a condition, which is a unique index, as ``BuildIndex`` adds an index."""
 
     atomic = False
 
     def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
-        """Build the unique index, in place of what a build that failed has left."""
+        """Build the unique index, replacing the remains of a failed build."""
         model = to_state.apps.get_model(app_label, self.model_name)
         if self.allow_migrate_model(schema_editor.connection.alias, model):
             self._drop(schema_editor)

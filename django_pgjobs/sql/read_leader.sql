@@ -1,4 +1,4 @@
--- read_leader: who leads, or led last.
+-- read_leader: the current or latest leader.
 -- Fence: none (reads).
 -- Rows: 1 = the worker's name and the seconds left of its term, negative if it is over; 0 = nobody ever led.
 -- Clock: statement_timestamp().
