@@ -1,8 +1,8 @@
-"""The admitter: admits what limits hold back, while the code of this worker has limits or something is held back.
+"""The admitter: admits limited jobs, while the code of this worker has limits or a limit holds jobs.
 
-Its connection is there only then. It sleeps until something wakes it (a registration that a limit holds, a job of a
-limit that has ended here), until the next held job is due, or for a second; while due jobs are held back it looks more
-often, for what ends elsewhere does not wake it. Nothing depends on one admitter: any worker's does the same.
+It has a connection only then. It sleeps until something wakes it (a registration that a limit holds, a limited job that
+ended here), until the next held job is due, or for a second. While limits hold due jobs it polls more often, since jobs
+that end elsewhere do not wake it. Nothing depends on one admitter: every worker's does the same.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ log = safe_logger("django_pgjobs")
 
 LONGEST_SECONDS = 1.0
 SHORTEST_SECONDS = 0.05
-"""How long it sleeps while due jobs are held back; a turn that admits nothing doubles it, up to ``HELD_SECONDS``."""
+"""How long it sleeps while limits hold due jobs; a turn that admits nothing doubles it, up to ``HELD_SECONDS``."""
 
 HELD_SECONDS = 0.5
-"""Where the code has rates it never sleeps longer: what is admitted and not claimed is dated anew at each turn."""
+"""With rates in the code it never sleeps longer: each turn redates admitted jobs that are not claimed yet."""
 
 BUSY_SECONDS = 0.01
-"""How long while another admitter is at it, doubled each time, up to ``HELD_SECONDS`` too."""
+"""How long it sleeps while another admitter works, doubled each time, up to ``HELD_SECONDS`` too."""
 
 SETTLE_SECONDS = 0.01
 """A producer notifies at most every few milliseconds: nobody announces a registration right after."""
@@ -55,21 +55,21 @@ class Admitter(Loop):
         self.admitted_at = 0.0
         self.clear_at = 0.0
 
-    # Asked by other threads
+    # Called by other threads
 
     def wake_up(self) -> None:
-        """Look at once: something was registered that a limit holds, or a job of a limit has ended."""
+        """Take a turn at once: a limit holds a new registration, or a limited job has ended."""
         with self.wake:
             self.wake_ups += 1
             self.wake.notify_all()
 
     def inspect(self, db: store.Database) -> None:
-        """Look whether anything is held back; called by the maintenance thread of a worker whose code has no limits."""
+        """Check for limited jobs; called by the maintenance thread of a worker whose code has no limits."""
         if not self.declares and not self.called.is_set() and self.admission.list_groups(db):
             self.called.set()
 
     def idle_since(self, instant: float) -> bool:
-        """Whether since ``instant`` nothing that is due was held back. Without limits nothing is waited for."""
+        """Whether limits held no due job since ``instant``. Without limits this is true at once."""
         return not self.declares or self.clear_at > instant
 
     # The thread
@@ -123,7 +123,7 @@ class Admitter(Loop):
         return self.longest if turn.seconds is None else min(max(turn.seconds, 0.0), self.longest)
 
     def _sleep(self, seconds: float, wake_ups: int) -> int:
-        """Sleep so long or until woken; after that one more look follows soon. Return the wake-ups that are known."""
+        """Sleep this long or until woken; one more turn follows soon after. Return the number of known wake-ups."""
         with self.wake:
             self.wake.wait_for(lambda: self.stopping.is_set() or self.wake_ups != wake_ups, timeout=seconds)
             known = self.wake_ups

@@ -1,7 +1,7 @@
-"""Claims whose answer was lost: what they took is released. Nobody runs it, so its attempts are not charged.
+"""Claims whose answer was lost: this module releases their jobs. Nobody ran them, so it does not charge the attempts.
 
-Such a claim is looked up by its claim_id, at once and then ever more seldom until its lease would be over, for its
-server process may commit it later: it does not know yet that nobody listens any more.
+It looks up such a claim by its claim_id, at once and then less and less often until the lease would be over: the server
+process may still commit, as it does not know yet that the worker is gone.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from django_pgjobs.worker.threads.claim_options import ClaimOptions
 log = safe_logger("django_pgjobs")
 
 FIRST_CHECK_SECONDS = 0.25
-"""After how long a claim in doubt is looked up again; the pauses double."""
+"""The pause before the next lookup of a claim in doubt; it doubles each time."""
 
 
 @dataclass(slots=True)
 class Doubt:
-    """A claim whose answer was lost and that has not been found: when to look again, and until when it may appear."""
+    """A claim in doubt that was not found yet: when to look again, and until when it may appear."""
 
     claim_id: UUID
     until: float
@@ -33,9 +33,9 @@ class Doubt:
 
 
 class ClaimsInDoubt:
-    """Two threads call it: the claim thread and the maintenance thread. ``released`` is called for each released job.
+    """The claim thread and the maintenance thread call it. It calls ``released`` for each released job.
 
-    Raises what the database raises; calls may be repeated.
+    Database errors pass through; calls are repeatable.
     """
 
     def __init__(self, options: ClaimOptions, released: Callable[[store.Released], None]) -> None:
@@ -45,14 +45,14 @@ class ClaimsInDoubt:
         self._lock = threading.Lock()
 
     def resolve(self, db: store.Database, claim_id: UUID) -> None:
-        """Release what a claim took whose answer was just lost, or remember to look it up."""
+        """Release the jobs of a claim whose answer was just lost, or remember to look it up."""
         if not self._release(db, claim_id):
             now = clock.monotonic()
             with self._lock:
                 self.doubts.append(Doubt(claim_id, now + self.options.lease_seconds, now + FIRST_CHECK_SECONDS))
 
     def check_doubts(self, db: store.Database, *, all_of_them: bool) -> None:
-        """Look up again the claims whose time has come."""
+        """Look up the claims that are due for it."""
         with self._lock:
             doubts = list(self.doubts)
         for doubt in doubts:
@@ -66,7 +66,7 @@ class ClaimsInDoubt:
                     self.doubts.remove(doubt)
 
     def _release(self, db: store.Database, claim_id: UUID) -> bool:
-        """Release what a claim took; return whether that is done, which it is not while a row is locked."""
+        """Release the jobs of a claim; return whether that is complete; it is not while a row is locked."""
         ids = store.read_claim(db, claim_id)
         if not ids:
             return False

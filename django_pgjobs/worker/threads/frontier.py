@@ -1,28 +1,27 @@
 """Where each claim begins. Pure: no clock, no I/O.
 
-A *pair* is a queue at one priority. Its *frontier* is the last (run_at, id) of the latest claim of that pair, not of
-the highest: rows that come in behind it (late commits, releases) would wait for ever behind a maximum. The statement
-starts there, so finished and running rows before it cost nothing even while an open transaction keeps them alive.
+A *pair* is a queue at one priority. Its *frontier* is the last (run_at, id) of the pair's latest claim. It is not the
+highest one ever: rows that come in behind a maximum (late commits, releases) would wait forever. The statement starts
+at the frontier, so the finished and running rows before it cost nothing, even while an open transaction keeps them.
 
-What lies behind is found by *scans*. A *near* scan begins up to a minute before the frontier, every second. A *full*
-one begins at the beginning: next 20 durations after the last, at once after a claim that found little. While that is
-cheap it is one claim. When it is not, it goes in *slices*, claimed before the frontier in the same statement: what is
-left up to the frontier is halved so often that a slice stays short. A slice that was given up is halved further. A pair
-is due until a claim has really visited it.
+*Scans* find the jobs behind the frontier. A *near* scan starts up to a minute before the frontier, every second. A
+*full* scan starts at the beginning: 20 durations after the last one, or at once after a claim that found little. A
+cheap full scan is one claim. An expensive one goes in *slices*, which the statement claims before the frontier: it
+halves the rest up to the frontier until a slice is short. A slice that was given up is halved further. A pair is due
+until a claim has really visited it.
 
-What a limit admits may lie anywhere behind the frontier, so an admission has all of that looked at before the frontier
-in the same statement, which stays where it is. Again only 20 durations later, and not while scans go in slices: then
-these and the near ones have to do.
+Admitted jobs may lie anywhere behind the frontier. So after an admission the statement covers all of that before the
+frontier, which does not move. It does so again only 20 durations later, and not while scans go in slices: then slices
+and near scans must suffice.
 
-Released jobs may lie there too, as many as were claimed. Whoever releases announces it, and is believed at once: a
-*hurried* scan begins, however soon after the last, anew if one was under way, and its slices take half of the time. The
-next such one comes 4 durations later at the earliest, so that nobody else has to wait for those who release all the
-time.
+Released jobs may lie there too, as many as were claimed. The releasing process announces them, and the claimer acts at
+once: a *hurried* scan starts, however soon after the last; it restarts one under way, and its slices take half of the
+time. The next hurried scan starts 4 durations later at the earliest, so that constant releases delay nobody else.
 
-Where the code has jobs of both colours, there is a frontier for each, which *walks past* the jobs of the other. Many
-may stand there and nothing for this one. So a visit that came to the end moves the frontier up to when it looked, by
-the database's clock, less a moment for commits under way, which near scans look behind; these pause for 20 durations
-then, whatever is announced.
+If the code has jobs of both colours, each colour has a frontier, which *walks past* jobs of the other. There may be
+many of those and none of its own. So a visit that reached the end moves the frontier to the time of the visit by the
+database's clock, less a moment for commits under way, which near scans cover; near scans then pause for 20 durations,
+whatever is announced.
 """
 
 from __future__ import annotations
@@ -38,27 +37,27 @@ from django_pgjobs.store.statements import ClaimedJob, Pair, Spot
 
 BEGINNING: Spot = (datetime(1, 1, 1, tzinfo=UTC), 0)
 LATEST: Spot = (datetime(9999, 12, 31, tzinfo=UTC), 0)
-"""A frontier in the future, be it this or one from before the clock was set back: the claim begins seconds ago."""
+"""From a future frontier (this one, or one from before the clock was set back) a claim starts seconds ago instead."""
 
 SCAN_FACTOR = 20.0
 SCAN_FLOOR_SECONDS = 1.0
 HURRY_FACTOR = 4.0
 ADMITTED_SECONDS = 0.02
-"""How long after a look at what was admitted the next one comes at least."""
+"""The least pause between two scans for admitted jobs."""
 
 NEAR_SECONDS = 60.0
 NEAREST_SECONDS = 1.0
-"""How far before the frontier a near scan begins, and how far at least where that has become dear."""
+"""How far before the frontier a near scan starts, and how far at least once that is expensive."""
 
 COMMIT_SECONDS = 0.05
-"""How far before where a walk has ended the next one begins. At 10,000 registrations/s it passes 500 of them again."""
+"""How far before the end of a walk the next one starts. At 10,000 registrations/s it repeats 500 of them."""
 
 DEAR_SECONDS = 0.1
 CHEAP_SECONDS = 0.05
-"""A claim with a scan in it that takes so much longer than others makes the next slice smaller; or less, larger."""
+"""How much slower than others a claim with a scan must be to shrink the next slice; if less, the slice grows."""
 
 DRIFT = 0.02
-"""By how much of the difference a slower claim corrects what is known of quick ones: the way may have become long."""
+"""A slower claim raises the known cost of quick ones by this share of the difference: the network may be slower now."""
 
 MOST_HALVINGS = 100
 
@@ -71,7 +70,7 @@ Key = tuple[str, int]
 
 
 class Visit(NamedTuple):
-    """One stretch of a claim: a pair from a spot on, and what for. ``rest`` is a scan and the frontier in one."""
+    """One stretch of a claim: a pair from a spot on, and its purpose. ``rest`` is a scan and the frontier in one."""
 
     pair: Pair
     kind: str
@@ -88,7 +87,7 @@ def halfway(low: Spot, high: Spot, highest_id: int) -> Spot:
 
 @dataclass(slots=True)
 class Reach:
-    """How far one pair has been claimed and scanned. Instants are the caller's seconds."""
+    """How far claims and scans of one pair have come. Instants are in the caller's seconds."""
 
     at: Spot = BEGINNING
     near_due: float = NEVER
@@ -103,7 +102,7 @@ class Reach:
     halvings: int = 0
     began: float = NEVER
     scanned: float = NEVER
-    """When the scan under way began, and when the last complete one had begun."""
+    """The start of the scan under way, and the start of the last complete one."""
 
     behind: bool = False
     hurried: bool = False
@@ -113,11 +112,11 @@ class Reach:
 
     @property
     def due(self) -> float:
-        """When the next scan begins or goes on."""
+        """When the next scan starts or continues."""
         return min(self.scan_due, self.hurry_due) if self.behind and not self.hurried else self.scan_due
 
     def visits(self, key: Key, now: float, highest_id: int) -> Iterator[Visit]:
-        """Where the next claim begins in this pair: a slice that is due before the frontier, or all in one."""
+        """Where the next claim starts in this pair: a due slice before the frontier, or all in one."""
         end = BEGINNING
         if now >= self.due:
             if self.behind and not self.hurried and now >= self.hurry_due:
@@ -138,7 +137,7 @@ class Reach:
             yield Visit(Pair(*key, *BEGINNING, until=end), ADMITTED)
         if now >= self.near_due and self.at > BEGINNING:
             near = self.at[0] - min(timedelta(seconds=self.near_seconds), self.at[0] - BEGINNING[0]), 0
-            # Not into the slice: a row that is found twice would make a full claim look short.
+            # Not into the slice: a row found twice would make a full claim look short.
             yield Visit(Pair(*key, *max(near, end)), NEAR)
         else:
             yield Visit(Pair(*key, *self.at), FRONT)
@@ -168,14 +167,14 @@ class Reach:
             return
         if visit.kind == SLICE:
             self.scanned_to = (visit.pair.until if whole else last) or self.scanned_to
-            # Until all was seen once nobody knows where the work is: half the time may go into finding it.
+            # Before the first full pass nobody knows where the work is: finding it may take half of the time.
             hurried = self.hurried or self.scanned == NEVER
             self.spent += took
             self.scan_due = now + (took if hurried else pause) if whole else now
             self._weigh_scan(took)
             return
         if visit.kind == REST:
-            # Cut short, it goes on at the frontier, which moves back to where this claim ended.
+            # A scan cut short continues at the frontier, which moves back to the end of this claim.
             self.scanned_to, self.scan_due = BEGINNING, now + max(0.0 if short else SCAN_FLOOR_SECONDS, pause)
             self.scanned = self.began if whole else self.scanned
             if self.hurried:
@@ -195,26 +194,26 @@ class Reach:
             self.at = max(last or BEGINNING, (seen_to - timedelta(seconds=COMMIT_SECONDS), 0))
 
     def admitted(self) -> None:
-        """Something was admitted, perhaps behind the frontier: look there as soon as may be."""
+        """Learn of an admission, perhaps behind the frontier: scan there as soon as allowed."""
         if not self.halvings:
             self.admitted_due = min(self.admitted_due, self.soonest)
 
     def released(self) -> None:
-        """Something was released that may lie anywhere behind the frontier: scan as soon as may be."""
+        """Learn of a release, anywhere behind the frontier: scan as soon as allowed."""
         self.behind = True
 
     def gave_up(self, visit: Visit, now: float, took: float) -> None:
-        """Learn that a claim with this visit in it took too long: what it looked for is looked for in smaller parts."""
+        """Learn that a claim with this visit took too long: look for the same in smaller parts."""
         self.soonest, self.admitted_due = now + SCAN_FACTOR * took, math.inf
         if visit.kind == ADMITTED:
             self._weigh_scan(took)
         elif visit.kind == NEAR:
             self.near_seconds, self.near_due = NEAREST_SECONDS, now + SCAN_FACTOR * took
         elif visit.kind == FRONT or self.at == BEGINNING:
-            # Nobody has come through here for long. What is new is claimed meanwhile, the rest scanned in slices.
+            # No claim has come through here for long. Claim new jobs meanwhile, and scan the rest in slices.
             self.at, self.scan_due = LATEST, now
         else:
-            self.scan_due = now + SCAN_FACTOR * DEAR_SECONDS  # what the smaller slice may take at most
+            self.scan_due = now + SCAN_FACTOR * DEAR_SECONDS  # the most that the smaller slice may take
         if visit.kind in {SLICE, REST}:
             self.spent += took
             self._weigh_scan(took)
@@ -228,9 +227,9 @@ class Reach:
 
 @dataclass(slots=True)
 class Frontier:
-    """The pairs a worker claims from, and how far each has been claimed.
+    """The pairs that a worker claims from, and how far each claim has come.
 
-    ``walks_past`` says that it is for the jobs of one colour only, among those of the other.
+    ``walks_past``: it covers jobs of one colour only, among those of the other.
     """
 
     queues: frozenset[str] | None = None
@@ -250,20 +249,20 @@ class Frontier:
         return self.queues is None or queue in self.queues
 
     def pause(self, queues: frozenset[str]) -> None:
-        """Claim nothing from these queues, and forget their pairs: when one goes on they are learnt anew."""
+        """Leave out these queues and drop their pairs: when one is resumed, they are read again."""
         if queues != self.paused:
             self.paused = queues
             self.replace(list(self.reaches))
 
     def learn(self, pairs: Iterable[Key]) -> None:
-        """Add pairs; a new one is claimed from its beginning."""
+        """Add pairs; claims start at the beginning of a new one."""
         for pair in pairs:
             if pair not in self.reaches and self.serves(pair[0]):
                 self.reaches[pair] = Reach()
                 self.order = []
 
     def replace(self, pairs: Iterable[Key]) -> None:
-        """Know just these pairs, keeping how far each had been claimed."""
+        """Replace the pairs by these, keeping the progress of each."""
         wanted = {pair for pair in pairs if self.serves(pair[0])}
         for pair in set(self.reaches) - wanted:
             del self.reaches[pair]
@@ -276,7 +275,7 @@ class Frontier:
             reach.scan_due = NEVER
 
     def scan_near(self) -> None:
-        """Make the next claim look behind every frontier, not far."""
+        """Make the next claim scan a short way behind every frontier."""
         for reach in self.reaches.values():
             reach.near_due = reach.near_soonest
 
@@ -294,15 +293,15 @@ class Frontier:
                 self.reaches[pair].admitted()
 
     def scanned(self) -> float:
-        """Return since when nothing can have come in unseen: when the oldest of the last complete scans began."""
+        """Return the instant since which nothing came in unseen: the oldest start of the last complete scans."""
         return min((reach.scanned for reach in self.reaches.values()), default=math.inf)
 
     def next_scan(self, since: float) -> float:
-        """Return when the next scan is due of a pair that has not been scanned completely ``since``."""
+        """Return when the next scan is due among pairs without a complete scan ``since`` then."""
         return min((reach.due for reach in self.reaches.values() if reach.scanned < since), default=math.inf)
 
     def plan(self, now: float) -> list[Visit]:
-        """Return where to claim from: larger priorities first, queues of one priority in turn."""
+        """Return the visits of a claim: larger priorities first, queues of one priority in turn."""
         if not self.order:
             keys = sorted(self.reaches, key=lambda key: (-key[1], key[0]))
             self.order = [list(group) for _, group in groupby(keys, lambda key: key[1])]
@@ -325,7 +324,7 @@ class Frontier:
     ) -> None:
         """Learn from a claim of ``plan`` that returned ``jobs`` (in order) at ``now`` after ``took`` seconds.
 
-        ``asked_at`` is when it was asked by the database's clock.
+        ``asked_at``: the start of the claim by the database's clock.
         """
         found: dict[Key, list[ClaimedJob]] = {}
         before, some = None, []
@@ -335,13 +334,13 @@ class Frontier:
             some.append(job)
         if jobs:
             self.highest_id = max(self.highest_id, max([job.id for job in jobs]))
-        # What a claim takes anyhow, on a long way to the server most of it, is not what its scans take.
+        # Deduct the base cost of a claim, which is most of it if the server is far: only the rest is due to scans.
         took, quickest = max(0.0, took - self.quickest), min(took, self.quickest)
         self.quickest = quickest + DRIFT * took
         short = len(jobs) < limit
         yields = [_take(found.get((visit.pair.queue, visit.pair.priority), []), visit.pair.until) for visit in plan]
         seen_to = asked_at if self.walks_past else None
-        # A full claim stopped at the last visit that gave a row; it did not come to those behind it.
+        # A full claim stopped at the last visit that gave a row; it did not reach the later ones.
         last = len(plan) - 1 if short else max((index for index, some in enumerate(yields) if some), default=-1)
         for index, visit in enumerate(plan[: last + 1]):
             reach = self.reaches[visit.pair.queue, visit.pair.priority]
@@ -349,7 +348,7 @@ class Frontier:
             reach.saw(visit, yields[index], now, took, whole=whole, short=short, seen_to=seen_to)
 
     def gave_up(self, plan: Sequence[Visit], now: float, took: float) -> None:
-        """Learn that a claim of ``plan`` took too long: scans are to blame, or the frontiers if there was none."""
+        """Learn that a claim of ``plan`` took too long: blame its scans, or the frontiers if it had none."""
         scans = [visit for visit in plan if visit.kind != FRONT]
         for visit in scans or plan:
             self.reaches[visit.pair.queue, visit.pair.priority].gave_up(visit, now, took)

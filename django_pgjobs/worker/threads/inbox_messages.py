@@ -13,15 +13,15 @@ from django_pgjobs.store.statements import ClaimedJob, End, Flag, Pauses, Rescue
 from django_pgjobs.worker.shared.runs import HeldRun
 
 StoredEnd = tuple[HeldRun, End, object]
-"""A run, its end as it was written, and the row that the statement returned, None where an earlier try wrote it."""
+"""A run, its end as written, and the row that the statement returned; None if an earlier try wrote it."""
 
 Refused = tuple[HeldRun, str, str]
-"""A run whose end was not written, what was to be done, and why it was not."""
+"""A run whose end was not written, the intended end, and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """From the claim thread: a claim that was asked for at ``asked_at`` took these jobs, at least one."""
+    """From the claim thread: a claim sent at ``asked_at`` took these jobs, at least one."""
 
     claim_id: str
     asked_at: float
@@ -30,7 +30,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """From the claim thread: at this instant it had looked everywhere since anything last came, and found nothing."""
+    """From the claim thread: at this instant it had scanned everything since the last arrival, and found nothing."""
 
     at: float
 
@@ -76,7 +76,7 @@ class FlagsRead:
 
 @dataclass(frozen=True, slots=True)
 class PausesRead:
-    """From the keep thread: what is paused, at the beginning and whenever it has changed."""
+    """From the keep thread: the pauses, at the start and after every change."""
 
     pauses: Pauses
 
@@ -90,7 +90,7 @@ class JobsRescued:
 
 @dataclass(frozen=True, slots=True)
 class NothingHeld:
-    """From the admitter: limits hold nothing back that is due. Waking the main thread is all it is for."""
+    """From the admitter: limits hold no due job. It only wakes the main thread."""
 
 
 InboxMessage = (

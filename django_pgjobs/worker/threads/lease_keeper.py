@@ -1,4 +1,4 @@
-"""The keep thread: renews leases, beats, and each second reads what was lost or is to be cancelled or released.
+"""The keep thread: renews leases, beats, and each second reads lost claims and requests to cancel or release.
 
 One UPDATE renews all leases and touches no job row; one plain read finds the flags. Three answers: renewed, lost,
 unreachable; only *lost* is final. On trouble the next try comes sooner, after a quarter of the period. Posts
@@ -24,19 +24,19 @@ log = safe_logger("django_pgjobs")
 
 FLAGS_SECONDS = 0.75
 PAUSES_SECONDS = 0.5
-"""How often flags and pauses are read: whoever pauses or cancels is obeyed within a second, notified of it or not."""
+"""How often to read flags and pauses: the worker obeys a pause or cancel within a second, even without notification."""
 
 YOUNG_SECONDS = 0.1
-"""Of jobs claimed so recently no flags are read: most are short and will have ended by the time of the answer."""
+"""Read no flags of jobs claimed this recently: most are short and end before the answer."""
 
 LEAST_RETRY_SECONDS = 0.25
 
 
 class LeaseKeeper(Loop):
-    """Keeps what the worker holds.
+    """Keeps the worker's claims.
 
-    ``held`` returns (id, claim_id) of every job held, ``check_ins`` claim_id → seconds until others shall look,
-    ``facts`` the columns of the heartbeat row. They are called in this thread.
+    ``held`` returns (id, claim_id) of every held job, ``check_ins`` claim_id → seconds until other workers check it,
+    ``facts`` the columns of the heartbeat row. This thread calls them.
     """
 
     role = "keep"
@@ -67,7 +67,7 @@ class LeaseKeeper(Loop):
         self.pauses: store.Pauses | None = None
 
     def read_pauses_now(self) -> None:
-        """Read the pauses now: one was written or ended; called by the listen thread."""
+        """Read the pauses now, as one was written or ended; called by the listen thread."""
         with self.wake:
             self.next_pauses = 0.0
             self.wake.notify_all()
@@ -122,7 +122,7 @@ class LeaseKeeper(Loop):
                 # Rescued, ended this moment, or a row is locked: the flags tell which jobs were lost.
                 log.debug("claims not renewed as a whole claims=%d", len(claims) - len(renewed))
         if len(renewed) == len(claims):
-            # Else somebody may hold a row for the moment, whose lease runs on: tried again sooner.
+            # Otherwise a transaction may hold a row for a moment while its lease runs: try again sooner.
             self.next_renewal = asked_at + self.renew_seconds
         self.inbox.post(Renewed(asked_at, renewed))
 
@@ -139,7 +139,7 @@ class LeaseKeeper(Loop):
         try:
             pauses = store.read_pauses(db)
         except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable) as error:
-            # Somebody has locked the table: the leases must not wait for it each time. What was paused stays so.
+            # A transaction locks the table: the leases must not wait for it each time. Known pauses stay in force.
             self.next_pauses = clock.monotonic() + self.renew_seconds
             log.error("pauses cannot be read, those known before hold on: %s", one_line(error))
             return
@@ -157,9 +157,9 @@ class LeaseKeeper(Loop):
         self.stopping.wait(max(self.renew_seconds / 4, min(LEAST_RETRY_SECONDS, self.renew_seconds)))
 
     def farewell(self, facts: dict[str, object], worker: UUID) -> None:
-        """Write a last heartbeat on a connection of its own; a server that is away is not waited for.
+        """Write a last heartbeat on a separate connection, without waiting for a server that is away.
 
-        Ledger rows of ended jobs go too: a renewal of ours, or a rescue, may have held some when they were to.
+        Also delete ledger rows of ended jobs: a renewal of ours, or a rescue, may have held some at the first try.
         """
         try:
             db = self.connect()

@@ -1,4 +1,4 @@
-"""The listen thread: gets notifications and wakes the claim thread, or the admitter. It serves latency only."""
+"""The listen thread: receives notifications and wakes the claim thread or the admitter. It only improves latency."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BUSY = "busy"
 
 
 class Listener(Loop):
-    """Listens; behind a transaction pooler it ends, where no notification arrives."""
+    """Listens; ends behind a transaction pooler, where no notification arrives."""
 
     role = "listen"
 
@@ -41,19 +41,19 @@ class Listener(Loop):
         self.wake_up = wake_up
 
     def serve(self, db: WorkerConnection) -> None:
-        """Hand notifications on until stopped."""
+        """Pass on notifications until stopped."""
         if db.pooled:
             self.stopping.set()
             return
         try:
             self._ask(db)
             self.claimer.listening.set()
-            self.claimer.poll_now()  # at what was registered while nobody listened
+            self.claimer.poll_now()  # for jobs registered while nobody listened
             self.claimer.keep_polling()  # somebody may be busy
             asked_at = clock.monotonic()
             while not self.stopping.is_set():
                 if clock.monotonic() > asked_at + ASK_SECONDS:
-                    # Silence may be a quiet queue, or a way that has vanished: only an answer shows which.
+                    # Silence may mean a quiet queue or a lost connection: only an answer tells.
                     self._ask(db)
                     asked_at = clock.monotonic()
                 for notification in db.connection.notifies(timeout=WAIT_SECONDS, stop_after=1):
@@ -65,7 +65,7 @@ class Listener(Loop):
         db.fetch("listen", {})
 
     def _hand_on(self, notification: psycopg.Notify) -> None:
-        """What none of our statements sends is not believed: every role of the database may notify."""
+        """Ignore payloads that none of our statements sends: every role of the database may notify."""
         if notification.payload == PAUSES:
             self.read_pauses()
             return

@@ -1,7 +1,7 @@
 """The skeleton of a thread that owns one connection and must outlive any trouble with it.
 
-A loop never dies of the database: on trouble it says so once, keeps what it has buffered, and tries again with a
-growing, jittered pause. It never dies of a bug either: that is logged as an error and tried again likewise.
+A loop survives database errors: it logs the trouble once, keeps its buffers, and tries again with a growing, jittered
+pause. It survives bugs too: it logs an error and tries again in the same way.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Connect = Callable[[], WorkerConnection]
 
 
 class Posts(Protocol):
-    """What a loop reports to: ``Inbox``."""
+    """The receiver of a loop's messages: ``Inbox``."""
 
     def post(self, message: InboxMessage) -> None:
-        """Take a message; called in the loop's thread."""
+        """Accept a message; called in the loop's thread."""
         ...
 
 
 class Loop(threading.Thread):
-    """A named thread; a subclass says in ``serve`` what it does with its connection until ``stopping`` is set."""
+    """A named thread; subclasses implement ``serve``, which uses the connection until ``stopping`` is set."""
 
     role = "loop"
 
@@ -51,11 +51,11 @@ class Loop(threading.Thread):
         self.db: WorkerConnection | None = None
 
     def serve(self, db: WorkerConnection) -> None:
-        """Work on ``db`` until ``stopping`` is set. Whatever it raises, it is called again, on a sound connection."""
+        """Work on ``db`` until ``stopping`` is set. After any exception it is called again, with a sound connection."""
         raise NotImplementedError
 
     def goes_on(self) -> bool:
-        """Whether to go on; asked between what is done."""
+        """Whether to continue; checked between steps."""
         return not self.stopping.is_set()
 
     def run(self) -> None:
@@ -111,13 +111,13 @@ class Loop(threading.Thread):
         self.stopping.wait(longest * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
 
     def watch(self, now: float) -> None:
-        """Cut the connection if no answer comes any more; called by the main thread."""
+        """Cut the connection if the server no longer answers; called by the main thread."""
         db = self.db
         if db is not None and db.cut_if_mute(now):
             log.warning("database does not answer, the connection is cut loop=%s", self.role)
 
     def stop(self) -> None:
-        """Ask the loop to end after what it is doing."""
+        """Ask the loop to end after its present step."""
         self.stopping.set()
         self.poke()
 

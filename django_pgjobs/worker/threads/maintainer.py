@@ -1,7 +1,7 @@
-"""The maintenance thread: does the duties in turn; a slow one delays no renewal, a failing one not the others.
+"""The maintenance thread: does the duties in turn. A slow duty delays no renewal, a failing one no other duty.
 
-What only the leader does and what may take its time, as pruning does, has a thread of its own, so that no rescue waits
-for it; that one has a connection only while its worker leads.
+The leader's slow duties, such as pruning, have a separate thread, so that no rescue waits for them. That thread has a
+connection only while its worker leads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TICK_SECONDS = 0.5
 
 
 class Duty(Protocol):
-    """Something to be done now and then."""
+    """A recurring duty."""
 
     name: str
 
@@ -32,7 +32,7 @@ class Duty(Protocol):
         ...
 
     def leave(self, db: store.Database) -> None:
-        """Do what is to be done once, when the worker leaves."""
+        """Do the last step, once, when the worker leaves."""
         ...
 
 
@@ -46,7 +46,7 @@ class Maintainer(Loop):
         self.duties = duties
 
     def serve(self, db: WorkerConnection) -> None:
-        """Tick until stopped, then take leave."""
+        """Tick until stopped, then let every duty leave."""
         while self.goes_on():
             for duty in self.duties:
                 self._do(duty.name, duty.tick, db)
@@ -55,7 +55,7 @@ class Maintainer(Loop):
             self._do(duty.name, duty.leave, db)
 
     def _do(self, name: str, work: Callable[[store.Database], None], db: WorkerConnection) -> None:
-        """Do it; trouble with one duty (a locked table, a slow statement) keeps none of the others from its turn."""
+        """Tick one duty; its trouble (a locked table, a slow statement) costs no other duty its turn."""
         try:
             work(db)
         except TROUBLE as error:
@@ -67,7 +67,7 @@ class Maintainer(Loop):
 
 
 class Upkeeper(Maintainer):
-    """Ticks duties while ``leads()``; a leader no more takes leave of them, and lets its connection go."""
+    """Ticks duties while ``leads()``; after the term it lets them leave and closes its connection."""
 
     role = "upkeep"
 
@@ -76,7 +76,7 @@ class Upkeeper(Maintainer):
         self.leads = leads
 
     def goes_on(self) -> bool:
-        """Whether this worker leads and is to go on."""
+        """Whether this worker leads and is not stopping."""
         return super().goes_on() and self.leads()
 
     def run(self) -> None:

@@ -1,4 +1,4 @@
-"""When the next job is due. The claim thread asks before each sleep; with two lines it asks no more than it must."""
+"""When the next job is due. The claim thread asks before each sleep; with two lines it saves needless queries."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from django_pgjobs.store import statements as store
 from django_pgjobs.worker.threads.frontier import Frontier
 
 REMEMBERED_SECONDS = 1.0
-"""How long an answer is believed. A job that nobody announces may become due sooner than it says."""
+"""How long an answer stays valid. A job without announcement may become due sooner."""
 
 
 class Answer(NamedTuple):
-    """When the next job is due, never if ``math.inf``, as it was asked after so many notifications."""
+    """When the next job is due (``math.inf``: never), with the number of notifications at the time of the query."""
 
     notified: int
     asked_at: float
@@ -23,13 +23,13 @@ class Answer(NamedTuple):
 
 
 class NextDue:
-    """Remembers the answer: each slot of one line that comes free ends the sleep for the other line, too."""
+    """Remembers the answer, since each freed slot of one line also ends the sleep for the other."""
 
     def __init__(self) -> None:
         self.known: Answer | None = None
 
     def seconds(self, db: store.Database, frontiers: Iterable[Frontier], notified: int) -> float | None:
-        """Return the seconds until the next job is due, None when none is. ``notified`` notifications have come."""
+        """Return the seconds until the next job is due, None if none is. ``notified``: notifications so far."""
         frontiers = list(frontiers)
         now = clock.monotonic()
         known = self.known

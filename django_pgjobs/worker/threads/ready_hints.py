@@ -1,6 +1,6 @@
-"""Where jobs became ready since the last claim, as far as somebody has notified the claim thread.
+"""Where jobs became ready since the last claim, according to notifications.
 
-Callers hold the claim thread's lock. What does not fit in here is not lost: the list of all pairs has it too.
+Callers hold the claim thread's lock. Hints that do not fit are not lost: the list of all pairs has them too.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from django_pgjobs.worker.threads.frontier import Frontier
 
 MOST_HINTS = 1000
-"""Pairs or queues kept at most of each kind."""
+"""The most pairs or queues to keep of each kind."""
 
 
 class ReadyHints:
-    """``pairs`` have something new. Behind their frontiers, too, have the ``admitted`` pairs and ``released`` queues.
+    """``pairs`` have new jobs; ``admitted`` pairs and ``released`` queues also have some behind their frontiers.
 
-    ``released_anywhere`` means that any queue may.
+    ``released_anywhere``: any queue may have some there.
     """
 
     def __init__(self) -> None:
@@ -26,26 +26,26 @@ class ReadyHints:
         self.released_anywhere = False
 
     def add(self, pair: tuple[str, int]) -> bool:
-        """Take note of a pair; return False if there are too many: then the list of all pairs is to be read."""
+        """Record a pair; return False if there are too many, in which case read the list of all pairs."""
         if len(self.pairs) >= MOST_HINTS:
             return False
         self.pairs.add(pair)
         return True
 
     def add_admitted(self, pair: tuple[str, int]) -> None:
-        """Take note of a pair whose jobs a limit has admitted."""
+        """Record a pair with admitted jobs."""
         if len(self.admitted) < MOST_HINTS:
             self.admitted.add(pair)
 
     def add_released(self, queue: str) -> None:
-        """Take note of a queue into which jobs were released."""
+        """Record a queue with released jobs."""
         if len(self.released) < MOST_HINTS:
             self.released.add(queue)
         else:
             self.released_anywhere = True
 
     def hand_over(self, frontiers: Iterable[Frontier]) -> None:
-        """Have the frontiers learn all of it, and forget it."""
+        """Pass all hints to the frontiers, and clear them."""
         for frontier in frontiers:
             frontier.learn(self.pairs)
             frontier.admitted(self.admitted)
