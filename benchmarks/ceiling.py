@@ -1,6 +1,6 @@
 """The SQL ceiling: claim and finalise by the worker's own statements, batch 500, two connections, no Python work.
 
-Two threads as in the supervisor: one claims, the other finalises what was claimed. What no Python code can beat.
+Two threads as in the supervisor: one claims, the other finalises the claimed jobs. No Python code can be faster.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Batches = queue.Queue[tuple[str, list[store.ClaimedJob]] | None]
 
 
 def drain(pairs: list[tuple[str, int]]) -> float:
-    """Claim and finalise all that is ready; return the seconds from the first claim to the last end.
+    """Claim and finalise all ready jobs; return the seconds from the first claim to the last end.
 
-    Connecting, and the sweep that finds nothing more, do not count.
+    Connecting, and the last claim, which finds nothing, do not count.
     """
     claimer = WorkerConnection("default", "ceiling claim", statement_seconds=60, durable=False)
     finaliser = WorkerConnection("default", "ceiling finalise", statement_seconds=60)

@@ -2,17 +2,16 @@
 
 The jobs of one name wait behind ``--jobs`` of another. Timed, in turns:
 
-* ``any``       a claim that takes whatever comes
-* ``names``     sql/claim_jobs.sql: told which names run on the loop, it walks past them
-* ``names, on`` the same from where the walk before has ended, as a worker goes on
+* ``any``       a claim that takes jobs of any kind
+* ``names``     sql/claim_jobs.sql: it gets the names that run on the loop, and skips them
+* ``names, on`` the same from where the previous claim ended, as a worker continues
 * ``column``    the same statement with a boolean column, and an index that has it before run_at
 * ``trailing``  the same with that column at the end of today's index
-* ``register``  100 rows inserted, with today's index and with two of them: what a second one costs whoever registers
+* ``register``  100 rows inserted, with today's index and with two of them: the price of a second one for producers
 
     python benchmarks/claim_colours.py [--jobs 100000] [--rounds 20]
 
-Uses DATABASE_URL as tests do, makes a database of its own and drops it. Figures of one run compare; those of two runs
-do not.
+Uses DATABASE_URL as tests do, makes a database of its own and drops it. Compare figures of one run only.
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ def _claim(db: WorkerConnection, begin: tuple[datetime, int], names: Sequence[st
 
 
 class Asking:
-    """A worker's connection that sends another text."""
+    """A worker's connection that replaces the text of a statement."""
 
     def __init__(self, db: WorkerConnection, text: str) -> None:
         self.db, self.text = db, text

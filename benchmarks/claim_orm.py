@@ -1,19 +1,18 @@
 """Claim batches by the raw statement and by the ORM's ``select_for_update(skip_locked=True)``; print ratios (ADR-0007).
 
-Both pick the same rows under the same conditions and leave the same columns and ledger behind. Six ways are timed,
-in turns, so that a busy machine hurts all alike:
+Both pick the same rows under the same conditions and write the same columns and ledger. Six variants are timed, in
+turns, so that a busy machine slows all of them equally:
 
 * ``raw``      sql/claim_jobs.sql on a worker's own connection: one statement, binary results, no Django
 * ``raw, durable``      the same with a commit that waits for the disk
 * ``raw, no frontier``  the same, always from the beginning of the queue
 * ``raw on Django``     the same through Django's connection: what the ORM could save at most by better SQL
 * ``orm``      ORM: pick and lock, then update, then insert the ledger row; rows read as tuples; from the frontier
-* ``orm, rows``         the same with model instances, as one would write it at first
+* ``orm, rows``         the same with model instances, the obvious first version
 
     python benchmarks/claim_orm.py [--jobs 20000] [--seconds 2] [--rounds 3] [--future 20000]
 
-Uses DATABASE_URL as tests do, makes a database of its own and drops it. Figures of one run compare; those of two runs
-do not.
+Uses DATABASE_URL as tests do, makes a database of its own and drops it. Compare figures of one run only.
 """
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ def orm(*, instances: bool) -> Claimer:
 
 
 def seed(jobs: int, future: int) -> None:
-    """Fill the table anew: ready jobs, and others far ahead that no claim may stumble over."""
+    """Refill the table: ready jobs, and others far ahead that must not slow a claim down."""
     with connection.cursor() as cursor:
         cursor.execute("TRUNCATE pgjobs_job, pgjobs_claim, pgjobs_attempt")
         cursor.execute(
@@ -133,7 +132,7 @@ def seed(jobs: int, future: int) -> None:
 
 
 def timed(claim: Claimer, batch: int, seconds: float) -> tuple[float, int]:
-    """Claim for so many seconds, or until nothing is ready; return jobs per second and jobs."""
+    """Claim for so many seconds, or until no job is ready; return jobs per second and jobs."""
     total, begin = 0, BEGINNING
     started = time.perf_counter()
     while time.perf_counter() - started < seconds:
@@ -146,7 +145,7 @@ def timed(claim: Claimer, batch: int, seconds: float) -> tuple[float, int]:
 
 @contextmanager
 def own_database() -> Iterator[None]:
-    """Make a migrated database, and drop it."""
+    """Make a migrated database; drop it afterwards."""
     made = setup_databases(verbosity=0, interactive=False, aliases={"default": True}, serialized_aliases=set())
     try:
         yield
@@ -156,7 +155,7 @@ def own_database() -> Iterator[None]:
 
 
 def measure(options: argparse.Namespace) -> dict[tuple[str, int], list[float]]:
-    """Time every way at every batch, some rounds in turn."""
+    """Time every variant at every batch size, for some rounds in turn."""
     figures: dict[tuple[str, int], list[float]] = {}
     worker = WorkerConnection("default", "benchmark", statement_seconds=60.0, durable=False)
     durable = WorkerConnection("default", "benchmark", statement_seconds=60.0)

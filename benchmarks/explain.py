@@ -1,9 +1,9 @@
-"""What the server does for a claim and for its ends: ``python -m benchmarks.explain [--scale 1] [--publish]``.
+"""Query plans of a claim and of its ends: ``python -m benchmarks.explain [--scale 1] [--publish]``.
 
-EXPLAIN (ANALYZE, BUFFERS) of both statements, for a batch of 500, with the plans that a worker pins: on a table that
-has nothing but what is claimed, beside two million rows each that are ready, future and finished, and after 240,000
-jobs were done while somebody held a snapshot, from the frontier and from the beginning. The plans are kept in
-``benchmarks/results``; no row is. ``--scale 1`` takes some minutes, most of them to make six million rows.
+EXPLAIN (ANALYZE, BUFFERS) of both statements, for a batch of 500, with the plans that a worker pins: on a table with
+the claimed jobs only; beside two million ready, two million future and two million finished rows; and after 240,000
+jobs were done under an open snapshot, from the frontier and from the beginning. The plans are kept in
+``benchmarks/results``; rows are not. ``--scale 1`` takes some minutes, most of them to make six million rows.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _both_pinned(plan: Plan) -> list[Explained]:
 
 
 def _both(where: str, frontier: tuple[Any, int] | None = None) -> list[Explained]:
-    """Print and return both plans for one batch, which is given back by a rollback."""
+    """Print and return both plans for one batch; a rollback releases it."""
     from django_pgjobs.store import statements as store
     from django_pgjobs.worker.shared.connection import WorkerConnection
     from django_pgjobs.worker.threads.frontier import BEGINNING
@@ -131,7 +131,7 @@ def _both(where: str, frontier: tuple[Any, int] | None = None) -> list[Explained
 
 @contextmanager
 def _explaining(db: Any) -> Iterator[list[str]]:
-    """Let statements be explained instead of answered, prepared as a worker prepares them."""
+    """Explain statements instead of running them, prepared as a worker prepares them."""
     plans: list[str] = []
 
     def fetch(name: str, params: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What a benchmark finds: named figures, some with a bound to reach. Pure: no Django, no database, no clock."""
+"""Results of a benchmark: named figures, some with a target. Pure: no Django, no database, no clock."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Series = list[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The bound that a figure shall keep."""
+    """The target of a figure: a lower or upper bound."""
 
     bound: float
     at_least: bool = True
 
     def met(self, value: float) -> bool:
-        """Tell whether ``value`` keeps it."""
+        """Return whether ``value`` meets it."""
         return value >= self.bound if self.at_least else value <= self.bound
 
     def __str__(self) -> str:
@@ -39,10 +39,10 @@ def at_most(bound: float) -> Reach:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number: what it is in words, its unit (``×`` for a ratio), and what it shall reach, if anything.
+    """One number: its description, its unit (``×`` for a ratio), and its target, if any.
 
-    ``name`` is unique within its line and stays, so that two runs can be compared. ``spread`` has the lowest and
-    the highest of the rounds whose middle ``value`` is.
+    ``name`` is unique within its line and never changes, so that runs can be compared. ``value`` is the median of some
+    rounds, ``spread`` their lowest and highest.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """``met``, ``missed``, or nothing where there is nothing to reach."""
+        """``met``, ``missed``, or nothing without a target."""
         if self.reach is None:
             return ""
         return "met" if self.reach.met(self.value) else "missed"
@@ -71,7 +71,7 @@ class Figure:
 
 @dataclass(slots=True)
 class Result:
-    """What one line of the table found. ``curves`` are drawn, ``raw`` is only kept."""
+    """The results of one line of the table. ``curves`` are drawn, ``raw`` is only kept."""
 
     figures: list[Figure]
     note: str = ""
@@ -99,7 +99,7 @@ def rounded(value: float) -> float:
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """Return the smallest value that at least ``share`` of all do not exceed."""
+    """Return the smallest value that at least ``share`` of all values do not exceed."""
     ordered = sorted(values)
     if not ordered:
         raise ValueError("no values")
@@ -107,12 +107,12 @@ def percentile(values: Iterable[float], share: float) -> float:
 
 
 def tenths(began: float, ends: Sequence[float], count: int) -> list[float]:
-    """Return the rate within each tenth of ``count`` jobs; ``ends`` are the instants at which each was complete."""
+    """Return the rate within each tenth of ``count`` jobs; ``ends`` are the instants at which each tenth was done."""
     return [count / 10 / max(end - start, 1e-9) for start, end in pairwise([began, *ends])]
 
 
 def shown(value: float, unit: str) -> str:
-    """Return a value as people read it."""
+    """Return a value formatted for people."""
     if unit == "×":
         return f"{value:.3f}" if value < 0.1 else f"{value:.2f}" if value < 10 else f"{value:,.0f}"
     if value and abs(value) < 0.1:

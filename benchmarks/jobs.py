@@ -17,13 +17,13 @@ def noop(number: int) -> int:
 
 @job(key=lambda number: f"key {number}")
 def keyed(number: int) -> int:
-    """Have a key of its own."""
+    """A job with a key of its own."""
     return number
 
 
 @job
 def note(number: int) -> None:
-    """Say first of all when it started."""
+    """A job that first records when it started."""
     stamps.write(os.environ["PGJOBS_BENCH_STAMPS"], number)
 
 
@@ -39,5 +39,5 @@ async def async_nap(seconds: float) -> None:
 
 @job
 def carry(text: str) -> int:
-    """Take a big payload."""
+    """A job with a big payload."""
     return len(text)

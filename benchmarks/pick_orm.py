@@ -1,12 +1,11 @@
-"""Pick and mark rows on a path that is not hot, by the ORM and by one statement; print rates (ADR-0007).
+"""Pick and mark rows on a path that is not hot, by the ORM and by one statement; print times (ADR-0007).
 
-What is timed is ``maintenance.crons.MarkMissing``, on a worker's own connection: ``orm`` as it is, ``raw`` as one
-statement that picks, locks and writes. With nothing to mark, as nearly always, and with fifty entries.
+It times ``maintenance.cron_firing.MarkMissing`` on a worker's own connection: ``orm`` is the real code, ``raw`` one
+statement that picks, locks and writes. Both run with nothing to mark, the usual case, and with fifty entries.
 
     python -m benchmarks.pick_orm [--rounds 5] [--seconds 1]
 
-Uses DATABASE_URL as tests do, makes a database of its own and drops it. Figures of one run compare; those of two runs
-do not.
+Uses DATABASE_URL as tests do, makes a database of its own and drops it. Compare figures of one run only.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ RETURNING e.name, e.job_name
 
 
 def seed(entries: int) -> None:
-    """Fill the table anew with entries that were declared long ago."""
+    """Refill the table with entries that were declared long ago."""
     with connection.cursor() as cursor:
         cursor.execute("TRUNCATE pgjobs_cron_entry")
         cursor.execute(

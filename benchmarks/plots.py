@@ -21,7 +21,7 @@ Points = Sequence[Sequence[float]]
 
 
 def bars(title: str, rows: Sequence[Bar], unit: str) -> str:
-    """Return labelled horizontal bars; the first is ours and is drawn full."""
+    """Return labelled horizontal bars; the first is ours, drawn opaque."""
     most = max(number for _, number in rows)
     reach = WIDTH - LEFT - 120
     drawn = []
@@ -39,7 +39,7 @@ def bars(title: str, rows: Sequence[Bar], unit: str) -> str:
 
 
 def curves(title: str, series: Mapping[str, Points], x_text: str, unit: str) -> str:
-    """Return lines over one pair of axes; the upright one begins at zero."""
+    """Return lines over one pair of axes; the vertical one begins at zero."""
     xs = [point[0] for points in series.values() for point in points]
     most = max((point[1] for points in series.values() for point in points), default=0.0) * 1.05 or 1.0
     first, last = min(xs, default=0.0), max(xs, default=1.0)

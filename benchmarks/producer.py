@@ -1,6 +1,6 @@
-"""A process that registers, or inserts, when told so: ``WAY TIMES`` on stdin, the seconds on stdout.
+"""A process that registers or inserts on command: it reads ``WAY TIMES`` from stdin and writes seconds to stdout.
 
-``delay:MICROSECONDS 1`` plays a disk that flushes so slowly, from there on.
+``delay:MICROSECONDS 1`` simulates a disk that flushes so slowly, from then on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from django.test import override_settings
 
 
 def main() -> None:
-    """Obey until stdin ends."""
+    """Run commands until stdin ends."""
     os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.settings"
     django.setup()
     from benchmarks import jobs
@@ -57,7 +57,7 @@ def bare_insert() -> None:
 
 
 def buy(*, notify: bool = False) -> None:
-    """Insert a business row and register a job by one transaction; ``notify`` inside of it too."""
+    """Insert a business row and register a job in one transaction; with ``notify``, NOTIFY in it too."""
     from django.db import connection, transaction
 
     from benchmarks import jobs
@@ -70,7 +70,7 @@ def buy(*, notify: bool = False) -> None:
 
 
 def delay_flushes(microseconds: int) -> None:
-    """Have every flush of the WAL that this connection makes begin so much later, as on a slow disk."""
+    """Delay every WAL flush of this connection by so much, as on a slow disk."""
     from django.db import connection
 
     with connection.cursor() as cursor:

@@ -2,11 +2,11 @@
 
 ``python -m benchmarks.profile [--jobs N] [--processes N] [--threads N] [--functions ROLE]``
 
-Boot, registering and waiting are not counted: a worker is started, runs a few jobs, then all jobs become visible by
-one commit, and the CPU clocks are read at that commit and when the last has ended. CPU time hardly depends on what
-else the machine does, wall clock does. ``--steps`` times an executor's own steps one by one, without processes;
-``--functions main`` (or claim, finalise) prints what that thread of the supervisor spends its time on. Linux only: the
-clocks of other processes are read by their ids.
+Boot, registering and waiting do not count: a worker starts and runs a few jobs, then one commit makes all jobs visible.
+It reads the CPU clocks at that commit and after the last end. Unlike wall-clock time, CPU time hardly depends
+on other load. ``--steps`` times an executor's own steps one by one, without processes; ``--functions main`` (or claim,
+finalise) prints how that thread of the supervisor spends its time. Linux only: it reads the clocks of other processes
+by their ids.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _server_processes() -> dict[str, int]:
 
 
 def _profile(role: str) -> cProfile.Profile:
-    """Return a profile that the thread of this role will run under."""
+    """Return a profile under which the thread of this role will run."""
     from django_pgjobs.worker.supervisor.supervisor import Supervisor
     from django_pgjobs.worker.threads.loop import Loop
 
@@ -181,7 +181,7 @@ def _profile(role: str) -> cProfile.Profile:
 
 
 def _alone(count: int) -> None:
-    """Run no-op jobs in a job thread's own way in this process; print what its functions cost."""
+    """Run no-op jobs in this process as a job thread does; print the cost of its functions."""
     from django_pgjobs.worker.executor.interrupts import Door
     from django_pgjobs.worker.executor.job_threads import JobThreads
     from django_pgjobs.worker.executor.outbox import Outbox

@@ -1,7 +1,7 @@
-"""The statements of pruning beside a worker, oldest first, as many as have ended meanwhile: a history of constant size.
+"""Pruning beside a worker, by its own statements: it deletes as many old jobs as have ended.
 
-The leader's own retention is a time, of a minute at least: at whatever rate a benchmark runs, that would keep another
-number of jobs.
+So the history keeps a constant size. The leader's own retention is a period of at least a minute: how many jobs that
+keeps depends on the rate of a benchmark.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ REST_SECONDS = 0.05
 
 @dataclass(slots=True)
 class Pruner:
-    """Deletes in batches on a thread and a connection of its own; ``ended`` says how many may go in all."""
+    """Deletes in batches on a thread and a connection of its own; ``ended`` returns how many to delete in all."""
 
     ended: int = 0
     deleted: int = 0
@@ -57,7 +57,7 @@ class Pruner:
         if found is None:
             return 0
         gone = store.prune_jobs(db, found.ids, until=found.until)
-        # Begin where this batch ended: what lies before are dead entries of the index.
+        # Begin where this batch ended: only dead index entries lie before it.
         self._after = found.until
         self.deleted += len(gone)
         return len(gone)

@@ -1,4 +1,4 @@
-"""What is printed, and what follows from figures of several lines. Pure: works on what a results file keeps."""
+"""The printed report, and figures derived from several lines. Pure: it works on the content of a results file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Found = dict[str, Any]
 
 
 def heading(found: Found) -> str:
-    """Say what the figures depend on."""
+    """Return the conditions that the figures depend on."""
     machine = found["machine"]
     server = machine["server"]
     return (
@@ -22,14 +22,14 @@ def heading(found: Found) -> str:
 
 
 def machine_class(found: Found) -> str:
-    """Say what kind of machine it was."""
+    """Return the kind of machine in words."""
     machine = found["machine"]
     where = "server on the same machine" if machine["same_machine"] else "server on another machine"
     return f"{machine['cores']} cores, {machine['memory_gb']} GB, Python {machine['python']}, {where}"
 
 
 def line(part: Found) -> str:
-    """Return the lines that are printed when a line has been measured."""
+    """Return the text to print when a line has been measured."""
     head = f"\n{part['title']} ({part['seconds']:g} s)"
     if "failed" in part:
         return f"{head}\n  could not be measured: {part['failed']}"
@@ -41,12 +41,12 @@ def line(part: Found) -> str:
 
 
 def mark(figure: Found) -> str:
-    """Say what a figure shall reach, and whether it does."""
+    """Return the target of a figure and whether the figure meets it."""
     return f"{figure['reach']} {figure['verdict']}" if "reach" in figure else ""
 
 
 def peer(part: Found) -> str:
-    """Return the lines that are printed when a peer has been measured."""
+    """Return the text to print when a peer has been measured."""
     if "skipped" in part:
         return f"\n{part['name']}: not measured: {part['skipped']}"
     rows = [
@@ -72,7 +72,7 @@ def value(found: Found, name: str, figure: str) -> float | None:
 
 
 def our_drain(found: Found) -> float | None:
-    """Return our better drain."""
+    """Return the better of our drains."""
     rates = [rate for number in (1, 2) if (rate := value(found, "drain", f"jobs_{number}")) is not None]
     return max(rates, default=None)
 
@@ -100,7 +100,7 @@ def _against(found: Found) -> Iterator[Figure]:
 
 
 def reached(found: Found) -> list[Found]:
-    """Return all figures that have something to reach, with the title of their line."""
+    """Return all figures that have a target, with the title of their line."""
     rows = [
         {"title": part["title"], **figure}
         for part in found["lines"].values()
@@ -111,7 +111,7 @@ def reached(found: Found) -> list[Found]:
 
 
 def summary(found: Found) -> str:
-    """Return the table of what was to be reached."""
+    """Return the table of targets."""
     rows = [("what", "figure", "spread", "reach", "")]
     rows += [
         (

@@ -1,10 +1,10 @@
-"""``make bench``: everything that is measured, line by line, and a table with what it shall reach.
+"""``make bench``: run all measurements, line by line, and print a table with the targets.
 
 Uses the server that DATABASE_URL names; its databases begin with pgjobs_bench and are dropped at the end. Lines never
-run side by side, and no second run begins on the same server. Figures of one run compare with each other; those of
-two machines do not. Without --scale it measures a quarter of the rows that the full table speaks of, in about a
-quarter of an hour. With --scale 1 our own lines take some twenty minutes, most of them to make rows, and the peers
-fifteen more; --no-peers leaves them out.
+run side by side, and no second run can begin on the same server. Compare figures of one run, never those of two
+machines. Without --scale it uses a quarter of the rows of the full table and takes about a quarter of an hour. With
+--scale 1 our own lines take some twenty minutes, most of them to make rows, and the peers fifteen more; --no-peers
+skips the peers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ QUICK_SCALE = 0.01
 
 
 def main() -> None:
-    """Measure, print, and keep what was found; exit 1 if a line could not be measured."""
+    """Measure, print and keep the results; exit 1 if a line could not be measured."""
     from benchmarks import lines
 
     options = _options(lines.NAMES)
@@ -119,7 +119,7 @@ def drop_databases(server: Server) -> None:
 
 
 def make_databases(server: Server) -> None:
-    """Make both databases anew, and the settings that name them the ones that Django takes."""
+    """Recreate both databases, and make Django use the settings that name them."""
     for suffix in ("", "_small"):
         server.make(PREFIX + suffix)
     os.environ |= {"PGJOBS_BENCH_DATABASE": PREFIX, "DJANGO_SETTINGS_MODULE": "benchmarks.settings"}
@@ -143,7 +143,7 @@ def _line(name: str, plan: Plan) -> dict[str, Any]:
     try:
         return {"title": module.TITLE, **module.measure(plan).as_json()}
     except Exception as error:
-        # Whatever it was: what took half an hour to measure before it is not lost for it.
+        # Catch everything: an error must not lose the results of half an hour before it.
         failed = str(error) if isinstance(error, BenchmarkError) else traceback.format_exc()
         return {"title": module.TITLE, "failed": failed}
 

@@ -17,7 +17,7 @@ RUN_LOCK = 0x70676A62
 
 
 class Server:
-    """A connection beside the measured ones, on which databases are made and dropped."""
+    """A connection beside the measured ones, to make and drop databases."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -28,8 +28,8 @@ class Server:
         return urlunsplit(urlsplit(_for_libpq(self._url))._replace(path=f"/{name}"))
 
     def take_the_turn(self) -> bool:
-        """Return whether no other run is on this server; until ``close`` none can begin."""
-        # An advisory lock is one database's, so a run that was started from another is looked for by its name.
+        """Return whether no other run uses this server; until ``close`` none can begin."""
+        # An advisory lock belongs to one database, so find runs that use another database by their name.
         others = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND pid <> pg_backend_pid()"
         return bool(self.value("SELECT pg_try_advisory_lock(%s)", RUN_LOCK)) and not self.value(others, RUN)
 
@@ -40,13 +40,13 @@ class Server:
         return self.url(name)
 
     def drop(self, name: str) -> None:
-        """Drop a database of ours with all who use it."""
+        """Drop one of our databases and disconnect its users."""
         if not name.startswith(PREFIX):
             raise ValueError(f"{name} is not a database of the benchmarks")
         self._connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
     def settle(self) -> None:
-        """Write out what is dirty, so that a line does not pay for the one before."""
+        """Write out dirty pages, so that a line does not pay for the previous one."""
         self._connection.execute("CHECKPOINT")
 
     def value(self, statement: LiteralString, *params: object) -> Any:
@@ -55,11 +55,11 @@ class Server:
         return None if row is None else row[0]
 
     def wal_bytes(self) -> int:
-        """Return how much WAL the server has made since it was initialised."""
+        """Return how many bytes of WAL the server has written since it was initialised."""
         return int(self.value("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')"))
 
     def describe(self) -> dict[str, Any]:
-        """Return what of server and machine the figures depend on; nothing that names the machine."""
+        """Return the facts of server and machine that the figures depend on; none identifies the machine."""
         names = ("server_version", "fsync", "synchronous_commit", "shared_buffers", "max_wal_size", "wal_level")
         return {
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -73,7 +73,7 @@ class Server:
         }
 
     def close(self) -> None:
-        """Give the turn back."""
+        """Let another run begin."""
         self._connection.close()
 
 

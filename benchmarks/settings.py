@@ -1,7 +1,7 @@
 """Settings of the benchmarks: the package alone, on the server that DATABASE_URL names.
 
-``benchmarks.run`` makes databases of its own there and says so by PGJOBS_BENCH_DATABASE; a module that is started by
-itself uses the database that DATABASE_URL names, and empties its tables.
+``benchmarks.run`` makes databases of its own there and passes their names by PGJOBS_BENCH_DATABASE. A module that you
+run by itself uses the database that DATABASE_URL names, and empties its tables.
 """
 
 from __future__ import annotations

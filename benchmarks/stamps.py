@@ -1,4 +1,4 @@
-"""Instants that jobs leave in a file as their first act. Imported by peers too: nothing but the standard library.
+"""Instants that jobs write to a file when they start. Peers import it too: standard library only.
 
 CLOCK_MONOTONIC is one clock for all processes of a machine.
 """
@@ -13,7 +13,7 @@ _LINE = "{} {:.9f}\n"
 
 
 def now() -> float:
-    """Return the instant on the clock that the stamps have."""
+    """Return the current instant on the clock of the stamps."""
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
@@ -38,7 +38,7 @@ def read(path: str) -> dict[int, float]:
 
 
 def wait_for(path: str, number: int, seconds: float) -> float | None:
-    """Return when ``number`` started, waiting at most so long; None if it did not."""
+    """Return when job ``number`` started, waiting at most so long; None if it did not start."""
     until = now() + seconds
     while now() < until:
         if (instant := read(path).get(number)) is not None:

@@ -1,4 +1,4 @@
-"""Filling and emptying the tables, and saying what they look like."""
+"""Fill, empty and describe the tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAYLOAD = '{"args": [], "kwargs": {"text": "' + "x" * 116 + '"}}'
 """150 bytes of JSON."""
 
 FULLER = 48
-"""Per cent of a page: 820 bytes a finished job, where ADR-0019 found 832."""
+"""Fill factor in per cent: it gives 820 bytes for a finished job; ADR-0019 found 832."""
 
 CLEAR_TRIES = 10
 
@@ -25,7 +25,7 @@ def empty(alias: str = "default") -> None:
 
 
 def clear_jobs() -> None:
-    """Empty the tables of jobs while a worker runs, whose statements may lock them in another order."""
+    """Empty the tables of jobs while a worker runs; its statements may lock them in another order."""
     for tries_left in range(CLEAR_TRIES - 1, -1, -1):
         try:
             with connection.cursor() as cursor:
@@ -55,8 +55,8 @@ def seed(count: int, *, alias: str = "default", kind: str = "ready", queues: int
 
     They are ``ready``, ``future`` (a day ahead) or ``finished`` (an hour ago).
 
-    Pages of finished jobs have no room for a new one, as claims and ends leave them, which write longer versions than
-    were inserted. Else each small job that is registered would land on a page of its own, long cold.
+    Pages of finished jobs have no room for a new one, as after real claims and ends, which write longer versions than
+    were inserted. Otherwise each small job that is registered would land on a page of its own, long out of cache.
     """
     if not count:
         return
@@ -90,10 +90,10 @@ def seed(count: int, *, alias: str = "default", kind: str = "ready", queues: int
 
 
 def vacuum(alias: str = "default", *, freeze: bool = False) -> None:
-    """VACUUM ANALYZE the table of jobs; ``freeze`` what is in it, as what was written long ago is.
+    """VACUUM ANALYZE the table of jobs; with ``freeze``, freeze its rows, like rows written long ago.
 
-    From PostgreSQL 18 on each VACUUM freezes a part of what it could pass over, so a history made a moment ago would be
-    written once more, pages whole, while something else is measured.
+    From PostgreSQL 18 on each VACUUM freezes some pages that it could skip, so a fresh history would be written once
+    more, in full pages, during another measurement.
     """
     with connections[alias].cursor() as cursor:
         cursor.execute(f"VACUUM (ANALYZE, FREEZE {freeze}) pgjobs_job")
@@ -107,7 +107,7 @@ def value(statement: str, *params: float | str) -> Any:
 
 
 def wal_bytes() -> int:
-    """Return how much WAL the server has made since it was initialised."""
+    """Return how many bytes of WAL the server has written since it was initialised."""
     return int(value("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')"))
 
 
@@ -119,7 +119,7 @@ def finished() -> int:
 def unfinished() -> bool:
     """Return whether a job has not ended.
 
-    The youngest is looked at first: while somebody pins a snapshot, the search walks over all that has ended.
+    Checks the youngest first: under an open snapshot, the search has to walk over all ended jobs.
     """
     return bool(
         value("SELECT coalesce((SELECT finished_at IS NULL FROM pgjobs_job ORDER BY id DESC LIMIT 1), false)")

@@ -1,12 +1,11 @@
 """Cancel many jobs at once, with the trace of the action and without; print both and their ratio.
 
-What is timed is ``JobQuerySet.cancel()`` of ready jobs on Django's connection. The trace is one statement for each
-batch of a thousand; ``without`` leaves that statement out and nothing else.
+It times ``JobQuerySet.cancel()`` of ready jobs on Django's connection. The trace is one statement for each batch of a
+thousand; ``without`` skips only that statement.
 
     python -m benchmarks.traced [--rounds 7] [--jobs 20000]
 
-Uses DATABASE_URL as tests do, makes a database of its own and drops it. Figures of one run compare; those of two runs
-do not.
+Uses DATABASE_URL as tests do, makes a database of its own and drops it. Compare figures of one run only.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from django_pgjobs.steering.trail import Trail
 
 
 def seed(jobs: int) -> None:
-    """Fill the table anew with ready jobs, as they look after an autovacuum."""
+    """Refill the table with ready jobs, in the state after an autovacuum."""
     with connection.cursor() as cursor:
         cursor.execute("TRUNCATE pgjobs_job, pgjobs_action, pgjobs_action_part")
         cursor.execute(
@@ -49,7 +48,7 @@ def timed(jobs: int, *, traced: bool) -> float:
 
 
 def main() -> None:
-    """Measure in pairs, each the other way round than the one before, and print."""
+    """Measure in pairs, each in the reverse order of the one before, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--jobs", type=int, default=20_000)

@@ -1,4 +1,4 @@
-"""A real worker, ``runjobs``, as a process of its own; and what it costs."""
+"""A real worker, ``runjobs``, as a process of its own, and its costs."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Worker:
     asked: bool = False
 
     def stop(self) -> None:
-        """Ask it once to end; repeatable. A second signal would hurry it."""
+        """Ask it once to drain; repeatable. A second signal would hurry it."""
         if not self.asked:
             self.asked = True
             self.process.send_signal(signal.SIGTERM)
 
     @property
     def costs(self) -> dict[str, float]:
-        """Return what its last line says."""
+        """Return the figures in its last line."""
         return {name: float(text) for name, text in COSTS.findall(self.log[-1] if self.log else "")}
 
     def listen(self) -> None:
@@ -58,7 +58,7 @@ class Worker:
             self.ready += bool(READY.search(line))
 
     def weigh(self, seconds: float) -> None:
-        """Note the supervisor's memory every so many seconds until it ends."""
+        """Record the supervisor's memory every so many seconds until it ends."""
         while self.process.poll() is None:
             if held := resident_mb(self.process.pid):
                 self.memory.append((time.time(), held))
@@ -78,8 +78,8 @@ def working(
 ) -> Iterator[Worker]:
     """Run a worker whose executors are all ready; it drains at the end of the block.
 
-    ``keep="nothing"`` sets the retention of jobs that succeed to 0. The tables are emptied first, unless not
-    ``empty``: beside another worker.
+    ``keep="nothing"`` sets the retention of jobs that succeed to 0. Empties the tables first; pass ``empty=False``
+    beside another worker.
     """
     if empty:
         tables.empty()
@@ -109,7 +109,7 @@ def working(
 
 
 def warm_up(worker: Worker) -> None:
-    """Let a worker prepare its statements and learn how short no-ops are; then leave no job behind."""
+    """Let a worker prepare its statements and learn how short no-ops are; then remove all jobs."""
     tables.register(WARM_UP_JOBS)
     until_idle(worker)
     tables.clear_jobs()
@@ -126,7 +126,7 @@ def drained(worker: Worker, count: int) -> float:
 
 
 def until_idle(worker: Worker) -> None:
-    """Wait until no job is left. One look takes the database no longer than a claim."""
+    """Wait until no job is left. One check costs the database no more than a claim."""
     _wait(worker, lambda: not tables.unfinished(), PATIENCE_SECONDS, "is not done", pause=0.1)
 
 
@@ -152,6 +152,6 @@ def resident_mb(pid: int) -> float | None:
 
 @contextmanager
 def stamp_file() -> Iterator[str]:
-    """Give a file for what jobs note."""
+    """Yield a file for the stamps of jobs."""
     with tempfile.TemporaryDirectory() as folder:
         yield str(Path(folder) / "stamps")
