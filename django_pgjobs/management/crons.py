@@ -80,7 +80,7 @@ def show(command: BaseCommand, options: dict[str, Any]) -> None:
     if options["format"] == "json":
         output.write_line(command, output.json_of({"crons": [_as_json(entry) for entry in entries]}))
     else:
-        headers = ("entry", "status", "expression", "zone", "job", "last fire", "next fire", "note")
+        headers = ("ENTRY", "STATUS", "EXPRESSION", "ZONE", "JOB", "LAST FIRE", "NEXT FIRE", "NOTE")
         for line in output.table(headers, map(_cells, entries)):
             output.write_line(command, line)
     if any(entry.status in ("broken", "missing") for entry in entries):
