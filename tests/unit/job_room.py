@@ -15,7 +15,7 @@ from tests.plugins.fix_db import patience, wait_until
 
 
 class Room:
-    """A job thread that does what it is given behind its door, and notes whatever escapes."""
+    """A job thread that calls the given functions inside its door, and records exceptions that escape."""
 
     def __init__(self) -> None:
         self.work: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -30,7 +30,7 @@ ROUNDS = 6000
 
 @pytest.fixture
 def no_garbage_collection() -> Iterator[None]:
-    """Hypothesis hears of each collection, in the thread that makes it: an interrupt that comes there is lost in it."""
+    """Hypothesis has a callback for garbage collections: it would swallow an interrupt that arrives there."""
     gc.disable()
     yield
     gc.enable()
@@ -61,7 +61,7 @@ def test_thousands_of_interrupts_around_a_jobs_end_lose_no_outcome_and_none_esca
     assert room.escaped == []
     assert seen["returned"] > ROUNDS / 100, seen
     assert swallows or seen["raised"] > ROUNDS / 100, seen
-    # Nothing is left for whoever runs in this thread next.
+    # No interrupt is left for the next job of this thread.
     room.start(lambda _: spin(0.02))
     assert room.outcome() == ("returned", None)
 
@@ -119,7 +119,7 @@ def test_a_second_reason_interrupts_once_more(room: Room) -> None:
 def test_an_interrupt_that_has_not_come_when_the_job_ends_is_taken_back(
     monkeypatch: pytest.MonkeyPatch, interrupted: bool
 ) -> None:
-    """Else it would strike the next job, or what reports this one."""
+    """Otherwise it would reach the next job, or the code that reports this one."""
     taken: list[tuple[int, object]] = []
     monkeypatch.setattr(interrupts, "_set_exception", lambda ident, kind: taken.append((ident, kind)))
     monkeypatch.setattr(cleanup, "discard_all", lambda: None)
@@ -162,7 +162,7 @@ def test_connections_are_thrown_away_before_anything_else_runs(room: Room, monke
 
 
 def test_a_lock_of_logging_that_the_interrupted_job_still_holds_is_let_go(room: Room) -> None:
-    """Else whoever logs next in this process, the control thread first, would wait for ever."""
+    """Otherwise the next thread that logs in this process, first the control thread, would wait for ever."""
     handler = logging.StreamHandler()
     assert handler.lock is not None
 
@@ -183,7 +183,7 @@ def test_a_lock_of_logging_that_the_interrupted_job_still_holds_is_let_go(room: 
 @pytest.mark.skipif(not safe_points.EXACT, reason="from Python 3.13 on the thread raises it itself")
 @pytest.mark.parametrize("comes", [True, False])
 def test_a_lock_that_is_taken_as_the_interrupt_comes_is_let_go(room: Room, comes: bool) -> None:
-    """B5: the mutex of a queue, whoever is interrupted while waiting for it; also if it goes without, for others."""
+    """B5: the mutex of a queue is released, whether the interrupted thread got it or was still waiting for it."""
     shared: queue.Queue[int] = queue.Queue()
     assert room.door is not None
     door = room.door
@@ -199,7 +199,7 @@ def test_a_lock_that_is_taken_as_the_interrupt_comes_is_let_go(room: Room, comes
         assert room.outcome()[0] == ("raised" if comes else "returned")
         assert shared.mutex.acquire(timeout=patience(5))
         shared.mutex.release()
-        wait_until(lambda: not door.entered and door.held is None, 5, "nobody mends any more")
+        wait_until(lambda: not door.entered and door.held is None, 5, "no lock is left to mend")
 
     for _ in range(50):
         one()
@@ -209,7 +209,7 @@ def test_a_lock_that_is_taken_as_the_interrupt_comes_is_let_go(room: Room, comes
 
 @pytest.mark.skipif(not safe_points.EXACT, reason="from Python 3.13 on the thread raises it itself")
 def test_an_interrupt_that_is_taken_back_there_lets_nothing_go(room: Room) -> None:
-    """B5: by the time the thread has the lock its return shows; whoever holds it then is somebody else."""
+    """B5: a thread that has returned with the lock is not mended: another thread may hold the lock by then."""
     condition = threading.Condition(threading.Lock())
     condition.acquire()
     control = room.start(lambda _: condition.__enter__())
@@ -221,7 +221,7 @@ def test_an_interrupt_that_is_taken_back_there_lets_nothing_go(room: Room) -> No
     assert (taken.lock, taken.lasts) == (condition._lock, True)  # type: ignore[attr-defined]
     condition.release()
     assert room.outcome()[0] == "returned"
-    wait_until(lambda: taken.lasts is False, 5, "it is there no more")
+    wait_until(lambda: taken.lasts is False, 5, "it has left")
     taken.mend()
     assert not control.interrupted
     assert not condition.acquire(blocking=False), "it still holds the lock"
@@ -241,13 +241,13 @@ def test_a_thread_that_takes_a_lock_is_not_interrupted_however_long_it_does(room
     assert not door._try_interrupt(control, 1e9)
     assert not control.interrupted
     control.interrupt = None
-    assert door._try_interrupt(control, 0.0), "it is not to be interrupted any more"
+    assert door._try_interrupt(control, 0.0), "there is no interrupt any more"
     condition.release()
     assert room.outcome() == ("returned", True)
 
 
 class Waits:
-    """A connection that waits for the server, as far as cancelling goes."""
+    """A connection that waits for the server; only its cancelling matters here."""
 
     def __init__(self) -> None:
         self.cancelled = threading.Event()
@@ -271,7 +271,7 @@ def test_queries_are_cancelled_beside_it_without_waiting_for_the_network(
     assert waits.cancelled.wait(patience(5))
     assert not caplog.text
     waits.answered.set()
-    wait_until(lambda: "query of a job cannot be cancelled: no route to host" in caplog.text, 5, "it was told")
+    wait_until(lambda: "query of a job cannot be cancelled: no route to host" in caplog.text, 5, "it was logged")
 
 
 # On the loop

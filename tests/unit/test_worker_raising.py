@@ -26,7 +26,7 @@ LOOPS: dict[str, Callable[[threading.Condition], Any]] = {}
 
 
 def loop(body: Callable[[threading.Condition], Any]) -> None:
-    """A job that never ends, with a lock whose release is Python code: it shows when that is passed by."""
+    """A job that never ends, with a lock whose release is Python code, so that a skipped release shows."""
     LOOPS[body.__name__] = body
 
 
@@ -169,7 +169,7 @@ def test_a_thread_that_waits_in_c_is_interrupted_as_soon_as_it_comes_back(room: 
 
 
 def test_a_thread_that_waits_for_a_module_is_interrupted_when_it_wakes_up(room: Room) -> None:
-    """B5: others may import the same again and again, and it would never come back to the job's own code."""
+    """B5: others may import the same module again and again, so that the thread never returns to the job's own code."""
     module_lock = importlib._bootstrap._ModuleLock("tests.unit.not_there")  # type: ignore[attr-defined]
     module_lock.acquire()
     control = room.start(lambda _: module_lock.acquire())
@@ -178,13 +178,13 @@ def test_a_thread_that_waits_for_a_module_is_interrupted_when_it_wakes_up(room: 
     wait_until(lambda: safety_of(door.ident, Door.call.__code__) is Safety.TAKING, 5, "it waits for the module")
     interrupt(room, control)
     wait_until(lambda: bool(MONITORING.get_local_events(number(), MODULE_LOCK)), 5, "it is watched")
-    while not control.interrupted:  # whoever holds it lets go of it and takes it again at once
+    while not control.interrupted:  # the holder releases it and takes it again at once
         spin(0.2)
         module_lock.release()
         module_lock.acquire()
     assert type(room.outcome()[1]) is CancelRequested
     module_lock.release()
-    assert not module_lock.wakeup.locked(), "nobody waits for it in vain"
+    assert not module_lock.wakeup.locked(), "nobody still waits for it"
     assert module_lock.acquire()
 
 
@@ -195,7 +195,7 @@ def number() -> int:
 
 
 def test_code_is_watched_only_while_somebody_is_to_be_interrupted(room: Room) -> None:
-    """Others run it too, and would pay for each call."""
+    """Other threads run the same code, and would pay for each call."""
     condition = threading.Condition(threading.Lock())
     condition.acquire()
 
@@ -216,7 +216,7 @@ def test_code_is_watched_only_while_somebody_is_to_be_interrupted(room: Room) ->
 
 
 def test_a_neighbour_in_the_same_code_notices_nothing(room: Room) -> None:
-    """The callbacks look whom they are for."""
+    """The callbacks check whether their thread has a request."""
     ended: list[str] = []
 
     def beside() -> None:

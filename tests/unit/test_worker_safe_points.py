@@ -102,7 +102,7 @@ def test_a_lock_of_c_is_open(rooms: Rooms, kind: Callable[[], Any]) -> None:
 
 
 def test_what_is_not_behind_the_door_is_nobodys_job(rooms: Rooms) -> None:
-    """An interrupt is for the job's own code: where ours takes a lock there is none to hold back."""
+    """An interrupt only reaches the job's own code: when our own lines take a lock there is none to hold back."""
     shared: queue.Queue[int] = queue.Queue()
     shared.mutex.acquire()
     rooms.opening.callback(shared.mutex.release)
@@ -123,7 +123,7 @@ def test_a_thread_that_has_ended_is_open() -> None:
 
 
 def test_whoever_waits_for_a_condition_is_busy(rooms: Rooms) -> None:
-    """It has let go of the lock, and ``wait`` takes it again whatever comes."""
+    """It has released the lock, and ``wait`` takes it again after any exception."""
     condition = threading.Condition()
     ident = rooms.send(lambda: _waits(condition))
     rooms.opening.callback(lambda: _notifies(condition))
@@ -157,7 +157,7 @@ TAKES: dict[str, Callable[[], tuple[Any, Callable[[], Any]]]] = {}
 
 
 def takes(make: Callable[[], tuple[Any, Callable[[], Any]]]) -> None:
-    """Something with a lock of Python's: a condition's lock that is held, and what wants it."""
+    """An object with a lock of Python's: a condition's held lock, and a call that needs it."""
     TAKES[make.__name__] = make
 
 
@@ -223,7 +223,7 @@ def test_whoever_waits_for_a_semaphore_or_a_queue_is_busy(rooms: Rooms) -> None:
 
 
 def test_a_thread_that_is_joined_by_another_holds_nothing(rooms: Rooms) -> None:
-    """Joining may take for ever, and an interrupt must not wait a minute for that."""
+    """A join may take for ever, and an interrupt must not wait a minute for it."""
     go_on = threading.Event()
     other = threading.Thread(target=go_on.wait, daemon=True)
     other.start()
@@ -278,7 +278,7 @@ def test_whoever_waits_for_a_handler_of_logging_is_taking(rooms: Rooms) -> None:
 
 
 def test_whoever_writes_a_record_is_busy(rooms: Rooms) -> None:
-    """A log that goes to a full pipe, or to a slow disk: the handler's lock is released whatever comes there."""
+    """A log that goes to a full pipe or a slow disk: an exception there still releases the handler's lock."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     try:

@@ -1,4 +1,4 @@
-"""Exceptions from outside meet a job thread wherever it is: before, in and after a job, and while it waits for one.
+"""Exceptions from outside reach a job thread anywhere: before, in and after a job, and while it waits for one.
 
 Libraries for time limits raise them by the number of a thread, without knowing what it does by now. Here they come at
 random moments, from a seed that is printed, into the threads of a real executor with a real channel and board.
@@ -35,7 +35,7 @@ FUTURE = 1e12
 
 
 class Stray(BaseException):
-    """What no ``except Exception`` catches."""
+    """An exception that ``except Exception`` does not catch."""
 
 
 KINDS: tuple[type[BaseException], ...] = (
@@ -63,7 +63,7 @@ class Left(BaseException):
 
 
 class Working(Executor):
-    """An executor in this process: where it would end it, it says so."""
+    """An executor in this process: instead of ending the process it records that."""
 
     has_left = False
 
@@ -128,7 +128,7 @@ class Room:
         return self.all_have_ended() and not self.executor.buffers.controls and not self.board.running()
 
     def trust(self) -> None:
-        """What a supervisor says each few seconds."""
+        """Send the periodic messages of a supervisor."""
         self.end.send(TrustUntil(FUTURE))
 
 
@@ -136,8 +136,8 @@ class Room:
 def room() -> Iterator[Room]:
     room = Room()
     before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # else the threads would take turns of 5 ms, and nothing would meet
-    gc.disable()  # Hypothesis hears of each collection in the thread that makes it: what comes there is lost in it
+    sys.setswitchinterval(1e-6)  # otherwise threads take turns of 5 ms, and races never happen
+    gc.disable()  # Hypothesis has a callback for collections, which would swallow the exception
     yield room
     gc.enable()
     sys.setswitchinterval(before)
@@ -154,10 +154,12 @@ def strike(thread: threading.Thread | None, kind: type[BaseException]) -> None:
 @pytest.mark.slow
 # Coverage's tracer takes a lock in every thread, and whoever is struck there keeps it for ever.
 @pytest.mark.skipif(Coverage.current() is not None, reason="coverage holds a lock of its own in each thread")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of threads struck at their end
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning"
+)  # of threads that get it at their end
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_thousands_of_exceptions_from_outside_cost_no_outcome_and_no_slot(room: Room) -> None:
-    """G1: each run is told of, what is told twice is told alike, each slot serves on, and the executor can leave."""
+    """G1: each run is reported, repeated reports agree, each slot goes on, and the executor can leave."""
     seed = random.SystemRandom().randrange(10**9)
     print(f"seed={seed}")  # noqa: T201 (shown when it fails)
     chance = random.Random(seed)
@@ -183,4 +185,4 @@ def test_thousands_of_exceptions_from_outside_cost_no_outcome_and_no_slot(room: 
     assert [room.outcomes[run] for run in last] == [[["succeed", "7"]]] * 50
     assert all(owner is not None and owner.is_alive() for owner in room.executor.threads.owners)
     room.end.send(Drain())
-    wait_until(lambda: room.executor.has_left, 20, "it leaves when it is told to")
+    wait_until(lambda: room.executor.has_left, 20, "it leaves when asked")

@@ -1,4 +1,4 @@
-"""Where no thread can be started, no slot, no signal and no job is lost, and the process goes on."""
+"""If no thread can be started, no slot, no signal and no job is lost, and the process goes on."""
 
 from __future__ import annotations
 
@@ -93,13 +93,13 @@ def test_a_job_thread_that_cannot_be_replaced_is_tried_again(
     with caplog.at_level(logging.WARNING):
         threads.start()
         wait_until(lambda: done == [1, 2] and levels().count("WARNING") == 2, 10, "the slot has taken the next job")
-    assert levels().count("ERROR") == 2, "it is said once for each"
+    assert levels().count("ERROR") == 2, "each is logged once"
 
 
 def test_a_thread_that_ends_without_an_outcome_reports_one_and_is_replaced(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """G1: whatever ends it, an exception from outside included. The attempt is charged, the slot goes on."""
+    """G1: any end counts, even by an exception from outside. The attempt is charged, the slot stays in use."""
     end = End()
     board = Board.create(1, 0)
     buffers = Buffers(cast(Any, end), board, Outbox(cast(Any, end), lambda: None), lambda: None)
@@ -127,7 +127,7 @@ def test_a_thread_that_ends_without_an_outcome_reports_one_and_is_replaced(
 
 
 def test_an_interrupt_goes_to_the_thread_that_runs_the_job(executor: Executor) -> None:
-    """A slot whose thread is just being replaced runs nothing that could be interrupted."""
+    """A slot whose thread is being replaced runs no job that could be interrupted."""
     threads = JobThreads(executor.buffers, 2, "default")
     met: list[tuple[RunControl, object]] = []
 
@@ -143,7 +143,7 @@ def test_an_interrupt_goes_to_the_thread_that_runs_the_job(executor: Executor) -
 
 
 def test_a_slot_without_a_thread_gets_one_and_no_slot_gets_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    """G1: a thread that has died before it could start its successor is missed by the control thread."""
+    """G1: the control thread notices a thread that has died before it could start its successor."""
     served: list[int] = []
     dies = threading.Event()
     buffers = Buffers(cast(Any, None), Board.create(1, 0), Outbox(cast(Any, None), lambda: None), lambda: None)
@@ -172,7 +172,7 @@ def test_a_slot_without_a_thread_gets_one_and_no_slot_gets_two(monkeypatch: pyte
 
 
 def test_jobs_of_a_loop_that_cannot_be_started_are_handed_back(refusal: Refusal, executor: Executor, end: End) -> None:
-    """And the control thread, which has tried, lives."""
+    """The control thread, which tried, survives."""
     refusal.left = 1
     executor._obey(RunJobs(FUTURE, [item(1)._replace(is_async=True)]))
     assert executor.loop.loop is None

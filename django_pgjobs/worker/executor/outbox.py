@@ -97,7 +97,7 @@ class Outbox:
             self.orphaned()
 
     def _some_successes(self) -> list[Success]:
-        """Return the first successes that are queued, as many as a frame shall hold."""
+        """Return the first queued successes, as many as fit a frame."""
         queued = list(self.successes)
         size = 0
         for count, success in enumerate(queued, 1):
@@ -118,7 +118,7 @@ class Outbox:
                 self._send([item] if len(items) > 1 else [[*item[:2], *pack_decision(_shorter(item[2:], error))]])
 
     def _some(self) -> list[list[Any]]:
-        """Return the first of what else is queued, as much as a frame shall hold."""
+        """Return the first other outcomes in the queue, as many as fit a frame."""
         queued = list(self.items)
         size = 0
         for count, item in enumerate(queued, 1):
