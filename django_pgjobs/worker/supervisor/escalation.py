@@ -1,7 +1,7 @@
-"""In the supervisor: a run is led up its ladder, and what it comes to then. Main thread only.
+"""In the supervisor: it leads a run up its ladder and decides how the run ends. Main thread only.
 
-Up to the interrupt a job is stopped alone. SIGTERM and SIGKILL go to the whole group of its executor: its neighbours
-are *collateral*, and are released uncharged when they fail of it.
+Up to the interrupt, only the job itself is stopped. SIGTERM and SIGKILL go to the whole group of its executor: its
+neighbours are *collateral*, released uncharged if they fail because of it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TAKEN_AWAY = "it was taken from this worker"
 
 
 def stop(run: HeldRun, cause: str, ladder: str, since: float) -> None:
-    """Begin to stop a run, or to stop it harder; nothing if it is being stopped like this already."""
+    """Begin to stop a run, or stop it harder; do nothing if this is under way already."""
     known = run.stops.get(cause)
     if known is None or known.rungs != LADDERS[ladder]:
         run.stops = {**run.stops, cause: Stop(cause, LADDERS[ladder], since)}
@@ -32,7 +32,7 @@ def stop(run: HeldRun, cause: str, ladder: str, since: float) -> None:
 
 
 def advance(run: HeldRun, child: Executor, now: float) -> None:
-    """Take the rungs whose time has come. A process is signalled only for a run that the board shows."""
+    """Take the rungs that are due. Signal a process only for a run that the board shows."""
     for each in run.stops.values():
         while (rung := each.next(now)) is not None:
             if rung in (FLAG, INTERRUPT):
@@ -72,7 +72,7 @@ def blame(child: Executor) -> None:
 
 
 def spare(child: Executor) -> None:
-    """Let an executor go on that was terminated for jobs which have ended after all."""
+    """Let a terminated executor continue if the jobs that it was terminated for have ended."""
     if child.state == TERMINATING and not child.culprits:
         log.info("job has stopped, executor goes on pid=%d", child.pid)
         child.state = DRAINING if child.drained else READY

@@ -50,9 +50,9 @@ class Recipe:
 
 @dataclass(slots=True, eq=False)
 class ExecutorProcess:
-    """One executor process as its supervisor sees it. ``leaving`` says why another shall take its place.
+    """One executor process as its supervisor sees it. ``leaving`` says why a successor replaces it.
 
-    ``exclusive``: suspects run in it; ``reserved``: they shall, as soon as it is empty.
+    ``exclusive``: suspects run in it; ``reserved``: they will, as soon as it is empty.
     """
 
     number: int
@@ -89,16 +89,16 @@ class ExecutorProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id, which is its process group's too."""
+        """Its process id, which is also that of its process group."""
         return self.process.pid
 
     @property
     def may_notify(self) -> bool:
-        """Whether it can be sent events of durable writes."""
+        """Whether it can receive events of durable writes."""
         return self.listens and self.state == READY
 
     def room(self, *, is_async: bool) -> int:
-        """How many more jobs it may be sent: free slots, and some 20 ms of work beyond, bounded in bytes."""
+        """How many more jobs to send: its free slots, and some 20 ms of further work, bounded in bytes."""
         closed = self.exclusive or self.reserved
         if self.state != READY or closed or self.payload_bytes > PAYLOAD_BYTES or self.mute():
             return 0
@@ -107,15 +107,15 @@ class ExecutorProcess:
         return self.threads + self.prefetch() - self.outstanding[False]
 
     def mute(self) -> bool:
-        """Whether it does not answer: some job holds the interpreter, and what is sent now would wait for it."""
+        """Whether it does not answer: a job holds the interpreter, and anything sent now would wait for it."""
         return self.asked_at is not None and clock.monotonic() > self.asked_at + ANSWER_SECONDS
 
     def prefetch(self) -> int:
-        """Jobs to have in its buffer: what its threads do in ``DEPTH_SECONDS``, none behind long jobs."""
+        """Jobs to keep in its buffer: as many as its threads do in ``DEPTH_SECONDS``, none after long jobs."""
         return min(DEEPEST, int(DEPTH_SECONDS * self.threads / max(self.mean_seconds, 1e-6)))
 
     def idle_threads(self) -> int:
-        """Threads that nothing has been sent for."""
+        """Threads without a job sent for them."""
         return max(0, self.threads - self.outstanding[False]) if self.room(is_async=False) > 0 else 0
 
     def add(self, *runs: HeldRun) -> None:
@@ -126,10 +126,10 @@ class ExecutorProcess:
             self.payload_bytes += run.size
 
     def remove(self, number: int) -> HeldRun | None:
-        """A run ended or came back; None for one that is not known here (any more)."""
+        """Take off a run that ended or came back; None if it is unknown here (any more)."""
         run = self.runs.pop(number, None)
         if self.culprits and self.state != KILLED:
-            # Of one that is being killed the others must still be known as killed for this one.
+            # If the executor is being killed, the others must still count as killed for this run.
             self.culprits.pop(number, None)
         if run is not None:
             self.outstanding[run.is_async] -= 1
@@ -141,7 +141,7 @@ class ExecutorProcess:
     def learn(self, seconds: float, count: int) -> None:
         """Learn from ``count`` jobs that have ended in threads and took ``seconds`` in all.
 
-        What the loop does takes no thread: however long, it says nothing about how many to send for them.
+        Jobs on the loop take no thread: their length says nothing about how many jobs to send for threads.
         """
         if not count:
             return
@@ -158,7 +158,7 @@ class ExecutorProcess:
                 self.mean_seconds = max(self.mean_seconds, now - max(busy) / 1e9)
 
     def release_unstarted(self, runs: list[HeldRun]) -> None:
-        """Ask for those of ``runs`` that it has not started."""
+        """Ask it to release those of ``runs`` that it has not started."""
         if runs:
             for run in runs:
                 run.state = RELEASING
@@ -166,9 +166,9 @@ class ExecutorProcess:
             self.end.send(ReleaseRuns([run.run for run in runs]))
 
     def terminate(self) -> None:
-        """SIGTERM to its whole group: to the programs its jobs have started, too, whichever job is meant.
+        """Send SIGTERM to its whole group, including programs that any of its jobs started.
 
-        So from here on a job that fails may have failed of this.
+        So from here on a job may fail because of this signal.
         """
         self.drained = self.state == DRAINING
         self.state = TERMINATING
@@ -178,7 +178,7 @@ class ExecutorProcess:
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL to it and to its whole group."""
+        """Send SIGKILL to it and to its whole group."""
         self.state = KILLED
         self._signal(signal.SIGKILL)
 
@@ -206,7 +206,7 @@ class ExecutorProcess:
         try:
             gone = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
-            ended()  # reaped by somebody else
+            ended()  # reaped by other code
             return self.process.poll()
         if gone is None:
             return None
@@ -215,7 +215,7 @@ class ExecutorProcess:
         return self.process.wait()
 
     def close(self) -> None:
-        """Let go of its socket, board and descriptor."""
+        """Close its socket, board and descriptor."""
         self.end.close()
         self.board.close()
         if self.pidfd is not None:
@@ -269,7 +269,7 @@ def spawn(recipe: Recipe, number: int) -> ExecutorProcess:
 
 
 def _pidfd(pid: int) -> int | None:
-    """Return a descriptor that tells of the end; None where the kernel, or its guard, does not know the call."""
+    """Return a descriptor that becomes readable at the end; None if the kernel or its guard does not know the call."""
     if hasattr(os, "pidfd_open"):
         with suppress(OSError):
             return os.pidfd_open(pid)

@@ -1,4 +1,4 @@
-"""How the worker's threads reach its main thread: a queue of messages and a file descriptor that wakes a selector."""
+"""The way from the worker's threads to its main thread: a queue of messages, and a descriptor that wakes a selector."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Inbox:
     def post(self, message: InboxMessage) -> None:
         """Add a message and wake the main thread."""
         self._messages.append(message)
-        # Full: it will wake anyhow. Closed: it has left.
+        # Full: the main thread wakes in any case. Closed: it has left.
         with suppress(OSError):
             self._wake.send(b"\0")
 
     def take(self) -> list[InboxMessage]:
-        """Return what has been posted, oldest first."""
+        """Return the posted messages, oldest first."""
         with suppress(OSError):
             while self.wakes.recv(4096):
                 pass

@@ -44,34 +44,34 @@ class Watchdog:
         self._fired = False
 
     def say(self, verb: str, number: int) -> None:
-        """Send it a line. One that is dead, or stopped for so long that its socket is full, gets nothing."""
+        """Send it a line; drop the line if the watchdog is dead, or stopped for so long that its socket is full."""
         with suppress(OSError):
             self.sock.send(f"{verb} {number}\n".encode())
 
     @property
     def fired(self) -> bool:
-        """Whether it has ended our executors because we stood still."""
+        """Whether it ended our executors because this process stood still."""
         with suppress(OSError):
             self._fired = self._fired or bool(self.sock.recv(64))
         return self._fired
 
     @property
     def gone(self) -> bool:
-        """Whether it watches no more."""
+        """Whether it has stopped watching."""
         return self.process.poll() is not None or self.fired
 
     def close(self) -> None:
-        """Let it go: it ends at once when it has nobody to watch."""
+        """Dismiss it: it ends as soon as it has no executor to watch."""
         self.sock.close()
 
     def reap(self) -> None:
-        """Wait for its end, once it was let go."""
+        """Wait for its end after the dismissal."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(1.0)
 
 
 class LeaseGuard:
-    """Keeps a watchdog over ``children``, the list of executors that the worker's parts share, and both informed."""
+    """Keeps a watchdog over ``children``, the shared list of executors, and informs both about leases."""
 
     def __init__(self, table: RunTable, lease_seconds: float, children: list[ExecutorProcess]) -> None:
         self.table = table
@@ -90,7 +90,7 @@ class LeaseGuard:
         self._say("add", child.pid)
 
     def remove(self, child: ExecutorProcess) -> None:
-        """Watch no more over one that has ended."""
+        """Stop watching an executor that has ended."""
         self._say("remove", child.pid)
 
     def ended(self, child: ExecutorProcess) -> bool:
@@ -99,7 +99,7 @@ class LeaseGuard:
         return watcher is not None and watcher.fired
 
     def renewed(self, asked_at: float, claim_ids: Iterable[str]) -> None:
-        """These claims were renewed by a query begun at ``asked_at``; none of the others is known to be."""
+        """Record that a query begun at ``asked_at`` renewed these claims, and perhaps no others."""
         self.table.renewed(asked_at, claim_ids)
         now = clock.monotonic()
         earliest = self.table.trusted_until(now + trust_seconds())
@@ -109,19 +109,19 @@ class LeaseGuard:
                 child.end.send(TrustUntil(earliest))
 
     def adopted(self) -> None:
-        """A claim came in; asked for long ago, it is the first to be trusted no more."""
+        """Record a claim; one sent long ago is the first to lose trust."""
         now = clock.monotonic()
         earliest = self.table.trusted_until(self.until)
         if earliest < self.until:
             self._arm(now, earliest)
 
     def tick(self, now: float) -> None:
-        """Extend the watchdog's deadline where renewals are late; we live."""
+        """Extend the watchdog's deadline if renewals are late, as this process lives."""
         if self.until < now + self.lease_seconds / 3:
             self._arm(now, 0.0)
 
     def _arm(self, now: float, until: float) -> None:
-        # What is not renewed though we live is lost, or held by somebody for the moment: the ladder's business.
+        # A claim that is not renewed although we live is lost, or locked for a moment: the ladder handles it.
         self.until = until if until > now + self.lease_seconds / 3 else now + self.lease_seconds
         if self.watchdog is None or self.watchdog.gone:
             self._replace()
@@ -148,12 +148,12 @@ class LeaseGuard:
             self.watchdog.say(verb, number)
 
     def close(self) -> None:
-        """Let the watchdog go; it ends beside what else is left to do."""
+        """Dismiss the watchdog; it ends while the rest of the shutdown continues."""
         self.last, self.watchdog = self.watchdog, None
         if self.last is not None:
             self.last.close()
 
     def reap(self) -> None:
-        """Wait for the end of the watchdog that was let go."""
+        """Wait for the end of the dismissed watchdog."""
         if self.last is not None:
             self.last.reap()

@@ -1,6 +1,6 @@
-"""Executors that no longer take part are killed: deaf, hung, or staying though they have nothing left to do.
+"""Kills executors that no longer take part: deaf or hung ones, and those that stay although nothing is left to do.
 
-None of these says so itself. After a pause of ours, or of the machine, an executor gets the whole time once more.
+None of these reports itself. After a pause of this process or of the machine, an executor gets the whole time again.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, E
 log = safe_logger("django_pgjobs")
 
 DEAF_SECONDS = 1.0
-"""How long an executor may live on after its end of the channel has been closed."""
+"""How long an executor may live after it closed its end of the channel."""
 
 HUNG_SECONDS = 10.0
 """How long an executor may leave a question unanswered while none of its jobs runs; a job may hold its interpreter."""
 
 LEAVE_MARGIN_SECONDS = 1.0
-"""How much longer than it allows itself an executor is given to leave."""
+"""How much longer than its own limit an executor may take to leave."""
 
 
 def check(child: ExecutorProcess, now: float, last_check: float) -> None:
-    """Kill ``child`` if it is one of these. ``last_check`` is when it was checked before."""
+    """Kill ``child`` if it is one of these. ``last_check``: the time of the previous check."""
     paused = now > last_check + HUNG_SECONDS / 2
     if child.end.eof:
         _check_deaf(child, now)
@@ -39,7 +39,7 @@ def _check_deaf(child: ExecutorProcess, now: float) -> None:
 
 
 def _check_hung(child: ExecutorProcess, now: float, *, paused: bool) -> None:
-    """It answers nothing though no job runs there: what was sent to it would never start."""
+    """It does not answer although no job runs there: jobs sent to it would never start."""
     if child.asked_at is None or child.state == KILLED or paused or child.board.running():
         child.hung_since = None
         return
@@ -53,7 +53,7 @@ def _check_hung(child: ExecutorProcess, now: float, *, paused: bool) -> None:
 
 
 def _check_leaving(child: ExecutorProcess, now: float, *, paused: bool) -> None:
-    """It has nothing left to do and does not leave: its place would stay taken for ever."""
+    """It has nothing left to do and does not leave: its slot would stay taken forever."""
     if child.state != DRAINING or child.runs or paused:
         child.idle_since = None
         return

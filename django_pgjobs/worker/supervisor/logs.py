@@ -1,4 +1,4 @@
-"""The supervisor's logging: records go to a thread, so that a blocked stderr or a slow handler stops no renewal."""
+"""The supervisor's logging: a thread writes the records, so that no blocked stderr or slow handler stops a renewal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JOBS_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
 class _Handler(logging.handlers.QueueHandler):
-    """Drops records when the thread cannot keep up; a worker must not wait for its log."""
+    """Drops records if the thread cannot keep up: a worker must not wait for its log."""
 
     def enqueue(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(queue.Full):
@@ -28,7 +28,7 @@ class _Handler(logging.handlers.QueueHandler):
 
 
 class _Listener(logging.handlers.QueueListener):
-    """Gives records to the handlers the project has configured, as the logger itself would."""
+    """Passes records to the project's handlers, as the logger itself would."""
 
     def handle(self, record: logging.LogRecord) -> None:
         record = self.prepare(record)
@@ -40,7 +40,7 @@ class _Listener(logging.handlers.QueueListener):
                     write_to_stderr(record.levelno, record.getMessage(), (), error)
 
     def stop_within(self, seconds: float) -> bool:
-        """Let it write what is left; return whether it has. A pipe that nobody reads is not waited for."""
+        """Let it write the remaining records; return whether it did. Does not wait for a pipe that nobody reads."""
         thread: threading.Thread = self._thread  # type: ignore[assignment]
         with contextlib.suppress(queue.Full):
             self.enqueue_sentinel()
@@ -58,10 +58,10 @@ class _Listening:
 
 @contextlib.contextmanager
 def logging_in_a_thread() -> Iterator[_Listening]:
-    """Within the block, what this package logs is written by a thread of its own.
+    """Within the block, a separate thread writes the records of this package.
 
-    What it yields says afterwards whether that thread hangs: then no process may leave in the usual way, which
-    flushes what the thread is stuck in.
+    The yielded object tells afterwards whether that thread hangs. Then the process must not exit in the usual way,
+    which flushes the very stream that the thread is stuck in.
     """
     logger = logging.getLogger("django_pgjobs")
     handlers, propagate = logger.handlers, logger.propagate
@@ -90,7 +90,7 @@ def _reached(logger: logging.Logger) -> list[logging.Handler]:
 def speak_on_stderr(verbosity: int) -> Callable[[], None]:
     """Where the project has no handler for this package, log to stderr: INFO, per-job lines from ``-v 2`` on.
 
-    Returns what undoes it, for a program that goes on after its worker.
+    Returns a function that undoes it, for a program that continues after its worker.
     """
     undo = _speak_of_ourselves(verbosity), _speak_of_jobs(verbosity)
     name_jobs()

@@ -1,6 +1,6 @@
-"""Whether the kernel has killed one of our processes because memory ran out: the counter of our control group shows it.
+"""Tells whether the kernel killed one of our processes because memory ran out, by the counter of our control group.
 
-A SIGKILL says nothing of who sent it. If the group's count of such kills has risen just then, it was the kernel.
+A SIGKILL does not show its sender. If the group's count of such kills rose just then, it was the kernel.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class OutOfMemory:
 
 
 def _counter(root: Path) -> Path | None:
-    """Return the file with the counter, of control groups version 2 or 1; None where there is none."""
+    """Return the file with the counter, of control groups version 2 or 1; None if there is none."""
     try:
         groups = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
     except OSError:

@@ -1,4 +1,4 @@
-"""When an executor has done enough: after so many jobs, or above so much memory, as the system counts it."""
+"""When to replace an executor: after a number of jobs, or above an amount of memory as the system counts it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ MEGABYTE = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Recycling:
-    """What an executor may have done and hold before another takes its place; None is without limit."""
+    """The limits of an executor before its replacement; None is unlimited."""
 
     max_jobs: int | None = None
     max_megabytes: int | None = None
 
     def why(self, child: ExecutorProcess, now: float) -> str:
-        """Return why ``child`` shall go, empty if it may stay. Its memory is looked at once a second."""
+        """Return why ``child`` must be replaced, empty if it may stay. Checks its memory once a second."""
         if child.interrupted:
             return "one of its threads was interrupted"
         if self.max_jobs is not None and child.done >= self.max_jobs:
@@ -36,7 +36,7 @@ class Recycling:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return how much memory a process holds now; 0 when that is not to be known. From outside: it may be busy."""
+    """Return how much memory a process holds now; 0 if unknown. Measured from outside, as it may be busy."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as statm:
             return int(statm.read().split()[1]) * _page_bytes()

@@ -1,6 +1,6 @@
-"""How runs end for this worker: their decisions go to the finaliser, and nothing is dropped before it has answered.
+"""The ends of runs: their decisions go to the finaliser, and no job is dropped before it answers.
 
-A job is dropped when its end was flushed or is known to be lost. The last job of a claim takes the claim's row along.
+A job is dropped once its end is flushed or known to be lost. With the last job of a claim, the claim's row goes too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RunEnds:
             decision = decide.Cancel("", failure, cause)
         job, claim_id = run.job, run.claim.claim_id
         kind, end = finalise.end_of(decision, job.id, claim_id, job.name, seconds)
-        # Whoever claims it next shall know: in company it might take others along.
+        # The next worker must know: in company the job might kill others too.
         end.suspect = run.alone and run.kind == BODY
         self._write(kind, run, end)
 
@@ -60,7 +60,7 @@ class RunEnds:
         self._write(END, run, finalise.after_callback(run.job.id, run.claim.claim_id, run.outcome))
 
     def callback_died(self, run: HeldRun, failure: decide.Failure) -> None:
-        """Let it be claimed again: the claim counts the starts, so one that kills its process ends some day."""
+        """Make it claimable again: claims count the starts, so a job that kills its process ends at last."""
         self._write(RETRY, run, End(run.job.id, run.claim.claim_id, 0.0, cause="crashed", failure=failure))
 
     def _write(self, kind: str, run: HeldRun, end: End) -> None:
@@ -77,12 +77,12 @@ class RunEnds:
         self.last_removed = clock.monotonic()
 
     def lost(self, refused: list[Refused]) -> None:
-        """Drop jobs whose claim is no longer ours: nothing of them was changed."""
+        """Drop jobs whose claim is no longer ours; their rows did not change."""
         for run, action, reason in refused:
             log.warning("lease lost, nothing of the job was changed %s: could not %s, %s", facts(run), action, reason)
         self.flushed([run for run, _, _ in refused])
         self.notify(lambda: [event_of_loss(*each) for each in refused])
 
     def taken_away(self, run: HeldRun, action: str) -> None:
-        """Drop a job that was taken from this worker, before anything was written."""
+        """Drop a job that another worker took, before anything was written."""
         self.lost([(run, action, TAKEN_AWAY)])

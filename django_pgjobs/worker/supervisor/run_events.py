@@ -1,4 +1,4 @@
-"""The signals that durable writes are worth: what receivers in executors get of an end, a loss, a rescue. Pure."""
+"""The signals of durable writes: what receivers in executors get for an end, a loss, a rescue. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def event_of_loss(run: HeldRun, action: str, reason: str) -> Event:
 
 
 def events_of_rescue(job: Rescued) -> list[Event]:
-    """Return the signals of a job that this worker took back from another."""
+    """Return the signals of a job that this worker rescued from another."""
     about = {"job_id": job.id, "name": job.name, "attempt": job.attempt}
     facts = {**about, "queue": job.queue, "claim_id": str(job.claim_id), "cause": job.cause, "message": job.message}
     found: list[Event] = [(events.RESCUED, {**facts, "outcome": job.outcome, "ending": job.ending})]

@@ -25,7 +25,7 @@ MOST_UNCONFIRMED = 1000
 """Events that one executor has not confirmed, at most; they wait in its memory, and here."""
 
 MOST_KEPT_BYTES = 1024 * 1024
-"""What may wait for an executor's socket before events are kept here: a job may hold its interpreter for long."""
+"""How much may wait for an executor's socket before events stay here: a job may hold its interpreter for long."""
 
 MOST_DEATHS = 10
 
@@ -54,7 +54,7 @@ class SignalRelay:
         self._last = 0
 
     def ready(self, child: ExecutorProcess) -> None:
-        """``child`` is ready: if its code has receivers it may be sent what waits."""
+        """Record that ``child`` is ready; if its code has receivers, it may get the pending events."""
         self.listened = self.listened or child.listens
         self.send_pending()
 
@@ -64,7 +64,7 @@ class SignalRelay:
             self.add(items())
 
     def add(self, items: list[Event]) -> None:
-        """Send these after what is pending already."""
+        """Send these after the pending events."""
         self.fresh.extend(items)
         self.send_pending()
         excess = len(self.fresh) - MOST_PENDING
@@ -76,7 +76,7 @@ class SignalRelay:
                 self.fresh.popleft()
 
     def send_pending(self) -> None:
-        """Send what waits to executors that listen, as far as they take it."""
+        """Send pending events to executors with receivers, as many as they accept."""
         while (self.again or self.fresh) and (child := self._listener()) is not None:
             if self.dropped:
                 log.warning("receivers of signals keep up again dropped=%d", self.dropped)
@@ -107,7 +107,7 @@ class SignalRelay:
         self.send_pending()
 
     def died(self, child: ExecutorProcess, *, by_itself: bool) -> None:
-        """Send again what ``child`` had not confirmed; what may have ended it, one by one."""
+        """Send again the events that ``child`` had not confirmed; one by one those that may have ended it."""
         batches = self.sent_to(child)
         self._sent.pop(child, None)
         if by_itself and batches:
@@ -128,5 +128,5 @@ class SignalRelay:
         return []
 
     def needs(self, child: ExecutorProcess) -> bool:
-        """Whether no other executor could send the signals of what is still to be written."""
+        """Whether no other executor could send the signals of writes still to come."""
         return child.may_notify and not any(other.may_notify for other in self.children if other is not child)

@@ -3,9 +3,9 @@
     boot → serve → drain → leave
 
 One selector over signals, the inbox of the database threads, the executors' sockets and their pidfds, with a tick for
-deadlines. *Drain* claims nothing, releases what has not started, lets the rest finish up to a limit, then kills and
-releases; renewals, cancels and beats go on. A second signal hurries. When the database is away at the end nothing is
-waited for: leases run out, and what was not recorded is rescued.
+deadlines. *Drain* claims nothing, releases jobs that have not started, lets the rest finish up to a limit, then kills
+and releases; renewals, cancels and beats continue. A second signal hurries. If the database is away at the end, the
+worker does not wait for it: leases expire, and other workers rescue the unrecorded jobs.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Limits:
 
 
 class Supervisor:
-    """The main thread of one worker. Everything it is given has not been started yet."""
+    """The main thread of one worker. It receives its parts before they are started."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class Supervisor:
             if self.idle_at > changed and self.admitter.idle_since(changed):
                 self.drain("nothing is due")
             elif self.asked_at <= changed:
-                # Whether anything has become due since the last job left is not to be known by sleeping on.
+                # Only another query shows whether a job became due since the last one left.
                 self.asked_at = clock.monotonic()
                 self.admitter.wake_up()
                 self.claimer.poll_now()
@@ -282,7 +282,7 @@ class Supervisor:
         self.drain(why)
 
     def drain(self, why: str) -> None:
-        """Claim nothing more, release what has not started, let the rest finish up to the limit."""
+        """Claim nothing more, release jobs that have not started, let the rest finish up to the limit."""
         if self.draining_until is None:
             log.info("worker drains: %s held=%d", why, len(self.table.held))
             self.draining_until = clock.monotonic() + self.limits.drain_seconds

@@ -1,4 +1,4 @@
-"""A process of its own beside the supervisor: it ends the executors of a supervisor that is killed or stands still.
+"""A separate process beside the supervisor: it ends the executors of a supervisor that is killed or stands still.
 
 Run by path, on the standard library alone, so that it starts in milliseconds and needs no project. Its stdin is one
 end of a socket whose other end only the supervisor has; lines on it say which executors there are (``add``,
@@ -9,7 +9,7 @@ the socket first, then asks each executor for the stacks of its threads (SIGABRT
 while a job holds the interpreter), then kills their groups.
 
 A timer inside the executor would not do: a job that holds the interpreter for longer than a lease keeps it from
-being set anew, and its executor would be killed while its supervisor renews its lease all the time.
+being reset, and its executor would be killed while its supervisor renews its lease all the time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def watch(channel: int) -> int:
     poll = select.poll()
     poll.register(channel, select.POLLIN)
     while True:
-        # After a pause of this process or of the machine a word of the supervisor may lie here: it is read first.
+        # After a pause of this process or of the machine, a line of the supervisor may be waiting: read it first.
         patience = max(_seconds_left(until_ns), LAST_READ_SECONDS) * 1000 if until_ns else None
         if poll.poll(patience):
             said = _read(channel)
@@ -79,7 +79,7 @@ def _fire(channel: int, executors: set[int]) -> int:
 
 
 def _outlive(executors: set[int], trusted_seconds: float) -> int:
-    """End what is left of the executors of a supervisor that is dead, after a moment, and before its leases end."""
+    """End the remaining executors of a dead supervisor, after a moment, and before its leases end."""
     until = time.monotonic() + min(ORPHAN_SECONDS, max(trusted_seconds, LAST_READ_SECONDS))
     while executors and time.monotonic() < until:
         for pid in [pid for pid in executors if not _lives(pid)]:
@@ -130,7 +130,7 @@ def _say(words: str) -> None:
 
 
 if __name__ == "__main__":
-    # The supervisor drains for a while after these; whoever sends them to everybody must not leave it unwatched.
+    # The supervisor drains for a while after these signals; sent to the whole group, they must not end its watchdog.
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
     sys.exit(watch(0))
