@@ -56,7 +56,7 @@ judged AS MATERIALIZED (
             WHEN h.id IS NULL THEN 'The lease ran out; the worker is not known.'
             WHEN h.state = 'stopped' THEN 'The lease ran out; worker ' || h.name || ' has stopped.'
             WHEN h.last_beat_at < statement_timestamp() - make_interval(secs => %(stale)s::float8)
-            THEN 'The lease ran out; worker ' || h.name || ' was last heard of at ' || h.last_beat_at::text || '.'
+            THEN 'The lease ran out; worker ' || h.name || ' was last heard from at ' || date_trunc('second', h.last_beat_at)::text || '.'
             ELSE 'The lease ran out; worker ' || h.name || ' did not renew it.'
         END AS message,
         h.name AS worker_name, h.release

@@ -90,7 +90,7 @@ def claimed_one(raw: RawDatabase, **fields: Any) -> Claimed:
     [
         (None, "the worker is not known"),
         ((5.0, "running"), "worker the worker did not renew it"),
-        ((61.0, "running"), "worker the worker was last heard of at"),
+        ((61.0, "running"), "worker the worker was last heard from at"),
         ((5.0, "stopped"), "worker the worker has stopped"),
     ],
 )
