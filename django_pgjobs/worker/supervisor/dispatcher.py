@@ -1,13 +1,13 @@
 """Who gets which job: claimed jobs wait here until an executor has room. Main thread only, no I/O but frames.
 
-A job waits only as long as its claim is known to hold (``fresh_until``) and starts only while that is trusted; what
-an executor has not started within a second is released by it, so no short job stands behind a long one while a thread
-is free elsewhere.
+A job waits only as long as its claim is known to hold (``fresh_until``) and starts only while that is trusted. An
+executor releases jobs that it has not started within a second, so no short job waits for a long one while a thread is
+free elsewhere.
 
-*Suspects* ran in an executor when it died by itself: one of them may do it again. They run again in groups, with
-nobody else beside them, one group after the other on one executor, the *bench*; the others go on. A group that kills
-the bench too is halved, until one runs alone. A group waits until nothing of its dead executor is left on the server,
-whose last statement might commit beside the new run.
+*Suspects* ran in an executor when it died by itself: one of them may do it again. They run again in groups, without
+other jobs, one group after the other on one executor, the *bench*; the other executors continue. If a group kills the
+bench too, it is halved, until one job runs alone. A group waits until its dead executor has no server process left,
+since its last statement might commit beside the new run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ START_WITHIN_SECONDS = 1.0
 
 
 class Dispatcher:
-    """Jobs that wait for room, by whether they are ``async def``; suspects wait in groups, for the bench."""
+    """Jobs waiting for room, by whether they are ``async def``; suspects wait in groups, for the bench."""
 
     def __init__(self) -> None:
         self.waiting: dict[bool, deque[HeldRun]] = {False: deque(), True: deque()}
@@ -59,27 +59,27 @@ class Dispatcher:
             if (is_async := colours.get(name)) is None:
                 definition = registry.find(name)
                 is_async = colours[name] = definition is not None and definition.is_async
-            # A callback is called in a thread, whatever the body is: there it can be interrupted.
+            # A callback runs in a thread, whatever the job's function is: there it can be interrupted.
             if run.kind != BODY:
                 is_async, callbacks = False, True
             run.is_async = is_async
             self.waiting[is_async].append(run)
         for is_async, queue in self.waiting.items():
             length = before[is_async]
-            # Most claims go on where the one before has ended: then all are in order as they are.
+            # Most claims continue where the last one ended: then everything is in order already.
             if 0 < length < len(queue) and (callbacks or _rank(queue[length]) < _rank(queue[length - 1])):
                 self.waiting[is_async] = deque(sorted(queue, key=_rank))
 
     def suspect(self, runs: Sequence[HeldRun], now: float) -> None:
-        """These may end their executor: they run as one group, after those that wait already."""
+        """Queue runs that may end their executor: they run as one group, after the waiting groups."""
         if runs:
             self._suspect(runs, now)
             self.groups.append(list(runs))
 
     def halve(self, runs: Sequence[HeldRun], now: float, *, after: str) -> None:
-        """These were running when their executor died by itself: each half runs again, before those that wait already.
+        """Queue runs whose executor died by itself: each half runs again, before the waiting groups.
 
-        Not before the connections of that executor, named ``after``, have ended.
+        They start only after the connections of that executor, named ``after``, have ended.
         """
         self._suspect(runs, now)
         for run in runs:
@@ -97,7 +97,7 @@ class Dispatcher:
             log.warning("suspects run again in groups, on one executor, until one has done it alone jobs=%d", len(runs))
 
     def backends_ended(self, application_name: str) -> None:
-        """Nothing of this dead executor is left on the server."""
+        """Record that nothing of this dead executor is left on the server."""
         for run in self.suspects:
             if run.after == application_name:
                 run.after = ""
@@ -108,7 +108,7 @@ class Dispatcher:
             self.suspected_at, self.suspected = None, 0
 
     def room(self, executors: Iterable[ExecutorProcess]) -> tuple[int, int]:
-        """How many more jobs there is room for in threads, and on loops, what waits here taken off."""
+        """How many more jobs fit in threads, and on loops, less those that wait here."""
         executors = list(executors)
         threads, loops = (
             sum(max(0, child.room(is_async=is_async)) for child in executors) for is_async in (False, True)
@@ -116,11 +116,11 @@ class Dispatcher:
         return max(0, threads - len(self.waiting[False])), max(0, loops - len(self.waiting[True]))
 
     def idle_threads(self, executors: Iterable[ExecutorProcess]) -> int:
-        """Threads without any job sent for them, what waits here taken off."""
+        """Threads without any job sent for them, less the jobs that wait here."""
         return sum(child.idle_threads() for child in executors) - len(self.waiting[False])
 
     def dispatch(self, executors: list[ExecutorProcess], now: float) -> None:
-        """Send what waits to executors that have room."""
+        """Send waiting jobs to executors that have room."""
         self._dispatch_suspects(executors, now)
         self._go_on(executors, now)
         for is_async in (False, True):
@@ -185,7 +185,7 @@ class Dispatcher:
         child.end.send(RunJobs(start_by, list(map(_item, runs))))
 
     def release_unstarted(self, executors: Iterable[ExecutorProcess], wanted: Callable[[HeldRun], bool]) -> None:
-        """Ask executors to release what they have not started of the runs that are ``wanted``."""
+        """Ask executors to release the ``wanted`` runs that they have not started."""
         for child in executors:
             child.release_unstarted([run for run in child.runs.values() if run.state == SENT and wanted(run)])
 
@@ -207,9 +207,9 @@ def is_suspect(extras: str | None) -> bool:
 
 
 def _bench(executors: list[ExecutorProcess]) -> ExecutorProcess | None:
-    """Who runs suspects next: one that is empty, else the one with least to do.
+    """Choose the next bench: an empty executor, else the one with the least work.
 
-    Not the last one that others can go on in, while another is coming.
+    Never the last executor left for other jobs while a new one is starting.
     """
     ready = [child for child in executors if child.state == READY]
     coming = any(child.state == STARTING for child in executors)

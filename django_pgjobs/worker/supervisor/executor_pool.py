@@ -1,7 +1,7 @@
-"""The executors of a worker: started, listened to, watched for deadlines, reaped, replaced. Main thread only.
+"""The executors of a worker: starts, reads, checks deadlines of, reaps and replaces them. Main thread only.
 
-The first starts alone: a child that cannot boot stops the worker, instead of being restarted for ever. A later one
-that cannot boot is tried again a few times with growing pauses, then the worker drains and exits 1.
+The first starts alone: a child that cannot boot stops the worker, instead of being restarted forever. If a later one
+cannot boot, the worker tries a few times with growing pauses, then drains and exits with 1.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class ExecutorPool:
         return (self.processes if self.booted else 1) - staying
 
     def _recycle(self, now: float) -> None:
-        """Say of one executor at a time that it shall go. It goes on until its successor is ready."""
+        """Mark one executor at a time for replacement. It continues until its successor is ready."""
         if self._missing() <= 0 and all(child.state != STARTING for child in self.children):
             self._replaced()
         changing = any(child.leaving and child.state == READY for child in self.children)
@@ -150,7 +150,7 @@ class ExecutorPool:
         try:
             child = executor_process.spawn(self.recipe, self.spawned)
         except OSError as error:
-            # No memory, no process, no descriptor is left: the jobs of the other executors go on.
+            # No memory, process or descriptor is left: the jobs of the other executors continue.
             self._cannot_boot(f"it cannot be started: {error}", pid=0, passes=True)
             return
         self.children.append(child)
@@ -166,7 +166,7 @@ class ExecutorPool:
                 child.end.flush()
 
     def dismiss(self) -> None:
-        """Let the executors go that have nothing left to do."""
+        """Dismiss executors that have nothing left to do."""
         for child in self.children:
             if child.state == STARTING:
                 child.kill()
@@ -180,7 +180,7 @@ class ExecutorPool:
         child.end.send(Drain())
 
     def kill(self, cause: str) -> None:
-        """Kill all executors; what runs on them is recorded with ``cause``."""
+        """Kill all executors; record their running jobs with ``cause``."""
         for child in self.children:
             if child.state != KILLED:
                 if child.runs:
@@ -192,7 +192,7 @@ class ExecutorPool:
     # Deadlines
 
     def check_deadlines(self, child: ExecutorProcess, now: float) -> None:
-        """Lead those up their ladders whose time is up, or whose end somebody wished to force."""
+        """Lead runs up their ladders: those whose time is up, and those with a request to stop by force."""
         escalation.spare(child)
         if not child.runs or child.state == KILLED:
             return
@@ -207,7 +207,7 @@ class ExecutorPool:
             if stops_at is not None and now > stops_at and TIMEOUT not in run.stops:
                 ran = stops_at - run.started_at
                 log.warning("deadline passed, job is stopped after=%.3gs pid=%d %s", ran, child.pid, facts(run))
-                # After a pause of ours, or of the machine, the rungs come one after the other all the same.
+                # Even after a pause of this process or of the machine, the rungs come one after the other.
                 escalation.stop(run, TIMEOUT, TIMEOUT, max(stops_at, self.last_check))
             if run.stops:
                 escalation.advance(run, child, now)
@@ -223,7 +223,7 @@ class ExecutorPool:
             child.kill()
 
     def _receive(self, child: ExecutorProcess) -> None:
-        """Obey what has arrived. Nonsense costs the executor that has sent it, not the worker."""
+        """Handle the messages that arrived. Nonsense costs the executor that sent it, not the worker."""
         try:
             for message in child.end.receive():
                 self._on_message(child, message)
@@ -284,7 +284,7 @@ class ExecutorPool:
             self._replaced()
 
     def _replaced(self) -> None:
-        """A successor is ready: let the one go whose place it takes."""
+        """Dismiss the executor whose successor is ready."""
         old = next((child for child in self.children if child.leaving and child.state == READY), None)
         if old is not None:
             self._retire(old)
@@ -334,7 +334,7 @@ class ExecutorPool:
             self._replace(child, was, now)
 
     def _replace(self, child: ExecutorProcess, was: str, now: float) -> None:
-        """Start another at once; one after the other dying soon after its start, with growing pauses."""
+        """Start another at once, or after growing pauses if one after the other dies soon after its start."""
         if was in OURS or now > child.ready_at + SHORT_LIFE_SECONDS:
             self.short_lives = 0
         else:
@@ -356,14 +356,14 @@ class ExecutorPool:
             why = f"{signal.Signals(-status).name} ended it before it was ready{suffix}"
         else:
             why = child.boot_error or f"it exited with status {status} before it was ready; its own words are above"
-        # Ended by the watchdog because we stood still, it has shown nothing about the code it was to load.
+        # The watchdog ended it because we stood still; that proves nothing about the code it was to load.
         innocent = child.database_away or self.guard.ended(child)
         self._cannot_boot(why, pid=child.pid, passes=innocent, again=innocent or by_others)
 
     def _cannot_boot(self, why: str, *, pid: int, passes: bool, again: bool = False) -> None:
         """Try again after a pause. ``passes``: without end; ``again``: though no executor has ever been ready."""
         if passes:
-            # An outage is waited for, however long, by the first executor too: its supervisor has found a database.
+            # Wait out an outage, however long, for the first executor too: its supervisor has found a database.
             self.boot_delays += 1
         else:
             self.boot_failures += 1

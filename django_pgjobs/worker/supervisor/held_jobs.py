@@ -1,4 +1,4 @@
-"""The jobs this worker holds: where each is, and what it comes to. Main thread only, no I/O.
+"""The jobs that this worker holds: where each is, and how it ends. Main thread only, no I/O.
 
 Each held job is in exactly one place: waiting in the dispatcher, outstanding at one executor, or ending in the
 finaliser (``run_ends``). A run ends in exactly one of DONE, RELEASED or the death of its executor. Requests (cancel,
@@ -38,7 +38,7 @@ log = safe_logger("django_pgjobs")
 
 STALE_SECONDS = 2.0
 RELEASES_LOGGED = 3
-"""Released so often, uncharged, a job may never end: it is too long for the drain, or has bad neighbours."""
+"""A job released this often, uncharged, may never end: it is too long for the drain, or has bad neighbours."""
 
 
 class HeldJobs:
@@ -70,7 +70,7 @@ class HeldJobs:
 
     def adopt(self, claim_id: str, asked_at: float, jobs: list[ClaimedJob]) -> None:
         """Take over what a claim returned."""
-        # Rescued from under this worker and claimed by it again: only the newer run would be read up from here on.
+        # Rescued from this worker and claimed by it again: from here on only the newer run would be found.
         held = self.table.held
         before = [held[job.id] for job in jobs if job.id in held]
         runs = self.table.adopt(claim_id, asked_at, jobs)
@@ -90,7 +90,7 @@ class HeldJobs:
         self.dispatcher.add(runs, clock.monotonic())
 
     def _begin(self, run: HeldRun) -> bool:
-        """Say what a claimed job is claimed for; return whether an executor is needed."""
+        """Decide what to do with a claimed job; return whether it needs an executor."""
         job = run.job
         if key_of(job.extras) is not None:
             run.remembers = self.finaliser.remembers = True
@@ -115,7 +115,7 @@ class HeldJobs:
         if job.ending is None or job.ending_attempt == 1:
             return True
         if job.ending_attempt <= CALLBACK_STARTS:
-            # It has ended its process before, or its neighbour has: alone it is hit by nobody else's end.
+            # It, or a neighbour, has ended its process before: alone, no other job's end hits it.
             self.dispatcher.suspect([run], clock.monotonic())
             return False
         log.error(
@@ -127,12 +127,12 @@ class HeldJobs:
     # From executors
 
     def succeeded(self, child: ExecutorProcess, runs: list[int], micros: list[int], results: list[str | None]) -> None:
-        """Successes of one executor, many at once: their runs, how many µs each took, what it returned."""
+        """Take successes of one executor, many at once: their runs, the µs of each, and its return value."""
         entries: list[tuple[HeldRun, End]] = []
         on_loop, on_loop_took = 0, 0
         try:
             for number, took, result in zip(runs, micros, results, strict=True):
-                # Computed before the run is taken off: one that cannot be read stays until the executor dies.
+                # Computed before the run is taken off: an unreadable one stays until the executor dies.
                 seconds = took / 1e6
                 run = child.remove(number)
                 if run is None:
@@ -151,7 +151,7 @@ class HeldJobs:
         child.learn((sum(micros) - on_loop_took) / 1e6, len(runs) - on_loop)
 
     def done(self, child: ExecutorProcess, items: list[list[Any]]) -> None:
-        """Outcomes of one executor, of any kind."""
+        """Take outcomes of one executor, of any kind."""
         for number, seconds, *packed in items:
             decision = unpack_decision(packed)
             run = child.remove(number)
@@ -163,17 +163,17 @@ class HeldJobs:
                 self._ended(run, decision, seconds)
 
     def unstarted(self, child: ExecutorProcess, numbers: list[int]) -> None:
-        """Runs that an executor released before their start."""
+        """Take runs that an executor released before their start."""
         self._redispatch(*(run for number in numbers if (run := child.remove(number)) is not None))
 
     def progress(self, child: ExecutorProcess, number: int, progress: dict[str, Any]) -> None:
-        """What a running job says of itself."""
+        """Take the progress of a running job."""
         run = child.runs.get(number)
         if run is not None:
             self.finaliser.report(run.job.id, run.claim.claim_id, json.dumps(progress))
 
     def settle(self, death: Death) -> None:
-        """Say of every run of a dead executor what becomes of it."""
+        """Decide on every run of a dead executor."""
         self._redispatch(*death.unstarted)
         for run, decision in death.decisions():
             if LOST in run.stops:
@@ -221,15 +221,15 @@ class HeldJobs:
             self.ends.decided(run, decision, seconds)
 
     def _redispatch(self, *runs: HeldRun) -> None:
-        """Release or end runs that never started, or dispatch them anew."""
+        """Release or end runs that never started, or dispatch them again."""
         again = [run for run in runs if not self._is_decided(run)]
         now = clock.monotonic()
-        # Suspects that were sent together come back together: nothing was learnt of them.
+        # Suspects sent together come back together: their return proves nothing.
         self.dispatcher.suspect([run for run in again if run.alone], now)
         self.dispatcher.add([run for run in again if not run.alone], now)
 
     def _is_decided(self, run: HeldRun) -> bool:
-        """Say what becomes of a run that is free again and shall not be dispatched; return whether that is so."""
+        """End, release or hold a free run that must not be dispatched; return whether it did."""
         if LOST in run.stops:
             self.ends.taken_away(run, "start the job")
         elif self.draining or run.released:
@@ -243,9 +243,9 @@ class HeldJobs:
         return True
 
     def release_stale(self, now: float) -> None:
-        """Release jobs that found no room for long: another worker may have some.
+        """Release jobs that waited long for room: another worker may have some.
 
-        Callbacks stay, and suspects: claimed again they would run in company once more.
+        Callbacks stay, and so do suspects: claimed again, they would run in company once more.
         """
         late = now - STALE_SECONDS
         self.ends.release(self.dispatcher.withdraw(lambda run: run.kind == BODY and not run.alone and run.since < late))
@@ -253,7 +253,7 @@ class HeldJobs:
     # From an operator
 
     def pause(self, pauses: Pauses, executors: Iterable[ExecutorProcess]) -> None:
-        """Start nothing more of what is paused: ask executors to release it, and release or hold what waits here."""
+        """Start no more paused jobs: ask executors to release them, and release or hold those that wait here."""
         self.pauses = pauses
         if pauses:
             self.dispatcher.release_unstarted(executors, self._is_paused)
@@ -264,7 +264,7 @@ class HeldJobs:
         return self.pauses.cover(run.job.queue, run.job.name)
 
     def _release_or_hold(self, run: HeldRun) -> None:
-        """Release a run of a paused queue, nobody claims from it; hold one of a paused name, or it is claimed again."""
+        """Release a run of a paused queue, which no claim reads; hold one of a paused name, or it is claimed again."""
         job = run.job
         if job.queue in self.pauses.queues:
             self.ends.release([run])
@@ -274,11 +274,11 @@ class HeldJobs:
     # From the finaliser
 
     def stored(self, kind: str, entries: Sequence[StoredEnd]) -> None:
-        """Ends that have been flushed."""
+        """Take ends that have been flushed."""
         if kind == MARK:
             for run, end, _ in entries:
                 run.duration = end.seconds
-                # From what was written: the finaliser may have made a cancel, or an abandon, of another end.
+                # Use the written end: the finaliser may have turned another one into a cancel or an abandon.
                 run.outcome, run.error = end.outcome, end.failure.summary if end.failure else ""
             self._start_callbacks([run for run, _, _ in entries])
             return
@@ -310,7 +310,7 @@ class HeldJobs:
     # From the keep thread
 
     def fresh(self, asked_at: float, ids: set[int], flags: list[Flag]) -> None:
-        """At ``asked_at`` the claims of ``ids`` held, but for the flagged."""
+        """Record that at ``asked_at`` the claims of ``ids`` held, except the flagged ones."""
         flagged = {(flag.id, flag.claim_id): flag for flag in flags}
         for job_id in ids:
             run = self.table.held.get(job_id)
@@ -342,7 +342,7 @@ class HeldJobs:
             self._stop(run, LOST, LOST)
 
     def _stop(self, run: HeldRun, cause: str, ladder: str) -> None:
-        """Bring a request to a job: before its start it ends here; if it runs, it is led up a ladder.
+        """Bring a request to a job: before its start the job ends here; a running one is led up a ladder.
 
         The executor releases the run or, having started it, sets its flag: it obeys frames in order.
         """
