@@ -1,6 +1,6 @@
 """Shared memory in which an executor shows what has started, readable while it holds the GIL and after its death.
 
-A message per start would cost a wake-up, and a job that never lets go of the GIL could not send it. So each slot
+A message per start would cost a wake-up, and a job that never releases the GIL could not send it. So each slot
 (a job thread, or a place on the event loop) holds two words: when the run started, and which run it is, 0 for
 none, written last. Runs ascend and each buffer is first in, first out, so one more word per buffer, ``high``, says
 which run was popped last: after a death a run on a slot was running, one at or below ``high`` had finished though

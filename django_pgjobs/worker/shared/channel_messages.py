@@ -207,12 +207,12 @@ def encode(message: FromExecutor | ToExecutor) -> list[Any]:
 
 
 def from_executor(values: object) -> FromExecutor | None:
-    """Return the message that an executor sent as ``values``; None for what is no message of one. Raises nothing."""
+    """Return the message that an executor sent as ``values``; None if they are none. Raises nothing."""
     return _decoded(values, _FROM_EXECUTOR)
 
 
 def to_executor(values: object) -> ToExecutor | None:
-    """Return the message that the supervisor sent as ``values``; None for what is no message of one. Raises nothing."""
+    """Return the message that the supervisor sent as ``values``; None if they are none. Raises nothing."""
     return _decoded(values, _TO_EXECUTOR)
 
 

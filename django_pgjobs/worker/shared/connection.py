@@ -41,7 +41,7 @@ WAYS = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""What libpq shall do about a server that does not answer, unless the project's settings say otherwise.
+"""How libpq treats a server that does not answer, unless the project's settings say otherwise.
 
 Without them one that accepts and says nothing is waited for two minutes, one that has vanished a quarter of an hour,
 and a connection that only listens believes in it for two hours, while leases run out.

@@ -203,7 +203,7 @@ class RunTable:
         ]
 
     def check_ins(self) -> dict[str, float]:
-        """Return claim_id → seconds until others shall look at it; may be called from another thread.
+        """Return claim_id → seconds until others must check it; may be called from another thread.
 
         Counted from the start that the board shows: a job may wait before it, or run again alone long after its claim.
         """
