@@ -57,6 +57,8 @@ BY_MODULE = {
     "run_queue": "batches stopping rescuing",
     "runs": "rescuing cancelling",
     "safe_points": "ladder hygiene",
+    "raising": "ladder hygiene",
+    "long_turns": "ladder hygiene",
     "signal_relay": "events leaving",
     "signal_sender": "events leaving",
     "stack_traces": "ladder deaths",

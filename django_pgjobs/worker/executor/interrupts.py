@@ -41,6 +41,7 @@ from django_pgjobs.logs import release_logging, safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.worker.executor import cleanup
+from django_pgjobs.worker.executor.long_turns import in_long_turns
 from django_pgjobs.worker.executor.raising import Monitor, Request, monitor
 from django_pgjobs.worker.executor.safe_points import Entering, Safety, entering, safety_at, safety_of, watchable
 from django_pgjobs.worker.shared.ladders import CANCELLED, LOST, RELEASED, TIMEOUT
@@ -59,8 +60,6 @@ STANDING_CHECKS = 25
 CHECK_SECONDS = 0.002
 SLOW_CHECK_SECONDS = 0.05
 MEND_SECONDS = 0.01
-TURN_SECONDS = 0.02
-"""The switch interval from a check to the exception: the thread that was checked must not move on in between."""
 
 CANCEL_SECONDS = 2.0
 """How long cancelling a query may take: it needs a connection of its own."""
@@ -140,7 +139,7 @@ class Door:
         """Raise in the job unless it has ended; return False if the interrupt must be held back."""
         if (watching := monitor()) is not None:
             return self._ask(watching, control, held_seconds)
-        with _in_long_turns:
+        with in_long_turns:
             # Waiting threads adopt the new switch interval only after they have held the interpreter once.
             time.sleep(CHECK_SECONDS / 10)
             return self._check_and_interrupt(control, held_seconds)
@@ -323,31 +322,6 @@ def raise_ignored_again() -> None:
             report(unraisable)
 
     sys.unraisablehook = hook
-
-
-class _LongTurns:
-    """While a thread is inside, the interpreter's switch interval is at least ``TURN_SECONDS``."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.within = 0
-        self.usual = 0.0
-
-    def __enter__(self) -> None:
-        with self.lock:
-            self.within += 1
-            if self.within == 1:
-                self.usual = sys.getswitchinterval()
-                sys.setswitchinterval(max(self.usual, TURN_SECONDS))
-
-    def __exit__(self, *_: object) -> None:
-        with self.lock:
-            self.within -= 1
-            if not self.within:
-                sys.setswitchinterval(self.usual)
-
-
-_in_long_turns = _LongTurns()
 
 
 class TaskDoor:
