@@ -43,7 +43,15 @@ from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.worker.executor import cleanup
 from django_pgjobs.worker.executor.long_turns import in_long_turns
 from django_pgjobs.worker.executor.raising import Monitor, Request, monitor
-from django_pgjobs.worker.executor.safe_points import Entering, Safety, entering, safety_at, safety_of, watchable
+from django_pgjobs.worker.executor.safe_points import (
+    Entering,
+    Safety,
+    entering,
+    is_on_stack,
+    safety_at,
+    safety_of,
+    watchable,
+)
 from django_pgjobs.worker.shared.ladders import CANCELLED, LOST, RELEASED, TIMEOUT
 
 log = safe_logger("django_pgjobs")
@@ -217,18 +225,22 @@ class Door:
     # In the job's thread
 
     def ignored(self, kind: type[BaseException]) -> bool:
-        """Raise the job's interrupt once more if ``kind`` is it and the job goes on; return whether it is."""
+        """Raise the job's interrupt once more if ``kind`` is it and the job goes on; return whether it is.
+
+        The caller is the hook to which CPython reports what it ignores. The interrupt comes after it has returned.
+        """
         control = self.open
         if control is None or control.interrupt is not kind:
             return False
         if self.request is not None:
             self.request.ignored = True
         # Not a ``Thread``: its start takes a lock of Python's, which this thread may have in an outer frame.
-        _thread.start_new_thread(self._interrupt_again, (control,))
+        _thread.start_new_thread(self._interrupt_again, (control, sys._getframe(1)))
         return True
 
-    def _interrupt_again(self, control: RunControl) -> None:
-        time.sleep(MEND_SECONDS)  # the hook that has called this returns first: it would ignore the interrupt, too
+    def _interrupt_again(self, control: RunControl, hook: FrameType) -> None:
+        while is_on_stack(self.ident, hook):  # CPython would ignore the interrupt there, too
+            time.sleep(CHECK_SECONDS)
         self.interrupt(control)
 
     def _consider(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from types import CodeType, FrameType
 from typing import Any
@@ -144,7 +145,7 @@ def monitor() -> Monitor | None:
     if EXACT:
         return None
     for tool in OPTIONAL_TOOLS:
-        if _monitoring.get_tool(tool) is None:
+        with suppress(ValueError):  # another tool has it
             _monitoring.use_tool_id(tool, NAME)
             return Monitor(tool)
     return None

@@ -118,6 +118,14 @@ _WAITS: dict[CodeType, frozenset[int]] = dict(
 _ENTERS = _lines_with(threading.Condition.__enter__, "self._lock.__enter__()") if EXACT else None
 
 
+def is_on_stack(ident: int, call: FrameType) -> bool:
+    """Return whether thread ``ident`` has not returned from this call yet."""
+    frame: FrameType | None = sys._current_frames().get(ident)
+    while frame is not None and frame is not call:
+        frame = frame.f_back
+    return frame is not None
+
+
 class Entering:
     """A thread in ``Condition.__enter__``: it waits for the lock, or has it and has not returned yet.
 
@@ -134,10 +142,7 @@ class Entering:
     @property
     def lasts(self) -> bool:
         """Whether the thread is still there."""
-        frame: FrameType | None = sys._current_frames().get(self.ident)
-        while frame is not None and frame is not self.frame:
-            frame = frame.f_back
-        return frame is not None
+        return is_on_stack(self.ident, self.frame)
 
     def mend(self) -> None:
         """Release the lock if the exception arrived while the thread had it. Call when ``lasts`` is False."""
