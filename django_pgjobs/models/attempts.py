@@ -26,7 +26,9 @@ class Claim(PostgresModel):
     part = models.SmallIntegerField()
     worker = models.UUIDField()
     lease_expires_at = models.DateTimeField()
-    check_at = models.DateTimeField(help_text=_("When somebody shall look: lease end or earliest deadline."))
+    check_at = models.DateTimeField(
+        help_text=_("When to check the claim: at its lease's end or its earliest deadline.")
+    )
     job_ids = BigIntArrayField()
 
     class Meta(PostgresModel.Meta):
