@@ -11,7 +11,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 from uuid import uuid4
 
 from django_pgjobs import clock
@@ -34,6 +33,7 @@ from django_pgjobs.worker.shared import process
 from django_pgjobs.worker.shared.connection import TROUBLE, WorkerConnection
 from django_pgjobs.worker.threads.admitter import HELD_SECONDS, SHORTEST_SECONDS
 from django_pgjobs.worker.threads.claimer import DEAF_POLL_SECONDS
+from django_pgjobs.worker.threads.inbox_messages import FlagsRead, InboxMessage
 from django_pgjobs.worker.threads.lease_keeper import LeaseKeeper
 from django_pgjobs.worker.threads.maintainer import Duty
 
@@ -65,11 +65,13 @@ class InlineWorker:
             beat_seconds=worker.conf.beat_seconds,
         )
 
-    def post(self, *message: Any) -> None:
+    def post(self, message: InboxMessage) -> None:
         """Receive a message of the keep thread; pass a cancel request or a lost lease to the running job."""
         control = self.control
-        for flag in message[3] if message[0] == "fresh" else ():
-            control.by, control.reason, control.requested = flag.by, flag.reason, flag.cancelled or flag.lost
+        for flag in message.flags if isinstance(message, FlagsRead) else ():
+            # Flags may arrive late, when another job runs already.
+            if self.held.get(flag.id) == flag.claim_id:
+                control.by, control.reason, control.requested = flag.by, flag.reason, flag.cancelled or flag.lost
 
     def run(self) -> int:
         """Work until stopped, idle or done; return the exit status."""

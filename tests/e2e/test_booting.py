@@ -96,6 +96,17 @@ def test_inline_ends_after_the_running_job(worker: Workers, stage: Stage, number
     assert (read(running).outcome, read(running).attempt) == ("succeeded", 1)
 
 
+def test_inline_tells_the_running_job_that_a_cancel_is_asked_for(worker: Workers, stage: Stage) -> None:
+    """A54 §5: nothing interrupts a job inline, but one that asks its context learns of the cancel."""
+    worker("--inline", ready=False)
+    running = jobs.obedient.register("cancel")
+    wait_until(lambda: stage.count("start", running.pk), 20, "it runs")
+    running.cancel(by="operator", reason="too late")
+    (after,) = ended(running)
+    assert stage.traces("saw", running.pk)[0].words[2:] == ("True", "operator", "too_late")
+    assert (after.outcome, history(after)) == ("cancelled", [])
+
+
 def test_inline_survives_what_a_job_does_to_its_connection(worker: Workers) -> None:
     """§4 inline: the worker has a connection of its own."""
     for how in ("transaction", "failed block", "autocommit", "breaks"):
