@@ -254,7 +254,7 @@ picked AS MATERIALIZED (
     LIMIT %(limit)s::integer
 ),
 locked AS MATERIALIZED (
-    -- Those of them whose rows nobody else holds now.
+    -- Those of them whose rows no other transaction has locked.
     SELECT j.id
     FROM picked
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[picked.id])

@@ -1,6 +1,6 @@
 -- break_cron: store on a cron entry why it cannot fire, or that it can again.
 -- Fence: none (an entry that changed since it was read is checked again).
--- Rows: 1 = written; 0 = it changed since it was read, or somebody holds it.
+-- Rows: 1 = written; 0 = it changed since it was read, or is locked.
 -- Clock: none.
 UPDATE pgjobs_cron_entry AS e
 SET broken = %(reason)s::text, next_fire_at = NULL

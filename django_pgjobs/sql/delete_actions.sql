@@ -1,6 +1,6 @@
 -- delete_actions: delete expired records of operators' actions, with their parts, from the walk's position on.
 -- Fence: none (a record decides nothing).
--- Rows: 1 = how many were deleted, and when the last of them was done; rows that somebody holds wait for the next walk.
+-- Rows: 1 = how many were deleted, and when the last of them was done; locked rows wait for the next walk.
 -- Clock: statement_timestamp().
 WITH over AS MATERIALIZED (
     SELECT id

@@ -1,6 +1,6 @@
 -- delete_admissions: delete starts that are in no rate's window any more, from the walk's position on.
 -- Fence: none (expired rows, which nobody reads).
--- Rows: 1 = how many were deleted, and the last end among them; rows that somebody holds wait for the next walk.
+-- Rows: 1 = how many were deleted, and the last end among them; locked rows wait for the next walk.
 -- Clock: statement_timestamp().
 WITH over AS MATERIALIZED (
     SELECT subject, admitted_at

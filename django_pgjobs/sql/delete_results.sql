@@ -1,6 +1,6 @@
 -- delete_results: delete expired stored results, from the walk's position on.
 -- Fence: none (a result belongs to no attempt; a job that finds none runs its body).
--- Rows: 1 = how many were deleted, and when the last of them was stored; rows that somebody holds wait for the next walk.
+-- Rows: 1 = how many were deleted, and when the last of them was stored; locked rows wait for the next walk.
 -- Clock: statement_timestamp().
 WITH over AS MATERIALIZED (
     SELECT name, key

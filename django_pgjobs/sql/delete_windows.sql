@@ -1,6 +1,6 @@
 -- delete_windows: delete key windows that are over, from the walk's position on.
 -- Fence: none (nobody reads a window that is over).
--- Rows: 1 = how many were deleted, and the last end among them; rows that somebody holds wait for the next walk.
+-- Rows: 1 = how many were deleted, and the last end among them; locked rows wait for the next walk.
 -- Clock: statement_timestamp().
 WITH over AS MATERIALIZED (
     SELECT queue, key, begins_at

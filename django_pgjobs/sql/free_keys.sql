@@ -31,7 +31,7 @@ holders AS MATERIALIZED (
     ORDER BY holder.id
 ),
 locked AS MATERIALIZED (
-    SELECT locked.id, holders.queue, holders.key, holders.begins_at
+    SELECT holder.id, holders.queue, holders.key, holders.begins_at
     FROM holders
     CROSS JOIN LATERAL (
         SELECT j.id
@@ -41,7 +41,7 @@ locked AS MATERIALIZED (
           AND (holders.begins_at IS NOT NULL OR (j.queue = holders.queue AND j.unique_key = holders.key))
         LIMIT 1
         FOR NO KEY UPDATE
-    ) AS locked
+    ) AS holder
 ),
 freed AS (
     DELETE FROM pgjobs_key_window AS w

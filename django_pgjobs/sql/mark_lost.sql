@@ -1,6 +1,6 @@
--- mark_lost: mark workers whose leases expired and whose jobs were rescued as lost, unless they still have a lease or beat a moment ago; their next heartbeat clears it.
+-- mark_lost: mark as lost the workers whose jobs were rescued because their leases had expired, unless they still have a lease or beat a moment ago; their next heartbeat clears it.
 -- Fence: none (a heartbeat grants no right).
--- Rows: one per worker marked, its name; a row that somebody holds waits for the next rescue.
+-- Rows: one per worker marked, its name; a locked row waits for the next rescue.
 -- Clock: statement_timestamp().
 UPDATE pgjobs_heartbeat AS h
 SET state = 'lost'

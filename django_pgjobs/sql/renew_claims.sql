@@ -1,6 +1,6 @@
 -- renew_claims: extend this worker's leases in one statement; touches and locks no job row, and waits for no ledger row.
 -- Fence: none (the ledger row is this worker's own; a claim that lost its row is left out).
--- Rows: one per claim whose ledger rows were all renewed; a missing one was rescued, or somebody holds one of its rows.
+-- Rows: one per claim whose ledger rows were all renewed; a missing one was rescued, or one of its rows is locked.
 -- Clock: statement_timestamp().
 WITH locked AS MATERIALIZED (
     SELECT k.claim_id, k.part, asked.check_in
