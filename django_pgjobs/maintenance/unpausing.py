@@ -1,4 +1,4 @@
-"""Resuming: release jobs that a pause of their name held, once an operator or the clock has ended the pause.
+"""Unpausing: resume jobs that a pause of their name held, once an operator or the clock has ended the pause.
 
 Every worker performs this duty, since no job may depend on the leader. If a worker holds a job a moment after the pause
 has ended, because it does not know that yet, this duty finds the job a second later.

@@ -136,7 +136,7 @@ class EventLoop:
     def _finish(self, slot: int, item: Item, decision: Decision, started: float) -> None:
         loop = self.running()
         if loop.get_task_factory() is not None or loop.get_exception_handler() is not None:
-            # For the next job: a factory that raises would keep it from ever starting.
+            # For the next job: a factory that raises would keep middleware of the other colour from ever starting it.
             log.warning("job left a task factory or an exception handler on the event loop job=%d", item.id)
             loop.set_task_factory(None)
             loop.set_exception_handler(None)

@@ -119,7 +119,7 @@ class ExecutorProcess:
         return max(0, self.threads - self.outstanding[False]) if self.room(is_async=False) > 0 else 0
 
     def add(self, *runs: HeldRun) -> None:
-        """Runs were sent."""
+        """Record runs that were sent."""
         for run in runs:
             self.runs[run.run] = run
             self.outstanding[run.is_async] += 1

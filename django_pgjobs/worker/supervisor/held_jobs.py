@@ -1,8 +1,8 @@
 """The jobs that this worker holds: where each is, and how it ends. Main thread only, no I/O.
 
 Each held job is in exactly one place: waiting in the dispatcher, outstanding at one executor, or ending in the
-finaliser (``run_ends``). A run ends in exactly one of DONE, RELEASED or the death of its executor. Requests (cancel,
-release) reach a job wherever it is.
+finaliser (``run_ends``). A run ends in exactly one of ``Succeeded``, ``Done``, ``RunsReleased`` or the death of its
+executor. Requests (cancel, release) reach a job wherever it is.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ from django_pgjobs.worker.threads.inbox_messages import StoredEnd
 
 log = safe_logger("django_pgjobs")
 
-STALE_SECONDS = 2.0
+NO_ROOM_SECONDS = 2.0
+"""How long a job waits here for room before another worker may have it."""
+
 RELEASES_LOGGED = 3
 """A job released this often, uncharged, may never end: it is too long for the drain, or has bad neighbours."""
 
@@ -247,7 +249,7 @@ class HeldJobs:
 
         Callbacks stay, and so do suspects: claimed again, they would run in company once more.
         """
-        late = now - STALE_SECONDS
+        late = now - NO_ROOM_SECONDS
         self.ends.release(self.dispatcher.withdraw(lambda run: run.kind == BODY and not run.alone and run.since < late))
 
     # From an operator

@@ -1,6 +1,6 @@
 """The claim thread: claims ready jobs when main wants some, and sleeps until the next is due.
 
-It posts ``claimed`` with the jobs of a claim, and ``idle`` after a full pass that found nothing ready. A claim whose
+It posts ``Claimed`` with the jobs of a claim, and ``Idle`` after a full pass that found nothing ready. A claim whose
 answer was lost is in doubt (``claims_in_doubt``). If a claim fails on the data of a row, the thread halves it until one
 row is left, claims that row by its id, and parks it if this fails too: two workers may do so at once.
 

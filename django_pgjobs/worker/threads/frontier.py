@@ -64,7 +64,7 @@ MOST_HALVINGS = 100
 NEVER = -math.inf
 SAME_INSTANT = timedelta(microseconds=1)
 
-FRONT, NEAR, SLICE, REST, ADMITTED = "front", "near", "slice", "rest", "let_in"
+FRONT, NEAR, SLICE, REST, ADMITTED = "front", "near", "slice", "rest", "admitted"
 
 Key = tuple[str, int]
 

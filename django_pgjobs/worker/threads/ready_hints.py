@@ -1,6 +1,7 @@
 """Where jobs became ready since the last claim, according to notifications.
 
-Callers hold the claim thread's lock. Hints that do not fit are not lost: the list of all pairs has them too.
+Callers hold the claim thread's lock. If hints do not fit, no job is lost: the list of all pairs has new pairs, full
+scans find admitted jobs, and ``released_anywhere`` stands for all queues.
 """
 
 from __future__ import annotations
