@@ -94,7 +94,7 @@ def _indexed(model: type[Model]) -> Iterator[tuple[str, set[str]]]:
 
 
 def _named_by(index: Any) -> Iterator[str]:
-    """Return the field names in columns, included columns, condition and expressions."""
+    """Yield the field names in columns, included columns, condition and expressions."""
     yield from (name.lstrip("-") for name in index.fields)
     yield from index.include or ()
     for part in (index.condition, *index.expressions):

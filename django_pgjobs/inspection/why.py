@@ -109,7 +109,7 @@ def by_whom(who: str | None) -> str:
 
 
 def _quoted(text: str | None) -> str:
-    """An untrusted text as the end of a sentence."""
+    """Return an untrusted text as the end of a sentence."""
     words = one_line(text or "")
     return f": {words.rstrip('.')}" if words else ""
 

@@ -27,10 +27,10 @@ from django_pgjobs.store import statements as store
 
 MAX_LATENCY_SECONDS = 300.0
 LEADER_SECONDS = 30.0
-"""How long the cluster may be without a leader; an election takes a while."""
+"""How long there may be no leader; an election takes a while."""
 
 OVERDUE_SECONDS = 30.0
-"""How long ago a lease may have expired; each worker checks once a second, except in its first ten seconds."""
+"""How long ago a lease may have expired: workers check once a second, except for ten seconds after they connect."""
 
 STATEMENT_TIMEOUT = "10s"
 MANY = 1000

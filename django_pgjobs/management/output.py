@@ -63,7 +63,7 @@ def instant(value: datetime | None) -> str:
 
 
 def write_line(command: BaseCommand, text: str, *, to_stderr: bool = False) -> None:
-    """Write a line to stdout, or ``aside`` to stderr; escape characters that the stream cannot encode."""
+    """Write a line to stdout, or ``to_stderr``; escape characters that the stream cannot encode."""
     stream = command.stderr if to_stderr else command.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
     fitting = text.encode(encoding, "backslashreplace").decode(encoding)

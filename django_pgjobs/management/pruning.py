@@ -109,7 +109,7 @@ class _Committing:
 
 
 def _each(rules: list[PruneRule], work: Callable[[PruneRule], tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    """Delete by each rule; return outcome → jobs deleted, and how many could not be."""
+    """Do ``work``, count or delete, for each rule; return outcome → jobs it counted or deleted, and jobs it skipped."""
     counts: dict[str, tuple[int, int]] = {}
     for rule in rules:
         done, skipped = work(rule)

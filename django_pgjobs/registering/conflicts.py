@@ -30,7 +30,7 @@ TRIES = 20
 """How often a registration inserts before it gives up: each time the key's holder ended before we found it."""
 
 DEADLOCKS = 5
-"""How often to run it in all when registrations deadlock: each holds one key and waits for another's."""
+"""How often to run a registration in all, if it deadlocks with others: each holds one key and waits for another's."""
 
 REPLACED = "replaced"
 """The reason on a job that was cancelled because a newer one took its key."""

@@ -144,7 +144,7 @@ def _redact_misfits(
 
 
 def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any], signature: Signature | None) -> list[tuple[str, Any]]:
-    """Yield (name, value) of each argument; ``args[0]`` and so on if the signature has no name for it."""
+    """Return (name, value) of each argument; ``args[0]`` and so on if the signature has no name for it."""
     parameters = list(signature.parameters.values()) if signature else []
     positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     names = [parameter.name for parameter in parameters if parameter.kind in positional]
