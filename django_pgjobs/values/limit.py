@@ -96,7 +96,8 @@ def read_limit(value: Any) -> Limit:
     if isinstance(value, Limit) and value.key is None:
         return value
     if not isinstance(value, Mapping) or not set(value) <= {"concurrency", "rate", "per"}:
-        raise ValueError(f'a dict of dicts with the keys "concurrency", "rate" and "per" (found {value!r})')
+        keys = '"concurrency", "rate" and "per", in seconds or as a timedelta'
+        raise ValueError(f"a dict of dicts with the keys {keys} (found {value!r})")
     if "per" in value and value.get("rate") is None:
         raise ValueError('a dict in which each "per" has a "rate"')
     try:
