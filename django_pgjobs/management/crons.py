@@ -138,7 +138,7 @@ def preview(command: BaseCommand, options: dict[str, Any]) -> None:
     if options["format"] == "json":
         output.write_line(command, output.json_of({"next": found}))
     else:
-        for line in output.table(("entry", "fire"), _fires(found)):
+        for line in output.table(("ENTRY", "FIRE"), _fires(found)):
             output.write_line(command, line)
     if not all(found.values()):
         sys.exit(output.SKIPPED)
