@@ -41,8 +41,6 @@ def passing(connection: BaseDatabaseWrapper, conf: Conf, queues: Iterable[str]) 
     Raises ``RateLimited``; entering the context raises ``QueueFull`` or ``InvalidJob``. The caller's transaction stays
     usable. Entering blocks until other producers into these queues commit. Not repeatable: the tokens are spent.
     """
-    if not conf.capacity.values and not conf.registration_rate.values:
-        return _OPEN
     wanted = Counter(queues)
     pay(conf, wanted)
     bounds = {queue: most for queue in wanted if (most := conf.capacity.of(queue)) is not None}
