@@ -178,6 +178,11 @@ def test_the_setting_says_what_is_wrong_with_it(given: Any, kinds: list[str]) ->
     assert [problem.kind for problem in problems({"QUEUE_LIMITS": given})] == kinds
 
 
+def test_a_wrong_key_of_a_limit_meets_the_right_keys_and_the_unit_of_per() -> None:
+    [problem] = problems({"QUEUE_LIMITS": {"mail": {"rate": 5, "seconds": 1}}})
+    assert '"concurrency", "rate" and "per", in seconds or as a timedelta (found ' in problem.message
+
+
 def test_the_setting_is_read_once(settings: Any) -> None:
     settings.PGJOBS = {"QUEUE_LIMITS": {"mail": {"concurrency": 10, "rate": 100}}}
     limits = get_conf().queue_limits
