@@ -267,7 +267,7 @@ def _served(facts: WhyFacts) -> str:
 def _paused(facts: WhyFacts) -> Reason:
     if facts.pauses:
         return _pause(facts)
-    return Reason("paused", _("It was set aside by a pause that is over."), _served(facts))
+    return Reason("paused", _("A pause that is over still holds it."), _served(facts))
 
 
 _HELD: dict[str, Callable[[WhyFacts], Reason]] = {

@@ -63,7 +63,7 @@ ACTIONS: dict[str, SteeringCommand] = {
         lambda jobs, options: jobs.retry(**_words(options)),
     ),
     "abandon": SteeringCommand(
-        "Give up jobs that are not running.",
+        "Abandon jobs that are not running.",
         UNFINISHED,
         lambda jobs, options: jobs.abandon(**_words(options)),
     ),

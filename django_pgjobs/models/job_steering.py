@@ -59,7 +59,7 @@ class Steerable(models.Model):
 
     @alters
     def abandon(self, *, by: object = None, reason: str = "") -> Steered:
-        """Give this job up; see ``JobQuerySet.abandon``."""
+        """Abandon this job; see ``JobQuerySet.abandon``."""
         from django_pgjobs.steering import jobs as steer  # here for start-up time
 
         return steer.abandon(self._itself(), written_at(self), by=by, reason=reason)
