@@ -27,8 +27,8 @@ from django_pgjobs.worker.shared.channel_messages import (
     Succeeded,
 )
 from django_pgjobs.worker.shared.runs import RunTable
+from django_pgjobs.worker.supervisor import executor_liveness
 from django_pgjobs.worker.supervisor import executor_process as children
-from django_pgjobs.worker.supervisor import liveness
 from django_pgjobs.worker.supervisor.executor_pool import (
     BOOT_TRIES,
     SHORT_LIFE_SECONDS,
@@ -296,7 +296,7 @@ def test_an_executor_that_has_closed_its_channel_and_lives_on_is_killed(pool: Ex
     child = ready(pool)
     end_of(child).eof = True
     states = []
-    for now in (50.0, 50.0 + liveness.DEAF_SECONDS, 50.1 + liveness.DEAF_SECONDS, 60.0):
+    for now in (50.0, 50.0 + executor_liveness.DEAF_SECONDS, 50.1 + executor_liveness.DEAF_SECONDS, 60.0):
         pool.tick(now)
         states.append(child.state)
     assert states == [READY, READY, KILLED, KILLED]
@@ -358,8 +358,8 @@ def test_an_executor_that_does_not_leave_is_killed(pool: ExecutorPool) -> None:
 
 def test_an_executor_gets_its_whole_time_to_leave_after_a_pause_of_the_worker() -> None:
     child = child_of(state=DRAINING)
-    liveness.check(child, 0.1, last_check=0.0)
-    liveness.check(child, 1000.0, last_check=0.1)
+    executor_liveness.check(child, 0.1, last_check=0.0)
+    executor_liveness.check(child, 1000.0, last_check=0.1)
     assert (child.state, child.idle_since) == (DRAINING, None)
 
 

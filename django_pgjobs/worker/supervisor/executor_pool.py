@@ -34,7 +34,7 @@ from django_pgjobs.worker.shared.channel_messages import (
 )
 from django_pgjobs.worker.shared.ladders import TIMEOUT
 from django_pgjobs.worker.shared.runs import facts
-from django_pgjobs.worker.supervisor import escalation, executor_process, liveness
+from django_pgjobs.worker.supervisor import escalation, executor_liveness, executor_process
 from django_pgjobs.worker.supervisor.executor_death import Death
 from django_pgjobs.worker.supervisor.executor_process import (
     DEAD,
@@ -116,7 +116,7 @@ class ExecutorPool:
             if child.state == STARTING and now > child.started_at + get_conf().ready_seconds:
                 child.boot_error = f"it was not READY within {get_conf().ready_seconds:g} s"
                 child.kill()
-            liveness.check(child, now, self.last_check)
+            executor_liveness.check(child, now, self.last_check)
         self.last_check = now
         self.relay.send_pending()
         self.out_of_memory.poll(now)
