@@ -119,7 +119,7 @@ class RunNow(NamedTuple):
 
 
 def run_cron(db: Database, name: str) -> RunNow | None:
-    """Insert a job of the entry now; None if there is no such entry. Blocks while somebody holds its row.
+    """Insert a job of the entry now; None if there is no such entry. Blocks while its row is locked.
 
     Call it in a transaction: a single statement would look for an unfinished job as of before it waited.
     """

@@ -14,8 +14,8 @@ from django_pgjobs.store.ends import Released
 def renew_claims(db: Database, check_ins: Mapping[str, float], *, lease_seconds: float) -> set[str]:
     """Extend the leases of these claims; ``check_ins``: claim → seconds until others check it.
 
-    Return the claims whose ledger rows were all renewed. If one is missing, some of its jobs were rescued, or somebody
-    holds a row at the moment.
+    Return the claims whose ledger rows were all renewed. If one is missing, some of its jobs were rescued, or one of
+    its rows is locked at the moment.
     """
     params = {"claim_ids": list(check_ins), "check_ins": list(check_ins.values()), "lease": lease_seconds}
     return {str(row[0]) for row in db.fetch("renew_claims", params)}

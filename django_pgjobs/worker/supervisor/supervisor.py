@@ -183,14 +183,14 @@ class Supervisor:
 
     def _want(self) -> None:
         """Ask for jobs when there is room: at once for idle threads and free slots, else when half the room is free."""
-        pool = self.pool.children
-        threads, loops = self.dispatcher.room(pool) if self.knows_pauses and not self.finaliser.full else (0, 0)
+        executors = self.pool.children
+        threads, loops = self.dispatcher.room(executors) if self.knows_pauses and not self.finaliser.full else (0, 0)
         most = None
         if self.limits.max_jobs is not None:
             most = self.limits.max_jobs - self.ended - len(self.table.held)
             threads = min(threads, most)
-        capacity = sum(child.threads + child.prefetch() for child in pool if child.state == READY)
-        wanted = threads * 2 >= capacity or self.dispatcher.idle_threads(pool) > 0
+        capacity = sum(child.threads + child.prefetch() for child in executors if child.state == READY)
+        wanted = threads * 2 >= capacity or self.dispatcher.idle_threads(executors) > 0
         self.claimer.request(threads if wanted else 0, loops, most=most)
 
     def _on_claimed(self, claimed: Claimed) -> None:
