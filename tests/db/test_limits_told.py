@@ -28,7 +28,7 @@ from django_pgjobs.values.limit import read_job_limits
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from tests import jobs
 from tests.db.limits_ground import PER_KEY, Connect, admit, admitted_ids, blocked, entered, terms
-from tests.plugins.explaining import Explaining, analysed_while_empty, faults, nodes
+from tests.plugins.explaining import Explaining, analysed_while_empty, faults, nodes, pages
 from tests.plugins.fix_db import (
     RawDatabase,
     alike,
@@ -228,10 +228,6 @@ def test_a_turn_passes_what_an_old_snapshot_keeps_no_oftener_than_it_must(
         admit_explained(explaining, given)
         assert pages(explaining) - free < 6.3 * dead
     pinned.rollback()
-
-
-def pages(explaining: Explaining) -> int:
-    return int(explaining.plan["Shared Hit Blocks"] + explaining.plan["Shared Read Blocks"])
 
 
 def admit_explained(explaining: Explaining, *given: Terms) -> None:

@@ -32,7 +32,7 @@ from django_pgjobs.maintenance.pruning import (
 from django_pgjobs.models import Attempt, Job
 from django_pgjobs.store import statements as store
 from django_pgjobs.values.retention import Retention
-from tests.plugins.explaining import Explaining, analysed_while_empty, nodes
+from tests.plugins.explaining import Explaining, analysed_while_empty, nodes, pages
 from tests.plugins.fix_clock import Time
 from tests.plugins.fix_db import AUTHOR, FAILURE, Background, RawDatabase, claim, register
 
@@ -324,10 +324,6 @@ def test_many_ends_of_one_instant_do_not_hold_the_walk_up(raw: RawDatabase, kept
 
 
 # At what cost
-
-
-def pages(explaining: Explaining) -> int:
-    return int(explaining.plan["Shared Hit Blocks"] + explaining.plan["Shared Read Blocks"])
 
 
 def test_a_batch_costs_no_more_after_many_were_pruned(

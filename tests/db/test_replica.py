@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.contrib.auth.models import User
 from django.db import connection, connections
 from django.test import Client
 
@@ -66,13 +65,6 @@ def known() -> Iterator[None]:
         declared = Cron("0 3 * * *", definition.bind(), name="nightly").declared()
         store.declare_cron(store.on("default"), declared, overwrite=True, fresh_seconds=0)
         yield
-
-
-@pytest.fixture
-def root() -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
 
 
 def registered() -> int:

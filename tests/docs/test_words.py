@@ -107,11 +107,32 @@ def found() -> list[tuple[str, str, str]]:
     ]
 
 
-FOUND = found()
-
-
 def test_no_identifier_has_a_word_that_the_glossary_replaced() -> None:
-    assert [f"{where} {name}: say {cure}" for where, name, cure in FOUND] == []
+    assert [f"{where} {name}: say {cure}" for where, name, cure in found()] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "def sweep(): ...",
+        "async def sweep(): ...",
+        "class Sweep: ...",
+        "def f(sweep): ...",
+        "sweep = 1",
+        "self.sweep = 1",
+        "{'sweep': 1}",
+        "log.info('all done sweep=%d', 1)",
+    ],
+)
+def test_a_replaced_word_is_found_wherever_python_names_something(line: str) -> None:
+    assert [name for _, name in of_python(line) if cure(name)]
+
+
+def test_a_replaced_word_is_found_in_the_name_and_the_code_of_a_statement(tmp_path: Path) -> None:
+    """What PostgreSQL does not read as a name, a comment or a literal, may have any word."""
+    statement = tmp_path / "sweep.sql"
+    statement.write_text("-- sweep\nSELECT 'sweep'\nFROM jobs AS sweep\n", encoding="utf-8")
+    assert [line for line, name in of_sql(statement) if cure(name)] == [1, 3]
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,11 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(child)
 
 
+def pages(explaining: Explaining) -> int:
+    """Return how many pages of tables and indexes the last statement touched."""
+    return int(explaining.plan["Shared Hit Blocks"] + explaining.plan["Shared Read Blocks"])
+
+
 def faults(plan: dict[str, Any], *, jobs: int = 100, vain: int = 10) -> list[str]:
     """Return what makes the statement cost more than its batch: scans, sorts, rows read in vain, pages touched."""
     found = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from zoneinfo import ZoneInfo
@@ -15,12 +14,7 @@ from django_pgjobs import Cron, job
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 
-
-@pytest.fixture(autouse=True)
-def alone() -> Iterator[None]:
-    """Nothing is declared but what the test declares."""
-    with registry.isolated():
-        yield
+pytestmark = pytest.mark.usefixtures("no_other_entries")
 
 
 def clean() -> None: ...
