@@ -15,14 +15,9 @@ from django_pgjobs.models import Job
 from tests.e2e import jobs
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import patience, wait_until
-from tests.plugins.fix_worker import Workers, ended, history, read
+from tests.plugins.fix_worker import Workers, ended, history, read, started
 
 SHORT = {"LEASE_SECONDS": 2.0, "RENEW_SECONDS": 0.5, "BEAT_SECONDS": 1.0, "STALE_SECONDS": 3.0}
-
-
-def started(stage: Stage, key: str, count: int = 1) -> None:
-    """Wait until so many jobs wait for ``key``."""
-    wait_until(lambda: stage.count("start", key) >= count, 15, f"{count} jobs wait for {key}")
 
 
 def test_what_a_killed_worker_had_not_started_is_ready_again_at_once(worker: Workers, stage: Stage) -> None:

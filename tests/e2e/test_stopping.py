@@ -17,12 +17,7 @@ from django_pgjobs.models import Heartbeat, Job
 from tests.e2e import hard, jobs
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import patience, wait_until
-from tests.plugins.fix_worker import Workers, age, ended, history, read
-
-
-def started(stage: Stage, key: str, count: int = 1) -> None:
-    """Wait until so many jobs wait for ``key``."""
-    wait_until(lambda: stage.count("start", key) >= count, 15, f"{count} jobs wait for {key}")
+from tests.plugins.fix_worker import Workers, age, ended, history, read, started
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

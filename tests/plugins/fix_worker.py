@@ -280,6 +280,11 @@ def shared_worker(
     ended(*Job.objects.filter(finished_at=None), timeout=30)
 
 
+def started(stage: Stage, key: str, count: int = 1) -> None:
+    """Wait until so many jobs wait for ``key``."""
+    wait_until(lambda: stage.count("start", key) >= count, 15, f"{count} jobs wait for {key}")
+
+
 def ended(*jobs: Job, timeout: float = 20) -> list[Job]:
     """Wait until all these jobs have ended and return them read anew, in order."""
     ids = [job.pk for job in jobs]
