@@ -173,7 +173,7 @@ def test_a_worker_of_such_a_role_says_that_it_may_not_vacuum_and_does_when_it_ma
         process.wait_for_log("table was vacuumed table=pgjobs_claim")
         assert raw.value(counted) == before + 1
     assert process.stop() == 0
-    assert not process.said("tables are not vacuumed", times=2)
+    assert not process.said("cannot vacuum its tables", times=2)
     no_trouble(process)
 
 
