@@ -23,7 +23,7 @@ from django_pgjobs.logs import safe_logger
 from django_pgjobs.steering.jobs import who
 from django_pgjobs.steering.trail import Trail, signed
 from django_pgjobs.steering.until import REASON_CHARS as REASON_CHARS
-from django_pgjobs.steering.until import Until, end_of
+from django_pgjobs.steering.until import Until, check_reason, end_of
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.transactions import at_read_committed
 from django_pgjobs.values.setting_rules import QUEUE_NAME
@@ -162,10 +162,7 @@ def names_of(kind: str, wanted: Named | str) -> list[str]:
 
 def _pause(kind: str, names: list[str], *, by: object, reason: str, until: Until, database: str | None) -> QueueState:
     instant, seconds = end_of(until)
-    if "\0" in reason + who(by):
-        raise InvalidJob("The author and the reason of a pause must not contain NUL characters.")
-    if len(reason) > REASON_CHARS:
-        raise InvalidJob(f"The reason for a pause may have at most {REASON_CHARS} characters, not {len(reason)}.")
+    check_reason(who(by), reason)
     alias = database or router.db_for_write(_model())
     with at_read_committed(alias):
         written = store.pause(store.on(alias), kind, names, by=who(by), reason=reason, until=instant, seconds=seconds)

@@ -28,7 +28,7 @@ from django_pgjobs.serialization import encoder
 from django_pgjobs.states import CancelMode
 from django_pgjobs.steering.jobs import Steered, who
 from django_pgjobs.steering.trail import Trail, recorded_as, signed
-from django_pgjobs.steering.until import REASON_CHARS, Until, end_of
+from django_pgjobs.steering.until import Until, check_reason, end_of
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.sqlstates import refusal_of
 from django_pgjobs.store.transactions import at_read_committed
@@ -50,8 +50,7 @@ JSON_COLUMNS = ("declared_payload", "declared_options", "payload")
 def pause(entries: QuerySet[Any], alias: str, *, by: object, reason: str, until: Until) -> int:
     """Stop entries from firing; see ``CronEntryQuerySet.pause``."""
     instant, seconds = end_of(until)
-    if len(reason) > REASON_CHARS or "\0" in reason + who(by):
-        raise InvalidJob(f"The reason for a pause may have at most {REASON_CHARS} characters, none of them NUL.")
+    check_reason(who(by), reason)
     ends: Any = instant if seconds is None else Now() + timedelta(seconds=seconds)
     chosen = entries if instant is None else entries.filter(GreaterThan(Value(instant), Now()))
     columns = {"paused_at": Now(), "paused_by": who(by), "paused_reason": reason, "paused_until": ends}

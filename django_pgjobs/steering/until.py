@@ -1,4 +1,4 @@
-"""When a pause ends by itself, and how long its reason may be."""
+"""Check the words of a pause: who pauses, why, and until when."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.values.setting_rules import MOST_SECONDS
 
 REASON_CHARS = 500
+"""How long the reason for a pause may be."""
 
 Until = datetime | timedelta | float | None
 """When a pause ends by itself: an aware instant; seconds or a timedelta from the database's now; None for never."""
@@ -28,3 +29,11 @@ def end_of(until: Until) -> tuple[datetime | None, float | None]:
     if not 0 < seconds <= MOST_SECONDS:
         raise InvalidJob(f"until must be an aware datetime, or a time from now of at most ten years, not {until!r}.")
     return None, float(seconds)
+
+
+def check_reason(author: str, reason: str) -> None:
+    """Refuse a NUL in the author or the reason of a pause, and a reason that is too long. Raises ``InvalidJob``."""
+    if "\0" in reason + author:
+        raise InvalidJob("The author and the reason of a pause must not contain NUL characters.")
+    if len(reason) > REASON_CHARS:
+        raise InvalidJob(f"The reason for a pause may have at most {REASON_CHARS} characters, not {len(reason)}.")

@@ -114,7 +114,7 @@ def test_resuming_leaves_a_pause_alone_that_is_over() -> None:
         ({"until": -1}, "until must be an aware datetime, or a time from now"),
         ({"until": datetime(2100, 1, 1)}, "must be an aware datetime"),
         ({"reason": "x" * 501}, "500 characters"),
-        ({"reason": "\0"}, "none of them NUL"),
+        ({"reason": "\0"}, "must not contain NUL"),
     ],
 )
 def test_a_pause_that_makes_no_sense_is_refused(words: dict[str, Any], says: str) -> None:
