@@ -118,7 +118,7 @@ def _until_ended() -> None:
 
 
 def _clocks() -> Clocks:
-    """CPU seconds so far by who spent them; the measuring thread and its server process are left out."""
+    """CPU seconds so far by who spent them; the measuring thread and its server process are excluded."""
     clocks: Clocks = {}
     for thread in threading.enumerate():
         name = thread.name.removeprefix("pgjobs-").replace("MainThread", "main")

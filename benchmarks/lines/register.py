@@ -45,7 +45,7 @@ def measure(plan: Plan) -> Result:
 
 
 def start() -> Producer:
-    """Start a process that registers when told so."""
+    """Start a process that registers on command."""
     return subprocess.Popen(
         [sys.executable, "-m", "benchmarks.producer"],
         cwd=workers.ROOT,

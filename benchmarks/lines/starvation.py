@@ -131,7 +131,7 @@ def _behind_running(plan: Plan, first: int) -> Instants:
 
 
 def _released(plan: Plan, first: int) -> Instants:
-    """A million rows that another worker had claimed are given back by one commit."""
+    """A million rows that another worker had claimed are released by one commit."""
     _seed_running(plan.count(1_000_000, least=2000), first)
     _stream_for(0.5)
     with connection.cursor() as cursor:
