@@ -67,6 +67,6 @@ def _finalise(db: WorkerConnection, claimed: Batches, ended: list[float]) -> Non
     author = store.Author(uuid4())
     while (batch := claimed.get()) is not None:
         claim_id, jobs = batch
-        store.finalise_success(db, [store.End(job.id, claim_id, 0.0, result=str(job.id)) for job in jobs], author)
+        store.finalise_success_fast(db, [store.End(job.id, claim_id, 0.0, result=str(job.id)) for job in jobs], author)
         store.delete_claims(db, [claim_id])
         ended.append(time.perf_counter())

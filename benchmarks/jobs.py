@@ -15,6 +15,12 @@ def noop(number: int) -> int:
     return number
 
 
+@job
+def answer(number: int) -> str:
+    """A job with a result of 150 bytes of JSON."""
+    return f"{number:0>148}"
+
+
 @job(key=lambda number: f"key {number}")
 def keyed(number: int) -> int:
     """A job with a key of its own."""

@@ -1,12 +1,19 @@
-"""CPU time per no-op job: each thread of the supervisor, the executors, and the server processes beside them.
+"""CPU time and WAL per no-op job: each thread of the supervisor, the executors, and the server processes beside them.
 
 ``python -m benchmarks.profile [--jobs N] [--processes N] [--threads N] [--functions ROLE]``
 
 Boot, registering and waiting do not count: a worker starts and runs a few jobs, then one commit makes all jobs visible.
 It reads the CPU clocks at that commit and after the last end. Unlike wall-clock time, CPU time hardly depends
-on other load. ``--steps`` times an executor's own steps one by one, without processes; ``--functions main`` (or claim,
-finalise) prints how that thread of the supervisor spends its time. Linux only: it reads the clocks of other processes
-by their ids.
+on other load. "server, all" sums the worker's connections; the server's own processes are not in it.
+
+WAL is what the whole server wrote between the two instants, so run nothing else on it. The first figure has no
+full-page images: a checkpoint comes before the jobs are registered, into empty tables, and none until the last end. For
+the second, the worker drains as many jobs once more, behind a checkpoint that comes when they are registered: the
+server then writes each page whole when it first changes it. The role needs the right to CHECKPOINT.
+
+``--functions main`` (or claim, finalise, keep) also prints how that thread of the supervisor spends its time;
+``--functions executor`` times an executor's own part alone, in this process. Linux only: it reads the clocks of other
+processes by their ids.
 """
 
 from __future__ import annotations
@@ -22,15 +29,31 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 import django
 
 WARM_UP_JOBS = 3000
 CHECK_SECONDS = 0.02
+QUIET_SECONDS, QUIET_SHARE = 0.5, 0.1
 PATIENCE_SECONDS = 300.0
+LAST_CHECKPOINT = "SELECT redo_lsn::text FROM pg_control_checkpoint()"
 
 Clocks = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """What a drain took: CPU seconds by who spent them, seconds in all, and bytes of WAL.
+
+    ``checkpoints`` says whether one came meanwhile, so that full-page images are in the WAL.
+    """
+
+    clocks: Clocks
+    seconds: float
+    wal: int
+    checkpoints: bool
 
 
 def main() -> None:
@@ -61,9 +84,11 @@ def _threads(options: argparse.Namespace) -> None:
     from django_pgjobs.worker.shared.command_line import entry_point
 
     tables.empty()
-    found: Future[tuple[Clocks, float]] = Future()
+    found: Future[tuple[Drain, Drain]] = Future()
     profiler = _profile(options.functions) if options.functions else None
-    threading.Thread(target=_measure, args=(options.jobs, found), name="pgjobs-measure", daemon=True).start()
+    threading.Thread(
+        target=_measure, args=(options.jobs, options.processes, found), name="pgjobs-measure", daemon=True
+    ).start()
     worker = runtime.WorkerOptions(
         entry=entry_point(from_command_line=False),
         entry_options=("--settings=benchmarks.settings",),
@@ -71,40 +96,74 @@ def _threads(options: argparse.Namespace) -> None:
         threads=options.threads,
     )
     runtime.run(worker)
-    clocks, seconds = found.result()
-    _print(f"{options.jobs:,} no-op jobs in {seconds:.2f} s = {options.jobs / seconds:,.0f} jobs/s; CPU µs per job:\n")
-    for name, spent in sorted(clocks.items(), key=lambda item: -item[1]):
-        _print(f"  {name:<24} {spent / options.jobs * 1e6:7.2f}\n")
-    _print(f"  {'all':<24} {sum(clocks.values()) / options.jobs * 1e6:7.2f}\n")
+    _print(told(options.jobs, *found.result()))
     if profiler is not None:
         pstats.Stats(profiler).sort_stats("tottime").print_stats(30)
 
 
-def _measure(count: int, found: Future[tuple[Clocks, float]]) -> None:
-    """Register jobs beside a worker in this process, wait for their ends, and stop the worker."""
-    from django.db import connection, transaction
+def told(count: int, drain: Drain, behind_checkpoint: Drain) -> str:
+    """Return the report: CPU time of the first drain, WAL of both."""
+    server = sum(spent for name, spent in drain.clocks.items() if name.startswith("server "))
+    spenders = sorted(drain.clocks.items(), key=lambda item: -item[1])
+    sums = [("server, all", server), ("all", sum(drain.clocks.values()))]
+    first = "some full-page images" if drain.checkpoints else "no full-page images"
+    return "\n".join(
+        [
+            f"{count:,} no-op jobs in {drain.seconds:.2f} s = {count / drain.seconds:,.0f} jobs/s; CPU µs per job:",
+            *(f"  {name:<24} {spent / count * 1e6:7.2f}" for name, spent in [*spenders, *sums]),
+            "WAL bytes per job, without its registration:",
+            f"  {first:<24} {drain.wal / count:7.0f}",
+            f"  {'all full-page images':<24} {behind_checkpoint.wal / count:7.0f}",
+            "",
+        ]
+    )
 
-    from benchmarks import jobs, tables
+
+def _measure(count: int, processes: int, found: Future[tuple[Drain, Drain]]) -> None:
+    """Let a worker in this process drain the jobs twice, and stop the worker."""
+    from django.db import connection
+
+    from benchmarks import jobs
 
     try:
         jobs.noop.register_many([(number,) for number in range(WARM_UP_JOBS)])
         _until_ended()
-        tables.empty()
-        with transaction.atomic():
-            jobs.noop.register_many([(number,) for number in range(count)])
-            _server_processes()
-            before, began = _clocks(), time.perf_counter()
-        _until_ended()
-        seconds = time.perf_counter() - began
-        after = _clocks()
-        if tables.value("SELECT count(*) FROM pgjobs_job WHERE outcome = 'succeeded'") != count:
-            raise RuntimeError("some jobs have not succeeded")
-        found.set_result(({name: after[name] - before.get(name, 0.0) for name in after}, seconds))
+        _until_quiet(processes)
+        found.set_result((_drain(count), _drain(count, behind_checkpoint=True)))
     except BaseException as error:
         found.set_exception(error)
     finally:
         connection.close()
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _drain(count: int, *, behind_checkpoint: bool = False) -> Drain:
+    """Register jobs beside the worker and wait for their ends; a checkpoint comes before them or ``behind`` them."""
+    from django.db import connection, transaction
+
+    from benchmarks import jobs, tables
+
+    tables.clear_jobs()
+    _checkpoint(connection)
+    with transaction.atomic():
+        jobs.noop.register_many([(number,) for number in range(count)])
+        if behind_checkpoint:
+            _checkpoint(connection)
+        _server_processes()
+        last = tables.value(LAST_CHECKPOINT)
+        wal, before, began = tables.wal_bytes(), _clocks(), time.perf_counter()
+    _until_ended()
+    seconds = time.perf_counter() - began
+    after, wal = _clocks(), tables.wal_bytes() - wal
+    if tables.value("SELECT count(*) FROM pgjobs_job WHERE outcome = 'succeeded'") != count:
+        raise RuntimeError("some jobs have not succeeded")
+    spent = {name: after[name] - before.get(name, 0.0) for name in after}
+    return Drain(spent, seconds, wal, tables.value(LAST_CHECKPOINT) != last)
+
+
+def _checkpoint(connection: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("CHECKPOINT")
 
 
 def _until_ended() -> None:
@@ -117,6 +176,23 @@ def _until_ended() -> None:
         time.sleep(CHECK_SECONDS)
 
 
+def _until_quiet(processes: int) -> None:
+    """Wait until so many executors have booted: only the first is ready when the worker begins."""
+    until, before = time.monotonic() + PATIENCE_SECONDS, 0.0
+    while True:
+        now = sum(map(_process_clock, _executors()))
+        if len(_executors()) == processes and now - before < QUIET_SHARE * QUIET_SECONDS:
+            return
+        if time.monotonic() > until:
+            raise TimeoutError("the executors have not booted")
+        before = now
+        time.sleep(QUIET_SECONDS)
+
+
+def _executors() -> list[int]:
+    return [pid for pid in _children() if b"executor" in _command_line(pid)]
+
+
 def _clocks() -> Clocks:
     """CPU seconds so far by who spent them; the measuring thread and its server process are excluded."""
     clocks: Clocks = {}
@@ -124,9 +200,11 @@ def _clocks() -> Clocks:
         name = thread.name.removeprefix("pgjobs-").replace("MainThread", "main")
         if thread is not threading.current_thread() and thread.ident is not None:
             clocks[f"supervisor {name}"] = time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
-    executors = [pid for pid in _children() if b"executor" in _command_line(pid)]
-    clocks["executors"] = sum(map(_process_clock, executors))
-    return clocks | {f"server {role}": _process_clock(pid) for role, pid in _server_processes().items()}
+    clocks["executors"] = sum(map(_process_clock, _executors()))
+    for role, pid in _server_processes():
+        name = f"server {role}"
+        clocks[name] = clocks.get(name, 0.0) + _process_clock(pid)
+    return clocks
 
 
 def _process_clock(pid: int) -> float:
@@ -147,8 +225,8 @@ def _command_line(pid: int) -> bytes:
         return file.read()
 
 
-def _server_processes() -> dict[str, int]:
-    """Role → pid of the worker's connections; meaningful for a server on this machine only."""
+def _server_processes() -> list[tuple[str, int]]:
+    """Role and pid of each of the worker's connections; meaningful for a server on this machine only."""
     from django.db import connection
 
     with connection.cursor() as cursor:
@@ -156,7 +234,7 @@ def _server_processes() -> dict[str, int]:
             "SELECT substring(application_name FROM '[^ ]*$'), pid FROM pg_stat_activity"
             " WHERE datname = current_database() AND application_name LIKE 'pgjobs %'"
         )
-        return dict(cursor.fetchall())
+        return list(cursor.fetchall())
 
 
 def _profile(role: str) -> cProfile.Profile:

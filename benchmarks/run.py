@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report
-from benchmarks.peers.environments import NotInstallable
+from benchmarks.peers.installing import NotInstallable
 from benchmarks.peers.known import PEERS
 from benchmarks.plan import Plan
 from benchmarks.server import PREFIX, Server

@@ -10,6 +10,7 @@ from __future__ import annotations
 from django_pgjobs.context import JobContext, current_context
 from django_pgjobs.cron_entries import Cron
 from django_pgjobs.definition.keys import Window
+from django_pgjobs.definition.next_step import Next
 from django_pgjobs.exceptions import Abandon, Cancel, JobInterrupted, Snooze
 from django_pgjobs.jobs import BoundJob, JobDefinition, job, register_many
 from django_pgjobs.values.backoff import Backoff
@@ -27,6 +28,7 @@ __all__ = [
     "JobDefinition",
     "JobInterrupted",
     "Limit",
+    "Next",
     "Snooze",
     "Window",
     "current_context",

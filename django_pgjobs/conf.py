@@ -138,7 +138,7 @@ class Conf:
     """
 
     callback_seconds: float = _setting(10.0, rules.seconds(0.01))
-    """How long ``on_abandon`` and ``on_cancel`` may run."""
+    """How long ``on_success``, ``on_abandon`` and ``on_cancel`` may run."""
 
     ready_seconds: float = _setting(120.0, rules.seconds(0.1))
     """How long an executor may take to start before the worker kills it and counts a failed boot."""
@@ -166,6 +166,13 @@ class Conf:
 
     result_limit_bytes: int = _setting(1024 * 1024, rules.whole(2, MOST_BYTES))
     """The maximum size of a job's encoded result, in bytes of UTF-8."""
+
+    unstorable_result: str = _setting("abandon", rules.one_of("abandon", "drop"))
+    """What happens to a job that did its work and returned a value that cannot be stored.
+
+    ``"abandon"`` ends it as abandoned, with an ``UnstorableResult``. ``"drop"`` ends it as succeeded without a result
+    and logs a warning, at most once a minute for each name.
+    """
 
     traceback_limit_chars: int = _setting(20_000, rules.whole(0, 10_000_000))
     """How many characters of a traceback the retry history keeps."""

@@ -1,15 +1,14 @@
 """The context of a running job: its id, its attempt, its time left, whether it should stop.
 
-``attempt`` makes one for every start of a body or callback. It holds no connection and writes nothing itself:
+``attempt`` makes one for a body or callback when somebody first asks. It holds no connection and writes nothing itself:
 ``progress`` calls its reporter, and ``cancelled`` reads the latest message of the supervisor to this process.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from contextvars import ContextVar, Token
 from datetime import UTC, datetime
@@ -19,7 +18,7 @@ from django_pgjobs import clock, logs
 
 if TYPE_CHECKING:
     from django_pgjobs.decisions import Failure
-    from django_pgjobs.exceptions import JobInterrupted
+    from django_pgjobs.exceptions import Interrupt
 
 MESSAGE_LIMIT = 200
 """Characters of a progress message that are kept."""
@@ -46,7 +45,7 @@ class Cancellation(Protocol):
     reason: str
     trusted_until: float
     started: float
-    interrupt: type[JobInterrupted] | None
+    interrupt: type[Interrupt] | None
 
 
 class JobLogger(logging.LoggerAdapter[logging.Logger]):
@@ -85,7 +84,7 @@ class JobFacts(AttemptFacts, Protocol):
     @property
     def run_at(self) -> float: ...
     @property
-    def extras(self) -> str | None: ...
+    def extras(self) -> Mapping[str, Any] | None: ...
     @property
     def until(self) -> float | None: ...
 
@@ -98,7 +97,6 @@ class JobContext:
     ``message`` holds one line. ``headers``: what middleware captured at registering.
     """
 
-    # Every job gets one and most never read it, so it refers to the facts and copies none.
     __slots__ = ("_cancellation", "_facts", "_log", "_reporter", "error", "headers", "started")
 
     def __init__(
@@ -180,7 +178,7 @@ class JobContext:
 
     def _extra(self, name: str) -> Any:
         extras = self._facts.extras
-        return None if extras is None else json.loads(extras).get(name)
+        return None if extras is None else extras.get(name)
 
     @property
     def remaining_attempts(self) -> int:
@@ -259,19 +257,29 @@ def _short(text: str) -> str:
     return text if len(text) <= MESSAGE_LIMIT else f"{text[:MESSAGE_LIMIT]}…"
 
 
-_current: ContextVar[JobContext] = logs.running
+class Running(Protocol):
+    """A job that runs and may need no ``JobContext``: ``context`` makes it when first asked for."""
+
+    @property
+    def item(self) -> JobFacts: ...
+    @property
+    def context(self) -> JobContext: ...
+
+
+_current: ContextVar[JobContext | Running] = logs.running
 
 
 def current_context() -> JobContext:
     """Return the context of the job that runs in this thread or task. Raises ``RuntimeError`` outside a job."""
     try:
-        return _current.get()
+        job = _current.get()
     except LookupError:
         raise RuntimeError("No job is running here: call current_context() inside a job.") from None
+    return job if isinstance(job, JobContext) else job.context
 
 
-activate: Callable[[JobContext], Token[JobContext]] = _current.set
-"""Makes a context the current one; returns the token for ``deactivate``."""
+activate: Callable[[JobContext | Running], Token[JobContext | Running]] = _current.set
+"""Makes a job, or its context, the current one; returns the token for ``deactivate``."""
 
-deactivate: Callable[[Token[JobContext]], None] = _current.reset
+deactivate: Callable[[Token[JobContext | Running]], None] = _current.reset
 """Undoes ``activate``."""

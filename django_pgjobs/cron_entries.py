@@ -5,9 +5,8 @@ An invalid entry raises at import and names the line that declares it. The name 
 
 from __future__ import annotations
 
-import json
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
@@ -22,28 +21,20 @@ from django_pgjobs.jobs import BoundJob, JobDefinition
 from django_pgjobs.registering.encode import new_job
 
 if TYPE_CHECKING:
+    from django_pgjobs.schedules import MisfirePolicy, OverlapPolicy
     from django_pgjobs.store.firing import DeclaredCron
-    from django_pgjobs.store.registering import NewJob
-
-MisfirePolicy = Literal["once", "skip", "all"]
-OverlapPolicy = Literal["allow", "skip", "after_completion"]
-
-NOT_OPTIONS = ("run_at", "delay", "deadline")
-"""Options of a call that make no sense here, since the schedule decides."""
-
-KEPT = (
-    "queue", "priority", "max_attempts", "timeout_seconds", "description", "key", "key_scope", "idempotency_key",
-    "limit_key",
-)  # fmt: skip
-"""Fields of a registration that the entry's row stores, so that any leader can fire it."""
 
 
 class Cron:
     """A schedule for a job: ``@job(cron=Cron("*/10 * * * *"))``, or standing alone with arguments::
 
         Cron("0 3 * * *", send_report.bind("daily"), name="daily report", tz="Europe/Paris")
+        Cron("every 45 minutes", fetch_rates.bind())
 
-    ``expression`` has five fields, or six with seconds last, or is a word such as ``@daily``. ``tz`` is an IANA zone,
+    ``expression`` has five fields, or six with seconds last, or is a word such as ``@daily``, or an interval.
+    ``every`` gives the interval instead: seconds, a ``timedelta``, or ``"2 weeks"``. A whole number of days follows
+    the local clocks, other intervals are elapsed time. ``anchor`` fixes the phase: a local time such as
+    ``"2026-01-05 07:00"``, or an aware ``datetime``; by default midnight of Monday, 2001-01-01. ``tz`` is an IANA zone,
     by default the project's ``TIME_ZONE``. ``misfire`` decides which missed fires to make: the latest (``once``),
     none that is more than a minute late (``skip``), or the last ``misfire_limit`` (``all``). ``overlap`` decides what a
     fire does while a job of the entry is unfinished: start another (``allow``), skip the fire (``skip``), or wait for
@@ -54,9 +45,11 @@ class Cron:
 
     def __init__(
         self,
-        expression: str,
+        expression: str | None = None,
         call: BoundJob | None = None,
         *,
+        every: float | timedelta | str | None = None,
+        anchor: str | datetime | None = None,
         name: str | None = None,
         tz: str | ZoneInfo | None = None,
         misfire: MisfirePolicy = "once",
@@ -72,8 +65,8 @@ class Cron:
         from django_pgjobs.values import schedule as cron  # here for start-up time
 
         try:
-            self.expression = cron.check_expression(expression)
             self.zone = None if tz is None else cron.check_zone(tz).key
+            self.expression = cron.check_either(expression, every, anchor, self._default_zone)
             self.misfire = cron.check_misfire(misfire, misfire_limit)
             self.overlap = cron.check_overlap(overlap, self.misfire)
             if name is not None:
@@ -91,6 +84,9 @@ class Cron:
         """The entry's name; empty while it belongs to no job."""
         return self._name or ("" if self.call is None else self.call.definition.name)
 
+    def _default_zone(self) -> str:
+        return self.zone or settings.TIME_ZONE
+
     @property
     def database(self) -> str | None:
         """The alias that its job names; None if the router decides."""
@@ -107,7 +103,7 @@ class Cron:
             raise ValueError(f"next_fires() takes an aware datetime, not {after!r}: give it a time zone")
         from django_pgjobs.values import schedule as cron  # here for start-up time
 
-        schedule = cron.schedule_of(self.expression, self.zone or settings.TIME_ZONE)
+        schedule = cron.schedule_of(self.expression, self._default_zone())
         return schedule.next_fires(after or datetime.now(UTC), count)
 
     def declared(self) -> DeclaredCron:
@@ -118,17 +114,21 @@ class Cron:
             new = new_job(self.call.row(), None)
         except InvalidJob as error:
             raise self._wrong(error) from None
-        if new.window_seconds is not None:
-            raise self._wrong("its key has a window, but the expression says how often the job runs; use another scope")
+        from django_pgjobs.schedules import kept_options  # here for start-up time
+
+        try:
+            options = kept_options(new)
+        except InvalidOption as error:
+            raise self._wrong(error) from None
         from django_pgjobs.store.firing import DeclaredCron  # here for start-up time
 
         return DeclaredCron(
             name=self.name,
             job_name=new.name,
             expression=self.expression,
-            zone=self.zone or settings.TIME_ZONE,
+            zone=self._default_zone(),
             payload=new.payload,
-            options=json.dumps({**{field: getattr(new, field) for field in KEPT}, **_tags(new)}),
+            options=options,
             misfire=str(self.misfire),
             overlap=self.overlap,
         )
@@ -150,11 +150,10 @@ class Cron:
     def _declare(self, call: BoundJob) -> None:
         if not isinstance(call, BoundJob):
             raise self._wrong(f"it needs a call such as send_report.bind('daily'), not {call!r}")
-        for option in NOT_OPTIONS:
-            if call.options.get(option) is not None:
-                raise self._wrong(f"{option} makes no sense: the expression decides when the job runs")
-        if call.options.get("bypass"):
-            raise self._wrong("bypass makes no sense: a schedule puts its jobs into the queue")
+        from django_pgjobs.schedules import refused_option  # here for start-up time
+
+        if refused := refused_option(call.options):
+            raise self._wrong(refused)
         self.call = call
         try:
             self._check()
@@ -175,8 +174,3 @@ class Cron:
     def _wrong(self, what: object) -> InvalidJob:
         entry = f"cron entry {self.name!r}" if self.name else "cron entry"
         return InvalidJob(f"{self.location}: {entry}: {what}")
-
-
-def _tags(new: NewJob) -> dict[str, object]:
-    # Write the key only if there are tags, so that the rows of other entries do not change.
-    return {"tags": new.tags} if new.tags else {}

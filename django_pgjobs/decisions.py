@@ -44,6 +44,14 @@ class Succeed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Next:
+    """The job goes on with its next step: its ``name``, and the columns that it writes as a JSON object."""
+
+    name: str
+    columns: str
+
+
+@dataclass(frozen=True, slots=True)
 class Retry:
     """The attempt failed and may be tried again after ``seconds``."""
 
@@ -103,4 +111,31 @@ class Release:
     failure: Failure | None = field(default=None)
 
 
-Decision = Succeed | Retry | Snooze | Abandon | Cancel | Park | Hold | Release
+Unwritten = Succeed | Next | Retry | Snooze | Abandon | Cancel | Park | Hold | Release
+"""What a fenced statement still has to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The job's own transaction has written its success.
+
+    ``marked``: all of it but the end of ``on_success``. ``stepped``: not its success, but its next step.
+    """
+
+    marked: bool = False
+    stepped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The job's own transaction found that its claim is lost, and was rolled back."""
+
+
+@dataclass(frozen=True, slots=True)
+class InDoubt:
+    """The job's own transaction may have committed; if it has not, the attempt comes to ``otherwise``."""
+
+    otherwise: Unwritten
+
+
+Decision = Unwritten | Committed | Lost | InDoubt

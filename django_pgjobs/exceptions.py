@@ -17,13 +17,15 @@
     ├── UnstorableResult      the return value cannot be stored as JSON
     └── AttemptFailed         causes recorded for an attempt that no exception explains
         ├── AttemptsExhausted
-        └── ExecutorDied
+        ├── ExecutorDied
+        └── RolledBack
     RemoteTraceback           the cause of a JobFailed: the traceback of another process, as text
     JobControl                Snooze, Cancel, Abandon: not errors, not under PgJobsError
     JobInterrupted            raised in a running job to stop it; a BaseException, not for ``except Exception``
     ├── DeadlinePassed
     ├── CancelRequested
     └── WorkerStopping
+    SoftDeadlinePassed        raised in a running job at its soft limit; an Exception, for the job to catch
 
 The docstring of a class is its default message.
 """
@@ -183,6 +185,14 @@ class ExecutorDied(AttemptFailed):
         return "The process that ran the job died."
 
 
+class RolledBack(AttemptFailed):
+    """The body of an atomic job returned, but its transaction could not be committed, so nothing of it remains.
+
+    It caught a database error outside of an ``atomic()`` of its own, called ``set_rollback(True)``, or closed the
+    connection.
+    """
+
+
 class JobControl(Exception):
     """Raised by a job to steer its own attempt."""
 
@@ -227,6 +237,23 @@ class JobInterrupted(BaseException):
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or (type(self).__doc__ or "").partition("\n")[0])
+
+
+class SoftDeadlinePassed(Exception):
+    """The attempt ran longer than its soft limit.
+
+    Raised once in the running job: catch it to finish in the time that is left until the timeout. If the job lets it
+    out, the attempt has failed.
+    """
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").partition("\n")[0])
+
+
+Interrupt = JobInterrupted | SoftDeadlinePassed
+"""What is raised in a running job from outside."""
+
+INTERRUPTS = (JobInterrupted, SoftDeadlinePassed)
 
 
 class DeadlinePassed(JobInterrupted):

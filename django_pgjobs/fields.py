@@ -1,8 +1,8 @@
 """Model fields that Django does not have.
 
-``StateField`` lets ``filter(state=…)`` use the indexes. The generated column itself must stay out of every index:
-claims change it, and one index that holds it would turn every claim into a non-HOT update. So its ``exact`` and ``in``
-lookups compile to the columns from which it is generated.
+``ComputedStateField`` is a job's state, which has no column (docs/adr/0025): a query computes it from other columns.
+Its value is a ``StateField``, which lets ``filter(state=…)`` use the indexes: no index may hold what claims change, so
+the lookups ``exact`` and ``in`` compile to conditions on indexed columns.
 
 ``BigIntArrayField`` is a ``bigint[]`` without ``django.contrib.postgres``, which Django 6.1 would demand in
 every project's ``INSTALLED_APPS`` for its ArrayField.
@@ -21,7 +21,11 @@ from typing import TYPE_CHECKING, Any
 from django.apps import apps
 from django.core.exceptions import EmptyResultSet, ValidationError
 from django.db import models
+from django.db.models import Case, Value, When
+from django.db.models.expressions import Col
+from django.db.models.functions import Coalesce
 from django.db.models.lookups import Exact, In
+from django.utils.functional import cached_property
 
 from django_pgjobs.clock import EARLIEST, LATEST
 from django_pgjobs.states import Hold, JobState, Outcome
@@ -125,7 +129,67 @@ class TagsField(TagsBase):
 
 
 class StateField(TextField):
-    """A job's state: text whose lookups use indexed columns."""
+    """The text of a job's state; its lookups use indexed columns. Stored in a column until migration 0016."""
+
+
+class ComputedStateField(models.GeneratedField):
+    """A job's state, computed by every query that reads it: a generated field without a column.
+
+    Queries need no function in the database: the tables may come from ``MIGRATION_MODULES = {"pgjobs": None}``, and a
+    role may lack privileges on functions. ``expression`` serves ``validate_constraints()`` only.
+    """
+
+    db_returning: Any = False  # RETURNING would name a column
+
+    def __init__(self, *, choices: Any = None, **options: Any) -> None:
+        running = Case(When(claim_id__isnull=False, then=Value("running")))
+        output = StateField(choices=choices)
+        options["expression"] = Coalesce("outcome", running, "hold", Value("ready"), output_field=output)
+        super().__init__(output_field=output, db_persist=True, **options)
+
+    def deconstruct(self) -> Any:
+        """Leave out what is always the same."""
+        name, path, args, options = super().deconstruct()
+        output = options.pop("output_field")
+        options = {key: value for key, value in options.items() if key not in ("expression", "db_persist")}
+        return name, path, args, options | {"choices": output.choices}
+
+    def db_type(self, connection: Any) -> None:
+        """Return no type, so that the schema editor makes no column."""
+
+    def db_parameters(self, connection: Any) -> Any:
+        """Return no type, for the same reason."""
+        return {"type": None, "check": None}
+
+    def get_col(self, alias: Any, output_field: Any = None) -> Any:
+        """Return what stands for the state in a query."""
+        return _StateCol(alias, self, self.output_field if output_field in (None, self) else output_field)
+
+    @cached_property
+    def cached_col(self) -> Any:
+        """What stands for the state of the model's own table."""
+        return _StateCol(self.model._meta.db_table, self, self.output_field)
+
+
+class _StateCol(Col):
+    """The state of a row. It must say what the SQL function of migration 0016 says."""
+
+    def as_sql(self, compiler: Any, connection: Any) -> Any:
+        """Compile to literals, not parameters: those of GROUP BY would differ from those of SELECT."""
+        column = _columns_of(self.alias, compiler, connection)
+        params = super().as_sql(compiler, connection)[1]  # a list until Django 6.0
+        # Without the id, an outer join to a missing job would be ready.
+        return (
+            f"COALESCE({column('outcome')}, CASE WHEN {column('claim_id')} IS NOT NULL THEN 'running' END, "
+            f"{column('hold')}, CASE WHEN {column('id')} IS NOT NULL THEN 'ready' END)"
+        ), params
+
+
+def _columns_of(alias: str | None, compiler: Any, connection: Any) -> Callable[[str], str]:
+    """Return what quotes the name of a column of the table that has the alias in the query."""
+    quote: Callable[[str], str] = getattr(compiler, "quote_name", None) or compiler.quote_name_unless_alias  # until 6.0
+    prefix = f"{quote(alias)}." if alias else ""
+    return lambda name: f"{prefix}{connection.ops.quote_name(name)}"
 
 
 def _state_condition(state: str, column: Callable[[str], str]) -> str | None:
@@ -151,11 +215,8 @@ def _compile(states: list[Any], lookup: Any, compiler: Any, connection: Any) -> 
     alias = getattr(lookup.lhs, "alias", None)
     if alias is None or not all(isinstance(state, str) for state in states):
         return None
-    quote: Callable[[str], str] = getattr(compiler, "quote_name", None) or compiler.quote_name_unless_alias  # until 6.0
-    lookups = [
-        _state_condition(str(state), lambda name: f"{quote(alias)}.{connection.ops.quote_name(name)}")
-        for state in states
-    ]
+    column = _columns_of(alias, compiler, connection)
+    lookups = [_state_condition(str(state), column) for state in states]
     conditions = [condition for condition in lookups if condition is not None]
     if not conditions:
         raise EmptyResultSet  # no row has an unknown state, and no query needs to find that out
@@ -167,7 +228,7 @@ class StateExact(Exact):
     """``state = 'ready'`` in indexed columns."""
 
     def as_sql(self, compiler: Any, connection: Any) -> Any:
-        """Compile; values other than literal states compare the column itself."""
+        """Compile; values other than literal states compare the state itself."""
         sql = _compile([self.rhs], self, compiler, connection)
         return (sql, []) if sql else super().as_sql(compiler, connection)
 
@@ -177,7 +238,7 @@ class StateIn(In):
     """``state IN ('ready', 'running')`` in indexed columns."""
 
     def as_sql(self, compiler: Any, connection: Any) -> Any:
-        """Compile; anything but a list of literal states compares the column itself."""
+        """Compile; anything but a list of literal states compares the state itself."""
         states = list(self.rhs) if self.rhs_is_direct_value() else [None]
         sql = _compile(states, self, compiler, connection)
         return (sql, []) if sql else super().as_sql(compiler, connection)

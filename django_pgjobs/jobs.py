@@ -19,6 +19,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition import options as checks
+from django_pgjobs.definition.next_step import Step
 from django_pgjobs.definition.options import InvalidOption, JobOptions, Plan, RegisterOptions
 from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.definition.registry import registry
@@ -33,7 +34,9 @@ R = TypeVar("R")
 
 if TYPE_CHECKING:
     from django_pgjobs.context import JobContext
+    from django_pgjobs.definition.cron_declaration import CronDeclaration
     from django_pgjobs.models import Job
+    from django_pgjobs.schedules import BoundSchedule, ScheduleOptions
 
     V = TypeVar("V")
     Value = TypeVar("Value", covariant=True)
@@ -107,6 +110,15 @@ class JobDefinition(JobPolicy, Generic[P, R]):
 
     # Callbacks
 
+    def on_success(
+        self, func: Callable[Concatenate[JobContext, P], Callback]
+    ) -> Callable[Concatenate[JobContext, P], Callback]:
+        """Decorate the callback for jobs that succeeded; it takes the context first. Returns it unchanged.
+
+        It runs once the result is stored, at least once, and the job ends as succeeded when it has run.
+        """
+        return self._keep("on_success", func)
+
     def on_abandon(
         self, func: Callable[Concatenate[JobContext, P], Callback]
     ) -> Callable[Concatenate[JobContext, P], Callback]:
@@ -146,9 +158,9 @@ class JobDefinition(JobPolicy, Generic[P, R]):
     def register(self, *args: P.args, **kwargs: P.kwargs) -> JobOf[R]:
         """Store a job with these arguments, as part of the caller's transaction, and return it.
 
-        If its key is taken, return the job that has it. Raises ``TypeError`` if the function does not take these
-        arguments, ``InvalidJob`` for values that cannot be stored, ``DuplicateJob`` if the key is taken and
-        ``on_conflict`` asks for it. Then nothing is stored, and an open transaction stays usable.
+        If its key is taken, return the job that has it, or do what ``on_conflict`` says. Raises ``TypeError`` if the
+        function does not take these arguments, ``InvalidJob`` for values that cannot be stored, ``DuplicateJob`` if the
+        key is taken and ``on_conflict`` asks for it. Then nothing is stored, and an open transaction stays usable.
         """
         self.fits(*args, **kwargs)
         return cast("JobOf[R]", register_one(Row(self, self.plan, args, kwargs)))
@@ -166,13 +178,30 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         """Return this job with options for one or more registrations.
 
         ``run_at`` (aware datetime) or ``delay`` (seconds or ``timedelta``, on the database's clock); ``deadline``
-        (aware datetime: the job does not start after it; if it runs then, it is stopped and abandoned); ``tags``, added
-        to the job's; ``description``, instead of the job's; ``queue``, ``priority``, ``timeout`` (None for unlimited),
-        ``max_attempts``, ``database`` (alias); ``key`` and ``idempotency_key`` (a text, a callable of the arguments, or
-        None for no key), ``key_scope``, ``on_conflict``. ``bypass=True`` runs the job at once in a thread of this
-        process, once, and stores nothing. Raises ``InvalidJob``.
+        (aware datetime: the job does not start after it; if it runs then, it is stopped and abandoned); ``expires``
+        (seconds or ``timedelta`` after the start, an aware datetime, or None: the job is cancelled if it has not
+        started by then); ``tags``, added to the job's; ``description``, instead of the job's; ``queue``, ``priority``,
+        ``timeout`` (None for unlimited, or a pair with a soft limit), ``max_attempts``, ``on_crash``, ``database``
+        (alias); ``key`` and ``idempotency_key`` (a text, a callable of the arguments, or None for no key),
+        ``key_scope``, ``on_conflict``. ``bypass=True`` runs the job at once in a thread of this process, once, and
+        stores nothing. Raises ``InvalidJob``.
         """
         return BoundOptions(self, _checked(self, {}, options))
+
+    def schedule(
+        self, expression: str | CronDeclaration | None = None, **options: Unpack[ScheduleOptions]
+    ) -> BoundSchedule[P]:
+        """Return this job with a schedule, to write to its row by ``register(…)`` with the job's arguments.
+
+        ``expression`` is that of ``Cron``, or a ``Cron`` without a call; ``every``, ``anchor``, ``tz``, ``misfire``,
+        ``misfire_limit`` and ``overlap`` are those of ``Cron``. ``name`` identifies the schedule, in all of the
+        database. ``start`` and ``end`` (aware datetimes) bound its fires, ``max_fires`` how many it makes since its
+        timing last changed; ``enabled=False`` keeps it from firing. ``by`` (a user or a text) and ``reason`` go into
+        its history. Raises ``InvalidJob``.
+        """
+        from django_pgjobs.schedules import bound_schedule  # here for start-up time
+
+        return cast("BoundSchedule[P]", bound_schedule(self, {}, expression, options))
 
     def register_many(self, rows: Iterable[Arguments]) -> list[int]:
         """Store one job per row in one statement; return the ids in the order of the rows.
@@ -220,6 +249,14 @@ class BoundOptions(Generic[P, R]):
         """``register`` for async callers."""
         return await sync_to_async(self.register)(*args, **kwargs)
 
+    def schedule(
+        self, expression: str | CronDeclaration | None = None, **options: Unpack[ScheduleOptions]
+    ) -> BoundSchedule[P]:
+        """Return the job with these options and a schedule; see ``JobDefinition.schedule``."""
+        from django_pgjobs.schedules import bound_schedule  # here for start-up time
+
+        return cast("BoundSchedule[P]", bound_schedule(self.definition, self.options, expression, options))
+
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundJob:
         """Return a call with these options, to register later. Raises ``TypeError`` as ``register`` does."""
         self.definition.fits(*args, **kwargs)
@@ -237,8 +274,8 @@ class BoundOptions(Generic[P, R]):
 
 
 @dataclass(frozen=True, slots=True)
-class BoundJob:
-    """A call to register later: definition, arguments and options. ``bind`` makes it."""
+class BoundJob(Step):
+    """A call to register later, or to go on with: definition, arguments and options. ``bind`` makes it."""
 
     definition: JobDefinition[..., Any]
     args: tuple[Any, ...]
@@ -260,6 +297,26 @@ class BoundJob:
     def row(self) -> Row:
         """Return the call as a row to register."""
         return Row(self.definition, _changed(self.definition, self.options), self.args, dict(self.kwargs))
+
+    # As a next step
+
+    @property
+    def name(self) -> str:
+        """The name of the job to call."""
+        return self.definition.name
+
+    def as_step(self, delay: float | timedelta | None) -> BoundJob:
+        """Return the call with this delay, for ``Next``. Raises ``InvalidJob`` for options that no step may have."""
+        from django_pgjobs.registering import next_step  # here for start-up time
+
+        next_step.check_options(self.name, self.options)
+        return self if delay is None else self.using(delay=delay)
+
+    def stored(self) -> str:
+        """Return the columns of a next step, as a JSON object. Raises ``InvalidJob``."""
+        from django_pgjobs.registering import next_step  # here for start-up time
+
+        return next_step.encoded(self.row(), self.options)
 
 
 def register_many(jobs: Iterable[BoundJob], database: str | None = None) -> list[int]:
@@ -310,12 +367,17 @@ def job(func: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     → seconds or None to give up), ``retry_on`` and ``give_up_on`` (exception types, or a callable (exception) →
     bool) come from the code that runs; ``takes_context`` passes the ``JobContext`` first; ``store_result=False``
     drops the return value; ``sensitive`` names arguments that admin and logs hide; ``cron`` is a ``Cron``, or a list
-    of them, that calls the job without arguments. ``key`` (a format string of the arguments, or a callable) is unique
+    of them, that calls the job without arguments; ``schedulable=True`` lets people make schedules for it in the admin
+    and the shell. ``key`` (a format string of the arguments, or a callable) is unique
     in its queue for as long as ``key_scope`` says (``"until_finished"``, ``"until_started"``, a ``Window``);
-    ``on_conflict`` says what a second registration does (``"existing"``, ``"replace"``, ``"raise"``).
+    ``on_conflict`` says what a second registration does (``"existing"``, ``"replace"``, ``"postpone"``, ``"raise"``).
     ``idempotency_key``, also a format string or a callable, lets a job return the result of an earlier one. ``limits``
     (a ``Limit``, or one with a key and one without) bounds how many run at once, or start in a period, in all workers.
-    ``tags`` are texts for finding its jobs; ``description`` says for lists and logs what they do.
+    ``tags`` are texts for finding its jobs; ``description`` says for lists and logs what they do. ``timeout`` may be a
+    pair: at the first limit the worker raises ``SoftDeadlinePassed`` in the job, at the second it stops the job. A job
+    that has not started within ``expires`` (seconds or ``timedelta``) of its start is cancelled.
+    ``on_crash="abandon"`` never runs it again if its process or worker dies. ``atomic=True`` commits what it does in
+    the database of the jobs together with its success, or not at all.
 
     Raises ``InvalidJob`` naming the file, the line and the problem.
     """

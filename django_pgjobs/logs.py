@@ -13,14 +13,17 @@ import threading
 from contextvars import ContextVar
 from typing import Any
 
-from django_pgjobs.exceptions import JobInterrupted
+from django_pgjobs.exceptions import INTERRUPTS
 from django_pgjobs.serialization.escapes import one_line, plain
 
 LIMIT = 4000
 """How many characters of a record go to stderr if it cannot be logged."""
 
 running: ContextVar[Any] = ContextVar("django_pgjobs_context")
-"""The ``JobContext`` of the job that runs here; ``context`` sets it."""
+"""The job that runs here: its ``JobContext``, or what makes one when asked and has its facts as ``item``.
+
+``context`` sets it.
+"""
 
 _MAY_KEEP_LOCKS = sys.version_info < (3, 13)
 """Whether ``logging`` takes its locks by a call: an exception from outside, right after it, leaves them held."""
@@ -32,14 +35,11 @@ _CALLER = 3
 class SafeLogger:
     """A logger of the standard library whose calls never raise exceptions of a project's handlers or filters."""
 
-    __slots__ = ("logger",)
+    __slots__ = ("isEnabledFor", "logger")
 
     def __init__(self, name: str) -> None:
         self.logger = logging.getLogger(name)
-
-    def isEnabledFor(self, level: int) -> bool:
-        """Whether a record of this level would go anywhere."""
-        return self.logger.isEnabledFor(level)
+        self.isEnabledFor = self.logger.isEnabledFor  # not a method around it: each job asks twice
 
     def debug(self, message: str, *args: Any, **options: Any) -> None:
         """Log at DEBUG."""
@@ -74,7 +74,7 @@ class SafeLogger:
             return
         try:
             self.logger.log(level, message, *map(_on_one_line, args), stacklevel=_CALLER, **options)
-        except JobInterrupted:
+        except INTERRUPTS:
             raise  # it is meant for the job that called us
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and _is_real():
@@ -145,10 +145,11 @@ class JobFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Complete the record."""
-        context = running.get(None)
+        job = running.get(None)
+        facts = getattr(job, "item", job)
         for name, attribute in _FACTS:
             if name not in record.__dict__:
-                record.__dict__[name] = None if context is None else getattr(context, attribute)
+                record.__dict__[name] = None if facts is None else getattr(facts, attribute)
         return True
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from django.db.migrations import AddConstraint, AddIndex
+from django.db.migrations import AddConstraint, AddIndex, AlterField
 from django.db.migrations.operations.base import Operation
 
 
@@ -118,3 +118,53 @@ class BuildUniqueConstraint(AddConstraint):
 
     def _drop(self, schema_editor: Any) -> None:
         schema_editor.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {schema_editor.quote_name(self.constraint.name)}")
+
+
+class ComputeColumn(AlterField):
+    """Replace a stored generated column by a field without one, and by an SQL function of the row that has its name.
+
+    In SQL ``j.state`` then calls the function: PostgreSQL looks for a function where a row has no such column. So older
+    code that qualifies its columns goes on. ``function``: the body, an expression of ``job``.
+    Forwards it fails if a view uses the column; PostgreSQL drops indexes on the column with it. Backwards it rewrites
+    the table.
+    """
+
+    def __init__(self, model_name: str, name: str, field: Any, function: str) -> None:
+        super().__init__(model_name, name, field)
+        self.function = function
+
+    def deconstruct(self) -> Any:
+        """Return what the migration writer writes."""
+        name, args, options = super().deconstruct()
+        return name, args, options | {"function": self.function}
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        """Drop the column and create the function: no row is read or written."""
+        model = from_state.apps.get_model(app_label, self.model_name)
+        if self.allow_migrate_model(schema_editor.connection.alias, model):
+            table, name = schema_editor.quote_name(model._meta.db_table), schema_editor.quote_name(self.name)
+            # Not remove_field(), whose CASCADE would drop views that the project has made.
+            schema_editor.execute(f"ALTER TABLE {table} DROP COLUMN {name}")
+            column_type = model._meta.get_field(self.name).db_parameters(schema_editor.connection)["type"]
+            # The column's type, or prepared statements of others would fail: their result must not change its type.
+            schema_editor.execute(
+                f"CREATE FUNCTION {name}(job {table}) RETURNS {column_type} "
+                f"LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN {self.function}"
+            )
+
+    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        """Drop the function and add the column, whose values PostgreSQL writes into every row."""
+        model = to_state.apps.get_model(app_label, self.model_name)
+        if self.allow_migrate_model(schema_editor.connection.alias, model):
+            table, name = schema_editor.quote_name(model._meta.db_table), schema_editor.quote_name(self.name)
+            schema_editor.execute(f"DROP FUNCTION {name}({table})")
+            schema_editor.add_field(model, model._meta.get_field(self.name))
+
+    def describe(self) -> str:
+        """Return what the operation does, for ``migrate --plan``."""
+        return f"Compute {self.name} of {self.model_name} by a function instead of storing it"
+
+    @property
+    def migration_name_fragment(self) -> str:
+        """The part of a migration's name that stands for this operation."""
+        return f"compute_{self.model_name_lower}_{self.name_lower}"

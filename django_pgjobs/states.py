@@ -1,8 +1,8 @@
 """The states of jobs and the transitions between them.
 
-Layer 0: no Django, no I/O. ``models`` derives its choices from here, the documentation its diagram. The database
-generates a job's *state* from outcome, claim and hold (migration 0001). The *label* is the word that people see: a
-ready job whose time has not come is *scheduled*, or *retrying* if it has failed before.
+Layer 0: no Django, no I/O. ``models`` derives its choices from here, the documentation its diagram. A job's *state*
+follows from outcome, claim and hold: queries compute it (``fields``, migration 0016). The *label* is the word that
+people see: a ready job whose time has not come is *scheduled*, or *retrying* if it has failed before.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class KeyScope(StrEnum):
 
 
 class JobState(StrEnum):
-    """The values of the generated column ``state``."""
+    """The values of a job's ``state``."""
 
     READY = "ready"
     RUNNING = "running"
@@ -55,6 +55,7 @@ class Ending(StrEnum):
 
     ABANDONED = "abandoned"
     CANCELLED = "cancelled"
+    SUCCEEDED = "succeeded"
 
 
 class Cause(StrEnum):
@@ -75,6 +76,9 @@ class CancelMode(StrEnum):
     INTERRUPT = "interrupt"
     KILL = "kill"
 
+
+EXPIRED = "expired"
+"""The reason on a job that was cancelled because it had not started when it expired; until then its label in lists."""
 
 LABELS = ("scheduled", "retrying")
 """Labels that are not states: both are ``ready`` rows whose ``run_at`` has not come."""

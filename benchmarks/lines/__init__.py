@@ -18,6 +18,7 @@ NAMES = (
     "costs",
     "memory",
     "payloads",
+    "results",
     "queues",
     "keys",
     "mixed",

@@ -1,36 +1,22 @@
-"""A virtual environment for each peer, made when it is first measured, under ``.bench/``."""
+"""An environment for each peer, made when it is first measured, under ``.bench/``; ``node`` makes those on Node."""
 
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.peers import node
+from benchmarks.peers.installing import FOLDER, Environment, NotInstallable, run
 from benchmarks.peers.known import Peer
-from benchmarks.workers import ROOT
 
-FOLDER = ROOT / ".bench"
 WANTED = ("3.14", "3.13", "3.12", "3.11")
-INSTALL_SECONDS = 300
-
-
-class NotInstallable(Exception):
-    """A peer cannot be installed here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """Where a peer is installed, and as which version."""
-
-    python: Path
-    version: str
-    python_version: str
 
 
 def environment(peer: Peer) -> Environment:
     """Return the peer's environment, made now if need be; tries newer interpreters first."""
+    if peer.on == "node":
+        return node.environment(peer.project, peer.module)
     refusals = []
     for interpreter in interpreters():
         folder = FOLDER / peer.project
@@ -38,7 +24,11 @@ def environment(peer: Peer) -> Environment:
         try:
             if not (folder / ".installed").exists():
                 _make(interpreter, folder, peer.requirements)
-            return Environment(python, _version(python, peer.project), _answer(python, _PYTHON_VERSION))
+            return Environment(
+                (str(python), "-m", f"benchmarks.peers.{peer.module}"),
+                _version(python, peer.project),
+                f"Python {_answer(python, _PYTHON_VERSION)}",
+            )
         except NotInstallable as refusal:
             refusals.append(f"Python {_answer(interpreter, _PYTHON_VERSION)}: {refusal}")
             shutil.rmtree(folder, ignore_errors=True)
@@ -80,8 +70,8 @@ def _works(python: Path, version: str) -> bool:
 def _make(interpreter: Path, folder: Path, requirements: tuple[str, ...]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(exist_ok=True)
-    _run([str(interpreter), "-m", "venv", str(folder)])
-    _run([str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check", *requirements])
+    run([str(interpreter), "-m", "venv", str(folder)])
+    run([str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check", *requirements])
     (folder / ".installed").write_text("\n".join(requirements))
 
 
@@ -90,17 +80,4 @@ def _version(python: Path, project: str) -> str:
 
 
 def _answer(python: Path, code: str) -> str:
-    return _run([str(python), "-c", code]).strip()
-
-
-def _run(command: list[str]) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        raise NotInstallable(f"not done after {INSTALL_SECONDS} s") from None
-    if done.returncode:
-        errors = (
-            [line for line in done.stderr.splitlines() if "ERROR" in line] or done.stderr.splitlines() or ["failed"]
-        )
-        raise NotInstallable(errors[-1])
-    return done.stdout
+    return run([str(python), "-c", code]).strip()

@@ -7,14 +7,17 @@ in the code of the versions named there.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
     """``settings`` are tried for the drain, each with so many ``processes``; ``idle`` is for the pickup latency.
 
-    ``span`` returns the instants of the first start and of the last end, ``done`` how many jobs have succeeded.
+    ``span`` returns the instants of the first start and of the last end, ``done`` how many jobs have succeeded,
+    ``left`` how many have not. A peer that deletes what has succeeded has only ``left``: its workers answer with the
+    instants and with the numbers of the jobs that they ran. ``on`` says what it runs on; ``requirements`` are pip's, or
+    on Node the name of the project, whose version its lock file pins.
     """
 
     name: str
@@ -22,15 +25,22 @@ class Peer:
     settings: tuple[dict[str, Any], ...]
     idle: dict[str, Any]
     jobs: int
-    span: str
-    done: str
     notes: tuple[str, ...]
     module: str
+    span: str = ""
+    done: str = ""
+    left: str = ""
+    on: Literal["python", "node"] = "python"
 
     @property
     def project(self) -> str:
         """Return the name of the project on the package index."""
         return self.requirements[0].partition("[")[0]
+
+    @property
+    def side(self) -> str:
+        """Return the name of the file with the peer's side."""
+        return f"{self.module}.{'py' if self.on == 'python' else 'cjs'}"
 
 
 PROCRASTINATE = Peer(
@@ -125,4 +135,27 @@ OBAN = Peer(
     module="oban_side",
 )
 
-PEERS = {peer.project: peer for peer in (PROCRASTINATE, PGQUEUER, DJANGO_TASKS_DB, OBAN)}
+GRAPHILE_WORKER = Peer(
+    name="graphile-worker",
+    requirements=("graphile-worker",),
+    settings=(
+        {"processes": 1, "concurrency": 24, "local_queue": 500, "complete_delay": 0},
+        {"processes": 2, "concurrency": 24, "local_queue": 500, "complete_delay": 0},
+        {"processes": 4, "concurrency": 24, "local_queue": 500, "complete_delay": 0},
+    ),
+    idle={"concurrency": 10},
+    jobs=200_000,
+    left="SELECT count(*) FROM graphile_worker._private_jobs",
+    notes=(
+        "No fence: a completion deletes the job by its id alone, whoever runs it by then (0.18).",
+        "A job that succeeds is deleted: no history, no result, and the least to write of all the queues here.",
+        "A killed worker's jobs stay locked for four hours, unless somebody unlocks them by the id of its pool.",
+        "Node instead of Python: jobs are functions on one event loop a process, and cannot use Django.",
+        "The settings are those of its documentation of performance: each process locks up to 500 jobs ahead, and"
+        " completes them in batches.",
+    ),
+    module="graphile_side",
+    on="node",
+)
+
+PEERS = {peer.project: peer for peer in (PROCRASTINATE, PGQUEUER, DJANGO_TASKS_DB, OBAN, GRAPHILE_WORKER)}

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,8 @@ import psycopg
 
 from benchmarks import stamps, workers
 from benchmarks.figures import percentile, rounded
-from benchmarks.peers.environments import Environment, environment
+from benchmarks.peers.environments import environment
+from benchmarks.peers.installing import Environment
 from benchmarks.peers.known import Peer
 from benchmarks.peers.side import HELLO, WARM_UP
 from benchmarks.plan import Plan
@@ -22,6 +23,7 @@ from benchmarks.server import PREFIX
 
 WORK_SECONDS = 600
 SERVE_SECONDS = 60
+SHORTEST = 1e-6
 
 
 def race(peer: Peer, plan: Plan) -> dict[str, Any]:
@@ -30,7 +32,7 @@ def race(peer: Peer, plan: Plan) -> dict[str, Any]:
     found: dict[str, Any] = {
         "name": peer.name,
         "version": home.version,
-        "python": home.python_version,
+        "runtime": home.runtime,
         "notes": list(peer.notes),
         "settings": [],
     }
@@ -73,21 +75,29 @@ class Track:
 
     def ask(self, verb: str, argument: str) -> dict[str, Any]:
         """Let the side do something and return its answer."""
-        output = self._finish(self._start(verb, argument), verb)
-        return dict(json.loads(output.splitlines()[-1])) if output.strip() else {}
+        return _last_line(self._finish(self._start(verb, argument), verb))
 
     def drain(self, setting: dict[str, Any], count: int) -> float:
         """Enqueue jobs, start the workers, and return jobs per second by the peer's own instants."""
         with psycopg.connect(self._url, autocommit=True) as connection:
             self.ask("fill", str(count))
             connection.execute("VACUUM ANALYZE")
-            self._together(setting)
-            done = _value(connection, self._peer.done)
-            if done != count:
-                raise workers.BenchmarkError(f"{self._peer.name}: {done} of {count} jobs succeeded")
-            row = connection.execute(self._peer.span.encode()).fetchone()
+            printed = self._together(setting)
+            if self._peer.span:
+                return count / self._kept(connection, count)
+            left = _value(connection, self._peer.left)
+        if left:
+            raise workers.BenchmarkError(f"{self._peer.name}: {left} of {count} jobs are left")
+        return count / seconds_of_all(self._peer.name, [_last_line(output) for output in printed], count)
+
+    def _kept(self, connection: psycopg.Connection[Any], count: int) -> float:
+        """Return the seconds from the first start to the last end, by what the peer has kept."""
+        done = _value(connection, self._peer.done)
+        if done != count:
+            raise workers.BenchmarkError(f"{self._peer.name}: {done} of {count} jobs succeeded")
+        row = connection.execute(self._peer.span.encode()).fetchone()
         assert row is not None
-        return count / max(float(row[1]) - float(row[0]), 1e-6)
+        return max(float(row[1]) - float(row[0]), SHORTEST)
 
     def pickup(self, count: int) -> list[float]:
         """Return the milliseconds from each call's return to the first line of its job."""
@@ -103,11 +113,10 @@ class Track:
         answer = self._finish(self._start("pickup", str(total), path), "pickup")
         return list(json.loads(answer.splitlines()[-1])["returned"])
 
-    def _together(self, setting: dict[str, Any]) -> None:
+    def _together(self, setting: dict[str, Any]) -> list[str]:
         argument = json.dumps(setting)
         working = [self._start("work", argument) for _ in range(setting["processes"])]
-        for process in working:
-            self._finish(process, "work")
+        return [self._finish(process, "work") for process in working]
 
     @contextmanager
     def _serving(self, path: str) -> Iterator[None]:
@@ -124,11 +133,12 @@ class Track:
             serving.wait()
 
     def _start(self, verb: str, argument: str, path: str = "") -> subprocess.Popen[str]:
-        kept = {key: text for key, text in os.environ.items() if not key.startswith(("DJANGO_", "PYTHON", "PG"))}
+        foreign = ("DJANGO_", "PYTHON", "PG", "NODE_")
+        kept = {key: text for key, text in os.environ.items() if not key.startswith(foreign)}
         return subprocess.Popen(
-            [str(self._home.python), "-m", f"benchmarks.peers.{self._peer.module}", verb, argument],
+            [*self._home.command, verb, argument],
             cwd=workers.ROOT,
-            env={**kept, "PEER_URL": self._url, "PEER_STAMPS": path},
+            env={**kept, **self._home.variables, "PEER_URL": self._url, "PEER_STAMPS": path},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -149,3 +159,29 @@ class Track:
 def _value(connection: psycopg.Connection[Any], statement: str) -> int:
     row = connection.execute(statement.encode()).fetchone()
     return int(row[0]) if row else 0
+
+
+def _last_line(output: str) -> dict[str, Any]:
+    return dict(json.loads(output.splitlines()[-1])) if output.strip() else {}
+
+
+def seconds_of_all(name: str, answers: Sequence[dict[str, Any]], count: int) -> float:
+    """Return the seconds from the first start to the last end, by the answers of workers that keep nothing.
+
+    Each answer has ``began`` (None if it ran nothing) and ``ended`` by the server's clock, ``numbers``, whose bit n is
+    set if it ran job n, and how many it ran ``twice``. Raises BenchmarkError unless each job ran exactly once.
+    """
+    twice = sum(answer["twice"] for answer in answers)
+    ran = 0
+    for answer in answers:
+        numbers = int(answer["numbers"] or "0", 16)
+        twice += (ran & numbers).bit_count()
+        ran |= numbers
+    registered = (1 << count) - 1
+    if twice or ran != registered:
+        raise workers.BenchmarkError(
+            f"{name}: {(ran & registered).bit_count()} of {count} jobs ran, {twice} of them again"
+        )
+    working = [answer for answer in answers if answer["began"] is not None]
+    began, ended = min(answer["began"] for answer in working), max(answer["ended"] for answer in working)
+    return max(float(ended) - float(began), SHORTEST)

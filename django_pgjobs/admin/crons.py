@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.utils import quote
 from django.contrib.admin.utils import unquote as unquoted
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast
 from django.forms.fields import InvalidJSONInput
@@ -21,14 +21,19 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from django_pgjobs.admin.actions import ACTIONS, message_of
+from django_pgjobs.admin.changelist import CappedPaginator
+from django_pgjobs.admin.cron_forms import OverrideForm, jobs_to_schedule
+from django_pgjobs.admin.cron_pages import add_schedule, change_schedule
 from django_pgjobs.admin.display import badge, below, format_html, format_html_join, person, short, table_of, when
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
+from django_pgjobs.admin.trail import what
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import PgJobsError
-from django_pgjobs.models import CronEntry, Job
+from django_pgjobs.models import Action, CronEntry, Job
+from django_pgjobs.presentation.schedules import in_words
 from django_pgjobs.presentation.wording import Hidden, arguments
 from django_pgjobs.serialization.escapes import visible
-from django_pgjobs.steering.crons import JSON_COLUMNS, OVERRIDES, check_overrides
+from django_pgjobs.steering.crons import JSON_COLUMNS, OVERRIDES
 from django_pgjobs.steering.jobs import Steered
 from django_pgjobs.steering.trail import ADMIN, recorded_as
 
@@ -36,66 +41,35 @@ PREVIEWED = 10
 MOST_NAMED = 10
 """How many jobs a message names."""
 
-STATUS_WORDS = {"on": _("on"), "paused": _("paused"), "missing": _("missing"), "broken": _("broken")}
-STATUS_COLOURS = {"on": "succeeded", "paused": "parked", "missing": "parked", "broken": "abandoned"}
+MOST_SHOWN = 10
+"""How many jobs and how many actions the page of an entry shows."""
 
-BUTTONS = {"pause": _("pause"), "resume": _("resume"), "run_now": _("run now"), "stop": _("stop and cancel its jobs")}
+STATUS_WORDS = {
+    "on": _("on"), "paused": _("paused"), "missing": _("missing"), "broken": _("broken"), "off": _("off"),
+    "ended": _("ended"),
+}  # fmt: skip
+STATUS_COLOURS = {
+    "on": "succeeded", "paused": "parked", "missing": "parked", "broken": "abandoned", "off": "parked",
+    "ended": "cancelled",
+}  # fmt: skip
+
+BUTTONS = {
+    "pause": _("pause"), "resume": _("resume"), "run_now": _("run now"), "stop": _("stop and cancel its jobs"),
+    "remove": _("delete"),
+}  # fmt: skip
+
+ALSO_NEEDED = {"stop": "pgjobs.cancel_job", "remove": "pgjobs.delete_cronentry"}
+"""Permissions that a button needs beside that to run entries."""
+
+ASKING = ("pause", "stop", "remove")
+"""Buttons that ask for the reason."""
 
 
-class ArgumentsField(forms.JSONField):
-    """JSON text; values that Python's parser gives up on are simply invalid."""
-
-    def to_python(self, value: Any) -> Any:
-        """Parse it."""
-        try:
-            return super().to_python(value)
-        except (ValueError, RecursionError):
-            raise ValidationError(self.error_messages["invalid"], code="invalid", params={"value": value}) from None
-
-    def prepare_value(self, value: Any) -> Any:
-        """Show an empty field if nothing overrides the arguments."""
-        return "" if value is None else super().prepare_value(value)
-
-    def bound_data(self, data: Any, initial: Any) -> Any:
-        """Show the input again, unchanged."""
-        return initial if self.disabled else InvalidJSONInput(data or "")
-
-
-class OverrideForm(forms.ModelForm):  # type: ignore[type-arg]
-    """Values that override the code's; an empty field keeps the declared one."""
-
-    class Meta:
-        model = CronEntry
-        fields = OVERRIDES
-        field_classes = {"payload": ArgumentsField}
-        widgets = {
-            "expression": forms.TextInput(attrs={"size": 40}),
-            "zone": forms.TextInput(attrs={"size": 40}),
-            "payload": forms.Textarea(attrs={"rows": 4, "cols": 80}),
-        }
-        help_texts = {
-            "expression": _("Five fields, or six with seconds last. Leave empty to use the declared value."),
-            "zone": _("An IANA name such as Europe/Paris. Leave empty to use the declared value."),
-            "payload": _('For example {"args": [...], "kwargs": {...}}. Leave empty to use the declared value.'),
-        }
-
-    def clean(self) -> dict[str, Any]:
-        """Check the overrides against the job definition, if this process has it."""
-        values: dict[str, Any] = super().clean() or {}
-        given = {name: values[name] or None for name in OVERRIDES if name in values}
-        try:
-            return {**values, **check_overrides(self.instance.job_name, given)}
-        except ValidationError as error:
-            self.add_error(None, error)
-            return values
-
-    def _post_clean(self) -> None:
-        # Django would copy the input into the entry; beside an error, it would look like the current value.
-        pass
+HISTORY = ("shown_last_fire", "shown_jobs", "shown_actions", "shown_created", "shown_declared")
 
 
 class CronEntryAdmin(ReadOnlyAdmin):
-    """Cron entries: only code adds them; operators may override, pause, resume and run them."""
+    """Cron entries: operators override those of code, and delete rows; they pause, resume and run all of them."""
 
     form = OverrideForm
     change_form_template = "admin/pgjobs/cronentry/change_form.html"
@@ -104,31 +78,45 @@ class CronEntryAdmin(ReadOnlyAdmin):
         "shown_next_fire",
     )  # fmt: skip
     ordering = ("name",)
-    search_fields = ("name", "job_name")
+    search_fields = ("name__startswith", "job_name__startswith")
+    search_help_text = _("How the name of an entry or of its job begins.")
+    paginator = CappedPaginator
     actions: Any = ("pause", "resume", "run_now")
     fieldsets = (
         (None, {"fields": ("shown_name", "shown_status", "shown_note", "shown_job", "shown_arguments")}),
-        (_("Schedule"), {"fields": ("shown_expression", "misfire", "overlap", "shown_fires")}),
-        (_("History"), {"fields": ("shown_last_fire", "shown_last_job", "shown_created", "shown_declared")}),
+        (_("Schedule"), {"fields": ("shown_expression", "misfire", "overlap", "shown_bounds", "shown_fires")}),
+        (
+            _("History"),
+            {"fields": ("shown_last_fire", "shown_jobs", "shown_created", "shown_declared", "shown_actions")},
+        ),
         (_("Overrides"), {"fields": OVERRIDES}),
     )
     readonly_fields = (
         "shown_name", "shown_status", "shown_note", "shown_job", "shown_arguments", "shown_expression", "misfire",
-        "overlap", "shown_fires", "shown_last_fire", "shown_last_job", "shown_created", "shown_declared",
+        "overlap", "shown_bounds", "shown_fires", "shown_last_fire", "shown_jobs", "shown_created", "shown_declared",
+        "shown_actions",
     )  # fmt: skip
 
     # Permissions
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Tell whether the user may override."""
+        """Tell whether the user may override; a row has a page of its own for changes."""
+        if obj is not None and obj.origin == CronEntry.Origin.ROW:
+            return False
         return request.user.has_perm("pgjobs.change_cronentry")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Tell whether the user may make schedules, and code exposes a job to them."""
+        return request.user.has_perm("pgjobs.add_cronentry") and bool(jobs_to_schedule())
 
     def has_run_permission(self, request: HttpRequest) -> bool:
         """Tell whether the user may pause, resume and run entries."""
         return request.user.has_perm("pgjobs.run_cronentry")
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Leave out the arguments for users who may not see all of them."""
+        """Leave out the arguments for users who may not see all of them; rows have no overrides."""
+        if obj is not None and obj.origin == CronEntry.Origin.ROW:
+            return self.fieldsets[:-1]
         fields = OVERRIDES if _may_see_arguments(request, obj) else ("expression", "zone")
         return (*self.fieldsets[:-1], (self.fieldsets[-1][0], {"fields": fields}))
 
@@ -178,17 +166,20 @@ class CronEntryAdmin(ReadOnlyAdmin):
         """Why it does not fire, and what to do."""
         if entry.broken:
             words = {"reason": visible(entry.broken)}
+            if entry.origin == CronEntry.Origin.ROW:
+                return _("It does not fire: %(reason)s. Correct the schedule, or deploy code that fits it.") % words
             return _("It does not fire: %(reason)s. Correct the row or the override.") % words
-        if entry.missing_since is not None:
+        if entry.status == "missing":
             text = _("No worker has declared it since {}. It fires again when one does.")
             return format_html(str(text), when(entry.missing_since))
         return visible(entry.paused_reason) if entry.is_paused and entry.paused_reason else "–"
 
     @admin.display(description=_("expression"))
     def shown_expression(self, entry: CronEntry) -> Any:
-        """The effective expression and zone; below them the declared ones, if overridden."""
+        """The effective expression and zone, an interval also in words; below them declared ones, if overridden."""
         own = entry.expression is not None or entry.zone is not None
         counts = format_html("<code>{}</code> {}", entry.effective_expression, entry.effective_zone)
+        counts = below(counts, in_words(entry.effective_expression, entry.effective_zone))
         declared = _("declared: %(expression)s %(zone)s")
         words = declared % {"expression": entry.declared_expression, "zone": entry.declared_zone}
         return below(counts, words if own else "")
@@ -207,6 +198,45 @@ class CronEntryAdmin(ReadOnlyAdmin):
         if job is None:
             return _("%(id)d (deleted)") % {"id": entry.last_job_id}
         return format_html("{} {}", self._link_to(job), badge(job.state))
+
+    @admin.display(description=_("bounds"))
+    def shown_bounds(self, entry: CronEntry) -> Any:
+        """The first and the last instant at which it may fire, and how many fires it has made of how many."""
+        rows = [
+            (_("start"), entry.starts_at and when(entry.starts_at)),
+            (_("end"), entry.ends_at and when(entry.ends_at)),
+            (_("fires"), entry.max_fires and f"{entry.fires_made} / {entry.max_fires}"),
+        ]
+        given = [(str(label), value) for label, value in rows if value]
+        return table_of(given) if given else "–"
+
+    @admin.display(description=_("latest jobs"))
+    def shown_jobs(self, entry: CronEntry) -> Any:
+        """The latest jobs with their fires and states, if they still exist."""
+        jobs = Job.objects.using(entry._state.db).filter(cron_entry=entry.pk).order_by("-pk")
+        found = list(jobs[:MOST_SHOWN])
+        if not found:
+            return self.shown_last_job(entry)
+        rows = ((self._link_to(job), badge(job.state), when(job.fire_at)) for job in found)
+        return format_html("<ul>{}</ul>", format_html_join("", "<li>{} {} {}</li>", rows))
+
+    @admin.display(description=_("changes"))
+    def shown_actions(self, entry: CronEntry) -> Any:
+        """Who changed what, latest first."""
+        actions = Action.objects.using(entry._state.db).filter(kind="cron", subject=entry.pk)
+        found = actions.order_by("-pk")[:MOST_SHOWN]
+        rows = [
+            (
+                when(each.acted_at),
+                what(each.verb, short(visible(each.mode), 500)),
+                person(each.acted_by),
+                visible(each.reason),
+            )
+            for each in found
+        ]
+        if not rows:
+            return "–"
+        return format_html("<ul>{}</ul>", format_html_join("", "<li>{}: {}, {} {}</li>", rows))
 
     @admin.display(description=_("next fire"))
     def shown_next_fire(self, entry: CronEntry) -> Any:
@@ -296,10 +326,16 @@ class CronEntryAdmin(ReadOnlyAdmin):
         return format_html('<a href="{}">{}</a>', url, job.pk)
 
     def get_urls(self) -> list[Any]:
-        """Add the URL that the buttons of an entry's page post to."""
+        """Add the URL that the buttons of an entry's page post to, and the page that changes a row."""
         steer = self.admin_site.admin_view(self.steer_view)
         own = path("<path:object_id>/steer/<slug:verb>/", steer, name="pgjobs_cronentry_steer")
-        return [own, *super().get_urls()]
+        change = self.admin_site.admin_view(partial(change_schedule, self))
+        page = path("<path:object_id>/schedule/", change, name="pgjobs_cronentry_schedule")
+        return [own, page, *super().get_urls()]
+
+    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
+        """Make a schedule; see ``cron_pages``."""
+        return add_schedule(self, request)
 
     def steer_view(self, request: HttpRequest, object_id: str, verb: str) -> HttpResponse:
         """Apply one action to one entry, then return to its page."""
@@ -307,14 +343,17 @@ class CronEntryAdmin(ReadOnlyAdmin):
             return HttpResponseNotAllowed(["POST"])
         if verb not in BUTTONS or not self.has_view_permission(request) or not self.has_run_permission(request):
             raise PermissionDenied
-        if verb == "stop" and not request.user.has_perm("pgjobs.cancel_job"):
+        if verb in ALSO_NEEDED and not request.user.has_perm(ALSO_NEEDED[verb]):
             raise PermissionDenied
-        entries = self.get_queryset(request).filter(pk=unquoted(object_id))
-        words = {"reason": request.POST.get("reason", "")[:500]} if verb in ("pause", "stop") else {}
+        name = unquoted(object_id)
+        entries = self.get_queryset(request).filter(pk=name) if self.is_id(name) else CronEntry.objects.none()
+        words = {"reason": request.POST.get("reason", "")[:500]} if verb in ASKING else {}
         if not entries:
             self.message_user(request, _("There is no such cron entry."), messages.WARNING)
             return HttpResponseRedirect(reverse("admin:pgjobs_cronentry_changelist", current_app=self.admin_site.name))
         self._steer(request, entries, verb, **words)
+        if verb == "remove" and not entries.all():
+            return HttpResponseRedirect(reverse("admin:pgjobs_cronentry_changelist", current_app=self.admin_site.name))
         return HttpResponseRedirect(
             reverse("admin:pgjobs_cronentry_change", args=[object_id], current_app=self.admin_site.name)
         )
@@ -322,21 +361,27 @@ class CronEntryAdmin(ReadOnlyAdmin):
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         """Add the buttons that the entry's status and the user's permissions allow."""
         entry = context["original"]
-        verbs = (
-            ("resume" if entry.is_paused else "pause", "run_now", "stop") if self.has_run_permission(request) else ()
-        )
+        own = entry.origin == CronEntry.Origin.ROW
+        verbs: list[str] = []
+        if self.has_run_permission(request):
+            verbs = ["resume" if entry.is_paused else "pause", "run_now", "stop"]
+            verbs += ["remove"] if own or entry.status == "missing" else []
+        if own and request.user.has_perm("pgjobs.change_cronentry"):
+            context["pgjobs_change_url"] = reverse(
+                "admin:pgjobs_cronentry_schedule", args=[quote(entry.pk)], current_app=self.admin_site.name
+            )
         context["pgjobs_buttons"] = [
             {
                 "verb": verb,
                 "word": capfirst(str(BUTTONS[verb])),
-                "asks": verb in ("pause", "stop"),
-                "destructive": verb == "stop",
+                "asks": verb in ASKING,
+                "destructive": verb in ("stop", "remove"),
                 "url": reverse(
                     "admin:pgjobs_cronentry_steer", args=[quote(entry.pk), verb], current_app=self.admin_site.name
                 ),
             }
             for verb in verbs
-            if verb != "stop" or request.user.has_perm("pgjobs.cancel_job")
+            if verb not in ALSO_NEEDED or request.user.has_perm(ALSO_NEEDED[verb])
         ]
         page: HttpResponse = super().render_change_form(request, context, *args, **kwargs)
         return page

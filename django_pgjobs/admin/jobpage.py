@@ -37,13 +37,14 @@ from django_pgjobs.admin.trail import actions_of
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.inspection import why
 from django_pgjobs.inspection.liveness import STATUS_LABELS
-from django_pgjobs.models import Attempt, Claim, Heartbeat, Job
+from django_pgjobs.models import Attempt, Claim, Heartbeat, Job, Step
 from django_pgjobs.presentation.fate import fate
+from django_pgjobs.presentation.steps import finished_steps, step_at
 from django_pgjobs.presentation.wording import Hidden, arguments, label_of, links_of, seconds
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import Hold, JobState
 
-JSON_COLUMNS = ("payload", "headers", "result", "progress")
+JSON_COLUMNS = ("payload", "headers", "result", "progress", "options")
 ATTEMPTS = 25
 """How many attempts the page shows, latest first."""
 
@@ -75,12 +76,10 @@ class JobPage(ReadOnlyAdmin):
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Return the job with its JSON as text and the database's clock; None if the id is invalid."""
-        try:
-            job_id = int(object_id)
-        except ValueError:
+        if not self.is_id(object_id):
             return None
         extracts = {f"{column}_text": Cast(column, TextField()) for column in JSON_COLUMNS}
-        job = self.get_queryset(request).annotate(now=Now(), fate=fate(), **extracts).filter(pk=job_id).first()
+        job = self.get_queryset(request).annotate(now=Now(), fate=fate(), **extracts).filter(pk=object_id).first()
         if job is not None:
             job.reveal = request.user.has_perm("pgjobs.view_payload")
         return job
@@ -88,13 +87,25 @@ class JobPage(ReadOnlyAdmin):
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         """Add the attempts, and the actions that the job's state and the user's permissions allow."""
         job = context["original"]
-        attempts = self._attempts(job)
+        steps = finished_steps(job)
+        attempts = self._attempts(job, steps)
         context["pgjobs_pauses"] = [] if job.outcome else notices_for_job(job)
         context["pgjobs_pauses_url"] = self.pauses_url(request)
         context["pgjobs_sections"] = self._sections(request, job)
         context["pgjobs_actions"] = self._offered(request, job)
         linked = request.user.has_perm("pgjobs.view_action")
         context["pgjobs_trail"] = actions_of(job, self.admin_site.name, linked=linked)
+        context["pgjobs_steps"] = [
+            {
+                "name": visible(step.name),
+                "queue": visible(step.queue),
+                "attempt": step.attempt,
+                "worker": visible(step.worker_name),
+                "took": seconds(step.duration_seconds),
+                "finished": when(step.finished_at),
+            }
+            for step in steps
+        ]
         context["pgjobs_attempts"] = attempts[:ATTEMPTS]
         context["pgjobs_more_attempts"] = len(attempts) > ATTEMPTS
         page: HttpResponse = super().render_change_form(request, context, *args, **kwargs)
@@ -129,7 +140,7 @@ class JobPage(ReadOnlyAdmin):
             if request.user.has_perm(action.permission) and action.allows(job)
         ]
 
-    def _attempts(self, job: Job) -> list[dict[str, Any]]:
+    def _attempts(self, job: Job, steps: list[Step]) -> list[dict[str, Any]]:
         rows = Attempt.objects.using(job._state.db).filter(job_id=job.pk).defer("chain", "traceback", "message")
         extracts = {"chain_text": Cast("chain", TextField()), "trace": Left("traceback", TRACEBACK_CHARS)}
         latest: Any = rows.annotate(**extracts, words=Left("message", 2000)).order_by("-pk")[: ATTEMPTS + 1]
@@ -137,6 +148,7 @@ class JobPage(ReadOnlyAdmin):
             {
                 "cause": visible(capfirst(row.get_cause_display())),
                 "number": row.number,
+                "step": visible(step_at(job, steps, row.ended_at)),
                 "worker": visible(row.worker_name),
                 "release": visible(row.release),
                 "started": when(row.started_at),
@@ -208,6 +220,8 @@ def _facts_of(job: Any) -> list[tuple[Any, Any]]:
     found += [(word, key) for word, key in keys if key is not None]
     found += [(_("tags"), _tag_links(job.tags))] if job.tags else []
     found += [(_("deadline"), when(job.not_after))] if job.not_after else []
+    found += [(_("expires at"), when(job.expires_at))] if job.expires_at else []
+    found += [(_("options"), json_block(job.options_text))] if job.options_text is not None else []
     if job.cron_entry is None:
         return found
     fire = format_html("{} {}", job.cron_entry, when(job.fire_at)) if job.fire_at else job.cron_entry

@@ -102,15 +102,10 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
         return job_list.in_order(rows, ids)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Refuse malformed ids before Django fails on them."""
-        chosen = request.POST.getlist(ACTION_CHECKBOX_NAME)
-        if not all(text.isascii() and text.isdigit() and int(text[:20]) <= job_list.BIGGEST_ID for text in chosen):
-            self.message_user(request, _("The selection has invalid job ids."), messages.ERROR)
-            return HttpResponseRedirect(request.get_full_path())
+        """Add the pauses of the queue and the name that it filters by."""
         queue, name = request.GET.get("queue", ""), request.GET.get("name", "")
         notes = {"pgjobs_pauses": notices_for_list(queue, name), "pgjobs_pauses_url": self.pauses_url(request)}
-        page: HttpResponse = super().changelist_view(request, {**notes, **(extra_context or {})})
-        return page
+        return super().changelist_view(request, {**notes, **(extra_context or {})})
 
     @admin.display(description=_("name"))
     def shown_name(self, job: Any) -> str:

@@ -29,7 +29,7 @@ MOST_JOBS = 100
 VERBS: dict[str, Any] = {
     "cancel": _("cancel"), "retry": _("retry"), "abandon": _("abandon"), "release": _("release"),
     "reschedule": _("reschedule"), "pause": _("pause"), "resume": _("resume"), "run now": _("run now"),
-    "override": _("override"),
+    "override": _("override"), "add": _("add"), "change": _("change"), "delete": _("delete"),
 }  # fmt: skip
 
 

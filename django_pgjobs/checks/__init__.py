@@ -22,6 +22,7 @@ pgjobs.W001    another app's ``runjobs`` command shadows ours
 pgjobs.W002    a job declares retry options and ``max_attempts=1``
 pgjobs.W003    a job's ``give_up_on`` covers every exception of its ``retry_on``
 pgjobs.W004    a job's limit per key can never be reached because the limit of the job is lower
+pgjobs.W005    there are atomic jobs, and jobs are not written to the database ``default``
 =============  =========================================================================================
 
 Every check is a generator. Django runs them all under the tag ``pgjobs``, in the order of ``CHECKS``:
@@ -38,7 +39,7 @@ from typing import Any
 from django.core.checks import CheckMessage
 
 from django_pgjobs.checks.commands import check_commands
-from django_pgjobs.checks.database import check_database
+from django_pgjobs.checks.database import check_atomic_jobs, check_database
 from django_pgjobs.checks.jobs import check_definitions
 from django_pgjobs.checks.models import check_foreign_keys, check_indexes
 from django_pgjobs.checks.settings import (
@@ -51,6 +52,7 @@ from django_pgjobs.checks.settings import (
 
 __all__ = [
     "CHECKS",
+    "check_atomic_jobs",
     "check_commands",
     "check_database",
     "check_defaults",
@@ -66,7 +68,7 @@ __all__ = [
 
 CHECKS: tuple[Callable[..., Iterable[CheckMessage]], ...] = (
     check_settings, check_relations, check_defaults, check_named_queues, check_middleware, check_database,
-    check_foreign_keys, check_indexes, check_commands, check_definitions,
+    check_atomic_jobs,    check_foreign_keys, check_indexes, check_commands, check_definitions,
 )  # fmt: skip
 
 

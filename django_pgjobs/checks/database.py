@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.apps import AppConfig
-from django.core.checks import CheckMessage, Error
-from django.db import connections, router
+from django.core.checks import CheckMessage, Error, Warning
+from django.db import DEFAULT_DB_ALIAS, connections, router
 from django.utils.module_loading import import_string
 
+from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Job
+
+MOST_NAMED = 5
 
 
 def check_database(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
@@ -30,6 +33,19 @@ def check_database(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
             f"The database {alias!r} is used through psycopg2; jobs need psycopg 3.",
             hint='Install "psycopg[binary]": Django prefers it over psycopg2 for the whole project.',
             id="pgjobs.E010",
+        )
+
+
+def check_atomic_jobs(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> Iterator[CheckMessage]:
+    """Check that atomic jobs write where their rows are: one transaction cannot span two databases."""
+    alias = router.db_for_write(Job)
+    atomic = sorted(definition.name for definition in registry.definitions() if definition.atomic)
+    if atomic and alias != DEFAULT_DB_ALIAS:
+        yield Warning(
+            f"Jobs are written to the database {alias!r}, so the transactions of atomic jobs do not cover what they "
+            f"write to {DEFAULT_DB_ALIAS!r}: {', '.join(atomic[:MOST_NAMED])}{', …' if atomic[MOST_NAMED:] else ''}.",
+            hint=f"Keep the jobs beside the data that they change; if these write to {alias!r} only, silence this.",
+            id="pgjobs.W005",
         )
 
 

@@ -24,7 +24,7 @@ CHANGED_COLUMNS = frozenset(
         "release_requested_at",
     }
 )
-"""Columns of Job that claims, releases, progress and requests change; those writes must stay HOT."""
+"""What claims, releases, progress and requests change in a Job, computed or stored; those writes must stay HOT."""
 
 CHANGED_PREFIXES = ("ending", "cancel_")
 """Prefixes of further columns that change with them."""

@@ -17,12 +17,19 @@ class CronDeclaration(Protocol):
 
     location: str
     expression: str
+    zone: str | None
+    overlap: str
     decorates: str
     """The name of the job whose ``@job(cron=…)`` contains it; empty for an entry of its own."""
 
     @property
     def name(self) -> str:
         """The entry's name."""
+        ...
+
+    @property
+    def misfire(self) -> object:
+        """The misfire policy; its text is what rows keep."""
         ...
 
     @property

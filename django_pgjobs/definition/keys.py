@@ -26,7 +26,7 @@ Key = str | Callable[..., str | None]
 """A key, or a callable that makes one from the job's arguments; it returns None for no key."""
 
 ScopeOption = Literal["until_finished", "until_started"]
-ConflictOption = Literal["existing", "replace", "raise"]
+ConflictOption = Literal["existing", "replace", "postpone", "raise"]
 
 
 class OnConflict(StrEnum):
@@ -34,6 +34,7 @@ class OnConflict(StrEnum):
 
     EXISTING = "existing"
     REPLACE = "replace"
+    POSTPONE = "postpone"
     RAISE = "raise"
 
 
@@ -83,7 +84,24 @@ def check_on_conflict(value: object) -> OnConflict:
     try:
         return OnConflict(value)  # type: ignore[arg-type]
     except ValueError:
-        raise InvalidOption(f"on_conflict must be 'existing', 'replace' or 'raise', not {value!r}") from None
+        raise InvalidOption(
+            f"on_conflict must be 'existing', 'replace', 'postpone' or 'raise', not {value!r}"
+        ) from None
+
+
+def scope_of(declared: Scope | None, on_conflict: OnConflict) -> Scope:
+    """Return the scope of a key, ``declared`` or by default. Raises ``InvalidOption`` if it cannot be postponed.
+
+    A job to postpone frees its key when it starts, so that a call that comes while it runs is a job of its own.
+    """
+    if declared is None:
+        return KeyScope.UNTIL_STARTED if on_conflict == OnConflict.POSTPONE else KeyScope.UNTIL_FINISHED
+    if isinstance(declared, Window) and on_conflict == OnConflict.POSTPONE:
+        raise InvalidOption(
+            "on_conflict='postpone' and a key_scope that is a window exclude each other: the job could be moved out of "
+            "the window; use 'until_started'"
+        )
+    return declared
 
 
 def check_key(option: str, value: object) -> Key | None:

@@ -18,17 +18,26 @@ from django_pgjobs.definition.keys import ConflictOption, Key, OnConflict, Scope
 from django_pgjobs.definition.validation import (
     PRIORITIES,
     Duration,
+    check_attempts,
     check_deadline,
+    check_expires,
+    check_expiry,
     check_instant,
     check_int,
+    check_on_crash,
     check_run_at,
     check_start,
+    check_timeouts,
 )
+from django_pgjobs.definition.validation import BackoffRule as BackoffRule
+from django_pgjobs.definition.validation import RetryRule as RetryRule
 from django_pgjobs.definition.validation import check_allowed_queue as check_allowed_queue
+from django_pgjobs.definition.validation import check_backoff as check_backoff
+from django_pgjobs.definition.validation import check_flag as check_flag
 from django_pgjobs.definition.validation import check_queue as check_queue
+from django_pgjobs.definition.validation import check_rule as check_rule
 from django_pgjobs.definition.validation import did_you_mean as did_you_mean
 from django_pgjobs.definition.validation import seconds as seconds
-from django_pgjobs.states import KeyScope
 from django_pgjobs.values.backoff import Backoff
 from django_pgjobs.values.invalid_option import InvalidOption as InvalidOption
 from django_pgjobs.values.limit import JobLimits, Limit, read_job_limits
@@ -40,8 +49,6 @@ NAME_LIMIT = 200
 DESCRIPTION_LIMIT = 200
 """Characters of a description that a row keeps."""
 
-LEAST_TIMEOUT_SECONDS = 0.001
-
 ELSEWHERE = {
     "eta": "run_at",
     "schedule_at": "run_at",
@@ -52,14 +59,18 @@ ELSEWHERE = {
     "time_limit": "timeout",
     "queue_name": "queue",
     "lock": "key",
+    "ttl": "expires",
+    "max_age": "expires",
 }
 """An option's name in other job queues → its name here."""
 
 BYPASSED = "a job that bypasses the queue runs at once, once, and is not stored"
 UNCOUNTED = "a job that bypasses the queue is not stored, so no limit counts it"
 
-RetryRule = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
-BackoffRule = Backoff | Callable[[BaseException, int], Duration | None]
+Timeout = Duration | None | tuple[Duration, Duration | None]
+"""A timeout, None for unlimited, or a soft limit and a timeout."""
+
+CrashOption = Literal["retry", "abandon"]
 
 
 class JobOptions(TypedDict, total=False):
@@ -73,13 +84,17 @@ class JobOptions(TypedDict, total=False):
     backoff: BackoffRule
     retry_on: RetryRule
     give_up_on: RetryRule
-    timeout: Duration | None
+    timeout: Timeout
     store_result: bool
+    atomic: bool
     sensitive: Iterable[str]
     cron: CronDeclaration | Iterable[CronDeclaration]
+    schedulable: bool
     key: Key | None
     key_scope: ScopeOption | Window | timedelta
     on_conflict: ConflictOption
+    expires: Duration
+    on_crash: CrashOption
     idempotency_key: Key | None
     limits: Limit | Sequence[Limit]
     tags: Iterable[str]
@@ -89,16 +104,17 @@ class JobOptions(TypedDict, total=False):
 class RegisterOptions(TypedDict, total=False):
     """The options of ``.using``.
 
-    None means "not given" for ``run_at``, ``delay``, ``deadline``, ``description`` and ``database``, and "no key" for
-    a key.
+    None means "not given" for ``run_at``, ``delay``, ``deadline``, ``description`` and ``database``, "no key" for a
+    key, and "never" for ``expires``.
     """
 
     run_at: datetime | None
     delay: Duration | None
     deadline: datetime | None
+    expires: Duration | datetime | None
     queue: str
     priority: int
-    timeout: Duration | None
+    timeout: Timeout
     max_attempts: int
     tags: Iterable[str]
     description: str | None
@@ -106,6 +122,7 @@ class RegisterOptions(TypedDict, total=False):
     key: Key | None
     key_scope: ScopeOption | Window | timedelta
     on_conflict: ConflictOption
+    on_crash: CrashOption
     idempotency_key: Key | None
     bypass: bool
 
@@ -122,17 +139,24 @@ class Plan:
     run_at: datetime | None = None
     delay: float | None = None
     deadline: datetime | None = None
+    expires: float | datetime | None = None
+    """Seconds after the start that is asked for, or an instant."""
+    on_crash: str = "retry"
+    soft_timeout: float | None = None
     tags: tuple[str, ...] = ()
     description: str | None = None
     """The description that ``.using`` gives this registration; the job's own stands on its definition."""
     database: str | None = None
     key: Key | None = None
-    key_scope: Scope = KeyScope.UNTIL_FINISHED
+    key_scope: Scope | None = None
+    """The declared scope; ``scope`` is the one that applies."""
     on_conflict: OnConflict = OnConflict.EXISTING
     idempotency_key: Key | None = None
     bypass: bool = False
     limited: bool = False
     """Whether the job declares limits."""
+    lacks_key: bool = False
+    """Whether ``on_conflict`` is given and ``key`` is not."""
 
     @property
     def has_keys(self) -> bool:
@@ -140,9 +164,28 @@ class Plan:
         return self.key is not None or self.idempotency_key is not None
 
     @property
+    def scope(self) -> Scope:
+        """How long a job of this plan takes its key."""
+        return keys.scope_of(self.key_scope, self.on_conflict)
+
+    @property
     def is_special(self) -> bool:
-        """Whether a registration may have a key, tags or a deadline, which few jobs have."""
-        return self.has_keys or bool(self.tags) or self.deadline is not None
+        """Whether a registration may have a key, tags, a deadline or another value that few jobs have."""
+        return (
+            self.has_keys
+            or bool(self.tags)
+            or self.deadline is not None
+            or self.expires is not None
+            or self.rare is not None
+        )
+
+    @property
+    def rare(self) -> dict[str, Any] | None:
+        """The values of the column ``options``, None for most jobs."""
+        if self.on_crash == "retry" and self.soft_timeout is None:
+            return None
+        rare: dict[str, Any] = {} if self.on_crash == "retry" else {"on_crash": self.on_crash}
+        return rare if self.soft_timeout is None else {**rare, "soft_timeout": self.soft_timeout}
 
     def check(self) -> Plan:
         """Return this plan if the settings allow it. Raises ``InvalidOption``."""
@@ -156,9 +199,17 @@ class Plan:
             )
         if isinstance(self.key, str):
             keys.check_pattern(self.key, self.conf.key_pattern)
+        keys.scope_of(self.key_scope, self.on_conflict)
         check_start(self.run_at, self.delay, self.conf)
         if self.deadline is not None:
             check_deadline(self.deadline, self.run_at, self.delay, self.conf)
+        if isinstance(self.expires, datetime):
+            check_deadline(self.expires, self.run_at, self.delay, self.conf, option="expires")
+        elif self.expires is not None and self.expires > self.conf.run_at_ceiling_days * 86400.0:
+            raise InvalidOption(
+                f"expires must be at most {self.conf.run_at_ceiling_days} days after the start, "
+                f"not {self.expires:g} seconds"
+            )
         if self.bypass:
             self._check_bypass()
         return self
@@ -177,6 +228,8 @@ class Plan:
         if self.has_keys:
             key = "idempotency_key" if self.key is None else "key"
             raise InvalidOption(f"{key} and bypass exclude each other: {BYPASSED}; pass {key}=None")
+        if self.soft_timeout is not None:
+            raise InvalidOption("a soft limit and bypass exclude each other: pass timeout=SECONDS, which stops the job")
         if self.limited:
             raise InvalidOption(f"limits and bypass exclude each other: {UNCOUNTED}")
         if self.conf.queue_limits.of(self.queue) is not None:
@@ -187,7 +240,8 @@ class Plan:
         """Return the plan with the options of ``.using``, checked; tags add up. Raises ``InvalidOption``."""
         if given.get("tags"):
             given = {**given, "tags": check_tags((*self.tags, *given["tags"]))}
-        return replace(self, **given).check() if given else self
+        lacks_key = "key" not in given and self.key is None and (self.lacks_key or "on_conflict" in given)
+        return replace(self, **given, lacks_key=lacks_key).check() if given else self
 
 
 def check_tags(value: object) -> tuple[str, ...]:
@@ -215,28 +269,12 @@ def check_known(given: Iterable[str], known: Collection[str]) -> None:
             raise InvalidOption(f"unknown option {option!r}{hint}")
 
 
-def check_attempts(value: object) -> int:
-    """Return ``value`` if it is an int ≥ 1; the ceiling is a setting, which the plan checks."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidOption(f"max_attempts must be an integer ≥ 1, not {value!r}")
-    return int(value)
-
-
-def check_timeout(value: object) -> float | None:
-    """Return the timeout in seconds, a millisecond or more, or None for unlimited."""
-    if value is None:
-        return None
-    timeout = seconds("timeout", value)
-    if timeout < LEAST_TIMEOUT_SECONDS:
-        raise InvalidOption(f"timeout must be at least {LEAST_TIMEOUT_SECONDS:g} seconds, or None for unlimited")
-    return timeout
-
-
-def check_flag(option: str, value: object) -> bool:
-    """Return ``value`` if it is True or False."""
-    if not isinstance(value, bool):
-        raise InvalidOption(f"{option} must be True or False, not {value!r}")
-    return value
+def _apart(checked: dict[str, Any]) -> dict[str, Any]:
+    """Return checked options with the two limits of ``timeout`` apart; each ``timeout`` sets both."""
+    if "timeout" not in checked:
+        return checked
+    soft, hard = checked["timeout"]
+    return {**checked, "timeout": hard, "soft_timeout": soft}
 
 
 def check_database(value: object) -> str:
@@ -250,9 +288,10 @@ REGISTER_CHECKS: dict[str, Callable[[object], object]] = {
     "run_at": check_run_at,
     "delay": lambda value: seconds("delay", value),
     "deadline": lambda value: check_instant("deadline", value),
+    "expires": check_expires,
     "queue": check_queue,
     "priority": lambda value: check_int("priority", value, PRIORITIES),
-    "timeout": check_timeout,
+    "timeout": check_timeouts,
     "max_attempts": check_attempts,
     "tags": check_tags,
     "description": check_description,
@@ -260,11 +299,11 @@ REGISTER_CHECKS: dict[str, Callable[[object], object]] = {
     "key": lambda value: keys.check_key("key", value),
     "key_scope": keys.check_scope,
     "on_conflict": keys.check_on_conflict,
+    "on_crash": check_on_crash,
     "idempotency_key": lambda value: keys.check_key("idempotency_key", value),
     "bypass": lambda value: check_flag("bypass", value),
 }
 _NONE_MEANS_NOT_GIVEN = frozenset({"run_at", "delay", "deadline", "description", "database"})
-
 
 WITH_BYPASS = frozenset({"bypass", "queue", "timeout", "description"})
 """Options that still apply to a job that bypasses the queue."""
@@ -280,10 +319,12 @@ def check_bypass(given: Mapping[str, Any]) -> None:
 def checked_register_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of ``Plan`` that ``.using(**given)`` sets. Raises ``InvalidOption``."""
     check_known(given, REGISTER_CHECKS)
-    return {
-        option: None if value is None and option in _NONE_MEANS_NOT_GIVEN else REGISTER_CHECKS[option](value)
-        for option, value in given.items()
-    }
+    return _apart(
+        {
+            option: None if value is None and option in _NONE_MEANS_NOT_GIVEN else REGISTER_CHECKS[option](value)
+            for option, value in given.items()
+        }
+    )
 
 
 def check_name(option: str, value: object) -> str:
@@ -301,40 +342,6 @@ def check_names(option: str, value: object) -> tuple[str, ...]:
     if not isinstance(names, Iterable):
         raise InvalidOption(f"{option} must be a list of names, not {value!r}")
     return tuple(dict.fromkeys(check_name(option, name) for name in names))
-
-
-def check_backoff(value: object) -> BackoffRule:
-    """Return a ``Backoff`` or a callable (exception, attempt) → seconds, timedelta or None."""
-    if isinstance(value, type) or not (isinstance(value, Backoff) or callable(value)):
-        raise InvalidOption(
-            f"backoff must be a Backoff, or a callable (exception, attempt) returning seconds, not {value!r}"
-        )
-    if not isinstance(value, Backoff):
-        _check_takes("backoff", value, 2)
-    return cast("BackoffRule", value)
-
-
-def check_rule(option: Literal["retry_on", "give_up_on"], value: object) -> RetryRule:
-    """Return a tuple of exception types, or a callable (exception) → bool."""
-    types = (value,) if isinstance(value, type) else value
-    if isinstance(types, tuple | list | set | frozenset):
-        if all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in types):
-            return tuple(types)
-    elif callable(value):
-        _check_takes(option, value, 1)
-        return cast("RetryRule", value)
-    raise InvalidOption(f"{option} must be exception types, or a callable (exception) returning a bool, not {value!r}")
-
-
-def _check_takes(option: str, function: Callable[..., object], count: int) -> None:
-    if inspect.iscoroutinefunction(function):
-        raise InvalidOption(f"{option} must not be an async function: the worker calls it between attempts")
-    try:
-        inspect.signature(function).bind(*(None,) * count)
-    except TypeError:
-        raise InvalidOption(f"{option} {function!r} must take {count} positional argument(s)") from None
-    except ValueError:
-        pass  # a builtin without a signature: a wrong one fails at its first call
 
 
 def check_sensitive(names: Iterable[str], signature: inspect.Signature) -> frozenset[str]:
@@ -370,14 +377,18 @@ JOB_CHECKS: dict[str, Callable[[object], object]] = {
     "backoff": check_backoff,
     "retry_on": lambda value: check_rule("retry_on", value),
     "give_up_on": lambda value: check_rule("give_up_on", value),
-    "timeout": check_timeout,
+    "timeout": check_timeouts,
     "takes_context": lambda value: check_flag("takes_context", value),
     "store_result": lambda value: check_flag("store_result", value),
+    "atomic": lambda value: check_flag("atomic", value),
     "sensitive": lambda value: check_names("sensitive", value),
     "cron": check_crons,
+    "schedulable": lambda value: check_flag("schedulable", value),
     "key": lambda value: keys.declared_key("key", value),
     "key_scope": keys.check_scope,
     "on_conflict": keys.check_on_conflict,
+    "expires": check_expiry,
+    "on_crash": check_on_crash,
     "idempotency_key": lambda value: keys.declared_key("idempotency_key", value),
     "limits": check_limits,
     "tags": check_tags,
@@ -388,4 +399,4 @@ JOB_CHECKS: dict[str, Callable[[object], object]] = {
 def checked_job_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of ``@job(**given)``, checked except for the ceilings, which settings hold."""
     check_known(given, JOB_CHECKS)
-    return {option: JOB_CHECKS[option](value) for option, value in given.items()}
+    return _apart({option: JOB_CHECKS[option](value) for option, value in given.items()})

@@ -24,7 +24,6 @@ from django_pgjobs.definition.signature import check_callback, fits, location_of
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.payload import CODEC_VERSION, decode_payload
-from django_pgjobs.states import KeyScope
 from django_pgjobs.values.backoff import Backoff
 from django_pgjobs.values.key_template import Template
 from django_pgjobs.values.limit import JobLimits, key_of, key_rule
@@ -37,6 +36,7 @@ class JobPolicy:
 
     __name__: str
     __qualname__: str
+    on_success_func: Callable[..., Any] | None = None
     on_abandon_func: Callable[..., Any] | None = None
     on_cancel_func: Callable[..., Any] | None = None
     describe_func: Callable[..., Any] | None = None
@@ -55,8 +55,12 @@ class JobPolicy:
         self.give_up_on: RetryRule | None = declared.get("give_up_on")
         self.takes_context: bool = declared.get("takes_context", False)
         self.store_result: bool = declared.get("store_result", True)
+        self.schedulable: bool = declared.get("schedulable", False)
         self.description: str = declared.get("description", "")
         self.is_async: bool = iscoroutinefunction(func)
+        self.atomic: bool = declared.get("atomic", False)
+        if self.atomic and self.is_async:
+            raise InvalidOption("atomic needs a plain function: Django has no transactions in async code")
         self.signature = signature_of(func, takes_context=self.takes_context)
         self.sensitive = checks.check_sensitive(declared.get("sensitive", ()), self.signature)
         self.limits: JobLimits = declared.get("limits") or JobLimits()
@@ -112,11 +116,15 @@ class JobPolicy:
                 max_attempts=self._declared.get("max_attempts", conf.default_max_attempts),
                 timeout=self._declared.get("timeout", conf.default_timeout_seconds),
                 key=self.key,
-                key_scope=self._declared.get("key_scope", KeyScope.UNTIL_FINISHED),
+                key_scope=self._declared.get("key_scope"),
                 on_conflict=self._declared.get("on_conflict", OnConflict.EXISTING),
                 idempotency_key=self.idempotency_key,
+                expires=self._declared.get("expires"),
+                soft_timeout=self._declared.get("soft_timeout"),
+                on_crash=self._declared.get("on_crash", "retry"),
                 tags=self._declared.get("tags", ()),
                 limited=self.is_limited,
+                lacks_key=self.key is None and "on_conflict" in self._declared,
             ).check()
             plan.check_backoff(self._declared.get("backoff", conf.default_backoff))
         except InvalidOption as error:

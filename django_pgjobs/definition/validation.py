@@ -1,26 +1,34 @@
-"""Check a job's queue, priority and instants, for registering and for steering.
+"""Check single values: a job's queue, priority, instants, limits of time and rules, for registering and for steering.
 
 A check raises ``InvalidOption`` with the bare sentence; its caller adds the job or the call.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
+from typing import Literal, cast
 
 from django.conf import settings
 from django.utils import timezone
 
 from django_pgjobs.clock import EARLIEST, LATEST
 from django_pgjobs.conf import Conf
+from django_pgjobs.values.backoff import Backoff
 from django_pgjobs.values.invalid_option import InvalidOption
 from django_pgjobs.values.setting_rules import QUEUE_NAME
 
 PRIORITIES = range(-100, 101)
 
 Duration = float | timedelta
+
+RetryRule = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
+BackoffRule = Backoff | Callable[[BaseException, int], Duration | None]
+
+LEAST_TIMEOUT_SECONDS = 0.001
 
 CLOCKS_DIFFER_SECONDS = 60.0
 """How far this machine's clock may differ from the database's before an instant counts as a mistake."""
@@ -50,19 +58,21 @@ def _check_ahead(run_at: datetime, ahead: timedelta, ceiling: timedelta, past: f
         raise InvalidOption(f"run_at must be at most {past:g} seconds ago, not {run_at}")
 
 
-def check_deadline(deadline: datetime, run_at: datetime | None, delay: float | None, conf: Conf) -> None:
-    """Refuse a deadline that no job could meet, or that is further ahead than a start may be."""
+def check_deadline(
+    deadline: datetime, run_at: datetime | None, delay: float | None, conf: Conf, option: str = "deadline"
+) -> None:
+    """Refuse an instant that no job could meet, or that is further ahead than a start may be."""
     if run_at is not None and deadline <= run_at:
-        raise InvalidOption(f"deadline must be after run_at, and {deadline} is not after {run_at}")
+        raise InvalidOption(f"{option} must be after run_at, and {deadline} is not after {run_at}")
     # As for run_at: this machine's clock only bounds nonsense; the database's decides.
     ahead = (deadline - wall_clock()).total_seconds()
     if ahead < -CLOCKS_DIFFER_SECONDS:
-        raise InvalidOption(f"deadline must be in the future, and {deadline} was {-ahead:.0f} seconds ago")
+        raise InvalidOption(f"{option} must be in the future, and {deadline} was {-ahead:.0f} seconds ago")
     if delay is not None and delay > ahead + CLOCKS_DIFFER_SECONDS:
-        raise InvalidOption(f"deadline must be after the start, and {deadline} is before the delay ends")
+        raise InvalidOption(f"{option} must be after the start, and {deadline} is before the delay ends")
     days = conf.run_at_ceiling_days
     if ahead > days * 86400.0:
-        raise InvalidOption(f"deadline must be at most {days:g} days ahead, not {deadline}")
+        raise InvalidOption(f"{option} must be at most {days:g} days ahead, not {deadline}")
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
@@ -125,3 +135,97 @@ def check_instant(option: str, value: object) -> datetime:
     if instant is None or not EARLIEST <= instant <= LATEST:
         raise InvalidOption(f"{option} must be from {EARLIEST.date()} to {LATEST.date()} UTC, not {value!r}")
     return instant
+
+
+def check_timeout(value: object) -> float | None:
+    """Return the timeout in seconds, a millisecond or more, or None for unlimited."""
+    if value is None:
+        return None
+    timeout = seconds("timeout", value)
+    if timeout < LEAST_TIMEOUT_SECONDS:
+        raise InvalidOption(f"timeout must be at least {LEAST_TIMEOUT_SECONDS:g} seconds, or None for unlimited")
+    return timeout
+
+
+def check_timeouts(value: object) -> tuple[float | None, float | None]:
+    """Return the soft limit, None if only a timeout is given, and the timeout."""
+    if not isinstance(value, tuple | list):
+        return None, check_timeout(value)
+    if len(value) != 2:
+        raise InvalidOption(f"timeout must be one duration or a pair (soft, hard), not {value!r}")
+    soft, hard = check_timeout(value[0]), check_timeout(value[1])
+    if soft is None or (hard is not None and soft >= hard):
+        raise InvalidOption(f"timeout=(soft, hard) needs a soft limit that is shorter than the hard one, not {value!r}")
+    return soft, hard
+
+
+def check_expiry(value: object) -> float | None:
+    """Return after how many seconds a job expires."""
+    if isinstance(value, datetime):
+        raise InvalidOption("expires of @job must be seconds or a timedelta; using() takes an instant, too")
+    expires = seconds("expires", value)
+    if expires < LEAST_TIMEOUT_SECONDS:
+        raise InvalidOption(f"expires must be at least {LEAST_TIMEOUT_SECONDS:g} seconds, not {value!r}")
+    return expires
+
+
+def check_expires(value: object) -> float | datetime | None:
+    """Return when a job expires, as seconds after its start or an instant in UTC; None for never."""
+    if value is None:
+        return None
+    return check_instant("expires", value) if isinstance(value, datetime) else check_expiry(value)
+
+
+def check_backoff(value: object) -> BackoffRule:
+    """Return a ``Backoff`` or a callable (exception, attempt) → seconds, timedelta or None."""
+    if isinstance(value, type) or not (isinstance(value, Backoff) or callable(value)):
+        raise InvalidOption(
+            f"backoff must be a Backoff, or a callable (exception, attempt) returning seconds, not {value!r}"
+        )
+    if not isinstance(value, Backoff):
+        _check_takes("backoff", value, 2)
+    return cast("BackoffRule", value)
+
+
+def check_rule(option: Literal["retry_on", "give_up_on"], value: object) -> RetryRule:
+    """Return a tuple of exception types, or a callable (exception) → bool."""
+    types = (value,) if isinstance(value, type) else value
+    if isinstance(types, tuple | list | set | frozenset):
+        if all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in types):
+            return tuple(types)
+    elif callable(value):
+        _check_takes(option, value, 1)
+        return cast("RetryRule", value)
+    raise InvalidOption(f"{option} must be exception types, or a callable (exception) returning a bool, not {value!r}")
+
+
+def _check_takes(option: str, function: Callable[..., object], count: int) -> None:
+    if inspect.iscoroutinefunction(function):
+        raise InvalidOption(f"{option} must not be an async function: the worker calls it between attempts")
+    try:
+        inspect.signature(function).bind(*(None,) * count)
+    except TypeError:
+        raise InvalidOption(f"{option} {function!r} must take {count} positional argument(s)") from None
+    except ValueError:
+        pass  # a builtin without a signature: a wrong one fails at its first call
+
+
+def check_attempts(value: object) -> int:
+    """Return ``value`` if it is an int ≥ 1; the ceiling is a setting, which the plan checks."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidOption(f"max_attempts must be an integer ≥ 1, not {value!r}")
+    return int(value)
+
+
+def check_on_crash(value: object) -> str:
+    """Return what becomes of a job whose process or worker died while it ran."""
+    if value not in ("retry", "abandon"):
+        raise InvalidOption(f"on_crash must be 'retry' or 'abandon', not {value!r}")
+    return str(value)
+
+
+def check_flag(option: str, value: object) -> bool:
+    """Return ``value`` if it is True or False."""
+    if not isinstance(value, bool):
+        raise InvalidOption(f"{option} must be True or False, not {value!r}")
+    return value

@@ -8,20 +8,18 @@ signal receivers, backoff and retry rules run here and nowhere else.
 from __future__ import annotations
 
 import inspect
-import json
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from asgiref.sync import async_to_sync, sync_to_async
 
 from django_pgjobs import clock, middleware
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
-from django_pgjobs.context import Cancellation, JobContext, Reporter, activate, deactivate
+from django_pgjobs.context import Cancellation, JobContext, activate, deactivate
 from django_pgjobs.decisions import Decision
-from django_pgjobs.definition.policy import JobPolicy
+from django_pgjobs.definition.next_step import Next
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import (
     Abandon,
@@ -29,8 +27,9 @@ from django_pgjobs.exceptions import (
     Cancel,
     CancelRequested,
     DeadlinePassed,
+    Interrupt,
+    InvalidJob,
     JobControl,
-    JobInterrupted,
     Snooze,
     UnknownJob,
     UnreadablePayload,
@@ -40,6 +39,15 @@ from django_pgjobs.exceptions import (
 from django_pgjobs.execution import events
 from django_pgjobs.execution.ended_by import History, ended_by
 from django_pgjobs.execution.idempotency import Recall, arecalled, recalled
+from django_pgjobs.execution.prepared import BODY as BODY
+from django_pgjobs.execution.prepared import ON_ABANDON as ON_ABANDON
+from django_pgjobs.execution.prepared import ON_CANCEL as ON_CANCEL
+from django_pgjobs.execution.prepared import ON_SUCCESS as ON_SUCCESS
+from django_pgjobs.execution.prepared import UNGUARDED as UNGUARDED
+from django_pgjobs.execution.prepared import Definition, Guard, ReporterOf, Transaction
+from django_pgjobs.execution.prepared import Item as Item
+from django_pgjobs.execution.prepared import Prepared as Prepared
+from django_pgjobs.execution.prepared import RunControl as RunControl
 from django_pgjobs.execution.retries import (
     NO_ATTEMPTS,
     NOT_RETRIED,
@@ -52,18 +60,15 @@ from django_pgjobs.execution.retries import (
 )
 from django_pgjobs.serialization.failures import OUR_FILES, Account, clean, kind_of, text_of
 from django_pgjobs.serialization.payload import decode_result, encode_result
-from django_pgjobs.states import Cause
+from django_pgjobs.states import EXPIRED, Cause
 from django_pgjobs.values.backoff import LONGEST_SECONDS
 
-Definition = JobPolicy
-
-BODY, ON_ABANDON, ON_CANCEL = "body", "on_abandon", "on_cancel"
 OUR_FILES.update((__file__, middleware.__file__))
 
 NOTHING = decide.Succeed()
 NOT_STARTED = "The job's deadline had passed before the attempt could start, so it did not run."
 
-_CAUSES: dict[type[JobInterrupted] | None, Cause] = {
+_CAUSES: dict[type[Interrupt] | None, Cause] = {
     CancelRequested: Cause.CANCELLED,
     DeadlinePassed: Cause.TIMEOUT,
     WorkerStopping: Cause.RELEASED,
@@ -71,109 +76,14 @@ _CAUSES: dict[type[JobInterrupted] | None, Cause] = {
 """The exception an attempt was interrupted with → why it did not succeed, whatever it raised in the end."""
 
 
-class Item(NamedTuple):
-    """One run as its executor gets it: what to call (``kind``), and the facts of the claimed job.
-
-    Frames carry this very tuple, so the order of its fields is part of the protocol.
-    """
-
-    run: int
-    kind: str
-    id: int
-    claim_id: str
-    name: str
-    attempt: int
-    max_attempts: int
-    timeout: float | None
-    payload: str | None
-    headers: str | None
-    queue: str
-    description: str
-    error: str
-    run_at: float = 0.0
-    is_async: bool = False
-    cancelled: bool = False
-    extras: str | None = None
-    until: float | None = None
-    """The instant of ``clock.monotonic()`` at which the job's own deadline passes."""
-
-
-def until_of(extras: str | None, claimed_at: float) -> float | None:
-    """Return when the deadline of a job claimed at ``claimed_at`` passes, by ``clock.monotonic()``; None without."""
-    left = None if extras is None else json.loads(extras).get("seconds_left")
-    return None if left is None else claimed_at + float(left)
-
-
-class RunControl:
-    """What the supervisor has asked of a run that has started in this process: cancellation, an interrupt, a lease.
-
-    ``interrupt`` is the exception to raise in the job. ``interrupted`` is True once it has been sent to the job's
-    thread or task. ``started`` is the instant on the board, 0.0 without a board. ``item`` is the run, ``decision`` its
-    result. Each job makes one of these, so rarely used values are class attributes until somebody sets them.
-    """
-
-    requested: bool = False
-    by: str = ""
-    reason: str = ""
-    interrupt: type[JobInterrupted] | None = None
-    interrupted: bool = False
-    item: Item | None = None
-    decision: Decision | None = None
-
-    def __init__(self, slot: int = 0, trusted_until: float = math.inf, started: float = 0.0) -> None:
-        self.slot = slot
-        self.trusted_until = trusted_until
-        self.started = started
-
-
-class Guard(Protocol):
-    """Calls the job's own code, so that interrupts can reach the job there and nowhere else."""
-
-    def call(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call ``body`` with these arguments and return what it returns."""
-
-    async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
-        """Await ``body`` with these arguments and return what it returns."""
-
-
-class Unguarded:
-    """Nothing interrupts a job that runs without executors."""
-
-    def call(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call ``body``."""
-        return body(*args, **kwargs)
-
-    async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
-        """Await ``body``."""
-        return await body(*args, **kwargs)
-
-
-UNGUARDED = Unguarded()
-
-
-@dataclass(slots=True)
-class Prepared:
-    """A job that is ready to be called."""
-
-    definition: Definition
-    item: Item
-    context: JobContext
-    args: list[Any]
-    kwargs: dict[str, Any]
-    control: Cancellation
-    guard: Guard
-    recall: Recall | None = None
-    decision: Decision | None = None
-    """The decision about the attempt, once known. It stands, whatever happens to the thread afterwards."""
-
-
 def prepare(
     item: Item,
-    reporter: Reporter,
+    reporter_of: ReporterOf,
     control: Cancellation,
     guard: Guard = UNGUARDED,
     recall: Recall | None = None,
     history: History | None = None,
+    transaction: Transaction | None = None,
 ) -> Prepared | Decision:
     """Find the definition and load the payload. A job that this code cannot run is parked, never failed."""
     try:
@@ -181,19 +91,30 @@ def prepare(
     except UnknownJob as error:
         events.parked(item, f"{error} Worker code knows no job of this name; workers import jobs.py of each app.")
         return decide.Park(str(error))
-    if item.kind == BODY and item.attempt > item.max_attempts:
-        events.log.error("job abandoned %s: no attempt was left before it started", events.facts(item))
-        return decide.Abandon("attempts exhausted", failure_of(AttemptsExhausted()), cause=None)
-    if item.kind == BODY and item.until is not None and clock.monotonic() >= item.until:
-        return decide.Abandon(TOO_LATE, failure_of(DeadlinePassed(NOT_STARTED)), Cause.TIMEOUT)
+    is_body = item.kind == BODY
+    if is_body:
+        if item.attempt > item.max_attempts:
+            events.log.error("job abandoned %s: no attempt was left before it started", events.facts(item))
+            return decide.Abandon("attempts exhausted", failure_of(AttemptsExhausted()), cause=None)
+        if item.extras is not None and clock.monotonic() >= item.extras.get("expires", math.inf):
+            return decide.Cancel(EXPIRED)
+        if item.until is not None and clock.monotonic() >= item.until:
+            return decide.Abandon(TOO_LATE, failure_of(DeadlinePassed(NOT_STARTED)), Cause.TIMEOUT)
     try:
         args, kwargs = definition.load(item.payload or "")
-        headers = decode_result(item.headers) if item.headers else {}
+        headers = decode_result(item.headers) if item.headers else None
     except UnreadablePayload as error:
         return _unreadable(item, definition, error)
-    before = ended_by(item.id, item.error, history) if item.kind != BODY and item.error else None
-    context = JobContext(item, headers, reporter, control, control.started or clock.monotonic(), before)
-    return Prepared(definition, item, context, args, kwargs, control, guard, recall)
+    prepared = Prepared(definition, item, args, kwargs, control, guard, reporter_of)
+    if headers is not None:
+        prepared.headers = headers
+    if item.extras is not None:
+        prepared.recall = recall
+    if not is_body and item.kind != ON_SUCCESS and item.error:
+        prepared.error = ended_by(item.id, item.error, history)
+    if definition.atomic:
+        prepared.transaction = transaction
+    return prepared
 
 
 def _unreadable(item: Item, definition: Definition, error: UnreadablePayload) -> Decision:
@@ -211,18 +132,22 @@ def run(prepared: Prepared) -> Decision:
     """Run a synchronous job, or its callback, in this thread and return the decision. Raises nothing."""
     if prepared.item.kind != BODY:
         return _callback(prepared)
-    context, token = prepared.context, activate(prepared.context)
-    began = context.started  # the body may change it
+    token = activate(prepared)
     decision: Decision
     try:
-        events.started(prepared.definition, context)
+        events.started(prepared)
         found = None if prepared.item.extras is None else recalled(prepared)
-        decision = prepared.decision = _success(prepared, _call(prepared)) if found is None else found
+        if found is not None:
+            decision = prepared.decision = found
+        elif prepared.definition.atomic:
+            decision = prepared.decision = _run_atomically(prepared)
+        else:
+            decision = prepared.decision = _success(prepared, _call(prepared))
     except BaseException as error:
         decision = prepared.decision = failed(prepared, error)
-        events.ended(prepared.definition, context, began, decision, error)
+        events.ended(prepared, decision, error)
     else:
-        events.ended(prepared.definition, context, began, decision, None)
+        events.ended(prepared, decision, None)
     finally:
         deactivate(token)
     return decision
@@ -232,18 +157,17 @@ async def arun(prepared: Prepared) -> Decision:
     """Run an ``async def`` job, or its callback, in this task and return the decision. Raises nothing."""
     if prepared.item.kind != BODY:
         return await sync_to_async(_callback)(prepared)
-    context, token = prepared.context, activate(prepared.context)
-    began = context.started  # the body may change it
+    token = activate(prepared)
     decision: Decision
     try:
-        events.started(prepared.definition, context)
+        events.started(prepared)
         found = None if prepared.item.extras is None else await arecalled(prepared)
         decision = prepared.decision = _success(prepared, await _acall(prepared)) if found is None else found
     except BaseException as error:
         decision = prepared.decision = failed(prepared, error)
-        events.ended(prepared.definition, context, began, decision, error)
+        events.ended(prepared, decision, error)
     else:
-        events.ended(prepared.definition, context, began, decision, None)
+        events.ended(prepared, decision, None)
     finally:
         deactivate(token)
     return decision
@@ -256,13 +180,23 @@ def run_here(prepared: Prepared) -> Decision:
     return run(prepared)
 
 
+def _run_atomically(prepared: Prepared) -> Decision:
+    if prepared.transaction is None:
+        raise RuntimeError(f"job {prepared.item.name!r} is atomic, and there is no database here to end it in")
+    return prepared.transaction.run(prepared, _succeed)
+
+
+def _succeed(prepared: Prepared) -> decide.Succeed | decide.Next:
+    return _success(prepared, _call(prepared))
+
+
 def _call(prepared: Prepared) -> Any:
     """Call the body inside the middleware; without any, as in most projects, call it directly."""
-    definition, context = prepared.definition, prepared.context
+    definition = prepared.definition
     if get_conf().middleware:
-        return prepared.guard.call(middleware.chain(_body(prepared)), context)
+        return prepared.guard.call(middleware.chain(_body(prepared)), prepared.context)
     if definition.takes_context:
-        return prepared.guard.call(definition.func, context, *prepared.args, **prepared.kwargs)
+        return prepared.guard.call(definition.func, prepared.context, *prepared.args, **prepared.kwargs)
     return prepared.guard.call(definition.func, *prepared.args, **prepared.kwargs)
 
 
@@ -287,12 +221,12 @@ def _abody(prepared: Prepared) -> Callable[[JobContext], Awaitable[Any]]:
 
 
 def _callback(prepared: Prepared) -> Decision:
-    """Run ``on_abandon`` or ``on_cancel``. An error in it is logged and does not change the outcome."""
+    """Run ``on_success``, ``on_abandon`` or ``on_cancel``. An error in it is logged and does not change the outcome."""
     item, definition, context = prepared.item, prepared.definition, prepared.context
-    func = definition.on_abandon_func if item.kind == ON_ABANDON else definition.on_cancel_func
+    func: Callable[..., Any] | None = getattr(definition, f"{item.kind}_func")
     if func is None:
         return decide.Succeed()
-    token = activate(context)
+    token = activate(prepared)
     try:
         prepared.guard.call(middleware.chain(_call_back(func, prepared)), context)
     except BaseException as error:
@@ -319,10 +253,28 @@ async def _awaited(answer: Awaitable[Any]) -> None:
     await answer
 
 
-def _success(prepared: Prepared, value: Any) -> decide.Succeed:
-    if value is None or not prepared.definition.store_result:
+def _success(prepared: Prepared, value: Any) -> decide.Succeed | decide.Next:
+    if value is None:
         return NOTHING
-    return decide.Succeed(encode_result(value, get_conf().result_limit_bytes))
+    if type(value) is Next:
+        return _next(value)
+    if not prepared.definition.store_result:
+        return NOTHING
+    conf = get_conf()
+    try:
+        return decide.Succeed(encode_result(value, conf.result_limit_bytes))
+    except UnstorableResult as error:
+        if conf.unstorable_result == "abandon":
+            raise
+        events.result_dropped(prepared.item.name, prepared.item.id, str(error))
+        return NOTHING
+
+
+def _next(value: Next) -> decide.Next:
+    try:
+        return decide.Next(value.step.name, value.step.stored())
+    except InvalidJob as error:
+        raise UnstorableResult(f"The next step cannot be stored: {error}") from error
 
 
 def failed(prepared: Prepared, error: BaseException) -> Decision:
@@ -337,10 +289,10 @@ def failed(prepared: Prepared, error: BaseException) -> Decision:
         _log_failure(prepared, decision, account)
     except BaseException:
         events.log.exception("failure cannot be logged job=%d", prepared.item.id)
-    return decision
+    return decide.InDoubt(decision) if prepared.in_doubt else decision
 
 
-def _decision(prepared: Prepared, account: Account) -> Decision:
+def _decision(prepared: Prepared, account: Account) -> decide.Unwritten:
     """Return what the job asked for by raising ``Cancel``, ``Snooze`` or ``Abandon``, or else retry or give up."""
     # Use type(), never isinstance(), which reads the exception's own __class__.
     context, error, kind = prepared.context, account.error, type(account.error)
@@ -367,7 +319,7 @@ def _decision(prepared: Prepared, account: Account) -> Decision:
     return retry(delay, kept(account), Cause.FAILED, prepared.item.until)
 
 
-def _log_failure(prepared: Prepared, decision: Decision, account: Account) -> None:
+def _log_failure(prepared: Prepared, decision: decide.Unwritten, account: Account) -> None:
     """Log a failed attempt where its live exception is: WARNING if the job is retried, ERROR if it is abandoned."""
     about, words = events.facts(prepared.context), text_of(account.error)
     match decision:

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from django.dispatch import Signal
 
 from django_pgjobs import clock, signals
-from django_pgjobs.decisions import Decision, Succeed
+from django_pgjobs.decisions import Committed, Decision, InDoubt, Succeed
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
 
 if TYPE_CHECKING:
     from django_pgjobs.context import AttemptFacts, JobContext
+    from django_pgjobs.store.statements import Stepped
 
 log = safe_logger("django_pgjobs")
 jobs_log = safe_logger("django_pgjobs.jobs")
@@ -36,10 +37,23 @@ _SIGNALS = {
 }
 
 
-PARKED_SECONDS = 60.0
-"""How often parked jobs of one name are logged at most: while code is rolled out there may be many."""
+REPEAT_SECONDS = 60.0
+"""How often parked jobs or dropped results of one name are logged at most: there may be many."""
 
-_parked: dict[str, float] = {}
+_logged: dict[tuple[str, str], float] = {}
+
+
+class Attempted(Protocol):
+    """An attempt of which ``started`` and ``ended`` tell; ``began``: when, by ``clock.monotonic()``."""
+
+    @property
+    def definition(self) -> Any: ...
+    @property
+    def item(self) -> AttemptFacts: ...
+    @property
+    def began(self) -> float: ...
+    @property
+    def context(self) -> JobContext: ...
 
 
 def facts(context: AttemptFacts) -> str:
@@ -51,11 +65,22 @@ def facts(context: AttemptFacts) -> str:
 
 def parked(item: AttemptFacts, why: str) -> None:
     """Log that this code cannot run a job, at most once a minute for each name."""
+    if _is_due("parked", item.name):
+        log.warning("job parked %s: %s", facts(item), one_line(why))
+
+
+def result_dropped(name: str, job_id: int, why: str) -> None:
+    """Log that a job succeeds without its result, which cannot be stored; at most once a minute for each name."""
+    if _is_due("dropped", name):
+        log.warning("result dropped, the job succeeds without one name=%s job=%d: %s", name, job_id, one_line(why))
+
+
+def _is_due(what: str, name: str) -> bool:
     now = clock.monotonic()
-    if now < _parked.get(item.name, float("-inf")) + PARKED_SECONDS:
-        return
-    _parked[item.name] = now
-    log.warning("job parked %s: %s", facts(item), one_line(why))
+    if now < _logged.get((what, name), float("-inf")) + REPEAT_SECONDS:
+        return False
+    _logged[what, name] = now
+    return True
 
 
 def ordinal(number: int) -> str:
@@ -74,13 +99,13 @@ def executor_stopping(reason: str) -> None:
     signals.executor_stopping.send_robust(None, reason=reason)
 
 
-def started(definition: Any, context: JobContext) -> None:
+def started(job: Attempted) -> None:
     """Log and signal that an attempt begins; called in its own thread. Raises nothing."""
     if jobs_log.isEnabledFor(logging.INFO):
-        again = f"{ordinal(context.attempt)} attempt to " if context.attempt > 1 else ""
-        jobs_log.info("START %srun %s", again, facts(context))
+        again = f"{ordinal(job.item.attempt)} attempt to " if job.item.attempt > 1 else ""
+        jobs_log.info("START %srun %s", again, facts(job.item))
     if signals.job_started.receivers:
-        _send(signals.job_started, definition, context=context)
+        _send(signals.job_started, job.definition, context=job.context)
 
 
 def idempotency_hit(definition: Any, context: JobContext, key: str, first_id: int) -> None:
@@ -91,17 +116,19 @@ def idempotency_hit(definition: Any, context: JobContext, key: str, first_id: in
         _send(signals.idempotency_hit, definition, context=context, idempotency_key=key, first_job_id=first_id)
 
 
-def ended(definition: Any, context: JobContext, began: float, decision: Decision, error: BaseException | None) -> None:
+def ended(job: Attempted, decision: Decision, error: BaseException | None) -> None:
     """Log and signal that an attempt has ended, before its outcome is stored; called in its own thread.
 
-    ``began``: the instant of ``clock.monotonic()`` at which it started. Raises nothing.
+    Raises nothing.
     """
+    if isinstance(decision, InDoubt):
+        decision = decision.otherwise
     if jobs_log.isEnabledFor(logging.INFO):
-        took = (clock.monotonic() - began) * 1000
-        status = "success" if isinstance(decision, Succeed) else type(decision).__name__.lower()
-        jobs_log.info("END status=%s time=%.1fms %s", status, took, facts(context))
+        took = (clock.monotonic() - job.began) * 1000
+        status = "success" if isinstance(decision, Succeed | Committed) else type(decision).__name__.lower()
+        jobs_log.info("END status=%s time=%.1fms %s", status, took, facts(job.item))
     if signals.attempt_ended.receivers:
-        _send(signals.attempt_ended, definition, context=context, decision=decision, exception=error)
+        _send(signals.attempt_ended, job.definition, context=job.context, decision=decision, exception=error)
 
 
 def _send(signal: Signal, sender: Any, **fields: Any) -> None:
@@ -110,6 +137,14 @@ def _send(signal: Signal, sender: Any, **fields: Any) -> None:
         signal.send_robust(sender, **fields)
     except BaseException:
         log.exception("receiver failed sender=%s", getattr(sender, "name", None))
+
+
+def stepped(row: Stepped, about: str) -> None:
+    """Log that a job has become its next step, or cannot; ``about``: the facts of the finished one."""
+    if row.refused:
+        log.error("job abandoned %s: its key is taken in the queue of its next step", about)
+    else:
+        log.debug("job goes on with its next step %s", about)
 
 
 def anybody_listens() -> bool:

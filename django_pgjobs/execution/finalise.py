@@ -11,20 +11,21 @@ from typing import Any, assert_never
 
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import LADDER_SECONDS, get_conf
-from django_pgjobs.decisions import Decision
+from django_pgjobs.decisions import Unwritten
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.execution.attempt import ON_ABANDON, ON_CANCEL
+from django_pgjobs.execution.attempt import ON_ABANDON, ON_CANCEL, ON_SUCCESS
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.statements import Author, Database, End, FenceReading
 
 SUCCESS, RETRY, SNOOZE, END, MARK, PARK, RELEASE = "success", "retry", "snooze", "end", "mark", "park", "release"
-HOLD, DELETE = "hold", "delete"
+NEXT, HOLD, DELETE = "next", "hold", "delete"
 """A success or an end that keeps no row."""
 
 ACTIONS = {
     SUCCESS: "complete the job",
     RETRY: "schedule a retry",
+    NEXT: "go on with the next step",
     SNOOZE: "snooze the job",
     PARK: "park the job",
     HOLD: "hold the job",
@@ -35,14 +36,21 @@ ACTIONS = {
 }
 """Each kind of write, worded for log lines: "could not …"."""
 
-KINDS = (SUCCESS, RETRY, SNOOZE, PARK, HOLD, RELEASE, MARK, END, DELETE)
+KINDS = (SUCCESS, NEXT, RETRY, SNOOZE, PARK, HOLD, RELEASE, MARK, END, DELETE)
 """The order in which a flush writes them."""
 
-REQUEUES = (RETRY, SNOOZE, PARK, HOLD, RELEASE)
+FAST = (SUCCESS, DELETE)
+"""The kinds that have a statement which writes without a step that locks: see ``write``."""
+
+REQUEUES = (NEXT, RETRY, SNOOZE, PARK, HOLD, RELEASE)
 """The kinds after which a job starts again, which a job with a cancel request must not."""
 
 CALLBACK_STARTS = 3
-CALLBACK_OF: dict[str, str] = {Outcome.ABANDONED: ON_ABANDON, Outcome.CANCELLED: ON_CANCEL}
+CALLBACK_OF: dict[str, str] = {
+    Outcome.SUCCEEDED: ON_SUCCESS,
+    Outcome.ABANDONED: ON_ABANDON,
+    Outcome.CANCELLED: ON_CANCEL,
+}
 
 
 def has_callback(name: str, outcome: str) -> bool:
@@ -51,11 +59,15 @@ def has_callback(name: str, outcome: str) -> bool:
     return definition is not None and getattr(definition, f"{CALLBACK_OF[outcome]}_func") is not None
 
 
-def end_of(decision: Decision, job_id: int, claim_id: str, name: str, seconds: float | None) -> tuple[str, End]:
+def end_of(decision: Unwritten, job_id: int, claim_id: str, name: str, seconds: float | None) -> tuple[str, End]:
     """Return the kind of the statement that writes ``decision`` about a job's body, and its parameters."""
     match decision:
         case decide.Succeed(result=result):
+            if has_callback(name, Outcome.SUCCEEDED):
+                return MARK, End(job_id, claim_id, seconds, result=result, outcome=Outcome.SUCCEEDED)
             return SUCCESS, End(job_id, claim_id, seconds, result=result)
+        case decide.Next(columns=columns):
+            return NEXT, End(job_id, claim_id, seconds, cause=NEXT, columns=columns)
         case decide.Retry(seconds=delay, failure=failure, cause=cause):
             return RETRY, End(job_id, claim_id, seconds or 0.0, delay=delay, cause=cause, failure=failure)
         case decide.Snooze(seconds=delay):
@@ -80,6 +92,15 @@ def end_of(decision: Decision, job_id: int, claim_id: str, name: str, seconds: f
             assert_never(decision)
 
 
+def atomic_end_of(decision: decide.Committed, job_id: int, claim_id: str, seconds: float | None) -> tuple[str, End]:
+    """Return what a job's own transaction has written, as the kind of write and its parameters."""
+    if decision.marked:
+        return MARK, End(job_id, claim_id, seconds, outcome=Outcome.SUCCEEDED)
+    if decision.stepped:
+        return NEXT, End(job_id, claim_id, seconds, cause=NEXT)
+    return SUCCESS, End(job_id, claim_id, seconds)
+
+
 def after_callback(job_id: int, claim_id: str, outcome: str) -> End:
     """Return the end to write after the callback. The error that ended the body was recorded before it."""
     return End(job_id, claim_id, outcome=outcome)
@@ -90,13 +111,19 @@ def kept_as(end: End) -> str:
     return END if end.outcome else SUCCESS
 
 
-def write(db: Database, kind: str, ends: Sequence[End], author: Author, *, remember: bool = False) -> dict[int, Any]:
+def write(
+    db: Database, kind: str, ends: Sequence[End], author: Author, *, remember: bool = False, fast: bool = False
+) -> dict[int, Any]:
     """Write ends of one kind by one fenced statement; return id → row of those recorded.
 
     ``remember``: some jobs have an idempotency key, under which the statement stores the result of a success.
+    ``fast``: use the statement that waits for locked rows and may raise, where a kind of ``FAST`` has one; a next step
+    waits for a key no longer then either.
     """
+    success = store.finalise_success_fast if fast else store.finalise_success
     writers: dict[str, Callable[[], Sequence[Any]]] = {
-        SUCCESS: lambda: store.finalise_success(db, ends, author, remember=remember),
+        SUCCESS: lambda: success(db, ends, author, remember=remember),
+        NEXT: lambda: store.next_step(db, ends, author, hurried=fast),
         RETRY: lambda: store.finalise_retry(db, ends, author),
         SNOOZE: lambda: store.finalise_snooze(db, ends),
         PARK: lambda: store.park_jobs(db, ends),
@@ -106,6 +133,8 @@ def write(db: Database, kind: str, ends: Sequence[End], author: Author, *, remem
         END: lambda: store.finalise_end(db, ends, author),
         DELETE: lambda: store.finalise_delete(db, ends, remember=remember),
     }
+    if fast and not remember:
+        writers[DELETE] = lambda: store.finalise_delete_fast(db, ends)
     return {(row if isinstance(row, int) else row.id): row for row in writers[kind]()}
 
 

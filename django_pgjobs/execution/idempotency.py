@@ -8,8 +8,7 @@ attempt is snoozed, since the body may have run already, elsewhere.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import psycopg
@@ -25,8 +24,8 @@ UNREADABLE_SECONDS = 5.0
 UNREAD = (Error, psycopg.Error)
 """Every error of our own statement. The job is never charged for one."""
 
-Recall = Callable[[Sequence[str], str], FoundResult | None]
-"""Takes the names of a job and a key, returns the stored result."""
+Recall = Callable[[int, Sequence[str], str], FoundResult | None]
+"""Takes a job's id, its names and a key, returns the stored result."""
 
 
 class Recallable(Protocol):
@@ -42,10 +41,9 @@ class Recallable(Protocol):
     def recall(self) -> Recall | None: ...
 
 
-def key_of(extras: str | None) -> str | None:
+def key_of(extras: Mapping[str, Any] | None) -> str | None:
     """Return the idempotency key in the extras of a claimed job; None if it has none."""
-    key: str | None = None if extras is None else json.loads(extras).get("idempotency_key")
-    return key
+    return None if extras is None else extras.get("idempotency_key")
 
 
 def recalled(prepared: Recallable) -> decide.Succeed | decide.Snooze | None:
@@ -55,7 +53,7 @@ def recalled(prepared: Recallable) -> decide.Succeed | decide.Snooze | None:
         return None
     definition, context = prepared.definition, prepared.context
     try:
-        found = recall(list({definition.name, *definition.aliases, context.name}), key)
+        found = recall(prepared.item.id, list({definition.name, *definition.aliases, context.name}), key)
     except UNREAD as error:
         return _snooze(context, error)
     if found is None:

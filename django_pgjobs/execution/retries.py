@@ -7,7 +7,7 @@ from typing import Protocol
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
-from django_pgjobs.decisions import Decision, Failure
+from django_pgjobs.decisions import Failure, Unwritten
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.serialization.failures import Account
 
@@ -26,7 +26,7 @@ class HasAttempts(Protocol):
     def max_attempts(self) -> int: ...
 
 
-def by_default_backoff(job: HasAttempts, failure: Failure, cause: str, until: float | None) -> Decision:
+def by_default_backoff(job: HasAttempts, failure: Failure, cause: str, until: float | None) -> Unwritten:
     """Retry by the default backoff while attempts are left: there is no exception to ask the project's rules about.
 
     ``until``: when the job's deadline passes, by ``clock.monotonic()``.
@@ -36,7 +36,7 @@ def by_default_backoff(job: HasAttempts, failure: Failure, cause: str, until: fl
     return retry(default_delay(job), failure, cause, until)
 
 
-def retry(delay: float, failure: Failure, cause: str, until: float | None) -> Decision:
+def retry(delay: float, failure: Failure, cause: str, until: float | None) -> Unwritten:
     """Retry; or abandon now, while the failure is known, if the next attempt could not start before the deadline."""
     if until is not None and clock.monotonic() + delay >= until:
         return decide.Abandon(TOO_LATE, failure, cause)

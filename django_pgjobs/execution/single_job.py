@@ -15,18 +15,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from django.db import DEFAULT_DB_ALIAS
+
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.context import Cancellation, Reporter
-from django_pgjobs.decisions import Decision
+from django_pgjobs.decisions import Decision, Unwritten
 from django_pgjobs.execution import attempt, events, finalise
-from django_pgjobs.execution.attempt import BODY, Item, Prepared, RunControl, until_of
+from django_pgjobs.execution.atomic_end import AtomicEnds
+from django_pgjobs.execution.attempt import BODY, Item, Prepared, RunControl
+from django_pgjobs.execution.extras import dated, until_of
 from django_pgjobs.execution.finalise import CALLBACK_OF, CALLBACK_STARTS, END, MARK, REQUEUES, RETRY, SUCCESS
 from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import statements as store
-from django_pgjobs.store.statements import Author, ClaimedJob, Database, End
+from django_pgjobs.store.statements import Author, ClaimedJob, Database, End, FenceReading, Stepped
 
 log = safe_logger("django_pgjobs")
 
@@ -34,6 +38,10 @@ BUSY_SECONDS = 0.1
 
 ReporterOf = Callable[[Database, int, str], Reporter]
 """Takes database, job id and claim id; returns the function that ``context.progress()`` calls."""
+
+
+Settled = Unwritten | decide.Committed | decide.Lost
+"""A decision that is not in doubt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,7 @@ class Ended:
 
 def item_of(job: ClaimedJob, claim_id: str, kind: str, payload: str | None) -> Item:
     """Return a claimed job as the item that an attempt takes."""
+    now = clock.monotonic()
     return Item(
         run=0,
         kind=kind,
@@ -62,8 +71,8 @@ def item_of(job: ClaimedJob, claim_id: str, kind: str, payload: str | None) -> I
         description=job.description,
         error=job.error,
         run_at=job.run_at.timestamp(),
-        extras=job.extras,
-        until=until_of(job.extras, clock.monotonic()),
+        extras=dated(job.extras, now),
+        until=until_of(job.extras, now),
     )
 
 
@@ -77,7 +86,7 @@ def write_at_once(db: Database, job_id: int, claim_id: str) -> Reporter:
     return report
 
 
-def _never(job: ClaimedJob) -> Decision | None:
+def _never(job: ClaimedJob) -> Unwritten | None:
     return None
 
 
@@ -90,23 +99,46 @@ class Performer:
     run: Callable[[Prepared], Decision] = attempt.run_here
     reporter_of: ReporterOf = write_at_once
     control: Cancellation = field(default_factory=RunControl)
-    waits: Callable[[ClaimedJob], Decision | None] = _never
+    waits: Callable[[ClaimedJob], Unwritten | None] = _never
     """Called between a body and its callback: returns a decision if the job must wait, None if the callback may run."""
+    alias: str = DEFAULT_DB_ALIAS
+    """Django's connection to the database of ``db``, for the transactions of atomic jobs."""
 
     def perform(self, job: ClaimedJob, claim_id: str) -> Ended:
         """Run a claimed job to the end of its attempt, callback included, and write that end."""
         if job.ending is not None:
             return self._callback(job, claim_id, job.ending)
         began = clock.monotonic()
-        decision = decide.Cancel() if job.cancelled else self._attempt(job, claim_id, BODY)
-        kind, end = finalise.end_of(decision, job.id, claim_id, job.name, clock.monotonic() - began)
-        ended = self._record(job, kind, end)
+        decision: Decision = decide.Cancel() if job.cancelled else self._attempt(job, claim_id, BODY)
+        ended = self._written(job, claim_id, decision, clock.monotonic() - began)
         if ended.kind != MARK or not ended.recorded:
             return ended
         if (waiting := self.waits(job)) is not None:
             return self._record(job, *finalise.end_of(waiting, job.id, claim_id, job.name, None))
         error = ended.end.failure.summary if ended.end.failure else ""
         return self._callback(job._replace(error=error), claim_id, ended.end.outcome)
+
+    def _written(self, job: ClaimedJob, claim_id: str, decision: Decision, seconds: float | None) -> Ended:
+        """Write the end of a body, unless its own transaction has."""
+        if isinstance(decision, decide.InDoubt):
+            return self._written(job, claim_id, self._settled(job, claim_id, decision), seconds)
+        if isinstance(decision, decide.Committed):
+            kind, end = finalise.atomic_end_of(decision, job.id, claim_id, seconds)
+            self._notify_end(job, kind, end, None)
+            return Ended(kind, end, recorded=True)
+        if isinstance(decision, decide.Lost):
+            end = End(job.id, claim_id, seconds)
+            return self._refused(job, SUCCESS, end, store.read_fences(self.db, [(job.id, claim_id)]).get(job.id))
+        return self._record(job, *finalise.end_of(decision, job.id, claim_id, job.name, seconds))
+
+    def _settled(self, job: ClaimedJob, claim_id: str, doubt: decide.InDoubt) -> Settled:
+        """Return what the job's own transaction has written, or else what the attempt comes to."""
+        while not (found := store.settle_doubts(self.db, [(job.id, claim_id)])):
+            if not store.read_fences(self.db, [(job.id, claim_id)]):
+                return decide.Lost()
+            time.sleep(BUSY_SECONDS)
+        now = found[job.id]
+        return decide.Committed(now.marked, now.stepped) if now.committed else doubt.otherwise
 
     def release(self, job: ClaimedJob, claim_id: str) -> Ended:
         """Release a claimed job, uncharged; if it was cancelled meanwhile, end it."""
@@ -123,7 +155,14 @@ class Performer:
         reporter = self.reporter_of(self.db, job.id, claim_id)
         item, recall = item_of(job, claim_id, kind, payload), partial(store.find_result, self.db)
         history = partial(store.read_failure, self.db)
-        prepared = attempt.prepare(item, reporter, self.control, recall=recall, history=history)
+        prepared = attempt.prepare(
+            item,
+            lambda _: reporter,
+            self.control,
+            recall=recall,
+            history=history,
+            transaction=AtomicEnds(self.alias),
+        )
         if not isinstance(prepared, Prepared):
             return prepared
         return contextvars.Context().run(self.run, prepared)
@@ -138,7 +177,7 @@ class Performer:
         decision = self._attempt(job, claim_id, CALLBACK_OF[outcome])
         if isinstance(decision, decide.Succeed):
             return self._record(job, END, after)
-        return self._record(job, *finalise.end_of(decision, job.id, claim_id, job.name, None))
+        return self._written(job, claim_id, decision, None)
 
     def _record(self, job: ClaimedJob, kind: str, end: End) -> Ended:
         """Write an end. Wait while the row is locked; if the job was cancelled meanwhile, end it as cancelled."""
@@ -146,14 +185,7 @@ class Performer:
         while not (rows := finalise.write(self.db, kind, [end], self.author, remember=remember)):
             now = store.read_fences(self.db, [(end.id, end.claim_id)]).get(end.id)
             if now is None or not now.ours or now.ended:
-                action, reason = finalise.ACTIONS[kind], finalise.refusal(now)
-                log.warning(
-                    "lease lost, nothing of the job was changed name=%s job=%d attempt=%d claim=%s queue=%s: "
-                    "could not %s, %s",
-                    job.name, job.id, job.attempt, end.claim_id, job.queue, action, reason,
-                )  # fmt: skip
-                _notify(events.LOST, job, claim_id=end.claim_id, action=action, reason=reason)
-                return Ended(kind, end, recorded=False)
+                return self._refused(job, kind, end, now)
             if now.cancelled and not now.ending and kind in REQUEUES:
                 cancel = decide.Cancel("", end.failure, end.cause)
                 kind, end = finalise.end_of(cancel, end.id, end.claim_id, job.name, end.seconds)
@@ -162,14 +194,25 @@ class Performer:
         self._notify_end(job, kind, end, rows[job.id])
         return Ended(kind, end, recorded=True)
 
+    def _refused(self, job: ClaimedJob, kind: str, end: End, now: FenceReading | None) -> Ended:
+        action, reason = finalise.ACTIONS[kind], finalise.refusal(now)
+        log.warning(
+            "lease lost, nothing of the job was changed name=%s job=%d attempt=%d claim=%s queue=%s: could not %s, %s",
+            job.name, job.id, job.attempt, end.claim_id, job.queue, action, reason,
+        )  # fmt: skip
+        _notify(events.LOST, job, claim_id=end.claim_id, action=action, reason=reason)
+        return Ended(kind, end, recorded=False)
+
     def _notify_end(self, job: ClaimedJob, kind: str, end: End, row: Any) -> None:
         about = {
             "queue": job.queue,
             "executor": self.author.name,
             "duration": end.seconds,
-            "error": end.failure.summary if end.failure else job.error if kind == END else "",
+            "error": end.failure.summary if end.failure else _earlier_error(job, kind, end),
         }
-        if kind == RETRY:
+        if isinstance(row, Stepped):
+            events.stepped(row, f"name={job.name} job={job.id} attempt={job.attempt} queue={job.queue}")
+        elif kind == RETRY:
             _notify(events.RETRIED, job, **about, delay=end.delay, retry_at=row.run_at.isoformat())
         elif kind in (SUCCESS, END):
             _notify(events.FINISHED, job, **about, outcome=Outcome.SUCCEEDED if kind == SUCCESS else end.outcome)
@@ -178,3 +221,7 @@ class Performer:
 def _notify(what: str, job: ClaimedJob, **facts: Any) -> None:
     if events.anybody_listens():
         events.stored(what, {"job_id": job.id, "name": job.name, "attempt": job.attempt, **facts})
+
+
+def _earlier_error(job: ClaimedJob, kind: str, end: End) -> str:
+    return job.error if kind == END and end.outcome != Outcome.SUCCEEDED else ""

@@ -20,7 +20,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.inspection.blockers import Blocker, blockers_of
 from django_pgjobs.inspection.liveness import LIVE
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.states import JobState
+from django_pgjobs.states import EXPIRED, JobState
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.statements import Paused, WhyFacts
 
@@ -65,17 +65,40 @@ def unknown(job_id: int) -> Reason:
     )
 
 
+_CALLBACKS = {"cancelled": "on_cancel", "succeeded": "on_success"}
+
+
 def reason(facts: WhyFacts, blockers: Sequence[Blocker] = ()) -> Reason:
     """Turn the facts into a reason; ``blockers`` are the limits without room that hold the job."""
     if facts.state in _ENDED:
         return _ENDED[facts.state](facts)
+    if facts.expires_at is not None and facts.attempt == 0 and facts.state != JobState.RUNNING and not facts.ending:
+        return _expiring(facts, blockers)
+    return _unexpired(facts, blockers)
+
+
+def _expiring(facts: WhyFacts, blockers: Sequence[Blocker]) -> Reason:
+    at = facts.expires_at or facts.now
+    if at > facts.now:
+        found = _unexpired(facts, blockers)
+        words = {"at": _at(at), "time": span((at - facts.now).total_seconds())}
+        text = _("If it has not started by %(at)s, in %(time)s, it expires and is cancelled.")
+        return Reason(found.code, f"{found.text} {text % words}", found.advice)
+    text = _("It expired %(ago)s ago, before it started.") % {"ago": _since(facts, at)}
+    if not facts.live:
+        advice = _("No worker that could end it was heard from lately: manage.py runjobs")
+        return Reason(EXPIRED, text, advice)
+    return Reason(EXPIRED, f"{text} " + _("The leader ends it as cancelled within seconds."))
+
+
+def _unexpired(facts: WhyFacts, blockers: Sequence[Blocker]) -> Reason:
     if facts.state == JobState.LIMITED:
         found = _limited(facts, blockers)
     else:
         found = _running(facts) if facts.state == JobState.RUNNING else _held(facts)
     if not facts.ending:
         return found
-    words = {"callback": "on_cancel" if facts.ending == "cancelled" else "on_abandon", "state": _(facts.ending)}
+    words = {"callback": _CALLBACKS.get(facts.ending, "on_abandon"), "state": _(facts.ending)}
     left = _("Only its callback %(callback)s is left; then it is %(state)s.") % words
     return Reason("callback", f"{left} {found.text}", found.advice)
 

@@ -36,7 +36,8 @@ from django_pgjobs.models import CronEntry, Job
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.sqlstates import refusal_of
 from django_pgjobs.values import schedule as cron
-from django_pgjobs.values.schedule import AFTER_COMPLETION, DueFires, InvalidCron, Schedule
+from django_pgjobs.values.fires import Fires
+from django_pgjobs.values.schedule import AFTER_COMPLETION, DueFires, InvalidCron
 
 log = safe_logger("django_pgjobs")
 
@@ -48,7 +49,10 @@ FRESH_SECONDS = 30.0
 
 MISSING_SECONDS = 300.0
 EVERYTHING_SECONDS = 5.0
-"""How often to check entries that are not due: somebody may have changed one by hand."""
+"""How often to check a slice of all entries: somebody may have changed one by hand."""
+
+SHELVED_SECONDS = 86_400.0
+"""When to look again at an entry that may not fire, or never will, as far as anybody can tell."""
 
 BROKEN_SECONDS = 60.0
 """How often to retry an entry whose job could not be inserted."""
@@ -63,6 +67,9 @@ LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 UNINSERTABLE = "its job cannot be inserted"
 """The reason of entries that only a successful fire proves mended."""
+
+UNKNOWN, UNFIT_ARGUMENTS = "no worker's code knows its job", "its arguments do not fit its job"
+"""The reasons of schedules made at run time that only a worker with fitting code mends (``cron_rows``)."""
 
 UNFIT = (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
 """Errors that the row of an entry causes, not the server."""
@@ -94,6 +101,8 @@ class CronSync:
         self.due = 0.0
         self.term: int | None = None
         self.started = False
+        self.taken: set[str] = set()
+        """Names that schedules made at run time have."""
 
     def tick(self, db: store.Database) -> None:
         """Declare or refresh the entries if that is due. Without entries, send no query."""
@@ -107,8 +116,11 @@ class CronSync:
         self.due, self.term = now + SYNC_SECONDS, term
 
     def _write_declared(self, db: store.Database, entries: dict[str, store.DeclaredCron], *, leads: bool) -> None:
+        known = store.refresh_crons(db, list(entries), fresh_seconds=FRESH_SECONDS)
+        for name in sorted(name for name, is_row in known.items() if is_row and name not in self.taken):
+            self.taken.add(name)
+            log.error("cron entry cannot be declared, a schedule made at run time has its name cron=%s", name)
         if self.started and not leads:
-            known = store.refresh_crons(db, list(entries), fresh_seconds=FRESH_SECONDS)
             entries = {name: declared for name, declared in entries.items() if name not in known}
         written = sum(_declare(db, declared) for declared in entries.values())
         self.started = True
@@ -133,7 +145,8 @@ class MarkMissing:
         """Mark them; a locked row waits for the next turn. Repeatable, also by several at once."""
         with db.orm() as alias:
             long_ago = Now() - timedelta(seconds=MISSING_SECONDS)
-            old = CronEntry.objects.using(alias).filter(missing_since=None, declared_at__lt=long_ago)
+            declared = CronEntry.objects.using(alias).filter(origin=CronEntry.Origin.CODE)
+            old = declared.filter(missing_since=None, declared_at__lt=long_ago)
             names = list(old.select_for_update(skip_locked=True, no_key=True).values_list("name", flat=True))
             marked = store.mark_missing_crons(db, names) if names else []
         for name, job_name in marked:
@@ -156,7 +169,7 @@ class PendingFires:
 
 
 def _grounds(entry: store.ListedCron) -> tuple[object, ...]:
-    schedule = (entry.expression, entry.zone, entry.misfire, entry.overlap)
+    schedule = (entry.expression, entry.zone, entry.misfire, entry.overlap, entry.starts_at, entry.ends_at)
     return (*schedule, entry.broken, entry.last_fire_at, entry.in_force_since, entry.paused_until)
 
 
@@ -170,7 +183,11 @@ class Firer:
     def __init__(self, may: Callable[[], bool] = lambda: True) -> None:
         self.may = may
         self.everything_at = 0.0
-        self.seen: dict[str, tuple[tuple[object, ...], float]] = {}
+        self.beyond = ""
+        """The last name of the latest slice of all entries."""
+        self.seen: dict[str, tuple[int, float]] = {}
+        self.passed: set[str] = set()
+        """The names in the slices since the last time that all entries were read; ``seen`` forgets the others then."""
         self.locked_until: dict[str, float] = {}
         self.turns: deque[str] = deque()
         self.begun: dict[str, PendingFires] = {}
@@ -190,25 +207,43 @@ class Firer:
 
     def _list(self, db: store.Database, now: float) -> dict[str, store.ListedCron]:
         """Return the entries that may have something to do, and queue those that have."""
-        everything = now >= self.everything_at or bool(self.turns)
+        everything = now >= self.everything_at
         if everything:
             self.everything_at = now + EVERYTHING_SECONDS
-        entries = {entry.name: entry for entry in store.list_crons(db, everything=everything)}
+        store.shelve_crons(db, seconds=SHELVED_SECONDS)
+        self.locked_until = {name: until for name, until in self.locked_until.items() if now < until}
+        listed = store.list_crons(
+            db,
+            everything=everything,
+            beyond=self.beyond,
+            pending=[*self.turns, *self.begun],
+            excluded=list(self.locked_until),
+        )
         if everything:
-            self.begun = {name: pending for name, pending in self.begun.items() if name in entries}
-        self.turns = deque(name for name in self.turns if name in entries)
+            self._note_slice([entry.name for entry in listed if entry.in_slice])
+        entries = {entry.name: entry for entry in listed}
+        self.begun = {name: pending for name, pending in self.begun.items() if name in entries}
         waiting = set(self.turns)
         new = [entry for name, entry in entries.items() if name not in waiting and self._needs_check(entry, now)]
         # Due entries come before ten thousand that still need planning; their missed fires come after those.
-        due = sorted((entry for entry in new if _is_due(entry)), key=lambda entry: entry.next_fire_at or entry.now)
-        self.turns.extendleft(entry.name for entry in reversed(due))
-        self.turns += [entry.name for entry in new if not _is_due(entry)]
+        named = {entry.name for entry in new} | waiting
+        first = [e for name, e in entries.items() if name in named and name not in self.begun and _is_due(e)]
+        due = [entry.name for entry in sorted(first, key=lambda entry: entry.next_fire_at or entry.now)]
+        behind = entries.keys() - set(due)
+        self.turns = deque([*due, *(name for name in (*self.turns, *(e.name for e in new)) if name in behind)])
         return entries
+
+    def _note_slice(self, names: list[str]) -> None:
+        self.passed.update(names)
+        self.beyond = names[-1] if len(names) >= store.MOST_LISTED else ""
+        if not self.beyond:
+            self.seen = {name: facts for name, facts in self.seen.items() if name in self.passed}
+            self.passed = set()
 
     def _needs_check(self, entry: store.ListedCron, now: float) -> bool:
         if now < self.locked_until.get(entry.name, 0.0):
             return False
-        facts = (entry.expression, entry.zone, entry.misfire, entry.overlap)
+        facts = hash((entry.expression, entry.zone, entry.misfire, entry.overlap, entry.starts_at, entry.ends_at))
         before, since = self.seen.get(entry.name, (None, 0.0))
         if before != facts:
             self.seen[entry.name] = facts, now
@@ -259,10 +294,12 @@ def _is_due(entry: store.ListedCron) -> bool:
 
 def _fires_to_make(db: store.Database, entry: store.ListedCron) -> PendingFires | None:
     try:
-        schedule = cron.schedule_of(entry.expression, entry.zone)
+        schedule = cron.bounded_schedule_of(entry.expression, entry.zone, entry.starts_at, entry.ends_at)
         misfire, _ = cron.stored_policies(entry.misfire, entry.overlap)
     except InvalidCron as error:
         _break(db, entry, str(error))
+        return None
+    if entry.broken.startswith((UNKNOWN, UNFIT_ARGUMENTS)):
         return None
     if entry.broken and not entry.broken.startswith(UNINSERTABLE):
         # The entry is due at once; the fire then shows whether its job can be inserted.
@@ -279,7 +316,7 @@ def _break(db: store.Database, entry: store.ListedCron, reason: str) -> None:
 
 
 def _evaluate(
-    db: store.Database, entry: store.ListedCron, schedule: Schedule, misfire: cron.Misfire
+    db: store.Database, entry: store.ListedCron, schedule: Fires, misfire: cron.Misfire
 ) -> PendingFires | None:
     if entry.overlap == AFTER_COMPLETION:
         if entry.busy:
@@ -292,7 +329,7 @@ def _evaluate(
     found = cron.due(schedule, after=_floor(entry), now=entry.now, misfire=misfire)
     if found.fires and entry.busy:
         log.info("fire skipped, the last job is not finished cron=%s fire=%s", entry.name, _text(found.fires[-1]))
-        store.plan_cron(db, entry, found.upcoming, found.fires[-1])
+        store.plan_cron(db, entry, found.upcoming, found.fires[-1], again_seconds=SHELVED_SECONDS)
         return None
     return _plan(db, entry, found, then=found.upcoming)
 
@@ -325,8 +362,8 @@ def _plan(
         log.warning("missed fire skipped, as its policy says cron=%s fire=%s", entry.name, _text(found.skipped))
     if found.fires:
         return PendingFires(entry, deque(zip(found.fires, [*found.fires[1:], then], strict=True)))
-    if found.skipped is not None or found.upcoming != entry.next_fire_at:
-        store.plan_cron(db, entry, found.upcoming, found.skipped)
+    if found.skipped is not None or found.upcoming is None or found.upcoming != entry.next_fire_at:
+        store.plan_cron(db, entry, found.upcoming, found.skipped, again_seconds=SHELVED_SECONDS)
     return None
 
 

@@ -10,6 +10,8 @@ from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.maintenance.audit import Audit
 from django_pgjobs.maintenance.cron_firing import CronSync, Firer, MarkMissing
+from django_pgjobs.maintenance.cron_rows import CronRows
+from django_pgjobs.maintenance.expired_jobs import JobExpirer
 from django_pgjobs.maintenance.expiry import Expirer
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.pruning import Pruner
@@ -31,6 +33,7 @@ CRON_SECONDS = 0.5
 MISSING_SECONDS = 60.0
 MEASURE_SECONDS = 15.0
 EXPIRE_SECONDS = 10.0
+EXPIRE_JOBS_SECONDS = 1.0
 KEPT_SECONDS = 86_400.0
 """How long a worker's row is kept after its last heartbeat."""
 
@@ -79,20 +82,23 @@ def duties(
     notify: Callable[[list[store.Rescued]], object],
     declared: Mapping[str, store.DeclaredCron],
     claims: OwnClaims | None = None,
-) -> list[TimedDuty | Leader | CronSync]:
+    expired: Callable[[list[store.ExpiredJob]], object] = lambda jobs: None,
+) -> list[TimedDuty | Leader | CronSync | CronRows]:
     """Return the duties of a worker whose code has ``declared`` cron entries.
 
-    Rescues pass the rescued jobs to ``notify``. ``claims`` knows which claims this worker holds and whether its
-    renewals succeed.
+    Rescues pass the rescued jobs to ``notify``, the leader passes jobs that expired to ``expired``. ``claims`` knows
+    which claims this worker holds and whether its renewals succeed.
     """
     rescuer = Rescuer(notify, claims)
-    found: list[TimedDuty | CronSync] = [
+    found: list[TimedDuty | CronSync | CronRows] = [
         TimedDuty("rescue", rescuer, RESCUE_SECONDS, urgent=lambda: rescuer.urgent),
         TimedDuty("unpark", Unparker(), UNPARK_SECONDS),
         TimedDuty("unpause", unpause, UNPAUSE_SECONDS),
         CronSync(declared, leader),
+        CronRows(leader),
         TimedDuty("cron_eval", Firer(lambda: leader.leads), CRON_SECONDS, leader=leader),
         TimedDuty("cron_missing", MarkMissing(), MISSING_SECONDS, leader=leader),
+        TimedDuty("expire_jobs", JobExpirer(expired, lambda: leader.leads), EXPIRE_JOBS_SECONDS, leader=leader),
         TimedDuty("audit", Audit(), AUDIT_SECONDS, leader=leader),
         TimedDuty(
             "heartbeats",

@@ -30,11 +30,12 @@ class ExpiryWalk:
     delete: Delete
     after: str = store.OLDEST
     anew_at: float = 0.0
+    anew_seconds: float = ANEW_SECONDS
 
     def go(self, db: store.Database, until: float, may: Callable[[], bool]) -> int:
         """Delete until nothing is left or time is up; return how many rows were deleted."""
         if clock.monotonic() >= self.anew_at:
-            self.after, self.anew_at = store.OLDEST, clock.monotonic() + ANEW_SECONDS
+            self.after, self.anew_at = store.OLDEST, clock.monotonic() + self.anew_seconds
         total = 0
         while may():
             gone = self.delete(db, self.after)

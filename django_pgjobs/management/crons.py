@@ -1,4 +1,4 @@
-"""``manage.py pgjobs crons``: list, next, run-now, pause, resume and stop for cron entries."""
+"""``manage.py pgjobs crons``: list, next, run-now, pause, resume and stop; ``cron_rows`` has the other verbs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from django_pgjobs.exceptions import PgJobsError
-from django_pgjobs.management import filters, output
+from django_pgjobs.management import cron_rows, filters, output
 from django_pgjobs.management.steer import instant, shell_user
 from django_pgjobs.models import CronEntry, CronEntryQuerySet
+from django_pgjobs.presentation.schedules import in_words
 from django_pgjobs.steering.crons import JSON_COLUMNS, MOST_PREVIEWED
 
 HELP = {
@@ -24,7 +25,7 @@ HELP = {
     "stop": "Pause cron entries and cancel their unfinished jobs.",
 }
 
-TEXT = "Show, run, pause, resume or stop cron entries."
+TEXT = "Show, run, pause, resume or stop cron entries; add, change or delete schedules."
 
 
 def add_subcommands(subcommands: Any) -> None:
@@ -37,11 +38,15 @@ def add_subcommands(subcommands: Any) -> None:
         parser = verbs.add_parser(verb, help=text, description=text)
         _add_arguments(parser, verb)
         parser.set_defaults(perform=perform)
+    cron_rows.add_verbs(verbs)
 
 
 def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     many = "*" if verb in ("list", "next") else "+"
     parser.add_argument("names", metavar="ENTRY", nargs=many, type=filters.words, help="Names of cron entries.")
+    if many == "*":
+        text = "Entries whose names begin with this."
+        parser.add_argument("--prefix", metavar="TEXT", type=filters.words, default="", help=text)
     if verb == "next":
         parser.add_argument(
             "--count", metavar="N", type=filters.number, default=5, help="How many fires to show for each (default: 5)."
@@ -63,6 +68,8 @@ def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
 def _chosen(options: dict[str, Any]) -> CronEntryQuerySet:
     """Return the named entries, or all. An unknown name is an error before any change."""
     entries = CronEntryQuerySet(CronEntry, using=filters.database_of(options)).order_by("pk").defer(*JSON_COLUMNS)
+    if prefix := options.get("prefix"):
+        entries = entries.filter(pk__startswith=prefix)
     names = set(options["names"])
     if not names:
         return entries
@@ -99,8 +106,10 @@ def _cells(entry: CronEntry) -> tuple[str, ...]:
 def _note(entry: CronEntry) -> str:
     if entry.broken:
         return entry.broken
-    if entry.missing_since is not None:
+    if entry.status == "missing":
         return f"no code declares it since {output.instant(entry.missing_since)}"
+    if not entry.enabled:
+        return "it is off"
     if not entry.is_paused:
         return ""
     until = f" until {output.instant(entry.paused_until)}" if entry.paused_until else ""
@@ -113,9 +122,11 @@ def _as_json(entry: CronEntry) -> dict[str, Any]:
     return {
         "name": entry.pk,
         "status": entry.status,
+        "origin": entry.origin,
         "job": entry.job_name,
         "expression": entry.effective_expression,
         "zone": entry.effective_zone,
+        "words": in_words(entry.effective_expression, entry.effective_zone),
         "misfire": entry.misfire,
         "overlap": entry.overlap,
         "last_fire_at": entry.last_fire_at,
@@ -134,12 +145,16 @@ def preview(command: BaseCommand, options: dict[str, Any]) -> None:
     """Show the next fires of entries; exit with 1 if one has none."""
     if options["count"] > MOST_PREVIEWED:
         raise CommandError(f"--count takes at most {MOST_PREVIEWED}.", returncode=output.WRONG)
-    found = {entry.pk: entry.next_fires(options["count"]) for entry in _chosen(options)}
+    entries = list(_chosen(options))
+    found = {entry.pk: entry.next_fires(options["count"]) for entry in entries}
     if options["format"] == "json":
         output.write_line(command, output.json_of({"next": found}))
     else:
         for line in output.table(("ENTRY", "FIRE"), _fires(found)):
             output.write_line(command, line)
+        for entry in entries:
+            if words := in_words(entry.effective_expression, entry.effective_zone):
+                output.write_line(command, output.plain(f"{entry.pk}: {words}."))
     if not all(found.values()):
         sys.exit(output.SKIPPED)
 

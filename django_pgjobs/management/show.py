@@ -16,8 +16,9 @@ from django_pgjobs.exceptions import UnreadablePayload
 from django_pgjobs.inspection import why
 from django_pgjobs.inspection.why import by_whom
 from django_pgjobs.management import filters, output
-from django_pgjobs.models import Attempt, Claim, Heartbeat, Job
+from django_pgjobs.models import Attempt, Claim, Heartbeat, Job, Step
 from django_pgjobs.presentation.fate import fate
+from django_pgjobs.presentation.steps import finished_steps, step_at
 from django_pgjobs.presentation.wording import SHOWN_CHARS, Hidden, arguments, label_of, links_of, parsed, seconds
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.store import statements as store
@@ -32,7 +33,7 @@ VIA_WORDS = {"admin": "in the admin", "shell": "in the shell", "code": "in code"
 
 TRACEBACK_CHARS = 20_000
 
-TEXTS = ("payload", "headers", "result", "progress")
+TEXTS = ("payload", "headers", "result", "progress", "options")
 """JSON columns, read as text so that a malformed one spoils nothing else."""
 
 FIELDS = (
@@ -40,7 +41,7 @@ FIELDS = (
     "run_at", "ready_at", "claimed_at", "deadline_at", "finished_at", "timeout_seconds", "duration_seconds", "error",
     "hold", "hold_reason", "ending", "ending_attempt", "cancel_requested_at", "cancel_mode", "cancel_by",
     "cancel_reason", "release_requested_at", "key", "key_scope", "idempotency_key", "limit_key", "cron_entry",
-    "fire_at", "claim_id", "tags", "not_after",
+    "fire_at", "claim_id", "tags", "not_after", "expires_at",
 )  # fmt: skip
 """Columns that become fields of the JSON unchanged."""
 
@@ -49,7 +50,7 @@ EXIT_HELP = "Exit status: 0, or 1 if there is no such job."
 
 def add_subcommands(subcommands: Any) -> None:
     """Declare ``show`` and ``why``."""
-    text = "Show one job: state and reason, times, arguments, result, operators' actions, and attempts."
+    text = "Show one job: state and reason, times, arguments, result, operators' actions, finished steps, and attempts."
     show = subcommands.add_parser("show", help=text, description=f"{text} {EXIT_HELP}")
     add_arguments(show)
     show.add_argument(
@@ -92,7 +93,8 @@ def show_job(command: BaseCommand, options: dict[str, Any]) -> None:
     reason = _reason(options["id"], using)
     with at_read_committed(using):
         job = _read(options["id"], using)
-        attempts = _attempts(job, options["attempts"]) if job is not None else []
+        steps = finished_steps(job) if job is not None else []
+        attempts = _attempts(job, steps, options["attempts"]) if job is not None else []
         actions = _actions(job) if job is not None else []
         execution = _execution(job) if job is not None else {}
     if job is None:
@@ -100,10 +102,17 @@ def show_job(command: BaseCommand, options: dict[str, Any]) -> None:
         sys.exit(output.SKIPPED)
     if options["format"] == "json":
         reason_fields = _fields_of_reason(reason)
-        fields = {**_fields_of(job), **execution, "why": reason_fields, "actions": actions, "attempts": attempts}
+        fields = {
+            **_fields_of(job),
+            **execution,
+            "why": reason_fields,
+            "actions": actions,
+            "steps": [_fields_of_step(step) for step in steps],
+            "attempts": attempts,
+        }
         output.write_line(command, output.json_of(fields))
         return
-    for line in _lines(job, reason, execution, actions, attempts):
+    for line in _lines(job, reason, execution, actions, steps, attempts):
         output.write_line(command, line)
 
 
@@ -154,7 +163,12 @@ def _actions(job: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _attempts(job: Any, most: int) -> list[dict[str, Any]]:
+def _fields_of_step(step: Step) -> dict[str, Any]:
+    names = ("name", "queue", "attempt", "worker_name", "finished_at", "duration_seconds")
+    return {name: getattr(step, name) for name in names}
+
+
+def _attempts(job: Any, steps: list[Step], most: int) -> list[dict[str, Any]]:
     """Return the attempts that did not succeed as JSON fields, latest first."""
     rows = Attempt.objects.using(job._state.db).filter(job_id=job.pk).defer("chain", "traceback", "message")
     extracts: Any = {"chain_text": Cast("chain", TextField()), "trace": Left("traceback", TRACEBACK_CHARS)}
@@ -162,6 +176,7 @@ def _attempts(job: Any, most: int) -> list[dict[str, Any]]:
     return [
         {
             "number": row.number,
+            "name": step_at(job, steps, row.ended_at),
             "cause": row.cause,
             "worker_name": row.worker_name,
             "release": row.release,
@@ -190,6 +205,7 @@ def _fields_of(job: Any) -> dict[str, Any]:
         "headers": _stored(job.headers_text),
         "result": _stored(job.result_text),
         "progress": _stored(job.progress_text),
+        "options": _stored(job.options_text),
     }
 
 
@@ -217,14 +233,16 @@ def _lines(
     reason: why.Reason,
     execution: dict[str, Any],
     actions: list[dict[str, Any]],
+    steps: list[Step],
     attempts: list[dict[str, Any]],
 ) -> Iterator[str]:
     yield output.plain(f"#{job.pk} {job.name}")
     yield from output.facts((name, value) for name, value in _facts(job, reason, execution) if value not in ("", None))
     yield from _arguments_lines(job)
     yield from map(_action_line, actions)
+    yield from map(_step_line, steps)
     for attempt in attempts:
-        yield from _attempt_lines(attempt, whole=attempt is attempts[0])
+        yield from _attempt_lines(attempt, whole=attempt is attempts[0], named=bool(steps))
 
 
 def _facts(job: Any, reason: why.Reason, execution: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -234,12 +252,14 @@ def _facts(job: Any, reason: why.Reason, execution: dict[str, Any]) -> Iterator[
     yield "queue", f"{job.queue}, priority {job.priority}"
     yield "attempt", f"{job.attempt} of {job.max_attempts}"
     claimed = ("claimed_at",) if job.claim_id or job.outcome else ()  # otherwise the instant belongs to a past claim
-    for column in ("created_at", "run_at", "ready_at", *claimed, "deadline_at", "finished_at", "fire_at", "not_after"):
+    instants = ("created_at", "run_at", "ready_at", *claimed, "deadline_at", "finished_at", "fire_at", "not_after")
+    for column in (*instants, "expires_at"):
         yield column.replace("_", " "), _instant(getattr(job, column))
     yield "took", "" if job.duration_seconds is None else seconds(job.duration_seconds)
     yield "timeout", "unlimited" if job.timeout_seconds is None else seconds(job.timeout_seconds)
     for column in ("key", "idempotency_key", "limit_key", "cron_entry", "claim_id"):
         yield column.replace("_", " ").removesuffix(" id"), getattr(job, column)
+    yield "options", _bounded(job.options_text)
     yield "tags", ", ".join(map(str, job.tags))
     yield "lease", _instant(execution["lease_expires_at"])
     yield "worker", execution["worker_name"] or execution["worker"]
@@ -278,11 +298,18 @@ def _action_line(action: dict[str, Any]) -> str:
     return output.plain(one_line(words))
 
 
-def _attempt_lines(attempt: dict[str, Any], *, whole: bool) -> Iterator[str]:
+def _step_line(step: Step) -> str:
+    took = "" if step.duration_seconds is None else f", took {seconds(step.duration_seconds)}"
+    worker = f" on {step.worker_name}" if step.worker_name else ""
+    return output.plain(f"step {one_line(step.name)} finished at {output.instant(step.finished_at)}{worker}{took}")
+
+
+def _attempt_lines(attempt: dict[str, Any], *, whole: bool, named: bool) -> Iterator[str]:
     took = "" if attempt["duration_seconds"] is None else f", took {seconds(attempt['duration_seconds'])}"
     worker = f" on {attempt['worker_name']}" if attempt["worker_name"] else ""
     release = f", release {attempt['release']}" if attempt["release"] else ""
-    head = f"attempt {attempt['number']} {attempt['cause']} at {output.instant(attempt['ended_at'])}"
+    name = f" of {one_line(attempt['name'])}" if named else ""
+    head = f"attempt {attempt['number']}{name} {attempt['cause']} at {output.instant(attempt['ended_at'])}"
     yield output.plain(f"{head}{worker}{release}{took}")
     for link in attempt["chain"]:
         yield from (f"  {line}" for line in output.block(": ".join(filter(None, link.values()))))

@@ -14,7 +14,6 @@ class Migration(migrations.Migration):
     dependencies = [("pgjobs", "0008_tags_and_deadlines")]
 
     operations = [
-        # The last one: a worker that finds it may work (read_identity).
         BuildIndex(
             model_name="job",
             index=GinIndex(

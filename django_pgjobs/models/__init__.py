@@ -11,9 +11,9 @@ called, and the top of each module imports only what the tables need.
 
 from __future__ import annotations
 
-from django_pgjobs.models.attempts import Attempt, Claim
+from django_pgjobs.models.attempts import Attempt, Claim, Step
 from django_pgjobs.models.base import PostgresModel
-from django_pgjobs.models.crons import CronEntry, CronEntryQuerySet, SteerableCron
+from django_pgjobs.models.crons import CronEntry, CronEntryQuerySet, KnownJob, SteerableCron
 from django_pgjobs.models.job_steering import Steerable
 from django_pgjobs.models.jobs import Job, JobQuerySet
 from django_pgjobs.models.keys import Admission, KeyWindow, StoredResult
@@ -32,11 +32,13 @@ __all__ = [
     "Job",
     "JobQuerySet",
     "KeyWindow",
+    "KnownJob",
     "LeaderTerm",
     "PostgresModel",
     "QueueState",
     "Statistic",
     "Steerable",
     "SteerableCron",
+    "Step",
     "StoredResult",
 ]

@@ -1,4 +1,4 @@
-"""Who has claimed jobs, and how their attempts failed."""
+"""Who has claimed jobs, how their attempts failed, and which of their steps have finished."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from django_pgjobs.fields import BigIntArrayField, InstantField
 from django_pgjobs.models.base import BoundedQuerySet, PostgresModel
 from django_pgjobs.models.jobs import Job
+from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import Cause
 
 
@@ -82,3 +83,41 @@ class Attempt(PostgresModel):
 
     def __str__(self) -> str:
         return f"attempt {self.number} of job {self.job_id}"
+
+
+class Step(PostgresModel):
+    """A finished step of a job that went on with the next one; the job itself is its latest step.
+
+    A job keeps its first step and the latest hundred.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    job = models.ForeignKey(
+        Job,
+        on_delete=models.CASCADE,
+        db_constraint=False,
+        db_index=False,
+        related_name="steps",
+        verbose_name=_("job"),
+    )
+    claim_id = models.UUIDField(_("claim"))
+    name = models.TextField(_("name"))
+    queue = models.TextField(_("queue"))
+    payload = models.JSONField(_("payload"))
+    attempt = models.IntegerField(_("attempt"))
+    worker = models.UUIDField(_("worker"), null=True)
+    worker_name = models.TextField(_("worker name"), db_default="")
+    finished_at = InstantField(_("finished at"), db_default=Now())
+    duration_seconds = models.FloatField(_("duration in seconds"), null=True)
+
+    objects: ClassVar[models.Manager[Step]] = BoundedQuerySet.as_manager()
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_step"
+        verbose_name = _("step")
+        verbose_name_plural = _("steps")
+        default_permissions = ("view",)
+        indexes = (models.Index(name="pgjobs_step_of_job", fields=["job", "id"]),)
+
+    def __str__(self) -> str:
+        return f"{visible(self.name)} of job {self.job_id}"

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from django.db import models, router
+from django.db.models import Q, Value
 from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -21,6 +22,11 @@ from django_pgjobs.serialization.escapes import visible
 if TYPE_CHECKING:
     from django_pgjobs.steering.jobs import Steered
     from django_pgjobs.steering.until import Until
+
+
+def aware(instant: datetime) -> datetime:
+    """Return an instant of a row with its zone, which it lacks if ``USE_TZ`` is off."""
+    return timezone.make_aware(instant) if timezone.is_naive(instant) else instant
 
 
 class CronEntryQuerySet(models.QuerySet["CronEntry"]):
@@ -57,12 +63,22 @@ class CronEntryQuerySet(models.QuerySet["CronEntry"]):
         jobs = Job.objects.using(self._alias())
         return crons.stop(self, self._alias(), jobs, by=by, reason=reason, mode=mode)
 
+    def remove(self, *, by: object = None, reason: str = "") -> int:
+        """Delete schedules made at run time, and entries that no code declares any more; return how many.
+
+        Their jobs stay. Raises ``InvalidJob``, and deletes nothing, if code declares one of them.
+        """
+        from django_pgjobs.steering import cron_rows  # here for start-up time
+
+        return cron_rows.remove(self, self._alias(), by=by, reason=reason)
+
     apause = asynchronous(pause)
     aresume = asynchronous(resume)
     astop = asynchronous(stop)
+    aremove = asynchronous(remove)
 
     _altering: Any
-    for _altering in (pause, resume, stop, apause, aresume, astop):
+    for _altering in (pause, resume, stop, remove, apause, aresume, astop, aremove):
         _altering.alters_data = _altering.queryset_only = True
     del _altering
 
@@ -115,11 +131,15 @@ class SteerableCron(models.Model):
 
         crons.override(self._itself(), written_at(self), cast("CronEntry", self), by=by, values=values)
 
-    def next_fires(self, count: int = 5, *, after: datetime | None = None) -> list[datetime]:
-        """Return the next fires of its schedule in UTC, from now or from ``after`` on.
+    def remove(self, *, by: object = None, reason: str = "") -> int:
+        """Delete this schedule; see ``CronEntryQuerySet.remove``."""
+        return self._itself().remove(by=by, reason=reason)
 
-        Empty if expression or zone is invalid. Pauses do not matter here; with ``after_completion`` these are the
-        earliest possible fires. Raises ``ValueError`` for more than 1000.
+    def next_fires(self, count: int = 5, *, after: datetime | None = None) -> list[datetime]:
+        """Return the next fires of its schedule in UTC, from now or from ``after`` on, within its start and end.
+
+        No more than it may still make. Empty if expression or zone is invalid. Pauses do not matter here; with
+        ``after_completion`` these are the earliest possible fires. Raises ``ValueError`` for more than 1000.
         """
         from django_pgjobs.steering.crons import MOST_PREVIEWED  # here for start-up time
         from django_pgjobs.values import schedule as cron  # here for start-up time
@@ -127,22 +147,26 @@ class SteerableCron(models.Model):
         if not 0 <= count <= MOST_PREVIEWED:
             raise ValueError(f"next_fires() takes a count from 0 to {MOST_PREVIEWED}, not {count!r}")
         entry = cast("CronEntry", self)
+        starts, ends = (None if bound is None else aware(bound) for bound in (entry.starts_at, entry.ends_at))
         try:
-            schedule = cron.schedule_of(entry.effective_expression, entry.effective_zone)
+            schedule = cron.bounded_schedule_of(entry.effective_expression, entry.effective_zone, starts, ends)
         except cron.InvalidCron:
             return []
-        if after is not None and timezone.is_naive(after):
-            after = timezone.make_aware(after)
-        return schedule.next_fires(after or datetime.now(UTC), count)
+        if entry.max_fires is not None:
+            count = min(count, max(0, entry.max_fires - entry.fires_made))
+        return schedule.next_fires(aware(after) if after else datetime.now(UTC), count)
 
     apause = asynchronous(pause)
     aresume = asynchronous(resume)
     astop = asynchronous(stop)
     arun_now = asynchronous(run_now)
     aoverride = asynchronous(override)
+    aremove = asynchronous(remove)
 
     _altering: Any
-    for _altering in (pause, resume, stop, run_now, override, apause, aresume, astop, arun_now, aoverride):
+    for _altering in (
+        pause, resume, stop, run_now, override, remove, apause, aresume, astop, arun_now, aoverride, aremove,
+    ):  # fmt: skip
         _altering.alters_data = True
     del _altering
 
@@ -153,6 +177,12 @@ class CronEntry(SteerableCron, PostgresModel):
     The name identifies it. The statement that fires it compares and sets ``last_fire_at``, so that each due instant
     fires once, whichever process evaluates it.
     """
+
+    class Origin(models.TextChoices):
+        """Where the schedule comes from."""
+
+        CODE = "code", _("code")
+        ROW = "row", _("row")
 
     name = models.TextField(_("name"), primary_key=True)
     job_name = models.TextField(_("job"))
@@ -177,6 +207,18 @@ class CronEntry(SteerableCron, PostgresModel):
     paused_reason = models.TextField(_("reason of the pause"), db_default="")
     paused_until = models.DateTimeField(_("paused until"), null=True)
     broken = models.TextField(_("why it cannot fire"), db_default="")
+    origin = models.TextField(_("origin"), choices=Origin.choices, db_default="code")
+    enabled = models.BooleanField(_("enabled"), db_default=True)
+    starts_at = models.DateTimeField(_("start"), null=True, blank=True)
+    ends_at = models.DateTimeField(_("end"), null=True, blank=True)
+    max_fires = models.IntegerField(_("at most so many fires"), null=True, blank=True)
+    fires_made = models.IntegerField(_("fires made"), db_default=0)
+    fingerprint = models.TextField(_("arguments checked against"), db_default="")
+    # A constant: a default that PostgreSQL computes would rewrite the table.
+    check_at = models.DateTimeField(_("look again at"), db_default=Value(datetime(1970, 1, 1, tzinfo=UTC)))
+
+    written: str = ""
+    """After ``schedule(…).register(…)``: whether that created or changed the row, or left it unchanged."""
 
     objects: ClassVar[models.Manager[CronEntry]] = CronEntryQuerySet.as_manager()
 
@@ -184,8 +226,22 @@ class CronEntry(SteerableCron, PostgresModel):
         db_table = "pgjobs_cron_entry"
         verbose_name = _("cron entry")
         verbose_name_plural = _("cron entries")
-        default_permissions = ("view", "change")
+        default_permissions = ("add", "view", "change", "delete")
         permissions = (("run_cronentry", _("Can run, pause and resume cron entries")),)
+        indexes = (
+            models.Index(name="pgjobs_cron_due", fields=["next_fire_at"], condition=Q(next_fire_at__isnull=False)),
+            models.Index(
+                name="pgjobs_cron_unplanned", fields=["check_at"], condition=Q(next_fire_at__isnull=True, broken="")
+            ),
+            models.Index(
+                name="pgjobs_cron_declared",
+                fields=["declared_at"],
+                condition=Q(origin="code", missing_since__isnull=True),
+            ),
+            models.Index(
+                name="pgjobs_cron_rows", fields=["job_name", "fingerprint", "name"], condition=Q(origin="row")
+            ),
+        )
 
     def __str__(self) -> str:
         return visible(self.name)
@@ -193,8 +249,8 @@ class CronEntry(SteerableCron, PostgresModel):
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Refuse: writing back an old ``last_fire_at`` would repeat a fire."""
         raise TypeError(
-            "A cron entry is not saved: code declares it by Cron(…), and pause(), resume(), stop(), run_now() and "
-            "override() steer it."
+            "A cron entry is not saved: code declares it by Cron(…), or makes its row by job.schedule(…).register(…), "
+            "and pause(), resume(), stop(), run_now(), override() and remove() steer it."
         )
 
     @property
@@ -216,15 +272,41 @@ class CronEntry(SteerableCron, PostgresModel):
     def is_paused(self) -> bool:
         """Whether a pause is in force."""
         until = self.paused_until
-        if until is not None and timezone.is_naive(until):
-            until = timezone.make_aware(until)
-        return self.paused_at is not None and (until is None or until > timezone.now())
+        return self.paused_at is not None and (until is None or aware(until) > timezone.now())
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no fire is left: its end has passed, or it has made all its fires."""
+        if self.max_fires is not None and self.fires_made >= self.max_fires:
+            return True
+        return self.ends_at is not None and aware(self.ends_at) < timezone.now()
 
     @property
     def status(self) -> str:
-        """*broken*, *missing*, *paused* or *on*: the first that applies."""
-        if self.broken:
-            return "broken"
-        if self.missing_since is not None:
-            return "missing"
-        return "paused" if self.is_paused else "on"
+        """*broken*, *missing*, *ended*, *off*, *paused* or *on*: the first that applies."""
+        facts = {
+            "broken": self.broken,
+            "missing": self.missing_since is not None and self.origin == self.Origin.CODE,
+            "ended": self.has_ended,
+            "off": not self.enabled,
+            "paused": self.is_paused,
+        }
+        return next((word for word, applies in facts.items() if applies), "on")
+
+
+class KnownJob(PostgresModel):
+    """A job that schedules made at run time name, as the workers' code knows it. A worker's code confirms it.
+
+    The leader marks the schedules of a job that no worker has confirmed for some minutes as broken.
+    """
+
+    name = models.TextField(_("name"), primary_key=True)
+    fingerprint = models.TextField(_("fingerprint"))
+    confirmed_at = models.DateTimeField(_("confirmed at"), db_default=Now())
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_known_job"
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return visible(self.name)

@@ -121,7 +121,10 @@ class Steerable(models.Model):
 
     @alters
     def register_again(self) -> Self:
-        """Register a new job like this one (same name, payload, options), due at once, in the caller's transaction."""
+        """Register a new job like this one (same name, payload, options), due at once, in the caller's transaction.
+
+        A job with steps begins again with its first. Raises ``InvalidJob`` if this process does not know that one.
+        """
         from django_pgjobs.registering import again  # here for start-up time
 
         return again.register_again(self)

@@ -11,12 +11,12 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from django.db import models, router
-from django.db.models import Q, Value
-from django.db.models.functions import Coalesce, Now
+from django.db.models import Q
+from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from django_pgjobs.fields import InstantField, StateField, TagsField
+from django_pgjobs.fields import ComputedStateField, InstantField, TagsField
 from django_pgjobs.indexes import GinIndex
 from django_pgjobs.models.base import BoundedQuerySet, PostgresModel, asynchronous
 from django_pgjobs.models.job_steering import Steerable, alters
@@ -202,18 +202,13 @@ class Job(Steerable, PostgresModel):
     fire_at = InstantField(_("fire of the cron entry"), null=True)
     tags = TagsField(_("tags"))
     not_after = InstantField(_("not after"), null=True, help_text=_("Not started after it, stopped at it."))
-    # Frozen: Django refuses to alter it, and a change would rewrite the table. New states are values of ``hold``.
-    state = models.GeneratedField(
-        expression=Coalesce(
-            "outcome",
-            models.Case(models.When(claim_id__isnull=False, then=Value("running"))),
-            "hold",
-            Value("ready"),
-        ),
-        output_field=StateField(choices=State.choices),
-        db_persist=True,
-        verbose_name=_("state"),
+    expires_at = InstantField(
+        _("expires at"), null=True, help_text=_("Not started after it, but cancelled; empty once an attempt has ended.")
     )
+    options = models.JSONField(_("rare options"), null=True, help_text=_("Options that few jobs have."))
+    flow = models.SmallIntegerField(_("flow"), db_default=0, help_text=_("Bits; 8: it has finished steps."))
+    # No column (docs/adr/0025). A new state is a value of ``hold``: the SQL function of migration 0016 knows no words.
+    state = ComputedStateField(choices=State.choices, verbose_name=_("state"))
 
     if TYPE_CHECKING:
         objects: ClassVar[JobManager]
@@ -259,6 +254,11 @@ class Job(Steerable, PostgresModel):
                 fields=["cron_entry"],
                 condition=Q(cron_entry__isnull=False, finished_at__isnull=True),
             ),
+            models.Index(
+                name="pgjobs_job_cron_history",
+                fields=["cron_entry", "id"],
+                condition=Q(cron_entry__isnull=False),
+            ),
             GinIndex(
                 name="pgjobs_job_tags",
                 fields=["tags"],
@@ -269,6 +269,11 @@ class Job(Steerable, PostgresModel):
                 name="pgjobs_job_held_order",
                 fields=["queue", "hold", "run_at", "id"],
                 condition=Q(hold__isnull=False, finished_at__isnull=True),
+            ),
+            models.Index(
+                name="pgjobs_job_expires",
+                fields=["expires_at"],
+                condition=Q(expires_at__isnull=False, finished_at__isnull=True),
             ),
         )
         constraints = (

@@ -81,7 +81,10 @@ class Action(PostgresModel):
         verbose_name = _("action")
         verbose_name_plural = _("actions")
         default_permissions = ("view",)
-        indexes = (models.Index(name="pgjobs_action_age", fields=["acted_at"]),)
+        indexes = (
+            models.Index(name="pgjobs_action_age", fields=["acted_at"]),
+            models.Index(name="pgjobs_action_of_cron", fields=["subject", "id"], condition=models.Q(kind="cron")),
+        )
 
     def __str__(self) -> str:
         return f"{self.verb} #{self.pk}"

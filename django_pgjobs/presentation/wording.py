@@ -24,6 +24,7 @@ from django_pgjobs.serialization import payload
 STATE_LABELS: dict[str, Any] = {
     "scheduled": _("scheduled"),
     "retrying": _("retrying"),
+    "expired": _("expired"),
     "silent": _("worker silent"),
     "lost": _("lost"),
     **dict(Job.State.choices),

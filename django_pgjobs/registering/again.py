@@ -10,8 +10,10 @@ from django.db import connections, models
 from django_pgjobs import waking
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
 from django_pgjobs.registering import capacity
+from django_pgjobs.registering.encode import Row, new_job
+from django_pgjobs.registering.next_step import alone
 from django_pgjobs.store.registering import NewJob, register_job, register_special
 from django_pgjobs.store.transactions import written_at
 
@@ -22,8 +24,19 @@ def register_again(row: J) -> J:
     """Register a new job like ``row``, due at once; see ``Job.register_again``."""
     job: Any = row
     alias = written_at(row)
+    new = _first_step(job, alias) if job.flow else _same(job)
+    register = register_special if new.is_special else register_job
+    with capacity.passing(connections[alias], get_conf(), (new.queue,)):
+        registered = register(alias, new)
+    if registered is None:
+        raise InvalidJob(f"job {new.name!r}: its key is taken")
+    waking.registered(connections[alias], [new.wakes], get_conf())
+    return type(row)._base_manager.using(alias).get(pk=registered.id)
+
+
+def _same(job: Any) -> NewJob:
     definition = registry.find(job.name)
-    new = NewJob(
+    return NewJob(
         name=job.name,
         payload=json.dumps(job.payload),
         queue=job.queue,
@@ -34,11 +47,24 @@ def register_again(row: J) -> J:
         description=job.description,
         limit_key=job.limit_key,
         tags=job.tags,
+        options=job.options,
     )
-    register = register_special if new.is_special else register_job
-    with capacity.passing(connections[alias], get_conf(), (new.queue,)):
-        registered = register(alias, new)
-    if registered is None:
-        raise InvalidJob(f"job {new.name!r}: its key is taken")
-    waking.registered(connections[alias], [new.wakes], get_conf())
-    return type(row)._base_manager.using(alias).get(pk=registered.id)
+
+
+def _first_step(job: Any, alias: str) -> NewJob:
+    """Return the job as it began; only its definition knows the limits and options of its first step."""
+    first = job.steps.using(alias).order_by("pk").first()
+    if first is None:
+        return _same(job)
+    definition = registry.find(first.name)
+    if definition is None:
+        raise InvalidJob(f"job {first.name!r}, with which it began, is not known here")
+    payload = json.dumps(first.payload)
+    try:
+        args, kwargs = definition.load(payload)
+    except UnreadablePayload as error:
+        raise InvalidJob(f"job {first.name!r}: {error}") from None
+    plan = definition.plan.changed({"queue": first.queue, "priority": job.priority})
+    headers = None if job.headers is None else json.dumps(job.headers)
+    new = new_job(Row(definition, alone(plan), tuple(args), kwargs), headers, payload)
+    return new._replace(description=job.description, tags=job.tags)

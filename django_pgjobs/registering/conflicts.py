@@ -1,4 +1,4 @@
-"""Settle a registration whose key is taken: ``existing``, ``replace`` or ``raise``.
+"""Settle a registration whose key is taken: ``existing``, ``replace``, ``postpone`` or ``raise``.
 
 The insert itself finds out (ON CONFLICT DO NOTHING), so no error spoils the caller's transaction and there is no gap
 between looking and inserting. If another transaction holds the key and has not committed, the insert waits for it. The
@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from django.db import OperationalError
+from django.db import OperationalError, connections
 
 from django_pgjobs import waking
+from django_pgjobs.conf import get_conf
 from django_pgjobs.definition.keys import OnConflict
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import DuplicateJob
 from django_pgjobs.states import CancelMode
 from django_pgjobs.store.database import on
-from django_pgjobs.store.keys import KeyHolder, find_keys, free_keys
+from django_pgjobs.store.keys import KeyHolder, find_keys, free_keys, postpone_jobs
+from django_pgjobs.store.notifying import scan_behind
 from django_pgjobs.store.registering import NewJob, Registered, register_special, register_special_jobs
 from django_pgjobs.store.sqlstates import DEADLOCK, SERIALIZATION_FAILURE, sqlstate_of
 from django_pgjobs.store.steering import cancel_jobs
@@ -41,6 +43,8 @@ def insert_one(alias: str, new: NewJob) -> Registered | int:
     if new.on_conflict == OnConflict.REPLACE:
         # In a transaction: the old job is cancelled only if the new one is stored.
         return _despite_deadlocks(alias, lambda: _insert_or_replace(alias, new))
+    if new.on_conflict == OnConflict.POSTPONE:
+        return _despite_deadlocks(alias, lambda: _insert_or_postpone(alias, new))
     try:
         return _insert_or_find(alias, new)
     except OperationalError as error:
@@ -71,15 +75,42 @@ def _insert_or_replace(alias: str, new: NewJob) -> Registered:
     raise _duplicate(new, None)
 
 
-def _replace(alias: str, new: Sequence[NewJob], holders: Sequence[KeyHolder | None]) -> None:
-    """Cancel the jobs that hold these keys. Raises ``DuplicateJob`` if one of them has started."""
+def _insert_or_postpone(alias: str, new: NewJob) -> Registered | int:
+    for _ in range(TRIES):
+        if stored := register_special(alias, new):
+            return stored
+        if moved := _postpone(alias, [new]):
+            return moved[0]
+    raise _duplicate(new, None)
+
+
+def _postpone(alias: str, new: Sequence[NewJob]) -> dict[int, int]:
+    """Move the jobs that hold these keys; return position → id of those moved; the others are free by now.
+
+    Raises ``DuplicateJob`` if one of them has started: nothing of it can be moved, and to drop the call would lose it.
+    """
+    moved = postpone_jobs(on(alias), new)
+    waking.registered(connections[alias], moved.wakes, get_conf())
+    waking.notify(alias, [scan_behind(queue) for queue in moved.behind])
+    left = [job for at, job in enumerate(new) if at not in moved.ids]
+    if left:
+        _refuse_started(left, find_keys(on(alias), left), "postponed")
+    return moved.ids
+
+
+def _refuse_started(new: Sequence[NewJob], holders: Sequence[KeyHolder | None], verb: str) -> None:
     for job, holder in zip(new, holders, strict=True):
         if holder is not None and holder.started:
             raise DuplicateJob(
                 holder.id, job.key or "", job.queue,
                 f"Job {holder.id} has the key {job.key!r} in queue {job.queue!r} and has started: "
-                "it cannot be replaced, and nothing was stored.",
+                f"it cannot be {verb}, and nothing was stored.",
             )  # fmt: skip
+
+
+def _replace(alias: str, new: Sequence[NewJob], holders: Sequence[KeyHolder | None]) -> None:
+    """Cancel the jobs that hold these keys. Raises ``DuplicateJob`` if one of them has started."""
+    _refuse_started(new, holders, "replaced")
     # A job claimed in the meantime keeps its key: the next try finds that it has started.
     if replaced := free_keys(on(alias), new):
         with_callback = [name for name in registry.names() if registry.get(name).on_cancel_func is not None]
@@ -142,13 +173,19 @@ def _settled(alias: str, new: Sequence[NewJob], left: list[int]) -> dict[int, in
         return {}
     found: dict[int, int] = {}
     replacing: list[tuple[NewJob, KeyHolder | None]] = []
+    postponing: list[int] = []
     for at, holder in zip(left, find_keys(on(alias), [new[at] for at in left]), strict=True):
         if new[at].on_conflict == OnConflict.REPLACE:
             replacing.append((new[at], holder))
+        elif new[at].on_conflict == OnConflict.POSTPONE:
+            postponing.append(at)
         elif holder is not None and new[at].on_conflict == OnConflict.RAISE:
             raise _duplicate(new[at], holder.id)
         elif holder is not None:
             found[at] = holder.id
+    if postponing:
+        moved = _postpone(alias, [new[at] for at in postponing])
+        found |= {postponing[position]: job_id for position, job_id in moved.items()}
     if replacing:
         _replace(alias, [job for job, _ in replacing], [holder for _, holder in replacing])
     return found
@@ -173,11 +210,26 @@ def _chosen(new: list[NewJob]) -> list[int]:
         same.append(at)
     for same in positions.values():
         winner = max((at for at in same if new[at].on_conflict == OnConflict.REPLACE), default=same[0])
+        if postponers := [at for at in same if at > winner and new[at].on_conflict == OnConflict.POSTPONE]:
+            new[winner] = _postponed(new[winner], new[postponers[-1]])
         if new[same[0]].on_conflict == OnConflict.RAISE:
             new[winner] = new[winner]._replace(on_conflict=OnConflict.RAISE)
         for at in same:
             chosen[at] = winner
     return chosen
+
+
+def _postponed(new: NewJob, by: NewJob) -> NewJob:
+    """Return ``new`` as a later row of the same key moves it; a key that is taken is then that row's matter."""
+    policy = OnConflict.POSTPONE if new.on_conflict == OnConflict.EXISTING else new.on_conflict
+    return new._replace(
+        run_at=by.run_at,
+        delay_seconds=by.delay_seconds,
+        not_after=by.not_after,
+        expires_at=by.expires_at,
+        expires_seconds=by.expires_seconds,
+        on_conflict=policy,
+    )
 
 
 def _duplicate(new: NewJob, holder: int | None) -> DuplicateJob:

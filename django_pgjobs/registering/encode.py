@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django_pgjobs.definition import keys
@@ -64,7 +65,21 @@ def new_job(row: Row, headers: str | None, payload: str | None = None) -> NewJob
         return new
     if plan.has_keys:
         new = _with_keys(new, row)
-    return new._replace(tags=plan.tags, not_after=plan.deadline)
+    new = new._replace(tags=plan.tags, not_after=plan.deadline, options=plan.rare)
+    if plan.expires is None:
+        return new
+    if isinstance(plan.expires, datetime):
+        return new._replace(expires_at=plan.expires)
+    return new._replace(expires_seconds=plan.expires)
+
+
+def check_key_given(row: Row) -> None:
+    """Refuse ``on_conflict`` where nobody has given a key, be it None. Raises ``InvalidJob``."""
+    if row.plan.lacks_key:
+        raise InvalidJob(
+            f"job {row.definition.name!r}: on_conflict says what to do when the key is taken, but there is no key: "
+            "declare key=… in @job, or pass it to using"
+        )
 
 
 def _with_keys(new: NewJob, row: Row) -> NewJob:
@@ -78,7 +93,7 @@ def _with_keys(new: NewJob, row: Row) -> NewJob:
         raise InvalidJob(f"job {new.name!r}: {error}") from error.__cause__
     if key is None:
         return new._replace(idempotency_key=idempotency_key)
-    scope = plan.key_scope
+    scope = plan.scope
     return new._replace(
         key=key,
         key_scope=KeyScope.WINDOW if isinstance(scope, keys.Window) else scope,
@@ -117,8 +132,8 @@ def _described(definition: JobPolicy, args: tuple[Any, ...], kwargs: dict[str, A
 class NewBatch:
     """Many registrations, encoded; ``senders``: their definitions if ``job_registered`` has receivers, else empty.
 
-    ``special``: some may have a key, tags or a deadline. ``limited``: a limit may apply to some. ``plan``: the plan of
-    the latest row.
+    ``special``: some may have a key, tags, a deadline or an expiry. ``limited``: a limit may apply to some. ``plan``:
+    the plan of the latest row.
     """
 
     databases: set[str | None]
@@ -145,6 +160,10 @@ class NewBatch:
 
     def _note(self, row: Row) -> None:
         self.plan = row.plan
+        try:
+            check_key_given(row)
+        except InvalidJob as error:
+            raise InvalidJob(f"row {self.count}: {error}") from None
         if row.plan.bypass:
             raise InvalidJob(f"row {self.count}: bypass=True stores nothing, and register_many only stores jobs")
         self.databases.add(row.plan.database)

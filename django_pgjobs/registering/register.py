@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime, timedelta
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -24,7 +25,7 @@ from django_pgjobs.definition.options import did_you_mean
 from django_pgjobs.definition.signature import call_site
 from django_pgjobs.exceptions import InvalidJob, NoWorkerAvailable
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.registering.encode import Row, captured_headers, encode_all, new_job
+from django_pgjobs.registering.encode import Row, captured_headers, check_key_given, encode_all, new_job
 from django_pgjobs.signals import job_registered
 from django_pgjobs.states import KeyScope
 from django_pgjobs.store.database import NOT_MIGRATED, is_not_migrated
@@ -80,6 +81,7 @@ def register_one(row: Row) -> Model:
     """
     if row.plan.bypass:
         return _bypass(row)
+    check_key_given(row)
     connection = _connection(row.plan.database)
     new = new_job(row, captured_headers(row.plan.conf))
     _warn_of_foreign_transaction(connection, new.name)
@@ -246,7 +248,7 @@ def _job(alias: str | None, new: NewJob, stored: dict[str, Any]) -> Model:
         **stored,
     }
     if new.is_special:
-        values |= _special(new)
+        values |= _special(new, values["run_at"])
     model = _model()
     if _is_listened_to(pre_init, model) or _is_listened_to(post_init, model):
         return model.from_db(alias, list(values), list(values.values()))
@@ -258,13 +260,27 @@ def _job(alias: str | None, new: NewJob, stored: dict[str, Any]) -> Model:
     return job
 
 
-def _special(new: NewJob) -> dict[str, Any]:
+def _special(new: NewJob, run_at: Any) -> dict[str, Any]:
     unique = new.key_scope in (KeyScope.UNTIL_FINISHED, KeyScope.UNTIL_STARTED)
     values: dict[str, Any] = {"unique_key": new.key} if unique else {}
     values |= {"hold": "limited", "state": "limited"} if new.limit_key is not None else {}
+    if new.expires_seconds is not None:
+        values["expires_at"] = run_at + timedelta(seconds=new.expires_seconds) if isinstance(run_at, datetime) else None
+    elif new.expires_at is not None:
+        values["expires_at"] = new.expires_at
     return values | {
         name: getattr(new, name)
-        for name in ("key", "key_scope", "idempotency_key", "limit_key", "cron_entry", "fire_at", "tags", "not_after")
+        for name in (
+            "key",
+            "key_scope",
+            "idempotency_key",
+            "limit_key",
+            "cron_entry",
+            "fire_at",
+            "tags",
+            "not_after",
+            "options",
+        )
     }
 
 
@@ -275,6 +291,6 @@ def _is_listened_to(signal: ModelSignal, model: type[Model]) -> bool:
 def _deferred_job(alias: str, new: NewJob, id_: int) -> Model:
     """Return a job that loads its instants on first access: the bulk statement returns ids only."""
     job = _job(alias, new, {"id": id_})
-    for unknown in ("run_at", "created_at"):
+    for unknown in ("run_at", "created_at", *(["expires_at"] if new.expires_seconds is not None else [])):
         del job.__dict__[unknown]
     return job

@@ -22,17 +22,19 @@ from typing import Any
 from uuid import uuid4
 
 from django.core.cache import close_caches
-from django.db import connections
+from django.db import connections, router
 
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Decision
 from django_pgjobs.exceptions import DeadlinePassed
 from django_pgjobs.execution import attempt
+from django_pgjobs.execution.atomic_end import AtomicEnds
 from django_pgjobs.execution.attempt import BODY, Item, Prepared, RunControl
 from django_pgjobs.execution.ended_by import History
 from django_pgjobs.execution.finalise import CALLBACK_OF, has_callback
 from django_pgjobs.logs import safe_logger
+from django_pgjobs.models import Job
 from django_pgjobs.states import Outcome
 from django_pgjobs.store.statements import NewJob
 from django_pgjobs.worker.executor import cleanup
@@ -67,23 +69,26 @@ def run(new: NewJob) -> None:
     door, claim_id = LocalDoor(), str(uuid4())
     try:
         decision = _attempt(_item(new, claim_id, BODY, new.timeout_seconds), door)
-        if outcome := _outcome(decision, new):
-            _call_back(new, claim_id, outcome, decision, door)
+        _call_back(new, claim_id, _outcome(decision, new), decision, door)
     finally:
         for close in (close_caches, connections.close_all):
             with contextlib.suppress(Exception):
                 close()
 
 
-def _outcome(decision: Decision, new: NewJob) -> str | None:
-    """Return how the job ended, None for a success. No queue can take the job back, even if it asks for that."""
+def _outcome(decision: Decision, new: NewJob) -> str:
+    """Return how the job ended. No queue can take the job back, even if it asks for that."""
     match decision:
         case decide.Succeed():
-            return None
+            return Outcome.SUCCEEDED
         case decide.Cancel():
             return Outcome.CANCELLED
         case decide.Abandon():
             return Outcome.ABANDONED
+        case decide.Next(name=step):
+            log.error(
+                "job that bypassed the queue cannot go on with a next step, abandoned name=%s step=%s", new.name, step
+            )
         case decide.Park(reason=reason):
             log.error("job that bypassed the queue cannot be run, abandoned name=%s: %s", new.name, reason)
         case _:
@@ -125,7 +130,14 @@ def _item(new: NewJob, claim_id: str, kind: str, timeout: float | None) -> Item:
 def _attempt(item: Item, door: LocalDoor, history: History | None = None) -> Decision:
     control = door.control = RunControl()
     door.seconds = item.timeout
-    prepared = attempt.prepare(item, _ignore_progress, control, door, history=history)
+    prepared = attempt.prepare(
+        item,
+        lambda _: _ignore_progress,
+        control,
+        door,
+        history=history,
+        transaction=AtomicEnds(router.db_for_write(Job), stored=False),
+    )
     if not isinstance(prepared, Prepared):
         return prepared
     with _deadline(item.timeout, control, door):

@@ -16,7 +16,7 @@ from uuid import uuid4
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.context import name_executor
-from django_pgjobs.decisions import Decision
+from django_pgjobs.decisions import Unwritten
 from django_pgjobs.execution.admission import Turn
 from django_pgjobs.execution.attempt import RunControl
 from django_pgjobs.execution.finalise import HOLD, RELEASE
@@ -171,7 +171,13 @@ class InlineWorker:
         self.control = RunControl()
         cleanup.refresh()
         try:
-            performer = Performer(db, self.worker.author, control=self.control, waits=partial(_waits, db))
+            performer = Performer(
+                db,
+                self.worker.author,
+                control=self.control,
+                waits=partial(_waits, db),
+                alias=self.worker.options.database,
+            )
             if performer.perform(job, claim_id).kind not in (RELEASE, HOLD):
                 self.ended += 1
         finally:
@@ -180,7 +186,7 @@ class InlineWorker:
         store.delete_claims(db, [claim_id])
 
 
-def _waits(db: WorkerConnection, job: ClaimedJob) -> Decision | None:
+def _waits(db: WorkerConnection, job: ClaimedJob) -> Unwritten | None:
     """Return the decision for a job that was paused while it ran, with its callback still to come; else None."""
     pauses = store.read_pauses(db)
     if job.queue in pauses.queues:

@@ -42,7 +42,7 @@ from django_pgjobs.worker.threads.claim_options import ClaimOptions
 from django_pgjobs.worker.threads.claimer import Claimer
 from django_pgjobs.worker.threads.finaliser import Finaliser
 from django_pgjobs.worker.threads.frontier import Frontier
-from django_pgjobs.worker.threads.inbox_messages import JobsRescued
+from django_pgjobs.worker.threads.inbox_messages import JobsExpired, JobsRescued
 from django_pgjobs.worker.threads.lease_keeper import LeaseKeeper
 from django_pgjobs.worker.threads.listener import Listener
 from django_pgjobs.worker.threads.maintainer import Maintainer, Upkeeper
@@ -255,7 +255,13 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
     keeper = _keeper(worker, inbox, table, claimer)
     leader = Leader(worker.author)
     maintained = [
-        *duties(leader, lambda rescued: inbox.post(JobsRescued(rescued)), declared, keeper),
+        *duties(
+            leader,
+            lambda rescued: inbox.post(JobsRescued(rescued)),
+            declared,
+            keeper,
+            lambda expired: inbox.post(JobsExpired(expired)),
+        ),
         TimedDuty("claims in doubt", claimer.check_doubts, DOUBT_SECONDS, last=True),
         TimedDuty("limited", admitter.inspect, SCAN_LIMITED_SECONDS),
     ]

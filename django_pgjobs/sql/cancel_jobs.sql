@@ -36,7 +36,12 @@ cancelled AS (
         END,
         -- Only its callback is left, and that is due from now on.
         ready_at = CASE WHEN j.claim_id IS NULL AND (j.ending IS NULL OR j.hold IS NOT NULL) THEN statement_timestamp() ELSE j.ready_at END,
-        hold = CASE WHEN j.claim_id IS NULL THEN NULL ELSE j.hold END
+        hold = CASE WHEN j.claim_id IS NULL THEN NULL ELSE j.hold END,
+        -- Its body will not start, and its callback may wait for long.
+        unique_key = CASE
+            WHEN j.claim_id IS NULL AND j.name = ANY (%(with_callback)s::text[]) AND j.key_scope = 'until_started' THEN NULL
+            ELSE j.unique_key
+        END
     WHERE j.id = ANY (ARRAY (SELECT id FROM locked)) AND j.finished_at IS NULL
     RETURNING j.id, j.queue, j.priority, j.waited AND j.finished_at IS NOT NULL AS waited, j.ending IS NOT NULL AND j.claim_id IS NULL AS due,
         j.run_at < statement_timestamp() - interval '1 second' AS old -- else a near scan finds it

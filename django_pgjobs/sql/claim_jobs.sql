@@ -52,28 +52,36 @@ claimed AS (
         unique_key = CASE WHEN j.key_scope = 'until_started' THEN NULL ELSE j.unique_key END
     WHERE j.id = ANY (ARRAY (SELECT id FROM candidates))
     RETURNING
-        j.id, j.queue, j.priority, j.run_at, j.name, j.attempt, j.max_attempts, j.timeout_seconds, j.ending, j.ending_attempt,
-        j.cancel_requested_at IS NOT NULL AS cancelled, left(j.description, %(most_chars)s::integer) AS description,
+        j.id, j.queue, j.priority, j.run_at, j.name, j.attempt, j.max_attempts, j.timeout_seconds,
         CASE
             WHEN pg_column_size(j.payload) <= %(inline_bytes)s::integer
              AND (pg_column_compression(j.payload) IS NULL OR octet_length(j.payload::text) <= %(inline_bytes)s::integer)
             THEN j.payload::text
         END AS payload,
-        left(j.headers::text, %(most_chars)s::integer) AS headers, j.deadline_at,
-        left(j.error, %(most_chars)s::integer) AS error,
+        left(j.headers::text, %(most_chars)s::integer) AS headers,
+        CASE WHEN j.description <> '' THEN left(j.description, %(most_chars)s::integer) END AS description,
+        -- What few jobs have: an array, as each key of an object would cost as much as a column.
         CASE
-            WHEN coalesce(j.limit_key, j.idempotency_key, j.cron_entry) IS NOT NULL
+            WHEN coalesce(j.ending, j.limit_key, j.idempotency_key, j.cron_entry) IS NOT NULL
+              OR j.options IS NOT NULL
+              OR coalesce(j.cancel_requested_at, j.not_after, j.expires_at) IS NOT NULL
+              OR j.ending_attempt <> 0
               OR j.suspect_attempt = j.attempt
-              OR j.not_after IS NOT NULL
-            THEN json_build_object(
-                'limit_key', j.limit_key, 'idempotency_key', j.idempotency_key, 'cron_entry', j.cron_entry, 'fire_at', j.fire_at,
-                'suspect', coalesce(j.suspect_attempt = j.attempt, false),
-                'seconds_left', extract(epoch FROM j.not_after - statement_timestamp())::float8
+              OR j.error <> ''
+            THEN json_build_array(
+                j.ending, j.ending_attempt, j.cancel_requested_at IS NOT NULL, left(j.error, %(most_chars)s::integer),
+                j.limit_key, j.idempotency_key, j.cron_entry, j.fire_at, nullif(j.suspect_attempt = j.attempt, false),
+                extract(epoch FROM j.not_after - statement_timestamp())::float8,
+                CASE WHEN j.attempt = 1 THEN extract(epoch FROM j.expires_at - statement_timestamp())::float8 END,
+                CASE
+                    WHEN pg_column_size(j.options) > %(option_bytes)s::integer
+                      OR octet_length(j.options::text) > %(option_bytes)s::integer
+                    THEN 'true'::jsonb
+                    ELSE j.options
+                END
             )::text
-        END AS extras
-),
-numbered AS (
-    SELECT id, deadline_at, ((row_number() OVER () - 1) / 200)::smallint AS part FROM claimed
+        END AS rare,
+        j.deadline_at
 ),
 ledger AS (
     INSERT INTO pgjobs_claim (claim_id, part, worker, lease_expires_at, check_at, job_ids)
@@ -82,15 +90,13 @@ ledger AS (
         statement_timestamp() + make_interval(secs => %(lease)s::float8),
         least(
             statement_timestamp() + make_interval(secs => %(lease)s::float8),
-            min(deadline_at) + make_interval(secs => %(grace)s::float8)
+            soonest + make_interval(secs => %(grace)s::float8)
         ),
-        array_agg(id)
-    FROM numbered
-    GROUP BY part
+        ids[200 * part + 1 : 200 * part + 200]
+    FROM (SELECT array_agg(id) AS ids, min(deadline_at) AS soonest FROM claimed) AS taken,
+    generate_series(0, (cardinality(ids) - 1) / 200) AS part
 )
-SELECT
-    id, queue, priority, run_at, name, attempt, max_attempts, timeout_seconds, ending, ending_attempt, cancelled, description,
-    payload, headers, error, extras
+SELECT id, queue, priority, run_at, name, attempt, max_attempts, timeout_seconds, payload, headers, description, rare
 FROM claimed
 UNION ALL
-SELECT NULL, NULL, NULL, statement_timestamp(), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT NULL, NULL, NULL, statement_timestamp(), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL

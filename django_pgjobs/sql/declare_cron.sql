@@ -1,6 +1,6 @@
 -- declare_cron: write a cron entry, as this code declares it, to its row; values of operators and the leader stay.
 -- Fence: none (an upsert by name, of declared columns only).
--- Rows: 1 = created or changed; 0 = it is as declared, or other code declared it and it must not be overwritten.
+-- Rows: 1 = created or changed; 0 = it is as declared, or other code declared it and it must not be overwritten, or somebody made a row of its name.
 -- Clock: statement_timestamp().
 INSERT INTO pgjobs_cron_entry AS e (
     name, job_name, declared_expression, declared_zone, declared_payload, declared_options, misfire, overlap
@@ -28,8 +28,10 @@ SET job_name = excluded.job_name,
     next_fire_at = CASE
         WHEN (e.declared_expression, e.declared_zone, e.misfire, e.overlap)
             = (excluded.declared_expression, excluded.declared_zone, excluded.misfire, excluded.overlap)
+         AND e.missing_since IS NULL
         THEN e.next_fire_at
     END,
+    check_at = statement_timestamp(),
     -- A new declaration counts as able to fire until that fails.
     broken = CASE
         WHEN (e.job_name, e.declared_payload, e.declared_options)
@@ -38,6 +40,7 @@ SET job_name = excluded.job_name,
         ELSE ''
     END
 WHERE %(overwrite)s::boolean
+  AND e.origin = 'code'
   AND (
       e.missing_since IS NOT NULL
       OR e.declared_at < statement_timestamp() - make_interval(secs => %(fresh)s::float8)

@@ -1,6 +1,6 @@
 -- finalise_delete_keyed: finalise_delete that also stores, the first time, the results of jobs with an idempotency key.
 -- Fence: required.
--- Rows: one per job deleted; a missing one was locked, lost, deleted before, or has a waiter.
+-- Rows: one per job deleted; a missing one was locked, lost, deleted before, or has a waiter or steps.
 -- Clock: statement_timestamp().
 WITH ended AS MATERIALIZED (
     SELECT id, claim_id, result, succeeded
@@ -11,6 +11,7 @@ locked AS MATERIALIZED (
     FROM ended
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[ended.id])
     WHERE NOT j.waited
+      AND j.flow = 0
       AND j.claim_id = ended.claim_id -- fence
       AND j.outcome IS NULL -- fence
     FOR UPDATE OF j SKIP LOCKED

@@ -29,6 +29,7 @@ recorded AS (
         duration_seconds = CASE WHEN j.ending IS NULL THEN locked.seconds ELSE j.duration_seconds END,
         worker = %(worker)s::uuid,
         progress = NULL,
+        expires_at = NULL, -- it has started
         release_requested_at = NULL
     FROM locked
     WHERE j.id = ANY (ARRAY[locked.id])

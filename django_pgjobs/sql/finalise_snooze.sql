@@ -23,6 +23,7 @@ SET claim_id = NULL,
     attempt = greatest(j.attempt - 1, 0),
     run_at = statement_timestamp() + make_interval(secs => locked.delay),
     progress = NULL,
+    expires_at = NULL, -- it has started
     release_requested_at = NULL
 FROM locked
 WHERE j.id = ANY (ARRAY[locked.id])

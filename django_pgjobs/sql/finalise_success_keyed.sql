@@ -24,7 +24,12 @@ recorded AS (
         worker = %(worker)s::uuid
     FROM locked
     WHERE j.id = ANY (ARRAY[locked.id])
-    RETURNING j.id, j.waited, j.name, j.idempotency_key, j.result
+    RETURNING
+        j.id, j.waited, j.idempotency_key, j.result,
+        CASE
+            WHEN j.flow = 0 THEN j.name
+            ELSE coalesce((SELECT s.name FROM pgjobs_step AS s WHERE s.job_id = j.id ORDER BY s.id LIMIT 1), j.name)
+        END AS name
 ),
 stored AS (
     INSERT INTO pgjobs_stored_result (name, key, job_id, result, stored_at)

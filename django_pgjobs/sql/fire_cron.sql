@@ -15,9 +15,13 @@ WITH picked AS MATERIALIZED (
       AND coalesce(e.zone, e.declared_zone) = %(zone)s::text
       -- Whatever the clock of the leader says, nothing fires early.
       AND %(fire_at)s::timestamptz <= statement_timestamp()
-      AND e.missing_since IS NULL
       AND e.broken = %(broken)s::text
+      AND e.enabled
+      AND (e.missing_since IS NULL OR e.origin = 'row')
       AND (e.paused_at IS NULL OR e.paused_until <= statement_timestamp())
+      AND (e.max_fires IS NULL OR e.fires_made < e.max_fires)
+      AND (e.starts_at IS NULL OR e.starts_at <= %(fire_at)s::timestamptz)
+      AND (e.ends_at IS NULL OR e.ends_at >= %(fire_at)s::timestamptz)
       AND (
           e.overlap = 'allow'
           -- With LIMIT: otherwise a plan made while the table was empty reads all of it.
@@ -28,18 +32,18 @@ WITH picked AS MATERIALIZED (
 registered AS (
     INSERT INTO pgjobs_job (
         name, queue, priority, max_attempts, timeout_seconds, payload, description, run_at,
-        key, key_scope, unique_key, idempotency_key, limit_key, hold, cron_entry, fire_at, tags
+        key, key_scope, unique_key, idempotency_key, limit_key, hold, cron_entry, fire_at, tags, expires_at, options
     )
     SELECT
         p.job_name, o.queue, o.priority, o.max_attempts, o.timeout_seconds, p.payload,
         CASE WHEN p.as_declared THEN o.description ELSE '' END, statement_timestamp(),
         o.key, o.key_scope, CASE WHEN o.key_scope IN ('until_started', 'until_finished') THEN o.key END,
         o.idempotency_key, o.limit_key, CASE WHEN o.limit_key IS NOT NULL THEN 'limited' END, p.name, %(fire_at)s::timestamptz,
-        o.tags
+        o.tags, statement_timestamp() + make_interval(secs => o.expires_seconds), o.options
     FROM picked AS p,
     LATERAL jsonb_to_record(p.options) AS o (
         queue text, priority smallint, max_attempts integer, timeout_seconds float8, description text, key text, key_scope text,
-        idempotency_key text, limit_key text, tags jsonb
+        idempotency_key text, limit_key text, tags jsonb, expires_seconds float8, options jsonb
     )
     ON CONFLICT (queue, unique_key) WHERE unique_key IS NOT NULL AND finished_at IS NULL DO NOTHING
     RETURNING
@@ -53,6 +57,7 @@ marked AS (
     UPDATE pgjobs_cron_entry AS e
     SET last_fire_at = %(fire_at)s::timestamptz,
         last_job_id = coalesce((SELECT id FROM registered), e.last_job_id),
+        fires_made = e.fires_made + 1,
         next_fire_at = %(upcoming)s::timestamptz,
         -- A fire clears the reason why an entry could not fire.
         broken = ''

@@ -25,6 +25,7 @@ SET claim_id = NULL,
     hold = 'paused',
     hold_reason = locked.reason,
     progress = NULL,
+    expires_at = CASE WHEN locked.suspect IS NOT TRUE THEN j.expires_at END, -- null once it has started
     release_requested_at = NULL
 FROM locked
 WHERE j.id = ANY (ARRAY[locked.id])

@@ -1,11 +1,11 @@
--- mark_ending: mark jobs whose callback alone is left; same claim, first start of the callback.
+-- mark_ending: mark jobs whose callback alone is left, and store the results of successes; same claim, first start of the callback.
 -- Fence: required.
 -- Rows: one per job marked; a missing one was locked, lost, or has ended. A repetition marks the same jobs again.
 -- Clock: statement_timestamp().
 WITH ending AS MATERIALIZED (
     SELECT *
     FROM json_to_recordset(%(items)s::json) AS e (
-        id bigint, claim_id uuid, outcome text, cause text, seconds float8,
+        id bigint, claim_id uuid, outcome text, cause text, seconds float8, result text,
         error text, reason text, exception text, message text, chain jsonb, traceback text
     )
 ),
@@ -22,6 +22,7 @@ marked AS (
     UPDATE pgjobs_job AS j
     SET ending = locked.outcome,
         ending_attempt = 1,
+        result = CASE WHEN locked.outcome = 'succeeded' THEN locked.result::jsonb ELSE j.result END,
         deadline_at = statement_timestamp() + make_interval(secs => %(allowance)s::float8),
         error = coalesce(locked.error, j.error),
         cancel_reason = CASE WHEN j.cancel_reason = '' THEN coalesce(locked.reason, '') ELSE j.cancel_reason END,
@@ -29,8 +30,24 @@ marked AS (
     FROM locked
     WHERE j.id = ANY (ARRAY[locked.id])
     RETURNING
-        j.id, j.attempt,
+        j.id, j.attempt, j.ending, j.idempotency_key, j.result,
+        CASE
+            WHEN j.flow = 0 THEN j.name
+            ELSE coalesce((SELECT s.name FROM pgjobs_step AS s WHERE s.job_id = j.id ORDER BY s.id LIMIT 1), j.name)
+        END AS name,
         locked.claim_id, locked.cause, locked.seconds, locked.exception, locked.message, locked.chain, locked.traceback
+),
+stored AS (
+    INSERT INTO pgjobs_stored_result (name, key, job_id, result, stored_at)
+    SELECT r.name, r.idempotency_key, r.id, r.result, statement_timestamp()
+    FROM marked AS r
+    WHERE r.ending = 'succeeded' AND r.idempotency_key IS NOT NULL
+      -- This also sees a result whose delete is not committed yet: the insert would wait for that commit.
+      AND NOT EXISTS (
+          SELECT FROM pgjobs_stored_result AS s WHERE s.name = r.name AND s.key = r.idempotency_key
+      )
+    ORDER BY r.name, r.idempotency_key, r.id
+    ON CONFLICT DO NOTHING
 ),
 history AS (
     INSERT INTO pgjobs_attempt (

@@ -1,4 +1,4 @@
--- prune_jobs: delete ended jobs with their history, unless a retry made them ready since they were listed.
+-- prune_jobs: delete ended jobs with their history and their steps, unless a retry made them ready since they were listed.
 -- Fence: none (only ended jobs; one that an operator has retried has no end, or a later one).
 -- Rows: one per job deleted; a missing one was locked, retried, or is gone.
 -- Clock: none.
@@ -13,11 +13,16 @@ gone AS (
     DELETE FROM pgjobs_job AS j
     USING old
     WHERE j.id = ANY (ARRAY[old.id])
-    RETURNING j.id
+    RETURNING j.id, j.flow
 ),
 history AS (
     DELETE FROM pgjobs_attempt AS a
     USING gone
     WHERE a.job_id = ANY (ARRAY[gone.id])
+),
+steps AS (
+    DELETE FROM pgjobs_step AS s
+    USING gone
+    WHERE gone.flow <> 0 AND s.job_id = ANY (ARRAY[gone.id])
 )
 SELECT id FROM gone

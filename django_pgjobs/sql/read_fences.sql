@@ -6,7 +6,13 @@ SELECT
     j.id,
     j.claim_id IS NOT DISTINCT FROM fence.claim_id AS ours,
     j.outcome IS NOT NULL AS ended,
-    (SELECT a.cause FROM pgjobs_attempt AS a WHERE a.job_id = j.id AND a.claim_id = fence.claim_id) AS recorded,
+    coalesce(
+        (SELECT a.cause FROM pgjobs_attempt AS a WHERE a.job_id = j.id AND a.claim_id = fence.claim_id),
+        CASE
+            WHEN j.flow <> 0
+            THEN (SELECT 'next' FROM pgjobs_step AS s WHERE s.job_id = j.id AND s.claim_id = fence.claim_id LIMIT 1)
+        END
+    ) AS recorded,
     j.ending IS NOT NULL AS ending,
     j.cancel_requested_at IS NOT NULL AS cancelled,
     j.claim_id IS NOT NULL AS claimed

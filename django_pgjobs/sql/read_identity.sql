@@ -1,4 +1,4 @@
--- read_identity: which database, and which table in it, this connection sees.
+-- read_identity: which database, and which table in it, this connection sees, and settings of its server.
 -- Fence: none (reads).
 -- Rows: 1; the table is null if it is not migrated as far as this code needs, which its latest objects show.
 -- Clock: none.
@@ -8,8 +8,9 @@ SELECT
     (
         SELECT indrelid FROM pg_index
         WHERE indrelid = to_regclass('pgjobs_job') AND indexrelid = to_regclass('pgjobs_job_unique_key') AND indisvalid
-          AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = indrelid AND attname = 'suspect_attempt' AND NOT attisdropped)
-          AND to_regclass('pgjobs_job_tags') IS NOT NULL
+          AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = indrelid AND attname = 'options' AND NOT attisdropped)
+          AND to_regclass('pgjobs_step') IS NOT NULL
     )::bigint,
     pg_backend_pid(),
-    current_setting('max_connections')::integer
+    current_setting('max_connections')::integer,
+    extract(epoch FROM current_setting('deadlock_timeout')::interval)::float8

@@ -2,4 +2,6 @@
 -- Fence: none (reads).
 -- Rows: one per job that exists.
 -- Clock: none.
-SELECT id, state, ending IS NOT NULL FROM pgjobs_job WHERE id = ANY (%(ids)s::bigint[])
+SELECT j.id, coalesce(j.outcome, CASE WHEN j.claim_id IS NOT NULL THEN 'running' END, j.hold, 'ready'), j.ending IS NOT NULL
+FROM pgjobs_job AS j
+WHERE j.id = ANY (%(ids)s::bigint[])

@@ -1,11 +1,12 @@
 -- refresh_crons: record that this code still declares these cron entries.
 -- Fence: none (writes the time of the latest declaration, and nothing else).
--- Rows: the entries that have a row.
+-- Rows: the entries that have a row, and whether somebody made it at run time.
 -- Clock: statement_timestamp().
 WITH old AS MATERIALIZED (
     SELECT e.name
     FROM pgjobs_cron_entry AS e
     WHERE e.name = ANY (%(names)s::text[])
+      AND e.origin = 'code'
       AND (
           e.missing_since IS NOT NULL
           OR e.declared_at < statement_timestamp() - make_interval(secs => %(fresh)s::float8)
@@ -15,7 +16,10 @@ WITH old AS MATERIALIZED (
 ),
 refreshed AS (
     UPDATE pgjobs_cron_entry AS e
-    SET declared_at = statement_timestamp(), missing_since = NULL
+    SET declared_at = statement_timestamp(),
+        missing_since = NULL,
+        next_fire_at = CASE WHEN e.missing_since IS NULL THEN e.next_fire_at END,
+        check_at = CASE WHEN e.missing_since IS NULL THEN e.check_at ELSE statement_timestamp() END
     WHERE e.name = ANY (ARRAY (SELECT name FROM old))
 )
-SELECT e.name FROM pgjobs_cron_entry AS e WHERE e.name = ANY (%(names)s::text[])
+SELECT e.name, e.origin = 'row' FROM pgjobs_cron_entry AS e WHERE e.name = ANY (%(names)s::text[])

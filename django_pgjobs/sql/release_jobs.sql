@@ -27,6 +27,7 @@ recorded AS (
         attempt = j.attempt - (j.ending IS NULL AND j.attempt > 0)::integer,
         ending_attempt = j.ending_attempt - (j.ending IS NOT NULL AND j.ending_attempt > 0)::integer,
         progress = NULL,
+        expires_at = CASE WHEN locked.cause IS NULL AND locked.suspect IS NOT TRUE THEN j.expires_at END, -- null once it has started
         ready_at = statement_timestamp(),
         release_requested_at = NULL
     FROM locked

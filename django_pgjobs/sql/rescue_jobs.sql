@@ -32,8 +32,9 @@ dead AS MATERIALIZED (
         CASE
             WHEN j.ending IS NOT NULL THEN NULL
             WHEN j.cancel_requested_at IS NOT NULL THEN 'cancelled'
-            WHEN j.attempt >= j.max_attempts THEN 'abandoned'
+            WHEN j.attempt >= j.max_attempts OR j.options ->> 'on_crash' = 'abandon' THEN 'abandoned'
         END AS ends,
+        j.attempt < j.max_attempts AS left_over,
         j.name = ANY (%(without_on_cancel)s::text[]) AS without_on_cancel,
         j.name = ANY (%(without_on_abandon)s::text[]) AS without_on_abandon
     FROM locked
@@ -58,7 +59,8 @@ judged AS MATERIALIZED (
             WHEN h.last_beat_at < statement_timestamp() - make_interval(secs => %(stale)s::float8)
             THEN 'The lease ran out; worker ' || h.name || ' was last heard from at ' || date_trunc('second', h.last_beat_at)::text || '.'
             ELSE 'The lease ran out; worker ' || h.name || ' did not renew it.'
-        END AS message,
+        END
+        || CASE WHEN dead.ends = 'abandoned' AND dead.left_over THEN ' It is not run again: on_crash="abandon".' ELSE '' END AS message,
         h.name AS worker_name, h.release
     FROM dead
     LEFT JOIN pgjobs_heartbeat AS h ON h.id = dead.worker
@@ -75,6 +77,7 @@ rescued AS (
         error = CASE WHEN j.ending IS NULL THEN judged.message ELSE j.error END,
         deadline_at = NULL,
         progress = NULL,
+        expires_at = NULL, -- it has started
         ready_at = statement_timestamp(),
         release_requested_at = NULL
     FROM judged

@@ -54,8 +54,9 @@ retried AS (
             WHEN j.limit_key IS NOT NULL AND (j.outcome IS NOT NULL OR j.ending IS NULL) THEN 'limited'
         END,
         hold_reason = '', hold_fingerprint = '', run_at = statement_timestamp(),
-        -- An operator who retries a job after its deadline wants it to run.
+        -- An operator who retries a job after its deadline or its expiry wants it to run.
         not_after = CASE WHEN j.not_after > statement_timestamp() THEN j.not_after END,
+        expires_at = CASE WHEN j.attempt = 0 AND j.expires_at > statement_timestamp() THEN j.expires_at END, -- null once it has started
         unique_key = CASE WHEN j.outcome IS NOT NULL AND j.key_scope = 'until_finished' THEN j.key ELSE j.unique_key END
     WHERE j.id = ANY (ARRAY (SELECT id FROM judged WHERE free)) AND (j.outcome IN ('abandoned', 'cancelled') OR j.hold = 'parked')
     RETURNING j.id, j.queue, CASE WHEN j.hold IS NULL THEN j.priority END AS priority

@@ -14,18 +14,18 @@ WITH picked AS MATERIALIZED (
 registered AS (
     INSERT INTO pgjobs_job (
         name, queue, priority, max_attempts, timeout_seconds, payload, description, run_at,
-        key, key_scope, unique_key, idempotency_key, limit_key, hold, cron_entry, fire_at, tags
+        key, key_scope, unique_key, idempotency_key, limit_key, hold, cron_entry, fire_at, tags, expires_at, options
     )
     SELECT
         p.job_name, o.queue, o.priority, o.max_attempts, o.timeout_seconds, p.payload,
         CASE WHEN p.as_declared THEN o.description ELSE '' END, statement_timestamp(),
         o.key, o.key_scope, CASE WHEN o.key_scope IN ('until_started', 'until_finished') THEN o.key END,
         o.idempotency_key, o.limit_key, CASE WHEN o.limit_key IS NOT NULL THEN 'limited' END, p.name, statement_timestamp(),
-        o.tags
+        o.tags, statement_timestamp() + make_interval(secs => o.expires_seconds), o.options
     FROM picked AS p,
     LATERAL jsonb_to_record(p.options) AS o (
         queue text, priority smallint, max_attempts integer, timeout_seconds float8, description text, key text, key_scope text,
-        idempotency_key text, limit_key text, tags jsonb
+        idempotency_key text, limit_key text, tags jsonb, expires_seconds float8, options jsonb
     )
     WHERE NOT p.busy
     ON CONFLICT (queue, unique_key) WHERE unique_key IS NOT NULL AND finished_at IS NULL DO NOTHING
@@ -34,7 +34,8 @@ registered AS (
 marked AS (
     UPDATE pgjobs_cron_entry AS e
     SET last_job_id = coalesce((SELECT id FROM registered), e.last_job_id),
-        next_fire_at = CASE WHEN e.overlap <> 'after_completion' THEN e.next_fire_at END
+        next_fire_at = CASE WHEN e.overlap <> 'after_completion' THEN e.next_fire_at END,
+        check_at = statement_timestamp()
     WHERE e.name = (SELECT name FROM picked)
 )
 SELECT p.busy, r.id, r.queue, r.priority FROM picked AS p LEFT JOIN registered AS r ON true

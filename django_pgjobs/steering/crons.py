@@ -63,7 +63,7 @@ def pause(entries: QuerySet[Any], alias: str, *, by: object, reason: str, until:
 def resume(entries: QuerySet[Any], alias: str, *, by: object) -> int:
     """Let paused entries fire again; see ``CronEntryQuerySet.resume``."""
     pause = {"paused_at": None, "paused_by": "", "paused_reason": "", "paused_until": None}
-    columns = {**pause, "in_force_since": Now(), "next_fire_at": None}
+    columns = {**pause, "in_force_since": Now(), "next_fire_at": None, "check_at": Now()}
     changed = _change(entries, alias, Trail("resume", who(by), kind="cron"), columns)
     return _logged("resume", by, "", changed)
 
@@ -87,8 +87,12 @@ def override(entries: QuerySet[Any], alias: str, entry: Any, *, by: object, valu
     """
     if unknown := values.keys() - set(OVERRIDES):
         raise TypeError(f"override() takes {', '.join(OVERRIDES)}, not {', '.join(sorted(unknown))}")
+    if entry.origin == entry.Origin.ROW:
+        raise InvalidJob(
+            f"cron entry {entry.pk!r} was made at run time: no code declares values to override. Register it anew."
+        )
     checked = check_overrides(entry.job_name, {name: value or None for name, value in values.items()})
-    columns: dict[str, Any] = {**checked, "broken": "", "next_fire_at": None}
+    columns: dict[str, Any] = {**checked, "broken": "", "next_fire_at": None, "check_at": Now()}
     if checked.keys() & {"expression", "zone"}:
         columns["in_force_since"] = Now()
     _change(entries, alias, Trail("override", who(by), mode=", ".join(checked), kind="cron"), columns)
@@ -152,7 +156,8 @@ def check_overrides(job_name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return checked
 
 
-def _check_payload(job_name: str, value: object) -> object:
+def check_payload(job_name: str, value: object) -> object:
+    """Return arguments as a row keeps them. Raises ``UnreadablePayload`` or ``ValidationError``."""
     definition = registry.find(job_name)
     if definition is None:
         raise ValidationError(
@@ -175,5 +180,5 @@ def _check_payload(job_name: str, value: object) -> object:
 _CHECKS: dict[str, Any] = {
     "expression": lambda job_name, value: cron.check_expression(value),
     "zone": lambda job_name, value: cron.check_zone(value).key,
-    "payload": _check_payload,
+    "payload": check_payload,
 }

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django_pgjobs.store.database import Database
+from django_pgjobs.store.database import Database, Rows
 
 INLINE_PAYLOAD_BYTES = 65_536
 """Larger payloads do not travel through the channel; the executor reads them under the fence."""
@@ -18,13 +18,17 @@ MOST_CHARS = 4 * 1024 * 1024
 """How much text of one job may travel in a frame, whose bytes are up to six times as many. The claim cuts longer texts
 to one character more than this, so that no row can make its claim too slow."""
 
+OPTION_BYTES = 1000
+"""How long the options of a job may be, as JSON text. For longer ones, which no registration writes, a claim returns
+true: Python may be unable to read them."""
+
 
 class ClaimedJob(NamedTuple):
     """A job as the claim returns it; ``payload`` is JSON text, or None if it is too big for the channel.
 
-    ``extras``: None, or a JSON object of values that few jobs have: ``limit_key``, ``idempotency_key``, ``cron_entry``,
-    ``fire_at``, ``suspect`` if the job may have ended the process of this attempt, ``seconds_left`` from the claim
-    until the job's deadline.
+    ``extras``: None, or those of these values that the job has: ``limit_key``, ``idempotency_key``, ``cron_entry``,
+    ``fire_at`` as ISO text, ``suspect`` if the job may have ended the process of this attempt, ``seconds_left`` from
+    the claim until the job's deadline, ``expires_in`` until it expires, and its ``options``.
     """
 
     id: int
@@ -35,18 +39,23 @@ class ClaimedJob(NamedTuple):
     attempt: int
     max_attempts: int
     timeout_seconds: float | None
-    ending: str | None
-    ending_attempt: int
-    cancelled: bool
-    description: str
     payload: str | None
     headers: str | None
-    error: str
-    extras: str | None = None
+    description: str = ""
+    ending: str | None = None
+    ending_attempt: int = 0
+    cancelled: bool = False
+    error: str = ""
+    extras: dict[str, Any] | None = None
 
 
-_claimed: Callable[[tuple[Any, ...]], ClaimedJob] = partial(tuple.__new__, ClaimedJob)
-"""Makes a job from a row that has all columns, at half the cost of ``_make``."""
+_COMMON = ClaimedJob._fields.index("description")
+"""How many columns a job takes from its row as they are; the rest come from the description and from ``rare``."""
+
+_EXTRAS = ("limit_key", "idempotency_key", "cron_entry", "fire_at", "suspect", "seconds_left", "expires_in", "options")
+"""The values of ``rare`` behind the first four, in their order."""
+
+_PLAIN = ("", *(ClaimedJob._field_defaults[name] for name in ClaimedJob._fields[_COMMON + 1 :]))
 
 _AGE = attrgetter("run_at", "id")
 _PRIORITY = attrgetter("priority")
@@ -133,7 +142,7 @@ def claim_lines(
         **_beginnings([pair for line in lines.values() for pair in line.pairs]),
         **terms,
     }
-    jobs = list(map(_claimed, db.fetch("claim_jobs", params)))
+    jobs = _claimed(db.fetch("claim_jobs", params))
     scanned_at = jobs.pop().run_at if jobs else None
     jobs.sort(key=_AGE)
     jobs.sort(key=_PRIORITY, reverse=True)  # keeps the order of equals
@@ -152,7 +161,7 @@ def claim_one(
 ) -> list[ClaimedJob]:
     """Claim this job and no other, as ``claim_jobs`` would; empty if it cannot be claimed now."""
     params = {"id": job_id, **_terms(claim_id, worker, lease_seconds, allowance_seconds, grace_seconds)}
-    return list(map(_claimed, db.fetch("claim_one", params)))[:-1]
+    return _claimed(db.fetch("claim_one", params))[:-1]
 
 
 def next_claimable(
@@ -162,6 +171,25 @@ def next_claimable(
     params = {**_beginnings(pairs), "is_async": is_async, "async_names": list(async_names)}
     rows = db.fetch("next_claimable", params)
     return int(rows[0][0]) if rows else None
+
+
+def _claimed(rows: Rows) -> list[ClaimedJob]:
+    """Make jobs from rows that end with the description and ``rare``, None in both for nearly all."""
+    # Half the cost of _make. Names are local and indexes count from the front because every job passes here.
+    new, job, plain = tuple.__new__, ClaimedJob, _PLAIN
+    common, description, rare = slice(_COMMON), _COMMON, _COMMON + 1
+    return [
+        new(job, row[common] + (plain if row[rare] is None and row[description] is None else _rare(*row[description:])))
+        for row in rows
+    ]
+
+
+def _rare(description: str | None, rare: str | None) -> tuple[Any, ...]:
+    if rare is None:
+        return (description, *_PLAIN[1:])
+    ending, ending_attempt, cancelled, error, *others = json.loads(rare)
+    extras = {name: value for name, value in zip(_EXTRAS, others, strict=True) if value is not None}
+    return description or "", ending, ending_attempt, cancelled, error, extras or None
 
 
 def _beginnings(pairs: Sequence[Pair]) -> dict[str, object]:
@@ -184,6 +212,7 @@ def _terms(claim_id: UUID, worker: UUID, lease: float, allowance: float, grace: 
         "grace": grace,
         "inline_bytes": INLINE_PAYLOAD_BYTES,
         "most_chars": MOST_CHARS + 1,
+        "option_bytes": OPTION_BYTES,
     }
 
 

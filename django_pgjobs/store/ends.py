@@ -44,6 +44,8 @@ class End:
     fingerprint: str = ""
     failure: Failure | None = None
     suspect: bool = False
+    columns: str = ""
+    """What a next step writes, as a JSON object."""
 
     def as_json(self, *keys: str) -> str:
         """Return a JSON object with the fence and ``keys``."""
@@ -85,7 +87,7 @@ def _author(author: Author) -> dict[str, object]:
 
 
 def finalise_success(db: Database, ends: Sequence[End], author: Author, *, remember: bool = False) -> list[int]:
-    """End jobs whose bodies returned; ``result`` is JSON text, stored unchecked.
+    """End jobs whose bodies returned; ``result`` is JSON text, stored unchecked. Skips locked rows.
 
     With ``remember``, also store the results of jobs that have an idempotency key under that key.
     """
@@ -99,6 +101,39 @@ def finalise_success(db: Database, ends: Sequence[End], author: Author, *, remem
     params = {"items": items, "worker": author.worker}
     rows = db.fetch("finalise_success_keyed", params) if remember else db.fetch("finalise_success", params)
     return [row[0] for row in rows]
+
+
+def finalise_success_fast(db: Database, ends: Sequence[End], author: Author, *, remember: bool = False) -> list[int]:
+    """Do what ``finalise_success`` does for three quarters of its CPU time, unless a row is locked.
+
+    Waits for a locked row: 50 ms at most, then it raises ``LockNotAvailable``, or ``DeadlockDetected`` before that, and
+    has written nothing. Not for a caller's transaction, which would keep the lock timeout and lose what it has done.
+    """
+    results = [end.result or "null" for end in ends] if any(end.result for end in ends) else []
+    params = {
+        **_fences(ends),
+        "micros": _literal([round((end.seconds or 0.0) * 1e6) for end in ends]),
+        "results": _array(results),
+        "worker": author.worker,
+    }
+    rows = db.fetch("finalise_success_keyed_fast", params) if remember else db.fetch("finalise_success_fast", params)
+    return [row[0] for row in rows]
+
+
+def _fences(ends: Sequence[End]) -> dict[str, object]:
+    """Return each claim once, and for each end its job and the number of its claim, from 1."""
+    index: dict[str, int] = {}
+    claims = [index.setdefault(end.claim_id, len(index) + 1) for end in ends]
+    return {
+        "ids": _literal([end.id for end in ends]),
+        "claims": _literal(claims),
+        "claim_ids": "{" + ",".join(index) + "}",
+    }
+
+
+def _literal(numbers: list[int]) -> str:
+    """Return an array as its text, which costs psycopg nothing: a list costs it 0.8 µs a job."""
+    return "{" + repr(numbers)[1:-1] + "}"
 
 
 class Rescheduled(NamedTuple):
@@ -115,6 +150,41 @@ def finalise_retry(db: Database, ends: Sequence[End], author: Author) -> list[Re
     items = _array(end.with_failure("delay", "cause", "seconds") for end in ends)
     rows = db.fetch("finalise_retry", {"items": items, **_author(author)})
     return [Rescheduled._make(row) for row in rows]
+
+
+STEPS = 100
+"""How many finished steps of a job are kept, the latest ones; its first is kept beside them."""
+
+
+class Stepped(NamedTuple):
+    """A job that has become its next step; ``priority`` is None if a limit holds it.
+
+    ``due``: at once. ``refused``: its key is taken in the queue of that step, so a worker is about to abandon it.
+    """
+
+    id: int
+    run_at: datetime
+    queue: str
+    priority: int | None
+    due: bool
+    refused: bool
+
+
+def next_step(db: Database, ends: Sequence[End], author: Author, *, hurried: bool = False) -> list[Stepped]:
+    """Turn rows into the next steps of their jobs, and keep the finished steps.
+
+    Waits while another transaction takes the key of a job in the queue of its next step. ``hurried``: 50 ms at most,
+    then it raises ``LockNotAvailable`` and has written nothing; not for a caller's transaction.
+    """
+    items = _array(
+        [
+            f'{{"id":{end.id},"claim_id":"{end.claim_id}","seconds":{end.seconds or 0.0:.6f},{end.columns[1:]}'
+            for end in ends
+        ]
+    )
+    params = {"items": items, "worker": author.worker, "worker_name": author.name, "most": STEPS}
+    params["lock_timeout"] = "50ms" if hurried else None
+    return [Stepped._make(row) for row in db.fetch("next_step", params)]
 
 
 def finalise_snooze(db: Database, ends: Sequence[End]) -> list[Rescheduled]:
@@ -145,9 +215,17 @@ def finalise_delete(db: Database, ends: Sequence[End], *, remember: bool = False
     return [row[0] for row in db.fetch("finalise_delete", params)]
 
 
+def finalise_delete_fast(db: Database, ends: Sequence[End]) -> list[int]:
+    """Do what ``finalise_delete`` does for 0.7 of its CPU time; wait and raise as ``finalise_success_fast`` does."""
+    return [row[0] for row in db.fetch("finalise_delete_fast", _fences(ends))]
+
+
 def mark_ending(db: Database, ends: Sequence[End], author: Author, *, allowance_seconds: float) -> list[int]:
-    """Mark jobs whose callback alone is left (``outcome`` names it); the same claim continues with it."""
-    items = _array(end.with_failure("outcome", "cause", "seconds", "reason") for end in ends)
+    """Mark jobs whose callback alone is left (``outcome`` names it); the same claim continues with it.
+
+    It also stores the result of a success, under the idempotency key too, if the job has one.
+    """
+    items = _array(end.with_failure("outcome", "cause", "seconds", "reason", "result") for end in ends)
     rows = db.fetch("mark_ending", {"items": items, "allowance": allowance_seconds, **_author(author)})
     return [row[0] for row in rows]
 

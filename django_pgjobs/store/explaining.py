@@ -45,6 +45,8 @@ class WhyFacts(NamedTuple):
     cancel_reason: str
     release_requested_at: datetime | None
     limit_key: str | None
+    expires_at: datetime | None
+    """After when it is not started; null once an attempt has ended."""
     lease_expires_at: datetime | None
     worker_name: str | None
     worker_status: str | None

@@ -9,6 +9,9 @@ from typing import NamedTuple
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.notifying import Notice, wake_up
 
+MOST_LISTED = 1000
+"""How many entries of one kind the leader reads at a time."""
+
 
 class DeclaredCron(NamedTuple):
     """A cron entry as code declares it. ``payload`` and ``options`` are JSON text."""
@@ -32,9 +35,12 @@ def declare_cron(db: Database, declared: DeclaredCron, *, overwrite: bool, fresh
     return bool(db.fetch("declare_cron", {**declared._asdict(), "overwrite": overwrite, "fresh": fresh_seconds}))
 
 
-def refresh_crons(db: Database, names: Sequence[str], *, fresh_seconds: float) -> set[str]:
-    """Record that code still declares these entries, at most every ``fresh_seconds``; return those with a row."""
-    return {row[0] for row in db.fetch("refresh_crons", {"names": list(names), "fresh": fresh_seconds})}
+def refresh_crons(db: Database, names: Sequence[str], *, fresh_seconds: float) -> dict[str, bool]:
+    """Record that code still declares these entries, at most every ``fresh_seconds``.
+
+    Return those with a row, each with whether somebody made it at run time: the name is taken then.
+    """
+    return {row[0]: row[1] for row in db.fetch("refresh_crons", {"names": list(names), "fresh": fresh_seconds})}
 
 
 def mark_missing_crons(db: Database, names: Sequence[str]) -> list[tuple[str, str]]:
@@ -65,11 +71,40 @@ class ListedCron(NamedTuple):
     now: datetime
     busy: bool
     last_end: datetime | None
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    in_slice: bool = False
 
 
-def list_crons(db: Database, *, everything: bool) -> list[ListedCron]:
-    """Return the entries that may fire and are due or not planned yet; with ``everything``, all that may fire."""
-    return [ListedCron._make(row) for row in db.fetch("list_crons", {"everything": everything})]
+def list_crons(
+    db: Database,
+    *,
+    everything: bool,
+    beyond: str = "",
+    pending: Sequence[str] = (),
+    excluded: Sequence[str] = (),
+    most: int = MOST_LISTED,
+) -> list[ListedCron]:
+    """Return entries that may fire: those due, those not planned yet, and ``pending`` ones, without ``excluded`` ones.
+
+    With ``everything`` also a slice of all that may fire, by name, from ``beyond`` on. At most ``most`` of each kind.
+    """
+    params = {
+        "everything": everything,
+        "beyond": beyond,
+        "pending": list(pending),
+        "excluded": list(excluded),
+        "most": most,
+    }
+    return [ListedCron._make(row) for row in db.fetch("list_crons", params)]
+
+
+def shelve_crons(db: Database, *, seconds: float, most: int = MOST_LISTED) -> list[str]:
+    """Put aside entries that are due or not planned but may not fire; return their names.
+
+    Nobody looks at them until their pause is over, something lets them fire, or ``seconds`` have passed.
+    """
+    return [row[0] for row in db.fetch("shelve_crons", {"seconds": seconds, "most": most})]
 
 
 class Fired(NamedTuple):
@@ -87,9 +122,20 @@ def fire_cron(
     return Fired(rows[0][0]) if rows else None
 
 
-def plan_cron(db: Database, entry: ListedCron, upcoming: datetime | None, skipped: datetime | None = None) -> bool:
-    """Store the next fire, and the last skipped one; return False if the entry changed since it was read."""
-    params = {**_as_read(entry), "upcoming": upcoming, "skipped": skipped}
+def plan_cron(
+    db: Database,
+    entry: ListedCron,
+    upcoming: datetime | None,
+    skipped: datetime | None = None,
+    *,
+    again_seconds: float = 0.0,
+) -> bool:
+    """Store the next fire, and the last skipped one; return False if the entry changed since it was read.
+
+    Without a next fire, look at the entry again after ``again_seconds``.
+    """
+    bounds = {"starts_at": entry.starts_at, "ends_at": entry.ends_at}
+    params = {**_as_read(entry), **bounds, "upcoming": upcoming, "skipped": skipped, "again": again_seconds}
     return bool(db.fetch("plan_cron", params))
 
 

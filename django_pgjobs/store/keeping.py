@@ -62,13 +62,14 @@ def terminate_backends(db: Transacting, application_name: str) -> int:
 
 
 class Identity(NamedTuple):
-    """The database that a connection sees."""
+    """The database that a connection sees; ``deadlock_seconds``: its ``deadlock_timeout``."""
 
     system: str
     database: int
     table: int | None
     backend_pid: int
     max_connections: int
+    deadlock_seconds: float
 
 
 def read_identity(db: Database) -> Identity:
@@ -80,6 +81,38 @@ def mark_waited(db: Database, job_id: int) -> bool | None:
     """Ask for a notification at the job's end; return whether it has ended, None if it is not committed."""
     rows = db.fetch("mark_waited", {"id": job_id})
     return bool(rows[0][0]) if rows else None
+
+
+class ExpiredJob(NamedTuple):
+    """A job that expired before it started; ``ended`` is false if its callback is left."""
+
+    id: int
+    name: str
+    queue: str
+    attempt: int
+    ended: bool
+
+
+class ExpiredJobs(NamedTuple):
+    """Jobs that expired, whom to wake (a priority of None: admitters), and the expiry that the walk has reached."""
+
+    jobs: list[ExpiredJob]
+    wakes: set[tuple[str, int | None]]
+    until: str
+
+
+def expire_jobs(db: Database, *, after: str, limit: int, reason: str, without_on_cancel: Sequence[str]) -> ExpiredJobs:
+    """Cancel up to ``limit`` unclaimed jobs that expired at ``after`` or later; skips locked rows.
+
+    Jobs whose name is in ``without_on_cancel`` end at once; of others the callback is left.
+    """
+    params = {"after": after, "limit": limit, "reason": reason, "without_on_cancel": list(without_on_cancel)}
+    rows = db.fetch("expire_jobs", params)
+    return ExpiredJobs(
+        [ExpiredJob(job_id, name, queue, attempt, ended) for job_id, name, queue, _, _, attempt, ended, *_ in rows],
+        {(queue, priority) for _, _, queue, priority, silent, *_ in rows if not silent},
+        rows[0][7] if rows else after,
+    )
 
 
 class Rescued(NamedTuple):

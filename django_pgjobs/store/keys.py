@@ -30,6 +30,36 @@ def free_keys(db: Database, wanted: Sequence[NewJob]) -> list[int]:
     return [row[0] for row in db.fetch("free_keys", _keys_of(wanted))]
 
 
+class Postponed(NamedTuple):
+    """The jobs that were moved, by their keys' positions in the input, and whom to notify.
+
+    ``wakes``: as of registered jobs. ``behind``: queues of jobs that may be older than those claimed now.
+    """
+
+    ids: dict[int, int]
+    wakes: set[tuple[str, int | None]]
+    behind: set[str]
+
+
+def postpone_jobs(db: Database, wanted: Sequence[NewJob]) -> Postponed:
+    """Move the unclaimed jobs that have these keys to the starts of ``wanted``; its keys differ from each other."""
+    params = {
+        "queues": [new.queue for new in wanted],
+        "keys": [new.key for new in wanted],
+        "run_ats": [new.run_at for new in wanted],
+        "delays": [new.delay_seconds or 0.0 for new in wanted],
+        "not_afters": [new.not_after for new in wanted],
+        "expiries": [new.expires_at for new in wanted],
+        "expire": [new.expires_seconds for new in wanted],
+    }
+    rows = db.fetch("postpone_jobs", params)
+    return Postponed(
+        {position - 1: job_id for position, job_id, _, _, _ in rows},
+        {(queue, priority) for _, _, queue, priority, _ in rows},
+        {queue for _, _, queue, _, old in rows if old},
+    )
+
+
 def _keys_of(wanted: Sequence[NewJob]) -> Params:
     return {
         "queues": [new.queue for new in wanted],
@@ -46,9 +76,12 @@ class FoundResult(NamedTuple):
     stored_at: datetime
 
 
-def find_result(db: Database, names: Sequence[str], key: str) -> FoundResult | None:
-    """Return the result stored under an idempotency key of a job with one of these names, or None."""
-    rows = db.fetch("find_result", {"names": list(names), "key": key})
+def find_result(db: Database, job_id: int, names: Sequence[str], key: str) -> FoundResult | None:
+    """Return the result stored under this job's idempotency key and one of its names, or None.
+
+    A job that has steps goes by the name of its first.
+    """
+    rows = db.fetch("find_result", {"job_id": job_id, "names": list(names), "key": key})
     return FoundResult._make(rows[0]) if rows else None
 
 

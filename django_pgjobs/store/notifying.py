@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 from django_pgjobs.store.database import Database
@@ -33,6 +34,7 @@ PAUSES = Notice(WORKERS, "pauses")
 """Something was paused, or a pause has ended."""
 
 
+@lru_cache(maxsize=256)
 def wake_up(queue: str, priority: int | None) -> Notice:
     """Return the notice that wakes workers of the queue at this priority; None wakes the queue's admitters."""
     return Notice(WORKERS, f"{LIMITED if priority is None else priority}:{queue}")

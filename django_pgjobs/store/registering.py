@@ -8,12 +8,15 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from operator import itemgetter
 from struct import Struct, pack
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections
 
 from django_pgjobs.store import database
-from django_pgjobs.store.database import on
+from django_pgjobs.store.database import WrapperDatabase, on
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
 
 COPY_FROM_JOBS = 300
 """From this many rows on a COPY saves more than its round trips cost (benchmarks/lines/register_many.py)."""
@@ -55,6 +58,10 @@ class NewJob(NamedTuple):
     fire_at: datetime | None = None
     tags: tuple[str, ...] = ()
     not_after: datetime | None = None
+    expires_at: datetime | None = None
+    expires_seconds: float | None = None
+    """Counted from the start that the registration asks for; only one of the two is set."""
+    options: dict[str, Any] | None = None
 
     @property
     def wakes(self) -> tuple[str, int | None]:
@@ -71,6 +78,9 @@ class NewJob(NamedTuple):
             or self.cron_entry is not None
             or bool(self.tags)
             or self.not_after is not None
+            or self.expires_at is not None
+            or self.expires_seconds is not None
+            or self.options is not None
         )
 
 
@@ -105,10 +115,21 @@ def register_job(using: str, new: NewJob) -> Registered:
     It sends no values that most jobs lack: each costs client and server microseconds.
     """
     if new.headers is None and not new.description and new.run_at is None and not new.delay_seconds:
-        [row] = on(using).fetch("register_plain", _plain(new))
-        return Registered(row[0], row[1], row[1])
+        connection = connections[using]
+        [(job_id, text)] = WrapperDatabase(connection).fetch("register_plain", _plain(new))
+        instant = _instant(text, connection)
+        return Registered(job_id, instant, instant)
     [row] = on(using).fetch("register_job", _params(new))
     return Registered(row[0], row[1], row[2])
+
+
+def _instant(text: str, connection: BaseDatabaseWrapper) -> datetime:
+    """Return the instant as Django's cursor would load it, which takes it a quarter of the registration's own time."""
+    instant = datetime.fromisoformat(text)
+    if connection.timezone is not None:
+        return instant.astimezone(connection.timezone)
+    # Without USE_TZ: by the clock of the session, whose repeated hour ``fold`` tells apart.
+    return instant.astimezone(connection.connection.info.timezone).replace(tzinfo=None)
 
 
 def register_special(using: str, new: NewJob) -> Registered | None:
@@ -127,6 +148,9 @@ def register_special(using: str, new: NewJob) -> Registered | None:
         "fire_at": new.fire_at,
         "tags": json.dumps(new.tags) if new.tags else None,
         "not_after": new.not_after,
+        "expires_at": new.expires_at,
+        "expires": new.expires_seconds,
+        "options": json.dumps(new.options) if new.options else None,
     }
     rows = on(using).fetch("register_special", params)
     return Registered(*rows[0][:3]) if rows else None
@@ -219,6 +243,9 @@ def _special_as_json(new: NewJob) -> str:
             "fire_at": new.fire_at.isoformat() if new.fire_at else None,
             "tags": new.tags or None,
             "not_after": new.not_after.isoformat() if new.not_after else None,
+            "expires_at": new.expires_at.isoformat() if new.expires_at else None,
+            "expires": new.expires_seconds,
+            "options": new.options,
         }
     )
     [job] = _as_json(NewJobs(new, (new.payload,)))

@@ -36,6 +36,11 @@ def is_data_trouble(error: BaseException) -> bool:
     return isinstance(error, psycopg.DataError | UnicodeError) or class_of(error) in ROWS_DATA
 
 
+def is_objection(error: BaseException) -> bool:
+    """Return whether a DELETE may raise this: besides data errors, an objecting trigger or a missing right."""
+    return is_data_trouble(error) or class_of(error) in (*TRIGGERS, *NOT_ALLOWED)
+
+
 def refusal_of(error: BaseException) -> str:
     """Return in one line why the server refuses a row, without the details, which contain its values."""
     diag = getattr(error, "diag", None) or getattr(error.__cause__, "diag", None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from contextvars import Token
@@ -12,9 +11,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from django_pgjobs import clock
-from django_pgjobs.context import JobContext, activate, deactivate
+from django_pgjobs.context import JobContext, Running, activate, deactivate
 from django_pgjobs.decisions import Failure
-from django_pgjobs.exceptions import JobInterrupted
+from django_pgjobs.exceptions import Interrupt
 from django_pgjobs.execution.retries import failure_of
 
 
@@ -29,7 +28,7 @@ class _Facts:
     timeout: float | None
     description: str
     run_at: float
-    extras: str | None
+    extras: Mapping[str, Any] | None
     until: float | None = None
 
 
@@ -40,7 +39,7 @@ class _CancelState:
     reason: str
     trusted_until: float
     started: float
-    interrupt: type[JobInterrupted] | None = None
+    interrupt: type[Interrupt] | None = None
 
 
 class FakeContext(JobContext):
@@ -56,7 +55,7 @@ class FakeContext(JobContext):
     ) -> None:
         self.reports: list[tuple[float, float | None, str]] = []
         self._cancel_state = cancel_state
-        self._token: Token[JobContext] | None = None
+        self._token: Token[JobContext | Running] | None = None
 
         def report(n: float, total: float | None, message: str) -> None:
             self.reports.append((n, total, message))
@@ -111,7 +110,7 @@ def context(
     trusted_until = math.inf if lease_is_trusted else -math.inf
     facts = _Facts(
         id, name, queue, attempt, max_attempts, "00000000-0000-4000-8000-000000000000", timeout, description,
-        due.timestamp(), json.dumps(fired) if cron_entry or fire_at else None,
+        due.timestamp(), fired if cron_entry or fire_at else None,
     )  # fmt: skip
     cancel_state = _CancelState(cancelled, cancelled_by, cancel_reason, trusted_until, started)
     return FakeContext(facts, dict(headers or {}), cancel_state, None if error is None else failure_of(error))

@@ -30,7 +30,7 @@ from django_pgjobs.decisions import Decision
 from django_pgjobs.exceptions import JobControl
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.attempt import BODY, Prepared
-from django_pgjobs.execution.finalise import END, PARK, RETRY, SNOOZE, SUCCESS
+from django_pgjobs.execution.finalise import END, NEXT, PARK, RETRY, SNOOZE, SUCCESS
 from django_pgjobs.execution.single_job import Ended, Performer, write_at_once
 from django_pgjobs.models import Job
 from django_pgjobs.states import Hold
@@ -43,12 +43,13 @@ class Ran:
     """The summary of ``run_jobs``: ids of jobs, in order of events.
 
     ``ran`` has an id for every start, so a job that was tried twice is there twice. The other lists show how each start
-    ended. ``lost``: nothing was recorded, because the job is gone or another worker took it. ``errors``: the exceptions
-    of failed attempts; ``Snooze``, ``Cancel`` and ``Abandon`` do not count.
+    ended. ``stepped``: with a next step. ``lost``: nothing was recorded, because the job is gone or another worker took
+    it. ``errors``: the exceptions of failed attempts; ``Snooze``, ``Cancel`` and ``Abandon`` do not count.
     """
 
     ran: list[int] = field(default_factory=list)
     succeeded: list[int] = field(default_factory=list)
+    stepped: list[int] = field(default_factory=list)
     retried: list[int] = field(default_factory=list)
     snoozed: list[int] = field(default_factory=list)
     abandoned: list[int] = field(default_factory=list)
@@ -209,7 +210,7 @@ class _Runner:
 
     def _perform(self, job: ClaimedJob, claim_id: str, errors: list[BaseException]) -> Ended:
         guest = _Guest(errors)
-        performer = Performer(self.db, self.author, guest.run, guest.reporter)
+        performer = Performer(self.db, self.author, guest.run, guest.reporter, alias=self.alias)
         try:
             return performer.perform(job, claim_id)
         except BaseException:
@@ -222,7 +223,14 @@ class _Runner:
         """Add one start to the summary; re-raise Ctrl-C and exceptions of the test framework."""
         self.ran.ran.append(job_id)
         self.ran.errors.extend(errors)
-        kinds = {SUCCESS: "succeeded", RETRY: "retried", SNOOZE: "snoozed", PARK: "parked", END: ended.end.outcome}
+        kinds = {
+            SUCCESS: "succeeded",
+            NEXT: "stepped",
+            RETRY: "retried",
+            SNOOZE: "snoozed",
+            PARK: "parked",
+            END: ended.end.outcome,
+        }
         heading = kinds.get(ended.kind, "lost") if ended.recorded else "lost"
         getattr(self.ran, heading).append(job_id)
         for error in errors:
@@ -281,7 +289,7 @@ class _Guest:
                 if any(_is_broken(alias) for alias in aliases):
                     raise _Spoiled
         except _Spoiled:
-            if isinstance(decision, decide.Succeed) and prepared.item.kind == BODY:
+            if isinstance(decision, decide.Succeed | decide.Next | decide.Committed) and prepared.item.kind == BODY:
                 return self._failed(prepared)
         if self.unwritten is not None:
             self.unwritten()

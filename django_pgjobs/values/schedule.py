@@ -9,19 +9,24 @@ and walks the *calendar*. This module handles changes of the clocks, because cro
 - An entry that names its hours fires once for each: fires in skipped time come right after it, together; fires in
   repeated time come in its first pass.
 
-Zones are IANA names, instants aware datetimes in UTC.
+Intervals have a module of their own, ``interval``. Zones are IANA names, instants aware datetimes in UTC.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cache, lru_cache
-from itertools import islice
 from typing import Any
 from zoneinfo import ZoneInfo
+
+from django_pgjobs.values.fires import Bounded, Fires
+from django_pgjobs.values.interval import Interval, check_every, check_interval, is_interval
+from django_pgjobs.values.invalid_cron import InvalidCron as InvalidCron
+from django_pgjobs.values.zones import SECOND, gap_at, instant_of, overlap_at
+from django_pgjobs.values.zones import check_zone as check_zone
 
 ONCE, SKIP, ALL = "once", "skip", "all"
 ALLOW, AFTER_COMPLETION = "allow", "after_completion"
@@ -35,17 +40,12 @@ GRACE = timedelta(seconds=60)
 EXPRESSION_LIMIT = 200
 
 _HOUR = 1
-_SECOND = timedelta(seconds=1)
 _STEPS = (60, 24, 31, 12, 7, 60)
 _FIELDS = ("minute", "hour", "day of month", "month", "day of week", "second")
 _WORDS = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually")
 _RANDOM = re.compile(r"(?:^|,)[hr](?:\(|/|,|$)", re.IGNORECASE)
 _STEP = re.compile(r"/(\d+)", re.ASCII)
 _STORED_ALL = re.compile(r"all\((\d{1,4})\)", re.ASCII)
-
-
-class InvalidCron(ValueError):
-    """An expression, a zone or a policy is invalid; the message is a sentence without the entry's name."""
 
 
 # Policies
@@ -98,18 +98,6 @@ def stored_policies(misfire: str, overlap: str) -> tuple[Misfire, str]:
 # Expressions and zones
 
 
-def check_zone(name: object) -> ZoneInfo:
-    """Return the IANA zone of this name. Raises ``InvalidCron``."""
-    if isinstance(name, ZoneInfo) and name.key:
-        return name
-    if not isinstance(name, str) or not name:
-        raise InvalidCron(f"the time zone must be an IANA name such as 'Europe/Paris', not {name!r}")
-    try:
-        return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):
-        raise InvalidCron(f"there is no time zone {name!r} here; IANA names look like 'Europe/Paris'") from None
-
-
 @cache
 def _calendar() -> Any:
     from croniter import cron_m  # here for start-up time: 4 MiB and 50 ms
@@ -118,12 +106,43 @@ def _calendar() -> Any:
 
 
 def check_expression(expression: object) -> str:
-    """Return the expression with single spaces. Raises ``InvalidCron`` if it is invalid or never fires."""
+    """Return the expression, or the interval, with single spaces. Raises ``InvalidCron`` if it is invalid.
+
+    One that never fires is invalid, too.
+    """
+    text = _one_line(expression)
+    if is_interval(text):
+        return check_interval(text)
+    return _check_cron(text)
+
+
+def check_either(expression: object, every: object, anchor: object, zone: Callable[[], str]) -> str:
+    """Return what a declaration gives: its expression, or its interval with the anchor. Raises ``InvalidCron``.
+
+    ``zone`` names the entry's zone, which only an anchor with a zone of its own asks for.
+    """
+    if every is not None:
+        if expression is not None:
+            raise InvalidCron(f"give an expression or every, not both: {expression!r} and every={every!r}")
+        return check_every(every, anchor, zone)
+    if anchor is None:
+        return check_expression(expression)
+    text = _one_line(expression)
+    if not is_interval(text):
+        raise InvalidCron(f"anchor goes with an interval only, not with the expression {text!r}")
+    return check_every(text, anchor, zone)
+
+
+def _one_line(expression: object) -> str:
     if not isinstance(expression, str) or not expression.strip():
         raise InvalidCron(f"the expression must be text such as '*/10 * * * *', not {expression!r}")
     text = " ".join(expression.split())
     if len(text) > EXPRESSION_LIMIT:
         raise InvalidCron(f"the expression must be at most {EXPRESSION_LIMIT} characters long, not {len(text)}")
+    return text
+
+
+def _check_cron(text: str) -> str:
     _check_fields(text, text.split())
     try:
         _calendar().croniter(text, datetime(2000, 1, 1)).get_next(datetime)
@@ -154,11 +173,11 @@ def _check_fields(text: str, fields: list[str]) -> None:
             )
 
 
-class Schedule:
+class Schedule(Fires):
     """An expression in a time zone. Raises ``InvalidCron``."""
 
     def __init__(self, expression: str, zone: str | ZoneInfo) -> None:
-        self.expression = check_expression(expression)
+        self.expression = _check_cron(_one_line(expression))
         self.zone = check_zone(zone)
         self.every_hour = _calendar().croniter(self.expression).expanded[_HOUR] == ["*"]
 
@@ -173,62 +192,51 @@ class Schedule:
         """Return the last fire at or before ``instant``; None if none can be computed."""
         return _in_utc(self._latest, instant)
 
-    def fires(self, after: datetime) -> Iterator[datetime]:
-        """Yield the fires after an instant, without end."""
-        fire = self.after(after)
-        while fire is not None:
-            yield fire
-            fire = self.after(fire)
-
-    def next_fires(self, after: datetime, count: int) -> list[datetime]:
-        """Return the next ``count`` fires after an instant."""
-        return list(islice(self.fires(after), count))
-
     def _after(self, instant: datetime) -> datetime:
         local = instant.astimezone(self.zone)
         wall = local.replace(tzinfo=None, fold=0)
-        overlap = self._overlap(wall)
+        overlap = overlap_at(wall, self.zone)
         if overlap is None:
             return self._first_pass(self._forward(wall))
         begins, ends = overlap
         if not self.every_hour:
-            return self._first_pass(self._forward(ends - _SECOND if local.fold else wall))
+            return self._first_pass(self._forward(ends - SECOND if local.fold else wall))
         found = self._forward(wall)
         if found < ends:
-            return self._instant(found, local.fold)
+            return instant_of(found, self.zone, local.fold)
         if not local.fold:
-            again = self._forward(begins - _SECOND)
+            again = self._forward(begins - SECOND)
             if again < ends:
-                return self._instant(again, 1)
+                return instant_of(again, self.zone, 1)
         return self._first_pass(found)
 
     def _first_pass(self, found: datetime) -> datetime:
         """Return the first instant of a local time; for a skipped time, the instant at which this schedule fires."""
-        gap = self._gap(found)
+        gap = gap_at(found, self.zone)
         if gap is None:
-            return self._instant(found, 0)
+            return instant_of(found, self.zone, 0)
         if not self.every_hour:
             return gap.instant
-        return self._first_pass(self._forward(gap.ends - _SECOND))
+        return self._first_pass(self._forward(gap.ends - SECOND))
 
     def _latest(self, instant: datetime) -> datetime:
         local = instant.astimezone(self.zone)
         wall = local.replace(tzinfo=None, fold=0)
         if local.fold:
-            begins, ends = self._overlap(wall) or (wall, wall)
+            begins, ends = overlap_at(wall, self.zone) or (wall, wall)
             found = self._back(wall)
             if self.every_hour and found >= begins:
-                return self._instant(found, 1)
-            return self._last_pass(self._back(ends - _SECOND), 0)
-        return self._last_pass(self._back(wall), int(self.every_hour and self._overlap(wall) is None))
+                return instant_of(found, self.zone, 1)
+            return self._last_pass(self._back(ends - SECOND), 0)
+        return self._last_pass(self._back(wall), int(self.every_hour and overlap_at(wall, self.zone) is None))
 
     def _last_pass(self, found: datetime, fold: int) -> datetime:
-        gap = self._gap(found)
+        gap = gap_at(found, self.zone)
         if gap is None:
-            return self._instant(found, fold)
+            return instant_of(found, self.zone, fold)
         if not self.every_hour:
             return gap.instant
-        return self._last_pass(self._back(gap.begins - _SECOND), fold)
+        return self._last_pass(self._back(gap.begins - SECOND), fold)
 
     # The calendar, which knows no zone
 
@@ -239,54 +247,9 @@ class Schedule:
 
     def _back(self, wall: datetime) -> datetime:
         """Return the last local time at or before ``wall``, in whole seconds."""
-        after = wall.replace(microsecond=0) + _SECOND
+        after = wall.replace(microsecond=0) + SECOND
         found: datetime = _calendar().croniter(self.expression, after).get_prev(datetime)
         return found
-
-    # The zone
-
-    def _instant(self, wall: datetime, fold: int) -> datetime:
-        return wall.replace(tzinfo=self.zone, fold=fold).astimezone(UTC)
-
-    def _overlap(self, wall: datetime) -> tuple[datetime, datetime] | None:
-        """Return the repeated local times around ``wall``, first and end; None if ``wall`` comes once."""
-        wall = wall.replace(microsecond=0)  # clocks change at whole seconds, and the search goes in whole seconds
-        first, second = self._instant(wall, 0), self._instant(wall, 1)
-        if first >= second:
-            return None
-        change = self._change(first, second)
-        return self._wall(change), self._wall(change - _SECOND) + _SECOND
-
-    def _gap(self, wall: datetime) -> _Gap | None:
-        """Return the skipped local times around ``wall``; None if ``wall`` is not skipped."""
-        late, early = self._instant(wall, 0), self._instant(wall, 1)
-        if early >= late:
-            return None
-        change = self._change(early, late)
-        return _Gap(self._wall(change - _SECOND) + _SECOND, self._wall(change), change)
-
-    def _change(self, before: datetime, after: datetime) -> datetime:
-        """Return the first second after the change of clocks between two instants."""
-        offset = before.astimezone(self.zone).utcoffset()
-        while after - before > _SECOND:
-            middle = before + timedelta(seconds=(after - before) // _SECOND // 2)
-            if middle.astimezone(self.zone).utcoffset() == offset:
-                before = middle
-            else:
-                after = middle
-        return after
-
-    def _wall(self, instant: datetime) -> datetime:
-        return instant.astimezone(self.zone).replace(tzinfo=None, fold=0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Gap:
-    """Local times that the clocks skip: the first of them, the first after them, and the instant of the change."""
-
-    begins: datetime
-    ends: datetime
-    instant: datetime
 
 
 def _in_utc(search: Any, instant: datetime) -> datetime | None:
@@ -298,9 +261,15 @@ def _in_utc(search: Any, instant: datetime) -> datetime | None:
 
 
 @lru_cache(maxsize=1024)
-def schedule_of(expression: str, zone: str) -> Schedule:
+def schedule_of(expression: str, zone: str) -> Schedule | Interval:
     """Return the schedule of a row, parsed once. Raises ``InvalidCron``."""
-    return Schedule(expression, zone)
+    return Interval(expression, zone) if is_interval(expression) else Schedule(expression, zone)
+
+
+def bounded_schedule_of(expression: str, zone: str, starts: datetime | None, ends: datetime | None) -> Fires:
+    """Return the schedule of a row within its start and end, aware instants. Raises ``InvalidCron``."""
+    schedule = schedule_of(expression, zone)
+    return schedule if starts is None and ends is None else Bounded(schedule, starts, ends)
 
 
 # What is due
@@ -315,7 +284,7 @@ class DueFires:
     upcoming: datetime | None
 
 
-def due(schedule: Schedule, *, after: datetime, now: datetime, misfire: Misfire) -> DueFires:
+def due(schedule: Fires, *, after: datetime, now: datetime, misfire: Misfire) -> DueFires:
     """Return which of the fires after ``after`` are due ``now``, by the misfire policy."""
     upcoming = schedule.after(now)
     latest = schedule.latest(now)
@@ -325,7 +294,7 @@ def due(schedule: Schedule, *, after: datetime, now: datetime, misfire: Misfire)
         return DueFires((), latest, upcoming)
     fires = [latest]
     while len(fires) < (misfire.limit or 1):
-        before = schedule.latest(fires[-1] - _SECOND)
+        before = schedule.latest(fires[-1] - SECOND)
         if before is None or before <= after:
             break
         fires.append(before)

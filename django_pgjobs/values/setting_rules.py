@@ -105,6 +105,19 @@ def queues(value: Any) -> tuple[str, ...]:
     return names
 
 
+def one_of(*words: str) -> Rule:
+    """One of some words."""
+
+    def rule(value: Any) -> str:
+        if not isinstance(value, str):
+            raise TypeError("a text")
+        if value not in words:
+            raise ValueError(" or ".join(map(repr, words)))
+        return value
+
+    return rule
+
+
 def retention(value: Any) -> Retention:
     """How long ended jobs are kept."""
     retention = read_retention(value)

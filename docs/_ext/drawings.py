@@ -81,10 +81,10 @@ THREADS = {
 WITHOUT_CONNECTION = {"main": "dispatches, stops", "log": "writes log records"}
 
 TABLES = (
-    ("jobs", ("pgjobs_job", "pgjobs_claim", "pgjobs_attempt")),
+    ("jobs", ("pgjobs_job", "pgjobs_claim", "pgjobs_attempt", "pgjobs_step")),
     ("keys and limits", ("pgjobs_key_window", "pgjobs_stored_result", "pgjobs_admission")),
     ("schedules, operators", ("pgjobs_cron_entry", "pgjobs_queue_state", "pgjobs_action", "pgjobs_action_part")),
-    ("workers", ("pgjobs_heartbeat", "pgjobs_leader_term", "pgjobs_statistic")),
+    ("workers", ("pgjobs_heartbeat", "pgjobs_known_job", "pgjobs_leader_term", "pgjobs_statistic")),
 )
 
 

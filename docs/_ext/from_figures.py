@@ -69,7 +69,7 @@ def speed_peers() -> str:
         shares = [_share(part[key], ours) for key, ours in zip(("p50", "p99"), waits, strict=True)]
         rows.append(
             (
-                f"{part['name']} {part['version']}, Python {part['python']}",
+                f"{part['name']} {part['version']}, {part['runtime']}",
                 _share(part["drain"], drain),
                 _share(part["enqueue"], single),
                 ", ".join(shares),

@@ -101,10 +101,13 @@ def _subparser(name: str) -> Any:
 
 def subcommand_options(name: str) -> list[tuple[str, str]]:
     """(option, help) of what a subcommand of ``pgjobs`` takes, what is named without dashes included."""
+    parser = _subparser(name)
+    verbs = [verb for a in parser._actions if hasattr(a, "_choices_actions") for verb in a.choices.values()]
     return [
         (", ".join(action.option_strings) or str(action.metavar), (action.help or "") % vars(action))
-        for action in _subparser(name)._actions
-        if "--help" not in action.option_strings
+        for each in (parser, *verbs)
+        for action in each._actions
+        if "--help" not in action.option_strings and not hasattr(action, "_choices_actions")
     ]
 
 
@@ -189,23 +192,31 @@ OPTION_TEXTS = {
     "backoff": "a `Backoff`, or a callable `(exception, attempt)` returning seconds, a `timedelta`, or None to give up",
     "retry_on": "exception types, or a callable `(exception)` → bool: only these lead to a retry",
     "give_up_on": "the same, for exceptions that never lead to a retry; wins over `retry_on`",
-    "timeout": "seconds or `timedelta`, None for unlimited; default `DEFAULT_TIMEOUT_SECONDS`",
+    "timeout": "seconds or `timedelta`, None for unlimited; default `DEFAULT_TIMEOUT_SECONDS`. A pair is a soft limit,"
+    " at which `SoftDeadlinePassed` is raised in the job, and the timeout",
     "takes_context": "pass the `JobContext` first",
     "store_result": "False drops the return value",
+    "atomic": "True commits what the job does in the database of the jobs together with its success, or not at all",
     "sensitive": "arguments to hide in the admin, `pgjobs show` and logs",
     "limits": "a `Limit`, or one with a key and one without: how many run at once, how many start in a period",
     "cron": "a `Cron`, or a list of them: its schedule, without arguments",
+    "schedulable": "people may make schedules for it, in the admin and the shell; default False",
     "tags": "short strings to find and steer jobs by; `using` adds its tags to those of `@job`",
     "description": "what it does, in words for lists and logs; `describe` says it for each job, `using` for one",
     "run_at": "earliest start, an aware datetime",
     "deadline": "aware datetime: no attempt starts after it, a running one stops at it, and the job is abandoned",
+    "expires": "seconds or `timedelta` after the start that is asked for; in `using` also an aware datetime, or None"
+    " for never: a job that has not started by then is cancelled, a started one goes on",
+    "on_crash": "when its process or its worker dies while it runs: `retry` (default) runs it again while attempts are"
+    " left, `abandon` never does",
     "delay": "the same as seconds or `timedelta`, counted by the database's clock",
     "database": "alias to register in",
     "key": "no second unfinished job of this key in its queue: in `@job` a format string of the arguments"
     ' (`"welcome:{user_id}"`) or a callable of them, in `using` a string or a callable; None is no key',
-    "key_scope": "how long the key is taken: `until_finished` (default), `until_started`, or a `Window` or `timedelta`",
-    "on_conflict": "when the key is taken: `existing` (default) returns that job, `replace` cancels it, `raise` raises"
-    " `DuplicateJob`",
+    "key_scope": "how long the key is taken: `until_finished` (default), `until_started` (default with `postpone`), or"
+    " a `Window` or `timedelta`",
+    "on_conflict": "when the key is taken: `existing` (default) returns that job, `replace` cancels it, `postpone`"
+    " moves its start to that of this one, `raise` raises `DuplicateJob`",
     "idempotency_key": "given like a key: among the jobs of one name and key the first success counts, the others"
     " return its result",
     "bypass": "True runs the job at once in a thread of this process, once, and stores nothing",
@@ -238,9 +249,14 @@ OPTION_BOUNDS = {
     ),
     "retry_on": ("exception types, or a callable that takes one", "every exception", ""),
     "give_up_on": ("exception types, or a callable that takes one", "none", ""),
-    "timeout": ("from 0.001 seconds to the setting, or None", "DEFAULT_TIMEOUT_SECONDS", "TIMEOUT_CEILING_SECONDS"),
+    "timeout": (
+        "from 0.001 seconds to the setting, or None; or a pair, the shorter first",
+        "DEFAULT_TIMEOUT_SECONDS",
+        "TIMEOUT_CEILING_SECONDS",
+    ),
     "takes_context": ("True or False", "False", ""),
     "store_result": ("True or False", "True", "RESULT_LIMIT_BYTES"),
+    "atomic": ("True or False; True not for `async def`", "False", ""),
     "sensitive": ("names of existing arguments", "none", ""),
     "limits": (
         "a `Limit`, or one with a key and one without: concurrency and rate from 1 to 1,000,000, window from a tenth of"
@@ -249,6 +265,7 @@ OPTION_BOUNDS = {
         "",
     ),
     "cron": ("a `Cron`, or several", "none", ""),
+    "schedulable": ("bool", "False", ""),
     "run_at": (
         "aware instant, not later than so many days and, if set, not earlier than so many seconds ago;"
         " not with `delay`",
@@ -261,6 +278,13 @@ OPTION_BOUNDS = {
         "none",
         "RUN_AT_CEILING_DAYS",
     ),
+    "on_crash": ("`retry` or `abandon`", "`retry`", ""),
+    "expires": (
+        "from 0.001 seconds to so many days; in `using` also an aware instant, in the future and after `run_at`,"
+        " or None",
+        "never",
+        "RUN_AT_CEILING_DAYS",
+    ),
     "tags": ("up to 20 printable strings of 1 to 50 characters, no spaces around", "none", ""),
     "description": ("up to 200 printable characters", "what `describe` returns, else none", ""),
     "database": ("an alias of `DATABASES` that is PostgreSQL", "the router's", ""),
@@ -271,10 +295,10 @@ OPTION_BOUNDS = {
     ),
     "key_scope": (
         "`until_finished`, `until_started`, a `Window` or `timedelta` of a second or more",
-        "`until_finished`",
+        "`until_finished`; `until_started` with `postpone`",
         "",
     ),
-    "on_conflict": ("`existing`, `replace` or `raise`", "`existing`", ""),
+    "on_conflict": ("`existing`, `replace`, `postpone` or `raise`; no `Window` with `postpone`", "`existing`", ""),
     "idempotency_key": ("1 to 200 printable characters, or a callable that makes them", "none", ""),
     "bypass": ("True or False; True goes with `queue`, `timeout` and `description` only", "False", "BYPASS_WORKERS"),
 }

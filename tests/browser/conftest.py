@@ -63,6 +63,20 @@ def log_in(page: Page) -> Callable[..., User]:
 
 
 @pytest.fixture
+def unscripted(chromium: Browser, live_server: Any) -> Iterator[Page]:
+    """A superuser's page without JavaScript."""
+    User.objects.create_superuser("root", password="secret")
+    context = chromium.new_context(base_url=live_server.url, java_script_enabled=False)
+    page = context.new_page()
+    page.goto("/admin/")
+    page.fill("#id_username", "root")
+    page.fill("#id_password", "secret")
+    page.click("input[type=submit]")
+    yield page
+    context.close()
+
+
+@pytest.fixture
 def picture(page: Page, request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Take a picture of the page, if pictures are wanted."""
     folder = os.environ.get("PGJOBS_TEST_SCREENSHOTS")

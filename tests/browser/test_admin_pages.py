@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.utils import timezone
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from django_pgjobs import job
 from django_pgjobs.definition.registry import registry
@@ -205,14 +205,8 @@ def test_workers(page: Page, log_in: LogIn, rows: dict[str, Job], picture: Pictu
     picture("worker")
 
 
-def test_everything_works_without_javascript(chromium: Browser, live_server: Any, rows: dict[str, Job]) -> None:
-    User.objects.create_superuser("root", password="secret")
-    context = chromium.new_context(base_url=live_server.url, java_script_enabled=False)
-    page = context.new_page()
-    page.goto("/admin/")
-    page.fill("#id_username", "root")
-    page.fill("#id_password", "secret")
-    page.click("input[type=submit]")
+def test_everything_works_without_javascript(unscripted: Page, rows: dict[str, Job]) -> None:
+    page = unscripted
     page.goto(f"/admin/pgjobs/job/{rows['parked'].pk}/change/")
     page.get_by_text("Abandon…").click()
     page.get_by_role("textbox", name="Reason").locator("visible=true").fill("hopeless")
@@ -223,4 +217,3 @@ def test_everything_works_without_javascript(chromium: Browser, live_server: Any
     page.select_option("select[name=action]", "retry")
     page.locator(".actions button[name=index]").click()
     expect(page.locator(".messagelist")).to_contain_text("Retry: 1 changed.")
-    context.close()

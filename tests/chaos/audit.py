@@ -29,7 +29,7 @@ BEGIN
     INSERT INTO chaos_job_audit VALUES (
         clock_timestamp(), pg_current_xact_id()::text::bigint, TG_OP, NEW.id,
         coalesce(NEW.payload #>> '{kwargs,key}', NEW.payload #>> '{args,0}'),
-        NEW.state, NEW.claim_id, NEW.attempt, NEW.max_attempts, NEW.outcome, NEW.ending, NEW.hold, NEW.run_at,
+        state(NEW), NEW.claim_id, NEW.attempt, NEW.max_attempts, NEW.outcome, NEW.ending, NEW.hold, NEW.run_at,
         NEW.cancel_requested_at
     );
     RETURN NULL;
@@ -57,8 +57,8 @@ LEASES = (
     " FROM chaos_claim_audit ORDER BY at"
 )
 ROWS = """
-SELECT id, coalesce(payload #>> '{kwargs,key}', payload #>> '{args,0}', ''), state, outcome, attempt, max_attempts
-FROM pgjobs_job
+SELECT id, coalesce(payload #>> '{kwargs,key}', payload #>> '{args,0}', ''), j.state, outcome, attempt, max_attempts
+FROM pgjobs_job AS j
 """
 ATTEMPTS = "SELECT job_id, claim_id::text, number, cause FROM pgjobs_attempt"
 # A ledger row whose jobs have all ended may be left to the next look of rescue; one of an open job may not.

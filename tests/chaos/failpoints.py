@@ -81,6 +81,9 @@ PLACES: dict[str, Place] = {
     "started": Place(EXECUTOR, _worker("shared.board"), "Board.start", AFTER),
     "body": Place(EXECUTOR, "django_pgjobs.execution.attempt", "run_here", BEFORE),
     "async_body": Place(EXECUTOR, "django_pgjobs.execution.attempt", "arun", BEFORE),
+    # an atomic job's body is done, its end not written or not committed
+    "closing": Place(EXECUTOR, STORE, "end_atomic", BEFORE),
+    "committing": Place(EXECUTOR, STORE, "end_atomic", AFTER),
     # user code done, DONE not sent
     "finished": Place(EXECUTOR, _worker("executor.outbox"), "Outbox.put", BEFORE),
     "queued": Place(EXECUTOR, _worker("shared.board"), "Board.clear", AFTER, _behind_a_job),

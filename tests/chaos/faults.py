@@ -44,7 +44,7 @@ PAUSES = {"processes": (1.0, 7.0), "ways": (0.5, 6.0), "operators": (0.1, 1.5)}
 
 MATCHES = ("", " finalise$", " claim$", " keep$", " maintenance$", " listen$", "^pgjobs [0-9a-f]{16}-")
 STATEMENTS = (
-    "claim_jobs", "finalise_success", "finalise_retry", "finalise_end", "finalise_snooze", "release_jobs",
+    "claim_jobs", "finalise_success_fast", "finalise_retry", "finalise_end", "finalise_snooze", "release_jobs",
     "mark_ending", "renew_claims", "rescue_jobs", "delete_claims", "read_flags",
 )  # fmt: skip
 

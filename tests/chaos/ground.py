@@ -26,7 +26,10 @@ from tests.plugins.fix_db import patience
 from tests.plugins.fix_worker import ROOT, WorkerProcess, Workers
 
 DATABASE = "test_chaos"
-OUR_TABLES = ("pgjobs_job", "pgjobs_claim", "pgjobs_attempt", "pgjobs_heartbeat", "pgjobs_cron_entry", *audit.TABLES)
+OUR_TABLES = (
+    *("pgjobs_job", "pgjobs_claim", "pgjobs_attempt", "pgjobs_step", "pgjobs_heartbeat", "pgjobs_cron_entry"),
+    *audit.TABLES,
+)
 
 
 class RolledBack(Exception):

@@ -22,6 +22,7 @@ from tests.chaos.scenes import (
     claims,
     claims_and_ends,
     gives_up,
+    goes_on,
     overdue,
     rescues,
     retries,
@@ -59,6 +60,7 @@ EMPTY = (
     "DELETE FROM pgjobs_job",
     "DELETE FROM pgjobs_claim",
     "DELETE FROM pgjobs_attempt",
+    "DELETE FROM pgjobs_step",
     "DELETE FROM explorer_audit",
 )
 
@@ -182,6 +184,8 @@ def _judge_charge(program: Program, old: Row, new: Row) -> Iterator[str]:
         allowed = {(1, 0) if body else (0, 1)}
     elif program in GIVES_BACK:
         allowed = {(-1, 0) if body else (0, -1)}
+    elif program is goes_on:
+        allowed = {(-old["attempt"], 0)}
     elif program is gives_up and body and new["ending"] is not None:
         allowed = {(0, 1)}
     elif program is retries and old["outcome"] is not None:
@@ -208,6 +212,15 @@ def _wrong_history(world: World, changes: list[Change], programs: dict[str, Prog
         yield f"the attempt of job {job_id} under {claim_id} is not in the history"
     for job_id, claim_id in kept - recorded - world.history:
         yield f"an attempt of job {job_id} under {claim_id} is in the history, and its end was not written"
+    stepped = {
+        (change.old["id"], change.old["claim_id"])
+        for change in changes
+        if programs[change.maker] is goes_on and change.new
+    }
+    if stepped != (
+        steps := {(job, str(claim)) for job, claim in world.db.query("SELECT job_id, claim_id FROM pgjobs_step")}
+    ):
+        yield f"the steps {stepped} were finished, and {steps} are kept"
 
 
 def history(db: RawDatabase) -> set[tuple[int, str]]:

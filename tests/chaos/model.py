@@ -61,6 +61,12 @@ class ModelJob:
     def let_go(self) -> None:
         self.claim, self.overdue, self.release = None, False, False
 
+    def go_on(self, *, max_attempts: int, retried_attempts: int) -> None:
+        """It is its next step now, a job without callbacks, and due."""
+        self.callbacks, self.max_attempts, self.retried_attempts = False, max_attempts, retried_attempts
+        self.attempt, self.due = 0, True
+        self.let_go()
+
     def end(self, outcome: str) -> None:
         """It ends; the claim stays on the row, so that a late write can be told from a repeated one."""
         self.outcome = outcome
@@ -82,6 +88,8 @@ class Model:
     history: dict[tuple[int, str], tuple[int, str]] = field(default_factory=dict)
     ledger: dict[str, set[int]] = field(default_factory=dict)
     expired: set[str] = field(default_factory=set)
+    steps: set[tuple[int, str]] = field(default_factory=set)
+    """Which (job, claim) has finished a step."""
 
     def claimable(self) -> set[int]:
         return {number for number, job in self.jobs.items() if job.unclaimed and job.due and not job.parked}

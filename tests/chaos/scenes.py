@@ -8,6 +8,7 @@ from itertools import combinations_with_replacement
 from typing import Any
 from uuid import UUID
 
+import psycopg
 from django.db import transaction
 
 from django_pgjobs.models import Job
@@ -18,6 +19,7 @@ from tests.plugins.fix_db import AUTHOR, FAILURE, Claimed, RawDatabase, claim
 PLAIN, WITH_CALLBACKS = "test.job", "tests.jobs.calls_back"
 OTHER_WORKER = UUID("00000000-0000-4000-8000-000000000002")
 QUEUE = "default"
+STEP = f'{{"name": "{PLAIN}", "queue": "{QUEUE}", "max_attempts": 3, "payload": {{}}}}'
 
 # --- scenes ----------------------------------------------------------------------------------------------------------
 
@@ -166,9 +168,39 @@ def succeeds(world: World, actor: Actor) -> None:
     forgets(world, actor)
 
 
+def succeeds_fast(world: World, actor: Actor) -> None:
+    """The owner records a success as the finaliser does: fast, and past a locked row after a deadlock."""
+    _records_fast(world, actor, remember=False)
+
+
+def remembers_fast(world: World, actor: Actor) -> None:
+    """The same, and its result under the job's idempotency key if it has one."""
+    _records_fast(world, actor, remember=True)
+
+
+def _records_fast(world: World, actor: Actor, *, remember: bool) -> None:
+    ends = world.end(result="1")
+    try:
+        written = store.finalise_success_fast(actor, ends, AUTHOR, remember=remember)
+    except psycopg.errors.DeadlockDetected:
+        written = store.finalise_success(actor, ends, AUTHOR, remember=remember)
+    world.answer(actor, len(written))
+    forgets(world, actor)
+
+
 def leaves_nothing(world: World, actor: Actor) -> None:
     """The owner ends a job of which nothing is kept, then strikes the claim."""
     world.answer(actor, len(store.finalise_delete(actor, world.end())))
+    forgets(world, actor)
+
+
+def leaves_nothing_fast(world: World, actor: Actor) -> None:
+    """The same, as the finaliser does: fast, and past a locked row after a deadlock."""
+    try:
+        deleted = store.finalise_delete_fast(actor, world.end())
+    except psycopg.errors.DeadlockDetected:
+        deleted = store.finalise_delete(actor, world.end())
+    world.answer(actor, len(deleted))
     forgets(world, actor)
 
 
@@ -186,10 +218,20 @@ def leaves_its_result(world: World, actor: Actor) -> None:
 
 def succeeds_in_its_transaction(world: World, actor: Actor) -> None:
     """The end is part of the transaction of the job's own effects."""
+    _ends_in_its_transaction(world, actor, store.end_atomic)
+
+
+def remembers_in_its_transaction(world: World, actor: Actor) -> None:
+    """The same for a job with an idempotency key."""
+    _ends_in_its_transaction(world, actor, store.end_atomic_keyed)
+
+
+def _ends_in_its_transaction(world: World, actor: Actor, write: Callable[[Actor, store.End], bool]) -> None:
+    [end] = world.end(result="1")
     actor.raw.query("BEGIN")
-    written = store.finalise_success(actor, world.end(result="1"), AUTHOR)
-    actor.query("COMMIT")
-    world.answer(actor, len(written))
+    written = write(actor, end)
+    actor.query("COMMIT" if written else "ROLLBACK")
+    world.answer(actor, int(written))
 
 
 def fails(world: World, actor: Actor) -> None:
@@ -201,6 +243,11 @@ def fails(world: World, actor: Actor) -> None:
 def snoozes(world: World, actor: Actor) -> None:
     """The job wants to come back."""
     world.answer(actor, len(store.finalise_snooze(actor, world.end())))
+
+
+def goes_on(world: World, actor: Actor) -> None:
+    """The job goes on with its next step."""
+    world.answer(actor, len(store.next_step(actor, world.end(columns=STEP), AUTHOR)))
 
 
 def releases(world: World, actor: Actor) -> None:
@@ -329,24 +376,28 @@ def deletes_ended(world: World, actor: Actor) -> None:
     world.answer(actor, len(actor.query("DELETE FROM pgjobs_job WHERE finished_at IS NOT NULL RETURNING id")))
 
 
-OWNER = (succeeds, remembers, leaves_nothing, leaves_its_result, succeeds_in_its_transaction, fails, snoozes, releases,
-         parks, puts_aside, gives_up, ends, ends_callback, reports, reads_payload, renews, forgets)  # fmt: skip
+OWNER = (succeeds, succeeds_fast, remembers, remembers_fast, leaves_nothing, leaves_nothing_fast, leaves_its_result,
+         succeeds_in_its_transaction, remembers_in_its_transaction, fails, snoozes, goes_on, releases, parks,
+         puts_aside, gives_up, ends, ends_callback, reports, reads_payload, renews, forgets)  # fmt: skip
 OPERATOR = (cancels, retries, abandons, postpones, wants_back)
 RECORDS = (fails, gives_up, ends, rescues)
 GIVES_BACK = (snoozes, releases, parks, puts_aside)
-LEAVES_NO_ROW = (leaves_nothing, leaves_its_result)
+LEAVES_NO_ROW = (leaves_nothing, leaves_nothing_fast, leaves_its_result)
 
 IDLE_CAST = (claims_and_ends, cancels, retries, abandons, postpones, wants_back, rescues, unparks, deletes_ended)
-LATE_CAST = (succeeds, fails, snoozes, releases, parks, reports, reads_payload, renews)
+LATE_CAST = (succeeds, succeeds_fast, fails, snoozes, goes_on, releases, parks, reports, reads_payload, renews)
 CAST: dict[Scene, tuple[Program, ...]] = {
     ready: IDLE_CAST,
     running: (*LATE_CAST, leaves_nothing, succeeds_in_its_transaction, gives_up, ends, *IDLE_CAST),
     expired: (
         *LATE_CAST,
         remembers,
+        remembers_fast,
         leaves_nothing,
+        leaves_nothing_fast,
         leaves_its_result,
         succeeds_in_its_transaction,
+        remembers_in_its_transaction,
         puts_aside,
         gives_up,
         ends,
@@ -354,9 +405,12 @@ CAST: dict[Scene, tuple[Program, ...]] = {
     ),
     last: (
         succeeds,
+        succeeds_fast,
         leaves_nothing,
+        leaves_nothing_fast,
         succeeds_in_its_transaction,
         snoozes,
+        goes_on,
         releases,
         parks,
         reports,
@@ -368,6 +422,7 @@ CAST: dict[Scene, tuple[Program, ...]] = {
     ),
     overdue: (
         succeeds,
+        succeeds_fast,
         succeeds_in_its_transaction,
         fails,
         releases,
@@ -377,45 +432,81 @@ CAST: dict[Scene, tuple[Program, ...]] = {
         claims_and_ends,
         cancels,
     ),
-    asked: (succeeds, leaves_nothing, fails, snoozes, releases, parks, gives_up, ends, renews, *IDLE_CAST),
-    last_with_callbacks: (succeeds, releases, gives_up, renews, *IDLE_CAST),
+    asked: (
+        succeeds,
+        succeeds_fast,
+        leaves_nothing,
+        fails,
+        snoozes,
+        goes_on,
+        releases,
+        parks,
+        gives_up,
+        ends,
+        renews,
+        *IDLE_CAST,
+    ),
+    last_with_callbacks: (succeeds, succeeds_fast, releases, gives_up, renews, *IDLE_CAST),
     ready_with_callbacks: IDLE_CAST,
     calling_back: (ends_callback, fails, releases, parks, reports, renews, forgets, *IDLE_CAST),
     abandoned: (*LATE_CAST, ends, gives_up, forgets, *IDLE_CAST),
     parked: (*LATE_CAST, ends, gives_up, forgets, *IDLE_CAST),
-    batch: (succeeds, fails, releases, gives_up, renews, forgets, rescues, claims_and_ends, cancels),
+    batch: (succeeds, succeeds_fast, fails, releases, gives_up, renews, forgets, rescues, claims_and_ends, cancels),
 }
 """Who plays in which scene. In its last attempt nobody records that a job may be tried again."""
 
 NEVER_TOGETHER = tuple(
     frozenset((gives_up, other))
-    for other in (succeeds, remembers, *LEAVES_NO_ROW, succeeds_in_its_transaction, snoozes)
+    for other in (
+        succeeds,
+        succeeds_fast,
+        remembers,
+        remembers_fast,
+        *LEAVES_NO_ROW,
+        succeeds_in_its_transaction,
+        snoozes,
+        goes_on,
+    )
 )
 """I7: a run ends once. Its worker does not mark it and record another end of its body under the same claim.
 
 No statement guards that: a run leaves its executor by one DONE, RELEASED or death, main queues one end for it, and
-only the finaliser writes, so ``ending`` is never set when a success or a snooze of that claim's body is written.
+only the finaliser writes, so ``ending`` is never set when a success, a snooze or a next step of that claim's body is
+written.
 Whoever adds a second writer (a job that records its end in its own transaction, beside a deadline that marks it) adds
 the guard.
 """
 
 QUICK: dict[Scene, tuple[Program, ...]] = {
-    expired: (succeeds, leaves_nothing, releases, gives_up, rescues, claims_and_ends, cancels),
+    expired: (
+        succeeds,
+        succeeds_fast,
+        leaves_nothing_fast,
+        goes_on,
+        releases,
+        gives_up,
+        rescues,
+        claims_and_ends,
+        cancels,
+    ),
     last: (succeeds, ends, rescues, claims_and_ends, retries),
     overdue: (succeeds, gives_up, rescues),
-    asked: (fails, rescues, claims_and_ends),
+    asked: (fails, goes_on, rescues, claims_and_ends),
     calling_back: (ends_callback, rescues, claims_and_ends, cancels),
     ready_with_callbacks: (claims_and_ends, abandons),
     abandoned: (succeeds, retries, deletes_ended),
     parked: (fails, unparks, retries),
-    batch: (succeeds, forgets, rescues),
+    batch: (succeeds, succeeds_fast, forgets, rescues),
 }
 """The pairs of these are played in every run of the suite."""
 
 TRIPLES: tuple[tuple[Scene, tuple[Program, ...]], ...] = (
-    *((expired, (owner, rescues, claims_and_ends)) for owner in (succeeds, fails, snoozes, releases, gives_up, ends)),
+    *(
+        (expired, (owner, rescues, claims_and_ends))
+        for owner in (succeeds, succeeds_fast, fails, snoozes, goes_on, releases, gives_up, ends)
+    ),
     *((expired, (owner, rescues, rescues)) for owner in (succeeds, fails, releases)),
-    *((expired, (owner, rescues, cancels)) for owner in (succeeds, fails, snoozes, releases, parks, gives_up)),
+    *((expired, (owner, rescues, cancels)) for owner in (succeeds, fails, snoozes, goes_on, releases, parks, gives_up)),
     (expired, (renews, rescues, succeeds)),
     (expired, (leaves_nothing, rescues, claims_and_ends)),
     (expired, (renews, rescues, claims_and_ends)),
@@ -442,6 +533,8 @@ TRIPLES: tuple[tuple[Scene, tuple[Program, ...]], ...] = (
     (parked, (cancels, unparks, claims_and_ends)),
     (ready, (claims_and_ends, claims_and_ends, cancels)),
     (batch, (succeeds, forgets, rescues)),
+    (batch, (succeeds_fast, forgets, rescues)),
+    (batch, (succeeds_fast, cancels, rescues)),
     (batch, (fails, rescues, claims_and_ends)),
     (batch, (gives_up, rescues, cancels)),
 )

@@ -220,7 +220,7 @@ class Striker:
             self.over.wait(step.seconds)
 
     def _lock_table(self, step: Step) -> None:
-        tables = ("pgjobs_job", "pgjobs_claim", "pgjobs_attempt", "pgjobs_heartbeat")
+        tables = ("pgjobs_job", "pgjobs_claim", "pgjobs_attempt", "pgjobs_step", "pgjobs_heartbeat")
         with self.ground.fault("lock"), self._open_transaction() as cursor:
             cursor.execute(f"LOCK TABLE {tables[step.target % len(tables)]}")
             self.over.wait(min(step.seconds, 2.0))

@@ -32,7 +32,7 @@ FORGED: dict[str, tuple[str, str, str]] = {
     "no attempts": ("max_attempts = 0", "abandoned", "AttemptsExhausted"),
     "negative maximum": ("max_attempts = -3", "abandoned", "AttemptsExhausted"),
     "ending without claim": ("ending = 'abandoned', error = 'forged'", "abandoned", "forged"),
-    "ending as success": ("ending = 'succeeded'", "parked", "ending"),
+    "ending as success": ("ending = 'succeeded'", "succeeded", ""),  # its callback alone is left, and it has none
     "unknown ending": ("ending = 'limbo'", "parked", "ending"),
     "empty ending": ("ending = ''", "parked", "ending"),
     "the largest ending_attempt": ("ending = 'abandoned', ending_attempt = 32767", "parked", "out of range"),

@@ -80,7 +80,9 @@ def test_backends_ended_at_random(ground: Ground) -> None:
     assert report.counts["succeeded"] == 701, report
 
 
-LOST_REPLIES = ["claim_jobs", "finalise_success", "finalise_retry", "mark_ending", "renew_claims", "delete_claims"]
+LOST_REPLIES = [
+    "claim_jobs", "finalise_success_fast", "finalise_retry", "mark_ending", "renew_claims", "delete_claims",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("statement", LOST_REPLIES)

@@ -134,10 +134,15 @@ def test_triples_in_every_order(stage: Stage, scene: Scene, programs: Sequence[P
 PROGRAM_OF: dict[str, Program] = {
     "finalise_success": scenes.succeeds,
     "finalise_success_keyed": scenes.remembers,
+    "end_atomic": scenes.succeeds_in_its_transaction,
+    "finalise_success_fast": scenes.succeeds_fast,
+    "finalise_success_keyed_fast": scenes.remembers_fast,
+    "finalise_delete_fast": scenes.leaves_nothing_fast,
     "finalise_delete": scenes.leaves_nothing,
     "finalise_delete_keyed": scenes.leaves_its_result,
     "finalise_retry": scenes.fails,
     "finalise_snooze": scenes.snoozes,
+    "next_step": scenes.goes_on,
     "finalise_end": scenes.ends,
     "mark_ending": scenes.gives_up,
     "park_jobs": scenes.parks,
@@ -176,7 +181,8 @@ def test_without_a_line_of_a_fence_some_order_does_harm(
 @pytest.mark.parametrize(
     ("name", "line"),
     lines_of(
-        "cancel_requested_at IS NULL", ("finalise_retry", "finalise_snooze", "park_jobs", "hold_jobs", "release_jobs")
+        "cancel_requested_at IS NULL",
+        ("finalise_retry", "next_step", "finalise_snooze", "park_jobs", "hold_jobs", "release_jobs"),
     ),
     ids=line_id,
 )

@@ -151,7 +151,7 @@ def test_a_fail_point_strikes_once_where_it_is_armed(ground: Ground) -> None:
 def test_what_a_flush_has_written_is_known_when_its_answer_is_lost(ground: Ground) -> None:
     """The ambiguous commit of an end: a second look finds it recorded."""
     ground.workers()
-    lost = ground.proxy.lose_reply(text_of("finalise_success"), " finalise$")
+    lost = ground.proxy.lose_reply(text_of("finalise_success_fast"), " finalise$")
     jobs = [ground.register(act) for _ in range(5)]
     lost.wait()
     with ground.fault("cut"):

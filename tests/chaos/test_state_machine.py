@@ -37,6 +37,7 @@ from tests.plugins.fix_db import AUTHOR, FAILURE, TABLES, RawDatabase, claim, re
 from tests.plugins.sabotage import fence_lines, line_id, sabotage
 
 PLAIN, WITH_CALLBACKS = "test.job", "tests.jobs.calls_back"
+STEP = f'{{"name": "{PLAIN}", "queue": "default", "max_attempts": 2, "payload": {{}}}}'
 WORKERS = tuple(UUID(int=number) for number in (1, 2))
 
 
@@ -135,7 +136,7 @@ class JobsMachine(RuleBasedStateMachine):
             held.id,
             ours=job.claim == held.claim,
             ended=job.outcome is not None,
-            recorded=kept and kept[1],
+            recorded=kept[1] if kept else "next" if (held.id, held.claim) in self.model.steps else None,
             ending=job.ending is not None,
             cancelled=job.cancel,
             claimed=job.claim is not None,
@@ -204,6 +205,18 @@ class JobsMachine(RuleBasedStateMachine):
         if held.ending is None:
             written = store.finalise_snooze(self.db, held.ends(delay=0.0))
             self._write(held, written, lambda job: job.may_go_back(held.claim), lambda job: job.give_back())
+
+    @rule(held=holdings)
+    def goes_on(self, held: Holding) -> None:
+        """Its row becomes its next step, which has no callbacks."""
+        if held.ending is None:
+            written = store.next_step(self.db, held.ends(columns=STEP), AUTHOR)
+
+            def stepped(job: ModelJob) -> None:
+                job.go_on(max_attempts=2, retried_attempts=get_conf().default_max_attempts)
+                self.model.steps.add((held.id, held.claim))
+
+            self._write(held, written, lambda job: job.may_go_back(held.claim), stepped)
 
     @rule(held=holdings)
     def releases(self, held: Holding) -> None:
@@ -329,10 +342,10 @@ class JobsMachine(RuleBasedStateMachine):
 
     def _compare_rows(self) -> None:
         found = self.db.query(
-            "SELECT id, state, attempt, max_attempts, outcome, ending, ending_attempt, claim_id::text, "
+            "SELECT id, j.state, attempt, max_attempts, outcome, ending, ending_attempt, claim_id::text, "
             "hold = 'parked', cancel_requested_at IS NOT NULL, "
             "release_requested_at IS NOT NULL AND outcome IS NULL, run_at <= now(), "
-            "(outcome IS NULL) = (finished_at IS NULL) FROM pgjobs_job ORDER BY id"
+            "(outcome IS NULL) = (finished_at IS NULL) FROM pgjobs_job AS j ORDER BY id"
         )
         assert found == [
             (
@@ -346,6 +359,7 @@ class JobsMachine(RuleBasedStateMachine):
     def _compare_history(self) -> None:
         found = self.db.query("SELECT job_id, claim_id::text, number, cause FROM pgjobs_attempt")
         assert {(job, claim): (number, cause) for job, claim, number, cause in found} == self.model.history
+        assert set(self.db.query("SELECT job_id, claim_id::text FROM pgjobs_step")) == self.model.steps
 
     def _compare_ledger(self) -> None:
         found = self.db.query("SELECT claim_id::text, job_ids, lease_expires_at <= now() FROM pgjobs_claim")
@@ -359,6 +373,7 @@ LATE_WRITES: dict[str, Callable[[JobsMachine, Holding], object]] = {
     "finalise_success": JobsMachine.succeeds,
     "finalise_retry": JobsMachine.fails,
     "finalise_snooze": JobsMachine.snoozes,
+    "next_step": JobsMachine.goes_on,
     "finalise_end": JobsMachine.ends_as_cancelled,
     "park_jobs": JobsMachine.parks,
     "release_jobs": JobsMachine.releases,

@@ -10,7 +10,7 @@ import pytest
 from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze, current_context
 from django_pgjobs import decisions as decide
 from django_pgjobs import job as define
-from django_pgjobs.decisions import Decision
+from django_pgjobs.decisions import Decision, Unwritten
 from django_pgjobs.execution import attempt, finalise
 from django_pgjobs.execution.attempt import Prepared
 from django_pgjobs.execution.finalise import END, MARK, PARK, RELEASE, RETRY, SNOOZE, SUCCESS
@@ -237,7 +237,7 @@ def claimed(raw: RawDatabase, number: int, name: str = "attempts.does") -> tuple
         (decide.Cancel("why"), "cancelled"),
     ],
 )
-def test_many_ends_of_a_kind_are_one_statement(raw: RawDatabase, decision: Decision, state: str) -> None:
+def test_many_ends_of_a_kind_are_one_statement(raw: RawDatabase, decision: Unwritten, state: str) -> None:
     jobs, claim_id = claimed(raw, 3)
     ends = [finalise.end_of(decision, one.id, claim_id, one.name, 0.5) for one in jobs]
     [kind] = {kind for kind, _ in ends}

@@ -254,6 +254,7 @@ def test_a_new_declaration_replaces_all_of_the_old_one(raw: RawDatabase) -> None
     "changed",
     [
         {"last_fire_at": "2001-01-01"}, {"last_job_id": 7}, {"expression": "@daily"}, {"zone": "Europe/Berlin"},
+        {"starts_at": "2001-01-01"}, {"ends_at": "2999-01-01"},
     ],
     ids=str,
 )  # fmt: skip
@@ -273,7 +274,7 @@ def test_a_declaration_seen_lately_is_not_written_again(raw: RawDatabase) -> Non
     """Many workers say the same each minute; the row is written by the first of them."""
     declare(raw)
     before = raw.value("SELECT xmin::text FROM pgjobs_cron_entry")
-    assert store.refresh_crons(raw, ["clean", "unknown"], fresh_seconds=30) == {"clean"}
+    assert store.refresh_crons(raw, ["clean", "unknown"], fresh_seconds=30) == {"clean": False}
     assert raw.value("SELECT xmin::text FROM pgjobs_cron_entry") == before
     put(raw, declared_at=ago(raw, seconds=31))
     store.refresh_crons(raw, ["clean"], fresh_seconds=30)

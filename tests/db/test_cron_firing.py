@@ -85,6 +85,16 @@ def test_the_expression_is_meant_in_the_zone_of_the_row(raw: RawDatabase) -> Non
     assert fire == schedule.Schedule("0 12 * * *", "Australia/Lord_Howe").latest(ago(raw))
 
 
+def test_an_interval_fires_in_the_phase_of_its_anchor(raw: RawDatabase) -> None:
+    """A26: after an outage too, whatever instant was fired last."""
+    declare(raw, expression="every 45 minutes", zone="Asia/Kolkata")
+    put(raw, created_at=ago(raw, hours=20), last_fire_at=ago(raw, hours=10, seconds=7))
+    tick(raw)
+    interval = schedule.schedule_of("every 45 minutes", "Asia/Kolkata")
+    assert fires() == [interval.latest(ago(raw))]
+    assert entry().next_fire_at == interval.after(ago(raw))
+
+
 @pytest.mark.parametrize(
     ("misfire", "which"), [("once", [30]), ("skip", []), ("all(10)", [10, 20, 30]), ("all(2)", [20, 30])]
 )
@@ -121,7 +131,7 @@ def slow(raw: RawDatabase, time: Callable[[float], None], monkeypatch: pytest.Mo
     monkeypatch.setattr(
         store,
         "list_crons",
-        lambda db, *, everything: [row._replace(now=now[0]) for row in listed(db, everything=everything)],
+        lambda db, **asked: [row._replace(now=now[0]) for row in listed(db, **asked)],
     )
     return passes
 
@@ -239,10 +249,10 @@ def test_a_look_that_fails_is_logged_by_its_duty_and_repeated(
     leader.tick(raw)
     whole, failures = store.list_crons, [psycopg.OperationalError("the statement took too long")]
 
-    def failing(db: store.Database, *, everything: bool) -> list[store.ListedCron]:
+    def failing(db: store.Database, **asked: Any) -> list[store.ListedCron]:
         if failures:
             raise failures.pop()
-        return whole(db, everything=everything)
+        return whole(db, **asked)
 
     monkeypatch.setattr(store, "list_crons", failing)
     maintainer = Maintainer(cast(Any, None), cast(Any, None), [])
@@ -264,7 +274,7 @@ def test_a_fire_that_another_has_claimed_is_no_error(
     read = store.list_crons(raw, everything=False)
     tick(other)
     other.commit()
-    monkeypatch.setattr(store, "list_crons", lambda db, *, everything: read)
+    monkeypatch.setattr(store, "list_crons", lambda db, **asked: read)
     with caplog.at_level(logging.DEBUG, logger="django_pgjobs"):
         tick(raw)
     assert Job.objects.count() == 1
@@ -300,7 +310,7 @@ def test_nothing_fires_before_its_time_whatever_the_leader_thinks(
     declare(raw)
     read = store.list_crons(raw, everything=False)[0]
     ahead = read._replace(now=read.now + timedelta(hours=1))
-    monkeypatch.setattr(store, "list_crons", lambda db, *, everything: [ahead])
+    monkeypatch.setattr(store, "list_crons", lambda db, **asked: [ahead])
     tick(raw)
     assert Job.objects.count() == 0
     assert entry().last_fire_at is None

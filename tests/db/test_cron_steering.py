@@ -309,6 +309,15 @@ def test_the_shell_previews_fires() -> None:
         pgjobs("next", "--count", 1001)
 
 
+def test_the_shell_says_an_interval_in_words() -> None:
+    declare(expression="every 2 weeks from 2026-01-05 07:00")
+    words = "Every 2 weeks at 07:00 by the clocks of Europe/Paris, counted from Monday, 5 January 2026"
+    status, text = pgjobs("next", "--count", 3)
+    assert (status, text.splitlines()[-1], len(text.splitlines())) == (0, f"{NAME}: {words}.", 5)
+    [told] = json.loads(pgjobs("list", "--format", "json")[1])["crons"]
+    assert (told["expression"], told["words"]) == ("every 2 weeks from 2026-01-05 07:00", words)
+
+
 def test_the_shell_runs_an_entry_now() -> None:
     declare(overlap="skip")
     status, text = pgjobs("run-now", NAME, "--by", "ann")
@@ -411,6 +420,16 @@ def test_the_page_previews_the_next_fires_and_says_why_it_does_not_fire(root: Cl
     put(broken="<i>bad</i>", expression="61 * * * *")
     text = html(root.get(PAGE))
     assert ("&lt;i&gt;bad&lt;/i&gt;" in text, "declared: 0 3 * * * Europe/Paris" in text) == (True, True)
+
+
+def test_an_operator_sets_an_interval_and_reads_it_in_words(root: Client) -> None:
+    data = {"expression": "every  45 minutes", "zone": "", "payload": ""}
+    assert root.post(PAGE, data).status_code == 302
+    assert entry().effective_expression == "every 45 minutes"
+    words = "Every 45 minutes of elapsed time, counted from Monday, 1 January 2001, 00:00 in Europe/Paris"
+    assert (words in html(root.get(PAGE)), words in html(root.get(LIST))) == (True, True)
+    answer = root.post(PAGE, {**data, "expression": "every 0 minutes"})
+    assert "an interval must be whole seconds, from 1 second to 3660 days, not 0 minutes" in html(answer)
 
 
 def test_an_operator_overrides_in_the_admin(root: Client) -> None:

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from django_pgjobs import sql
-from django_pgjobs.models import Attempt
+from django_pgjobs.models import Attempt, Step
 from django_pgjobs.store import statements as store
 from tests.plugins.fix_db import (
     AUTHOR,
@@ -30,24 +30,31 @@ from tests.plugins.fix_db import (
 )
 from tests.plugins.sabotage import fence_lines, line_id, lines_of, sabotage
 
+NEXT = '{"name": "test.next", "queue": "default", "max_attempts": 5, "payload": {}}'
+
 WRITES: dict[str, Callable[[store.Database, store.End], object]] = {
     "finalise_success": lambda db, end: store.finalise_success(db, [end], AUTHOR),
+    "finalise_success_fast": lambda db, end: store.finalise_success_fast(db, [end], AUTHOR),
     "finalise_retry": lambda db, end: store.finalise_retry(db, [end], AUTHOR),
     "finalise_snooze": lambda db, end: store.finalise_snooze(db, [end]),
+    "next_step": lambda db, end: store.next_step(db, [replace(end, columns=NEXT)], AUTHOR),
     "finalise_end": lambda db, end: store.finalise_end(db, [end], AUTHOR),
     "finalise_delete": lambda db, end: store.finalise_delete(db, [end]),
+    "finalise_delete_fast": lambda db, end: store.finalise_delete_fast(db, [end]),
     "finalise_success_keyed": lambda db, end: store.finalise_success(db, [end], AUTHOR, remember=True),
+    "finalise_success_keyed_fast": lambda db, end: store.finalise_success_fast(db, [end], AUTHOR, remember=True),
     "finalise_delete_keyed": lambda db, end: store.finalise_delete(db, [replace(end, outcome="")], remember=True),
     "mark_ending": lambda db, end: store.mark_ending(db, [end], AUTHOR, allowance_seconds=1.0),
     "park_jobs": lambda db, end: store.park_jobs(db, [end]),
     "hold_jobs": lambda db, end: store.hold_jobs(db, [end]),
     "release_jobs": lambda db, end: store.release_jobs(db, [end], AUTHOR),
     "write_progress": lambda db, end: store.write_progress(db, [(end.id, end.claim_id, '{"n": 99}')]),
+    "end_atomic": lambda db, end: store.end_atomic(db, end),
     "read_payload": lambda db, end: store.read_payload(db, end.id, end.claim_id),
 }
 """Every fenced statement, written by an attempt that failed."""
 
-REQUEUE = ("finalise_retry", "finalise_snooze", "park_jobs", "hold_jobs", "release_jobs")
+REQUEUE = ("finalise_retry", "next_step", "finalise_snooze", "park_jobs", "hold_jobs", "release_jobs")
 
 
 def stale(job_id: int, claim_id: object) -> store.End:
@@ -122,9 +129,9 @@ GUARDED_BY = {"claim_id": reclaimed, "outcome": ended}
 def violations(db: RawDatabase, name: str, scenario: Callable[[RawDatabase], store.End]) -> list[str]:
     """Return what a write without a right has left behind."""
     end = scenario(db)
-    before = db.query("SELECT to_jsonb(j) FROM pgjobs_job AS j"), Attempt.objects.count()
+    before = db.query("SELECT to_jsonb(j) FROM pgjobs_job AS j"), Attempt.objects.count() + Step.objects.count()
     answer = WRITES[name](db, end)
-    after = db.query("SELECT to_jsonb(j) FROM pgjobs_job AS j"), Attempt.objects.count()
+    after = db.query("SELECT to_jsonb(j) FROM pgjobs_job AS j"), Attempt.objects.count() + Step.objects.count()
     found = {
         "it was answered as recorded": bool(answer),
         "the row was changed": before[0] != after[0],

@@ -202,8 +202,8 @@ def test_parked_jobs_go_on_by_other_code_than_parked_them(raw: RawDatabase) -> N
     parked = claim(raw, 3)
     store.park_jobs(raw, parked.ends(fingerprint="old"))
     assert store.unpark_jobs(raw, {"test.job": "old", "other.job": "new"}, limit=10) == []
-    assert len(store.unpark_jobs(raw, {"test.job": "new"}, limit=2)) == 2
-    assert [row.id for row in store.unpark_jobs(raw, {"test.job": "new"}, limit=2)] == [parked.ids[2]]
+    first, then = ([row.id for row in store.unpark_jobs(raw, {"test.job": "new"}, limit=2)] for _ in range(2))
+    assert (len(first), len(then), {*first, *then}) == (2, 1, set(parked.ids))
     assert sorted(claim(raw, 5).ids) == parked.ids
 
 

@@ -64,7 +64,7 @@ ANOTHER = """
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
-@pytest.mark.parametrize("policy", ["existing", "replace"])
+@pytest.mark.parametrize("policy", ["existing", "replace", "postpone"])
 def test_a_stricter_default_refuses_no_key(
     raw: RawDatabase, other: RawDatabase, level: str, policy: ConflictOption, *, many: bool
 ) -> None:
@@ -75,8 +75,8 @@ def test_a_stricter_default_refuses_no_key(
         committing = pool.submit(_commit_when_waited_for, raw, other)
         found = register_many([call])[0] if many else call.register().pk
         committing.result()
-    assert (found == holder) == (policy == "existing")
-    assert job(holder).state == ("ready" if policy == "existing" else "cancelled")
+    assert (found == holder) == (policy != "replace")
+    assert job(holder).state == ("cancelled" if policy == "replace" else "ready")
     assert Job.objects.filter(unique_key="k", finished_at=None).count() == 1
 
 

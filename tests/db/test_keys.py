@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_pgjobs import JobContext, Window, job, register_many
-from django_pgjobs.exceptions import DuplicateJob
+from django_pgjobs.exceptions import DuplicateJob, InvalidJob
 from django_pgjobs.models import Job, KeyWindow
 from django_pgjobs.registering import conflicts
 from django_pgjobs.registering.conflicts import TRIES
@@ -49,6 +49,50 @@ def undo(context: JobContext) -> None: ...
 def finish(raw: RawDatabase, **facts: Any) -> list[int]:
     """Claim and end the first job of queue ``default``."""
     return store.finalise_success(raw, claim(raw).ends(**facts), AUTHOR)
+
+
+@job(name="keys.to_be_given", on_conflict="raise")
+def to_be_given(user_id: int = 0) -> None: ...
+
+
+NO_KEY = "on_conflict says what to do when the key is taken, but there is no key: declare key=… in @job, or pass it to"
+
+
+@pytest.mark.parametrize(
+    "registering",
+    [
+        lambda: to_be_given.register(7),
+        lambda: to_be_given.using(delay=5).register(7),
+        lambda: to_be_given.using(on_conflict="existing").register(7),
+        lambda: plain.using(on_conflict="replace").register(7),
+        lambda: plain.using(on_conflict="replace").using(delay=5).bind(7).register(),
+        lambda: plain.using(idempotency_key="k", on_conflict="postpone").register(7),
+    ],
+)
+def test_what_to_do_when_the_key_is_taken_is_refused_without_a_key(registering: Any) -> None:
+    with pytest.raises(InvalidJob, match=f"^job 'keys.[a-z_]+': {NO_KEY} using$"):
+        registering()
+    assert Job.objects.count() == 0
+
+
+def test_many_without_a_key_are_refused_with_their_row() -> None:
+    with pytest.raises(InvalidJob, match=f"^row 0: job 'keys.to_be_given': {NO_KEY}"):
+        to_be_given.register_many([(1,), (2,)])
+    with pytest.raises(InvalidJob, match=f"^row 2: job 'keys.plain': {NO_KEY}"):
+        register_many([plain.bind(1), to_be_given.using(key="k").bind(2), plain.using(on_conflict="raise").bind(3)])
+    assert Job.objects.count() == 0
+
+
+def test_a_key_that_using_gives_later_is_one_and_so_is_the_word_that_there_is_none() -> None:
+    """In either order; a callable may find that there is none."""
+    first = plain.using(on_conflict="raise").using(key="k").register()
+    assert plain.using(key="k").using(on_conflict="existing").register().pk == first.pk
+    with pytest.raises(DuplicateJob):
+        to_be_given.using(key="k").register(7)
+    assert to_be_given.using(key=None).register(7).key is None
+    assert plain.using(on_conflict="raise").using(key=None).register().key is None
+    assert latest.using(key=None).register(1).key is None
+    assert called.register(0).key is None
 
 
 # existing

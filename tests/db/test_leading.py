@@ -302,8 +302,8 @@ def test_each_duty_has_a_name_of_its_own_for_the_log() -> None:
     names = [duty.name for duty in duties(leader, lambda rescued: None, {}) if duty is not leader]
     names += [duty.name for duty in (pruning(leader), measuring(leader), expiring(leader))]
     assert sorted(names) == [
-        "audit", "cron_eval", "cron_missing", "cron_sync", "expire", "heartbeats", "pauses", "prune", "rescue",
-        "statistics", "unpark", "unpause",
+        "audit", "cron_eval", "cron_missing", "cron_rows", "cron_sync", "expire", "expire_jobs", "heartbeats", "pauses",
+        "prune", "rescue", "statistics", "unpark", "unpause",
     ]  # fmt: skip
 
 

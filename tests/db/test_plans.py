@@ -67,14 +67,21 @@ LIMITED = store.Terms(
     "limited", "test.job", "test.job", ("test.job",), of_key=store.Bounds(1, 1, 60.0), after=("k500", 0)
 )
 
+NEXT = '{"name": "test.job", "queue": "mail", "max_attempts": 5, "payload": {}}'
+
 STATEMENTS: dict[str, Callable[[store.Transacting, Claimed], object]] = {
     "claim_jobs": lambda db, _: claim(db, BATCH, from_the_beginning(("none", 3), ("default", 1), ("default", 0))),
     "finalise_success": lambda db, held: store.finalise_success(db, held.ends(result="1"), AUTHOR),
+    "finalise_success_fast": lambda db, held: store.finalise_success_fast(db, held.ends(result="1"), AUTHOR),
     "finalise_retry": lambda db, held: store.finalise_retry(db, _failed(held), AUTHOR),
     "finalise_snooze": lambda db, held: store.finalise_snooze(db, held.ends(delay=1.0)),
+    "next_step": lambda db, held: store.next_step(db, held.ends(columns=NEXT), AUTHOR),
     "finalise_end": lambda db, held: store.finalise_end(db, _failed(held), AUTHOR),
     "mark_ending": lambda db, held: store.mark_ending(db, _failed(held), AUTHOR, allowance_seconds=1.0),
     "park_jobs": lambda db, held: store.park_jobs(db, held.ends(reason="x")),
+    "expire_jobs": lambda db, _: store.expire_jobs(
+        db, after=store.OLDEST, limit=BATCH, reason="expired", without_on_cancel=["test.job"]
+    ),
     "hold_jobs": lambda db, held: store.hold_jobs(db, held.ends(reason="x")),
     "unpause_jobs": lambda db, _: store.unpause_jobs(db, limit=BATCH),
     "release_jobs": lambda db, held: store.release_jobs(db, _failed(held), AUTHOR),
@@ -93,7 +100,14 @@ STATEMENTS: dict[str, Callable[[store.Transacting, Claimed], object]] = {
     ),
     "prune_jobs": lambda db, held: store.prune_jobs(db, [job - ENDED for job in held.ids], until="infinity"),
     "finalise_delete": lambda db, held: store.finalise_delete(db, held.ends()),
+    "finalise_delete_fast": lambda db, held: store.finalise_delete_fast(db, held.ends()),
     "finalise_success_keyed": lambda db, held: store.finalise_success(db, held.ends(result="1"), AUTHOR, remember=True),
+    "finalise_success_keyed_fast": lambda db, held: store.finalise_success_fast(
+        db, held.ends(result="1"), AUTHOR, remember=True
+    ),
+    "end_atomic": lambda db, held: store.end_atomic(db, store.End(_first(held), str(held.claim_id)), outermost=False),
+    "lock_atomic": lambda db, held: db.fetch("lock_atomic", {"id": _first(held)}),
+    "settle_doubts": lambda db, held: store.settle_doubts(db, held.fences()),
     "finalise_delete_keyed": lambda db, held: store.finalise_delete(db, held.ends(), remember=True),
     "rescue_jobs": lambda db, _: store.rescue_jobs(
         db, limit=5, quiet_seconds=0, grace_seconds=10, stale_seconds=60, without_on_cancel=[], without_on_abandon=[]
@@ -222,8 +236,8 @@ def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:
     elsewhere = {
         "abandon_jobs", "cancel_jobs", "request_release", "reschedule_jobs", "retry_jobs", "read_states", "mark_waited",
         "register_job", "register_plain", "register_jobs", "register_special", "register_special_jobs", "copy_jobs",
-        "reserve_ids", "find_keys", "free_keys", "count_unfinished", "count_prunable", "pause", "read_why",
-        "run_cron", "list_queue", "read_blockers", "admit_one",
+        "reserve_ids", "find_keys", "free_keys", "postpone_jobs", "count_unfinished", "count_prunable", "pause",
+        "read_why", "run_cron", "list_queue", "read_blockers", "admit_one",
     }  # fmt: skip
     elsewhere |= {"count_due", "count_held", "count_running", "count_ended"}  # in test_figures.py
     elsewhere |= {"read_why"}  # in test_why.py

@@ -574,5 +574,5 @@ def test_what_cannot_be_deleted_makes_the_status_1(
 def test_the_statements_that_delete_are_no_others() -> None:
     """A table of the project's is never touched: only jobs, their history, and what the worker keeps of itself."""
     found = {name for name in sql.names() if "DELETE FROM pgjobs_job" in sql.statement(name)}
-    assert found == {"prune_jobs", "finalise_delete", "finalise_delete_keyed"}
+    assert found == {"prune_jobs", "finalise_delete", "finalise_delete_fast", "finalise_delete_keyed"}
     assert get_conf().retention_hours == Retention()

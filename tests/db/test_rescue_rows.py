@@ -508,3 +508,33 @@ def test_nobody_rescues_just_after_a_standby_was_promoted(raw: RawDatabase, monk
     for passed, found in ((period + 1, 0), (1.9 * period, 0), (2 * period + 2, 1)):
         monkeypatch.setattr(clock, "monotonic", lambda passed=passed: began + passed)
         assert len(rescue(db)) == found
+
+
+@pytest.mark.parametrize("callbacks", [False, True])
+@pytest.mark.parametrize("way", ["lease", "deadline"])
+def test_a_job_that_must_not_run_again_is_abandoned(raw: RawDatabase, way: str, *, callbacks: bool) -> None:
+    """Whoever lost it, and however many attempts are left: nobody knows how far it came."""
+    ids = register(2)
+    raw.query('UPDATE pgjobs_job SET options = \'{"on_crash": "abandon"}\', max_attempts = 5 WHERE id = %s', [ids[0]])
+    claim(raw, 2)
+    if way == "lease":
+        expire(raw)
+    else:
+        pass_deadlines(raw, 11)
+    assert len(rescue(raw, callbacks=callbacks)) == 2
+    once, other = job(ids[0]), job(ids[1])
+    assert (once.outcome, once.ending) == ((None, "abandoned") if callbacks else ("abandoned", None))
+    assert once.error.endswith('It is not run again: on_crash="abandon".')
+    assert once.attempts.get().cause == ("lost" if way == "lease" else "timeout")
+    assert (other.state, other.ending, "on_crash" in other.error) == ("ready", None, False)
+
+
+def test_its_last_attempt_and_its_cancel_are_worded_as_ever(raw: RawDatabase) -> None:
+    ids = register(2)
+    raw.query('UPDATE pgjobs_job SET options = \'{"on_crash": "abandon"}\', max_attempts = 1')
+    claim(raw, 2)
+    raw.query("UPDATE pgjobs_job SET cancel_requested_at = statement_timestamp() WHERE id = %s", [ids[1]])
+    expire(raw)
+    rescue(raw)
+    assert [job(one).outcome for one in ids] == ["abandoned", "cancelled"]
+    assert not any("on_crash" in job(one).error for one in ids)

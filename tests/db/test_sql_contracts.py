@@ -12,11 +12,17 @@ import pytest
 
 import django_pgjobs
 from django_pgjobs import sql
+from django_pgjobs.store.atomic import LOCK_TIMEOUT
 from tests.plugins.explaining import numbered
 from tests.plugins.fix_db import RawDatabase
 
 NAMES = sql.names()
 PACKAGE = Path(django_pgjobs.__file__).parent
+
+FAST = ("finalise_delete_fast", "finalise_success_fast", "finalise_success_keyed_fast")
+
+ATOMIC = ("end_atomic",)
+"""The end inside the transaction of a job's own body."""
 
 FORBIDDEN = {
     r"\b(now|clock_timestamp|transaction_timestamp)\s*\(": "only statement_timestamp() bounds scans and never freezes",
@@ -101,11 +107,18 @@ def test_a_fence_is_there_where_it_is_announced(name: str) -> None:
 def test_a_fenced_write_waits_for_no_lock(name: str) -> None:
     """A batch dies of one foreign row lock otherwise: the locked rows are left out.
 
+    The fast ones wait 50 ms at most and then are given up, for another that leaves them out. The end of an atomic job
+    belongs to no batch.
+
     So no order of locking is needed against deadlocks; and with sorting pinned off an ORDER BY id made the planner
     read the whole table by its primary key, once for every batch.
     """
     text = sql.statement(name)
-    if fence_lines(name) and (write := re.search(r"\b(UPDATE|DELETE FROM) pgjobs_job\b", text)):
+    if name in FAST:
+        assert "set_config('lock_timeout', '50ms', true)" in text
+    elif name in ATOMIC:
+        assert f"set_config('lock_timeout', '{LOCK_TIMEOUT}', true)" in text
+    elif fence_lines(name) and (write := re.search(r"\b(UPDATE|DELETE FROM) pgjobs_job\b", text)):
         # A row to be deleted is locked as deeply: somebody may be storing a row that points to it.
         strength = "NO KEY UPDATE" if write[1] == "UPDATE" else "UPDATE"
         assert f"FOR {strength} OF j SKIP LOCKED" in text
@@ -113,7 +126,7 @@ def test_a_fenced_write_waits_for_no_lock(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in NAMES if re.search("SKIP LOCKED|json_to_recordset", sql.statement(name))]
+    "name", [name for name in NAMES if re.search("SKIP LOCKED|json_to_recordset|ROWS FROM", sql.statement(name))]
 )
 def test_a_batch_is_joined_to_jobs_by_any_of_one(name: str) -> None:
     """``j.id = locked.id`` lets the planner walk the jobs in id order and look each up in the batch.

@@ -23,7 +23,8 @@ from django_pgjobs.worker.threads import claimer
 on_disk = pytest.mark.django_db(transaction=True)
 
 WORKERS_OWN = {
-    "admit_jobs", "finalise_end", "finalise_success", "finalise_success_keyed", "fire_cron", "rescue_jobs",
+    "admit_jobs", "end_atomic", "expire_jobs", "finalise_end", "finalise_success", "finalise_success_fast",
+    "finalise_success_keyed", "finalise_success_keyed_fast", "fire_cron", "rescue_jobs",
 }  # fmt: skip
 
 

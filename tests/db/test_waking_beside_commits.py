@@ -68,6 +68,11 @@ def replace() -> None:
     assert register().pk != register().pk
 
 
+def postpone() -> None:
+    register = JOBS["plain"].using(key="k", on_conflict="postpone").register
+    assert register().pk == register().pk
+
+
 def entry() -> CronEntry:
     return CronEntry.objects.get(pk="clean")
 
@@ -93,6 +98,7 @@ ACTIONS: dict[str, Callable[[], object]] = {
     "reschedule": lambda: one().reschedule(delay=0, queue="mail"),
     "reschedule far back": lambda: one().reschedule(run_at=Job.objects.get().created_at - timedelta(days=1)),
     "replace": replace,
+    "postpone": postpone,
     "pause": lambda: pausing.pause_queue("mail"),
     "resume": lambda: (pausing.pause_queue("mail"), pausing.resume_queue("mail")),
     "pause a job": lambda: pausing.pause_job("waking.plain", until=60),

@@ -21,9 +21,10 @@ from django.utils import timezone, translation
 
 import django_pgjobs
 from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze, current_context, job
+from django_pgjobs.exceptions import SoftDeadlinePassed
 from django_pgjobs.models import Job
 from tests.chaos import guests  # noqa: F401 (its jobs are registered)
-from tests.e2e import hard, hostile, libraries, stage, stormy  # noqa: F401 (their jobs are registered)
+from tests.e2e import atomic, hard, hostile, libraries, machines, stage, stormy  # noqa: F401 (their jobs are registered)
 from tests.e2e.values import RESULTS
 
 NOW = Backoff(0)
@@ -158,6 +159,118 @@ def dies(how: str, gate: str = "") -> None:
     if gate:
         stage.here().wait(gate)
     ACTS[how]()
+
+
+def works(how: str) -> None:
+    if how == "query":
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(30)")
+    if how == "queries":
+        with transaction.atomic(), connection.cursor() as cursor:
+            while True:
+                cursor.execute("SELECT 1")
+    while how != "query":
+        time.sleep(0.005)
+
+
+@job(timeout=(0.3, 20), max_attempts=2, backoff=NOW)
+def tidies(how: str) -> list[str]:
+    """Works until it is told; tidies up by a query, and says how often it was told."""
+    told = []
+    try:
+        works(how)
+    except SoftDeadlinePassed as error:
+        if how == "raise":
+            raise
+        told.append(str(error))
+    Job.objects.filter(pk=current_context().id).count()
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        time.sleep(0.005)
+    return told
+
+
+@job(timeout=(0.3, 20), max_attempts=2, backoff=NOW)
+async def atidies(how: str) -> list[str]:
+    told = []
+    if how == "raise":
+        await asyncio.sleep(30)
+    child = asyncio.get_running_loop().create_task(asyncio.sleep(30 if how == "wait_for" else 0))
+    try:
+        if how == "group":
+            async with asyncio.TaskGroup() as group:
+                child = group.create_task(asyncio.sleep(30))
+        elif how == "wait_for":
+            await asyncio.wait_for(child, 25)
+        else:
+            await asyncio.sleep(30)
+    except* SoftDeadlinePassed as errors:
+        told = [str(error) for error in errors.exceptions]
+    await asyncio.sleep(1)
+    return told if child.done() else ["its child goes on"]
+
+
+@job(timeout=(0.4, 20), max_attempts=1)
+def starts_slowly() -> float:
+    """Says after how many seconds of its own it was told."""
+    began = time.monotonic()
+    try:
+        works("")
+    except SoftDeadlinePassed:
+        return time.monotonic() - began
+    return -1.0
+
+
+@job(timeout=(0.4, 20), max_attempts=1)
+async def astarts_slowly() -> float:
+    began = time.monotonic()
+    try:
+        await asyncio.sleep(30)
+    except SoftDeadlinePassed:
+        return time.monotonic() - began
+    return -1.0
+
+
+@job(timeout=(0.2, 1), max_attempts=1)
+def goes_on() -> None:
+    """Catches what it is told, and works until it is stopped."""
+    try:
+        works("")
+    except SoftDeadlinePassed:
+        stage.here().note("told", current_context().id)
+        works("")
+
+
+@job(max_attempts=3, backoff=NOW, on_crash="abandon")
+def crashes(how: str) -> None:
+    stage.here().note("crashes", current_context().id)
+    ACTS[how]()
+
+
+@crashes.on_abandon
+def after_crash(context: JobContext, how: str) -> None:
+    stage.here().note("on_abandon", context.id, context.attempt)
+
+
+@job(max_attempts=1)
+def tells(callback: str) -> str:
+    return f"told {callback}"
+
+
+@tells.on_success
+def tell(context: JobContext, callback: str) -> None:
+    stage.here().note("on_success", context.id, Job.objects.get(pk=context.id).result)
+    ACTS[callback]()
+
+
+@job(max_attempts=1)
+async def atells() -> str:
+    return "told"
+
+
+@atells.on_success
+async def atell(context: JobContext) -> None:
+    stage.here().note("on_success", context.id, "async")
 
 
 @job(max_attempts=1)

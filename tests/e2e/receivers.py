@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 from django_pgjobs import signals
 from django_pgjobs.models import Job
 from tests.e2e import stage
+
+SLOW_SECONDS = 1.0
+"""How long the start of a job takes whose name says so."""
 
 
 def connect() -> None:
@@ -21,6 +25,8 @@ def connect() -> None:
 
 
 def on_started(context: Any, **_: Any) -> None:
+    if context.name.endswith("starts_slowly"):
+        time.sleep(SLOW_SECONDS)
     stage.here().note("signal", context.id, "started", context.attempt)
     stage.here().note("facts", context.id, "started", context.executor)
 

@@ -43,7 +43,8 @@ class Stage:
     def traces(self, *words: object) -> list[Trace]:
         """Return what was noted, oldest first; only lines that begin with ``words``."""
         begin = tuple(str(word) for word in words)
-        lines = (line.split(" ") for line in self.effects.read_text().splitlines())
+        whole = self.effects.read_text().rpartition("\n")[0]  # a reader may see half of a line that is being appended
+        lines = (line.split(" ") for line in whole.splitlines())
         all_traces = [Trace(float(at), int(pid), tuple(rest)) for at, pid, *rest in lines]
         return [trace for trace in all_traces if trace.words[: len(begin)] == begin]
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import random
 import re
 import string
+from datetime import datetime
 from typing import Any
 
 import pytest
+from django.db import connection, transaction
 
 from django_pgjobs import register_many
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.models import Claim, Job
 from tests.e2e import jobs
 from tests.e2e.stage import Stage
-from tests.plugins.fix_db import RawDatabase, patience, wait_until
+from tests.plugins.fix_db import Background, RawDatabase, patience, wait_until
 from tests.plugins.fix_worker import Workers, ended, history, read
 
 
@@ -71,6 +73,32 @@ def test_a_worker_needs_few_statements_a_job(worker: Workers) -> None:
     assert float(found[3]) <= 0.05, process.log
 
 
+def test_no_postponed_call_is_lost_beside_a_worker(worker: Workers, background: Background) -> None:
+    """After the last call of each key its job starts once more: waiting jobs move, started ones get a follower."""
+    worker(processes=1, threads=2)
+    keys = [f"k{n}" for n in range(4)]
+
+    def calls() -> dict[str, datetime]:
+        called: dict[str, datetime] = {}
+        for n in range(120):
+            key = keys[n % len(keys)]
+            with transaction.atomic(), connection.cursor() as cursor:
+                cursor.execute("SELECT statement_timestamp()")
+                called[key] = cursor.fetchone()[0]
+                jobs.effect.using(key=key, on_conflict="postpone", delay=(n % 7) / 100).register(key)
+        return called
+
+    both = [background(calls), background(calls)]
+    last = [call.result(patience(60)) for call in both]
+    wait_until(lambda: not Job.objects.filter(finished_at=None).exists(), 60, "all have ended")
+    for key in keys:
+        newest = Job.objects.filter(key=key).order_by("-claimed_at")[0]
+        assert newest.outcome == "succeeded"
+        assert newest.claimed_at is not None
+        assert newest.claimed_at >= max(each[key] for each in last)
+    assert Job.objects.count() < 240, "some calls moved a waiting job"
+
+
 UNSTORABLE = ["object", "recursive", "huge", "surrogate", "nul", "nan", "deep", "integer"]
 
 
@@ -90,6 +118,20 @@ def test_results_that_cannot_be_stored_end_their_job_and_no_other(worker: Worker
     assert {read(job).outcome for job in good} == {"succeeded"}
     assert read(good[0]).result == {"rows": [1, 2.5, None, "ü"], "ok": True}
     assert read(large).result == "ü" * 500_000
+
+
+def test_results_that_cannot_be_stored_are_dropped_if_the_project_says_so(worker: Workers, stage: Stage) -> None:
+    """Whoever finds out, the encoder or PostgreSQL: the job succeeds, once, and the log names the job."""
+    poison = {what: jobs.returns.register(what) for what in UNSTORABLE}
+    good = jobs.returns.register("good")
+    process = worker("--until-idle", ready=False, conf={"UNSTORABLE_RESULT": "drop"})
+    assert process.wait() == 0, process.log
+    rows = {what: read(job) for what, job in poison.items()}
+    assert {(row.outcome, row.attempt, row.error) for row in rows.values()} == {("succeeded", 1, "")}
+    assert {what for what, row in rows.items() if row.result is not None} <= {"integer"}
+    assert all(stage.count("returns", what) == 1 for what in UNSTORABLE)
+    assert read(good).result == {"rows": [1, 2.5, None, "ü"], "ok": True}
+    assert "result dropped, the job succeeds without one name=tests.e2e.jobs.returns job=" in process.log
 
 
 def test_a_result_with_its_own_opinions_about_leaving_ends_its_job_only(worker: Workers) -> None:

@@ -78,3 +78,22 @@ def test_another_worker_fires_when_the_leader_is_killed(worker: Workers, stage: 
     wait_until(lambda: any(second > last + 2 for second in seconds(stage)), 60, "the second one leads")
     fires = list(Job.objects.filter(cron_entry="every second").values_list("fire_at", flat=True))
     assert len(fires) == len(set(fires))
+
+
+def test_a_schedule_made_at_run_time_goes_on_until_it_is_removed(worker: Workers, stage: Stage) -> None:
+    """A24 A25 A26 A27: after success and after abandonment, each fire with all its attempts; then cancelled by name."""
+    worker()
+    jobs.effect.schedule("* * * * * *", name="row:ticking", tz="UTC").register("tick")
+    doomed = jobs.doomed.schedule("every 1 second", name="row:doomed", tz="UTC", overlap="after_completion")
+    doomed.register()
+    given_up = Job.objects.filter(cron_entry="row:doomed", outcome="abandoned")
+    wait_until(lambda: stage.count("effect", "tick") >= 3 and given_up.count() >= 2, 60, "both have gone on")
+    assert set(given_up.values_list("attempt", flat=True)) == {2}
+    for earlier, later in pairwise(given_up.order_by("fire_at")):
+        assert earlier.finished_at is not None
+        assert later.fire_at is not None
+        assert later.fire_at > earlier.finished_at
+    CronEntry.objects.filter(pk__startswith="row:").remove(by="test")
+    count = Job.objects.filter(cron_entry__startswith="row:").count()
+    ended(jobs.effect.using(delay=2).register("later"))
+    assert Job.objects.filter(cron_entry__startswith="row:").count() == count

@@ -49,6 +49,33 @@ def test_with_one_attempt_it_never_runs_twice(shared_worker: WorkerProcess) -> N
     assert shared_worker.stage.count("dies", after.pk) == 1
 
 
+def test_after_a_crash_a_job_that_may_run_once_is_abandoned_and_its_callback_runs(shared_worker: WorkerProcess) -> None:
+    """C17: with attempts left for its exceptions; its neighbour in the process, too, if it is of the same kind."""
+    beside = jobs.waits.using(on_crash="abandon").register("beside")
+    wait_until(lambda: shared_worker.stage.count("start", "beside") == 1, 15, "its neighbour runs")
+    (after, neighbour) = ended(jobs.crashes.register("kill"), beside)
+    assert (after.outcome, history(after)) == ("abandoned", [(1, "crashed")])
+    assert after.error.endswith('SIGKILL. It is not run again: on_crash="abandon".')
+    assert shared_worker.stage.count("crashes", after.pk) == 1
+    assert shared_worker.stage.count("on_abandon", after.pk, 1) == 1
+    assert (neighbour.outcome, history(neighbour)) == ("abandoned", [(1, "crashed")])
+    (failed,) = ended(jobs.crashes.register("raise"))
+    assert (failed.outcome, history(failed)) == ("abandoned", [(n, "failed") for n in (1, 2, 3)])
+
+
+def test_a_success_is_told_at_least_once_and_stands_whatever_the_callback_does(shared_worker: WorkerProcess) -> None:
+    """The result is there before the callback; one that ends its process starts three times, and the body once."""
+    fine, failing, coroutine = jobs.tells.register(""), jobs.tells.register("raise"), jobs.atells.register()
+    first = ended(fine, failing, coroutine)[:2]
+    dying = jobs.tells.register("kill")
+    for after in (*first, *ended(dying, timeout=60)):
+        assert (after.outcome, after.attempt) == ("succeeded", 1)
+        assert after.result == f"told {after.payload['args'][0]}"
+    assert ended(coroutine)[0].result == "told"
+    told = shared_worker.stage.count
+    assert [told("on_success", job.pk) for job in (fine, failing, dying, coroutine)] == [1, 1, 3, 1]
+
+
 def test_neighbours_of_a_crash_run_again_by_halves_and_uncharged(shared_worker: WorkerProcess) -> None:
     """D18, §4 deaths: who did it is found by running each half again; the innocent have one attempt at the end."""
     halved = "each half runs again by itself"

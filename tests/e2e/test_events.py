@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db.models.functions import Now
+from django.utils import timezone
 
+from django_pgjobs import pausing
 from django_pgjobs.models import Job
 from tests import jobs as cast
-from tests.e2e import jobs
-from tests.plugins.fix_db import wait_until
+from tests.e2e import jobs, receivers
+from tests.plugins.fix_db import patience, wait_until
 from tests.plugins.fix_worker import WorkerProcess, ended, read
 
 LAYER = {"MIDDLEWARE": ["tests.e2e.layers.noting"]}
@@ -81,6 +84,25 @@ def test_a_cancel_and_a_crash_are_told_by_whoever_is_alive(shared_worker: Worker
     wait_until(lambda: told("signal", crashed.pk, "finished", "abandoned", "abandoned") == 1, 10, "the crash is told")
 
 
+@pytest.mark.parametrize("held", [True, False], ids=["the leader ends it", "a worker claims it"])
+def test_a_job_that_expired_is_told_as_cancelled(shared_worker: WorkerProcess, *, held: bool) -> None:
+    """In a paused queue nobody claims it; it says expired either way, and its body is not called."""
+    if held:
+        pausing.pause_queue("held")
+    late = jobs.effect.using(queue="held", run_at=timezone.now() - timedelta(seconds=9), expires=0.001)
+    one, started = late.register("late"), jobs.waits.using(expires=2.0).register("punctual")
+    wait_until(lambda: shared_worker.stage.count("start", "punctual") == 1, 10, "it has started")
+    assert heard(shared_worker, one, 1) == [("finished", "cancelled", "cancelled")]
+    row = read(one)
+    assert (row.cancel_reason, row.state) == ("expired", "cancelled")
+    assert shared_worker.stage.count("effect", "late") == 0
+    past = Job.objects.filter(pk=started.pk, expires_at__lt=Now())
+    wait_until(past.exists, 10, "it runs past its expiry")
+    shared_worker.stage.open("punctual")
+    assert ended(started)[0].outcome == "succeeded"
+    pausing.resume_queue("held")
+
+
 def test_a_receiver_that_leaves_takes_nobody_along(shared_worker: WorkerProcess) -> None:
     """C9 C28: SystemExit in a receiver of ``job_finished``."""
     before = shared_worker.executors()
@@ -99,6 +121,19 @@ def test_what_an_executor_was_telling_when_it_crashed_is_told_by_another(shared_
     shared_worker.stage.open("told twice")
     finished = ("finished", "succeeded", "succeeded")
     assert heard(shared_worker, one, 4)[2:] == [finished, finished]
+
+
+@pytest.mark.parametrize("job", [jobs.starts_slowly, jobs.astarts_slowly], ids=["sync", "async"])
+def test_a_soft_limit_waits_for_receivers_of_the_start(shared_worker: WorkerProcess, job: Any) -> None:
+    """They take longer than the limit. Raised there, the job could not catch it; it counts from the job's own code."""
+    before = set(shared_worker.executors())
+    (after,) = ended(job.register())
+    assert (after.outcome, after.attempts.count()) == ("succeeded", 0), after.error
+    took: Any = after.duration_seconds, after.result
+    assert took[0] > receivers.SLOW_SECONDS
+    assert 0.3 < took[1] < patience(1.4)
+    if job is jobs.starts_slowly:
+        wait_until(lambda: before.isdisjoint(shared_worker.executors()), 30, "its executor has been replaced")
 
 
 @pytest.mark.parametrize("job", [jobs.headers, jobs.aheaders], ids=["sync", "async"])

@@ -10,7 +10,7 @@ from django_pgjobs.models import Job, StoredResult
 from tests.chaos import guests
 from tests.e2e import jobs
 from tests.e2e.stage import Stage
-from tests.plugins.fix_db import RawDatabase, wait_until
+from tests.plugins.fix_db import RawDatabase, blocked_by, wait_until
 from tests.plugins.fix_worker import Workers, ended, history
 
 QUICK = {"LEASE_SECONDS": 2.0, "RENEW_SECONDS": 0.5, "BEAT_SECONDS": 0.5, "STALE_SECONDS": 2.0}
@@ -66,7 +66,9 @@ def test_large_arguments_are_read_beside_what_a_job_left_on_the_connection(worke
     process.wait_for_log("kept connection cannot read of the next job, replaced alias=default: ")
 
 
-def test_a_worker_killed_between_body_and_end_stores_nothing(worker: Workers, stage: Stage, other: RawDatabase) -> None:
+def test_a_worker_killed_between_body_and_end_stores_nothing(
+    worker: Workers, stage: Stage, raw: RawDatabase, other: RawDatabase
+) -> None:
     """C23: the body has returned, and its end cannot be written as somebody holds the row; so it runs again."""
     lost = worker(conf=QUICK)
     one = jobs.waits.using(idempotency_key="k").register("w")
@@ -75,6 +77,8 @@ def test_a_worker_killed_between_body_and_end_stores_nothing(worker: Workers, st
     stage.open("w")
     wait_until(lambda: stage.count("end", "w"), 20, "the body has returned")
     lost.kill()
+    # A statement that waits for the row goes on without its worker, for as long as its lock_timeout.
+    wait_until(lambda: not blocked_by(raw, other.pid), 10, "no end waits for the row any more")
     assert kept() == {}
     other.rollback()
     worker(conf=QUICK)

@@ -44,7 +44,7 @@ def throwaway() -> Iterator[EmbeddedServer]:
 def server(throwaway: EmbeddedServer) -> Iterator[EmbeddedServer]:
     """That server, running and empty."""
     throwaway.start()
-    ask(throwaway.url, "TRUNCATE pgjobs_job, pgjobs_claim, pgjobs_attempt, pgjobs_heartbeat")
+    ask(throwaway.url, "TRUNCATE pgjobs_job, pgjobs_claim, pgjobs_attempt, pgjobs_step, pgjobs_heartbeat")
     yield throwaway
     throwaway.start()
 
@@ -132,7 +132,7 @@ def test_in_an_outage_nothing_starts_whose_claim_cannot_be_confirmed(
     )
     ask(url, both, call("slow"), call("next"))
     wait_until(lambda: stage.count("start", "slow"), 20, "the first runs")
-    claimed = "SELECT count(*) FROM pgjobs_job WHERE state = 'running'"
+    claimed = "SELECT count(*) FROM pgjobs_job AS j WHERE j.state = 'running'"
     wait_until(lambda: ask(url, claimed) == [(2,)], 20, "and the second is claimed")
     server.halt()
     process.wait_for_log("database trouble, will try again loop=keep")

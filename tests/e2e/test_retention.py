@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 
 from django_pgjobs.exceptions import JobDoesNotExist
-from django_pgjobs.models import Attempt, Claim, Job, LeaderTerm
+from django_pgjobs.models import Attempt, Claim, Job, LeaderTerm, StoredResult
 from tests.e2e import jobs
 from tests.e2e.stage import Stage
 from tests.plugins.fix_db import Background, RawDatabase, wait_until
@@ -37,12 +37,17 @@ def test_jobs_of_which_nothing_is_kept_run_once_and_leave_nothing(worker: Worker
 def test_the_signal_of_the_end_is_sent_all_the_same(worker: Workers, stage: Stage) -> None:
     """With its outcome, once for each job."""
     told, doomed = jobs.effect.register("told"), jobs.doomed.register()
+    calls = jobs.tells.using(idempotency_key="kept").register("")
     process = worker("--until-idle", conf=NOTHING, env={"PGJOBS_TEST_RECEIVERS": "1"}, ready=False)
     assert process.wait(60) == 0, process.log
     heard = {
-        job.pk: [trace.words[3:] for trace in stage.traces("signal", job.pk, "finished")] for job in (told, doomed)
+        job.pk: [trace.words[3:] for trace in stage.traces("signal", job.pk, "finished")]
+        for job in (told, doomed, calls)
     }
-    assert heard == {told.pk: [("succeeded", "gone")], doomed.pk: [("abandoned", "gone")]}
+    gone = ("succeeded", "gone")
+    assert heard == {told.pk: [gone], doomed.pk: [("abandoned", "gone")], calls.pk: [gone]}
+    assert stage.count("on_success", calls.pk) == 1, "its row was there for the callback"
+    assert StoredResult.objects.get(key="kept").result == "told "
 
 
 def test_who_waits_for_a_job_has_its_result(worker: Workers, stage: Stage, background: Background) -> None:

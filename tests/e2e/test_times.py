@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import transaction
@@ -12,7 +13,7 @@ from django_pgjobs import register_many
 from django_pgjobs.models import Job
 from tests.e2e import jobs
 from tests.plugins.fix_db import RawDatabase, patience, wait_until
-from tests.plugins.fix_worker import WorkerProcess, ended, read
+from tests.plugins.fix_worker import WorkerProcess, ended, history, read
 
 ARGUMENTS: tuple[str, ...] = ()
 WORKER: dict[str, object] = {"threads": 4, "conf": {"POLL_SECONDS": 60, "RENEW_SECONDS": 1, "CALLBACK_SECONDS": 1}}
@@ -120,3 +121,40 @@ def test_a_job_is_heard_of_within_milliseconds(shared_worker: WorkerProcess) -> 
         jobs.effect.register(f"quick-{n}")
         took.append(start_of(shared_worker, f"quick-{n}") - began)
     assert sorted(took)[10] < patience(0.05), took
+
+
+TOLD = ["The attempt ran longer than its soft limit."]
+
+
+def test_at_its_soft_limit_a_job_is_told_once_and_may_finish(shared_worker: WorkerProcess) -> None:
+    """In Python, in queries, on the event loop, in its tasks: caught, it tidies up by a query, waits, and succeeds."""
+    told: list[Any] = [jobs.tidies.register(how) for how in ("python", "query", *8 * ["queries"])]
+    told += [jobs.atidies.register(how) for how in ("loop", "group", "wait_for")]
+    for after in ended(*told):
+        assert (after.outcome, after.attempt, after.result) == ("succeeded", 1, TOLD), after.error
+        assert after.duration_seconds is not None
+        assert after.duration_seconds < patience(5)
+    assert ended(jobs.effect.register("after"))[0].outcome == "succeeded"
+
+
+@pytest.mark.parametrize("job", [jobs.tidies, jobs.atidies], ids=["sync", "async"])
+def test_a_job_that_lets_it_out_has_failed_by_its_own_exception(shared_worker: WorkerProcess, job: Any) -> None:
+    """Not a timeout: retried by the rules for exceptions."""
+    (after,) = ended(job.register("raise"))
+    assert (after.outcome, history(after)) == ("abandoned", [(1, "failed"), (2, "failed")])
+    assert "SoftDeadlinePassed: The attempt ran longer than its soft limit." in after.error
+
+
+def test_behind_the_soft_limit_the_hard_one_stops_the_job_as_ever(shared_worker: WorkerProcess) -> None:
+    (after,) = ended(jobs.goes_on.register())
+    assert (after.outcome, history(after)) == ("abandoned", [(1, "timeout")])
+    assert "ran longer than 1 s" in after.error
+    assert shared_worker.stage.count("told", after.pk) == 1
+
+
+def test_a_cancel_behind_the_soft_limit_interrupts_the_job(shared_worker: WorkerProcess) -> None:
+    going = jobs.goes_on.using(timeout=(0.2, 60)).register()
+    wait_until(lambda: shared_worker.stage.count("told", going.pk) == 1, 15, "it was told")
+    going.cancel(mode="interrupt")
+    (after,) = ended(going)
+    assert (after.outcome, history(after)) == ("cancelled", [(1, "cancelled")])

@@ -141,7 +141,8 @@ def test_who_reads_and_writes_jobs_does_not_wait_while_an_index_is_built(
             writer.rollback()
 
     def held_up(execute: Callable[..., Any], text: Any, params: Any, many: bool, context: Any) -> Any:
-        if "CONCURRENTLY" not in str(text) or not str(text).startswith("CREATE"):
+        building = str(text).startswith("CREATE") and "CONCURRENTLY" in str(text)
+        if not building or 'ON "pgjobs_job"' not in str(text):
             return execute(text, params, many, context)
         writer.query(PLAIN)
         working = background(work_meanwhile, context["connection"].connection.info.backend_pid)
@@ -153,7 +154,7 @@ def test_who_reads_and_writes_jobs_does_not_wait_while_an_index_is_built(
 
     with connection.execute_wrapper(held_up):
         migrate("pgjobs")
-    assert len(built) == 6
+    assert len(built) == 8
 
 
 def test_a_build_that_failed_is_made_good_by_the_next(migrated: None, raw: RawDatabase) -> None:
@@ -171,18 +172,6 @@ def test_a_build_that_failed_is_made_good_by_the_next(migrated: None, raw: RawDa
     with pytest.raises(psycopg.errors.UniqueViolation):
         raw.query(WITH_KEY)
     assert Job.objects.get().pk == one
-
-
-def test_the_generated_column_is_as_it_was_frozen(committed: None) -> None:
-    """Django refuses to alter it, and a change rewrites the table."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_attrdef AS d "
-            "JOIN pg_attribute AS a ON a.attrelid = d.adrelid AND a.attnum = d.adnum "
-            "WHERE d.adrelid = 'pgjobs_job'::regclass AND a.attname = 'state'"
-        )
-        words = " ".join(cursor.fetchone()[0].replace("::text", "").split())
-    assert words == "COALESCE(outcome, CASE WHEN (claim_id IS NOT NULL) THEN 'running' ELSE NULL END, hold, 'ready')"
 
 
 def test_the_storage_parameters_are_set(committed: None) -> None:

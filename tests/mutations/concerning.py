@@ -14,6 +14,7 @@ BY_MODULE = {
     "board": "deaths ladder orphans",
     "channel": "failures batches deaths",
     "channel_messages": "failures batches deaths",
+    "cancelling": "cancelling times",
     "claim_room": "batches times",
     "claimer": "times batches rescuing",
     "claims_in_doubt": "rescuing outages",
@@ -25,6 +26,7 @@ BY_MODULE = {
     "dispatcher": "suspects batches deaths",
     "duties": "leaders retention",
     "escalation": "ladder cancelling deaths",
+    "doubts": "atomic atomic_crashes",
     "event_loop": "hostile damaged_loop failures cancelling",
     "executor_death": "deaths suspects",
     "executor_liveness": "deaths booting",
@@ -70,6 +72,7 @@ BY_MODULE = {
     "safe_points": "ladder hygiene",
     "signal_relay": "events leaving",
     "signal_sender": "events leaving",
+    "soft_limits": "times",
     "stack_traces": "ladder deaths",
     "statistics": "shell",
     "supervisor": "stopping booting pausing",
@@ -84,7 +87,7 @@ BY_WORD = {
     "cancel": "cancelling", "claim": "rescuing", "cron": "cron", "key": "idempotency", "pause": "pausing",
     "paused": "pausing", "unpause": "pausing", "prun": "retention", "delete": "retention", "rescue": "rescuing",
     "term": "leaders", "vacuum": "retention", "finalise": "failures batches", "retry": "failures",
-    "result": "idempotency",
+    "result": "idempotency", "step": "step_machines step_machines_apart",
 }  # fmt: skip
 
 

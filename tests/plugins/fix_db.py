@@ -35,12 +35,14 @@ TABLES = (
     "pgjobs_job",
     "pgjobs_claim",
     "pgjobs_attempt",
+    "pgjobs_step",
     "pgjobs_heartbeat",
     "pgjobs_leader_term",
     "pgjobs_cron_entry",
     "pgjobs_queue_state",
     "pgjobs_stored_result",
     "pgjobs_key_window",
+    "pgjobs_known_job",
     "pgjobs_admission",
     "pgjobs_statistic",
     "pgjobs_action",
@@ -100,8 +102,10 @@ class RawDatabase:
         return self.query(text, params)[0][0]
 
     def row(self, job_id: int) -> dict[str, Any]:
-        """Return the whole committed row as JSON values, for comparing it before and after."""
-        found: dict[str, Any] = self.value("SELECT to_jsonb(j) FROM pgjobs_job AS j WHERE id = %s", [job_id])
+        """Return the whole committed row as JSON values, with the state, for comparing it before and after."""
+        found: dict[str, Any] = self.value(
+            "SELECT to_jsonb(j) || jsonb_build_object('state', j.state) FROM pgjobs_job AS j WHERE id = %s", [job_id]
+        )
         return found
 
     def lock(self, *ids: int) -> None:

@@ -11,13 +11,15 @@ from django_pgjobs import (
     Cron,
     JobContext,
     JobDefinition,
+    Next,
     Snooze,
     Window,
     current_context,
     job,
     register_many,
 )
-from django_pgjobs.models import Job, JobQuerySet
+from django_pgjobs.models import CronEntry, Job, JobQuerySet
+from django_pgjobs.schedules import BoundSchedule
 from django_pgjobs.steering.jobs import Steered
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ def plain(user_id: int, *, greeting: str = "hello") -> str:
     give_up_on=lambda error: isinstance(error, PermissionError),
     timeout=timedelta(minutes=5),
     store_result=False,
+    atomic=True,
     sensitive=["address"],
 )
 def send(address: str) -> None: ...
@@ -50,7 +53,12 @@ async def fetch(url: str) -> int:
     raise Snooze(5)
 
 
-@job(key="sync:{user_id}", key_scope="until_started", on_conflict="replace", idempotency_key=lambda user_id: None)
+@job
+async def goes_on(url: str) -> Next | None:
+    return Next(send.using(queue="web").bind(url), delay=timedelta(seconds=5)) if url else None
+
+
+@job(key="sync:{user_id}", key_scope="until_started", on_conflict="postpone", idempotency_key=lambda user_id: None)
 def keyed(user_id: int) -> None: ...
 
 
@@ -168,3 +176,13 @@ def steering(definition: JobDefinition[[int], str]) -> None:
 
 
 Cron("0 3 * * *", fetch.bind("https://example.org"), name="fetch by night", tz="Europe/Paris")
+Cron(call=fetch.bind("https://example.org"), every="2 weeks", anchor="2026-01-05 07:00", name="every two weeks")
+
+
+async def schedules(definition: JobDefinition[[int], str]) -> None:
+    weekly = definition.schedule("0 7 * * 1", name="report:acme", tz="Europe/Berlin", max_fires=3, by="ann")
+    assert_type(weekly, BoundSchedule[[int]])
+    assert_type(weekly.register(7), CronEntry)
+    assert_type(await definition.using(priority=3).schedule(every=2700, name="rates").aregister(7), CronEntry)
+    weekly.register("7")  # type: ignore[arg-type]
+    definition.schedule("@daily", name="x", misfire="never")  # type: ignore[arg-type]

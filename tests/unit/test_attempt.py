@@ -25,7 +25,7 @@ from django_pgjobs.exceptions import (
     UnstorableResult,
     WorkerStopping,
 )
-from django_pgjobs.execution import attempt
+from django_pgjobs.execution import attempt, events
 from django_pgjobs.execution.attempt import BODY, ON_ABANDON, ON_CANCEL, Item, Prepared, RunControl
 from django_pgjobs.jobs import JobDefinition
 from django_pgjobs.serialization.payload import encode_payload, encode_result
@@ -193,7 +193,7 @@ def interrupted(kind: type[JobInterrupted]) -> RunControl:
 
 
 def prepare(run: Item, control: RunControl | None = None) -> Prepared | Decision:
-    return attempt.prepare(run, lambda *report: reported.append(report), control or RunControl())
+    return attempt.prepare(run, lambda _: lambda *report: reported.append(report), control or RunControl())
 
 
 def perform(
@@ -230,6 +230,26 @@ def test_a_value_that_cannot_be_stored_abandons(definition: JobDefinition[..., A
     assert isinstance(decision, decide.Abandon)
     assert failure(decision).kind == "django_pgjobs.exceptions.UnstorableResult"
     assert "Unstorable" in decision.reason
+
+
+@pytest.mark.parametrize("definition", [does, adoes], ids=["sync", "async"])
+@pytest.mark.parametrize("limit", [2, 1000], ids=["large", "no JSON"])
+def test_a_value_that_cannot_be_stored_is_dropped_if_the_project_says_so(
+    definition: JobDefinition[..., Any], limit: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job succeeds without a result; the log says it, and not for each of a million jobs."""
+    monkeypatch.setattr(events, "_logged", {})
+    with override_settings(PGJOBS={"UNSTORABLE_RESULT": "drop", "RESULT_LIMIT_BYTES": limit}):
+        given = "unstorable" if limit > 2 else "text"
+        assert perform(definition, given) == perform(definition, given) == decide.Succeed()
+    [line] = [record.message for record in caplog.records if "result dropped" in record.message]
+    assert line.startswith(f"result dropped, the job succeeds without one name={definition.name} job=12: ")
+    assert "RESULT_LIMIT_BYTES" in line if limit == 2 else "Unstorable" in line
+
+
+def test_an_unstorable_result_that_the_job_raises_is_an_error_even_so() -> None:
+    with override_settings(PGJOBS={"UNSTORABLE_RESULT": "drop"}):
+        assert isinstance(perform(does, "unstorable error"), decide.Abandon)
 
 
 def test_a_large_value_abandons() -> None:

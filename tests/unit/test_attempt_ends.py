@@ -10,7 +10,7 @@ from django.test import override_settings
 from django_pgjobs import JobContext, conf, states
 from django_pgjobs import decisions as decide
 from django_pgjobs import job as define
-from django_pgjobs.decisions import Decision, Failure
+from django_pgjobs.decisions import Failure, Unwritten
 from django_pgjobs.execution import finalise
 from django_pgjobs.states import TRANSITIONS, JobState, Outcome
 from django_pgjobs.store.statements import End
@@ -48,6 +48,7 @@ ABANDONED = {"outcome": "abandoned", "cause": "failed", "failure": FAILURE}
             "retry",
             {"seconds": 2.0, "delay": 5.0, "cause": "crashed", "failure": FAILURE},
         ),
+        (decide.Next("b", "{}"), "next", {"seconds": 2.0, "cause": "next", "columns": "{}"}),
         (decide.Snooze(9.0), "snooze", {"seconds": 2.0, "delay": 9.0}),
         (decide.Park("why", "f00"), "park", {"reason": "why", "fingerprint": "f00"}),
         (decide.Release("why"), "release", {"seconds": 2.0}),
@@ -68,7 +69,7 @@ ABANDONED = {"outcome": "abandoned", "cause": "failed", "failure": FAILURE}
         ),
     ],
 )
-def test_each_decision_has_its_statement(decision: Decision, kind: str, facts: dict[str, object]) -> None:
+def test_each_decision_has_its_statement(decision: Unwritten, kind: str, facts: dict[str, object]) -> None:
     end = End(7, "c1a1", **facts)  # type: ignore[arg-type]
     assert finalise.end_of(decision, 7, "c1a1", "ends.plain", 2.0) == (kind, end)
     assert kind in finalise.KINDS
@@ -81,7 +82,7 @@ def test_there_is_no_other_decision() -> None:
 
 @pytest.mark.parametrize("name", ["ends.careful", "ends.once"])
 @pytest.mark.parametrize("decision", [decide.Abandon("why", FAILURE), decide.Cancel("why")], ids=["abandon", "cancel"])
-def test_a_job_with_a_callback_is_marked_first(name: str, decision: Decision) -> None:
+def test_a_job_with_a_callback_is_marked_first(name: str, decision: Unwritten) -> None:
     """A5: fenced, before the callback starts."""
     marked, end = finalise.end_of(decision, 7, "c1a1", name, 2.0)
     assert marked == "mark"

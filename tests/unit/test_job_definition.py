@@ -181,7 +181,7 @@ def test_importing_the_package_needs_no_settings_and_loads_no_model() -> None:
 
 def test_the_public_names_are_few() -> None:
     package = importlib.import_module("django_pgjobs")
-    assert len(package.__all__) < 15
+    assert len(package.__all__) <= 15
     assert all(hasattr(package, name) for name in package.__all__)
 
 
@@ -278,9 +278,18 @@ def test_callables_without_a_readable_signature_are_taken_at_their_word() -> Non
         assert check_rule("retry_on", unreadable) is unreadable
 
 
-@pytest.mark.parametrize("option", ["store_result", "takes_context"])
+@pytest.mark.parametrize("option", ["store_result", "atomic", "takes_context"])
 def test_flags_are_true_or_false(option: str) -> None:
     assert f"{option} must be True or False" in refused(**{option: "yes"})
+
+
+def test_an_atomic_job_is_a_plain_function() -> None:
+    """Its whole body runs inside ``transaction.atomic()``, which coroutines have none of."""
+    assert "atomic needs a plain function: Django has no transactions in async code" in refused(
+        async_one_argument, atomic=True
+    )
+    assert declare(atomic=True).atomic
+    assert not declare(async_one_argument, name="other", atomic=False).atomic
 
 
 def test_sensitive_names_an_argument() -> None:

@@ -38,15 +38,55 @@ class Twins(NamedTuple):
         return f"{self.one}-{self.other}"
 
 
+FROM_ARRAYS = (
+    "FROM ROWS FROM (unnest(%(ids)s::bigint[]), unnest(%(claims)s::smallint[]), unnest(%(micros)s::bigint[]), "
+    "json_array_elements(%(results)s::json)) AS done (id, claim, micros, result) "
+    "WHERE (SELECT set_config('lock_timeout', '50ms', true)) IS NOT NULL "
+    "AND json_array_length(%(results)s::json) IN (0, cardinality(%(ids)s::bigint[])) "
+    "AND j.id = ANY (ARRAY[done.id]) "
+    "AND j.claim_id = (%(claim_ids)s::uuid[])[done.claim] AND j.outcome IS NULL"
+)
+"""Where a fast statement of a success takes its rows from, instead of those that it has locked."""
+
+FIRST_NAME = (
+    "CASE WHEN j.flow = 0 THEN j.name ELSE coalesce((SELECT s.name FROM pgjobs_step AS s WHERE s.job_id = j.id "
+    "ORDER BY s.id LIMIT 1), j.name) END AS name"
+)
+"""The name of a job, or of its first step."""
+
 TWINS = (
-    Twins("claim_jobs", "claim_one", ("claimed", "numbered", "ledger", RESULT)),
+    Twins("claim_jobs", "claim_one", ("claimed", "ledger", RESULT)),
     Twins("finalise_success", "finalise_success_keyed", ("done", "locked", RESULT)),
     Twins(
         "finalise_success",
         "finalise_success_keyed",
         ("recorded",),
-        but=(("j.id, j.waited", "j.id, j.waited, j.name, j.idempotency_key, j.result"),),
+        but=(("j.id, j.waited", f"j.id, j.waited, j.idempotency_key, j.result, {FIRST_NAME}"),),
     ),
+    Twins(
+        "finalise_success",
+        "finalise_success_keyed_fast",
+        ("recorded",),
+        but=(
+            ("locked.result", "nullif(done.result::text, 'null')::jsonb"),
+            ("locked.seconds", "done.micros::float8 / 1e6::float8"),
+            ("FROM locked WHERE j.id = ANY (ARRAY[locked.id])", FROM_ARRAYS),
+            ("j.id, j.waited", f"j.id, j.waited, j.idempotency_key, j.result, {FIRST_NAME}"),
+        ),
+    ),
+    Twins(
+        "finalise_success_keyed_fast",
+        "finalise_success_fast",
+        ("recorded",),
+        renamed=(("recorded", RESULT),),
+        but=(
+            (
+                f"j.waited, j.idempotency_key, j.result, {FIRST_NAME}",
+                "CASE WHEN j.waited THEN pg_notify('pgjobs_ended', j.id::text) END",
+            ),
+        ),
+    ),
+    Twins("finalise_success_keyed", "finalise_success_keyed_fast", ("stored", RESULT)),
     Twins(
         "finalise_success_keyed",
         "finalise_delete_keyed",
@@ -57,12 +97,54 @@ TWINS = (
     Twins(
         "finalise_end",
         "mark_ending",
-        ("ended", "locked", "history"),
+        ("locked", "history"),
         renamed=(("ended", "ending"), ("recorded", "marked")),
+    ),
+    Twins(
+        "finalise_success_keyed",
+        "mark_ending",
+        ("stored",),
+        renamed=(("recorded", "marked"),),
+        but=(("WHERE r.idempotency_key", "WHERE r.ending = 'succeeded' AND r.idempotency_key"),),
     ),
     Twins("finalise_end", "finalise_retry", ("history",), but=(("WHERE cause IS NOT NULL", ""),)),
     Twins("finalise_delete", "finalise_delete_keyed", ("history", RESULT)),
-    Twins("finalise_delete", "prune_jobs", ("gone", "history", RESULT), renamed=(("locked", "old"),)),
+    Twins("finalise_delete", "finalise_delete_fast", ("history", RESULT)),
+    Twins(
+        "finalise_delete",
+        "finalise_delete_fast",
+        ("gone",),
+        but=(
+            (
+                "USING locked WHERE j.id = ANY (ARRAY[locked.id])",
+                "USING ROWS FROM (unnest(%(ids)s::bigint[]), unnest(%(claims)s::smallint[])) AS done (id, claim) "
+                "WHERE (SELECT set_config('lock_timeout', '50ms', true)) IS NOT NULL AND NOT j.waited "
+                "AND j.flow = 0 AND j.id = ANY (ARRAY[done.id]) "
+                "AND j.claim_id = (%(claim_ids)s::uuid[])[done.claim] AND j.outcome IS NULL",
+            ),
+        ),
+    ),
+    Twins("finalise_delete", "prune_jobs", ("history", RESULT)),
+    Twins(
+        "finalise_delete",
+        "prune_jobs",
+        ("gone",),
+        renamed=(("locked", "old"),),
+        but=(("RETURNING j.id", "RETURNING j.id, j.flow"),),
+    ),
+    Twins(
+        "finalise_snooze",
+        "next_step",
+        ("locked",),
+        renamed=(("snoozed", "stepped"),),
+        but=(
+            (
+                "j.id, snoozed.delay",
+                "stepped.*, j.name AS old_name, j.payload AS old_payload, j.queue AS old_queue, "
+                "j.attempt AS old_attempt, j.flow AS old_flow, j.unique_key",
+            ),
+        ),
+    ),
     Twins("hold_jobs", "park_jobs", ("locked",), renamed=(("paused", "parked"), ("suspect", "fingerprint"))),
     Twins(
         "fire_cron",

@@ -52,6 +52,18 @@ def test_a_slot_shows_its_latest_run_only(both: tuple[Board, Board]) -> None:
     assert ours.running() == {8: 3_000}
 
 
+def test_where_the_own_code_of_a_run_began_is_seen_until_the_slot_has_another(both: tuple[Board, Board]) -> None:
+    ours, theirs = both
+    theirs.start(1, 7, 1_000, "sync")
+    assert ours.begun(7) == 0
+    theirs.begin(1, 1_500)
+    assert (ours.begun(7), ours.begun(8), ours.running()) == (1_500, 0, {7: 1_000})
+    theirs.clear(1)
+    assert ours.begun(7) == 0
+    theirs.start(1, 8, 2_000, "sync")
+    assert ours.begun(8) == 0
+
+
 def test_a_system_without_memory_files_uses_one_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create", raising=False)
     one = Board.create(1, 0)

@@ -18,6 +18,7 @@ FAILURE = Failure("ValueError", "no", (("ValueError", "no"), ("OSError", "cause"
     [
         decide.Succeed(),
         decide.Succeed('{"a": 1}'),
+        decide.Next("shop.publish", '{"name": "shop.publish"}'),
         decide.Retry(1.5, FAILURE),
         decide.Retry(0.0, FAILURE, "crashed"),
         decide.Snooze(9.0),
@@ -29,6 +30,10 @@ FAILURE = Failure("ValueError", "no", (("ValueError", "no"), ("OSError", "cause"
         decide.Park("why", "f00"),
         decide.Release("why"),
         decide.Release("why", FAILURE),
+        decide.Committed(),
+        decide.Committed(marked=True),
+        decide.Lost(),
+        decide.InDoubt(decide.Retry(1.5, FAILURE)),
     ],
 )
 def test_a_decision_arrives_as_it_was(decision: Decision) -> None:
@@ -39,7 +44,7 @@ def test_a_retry_without_a_failure_gets_an_empty_one() -> None:
     assert unpack_decision(["retry", 1.0, None, "failed"]) == decide.Retry(1.0, Failure("", ""))
 
 
-@pytest.mark.parametrize("values", [[], ["dance"], ["succeed"], ["retry", 1.0]])
+@pytest.mark.parametrize("values", [[], ["dance"], ["succeed"], ["retry", 1.0], ["in_doubt", "lost"]])
 def test_what_is_no_decision_is_refused(values: list[object]) -> None:
     with pytest.raises(ValueError, match="not a decision"):
         unpack_decision(values)

@@ -48,14 +48,14 @@ def dispatcher_of(*runs: HeldRun) -> Dispatcher:
 
 def test_a_job_goes_to_an_executor_with_everything_it_needs() -> None:
     child, run = child_of(), plain(7, payload='{"args":[1]}', headers='{"a":1}', description="seven", error="before")
-    run.job = run.job._replace(extras='{"idempotency_key":"k"}')
+    run.job = run.job._replace(extras={"idempotency_key": "k"})
     dispatcher_of(run).dispatch([child], NOW)
     [message] = end_of(child).sent
     [item] = message.items
     assert message == RunJobs(NOW + START_WITHIN_SECONDS, [item])
     assert item == (
         1, "body", 7, "claim-7", "dispatching.plain", 1, 3, 30.0, '{"args":[1]}', '{"a":1}', "default", "seven", "",
-        DUE.timestamp(), False, False, '{"idempotency_key":"k"}', None,
+        DUE.timestamp(), False, False, {"idempotency_key": "k"}, None,
     )  # fmt: skip
     assert (run.state, run.child, run.run, run.since) == (SENT, child, 1, NOW)
     assert child.runs == {1: run}
@@ -196,6 +196,21 @@ def test_the_guilty_one_of_forty_six_is_alone_after_six_deaths_at_most(guilty: i
     assert deaths <= 7
     assert max(starts.values()) <= 7
     assert min(starts.values()) == 2
+
+
+def test_a_suspect_has_started_and_is_sent_without_its_expiry() -> None:
+    """A job that has started goes on, whatever its expiry."""
+    bench = child_of(threads=4)
+    dispatcher = Dispatcher()
+    dispatcher.halve([run_of(1, extras={"expires_in": 5.0})], NOW, after="")
+    dispatcher.dispatch([bench], NOW)
+    other = child_of(threads=4)
+    dispatcher.add([run_of(2, extras={"expires_in": 5.0})], NOW)
+    dispatcher.dispatch([other], NOW)
+    assert ["expires" in message.items[0][16] for child in (bench, other) for message in end_of(child).sent] == [
+        False,
+        True,
+    ]
 
 
 def test_a_group_that_comes_back_unstarted_stays_together_and_runs_after_those_that_wait() -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import LADDER_SECONDS
-from django_pgjobs.decisions import Decision, Failure
+from django_pgjobs.decisions import Failure, Unwritten
 from django_pgjobs.execution.retries import NO_ATTEMPTS
 from django_pgjobs.worker.shared.channel_messages import ReleaseRuns, StopRun
-from django_pgjobs.worker.shared.ladders import CANCELLED, FLAG, INTERRUPT, LADDERS, LOST, RELEASED, TIMEOUT
+from django_pgjobs.worker.shared.ladders import CANCELLED, FLAG, INTERRUPT, LADDERS, LOST, RELEASED, SOFT, TIMEOUT
 from django_pgjobs.worker.shared.runs import SENT, HeldRun
 from django_pgjobs.worker.supervisor import escalation, executor_process
 from django_pgjobs.worker.supervisor.executor_death import Death
@@ -46,6 +46,47 @@ def running(child: ExecutorProcess, number: int, slot: int = 0) -> HeldRun:
 
 def rungs(child: ExecutorProcess) -> list[str]:
     return [message.rung for message in end_of(child).sent if isinstance(message, StopRun)]
+
+
+def test_a_soft_limit_is_told_once_for_each_start_and_stops_nothing(child: ExecutorProcess) -> None:
+    """No ladder, so a kill for another job's sake does not lay it to this one."""
+    run = running(child, 1)
+    run.job = run.job._replace(extras={"options": {"soft_timeout": 3}})
+    child.board.begin(0, 100 * 10**9)
+    for now in (102.9, 103.1, 104.0):
+        escalation.interrupt_softly(run, child, now)
+    assert [message for message in end_of(child).sent if isinstance(message, StopRun)] == [
+        StopRun(1, INTERRUPT, SOFT, "", "")
+    ]
+    assert not run.stops
+    run.run = 2
+    child.board.start(0, 2, 200 * 10**9, "sync")
+    child.board.begin(0, 200 * 10**9)
+    escalation.interrupt_softly(run, child, 201.0)
+    escalation.interrupt_softly(run, child, 203.5)
+    assert len(rungs(child)) == 2
+    run.kind = "on_abandon"
+    run.run = 3
+    child.board.start(0, 3, 210 * 10**9, "sync")
+    child.board.begin(0, 210 * 10**9)
+    escalation.interrupt_softly(run, child, 1000.0)
+    assert len(rungs(child)) == 2, "a callback has no soft limit"
+
+
+def test_a_soft_limit_counts_from_where_the_jobs_own_code_begins(child: ExecutorProcess) -> None:
+    """However long the executor took to get there; what an earlier run on the slot showed counts for nothing."""
+    run = running(child, 7)
+    run.job = run.job._replace(extras={"options": {"soft_timeout": 3}})
+    child.board.begin(0, 90 * 10**9)
+    child.board.start(0, 7, 100 * 10**9, "sync")
+    run.started_at = 100.0
+    escalation.interrupt_softly(run, child, 500.0)
+    assert rungs(child) == []
+    child.board.begin(0, 500 * 10**9)
+    escalation.interrupt_softly(run, child, 502.9)
+    assert rungs(child) == []
+    escalation.interrupt_softly(run, child, 503.1)
+    assert rungs(child) == [INTERRUPT]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +188,7 @@ def test_who_ends_while_its_executor_is_killed_is_still_why_the_others_died(chil
 @pytest.mark.parametrize(
     "decision", [decide.Retry(5.0, FAILURE), decide.Abandon(NO_ATTEMPTS, FAILURE), decide.Retry(0.0, FAILURE, TIMEOUT)]
 )
-def test_a_failure_after_the_deadline_is_a_timeout(child: ExecutorProcess, decision: Decision) -> None:
+def test_a_failure_after_the_deadline_is_a_timeout(child: ExecutorProcess, decision: Unwritten) -> None:
     """C26: whatever it failed of, a cancelled query for one; that is kept as the cause of it."""
     run = running(child, 1)
     escalation.stop(run, TIMEOUT, TIMEOUT, 100.0)
@@ -174,7 +215,7 @@ def test_the_interrupt_itself_stands_in_the_chain_once(child: ExecutorProcess) -
      decide.Park("unknown")],
 )  # fmt: skip
 @pytest.mark.parametrize("cause", [TIMEOUT, RELEASED])
-def test_what_has_finished_first_stands(child: ExecutorProcess, decision: Decision, cause: str) -> None:
+def test_what_has_finished_first_stands(child: ExecutorProcess, decision: Unwritten, cause: str) -> None:
     """Protocol, stopping: an end by the job's own word is no failure."""
     run = running(child, 1)
     escalation.stop(run, cause, cause, 100.0)

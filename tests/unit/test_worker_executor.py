@@ -11,6 +11,7 @@ from typing import Any, NoReturn, cast
 
 import pytest
 from django.db import InterfaceError, OperationalError, connections
+from django.test import override_settings
 
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
@@ -136,6 +137,14 @@ def test_a_result_that_is_longer_than_a_frame_ends_its_job_and_no_other(working:
     assert decisions[2].failure is not None
     assert decisions[2].failure.kind.endswith("UnstorableResult")
     assert not working.outbox.items
+
+
+def test_a_result_that_is_longer_than_a_frame_is_dropped_if_the_project_says_so(working: Executor, end: End) -> None:
+    end.most = 5000
+    working.outbox.items.append([2, 0.1, "succeed", "x" * 6000])
+    with override_settings(PGJOBS={"UNSTORABLE_RESULT": "drop"}):
+        working.outbox.flush()
+    assert outcomes(end) == {2: decide.Succeed()}
 
 
 def test_a_failure_that_is_longer_than_a_frame_loses_its_traceback_and_is_retried(working: Executor, end: End) -> None:
@@ -399,12 +408,12 @@ def test_before_and_after_each_job_its_threads_connections_are_seen_to(
     """Also where the job could not be started; a thread that has no connection yet has none to look at."""
     seen: list[str] = []
     monkeypatch.setattr(cleanup, "refresh", lambda: seen.append("refresh"))
-    monkeypatch.setattr(cleanup, "tidy", seen.append)
+    monkeypatch.setattr(cleanup, "tidy", lambda job: seen.append(f"tidy {job.id}"))
     door = Door()
     for connections_ in ([], [object()]):
         door.connections = connections_
         assert isinstance(working.threads.run(item(1), RunControl(), door), decide.Park)
-    assert seen == ["name=executor.unknown job=10", "refresh", "name=executor.unknown job=10"]
+    assert seen == ["tidy 10", "refresh", "tidy 10"]
 
 
 # Trust, and the supervisor's end

@@ -204,3 +204,74 @@ def test_a_job_that_had_finished_when_it_was_to_be_handed_back_is_charged(child:
     assert isinstance(decision, decide.Abandon)
     assert decision.failure is not None
     assert "outcome was lost" in decision.failure.message
+
+
+# on_crash="abandon"
+
+ONCE: dict[str, Any] = {"extras": {"options": {"on_crash": "abandon"}}}
+
+
+def judged(death: Death, run: HeldRun) -> Decision:
+    return next(decision for found, decision in death.decisions() if found is run)
+
+
+def test_a_job_that_must_not_run_again_is_abandoned_by_a_crash_in_company(child: ExecutorProcess) -> None:
+    """Guilty or not, it had started. Its neighbours run again by halves, as ever; what had not started is free."""
+    [once, waiting], others = sent(child, 1, 9, **ONCE), sent(child, 2, 3)
+    for slot, number in enumerate((1, 2, 3)):
+        starts(child, number, slot)
+    death = Death.of(child, -9, NOW)
+    decision = judged(death, once)
+    assert isinstance(decision, decide.Abandon)
+    assert decision.cause == "crashed"
+    assert decision.failure is not None
+    assert decision.failure.summary.endswith('SIGKILL. It is not run again: on_crash="abandon".')
+    assert (death.suspects, death.unstarted) == (others, [waiting])
+
+
+def test_its_only_neighbour_stays_a_suspect_and_is_not_charged(child: ExecutorProcess) -> None:
+    [once], [other] = sent(child, 1, **ONCE), sent(child, 2)
+    starts(child, 1)
+    starts(child, 2, 1)
+    death = Death.of(child, -9, NOW)
+    assert death.suspects == [other]
+    assert [run for run, _ in death.decisions()] == [once]
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_process_that_is_killed_because_of_others_is_a_crash_for_it(child: ExecutorProcess, frozen: bool) -> None:
+    [once], [guilty] = sent(child, 1, **ONCE), sent(child, 2)
+    starts(child, 1)
+    starts(child, 2, 1)
+    if not frozen:
+        child.culprits[2] = "timeout"
+    decision = judged(Death.of(child, -9, NOW, frozen=frozen), once)
+    assert isinstance(decision, decide.Abandon)
+    assert decision.failure is not None
+    assert ("of another job" in decision.failure.message) is not frozen
+    assert guilty not in child.runs.values()
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"), [("released", decide.Abandon), ("timeout", decide.Retry), ("cancelled", decide.Cancel)]
+)
+def test_only_its_own_timeout_and_its_own_cancel_are_no_crash(
+    child: ExecutorProcess, cause: str, kind: type[Decision]
+) -> None:
+    """A timeout is a failure like any other; one that is killed while it is released did not stop in time."""
+    [once] = sent(child, 1, **ONCE)
+    starts(child, 1)
+    child.culprits[1] = cause
+    assert isinstance(judged(Death.of(child, -9, NOW), once), kind)
+
+
+def test_its_callback_runs_again_after_a_crash(child: ExecutorProcess) -> None:
+    [run] = sent(child, 1, kind="on_abandon", **ONCE)
+    starts(child, 1)
+    assert isinstance(judged(Death.of(child, -9, NOW), run), decide.Retry)
+
+
+def test_options_that_somebody_wrote_by_hand_break_nothing(child: ExecutorProcess) -> None:
+    [run] = sent(child, 1, extras={"options": ["on_crash"]})
+    starts(child, 1)
+    assert isinstance(judged(Death.of(child, -9, NOW), run), decide.Retry)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
@@ -38,8 +39,17 @@ class Server:
         self.remembered: list[bool] = []
 
     def write(
-        self, db: Any, kind: str, ends: Sequence[End], author: Author, *, remember: bool = False
+        self,
+        db: Any,
+        kind: str,
+        ends: Sequence[End],
+        author: Author,
+        *,
+        remember: bool = False,
+        fast: bool = False,
     ) -> dict[int, Any]:
+        if fast and any(end.id in self.locked for end in ends):
+            raise psycopg.errors.LockNotAvailable("canceling statement due to lock timeout")
         self.writes.append((kind, [end.id for end in ends]))
         self.remembered.append(remember)
         self.fails(kind, ends)
@@ -585,6 +595,6 @@ def test_a_batch_that_is_cut_in_two_is_remembered_by_the_half_that_has_the_key(
 def test_what_is_queued_when_it_is_to_stop_is_written_first(server: Server, heard: Heard, finaliser: Finaliser) -> None:
     put(finaliser, SUCCESS, 1, 2)
     finaliser.stopping.set()
-    finaliser.serve(cast(Any, object()))
+    finaliser.serve(cast(Any, SimpleNamespace(identity=SimpleNamespace(deadlock_seconds=1.0))))
     assert heard.told("stored") == [1, 2]
     assert finaliser.count == 0

@@ -8,7 +8,7 @@ import pytest
 
 from django_pgjobs import decisions as decide
 from django_pgjobs import job as define
-from django_pgjobs.decisions import Decision, Failure
+from django_pgjobs.decisions import Failure, Unwritten
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.finalise import CALLBACK_STARTS, END, MARK, PARK, RELEASE, RETRY, SUCCESS
 from django_pgjobs.store.statements import MOST_CHARS, End, Flag, Pauses, Released
@@ -61,6 +61,7 @@ def held_jobs(finaliser: Finaliser) -> HeldJobs:
         {"ending": ""},
         {"headers": "x" * (MOST_CHARS + 1)},
         {"description": "x" * (MOST_CHARS + 1)},
+        {"extras": {"options": True}},
     ],
 )
 def test_a_row_that_nobody_can_have_written_is_parked_and_ends_no_worker(
@@ -101,7 +102,7 @@ def test_of_jobs_that_died_in_company_only_those_run_again_that_shall(
     ],
 )
 def test_a_job_that_ended_before_its_cancel_got_there_keeps_why(
-    held_jobs: HeldJobs, finaliser: Finaliser, decision: Decision, cause: str | None
+    held_jobs: HeldJobs, finaliser: Finaliser, decision: Unwritten, cause: str | None
 ) -> None:
     """The job is cancelled; its history says how the attempt failed."""
     held_jobs.ends.decided(run_of(1, cancelled=True), decision, 2.0)
@@ -133,7 +134,7 @@ def test_a_worker_that_drains_hands_back_those_that_died_in_company(held_jobs: H
     assert SUCCESS not in dict(finaliser.puts)
 
 
-SUSPECT = '{"limit_key": null, "suspect": true}'
+SUSPECT = {"limit_key": "x", "suspect": True}
 
 
 def test_suspects_that_are_handed_back_stay_suspects(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
@@ -148,7 +149,7 @@ def test_suspects_that_are_handed_back_stay_suspects(held_jobs: HeldJobs, finali
         [
             claimed(1, extras=SUSPECT),
             claimed(2, extras=SUSPECT),
-            claimed(3, extras='{"suspect": false}'),
+            claimed(3, extras={"limit_key": "x"}),
             claimed(4, extras=SUSPECT, ending="abandoned", ending_attempt=1),
         ],
     )
@@ -314,7 +315,7 @@ def test_after_the_pause_everything_starts_as_before(held_jobs: HeldJobs, finali
 
 def test_a_job_with_an_idempotency_key_is_noted_with_its_claim(held_jobs: HeldJobs) -> None:
     """Its end is written by a statement of its own; other things that few jobs have change nothing."""
-    without, key = '{"limit_key": "x", "idempotency_key": null}', '{"limit_key": null, "idempotency_key": "k"}'
+    without, key = {"limit_key": "x"}, {"limit_key": "x", "idempotency_key": "k"}
     for extras, remembers in ((without, False), (key, True)):
         held_jobs.finaliser.remembers = False
         held_jobs.adopt("a", 0.0, [claimed(1), claimed(2, extras=extras)])

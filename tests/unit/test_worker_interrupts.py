@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 
-from django_pgjobs.exceptions import CancelRequested, DeadlinePassed, JobInterrupted
+from django_pgjobs.exceptions import CancelRequested, DeadlinePassed, JobInterrupted, SoftDeadlinePassed
 from django_pgjobs.execution.attempt import RunControl
 from django_pgjobs.worker.executor import cleanup, interrupts, safe_points
-from django_pgjobs.worker.executor.interrupts import Door, TaskDoor, raise_ignored_again
+from django_pgjobs.worker.executor.interrupts import Door, raise_ignored_again
 from django_pgjobs.worker.executor.safe_points import Safety
+from django_pgjobs.worker.executor.task_door import TaskDoor
 from tests.plugins.fix_db import patience, wait_until
 from tests.unit.job_room import Room, interrupt, spin
 
@@ -275,6 +276,28 @@ def test_queries_are_cancelled_beside_it_without_waiting_for_the_network(
 
 
 # On the loop
+
+
+@pytest.mark.parametrize("kinds", [(CancelRequested, SoftDeadlinePassed), (SoftDeadlinePassed, CancelRequested)])
+def test_a_cancel_and_a_soft_limit_in_one_turn_of_the_loop_cancel(kinds: tuple[Any, Any]) -> None:
+    """Job code that blocks the loop lets both come at once; the cancel must not get lost behind the soft limit."""
+
+    async def works(_: Any) -> str:
+        try:
+            await asyncio.sleep(30)
+        except SoftDeadlinePassed:
+            return "told"
+        return ""
+
+    async def main() -> None:
+        door = TaskDoor(RunControl(), softly=True)
+        loop = asyncio.get_running_loop()
+        for kind in kinds:
+            loop.call_soon(door.interrupt, kind)
+        await door.acall(works, None)
+
+    with pytest.raises(CancelRequested):
+        asyncio.run(main())
 
 
 def test_hundreds_of_interrupts_around_a_tasks_end_lose_no_outcome() -> None:

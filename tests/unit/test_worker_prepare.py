@@ -28,7 +28,7 @@ def test_the_total_is_told_at_once_and_not_over_and_over(monkeypatch: pytest.Mon
     now = [100.0]
     monkeypatch.setattr(clock, "monotonic", lambda: now[0])
     end = End()
-    report = reporter(cast(channel.ExecutorEnd, end), 1)
+    report = reporter(cast(channel.ExecutorEnd, end), item(1))
     for n in range(1000):
         report(n, 3, "")
     assert end.sent == [0, 3]

@@ -14,7 +14,7 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.exceptions import DeadlinePassed
 from django_pgjobs.execution import events
 from django_pgjobs.execution.attempt import Item, RunControl
-from django_pgjobs.worker.executor import event_loop, interrupts, job_threads, orphan
+from django_pgjobs.worker.executor import cancelling, event_loop, job_threads, orphan
 from django_pgjobs.worker.executor.job_threads import JobThreads
 from django_pgjobs.worker.executor.main import Executor
 from django_pgjobs.worker.executor.outbox import Outbox
@@ -71,6 +71,8 @@ def test_a_job_thread_that_cannot_be_replaced_is_tried_again(
         return [record.levelname for record in caplog.records]
 
     class Endless:
+        end = None
+
         def take_over(self, slot: int) -> list[RunControl]:
             return []
 
@@ -204,7 +206,7 @@ def test_signals_wait_for_a_thread(refusal: Refusal, monkeypatch: pytest.MonkeyP
 
 def test_a_query_that_no_thread_can_cancel_goes_on(refusal: Refusal, caplog: pytest.LogCaptureFixture) -> None:
     refusal.left = 1
-    interrupts.cancel_queries([object()])
+    cancelling.cancel_queries([object()])
     assert "cannot be cancelled: can't start new thread" in caplog.text
 
 

@@ -23,6 +23,7 @@ from django.db.backends.signals import connection_created
 from django.utils.module_loading import import_string
 from psycopg.pq import TransactionStatus
 
+from django_pgjobs.context import AttemptFacts
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.store import statements as store
 
@@ -130,18 +131,22 @@ def _has_news(connection: Any) -> bool:
     return bool(poll.poll(0))
 
 
-def tidy(job: str) -> None:
-    """Clean up after a job in its own thread; ``job`` names it for the report. Raises nothing."""
+def tidy(job: str | AttemptFacts) -> None:
+    """Clean up after a job in its own thread; ``job`` is its name for the report. Raises nothing."""
     try:
         if not _mine.wrappers and not closing_caches():
             return
         for alias in closing_caches():
             caches[alias].close()
         for connection in list(_mine.wrappers):
-            _tidy_connection(connection, job)
+            _tidy_connection(connection, _named(job))
     except BaseException:
-        log.exception("cannot tidy up after %s", job)
+        log.exception("cannot tidy up after %s", _named(job))
         discard_all()
+
+
+def _named(job: str | AttemptFacts) -> str:
+    return job if isinstance(job, str) else f"name={job.name} job={job.id}"
 
 
 def _tidy_connection(connection: Any, job: str) -> None:

@@ -18,15 +18,18 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision
-from django_pgjobs.exceptions import JobInterrupted
+from django_pgjobs.exceptions import Interrupt
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.attempt import Item, RunControl
+from django_pgjobs.execution.extras import soft_limit_of
+from django_pgjobs.execution.prepared import Guard
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.failures import kind_of
 from django_pgjobs.worker.executor import cleanup
-from django_pgjobs.worker.executor.interrupts import TaskDoor
+from django_pgjobs.worker.executor.beginning import ShownGuard
 from django_pgjobs.worker.executor.prepare import PAYLOAD_SECONDS, failed_outside, find_result, reporter, with_payload
 from django_pgjobs.worker.executor.run_queue import Buffers
+from django_pgjobs.worker.executor.task_door import TaskDoor
 
 MEND_SECONDS = 0.1
 
@@ -41,6 +44,7 @@ class EventLoop:
         self.free_slots = list(slots)
         self.database = database
         self.recall = partial(find_result, database)
+        self.reporter_of = partial(reporter, buffers.end)
         self.pid = os.getpid()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.tasks: set[asyncio.Task[None]] = set()
@@ -128,7 +132,8 @@ class EventLoop:
 
     async def serve_one(self, slot: int, item: Item, control: RunControl) -> None:
         """Run one job that has started, to its queued outcome."""
-        self.doors[item.run] = TaskDoor(control)
+        softly = item.extras is not None and soft_limit_of(item.extras) is not None
+        self.doors[item.run] = TaskDoor(control, softly=softly)
         decision = await self._decide(item, control)
         del self.doors[item.run]
         self._finish(slot, item, decision, control.started)
@@ -144,11 +149,11 @@ class EventLoop:
         self.buffers.finish(slot, item, decision, started)
         self.pump()
 
-    def interrupt(self, run: int, kind: type[JobInterrupted]) -> None:
+    def interrupt(self, run: int, kind: type[Interrupt]) -> None:
         """Stop a job that has started here; called in the control thread."""
         self.running().call_soon_threadsafe(self._interrupt, run, kind)
 
-    def _interrupt(self, run: int, kind: type[JobInterrupted]) -> None:
+    def _interrupt(self, run: int, kind: type[Interrupt]) -> None:
         door, control = self.doors.get(run), self.buffers.controls.get(run)
         if door is not None:
             door.interrupt(kind)
@@ -175,9 +180,10 @@ class EventLoop:
         whole = item if item.payload is not None else await self._with_payload(item)
         if not isinstance(whole, Item):
             return whole
-        prepared = attempt.prepare(
-            whole, reporter(self.buffers.end, item.run), control, self.doors[item.run], self.recall
-        )
+        guard: Guard = self.doors[item.run]
+        if item.extras is not None and soft_limit_of(item.extras) is not None:
+            guard = ShownGuard(guard, self.buffers.board, control.slot)
+        prepared = attempt.prepare(whole, self.reporter_of, control, guard, self.recall)
         if not isinstance(prepared, attempt.Prepared):
             return prepared
         try:

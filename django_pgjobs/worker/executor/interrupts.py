@@ -25,22 +25,29 @@ interrupted.
 from __future__ import annotations
 
 import _thread
-import asyncio
 import ctypes
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 from typing import Any
 
-from django_pgjobs.exceptions import CancelRequested, DeadlinePassed, JobInterrupted, WorkerStopping
+from django_pgjobs.exceptions import (
+    INTERRUPTS,
+    CancelRequested,
+    DeadlinePassed,
+    Interrupt,
+    SoftDeadlinePassed,
+    WorkerStopping,
+)
 from django_pgjobs.execution.attempt import RunControl
 from django_pgjobs.logs import release_logging, safe_logger
-from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.worker.executor import cleanup
+from django_pgjobs.worker.executor.cancelling import cancel_queries
 from django_pgjobs.worker.executor.long_turns import in_long_turns
 from django_pgjobs.worker.executor.raising import Monitor, Request, monitor
 from django_pgjobs.worker.executor.safe_points import (
@@ -52,7 +59,8 @@ from django_pgjobs.worker.executor.safe_points import (
     safety_of,
     watchable,
 )
-from django_pgjobs.worker.shared.ladders import CANCELLED, LOST, RELEASED, TIMEOUT
+from django_pgjobs.worker.executor.soft_limits import SoftLimit, is_in_driver
+from django_pgjobs.worker.shared.ladders import CANCELLED, LOST, RELEASED, SOFT, TIMEOUT
 
 log = safe_logger("django_pgjobs")
 
@@ -69,14 +77,12 @@ CHECK_SECONDS = 0.002
 SLOW_CHECK_SECONDS = 0.05
 MEND_SECONDS = 0.01
 
-CANCEL_SECONDS = 2.0
-"""How long cancelling a query may take: it needs a connection of its own."""
-
-KINDS: dict[str, type[JobInterrupted]] = {
+KINDS: dict[str, type[Interrupt]] = {
     TIMEOUT: DeadlinePassed,
     CANCELLED: CancelRequested,
     RELEASED: WorkerStopping,
     LOST: WorkerStopping,
+    SOFT: SoftDeadlinePassed,
 }
 
 OUR_FILES.add(__file__)
@@ -90,17 +96,19 @@ class Door:
         self.connections = cleanup.mine()
         self.control = RunControl()
         self.open: RunControl | None = None
+        self.keeps_connections = False
         self.setting = False
         self.report = report
         self.held: RunControl | None = None
         self.entered: list[Entering] = []
         self.request: Request | None = None
+        self.soft: SoftLimit | None = None
         self.interrupting = threading.Lock()  # never taken by the job's thread
         _here.door = self
 
     # In the control thread
 
-    def interrupt(self, control: RunControl, kind: type[JobInterrupted] | None = None) -> None:
+    def interrupt(self, control: RunControl, kind: type[Interrupt] | None = None) -> None:
         """Raise ``kind`` in the job of ``control``, now or when its own code begins; do nothing if the job has ended.
 
         Without ``kind`` raise once more what it was interrupted with. Returns at once. The interrupt is held back while
@@ -108,6 +116,8 @@ class Door:
         """
         with self.interrupting:
             control.interrupt = kind or control.interrupt
+            if (soft := self._soft(control)) is not None:
+                soft.arm()
             if self.held is control or self._try_interrupt(control, 0.0):
                 return
             self.held = control
@@ -123,7 +133,8 @@ class Door:
         pause = CHECK_SECONDS
         while not self._raise_held(control, held_seconds := time.monotonic() - began):
             if pause < SLOW_CHECK_SECONDS and held_seconds > LONG_HOLD_SECONDS:
-                log.warning("interrupt is held back for long, the job takes locks all the time slot=%d", control.slot)
+                what = "waits for a database" if control.interrupt is SoftDeadlinePassed else "takes locks all the time"
+                log.warning("interrupt is held back for long, the job %s slot=%d", what, control.slot)
                 pause = SLOW_CHECK_SECONDS
             time.sleep(pause)
         if (watching := monitor()) is not None:
@@ -145,6 +156,13 @@ class Door:
 
     def _try_interrupt(self, control: RunControl, held_seconds: float) -> bool:
         """Raise in the job unless it has ended; return False if the interrupt must be held back."""
+        if (soft := self._soft(control)) is not None:
+            if soft.raised:
+                self._withdraw()
+                self.report(held_seconds)
+                return True
+            if self.open is control:
+                soft.hasten(self.ident)
         if (watching := monitor()) is not None:
             return self._ask(watching, control, held_seconds)
         with in_long_turns:
@@ -158,22 +176,38 @@ class Door:
         try:
             if self.open is not control or kind is None:
                 return True
+            if kind is SoftDeadlinePassed and is_in_driver(sys._current_frames().get(self.ident), _CALL):
+                return False
             safety = safety_of(self.ident, _CALL)
             taken = entering(self.ident) if safety is Safety.TAKING and held_seconds else None
             if taken is not None:
                 self.entered.append(taken)
             elif safety is Safety.TAKING or (safety is Safety.BUSY and held_seconds < HOLD_SECONDS):
                 return False
-            self._raise(control, kind)
+            if (soft := self._soft(control)) is None or soft.take():
+                self._raise(control, kind)
         finally:
             self.setting = False
         self.report(held_seconds)
         return True
 
-    def _raise(self, control: RunControl, kind: type[JobInterrupted]) -> None:
+    def _soft(self, control: RunControl) -> SoftLimit | None:
+        """Return the soft limit of ``control`` if that is what it is interrupted with."""
+        soft = self.soft
+        return (
+            soft
+            if soft is not None and soft.control is control and soft.control.interrupt is SoftDeadlinePassed
+            else None
+        )
+
+    def _raise(self, control: RunControl, kind: type[Interrupt]) -> None:
         _set_exception(self.ident, kind)
         control.interrupted = True
-        cancel_queries(cleanup.active(self.connections))  # afterwards, or a query begun in between would go on
+        self._cancel_queries(kind)  # afterwards, or a query begun in between would go on
+
+    def _cancel_queries(self, kind: type[Interrupt] | None) -> None:
+        if kind is not SoftDeadlinePassed:  # the job goes on, and waits for none now
+            cancel_queries(cleanup.active(self.connections))
 
     # From Python 3.13 on
 
@@ -190,16 +224,20 @@ class Door:
             if request.control is control and request.raised is kind and not request.ignored:
                 return True
             request = None  # it interrupted the previous job, or the reason has changed since
+        elif request is not None and self.soft is not None and self.soft.raised and request.right is self.soft.right:
+            self._withdraw()
+            request = None
         if self.open is not control or kind is None:
             self._withdraw()
             return True
         if request is None or request.control is not control:
             consider = partial(self._consider, control, time.monotonic())
-            request = self.request = Request(control, self.ident, consider)
+            soft = self._soft(control)
+            request = self.request = Request(control, self.ident, consider, None if soft is None else soft.right)
             watching.ask(request)
         frame = sys._current_frames().get(self.ident)
         watching.watch(watchable(frame, _CALL), request.one_line)
-        if request.seen_at(frame) < STANDING_CHECKS or self._is_delicate(frame, held_seconds):
+        if request.seen_at(frame) < STANDING_CHECKS or self._is_delicate(frame, held_seconds, kind):
             return False
         self.setting = True
         try:
@@ -215,10 +253,15 @@ class Door:
     def _withdraw(self) -> None:
         if self.request is not None:
             self.request.take()
+            self.request.close()
             self.request = None
 
     @staticmethod
-    def _is_delicate(frame: FrameType | None, held_seconds: float, *, released: bool = False) -> bool:
+    def _is_delicate(
+        frame: FrameType | None, held_seconds: float, kind: type[Interrupt] | None, *, released: bool = False
+    ) -> bool:
+        if kind is SoftDeadlinePassed and is_in_driver(frame, _CALL):
+            return True
         safety = safety_at(frame, _CALL, released=released)
         return safety is Safety.TAKING or (safety is Safety.BUSY and held_seconds < HOLD_SECONDS)
 
@@ -243,15 +286,25 @@ class Door:
             time.sleep(CHECK_SECONDS)
         self.interrupt(control)
 
-    def _consider(
-        self, control: RunControl, since: float, frame: FrameType, released: bool
-    ) -> type[JobInterrupted] | None:
+    def _consider(self, control: RunControl, since: float, frame: FrameType, released: bool) -> type[Interrupt] | None:
         """Return the exception to raise in this thread's current frame; None if raising is not safe there."""
-        if self.open is not control or self._is_delicate(frame, time.monotonic() - since, released=released):
+        kind = control.interrupt
+        if self.open is not control or self._is_delicate(frame, time.monotonic() - since, kind, released=released):
             return None
         control.interrupted = True
-        cancel_queries(cleanup.active(self.connections))
-        return control.interrupt
+        self._cancel_queries(kind)
+        return kind
+
+    def limit_softly(self) -> None:
+        """Prepare this thread's connections for a soft limit of its job, until ``end_soft_limit``."""
+        control = self.control
+        self.soft = SoftLimit(control, self.connections, lambda: self.open is control, _CALL)
+
+    def end_soft_limit(self) -> None:
+        """Leave nothing of a soft limit on the connections."""
+        if self.soft is not None:
+            self.soft.end()
+            self.soft = None
 
     def call(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call the job's own code with the door open."""
@@ -271,13 +324,13 @@ class Door:
             self.open = None  # write first, then read, as ``_shut`` does
             if control.interrupt is not None:
                 self._close(control)
-        except JobInterrupted as late:
+        except INTERRUPTS as late:
             # It hit our own lines. If the job has no result yet, the interrupt is its result.
             self._close(control)
             raised = raised or late
         if raised is not None or control.interrupted:
             release_logging()
-        if control.interrupted:
+        if control.interrupted and not self.keeps_connections:
             cleanup.discard_all()
         if returned or raised is None:
             return value
@@ -290,6 +343,17 @@ class Door:
         """Await a coroutine on a loop of its own in this thread, where an exception from outside would do harm."""
         return await body(*args, **kwargs)
 
+    @contextmanager
+    def keeping_connections(self) -> Iterator[None]:
+        """Discard the connections of an interrupted job at the end of this block only: its transaction needs one."""
+        self.keeps_connections = True
+        try:
+            yield
+        finally:
+            self.keeps_connections = False
+            if self.control.interrupted:
+                cleanup.discard_all()
+
     def _meet(self, control: RunControl) -> None:
         """Raise an interrupt that came before the door was open; a later one is already on its way."""
         while self.setting:
@@ -298,10 +362,10 @@ class Door:
             raise control.interrupt
 
     def _close(self, control: RunControl) -> None:
-        for _ in range(3):  # every cause interrupts once
+        for _ in range(4):  # every cause interrupts once
             try:
                 self._shut(control)
-            except JobInterrupted:
+            except INTERRUPTS:
                 continue
             return
 
@@ -336,63 +400,7 @@ def raise_ignored_again() -> None:
     sys.unraisablehook = hook
 
 
-class TaskDoor:
-    """The door of one task on the event loop. Everything here runs in the loop's thread, so without races."""
-
-    def __init__(self, control: RunControl) -> None:
-        self.control = control
-        self.task = asyncio.current_task()
-        self.connections = cleanup.of_this_job()
-        self.is_open = False
-
-    def interrupt(self, kind: type[JobInterrupted]) -> None:
-        """Cancel the task, now or when the job's own code begins."""
-        self.control.interrupt = kind
-        if self.is_open and self.task is not None:
-            self.control.interrupted = True
-            self.task.cancel()
-            cancel_queries(cleanup.active(self.connections))
-
-    def call(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call ``body`` in a thread beside the loop, where it cannot be interrupted."""
-        return body(*args, **kwargs)
-
-    async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
-        """Await the job's own code with the door open."""
-        if self.control.interrupt is not None:
-            raise self.control.interrupt
-        self.is_open = True
-        try:
-            return await body(*args, **kwargs)
-        except asyncio.CancelledError as error:
-            if self.control.interrupt is None:
-                raise  # the job's own
-            raise self.control.interrupt from error
-        finally:
-            self.is_open = False
-            if self.control.interrupted and self.task is not None:
-                self.task.uncancel()
-
-
-def cancel_queries(queries: list[Any]) -> None:
-    """Cancel the queries of these connections. Returns at once, so an unreachable server delays nobody."""
-    if not queries:
-        return
-    try:
-        threading.Thread(target=_cancel, args=(queries,), name="pgjobs-cancel", daemon=True).start()
-    except RuntimeError as error:
-        log.error("query of a job cannot be cancelled: %s", error)  # the kill ladder continues
-
-
-def _cancel(queries: list[Any]) -> None:
-    for connection in queries:
-        try:
-            connection.cancel_safe(timeout=CANCEL_SECONDS)
-        except Exception as error:
-            log.warning("query of a job cannot be cancelled: %s", one_line(error))
-
-
-def _set_exception(ident: int, kind: type[JobInterrupted] | None) -> None:
+def _set_exception(ident: int, kind: type[Interrupt] | None) -> None:
     """Have ``kind`` raised in a thread between two of its instructions; None withdraws it."""
     pending = ctypes.py_object() if kind is None else ctypes.py_object(kind)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), pending)

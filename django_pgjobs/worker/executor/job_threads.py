@@ -12,12 +12,16 @@ from functools import partial
 from django.db import Error
 
 from django_pgjobs.decisions import Decision
-from django_pgjobs.exceptions import JobInterrupted
+from django_pgjobs.exceptions import Interrupt
 from django_pgjobs.execution import attempt
+from django_pgjobs.execution.atomic_end import AtomicEnds
 from django_pgjobs.execution.attempt import Item, RunControl
+from django_pgjobs.execution.extras import soft_limit_of
+from django_pgjobs.execution.prepared import Guard
 from django_pgjobs.logs import release_logging, safe_logger
 from django_pgjobs.serialization.failures import kind_of
 from django_pgjobs.worker.executor import cleanup
+from django_pgjobs.worker.executor.beginning import ShownGuard
 from django_pgjobs.worker.executor.interrupts import Door
 from django_pgjobs.worker.executor.prepare import failed_outside, find_result, read_failure, reporter, with_payload
 from django_pgjobs.worker.executor.run_queue import SHORT_SECONDS, Buffers
@@ -38,6 +42,8 @@ class JobThreads:
         self.database = database
         self.recall = partial(find_result, database)
         self.history = partial(read_failure, database)
+        self.reporter_of = partial(reporter, buffers.end)
+        self.transaction = AtomicEnds(database)
         self.pid = os.getpid()
         self.doors: list[Door | None] = [None] * count
         self.owners: list[threading.Thread | None] = [None] * count
@@ -129,7 +135,7 @@ class JobThreads:
         with suppress(OSError):
             self.buffers.end.send(Interrupted(round(held_seconds, 6), kind))
 
-    def interrupt(self, control: RunControl, kind: type[JobInterrupted]) -> None:
+    def interrupt(self, control: RunControl, kind: type[Interrupt]) -> None:
         """Stop a job that has started on one of these threads; called in the control thread."""
         door = self.doors[control.slot]
         if door is not None:
@@ -145,8 +151,14 @@ class JobThreads:
             if not isinstance(whole, Item):
                 control.decision = whole
                 return whole
-            report = reporter(self.buffers.end, item.run)
-            prepared = attempt.prepare(whole, report, control, door, self.recall, self.history)
+            guard: Guard = door
+            if item.extras is not None and soft_limit_of(item.extras) is not None:
+                guard = ShownGuard(door, self.buffers.board, control.slot)
+                if item.kind == attempt.BODY:
+                    door.limit_softly()
+            prepared = attempt.prepare(
+                whole, self.reporter_of, control, guard, self.recall, self.history, self.transaction
+            )
             decision = attempt.run_here(prepared) if isinstance(prepared, attempt.Prepared) else prepared
         except BaseException as error:
             known = prepared.decision if isinstance(prepared, attempt.Prepared) else None
@@ -157,7 +169,9 @@ class JobThreads:
         finally:
             if os.getpid() != self.pid:
                 os._exit(0)
-            cleanup.tidy(f"name={item.name} job={item.id}")
+            if door.soft is not None:
+                door.end_soft_limit()
+            cleanup.tidy(item)
         control.decision = decision
         return decision
 

@@ -26,7 +26,7 @@ from django_pgjobs import __version__, clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.context import name_executor
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.exceptions import DeadlinePassed
+from django_pgjobs.exceptions import DeadlinePassed, SoftDeadlinePassed
 from django_pgjobs.execution import events
 from django_pgjobs.execution.attempt import RunControl
 from django_pgjobs.logs import safe_logger
@@ -161,6 +161,8 @@ class Executor:
         kind = KINDS.get(stop.cause) if stop.rung == INTERRUPT else None
         if kind is None or control.interrupt is kind:
             return
+        if kind is SoftDeadlinePassed and control.interrupt is not None:
+            return  # it is being stopped already
         if control.slot < self.threads.count:
             if kind is DeadlinePassed:
                 self._send_stack(stop.run, control)

@@ -8,10 +8,12 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
+from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Decision
 from django_pgjobs.exceptions import UnstorableResult
 from django_pgjobs.execution import retries
@@ -27,6 +29,8 @@ FRAME_CHARS = 2 * 1024 * 1024
 
 Success = tuple[int, int, str | None]
 """A run, how many µs it took, and its result."""
+
+_RESULT = itemgetter(2)
 
 
 class Outbox:
@@ -99,6 +103,8 @@ class Outbox:
     def _some_successes(self) -> list[Success]:
         """Return the first queued successes, as many as fit a frame."""
         queued = list(self.successes)
+        if sum(map(len, filter(None, map(_RESULT, queued)))) < FRAME_CHARS:
+            return queued
         size = 0
         for count, success in enumerate(queued, 1):
             if success[2] is not None:
@@ -144,5 +150,7 @@ def _shorter(packed: list[Any], error: TooLong) -> Decision:
     failure: decide.Failure | None = getattr(decision, "failure", None)
     if failure is not None and failure.traceback and not isinstance(decision, decide.Succeed):
         return replace(decision, failure=replace(failure, traceback=""))  # type: ignore[arg-type]
+    if isinstance(decision, decide.Succeed) and get_conf().unstorable_result == "drop":
+        return decide.Succeed()  # the caller has logged why
     unstorable = UnstorableResult(f"The job's outcome is too long to reach the worker: {error}")
     return decide.Abandon("unstorable", retries.failure_of(unstorable))

@@ -10,6 +10,7 @@ from django.db import Error, connections
 
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
+from django_pgjobs.context import Reporter
 from django_pgjobs.decisions import Decision
 from django_pgjobs.execution import retries
 from django_pgjobs.execution.attempt import BODY, Item
@@ -48,9 +49,9 @@ def with_payload(item: Item, database: str) -> Item | Decision:
     return item._replace(payload=payload)
 
 
-def find_result(database: str, names: Sequence[str], key: str) -> store.FoundResult | None:
+def find_result(database: str, job_id: int, names: Sequence[str], key: str) -> store.FoundResult | None:
     """Return the result stored under an idempotency key, read on this thread's connection."""
-    return asked(database, lambda db: store.find_result(db, names, key))
+    return asked(database, lambda db: store.find_result(db, job_id, names, key))
 
 
 def read_failure(database: str, job_id: int) -> decide.Failure | None:
@@ -76,9 +77,9 @@ def asked(database: str, ask: Callable[[store.Database], Answer]) -> Answer:
         return ask(store.on(database))
 
 
-def reporter(end: ExecutorEnd, run: int) -> Callable[[float, float | None, str], None]:
+def reporter(end: ExecutorEnd, item: Item) -> Reporter:
     """Return the function that a run's ``context.progress()`` calls: it reports to the supervisor now and then."""
-    last, done = 0.0, False
+    run, last, done = item.run, 0.0, False
 
     def report(n: float, total: float | None, message: str) -> None:
         nonlocal last, done

@@ -19,7 +19,7 @@ from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
-from django_pgjobs.exceptions import JobInterrupted
+from django_pgjobs.exceptions import Interrupt
 from django_pgjobs.execution.attempt import RunControl
 from django_pgjobs.serialization.failures import OUR_FILES
 from django_pgjobs.worker.executor.safe_points import EXACT, MODULE_LOCK
@@ -28,7 +28,7 @@ OUR_FILES.add(__file__)
 
 _monitoring: Any = getattr(sys, "monitoring", None)
 
-Consider = Callable[[FrameType, bool], type[JobInterrupted] | None]
+Consider = Callable[[FrameType, bool], type[Interrupt] | None]
 
 NAME = "django-pgjobs"
 OPTIONAL_TOOLS = (3, 4, 5, 2, 1, 0)
@@ -39,21 +39,21 @@ class Request:
     """A request that a thread raise an interrupt in the job of ``control``; ``raised`` is what the thread has raised.
 
     The thread calls ``consider`` with its current frame and with whether it has just released a lock. ``consider``
-    returns the exception to raise there, or None.
+    returns the exception to raise there, or None. Only the thread that pops the element of ``right`` may raise.
     """
 
-    def __init__(self, control: RunControl, ident: int, consider: Consider) -> None:
+    def __init__(self, control: RunControl, ident: int, consider: Consider, right: list[None] | None = None) -> None:
         self.control = control
         self.ident = ident
         self.consider = consider
-        self.raised: type[JobInterrupted] | None = None
+        self.raised: type[Interrupt] | None = None
         self.ignored = False  # raised where CPython reports exceptions and goes on
         self.jumped: tuple[CodeType, int] | None = None
         self.one_line: CodeType | None = None  # where the thread jumps back and no line begins
         self._frame: FrameType | None = None
         self._at = -1
         self._seen = 0
-        self._right = [None]  # the right to raise: only the thread that pops the element may raise
+        self.right = [None] if right is None else right
 
     def seen_at(self, frame: FrameType | None) -> int:
         """Return how many checks in a row, this one included, have seen the thread at this instruction of this call."""
@@ -66,15 +66,19 @@ class Request:
     def take(self) -> bool:
         """Take the right to raise; return False if another thread has taken it."""
         try:
-            self._right.pop()
+            self.right.pop()
         except IndexError:
             return False
+        self.close()
+        return True
+
+    def close(self) -> None:
+        """Have the thread meet it no more."""
         if _requests.get(self.ident) is self:
             _requests.pop(self.ident, None)
         self._frame = None
-        return True
 
-    def meet(self, frame: FrameType, released: bool = False) -> type[JobInterrupted] | None:
+    def meet(self, frame: FrameType, released: bool = False) -> type[Interrupt] | None:
         """Return the exception to raise in this frame, or None. Called in the requested thread."""
         kind = self.consider(frame, released)
         if kind is None or not self.take():

@@ -16,6 +16,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import filterfalse, repeat
+from operator import attrgetter
 from queue import SimpleQueue
 from typing import Any
 
@@ -28,6 +30,8 @@ from django_pgjobs.worker.shared.channel import ExecutorEnd
 from django_pgjobs.worker.shared.channel_messages import RunsReleased
 
 SHORT_SECONDS = 0.001
+
+_IS_ASYNC = attrgetter("is_async")
 
 Entry = tuple[float, Item]
 """The instant before which it must start, and what to run."""
@@ -63,13 +67,13 @@ class Buffers:
 
     def add(self, start_by: float, items: Sequence[Sequence[Any]]) -> bool:
         """Add jobs and wake a thread for them; return whether some are for the loop."""
-        made = list(map(Item._make, items))
-        on_loop = [(start_by, item) for item in made if item.is_async]
-        in_threads = [(start_by, item) for item in made if not item.is_async]
+        made = list(map(tuple.__new__, repeat(Item), items))  # as ``Item._make``, which is a call for each
+        on_loop = list(filter(_IS_ASYNC, made))
+        in_threads = list(filterfalse(_IS_ASYNC, made)) if on_loop else made
         with self.lock:
-            self.items["async"] += on_loop
+            self.items["async"].extend(zip(repeat(start_by), on_loop))
             if in_threads:
-                self.items["sync"] += in_threads
+                self.items["sync"].extend(zip(repeat(start_by), in_threads))
                 self._ring(1)
         return bool(on_loop)
 
@@ -176,8 +180,7 @@ class Buffers:
             return None
         item = items[0][1]
         run = item.run
-        control = RunControl(slot, self.trusted_until, now)
-        control.item = item
+        control = RunControl(slot, self.trusted_until, now, item)
         if item.cancelled:
             control.requested = True
         self.controls[run] = control  # no call from here ...

@@ -1,10 +1,11 @@
 """Shared memory in which an executor shows what has started, readable while it holds the GIL and after its death.
 
 A message per start would cost a wake-up, and a job that never releases the GIL could not send it. So each slot
-(a job thread, or a place on the event loop) holds two words: when the run started, and which run it is, 0 for
-none, written last. Runs ascend and each buffer is first in, first out, so one more word per buffer, ``high``, says
-which run was popped last: after a death a run on a slot was running, one at or below ``high`` had finished though
-its outcome is lost, one above was never started.
+(a job thread, or a place on the event loop) holds three words: when the run started; which run it is, 0 for none,
+written after the instant; and when the job's own code began, which only a job with a soft limit shows. Runs ascend and
+each buffer is first in, first out, so one more word per buffer, ``high``, says which run was popped last: after a death
+a run on a slot was running, one at or below ``high`` had finished though its outcome is lost, one above was never
+started.
 
 Words are 64 bits, written by one aligned store each (``memoryview.cast``; ``struct`` would copy bytes).
 """
@@ -17,7 +18,7 @@ import tempfile
 
 HIGH = {"sync": 0, "async": 1}
 HEADER_WORDS = 8
-SLOT_WORDS = 2
+SLOT_WORDS = 3
 
 
 class Board:
@@ -49,14 +50,29 @@ class Board:
         self._words[at + 1] = run
         self._words[HIGH[buffer]] = run
 
+    def begin(self, slot: int, now_ns: int) -> None:
+        """Show that the own code of the run on ``slot`` begins."""
+        self._words[HEADER_WORDS + SLOT_WORDS * slot + 2] = now_ns
+
     def clear(self, slot: int) -> None:
         """Show that ``slot`` is free; its run's outcome is queued."""
         self._words[HEADER_WORDS + SLOT_WORDS * slot + 1] = 0
 
     def running(self) -> dict[int, int]:
         """Return run → instant of its start in nanoseconds, of every slot that is taken."""
-        words = self._words[HEADER_WORDS : HEADER_WORDS + SLOT_WORDS * self.slots].tolist()
-        return {run: started for started, run in zip(words[::2], words[1::2], strict=True) if run}
+        words = self._slot_words()
+        return {run: started for started, run in zip(words[::3], words[1::3], strict=True) if run}
+
+    def begun(self, run: int) -> int:
+        """Return the instant at which the own code of ``run`` began, in nanoseconds; 0 if it shows none."""
+        words = self._slot_words()
+        for started, shown, begun in zip(words[::3], words[1::3], words[2::3], strict=True):
+            if shown == run:
+                return begun if begun >= started else 0  # the slot's earlier run has left its own
+        return 0
+
+    def _slot_words(self) -> list[int]:
+        return self._words[HEADER_WORDS : HEADER_WORDS + SLOT_WORDS * self.slots].tolist()
 
     def high(self, buffer: str) -> int:
         """Return the run that was popped last from ``buffer``."""

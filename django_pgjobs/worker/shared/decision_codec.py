@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, assert_never
 
 from django_pgjobs import decisions as decide
-from django_pgjobs.decisions import Decision, Failure
+from django_pgjobs.decisions import Decision, Failure, Unwritten
 
 
 def pack_decision(decision: Decision) -> list[Any]:
@@ -13,6 +13,8 @@ def pack_decision(decision: Decision) -> list[Any]:
     match decision:
         case decide.Succeed(result=result):
             return ["succeed", result]
+        case decide.Next(name=name, columns=columns):
+            return ["next", name, columns]
         case decide.Retry(seconds=seconds, failure=failure, cause=cause):
             return ["retry", seconds, _pack_failure(failure), cause]
         case decide.Snooze(seconds=seconds):
@@ -27,6 +29,12 @@ def pack_decision(decision: Decision) -> list[Any]:
             return ["hold", reason]
         case decide.Release(why=why, failure=failure):
             return ["release", why, _pack_failure(failure)]
+        case decide.Committed(marked=marked, stepped=stepped):
+            return ["committed", marked, stepped]
+        case decide.Lost():
+            return ["lost"]
+        case decide.InDoubt(otherwise=otherwise):
+            return ["in_doubt", *pack_decision(otherwise)]
         case _:
             assert_never(decision)
 
@@ -34,8 +42,21 @@ def pack_decision(decision: Decision) -> list[Any]:
 def unpack_decision(values: list[Any]) -> Decision:
     """Return the decision that ``pack_decision`` packed."""
     match values:
+        case ["committed", marked, stepped]:
+            return decide.Committed(marked, stepped)
+        case ["lost"]:
+            return decide.Lost()
+        case ["in_doubt", *otherwise]:
+            return decide.InDoubt(_unpack_unwritten(otherwise))
+    return _unpack_unwritten(values)
+
+
+def _unpack_unwritten(values: list[Any]) -> Unwritten:
+    match values:
         case ["succeed", result]:
             return decide.Succeed(result)
+        case ["next", name, columns]:
+            return decide.Next(name, columns)
         case ["retry", seconds, failure, cause]:
             return decide.Retry(seconds, _unpack_failure(failure) or Failure("", ""), cause)
         case ["snooze", seconds]:

@@ -14,6 +14,9 @@ FLAG, INTERRUPT, TERM, KILL = "flag", "interrupt", "term", "kill"
 
 TIMEOUT, CANCELLED, RELEASED, LOST = "timeout", "cancelled", "released", "lost"
 
+SOFT = "soft"
+"""The cause of the one interrupt at a soft limit, which stops nothing: it has no ladder."""
+
 INTERRUPT_SECONDS = 1.0
 TERM_SECONDS = 3.0
 

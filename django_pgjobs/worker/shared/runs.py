@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Protocol
 
 from django_pgjobs import clock
 from django_pgjobs.conf import get_conf
 from django_pgjobs.execution.attempt import BODY
+from django_pgjobs.execution.extras import soft_limit_of
 from django_pgjobs.store.statements import ClaimedJob
 from django_pgjobs.worker.shared.board import Board
 from django_pgjobs.worker.shared.channel import SupervisorEnd
@@ -96,6 +98,8 @@ class HeldRun:
     released: bool = False
     remembers: bool = False
     stops: Mapping[str, Stop] = UNSTOPPED
+    in_doubt: bool = False
+    """Whether its own transaction may have ended it."""
     collateral: bool = False
     alone: bool = False
     after: str = ""
@@ -107,6 +111,8 @@ class HeldRun:
     """Where its thread stood when it was to be interrupted at its deadline."""
     until: float | None = None
     """When the job's own deadline passes."""
+    soft_run: int = 0
+    """The number of the run that was interrupted at its soft limit."""
 
     def __init__(
         self, job: ClaimedJob, claim: HeldClaim, *, chars: int = 0, fresh_until: float = 0.0, since: float = 0.0
@@ -146,6 +152,11 @@ class HeldRun:
             return until
         return self.started_at + timeout if until is None else min(self.started_at + timeout, until)
 
+    @property
+    def soft_limit(self) -> float | None:
+        """Seconds after which the job is told, None for never; they count from where its own code begins."""
+        return soft_limit_of(self.job.extras) if self.kind == BODY else None
+
 
 def facts(run: HeldRun) -> str:
     """Return what every log line about a run says, in the order of ``events``."""
@@ -166,8 +177,11 @@ class RunTable:
         """Take note of a claim and return a run for each of its jobs."""
         claim = self.claims[claim_id] = HeldClaim(claim_id, asked_at, len(jobs), asked_at + trust_seconds())
         fresh_until = asked_at + FRESH_SECONDS
-        runs = [HeldRun(job, claim, chars=_chars(job), fresh_until=fresh_until, since=asked_at) for job in jobs]
-        self.held.update((run.job.id, run) for run in runs)
+        runs = [
+            HeldRun(job, claim, chars=chars, fresh_until=fresh_until, since=asked_at)
+            for job, chars in zip(jobs, _chars(jobs), strict=True)
+        ]
+        self.held.update(zip(map(_ID, jobs), runs, strict=True))
         return runs
 
     def remove(self, runs: Iterable[HeldRun]) -> list[str]:
@@ -224,5 +238,12 @@ def trust_seconds() -> float:
     return lease - min(MARGIN_SECONDS, lease / 10)
 
 
-def _chars(job: ClaimedJob) -> int:
-    return len(job.payload or "") + len(job.headers or "") + len(job.description) + len(job.name) + len(job.queue)
+_ID = attrgetter("id")
+_TEXTS = attrgetter("payload", "headers", "description", "name", "queue")
+
+
+def _chars(jobs: list[ClaimedJob]) -> list[int]:
+    return [
+        len(payload or "") + len(headers or "") + len(description) + len(name) + len(queue)
+        for payload, headers, description, name, queue in map(_TEXTS, jobs)
+    ]

@@ -12,14 +12,14 @@ since its last statement might commit beside the new run.
 
 from __future__ import annotations
 
-import json
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.attempt import BODY
+from django_pgjobs.execution.extras import dated
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.shared.channel_messages import RunJobs
 from django_pgjobs.worker.shared.runs import SENT, UNSTOPPED, WAITING, HeldClaim, HeldRun
@@ -54,7 +54,9 @@ class Dispatcher:
         colours: dict[str, bool] = {}
         callbacks = False
         for run in runs:
-            run.state, run.child, run.run, run.since, run.started_at = WAITING, None, 0, now, 0.0
+            run.state, run.since = WAITING, now
+            if run.run:  # it comes back from an executor
+                run.child, run.run, run.started_at = None, 0, 0.0
             name = run.job.name
             if (is_async := colours.get(name)) is None:
                 definition = registry.find(name)
@@ -193,17 +195,19 @@ class Dispatcher:
         """Remove and return the waiting runs that are ``wanted``."""
         taken: list[HeldRun] = []
         for is_async, queue in self.waiting.items():
-            taken += [run for run in queue if wanted(run)]
-            self.waiting[is_async] = deque(run for run in queue if not wanted(run))
+            some = set(filter(wanted, queue))
+            if some:
+                taken += [run for run in queue if run in some]
+                self.waiting[is_async] = deque(run for run in queue if run not in some)
         taken += [run for run in self.suspects if wanted(run)]
         staying = ([run for run in group if not wanted(run)] for group in self.groups)
         self.groups = [group for group in staying if group]
         return taken
 
 
-def is_suspect(extras: str | None) -> bool:
+def is_suspect(extras: Mapping[str, Any] | None) -> bool:
     """Whether a job may have ended the process of the start before this one, which was released."""
-    return extras is not None and bool(json.loads(extras).get("suspect"))
+    return extras is not None and bool(extras.get("suspect"))
 
 
 def _bench(executors: list[ExecutorProcess]) -> ExecutorProcess | None:
@@ -244,8 +248,10 @@ def _trust(claim: HeldClaim) -> float:
 def _item(run: HeldRun) -> tuple[Any, ...]:
     job, kind = run.job, run.kind
     timeout, error = (job.timeout_seconds, "") if kind == BODY else (run.timeout, run.earlier_error)
+    # A suspect has started once: it expires no more.
+    extras = job.extras if job.extras is None or run.alone else dated(job.extras, run.claim.asked_at)
     return (
         run.run, kind, job.id, run.claim.claim_id, job.name, job.attempt, job.max_attempts, timeout, job.payload,
         job.headers, job.queue, job.description, error, job.run_at.timestamp(), run.is_async, run.cancelled,
-        job.extras, run.until,
+        extras, run.until,
     )  # fmt: skip

@@ -7,11 +7,11 @@ neighbours are *collateral*, released uncharged if they fail because of it.
 from __future__ import annotations
 
 from django_pgjobs import decisions as decide
-from django_pgjobs.decisions import Decision, Failure
+from django_pgjobs.decisions import Failure, Unwritten
 from django_pgjobs.execution.retries import NO_ATTEMPTS, NOT_RETRIED, RELEASE_REASON, TOO_LATE
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.worker.shared.channel_messages import StopRun
-from django_pgjobs.worker.shared.ladders import CANCELLED, FLAG, INTERRUPT, LADDERS, RELEASED, TERM, TIMEOUT, Stop
+from django_pgjobs.worker.shared.ladders import CANCELLED, FLAG, INTERRUPT, LADDERS, RELEASED, SOFT, TERM, TIMEOUT, Stop
 from django_pgjobs.worker.shared.runs import Executor, HeldRun, facts
 from django_pgjobs.worker.supervisor.executor_death import timed_out
 from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, READY, TERMINATING
@@ -29,6 +29,15 @@ def stop(run: HeldRun, cause: str, ladder: str, since: float) -> None:
         run.stops = {**run.stops, cause: Stop(cause, LADDERS[ladder], since)}
         if run.child is not None:
             advance(run, run.child, since)
+
+
+def interrupt_softly(run: HeldRun, child: Executor, now: float) -> None:
+    """Tell a run of its soft limit, once, when that has passed: the job may catch the exception and go on."""
+    soft = None if run.soft_run == run.run else run.soft_limit
+    if soft is not None and (began_ns := child.board.begun(run.run)) and now > began_ns / 1e9 + soft:
+        run.soft_run = run.run
+        log.info("soft limit passed and raised after=%.3gs pid=%d %s", soft, child.pid, facts(run))
+        child.end.send(StopRun(run.run, INTERRUPT, SOFT, "", ""))
 
 
 def advance(run: HeldRun, child: Executor, now: float) -> None:
@@ -80,7 +89,7 @@ def spare(child: Executor) -> None:
             run.collateral = False
 
 
-def judged(run: HeldRun, decision: Decision) -> Decision:
+def judged(run: HeldRun, decision: Unwritten) -> Unwritten:
     """Return what ``decision`` of a run comes to that was being stopped, or whose executor was terminated.
 
     It finished first, so what it has done stands; only a failure is laid to why it was stopped.
@@ -95,7 +104,7 @@ def judged(run: HeldRun, decision: Decision) -> Decision:
     return decide.Release(COLLATERAL, failure) if run.collateral else decision
 
 
-def _plain_failure(decision: Decision) -> Failure | None:
+def _plain_failure(decision: Unwritten) -> Failure | None:
     """Return the failure of an attempt that just failed; what a job says by raising Abandon is no failure."""
     match decision:
         case decide.Retry(failure=failure):

@@ -4,7 +4,8 @@ An executor we killed was killed for its culprits; the others are released, unch
 the watchdog ended, *frozen*. One that died by itself with one job running: that job is charged. With several: each half
 of them runs again by itself, uncharged, and so on; one that kills its executor alone is charged. What it never started
 is free. A run that had left the board without its outcome having arrived has finished, and nobody knows how: it is
-charged, for ``max_attempts=1`` must not run twice.
+charged, for ``max_attempts=1`` must not run twice. A job with ``on_crash="abandon"`` that had started is abandoned in
+any of these cases, but for those in which it alone was stopped: by its timeout, or by a cancel.
 """
 
 from __future__ import annotations
@@ -14,12 +15,17 @@ from dataclasses import dataclass, field
 
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
-from django_pgjobs.decisions import Decision, Failure
+from django_pgjobs.decisions import Failure, Unwritten
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import AttemptFailed, DeadlinePassed, ExecutorDied
+from django_pgjobs.execution.attempt import BODY
+from django_pgjobs.execution.extras import option_of
 from django_pgjobs.execution.retries import RELEASE_REASON, by_default_backoff, failure_of
+from django_pgjobs.states import Cause
 from django_pgjobs.worker.shared.runs import HeldRun
 from django_pgjobs.worker.supervisor.executor_process import ExecutorProcess
+
+NOT_AGAIN = 'It is not run again: on_crash="abandon".'
 
 
 @dataclass(slots=True)
@@ -57,11 +63,18 @@ class Death:
         if len(death.suspects) == 1:
             death.charged += death.suspects
             death.suspects = []
+        death._charge_those_not_to_run_again()
         child.runs.clear()
         child.outstanding = {False: 0, True: 0}
         return death
 
-    def decisions(self) -> Iterator[tuple[HeldRun, Decision]]:
+    def _charge_those_not_to_run_again(self) -> None:
+        """Charge started jobs with ``on_crash="abandon"``, guilty or not: they may not start again."""
+        for others in (self.suspects, self.collateral):
+            self.charged += [run for run in others if _ends_by_crash(run)]
+            others[:] = [run for run in others if not _ends_by_crash(run)]
+
+    def decisions(self) -> Iterator[tuple[HeldRun, Unwritten]]:
         """Return what each run that will not run again under this claim comes to."""
         for run in self.charged:
             yield run, self._charge(run)
@@ -69,8 +82,10 @@ class Death:
             died = AttemptFailed(f"Its process was stopped because {self._because()}; this attempt is not charged.")
             yield run, decide.Release("collateral", failure_of(died))
 
-    def _charge(self, run: HeldRun) -> Decision:
+    def _charge(self, run: HeldRun) -> Unwritten:
         cause = self.culprits.get(run.run)
+        if cause in (None, "released") and run.run in self.seconds and _ends_by_crash(run):
+            return _abandoned(self._death_of(run, cause))
         if cause == "released" and run.run in self.seconds:
             stopped = AttemptFailed("It was released while it ran; this attempt is not charged.")
             return decide.Release(RELEASE_REASON, failure_of(stopped))
@@ -80,8 +95,17 @@ class Death:
             died = ExecutorDied("The job was cancelled, and the process that ran it was killed.")
             return decide.Cancel(run.cancel_reason, failure_of(died))
         if run.run not in self.seconds:
-            return _crashed(run, ExecutorDied("The job had finished, but its outcome was lost with its process."))
+            lost = ExecutorDied("The job had finished, but its outcome was lost with its process.")
+            return _abandoned(lost) if _ends_by_crash(run) else _crashed(run, lost)
         return _crashed(run, self._died())
+
+    def _death_of(self, run: HeldRun, cause: str | None) -> ExecutorDied:
+        """Return the words for a run that was not stopped for its own sake and may not start again."""
+        if cause == "released":
+            return ExecutorDied("It did not stop when it was to be released, and its process was killed.")
+        if self.culprits or self.frozen:
+            return ExecutorDied(f"Its process was stopped because {self._because()}.")
+        return self._died()
 
     def _because(self) -> str:
         return "its worker stood still for longer than a lease" if self.frozen else "of another job"
@@ -101,7 +125,7 @@ class Death:
         return ExecutorDied(exitcode=self.status)
 
 
-def timed_out(run: HeldRun, failure: Failure | None = None) -> Decision:
+def timed_out(run: HeldRun, failure: Failure | None = None) -> Unwritten:
     """Return what an attempt comes to that was longer than its timeout; ``failure`` is how it ended when stopped."""
     kind, words = f"{DeadlinePassed.__module__}.{DeadlinePassed.__qualname__}", _too_long(run)
     failure = failure or Failure(kind, words, traceback=run.stack)
@@ -120,5 +144,13 @@ def _too_long(run: HeldRun) -> str:
     return f"The attempt ran longer than {run.timeout:g} s ({words})."
 
 
-def _crashed(run: HeldRun, error: ExecutorDied) -> Decision:
+def _ends_by_crash(run: HeldRun) -> bool:
+    return run.kind == BODY and option_of(run.job.extras, "on_crash") == "abandon"
+
+
+def _abandoned(error: ExecutorDied) -> Unwritten:
+    return decide.Abandon(NOT_AGAIN, failure_of(ExecutorDied(f"{error} {NOT_AGAIN}")), Cause.CRASHED)
+
+
+def _crashed(run: HeldRun, error: ExecutorDied) -> Unwritten:
     return by_default_backoff(run.job, failure_of(error), "crashed", run.until)

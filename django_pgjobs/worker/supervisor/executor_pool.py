@@ -209,6 +209,8 @@ class ExecutorPool:
                 log.warning("deadline passed, job is stopped after=%.3gs pid=%d %s", ran, child.pid, facts(run))
                 # Even after a pause of this process or of the machine, the rungs come one after the other.
                 escalation.stop(run, TIMEOUT, TIMEOUT, max(stops_at, self.last_check))
+            elif run.job.extras is not None:
+                escalation.interrupt_softly(run, child, now)
             if run.stops:
                 escalation.advance(run, child, now)
 

@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import attrgetter
 from uuid import UUID
 
 from django_pgjobs import clock
@@ -31,6 +32,8 @@ DEEPEST = 500
 FIRST_GUESS_SECONDS = 0.02
 PAYLOAD_BYTES = 1024 * 1024
 ANSWER_SECONDS = 0.5
+
+_RUN, _IS_ASYNC = attrgetter("run"), attrgetter("is_async")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +123,11 @@ class ExecutorProcess:
 
     def add(self, *runs: HeldRun) -> None:
         """Record runs that were sent."""
-        for run in runs:
-            self.runs[run.run] = run
-            self.outstanding[run.is_async] += 1
-            self.payload_bytes += run.size
+        self.runs.update(zip(map(_RUN, runs), runs, strict=True))
+        on_loop = sum(map(_IS_ASYNC, runs))
+        self.outstanding[True] += on_loop
+        self.outstanding[False] += len(runs) - on_loop
+        self.payload_bytes += sum([run.size for run in runs])
 
     def remove(self, number: int) -> HeldRun | None:
         """Take off a run that ended or came back; None if it is unknown here (any more)."""

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
-from django_pgjobs.decisions import Decision
+from django_pgjobs.decisions import Decision, Unwritten
 from django_pgjobs.definition.registry import registry
-from django_pgjobs.execution.attempt import BODY, until_of
+from django_pgjobs.execution import events, finalise
+from django_pgjobs.execution.attempt import BODY
+from django_pgjobs.execution.extras import expiry_of, until_of
 from django_pgjobs.execution.finalise import CALLBACK_OF, CALLBACK_STARTS, END, MARK, RETRY, SUCCESS
 from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.states import CancelMode
-from django_pgjobs.store.statements import MOST_CHARS, ClaimedJob, End, Flag, Pauses, Released, Rescheduled
+from django_pgjobs.states import EXPIRED, CancelMode
+from django_pgjobs.store.statements import MOST_CHARS, ClaimedJob, End, Flag, Pauses, Released, Rescheduled, Stepped
 from django_pgjobs.worker.shared.channel_messages import Event, ReleaseRuns
 from django_pgjobs.worker.shared.decision_codec import unpack_decision
 from django_pgjobs.worker.shared.ladders import CANCELLED, LADDERS, LOST, RELEASED, TIMEOUT
@@ -35,6 +38,8 @@ from django_pgjobs.worker.threads.finaliser import Finaliser
 from django_pgjobs.worker.threads.inbox_messages import StoredEnd
 
 log = safe_logger("django_pgjobs")
+
+_CHARS = attrgetter("chars")
 
 NO_ROOM_SECONDS = 2.0
 """How long a job waits here for room before another worker may have it."""
@@ -67,6 +72,7 @@ class HeldJobs:
         self.ends = RunEnds(table, finaliser, notify)
         self.draining = False
         self.pauses = Pauses()
+        self.with_on_success = frozenset(n for n in registry.names() if registry.get(n).on_success_func is not None)
 
     # From the claim thread
 
@@ -84,7 +90,7 @@ class HeldJobs:
         if (
             self.pauses
             or [job for job in jobs if job.ending is not None or job.cancelled or job.extras is not None]
-            or max(run.chars for run in runs) > MOST_CHARS
+            or max(map(_CHARS, runs)) > MOST_CHARS
         ):
             runs = [run for run in runs if self._begin(run)]
             self.dispatcher.suspect([run for run in runs if run.alone], clock.monotonic())
@@ -97,12 +103,16 @@ class HeldJobs:
         if key_of(job.extras) is not None:
             run.remembers = self.finaliser.remembers = True
         run.until = until_of(job.extras, run.claim.asked_at)
-        if run.size > MOST_CHARS or (job.ending is not None and job.ending not in CALLBACK_OF):
+        expires = expiry_of(job.extras, run.claim.asked_at)
+        if (
+            run.size > MOST_CHARS
+            or (job.ending is not None and job.ending not in CALLBACK_OF)
+            or not isinstance((job.extras or {}).get("options"), dict | None)
+        ):
             # No registration and no statement of ours writes such a row.
             log.error("job cannot be run as it is and is parked %s", facts(run))
-            self.ends.decided(
-                run, decide.Park("Its headers are too long, or its ending is not known.", _fingerprint(job)), None
-            )
+            why = "Its headers or options are too long, or its ending is not known."
+            self.ends.decided(run, decide.Park(why, _fingerprint(job)), None)
             return False
         run.alone = job.ending is None and is_suspect(job.extras)
         if job.ending is not None:
@@ -110,6 +120,9 @@ class HeldJobs:
         elif job.cancelled:
             run.cancelled = True
             self.ends.decided(run, decide.Cancel(), None)
+            return False
+        elif expires is not None and clock.monotonic() >= expires:
+            self.ends.decided(run, decide.Cancel(EXPIRED), None)
             return False
         if self._is_paused(run):
             self._release_or_hold(run)
@@ -132,6 +145,7 @@ class HeldJobs:
         """Take successes of one executor, many at once: their runs, the µs of each, and its return value."""
         entries: list[tuple[HeldRun, End]] = []
         on_loop, on_loop_took = 0, 0
+        with_callback = self.with_on_success
         try:
             for number, took, result in zip(runs, micros, results, strict=True):
                 # Computed before the run is taken off: an unreadable one stays until the executor dies.
@@ -141,7 +155,7 @@ class HeldJobs:
                     continue
                 if run.is_async:
                     on_loop, on_loop_took = on_loop + 1, on_loop_took + took
-                if run.kind == BODY and LOST not in run.stops:
+                if run.kind == BODY and LOST not in run.stops and not (with_callback and run.job.name in with_callback):
                     run.state = ENDING
                     entries.append((run, End(run.job.id, run.claim.claim_id, seconds, result)))
                 else:
@@ -177,6 +191,8 @@ class HeldJobs:
     def settle(self, death: Death) -> None:
         """Decide on every run of a dead executor."""
         self._redispatch(*death.unstarted)
+        for run in (*death.charged, *death.collateral, *death.suspects):
+            run.in_doubt = run.kind == BODY and _is_atomic(run)
         for run, decision in death.decisions():
             if LOST in run.stops:
                 self.ends.taken_away(run, "record how it ended")
@@ -189,13 +205,17 @@ class HeldJobs:
             elif self.draining or self._is_paused(run) or run.released or run.cancelled or LOST in run.stops:
                 run.alone = True
                 self._redispatch(run)
+            elif run.in_doubt:
+                # Only the statement that releases it can tell whether its transaction had been committed.
+                run.alone = True
+                self.ends.release([run])
             else:
                 suspects.append(run)
         if suspects:
             log.warning("executor died with jobs in company, each half runs again by itself jobs=%d", len(suspects))
             self.dispatcher.halve(suspects, clock.monotonic(), after=death.application_name)
 
-    def _ended_by_death(self, run: HeldRun, decision: Decision, death: Death) -> None:
+    def _ended_by_death(self, run: HeldRun, decision: Unwritten, death: Death) -> None:
         failure: decide.Failure | None = getattr(decision, "failure", None)
         words = failure.message if failure else str(decision)
         if run.kind == BODY and not run.cancelled and isinstance(decision, decide.Abandon):
@@ -213,7 +233,11 @@ class HeldJobs:
     # Ends
 
     def _ended(self, run: HeldRun, decision: Decision, seconds: float) -> None:
-        if LOST in run.stops:
+        if isinstance(decision, decide.InDoubt):
+            run.in_doubt, decision = True, decision.otherwise
+        if isinstance(decision, decide.Committed):
+            self._committed(run, decision, seconds)  # by its fence: whatever else was read of its claim
+        elif isinstance(decision, decide.Lost) or LOST in run.stops:
             self.ends.taken_away(run, "record how it ended")
         elif run.kind == BODY:
             self.ends.decided(run, judged(run, decision), seconds)
@@ -221,6 +245,14 @@ class HeldJobs:
             self.ends.callback_ended(run)
         else:
             self.ends.decided(run, decision, seconds)
+
+    def _committed(self, run: HeldRun, decision: decide.Committed, seconds: float) -> None:
+        """Take an end that the job's own transaction has written."""
+        run.state, run.child = ENDING, None
+        kind, end = finalise.atomic_end_of(decision, run.job.id, run.claim.claim_id, seconds)
+        if self.finaliser.freed is not None and run.job.extras:
+            self.finaliser.freed()
+        self.stored(kind, [(run, end, None)])
 
     def _redispatch(self, *runs: HeldRun) -> None:
         """Release or end runs that never started, or dispatch them again."""
@@ -291,6 +323,10 @@ class HeldJobs:
             for run, _, row in entries:
                 if isinstance(row, Rescheduled | Released):
                     self.wake_for((row.queue, row.priority))
+                if isinstance(row, Stepped):
+                    events.stepped(row, facts(run))
+                    if row.priority is not None:
+                        self.wake_for((row.queue, row.priority))
                 if isinstance(row, Released) and row.times >= RELEASES_LOGGED:
                     log.warning("job was released while it ran, once more times=%d %s", row.times, facts(run))
         if kind in (SUCCESS, END, RETRY):
@@ -355,6 +391,11 @@ class HeldJobs:
             if cause not in run.stops:
                 run.child.end.send(ReleaseRuns([run.run]))
             stop(run, cause, ladder, clock.monotonic())
+
+
+def _is_atomic(run: HeldRun) -> bool:
+    definition = registry.find(run.job.name)
+    return definition is not None and definition.atomic
 
 
 def _strength(mode: str) -> int:

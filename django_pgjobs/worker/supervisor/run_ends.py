@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from django_pgjobs import clock
 from django_pgjobs import decisions as decide
-from django_pgjobs.decisions import Decision
+from django_pgjobs.decisions import Unwritten
 from django_pgjobs.execution import finalise
 from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.execution.finalise import END, RETRY
@@ -39,7 +39,7 @@ class RunEnds:
 
     # Decided
 
-    def decided(self, run: HeldRun, decision: Decision, seconds: float | None) -> None:
+    def decided(self, run: HeldRun, decision: Unwritten, seconds: float | None) -> None:
         """Queue the statement that writes ``decision``; any end but success of a cancelled job is a cancel."""
         if run.cancelled and run.kind == BODY and not isinstance(decision, decide.Succeed | decide.Cancel):
             failure, cause = getattr(decision, "failure", None), getattr(decision, "cause", Cause.RELEASED)

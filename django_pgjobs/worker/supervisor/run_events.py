@@ -7,7 +7,7 @@ from typing import Any
 from django_pgjobs.execution import events
 from django_pgjobs.execution.finalise import RETRY, SUCCESS
 from django_pgjobs.states import Outcome
-from django_pgjobs.store.statements import End, Rescheduled, Rescued
+from django_pgjobs.store.statements import End, ExpiredJob, Rescheduled, Rescued
 from django_pgjobs.worker.shared.channel_messages import Event
 from django_pgjobs.worker.shared.runs import HeldRun
 
@@ -39,6 +39,12 @@ def events_of_rescue(job: Rescued) -> list[Event]:
     elif not job.ending:
         found.append((events.RETRIED, {**ended, "delay": 0.0, "retry_at": None}))
     return found
+
+
+def event_of_expiry(job: ExpiredJob) -> Event:
+    """Return the signal of a job that expired before it started."""
+    fields = {"job_id": job.id, "name": job.name, "attempt": job.attempt, "queue": job.queue, "executor": ""}
+    return events.FINISHED, {**fields, "duration": None, "error": "", "outcome": Outcome.CANCELLED}
 
 
 def _fields(run: HeldRun) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from django_pgjobs.worker.supervisor.held_jobs import HeldJobs
 from django_pgjobs.worker.supervisor.inbox import Inbox
 from django_pgjobs.worker.supervisor.lease_guard import LeaseGuard
 from django_pgjobs.worker.supervisor.recycling import Recycling
-from django_pgjobs.worker.supervisor.run_events import events_of_rescue
+from django_pgjobs.worker.supervisor.run_events import event_of_expiry, events_of_rescue
 from django_pgjobs.worker.supervisor.signal_relay import SignalRelay
 from django_pgjobs.worker.threads.admitter import Admitter
 from django_pgjobs.worker.threads.claimer import Claimer
@@ -42,6 +42,7 @@ from django_pgjobs.worker.threads.inbox_messages import (
     FlagsRead,
     Idle,
     InboxMessage,
+    JobsExpired,
     JobsRescued,
     Lost,
     NothingHeld,
@@ -244,6 +245,8 @@ class Supervisor:
                 self._on_pauses(message.pauses)
             case JobsRescued():
                 self._on_rescued(message.rescued)
+            case JobsExpired():
+                self.relay.notify(lambda: [event_of_expiry(job) for job in message.expired])
             case NothingHeld():
                 pass
             case _:

@@ -7,8 +7,11 @@ takes room at once; the main thread accounts for it only after it has read the m
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 
 from django_pgjobs.store.statements import ClaimedJob
+
+_NAME = attrgetter("name")
 
 
 class ClaimRoom:
@@ -59,8 +62,11 @@ class ClaimRoom:
 
     def by_line(self, jobs: Iterable[ClaimedJob]) -> dict[bool, list[ClaimedJob]]:
         """Group jobs by the line from which the statement took them."""
+        jobs = list(jobs)
         if not self.async_names:
-            return {False: list(jobs)}
+            return {False: jobs}
+        if self.async_names.isdisjoint(map(_NAME, jobs)):
+            return {False: jobs, True: []}
         lines: dict[bool, list[ClaimedJob]] = {False: [], True: []}
         for job in jobs:
             lines[job.ending is None and job.name in self.async_names].append(job)

@@ -6,6 +6,11 @@ row: *busy* is tried again, *done* was recorded by an earlier try whose answer w
 cancel, *lost* is dropped and reported. It posts ``Stored`` with the recorded ends, ``Lost`` with ends that were not
 ours to write, and ``BackendsEnded`` once a dead executor has no server process left.
 
+Successes and deletes go by a *fast* statement, which does not look at locks before it writes. Where it meets a locked
+row it waits 50 ms, then the server gives up the whole batch, and the batch goes at once by the statement that skips
+locked rows. As long as some row is known to be busy all batches go by that one: no row costs its neighbours the 50 ms
+again.
+
 An end without retention is one fenced DELETE. The DELETE skips jobs that somebody waits for, locks or points to; these
 end with their rows kept, and the leader prunes them. A missing row proves nothing: our own try deleted it if the answer
 to one was lost, else another worker that has run the job since.
@@ -17,6 +22,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import islice
+from typing import Any
 
 import psycopg
 
@@ -24,17 +30,19 @@ from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Failure
-from django_pgjobs.execution import finalise
+from django_pgjobs.execution import events, finalise
 from django_pgjobs.execution.attempt import BODY
-from django_pgjobs.execution.finalise import ACTIONS, DELETE, END, KINDS, RELEASE, REQUEUES, SUCCESS
+from django_pgjobs.execution.finalise import ACTIONS, DELETE, END, FAST, KINDS, NEXT, RELEASE, REQUEUES, SUCCESS
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Cause, Outcome
 from django_pgjobs.store import statements as store
-from django_pgjobs.store.sqlstates import NOT_ALLOWED, TRIGGERS, class_of, is_data_trouble
+from django_pgjobs.store.sqlstates import is_data_trouble, is_objection
 from django_pgjobs.store.statements import Author, End
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldRun
+from django_pgjobs.worker.threads.doubts import settle
+from django_pgjobs.worker.threads.end_sizes import fitting, sizes_of
 from django_pgjobs.worker.threads.inbox_messages import BackendsEnded, Lost, Refused, Stored, StoredEnd
 from django_pgjobs.worker.threads.loop import Connect, Loop, Posts
 
@@ -47,9 +55,15 @@ BACKENDS_SECONDS = 2.0
 """How long to wait for the end of a server process: code that cannot be interrupted may take long."""
 
 BACKENDS_PAUSE_SECONDS = 0.01
+DEADLOCK_SECONDS = 0.2
+"""The least ``deadlock_timeout`` at which to wait for a locked row: below it, the server could end the statement of
+somebody else whom we keep waiting before our own gives up after 50 ms."""
+
 STATEMENT_BYTES = 8 * 1024 * 1024
 UNFLUSHED_LIMIT = 5000
 UNFLUSHED_BYTES = 64 * 1024 * 1024
+
+LOCKED = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 
 Entry = tuple[HeldRun, End]
 Busy = tuple[str, Entry]
@@ -72,6 +86,8 @@ class Finaliser(Loop):
         self.last_flush = 0.0
         self.busy = 0
         self.busy_until = 0.0
+        self.may_wait = True
+        self.skips_locked = False
         self.reported: set[HeldRun] = set()
         self.in_doubt: set[HeldRun] = set()
         self.notifies = get_conf().notify
@@ -97,11 +113,11 @@ class Finaliser(Loop):
             else:
                 self.pending[kind].extend(entries)
             self.count += len(entries)
-            self.bytes += sum([_size(end) for _, end in entries])
+            self.bytes += sum(sizes_of(end for _, end in entries))
             self.wake.notify_all()
 
     def _keeps(self, run: HeldRun, end: End) -> bool:
-        return self.retention.of(run.job.queue).hours(end.outcome or Outcome.SUCCEEDED) != 0
+        return run.in_doubt or self.retention.of(run.job.queue).hours(end.outcome or Outcome.SUCCEEDED) != 0
 
     def delete(self, claim_ids: list[str]) -> None:
         """Queue the deletion of ledger rows whose jobs have all ended; no hurry."""
@@ -131,6 +147,7 @@ class Finaliser(Loop):
 
     def serve(self, db: WorkerConnection) -> None:
         """Flush until stopped, and everything queued before it stops."""
+        self.may_wait = db.identity.deadlock_seconds >= DEADLOCK_SECONDS
         while self._until_due():
             self._flush(db)
 
@@ -152,6 +169,7 @@ class Finaliser(Loop):
 
     def _flush(self, db: WorkerConnection) -> None:
         self._end_backends(db)
+        self.skips_locked = self.busy > 0
         self.busy = 0
         for kind in KINDS:
             left = len(self.pending[kind])
@@ -216,20 +234,11 @@ class Finaliser(Loop):
 
         Two runs of one job, from two claims, would share the one answer for its id.
         """
-        entries: list[Entry] = []
-        ids: set[int] = set()
-        size = 0
         with self.wake:
-            for entry in islice(self.pending[kind], most):
-                end = entry[1]
-                if end.id in ids:
-                    break
-                ids.add(end.id)
-                entries.append(entry)
-                size += _size(end)
-                if size > STATEMENT_BYTES:
-                    break
-        return entries, size
+            entries = list(islice(self.pending[kind], most))
+        sizes = sizes_of(end for _, end in entries)
+        count = fitting([end.id for _, end in entries], sizes, STATEMENT_BYTES)
+        return entries[:count], sum(sizes[:count])
 
     def _flush_some(self, db: WorkerConnection, kind: str, most: int) -> int:
         """Write a batch of one kind; return how many entries it tried."""
@@ -258,7 +267,7 @@ class Finaliser(Loop):
                 self.pending[other].append(entry)
             self.count -= count - len(left)
             self.bytes -= size
-            self.bytes += sum(_size(end) for _, (_, end) in left)
+            self.bytes += sum(sizes_of(end for _, (_, end) in left))
             self.busy += len(left)
         if left:
             self.busy_until = clock.monotonic() + BUSY_SECONDS
@@ -281,25 +290,58 @@ class Finaliser(Loop):
 
     def _write(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[Busy]:
         """Write entries of one kind, bisecting to isolate one that cannot be stored; return the busy ones."""
+        if kind not in FAST and any(run.in_doubt for run, _ in entries):
+            return self._settle(db, kind, entries)
         try:
-            # Checked for each job only once this worker has seen one with an idempotency key.
-            remember = self.remembers and any(run.remembers for run, _ in entries)
-            recorded = finalise.write(db, kind, [end for _, end in entries], self.author, remember=remember)
+            recorded = self._record(db, kind, entries)
         except (psycopg.Error, UnicodeError) as error:
-            if kind == DELETE and _is_objection(error):
+            if kind == DELETE and is_objection(error):
                 log.debug("ended jobs cannot be deleted and are kept: %s", one_line(error))
                 return self._keep(db, entries)
+            if kind == NEXT and isinstance(error, LOCKED):
+                # Another session is about to commit the key of one of these jobs in the queue of its next step.
+                return self._halve(db, kind, entries) if len(entries) > 1 else [(kind, entries[0])]
             if not is_data_trouble(error):
                 raise
             return self._bisect(db, kind, entries, error)
         stored = [(run, end, recorded[end.id]) for run, end in entries if end.id in recorded]
         if stored:
             self._report_stored(kind, stored)
-            if kind == RELEASE and self.notifies:
-                store.notify_queues(db, {(row.queue, row.priority) for _, _, row in stored}, behind=True)
+            if kind in (RELEASE, NEXT) and self.notifies:
+                self._wake(db, kind, [row for _, _, row in stored])
         if len(stored) == len(entries):
             return []
         return self._resolve(db, kind, [(run, end) for run, end in entries if end.id not in recorded])
+
+    def _wake(self, db: WorkerConnection, kind: str, rows: list[Any]) -> None:
+        pairs = {(row.queue, row.priority) for row in rows if kind == RELEASE or row.due}
+        if pairs:
+            store.notify_queues(db, pairs, behind=kind == RELEASE)
+
+    def _settle(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[Busy]:
+        """Write those of ``entries`` that are certain; of those in doubt, those that their jobs have not written."""
+        doubts = settle(db, ACTIONS[kind], [entry for entry in entries if entry[0].in_doubt])
+        for own, stored in doubts.committed.items():
+            self._report_stored(own, stored)
+        if doubts.lost:
+            self._report_lost(doubts.lost)
+        left = [entry for entry in entries if not entry[0].in_doubt and entry[0] not in self.reported]
+        return [(kind, entry) for entry in doubts.locked] + (self._write(db, kind, left) if left else [])
+
+    def _record(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> dict[int, Any]:
+        """Write entries of one kind by one statement, the fast one where there is one and it need not wait long."""
+        # Checked for each job only once this worker has seen one with an idempotency key.
+        remember = self.remembers and any(run.remembers for run, _ in entries)
+        ends = [end for _, end in entries]
+        if kind in FAST and self.may_wait and not self.skips_locked:
+            try:
+                return finalise.write(db, kind, ends, self.author, remember=remember, fast=True)
+            except LOCKED as error:
+                log.debug("a row of a batch is locked, the others are ended without it: %s", one_line(error))
+                self.skips_locked = True
+        if kind == NEXT:
+            return finalise.write(db, kind, ends, self.author, fast=True)
+        return finalise.write(db, kind, ends, self.author, remember=remember)
 
     def _keep(self, db: WorkerConnection, entries: list[Entry]) -> list[Busy]:
         """End the jobs that were not deleted, and keep their rows."""
@@ -309,12 +351,18 @@ class Finaliser(Loop):
                 busy += self._write(db, kept, some)
         return busy
 
+    def _halve(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[Busy]:
+        half = len(entries) // 2
+        return self._write(db, kind, entries[:half]) + self._write(db, kind, entries[half:])
+
     def _bisect(self, db: WorkerConnection, kind: str, entries: list[Entry], error: Exception) -> list[Busy]:
         if len(entries) > 1:
-            half = len(entries) // 2
-            return self._write(db, kind, entries[:half]) + self._write(db, kind, entries[half:])
+            return self._halve(db, kind, entries)
         run, end = entries[0]
         reason = one_line(error)
+        if end.result is not None and get_conf().unstorable_result == "drop":
+            events.result_dropped(run.job.name, end.id, reason)
+            return self._write(db, kind, [(run, End(end.id, end.claim_id, end.seconds, outcome=end.outcome))])
         log.error("end cannot be stored as it is job=%d kind=%s: %s", end.id, kind, reason)
         failure = Failure(
             "django_pgjobs.exceptions.UnstorableResult", f"What the job came to cannot be stored: {reason}"
@@ -364,16 +412,5 @@ class Finaliser(Loop):
         return self._write(db, kind, [(run, other)])
 
 
-def _is_objection(error: Exception) -> bool:
-    """Whether a DELETE may raise this: besides data errors, an objecting trigger or a missing right."""
-    return is_data_trouble(error) or class_of(error) in (*TRIGGERS, *NOT_ALLOWED)
-
-
 def _by_rescue(recorded: str | None, end: End) -> bool:
     return recorded in (Cause.LOST, Cause.TIMEOUT) and recorded != end.cause
-
-
-def _size(end: End) -> int:
-    if end.failure is None:
-        return len(end.result) if end.result else 0
-    return len(end.failure.traceback) + len(end.failure.message)

@@ -31,6 +31,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from django_pgjobs.store.statements import ClaimedJob, Pair, Spot
@@ -67,6 +68,7 @@ SAME_INSTANT = timedelta(microseconds=1)
 FRONT, NEAR, SLICE, REST, ADMITTED = "front", "near", "slice", "rest", "admitted"
 
 Key = tuple[str, int]
+_KEY, _ID = attrgetter("queue", "priority"), attrgetter("id")
 
 
 class Visit(NamedTuple):
@@ -327,13 +329,10 @@ class Frontier:
         ``asked_at``: the start of the claim by the database's clock.
         """
         found: dict[Key, list[ClaimedJob]] = {}
-        before, some = None, []
-        for job in jobs:
-            if (key := (job.queue, job.priority)) != before:
-                before, some = key, found.setdefault(key, [])
-            some.append(job)
+        for key, some in groupby(jobs, _KEY):
+            found.setdefault(key, []).extend(some)
         if jobs:
-            self.highest_id = max(self.highest_id, max([job.id for job in jobs]))
+            self.highest_id = max(self.highest_id, max(map(_ID, jobs)))
         # Deduct the base cost of a claim, which is most of it if the server is far: only the rest is due to scans.
         took, quickest = max(0.0, took - self.quickest), min(took, self.quickest)
         self.quickest = quickest + DRIFT * took

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django_pgjobs.store.statements import ClaimedJob, End, Flag, Pauses, Rescued
+from django_pgjobs.store.statements import ClaimedJob, End, ExpiredJob, Flag, Pauses, Rescued
 from django_pgjobs.worker.shared.runs import HeldRun
 
 StoredEnd = tuple[HeldRun, End, object]
@@ -89,10 +89,27 @@ class JobsRescued:
 
 
 @dataclass(frozen=True, slots=True)
+class JobsExpired:
+    """From the maintenance thread: these jobs ended because they had not started when they expired."""
+
+    expired: list[ExpiredJob]
+
+
+@dataclass(frozen=True, slots=True)
 class NothingHeld:
     """From the admitter: limits hold no due job. It only wakes the main thread."""
 
 
 InboxMessage = (
-    Claimed | Stored | Idle | Renewed | FlagsRead | Lost | BackendsEnded | PausesRead | JobsRescued | NothingHeld
+    Claimed
+    | Stored
+    | Idle
+    | Renewed
+    | FlagsRead
+    | Lost
+    | BackendsEnded
+    | PausesRead
+    | JobsRescued
+    | JobsExpired
+    | NothingHeld
 )

@@ -1,0 +1,105 @@
+"""The pages on which people make and change schedules: a form, a preview, and the row. They work without script."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.admin.utils import quote
+from django.contrib.admin.utils import unquote as unquoted
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.translation import gettext_lazy as _
+
+from django_pgjobs.admin.cron_forms import ScheduleForm, jobs_to_schedule
+from django_pgjobs.admin.display import when
+from django_pgjobs.exceptions import PgJobsError
+from django_pgjobs.models import CronEntry
+from django_pgjobs.presentation.schedules import in_words
+from django_pgjobs.schedules import Reading, ScheduleOptions, read_back
+from django_pgjobs.serialization.escapes import visible
+from django_pgjobs.steering.trail import ADMIN, recorded_as
+
+TEMPLATE = "admin/pgjobs/cronentry/schedule_form.html"
+PREVIEWED = 10
+
+
+def add_schedule(admin: Any, request: HttpRequest) -> HttpResponse:
+    """Make a schedule: choose the job, fill in the form, preview or save."""
+    if not admin.has_add_permission(request):
+        raise PermissionDenied
+    jobs = {definition.name: definition for definition in jobs_to_schedule()}
+    definition = jobs.get(request.GET.get("job", "")) or (next(iter(jobs.values())) if len(jobs) == 1 else None)
+    if definition is None:
+        return _page(admin, request, _("Add a schedule: for which job?"), {"jobs": list(jobs)})
+    timing = ScheduleOptions(name=None, tz=settings.TIME_ZONE)
+    blank = Reading(definition, {}, None, timing, [], {})
+    form = ScheduleForm(request.POST or None, reading=blank, new=True, by=request.user, reveal=True)
+    form.initial = {"tz": settings.TIME_ZONE}
+    title = _("Add a schedule for %(job)s") % {"job": visible(definition.name)}
+    return _write(admin, request, form, title)
+
+
+def change_schedule(admin: Any, request: HttpRequest, object_id: str) -> HttpResponse:
+    """Change a schedule made at run time."""
+    if not admin.has_view_permission(request) or not request.user.has_perm("pgjobs.change_cronentry"):
+        raise PermissionDenied
+    name = unquoted(object_id)
+    entry = CronEntry.objects.filter(pk=name).first() if admin.is_id(name) else None
+    if entry is None:
+        admin.message_user(request, _("There is no such cron entry."), messages.WARNING)
+        return HttpResponseRedirect(reverse("admin:pgjobs_cronentry_changelist", current_app=admin.admin_site.name))
+    try:
+        reading = read_back(entry)
+    except PgJobsError as error:
+        admin.message_user(request, visible(error), messages.ERROR)
+        return HttpResponseRedirect(_page_of(admin, entry))
+    reveal = not reading.definition.sensitive or request.user.has_perm("pgjobs.view_payload")
+    form = ScheduleForm(request.POST or None, reading=reading, new=False, by=request.user, reveal=reveal)
+    return _write(admin, request, form, _("Change schedule %(name)s") % {"name": visible(entry.pk)}, entry)
+
+
+def _write(
+    admin: Any, request: HttpRequest, form: ScheduleForm, title: Any, entry: CronEntry | None = None
+) -> HttpResponse:
+    context: dict[str, Any] = {"form": form, "original": entry}
+    if request.method == "POST" and form.is_valid() and form.bound is not None:
+        if "_preview" in request.POST:
+            timing = form.bound.timing
+            context["words"] = in_words(timing.expression, timing.zone)
+            context["fires"] = [when(fire) for fire in form.bound.next_fires(PREVIEWED)]
+            context["previewed"] = True
+            return _page(admin, request, title, context)
+        try:
+            with recorded_as(ADMIN):
+                written = form.reading.write()
+        except (PgJobsError, TypeError) as error:
+            form.add_error(None, visible(error))
+        else:
+            if entry is None:
+                admin.log_addition(request, written, str(_("Added.")))
+            else:
+                admin.log_change(request, written, str(_("Changed.")))
+            words = {"created": _("Schedule made."), "changed": _("Schedule changed."), "unchanged": _("No change.")}
+            admin.message_user(request, words[written.written], messages.SUCCESS)
+            if not admin.has_view_permission(request):
+                return HttpResponseRedirect(reverse("admin:index", current_app=admin.admin_site.name))
+            return HttpResponseRedirect(_page_of(admin, written))
+    return _page(admin, request, title, context)
+
+
+def _page(admin: Any, request: HttpRequest, title: Any, context: dict[str, Any]) -> HttpResponse:
+    site = admin.admin_site
+    request.current_app = site.name
+    return TemplateResponse(
+        request,
+        TEMPLATE,
+        {**site.each_context(request), "title": title, "opts": CronEntry._meta, "media": admin.media, **context},
+    )
+
+
+def _page_of(admin: Any, entry: CronEntry) -> str:
+    return reverse("admin:pgjobs_cronentry_change", args=[quote(entry.pk)], current_app=admin.admin_site.name)

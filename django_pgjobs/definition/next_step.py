@@ -1,0 +1,48 @@
+"""``Next``: what a job returns to go on with another step, in the same row. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import final
+
+from django_pgjobs.exceptions import InvalidJob
+
+
+class Step:
+    """A call that a job can go on with. ``BoundJob`` is the only one."""
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the job to call."""
+        raise NotImplementedError
+
+    def as_step(self, delay: float | timedelta | None) -> Step:
+        """Return the call with this delay. Raises ``InvalidJob`` for options that no next step may have."""
+        raise NotImplementedError
+
+    def stored(self) -> str:
+        """Return the columns that the step writes, as a JSON object. Raises ``InvalidJob``."""
+        raise NotImplementedError
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Next:
+    """Return this from a job to go on with a next step: ``return Next(publish.bind(month))``.
+
+    The job's row becomes the next step: the same job, with the step's name, arguments and queue, and its own attempts.
+    ``delay``: seconds or a ``timedelta`` before it starts, on the database's clock. Raises ``InvalidJob`` for anything
+    but a call that ``bind`` made, for an invalid delay, and for options that the job keeps, such as its key.
+    """
+
+    step: Step
+    delay: float | timedelta | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.step, Step):
+            raise InvalidJob(f"Next takes a call, made by a definition's bind(…), not {self.step!r}")
+        object.__setattr__(self, "step", self.step.as_step(self.delay))
+        object.__setattr__(self, "delay", None)

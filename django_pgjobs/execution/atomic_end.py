@@ -1,0 +1,179 @@
+"""Atomic jobs: the body, the job's end and the COMMIT are one transaction, so either all of it remains or nothing.
+
+The body runs with the guard open, inside ``transaction.atomic()`` on the connection of the jobs. Then the guard is
+closed: from here on the job may be killed, but not interrupted. Its result is encoded, its end is written as the last
+statement, behind the fence, and the transaction is committed. Whatever goes wrong before rolls all of it back and is
+a failure like any other.
+
+Once its end is written the attempt is *in doubt* until the COMMIT has been answered: it may come through although it
+raises. Whoever records such a failure looks at the row first. A hook of ours, the first of ``on_commit``, notes the
+COMMIT; what later hooks raise is logged and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import Error, connections, transaction
+from psycopg.pq import TransactionStatus
+
+from django_pgjobs import clock
+from django_pgjobs import decisions as decide
+from django_pgjobs.decisions import Decision
+from django_pgjobs.exceptions import Cancel, RolledBack, UnstorableResult
+from django_pgjobs.execution import events
+from django_pgjobs.execution.attempt import Prepared
+from django_pgjobs.execution.finalise import callback_allowance, has_callback
+from django_pgjobs.execution.idempotency import key_of
+from django_pgjobs.serialization.escapes import one_line
+from django_pgjobs.serialization.failures import OUR_FILES, Account, kind_of, text_of
+from django_pgjobs.states import Outcome
+from django_pgjobs.store import statements as store
+from django_pgjobs.store.sqlstates import is_data_trouble
+from django_pgjobs.store.statements import End
+
+OUR_FILES.add(__file__)
+
+Done = decide.Succeed | decide.Next
+"""What a body that has returned comes to."""
+
+UNREACHED_SECONDS = 5.0
+"""When a job is tried again for whose transaction there was no connection."""
+
+ABORTED = "The body caught a database error outside of an atomic() of its own: its transaction could not go on."
+UNDONE = "The body called set_rollback(True), or caught an error that had broken an atomic() around it."
+CANCELLED = "A cancel was requested before its next step."
+CLOSED = "The body closed the connection of its transaction."
+NOTHING_REMAINS = "All that it did in this database is rolled back."
+
+
+class _Lost(Exception):
+    """Rolls the transaction back: the end is not ours to write."""
+
+
+@dataclass(slots=True)
+class _Course:
+    """What is known of a transaction. ``raised``: by the body, or by what follows up to the COMMIT."""
+
+    decision: Decision | None = None
+    committed: bool = False
+    raised: BaseException | None = None
+
+    def note(self) -> None:
+        """Record that the transaction is committed."""
+        self.committed = True
+
+
+@dataclass(frozen=True, slots=True)
+class AtomicEnds:
+    """Runs atomic jobs on this thread's connection ``alias``, where their rows are.
+
+    Without ``stored`` a job has no row, since it bypasses the queue: only its body is one transaction.
+    """
+
+    alias: str
+    stored: bool = True
+
+    def run(self, prepared: Prepared, body: Callable[[Prepared], Done]) -> Decision:
+        """Run ``body`` and commit it with the job's end. Raises what the body raises, or the server at the COMMIT."""
+        course = _Course()
+        with prepared.guard.keeping_connections():
+            try:
+                # Only what the guard calls can be interrupted, and a server may take long to answer.
+                prepared.guard.call(connections[self.alias].ensure_connection)
+            except Error as error:
+                return self._unreached(prepared, error)
+            if prepared.control.interrupt is not None:  # it came as the connection was made, and is spent
+                raise prepared.control.interrupt
+            try:
+                return self._run(prepared, body, course)
+            except _Lost:
+                return decide.Lost()
+            except BaseException as error:
+                if course.committed and course.decision is not None:
+                    _log_hook(prepared, error)
+                    return course.decision
+                if course.raised is None or course.raised is error:
+                    raise
+        raise course.raised  # not what its ROLLBACK raised, on a connection that is gone
+
+    def _run(self, prepared: Prepared, body: Callable[[Prepared], Done], course: _Course) -> Decision:
+        connection = connections[self.alias]
+        outermost = not connection.in_atomic_block
+        with transaction.atomic(using=self.alias):
+            if outermost:  # a savepoint has no COMMIT, and a test would find this hook among its own
+                transaction.on_commit(course.note, using=self.alias)
+            try:
+                done = body(prepared)
+                _check(connection)
+                decision: Decision = self._written(prepared, done, outermost=outermost) if self.stored else done
+                prepared.in_doubt = self.stored
+                course.decision = decision
+            except BaseException as error:
+                course.raised = error
+                raise
+        return decision
+
+    def _written(self, prepared: Prepared, done: Done, *, outermost: bool) -> decide.Committed:
+        """Write what the body came to, as the last statement of its transaction."""
+        item, seconds = prepared.item, clock.monotonic() - prepared.began
+        if isinstance(done, decide.Succeed):
+            return self._end(prepared, End(item.id, item.claim_id, seconds, done.result), outermost=outermost)
+        end = End(item.id, item.claim_id, seconds, columns=done.columns)
+        went_on = store.next_step_atomic(store.on(self.alias), end, outermost=outermost)
+        if went_on is None:
+            raise _Lost
+        if not went_on:
+            raise Cancel(CANCELLED)
+        return decide.Committed(stepped=True)
+
+    def _end(self, prepared: Prepared, end: End, *, outermost: bool) -> decide.Committed:
+        """Write the success of a job."""
+        db, item = store.on(self.alias), prepared.item
+        marks = has_callback(item.name, Outcome.SUCCEEDED)
+        try:
+            if marks:
+                end.outcome = Outcome.SUCCEEDED
+                allowance = callback_allowance()
+                written = store.mark_atomic(db, end, allowance_seconds=allowance, outermost=outermost)
+            elif key_of(item.extras) is not None:
+                written = store.end_atomic_keyed(db, end, outermost=outermost)
+            else:
+                written = store.end_atomic(db, end, outermost=outermost)
+        except Exception as error:
+            if end.result is not None and is_data_trouble(error):
+                raise UnstorableResult(f"The job's result cannot be stored: {one_line(error)}") from error
+            raise
+        if not written:
+            raise _Lost
+        return decide.Committed(marked=marks)
+
+    def _unreached(self, prepared: Prepared, error: Error) -> decide.Snooze:
+        # Nothing of the job has run, so its attempt is not charged.
+        about, words = events.facts(prepared.context), one_line(error)
+        events.log.warning(
+            "no connection for the job's transaction, again in %g s alias=%s %s: %s",
+            UNREACHED_SECONDS, self.alias, about, words,
+        )  # fmt: skip
+        return decide.Snooze(UNREACHED_SECONDS)
+
+
+def _check(connection: Any) -> None:
+    """Raise ``RolledBack`` if the transaction of a body that has returned cannot be committed any more."""
+    if connection.connection is None or connection.closed_in_transaction:
+        raise RolledBack(f"{CLOSED} {NOTHING_REMAINS}")
+    if connection.needs_rollback:
+        raise RolledBack(f"{UNDONE} {NOTHING_REMAINS}")
+    if connection.connection.info.transaction_status == TransactionStatus.INERROR:
+        raise RolledBack(f"{ABORTED} {NOTHING_REMAINS}")
+
+
+def _log_hook(prepared: Prepared, error: BaseException) -> None:
+    info, trace = Account(error).for_log()
+    words = f"{kind_of(error)}: {text_of(error)}{trace}"
+    events.log.error(
+        "on_commit hook failed, the job is committed all the same %s: %s",
+        events.facts(prepared.context), words, exc_info=info,
+    )  # fmt: skip

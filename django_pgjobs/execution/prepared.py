@@ -1,0 +1,166 @@
+"""What an attempt is made of: the claimed run as an ``Item``, what is asked of it meanwhile, the job to call.
+
+Each job makes one of each of these, so they keep rarely used values as class attributes and make nothing in advance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, Protocol
+
+from django_pgjobs import clock
+from django_pgjobs import decisions as decide
+from django_pgjobs.context import Cancellation, JobContext, Reporter
+from django_pgjobs.decisions import Decision, Failure
+from django_pgjobs.definition.policy import JobPolicy
+from django_pgjobs.exceptions import Interrupt
+from django_pgjobs.execution.idempotency import Recall
+from django_pgjobs.serialization.failures import OUR_FILES
+
+Definition = JobPolicy
+
+BODY, ON_ABANDON, ON_CANCEL, ON_SUCCESS = "body", "on_abandon", "on_cancel", "on_success"
+OUR_FILES.add(__file__)
+
+
+class Item(NamedTuple):
+    """One run as its executor gets it: what to call (``kind``), and the facts of the claimed job.
+
+    Frames carry this very tuple, so the order of its fields is part of the protocol.
+    """
+
+    run: int
+    kind: str
+    id: int
+    claim_id: str
+    name: str
+    attempt: int
+    max_attempts: int
+    timeout: float | None
+    payload: str | None
+    headers: str | None
+    queue: str
+    description: str
+    error: str
+    run_at: float = 0.0
+    is_async: bool = False
+    cancelled: bool = False
+    extras: Mapping[str, Any] | None = None
+    until: float | None = None
+    """The instant of ``clock.monotonic()`` at which the job's own deadline passes."""
+
+
+class RunControl:
+    """What the supervisor has asked of a run that has started in this process: cancellation, an interrupt, a lease.
+
+    ``interrupt`` is the exception to raise in the job. ``interrupted`` is True once it has been sent to the job's
+    thread or task. ``started`` is the instant on the board, 0.0 without a board. ``item`` is the run, ``decision`` its
+    result. Each job makes one of these, so rarely used values are class attributes until somebody sets them.
+    """
+
+    requested: bool = False
+    by: str = ""
+    reason: str = ""
+    interrupt: type[Interrupt] | None = None
+    interrupted: bool = False
+    decision: Decision | None = None
+
+    def __init__(
+        self, slot: int = 0, trusted_until: float = math.inf, started: float = 0.0, item: Item | None = None
+    ) -> None:
+        self.slot = slot
+        self.trusted_until = trusted_until
+        self.started = started
+        self.item = item
+
+
+ReporterOf = Callable[[Item], Reporter]
+"""Returns what a job's ``progress`` calls, once its context is needed."""
+
+
+class Guard(Protocol):
+    """Calls the job's own code, so that interrupts can reach the job there and nowhere else."""
+
+    def call(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call ``body`` with these arguments and return what it returns."""
+
+    async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
+        """Await ``body`` with these arguments and return what it returns."""
+
+    def keeping_connections(self) -> AbstractContextManager[None]:
+        """Return a block up to whose end an interrupted job keeps its thread's connections."""
+        ...
+
+
+class Unguarded:
+    """Nothing interrupts a job that runs without executors."""
+
+    def call(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call ``body``."""
+        return body(*args, **kwargs)
+
+    async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
+        """Await ``body``."""
+        return await body(*args, **kwargs)
+
+    def keeping_connections(self) -> AbstractContextManager[None]:
+        """Return an empty block."""
+        return nullcontext()
+
+
+UNGUARDED = Unguarded()
+
+
+class Transaction(Protocol):
+    """Runs an atomic job inside the transaction that also ends it: see ``atomic_end``."""
+
+    def run(self, prepared: Prepared, body: Callable[[Prepared], decide.Succeed | decide.Next]) -> Decision:
+        """Return what ``body`` came to, already committed; raise what kept it from that."""
+        ...
+
+
+class Prepared:
+    """A job that is ready to be called. Like ``RunControl``, it keeps rarely used values as class attributes."""
+
+    headers: Mapping[str, Any] | None = None
+    error: Failure | None = None
+    recall: Recall | None = None
+    transaction: Transaction | None = None
+    decision: Decision | None = None
+    """The decision about the attempt, once known. It stands, whatever happens to the thread afterwards."""
+
+    in_doubt = False
+    """Whether the job's transaction may have committed although it raised an exception."""
+
+    _context: JobContext | None = None
+
+    def __init__(
+        self,
+        definition: Definition,
+        item: Item,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        control: Cancellation,
+        guard: Guard,
+        reporter_of: ReporterOf,
+    ) -> None:
+        self.definition = definition
+        self.item = item
+        self.args = args
+        self.kwargs = kwargs
+        self.control = control
+        self.guard = guard
+        self.reporter_of = reporter_of
+        self.began = control.started or clock.monotonic()
+
+    @property
+    def context(self) -> JobContext:
+        """The job's context, always the same. It is made when first asked for: most jobs need none."""
+        made = self._context
+        if made is None:
+            headers = dict(self.headers or {})
+            fresh = JobContext(self.item, headers, self.reporter_of(self.item), self.control, self.began, self.error)
+            made = self.__dict__.setdefault("_context", fresh)  # a thread of the job's may ask at the same time
+        return made

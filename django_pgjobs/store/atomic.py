@@ -1,0 +1,97 @@
+"""The end of a job inside the transaction of its body, and what became of one that is in doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from django_pgjobs.store.database import Database, configure, set_lock_timeout
+from django_pgjobs.store.ends import Author, End, finalise_success, mark_ending, next_step, read_fences
+from django_pgjobs.store.notifying import notify_queues
+
+LOCK_TIMEOUT = "5s"
+"""How long an atomic end waits for its job's row. ``end_atomic`` has the same value."""
+
+IDLE_TIMEOUT = "10s"
+"""After how long the server ends a transaction whose client has written the end and sends no COMMIT."""
+
+
+def end_atomic(db: Database, end: End, *, outermost: bool = True) -> bool:
+    """End a job as succeeded in the open transaction; return False if the end is not ours to write.
+
+    ``outermost``: the transaction is the job's own, not a savepoint in another one, such as a test's. Waits for a
+    locked row, then raises ``OperationalError``.
+    """
+    params = {"id": end.id, "claim_id": end.claim_id, "result": end.result, "seconds": end.seconds}
+    return bool(db.fetch("end_atomic", {**params, "idle": IDLE_TIMEOUT if outermost else None}))
+
+
+def end_atomic_keyed(db: Database, end: End, *, outermost: bool = True) -> bool:
+    """Do the same, and store the result under the job's idempotency key."""
+    author = lock_atomic(db, end, outermost=outermost)
+    return author is not None and bool(finalise_success(db, [end], author, remember=True))
+
+
+def mark_atomic(db: Database, end: End, *, allowance_seconds: float, outermost: bool = True) -> bool:
+    """Mark a job whose ``on_success`` alone is left, as ``mark_ending`` does; otherwise as ``end_atomic``."""
+    author = lock_atomic(db, end, outermost=outermost)
+    return author is not None and bool(mark_ending(db, [end], author, allowance_seconds=allowance_seconds))
+
+
+def next_step_atomic(db: Database, end: End, *, outermost: bool = True) -> bool | None:
+    """Turn the row into the job's next step; return False if a cancel request forbids that, None if the job is lost.
+
+    Wakes workers at the COMMIT.
+    """
+    author = lock_atomic(db, end, outermost=outermost)
+    if author is None:
+        return None
+    rows = next_step(db, [end], author)
+    if rows:
+        if rows[0].due:
+            notify_queues(db, [(rows[0].queue, rows[0].priority)])
+        return True
+    reading = read_fences(db, [(end.id, end.claim_id)]).get(end.id)
+    return False if reading is not None and reading.ours and not reading.ended else None
+
+
+def lock_atomic(db: Database, end: End, *, outermost: bool) -> Author | None:
+    """Lock the row of a job in the open transaction; return the worker that claimed it, None if the row is gone."""
+    before = set_lock_timeout(db, LOCK_TIMEOUT)
+    rows = db.fetch("lock_atomic", {"id": end.id})
+    if not rows:
+        return None
+    settings = {"lock_timeout": before}
+    if outermost:
+        settings["idle_in_transaction_session_timeout"] = IDLE_TIMEOUT
+    configure(db, settings, local=True)
+    return Author(rows[0][0])
+
+
+class Settled(NamedTuple):
+    """What a job's own transaction left behind, once it is over.
+
+    ``ours``: the row carries our claim; ``succeeded``: the job has ended so; ``marked``: its ``on_success`` is left;
+    ``stepped``: it went on with its next step.
+    """
+
+    id: int
+    ours: bool
+    succeeded: bool
+    marked: bool
+    stepped: bool
+
+    @property
+    def committed(self) -> bool:
+        """Whether the transaction was committed."""
+        return self.stepped or (self.ours and (self.succeeded or self.marked))
+
+
+def settle_doubts(db: Database, fences: Sequence[tuple[int, str]]) -> dict[int, Settled]:
+    """Read what became of jobs whose transactions may have committed; leave out rows that are locked or gone.
+
+    The executor that reported the doubt sent its COMMIT while its transaction had the row locked. So whatever an
+    unlocked row shows is final.
+    """
+    params = {"ids": [job for job, _ in fences], "claim_ids": [claim for _, claim in fences]}
+    return {row[0]: Settled._make(row) for row in db.fetch("settle_doubts", params)}

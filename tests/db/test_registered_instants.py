@@ -1,0 +1,42 @@
+"""The instant of a plain registration travels as text; it must be the value that Django's cursor would have loaded."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from django.db import connection
+from django.test import override_settings
+
+from django_pgjobs.models import Job
+from django_pgjobs.store import registering
+from django_pgjobs.store import statements as store
+
+INSTANTS = (
+    datetime(2026, 7, 1, 12, 0, tzinfo=UTC),
+    datetime(2026, 1, 1, 23, 59, 59, 100000, tzinfo=UTC),
+    datetime(2026, 10, 25, 0, 30, 0, 1, tzinfo=UTC),  # 02:30 in Berlin for the first time
+    datetime(2026, 10, 25, 1, 30, 0, 999999, tzinfo=UTC),  # and again
+)
+
+
+@pytest.mark.parametrize("use_tz", [True, False])
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Asia/Kathmandu", "America/St_Johns"])
+def test_the_instant_is_the_one_that_django_loads(committed: None, use_tz: bool, zone: str) -> None:
+    """Both ways of USE_TZ, in any zone of the session, also in the hour that clocks repeat."""
+    with override_settings(USE_TZ=use_tz, TIME_ZONE=zone):
+        for instant in INSTANTS:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT t, t::text FROM (SELECT %s::text::timestamptz) AS one (t)", [str(instant)])
+                [(loaded, text)] = cursor.fetchall()
+            found = registering._instant(text, connection)
+            assert (found, found.fold, found.tzinfo) == (loaded, loaded.fold, loaded.tzinfo)
+
+
+@pytest.mark.parametrize("use_tz", [True, False])
+def test_a_registered_job_has_the_instants_of_its_row(committed: None, use_tz: bool) -> None:
+    with override_settings(USE_TZ=use_tz, TIME_ZONE="Europe/Berlin"):
+        stored = store.register_job("default", store.NewJob("shop.clean", "{}"))
+        row = Job.objects.get(pk=stored.id)
+        assert (stored.run_at, stored.created_at) == (row.run_at, row.created_at)
+        assert (stored.run_at.tzinfo is not None) is use_tz
