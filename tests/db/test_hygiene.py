@@ -29,6 +29,7 @@ class ClosingCache(LocMemCache):
 @pytest.fixture
 def mine(committed: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The connections of this thread as an executor knows them; the thread has made one."""
+    cleanup.mine().clear()  # jobs that bypassed the queue in earlier tests ran in this thread, too
     cleanup.closing_caches.cache_clear()
     monkeypatch.setattr(cleanup, "remember_connections", lambda: None)
     connection.close()
@@ -45,6 +46,7 @@ def mine(committed: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]
 def named(committed: None) -> Iterator[None]:
     """An executor's preparations are undone afterwards."""
     settings = {alias: dict(connections.settings[alias]) for alias in connections.settings}
+    cleanup.mine().clear()
     connection.close()
     yield
     connection_created.disconnect(dispatch_uid="django_pgjobs.name")
