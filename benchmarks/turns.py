@@ -22,7 +22,7 @@ from benchmarks.figures import shown, spread_shown, table
 
 Found = dict[str, Any]
 NAME = "turns"
-"""Of the results file in each checkout, which is deleted as soon as it is read."""
+"""The name of the results file in each checkout; it is deleted as soon as it is read."""
 
 WHERE = "import benchmarks, django_pgjobs; print(benchmarks.__file__, django_pgjobs.__file__, sep='\\n')"
 

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import router
+from django.utils import timezone
 
 from django_pgjobs.definition import options as checks
 from django_pgjobs.definition.cron_declaration import CronDeclaration
@@ -144,8 +145,10 @@ class BoundSchedule(Generic[P]):
     def next_fires(self, count: int = 5, *, after: datetime | None = None) -> list[datetime]:
         """Return the next ``count`` fires that it would make, in UTC, without a query.
 
-        ``after``: an aware instant, by default now.
+        ``after``: an aware instant, by default now. Raises ``ValueError`` for one without a time zone.
         """
+        if after is not None and timezone.is_naive(after):
+            raise ValueError(f"next_fires() takes an aware datetime, not {after!r}: give it a time zone")
         from django_pgjobs.values import schedule as cron  # here for start-up time
 
         when = self.timing

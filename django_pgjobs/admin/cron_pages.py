@@ -19,7 +19,7 @@ from django_pgjobs.admin.display import when
 from django_pgjobs.exceptions import PgJobsError
 from django_pgjobs.models import CronEntry
 from django_pgjobs.presentation.schedules import in_words
-from django_pgjobs.schedules import Reading, ScheduleOptions, read_back
+from django_pgjobs.schedules import BoundSchedule, Reading, ScheduleOptions, read_back
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.steering.trail import ADMIN, recorded_as
 
@@ -62,6 +62,17 @@ def change_schedule(admin: Any, request: HttpRequest, object_id: str) -> HttpRes
     return _write(admin, request, form, _("Change schedule %(name)s") % {"name": visible(entry.pk)}, entry)
 
 
+def _coming(bound: BoundSchedule[Any], entry: CronEntry | None) -> int:
+    """Return how many fires to preview: those it has made count on unless its schedule changes."""
+    new = bound.timing
+    if entry is None or new.max_fires is None:
+        return PREVIEWED
+    stays = (new.expression, new.zone, new.starts_at, new.ends_at, new.max_fires) == (
+        entry.declared_expression, entry.declared_zone, entry.starts_at, entry.ends_at, entry.max_fires,
+    )  # fmt: skip
+    return min(PREVIEWED, max(0, new.max_fires - entry.fires_made)) if stays else PREVIEWED
+
+
 def _write(
     admin: Any, request: HttpRequest, form: ScheduleForm, title: Any, entry: CronEntry | None = None
 ) -> HttpResponse:
@@ -70,7 +81,7 @@ def _write(
         if "_preview" in request.POST:
             timing = form.bound.timing
             context["words"] = in_words(timing.expression, timing.zone)
-            context["fires"] = [when(fire) for fire in form.bound.next_fires(PREVIEWED)]
+            context["fires"] = [when(fire) for fire in form.bound.next_fires(_coming(form.bound, entry))]
             context["previewed"] = True
             return _page(admin, request, title, context)
         try:

@@ -213,7 +213,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
     @admin.display(description=_("latest jobs"))
     def shown_jobs(self, entry: CronEntry) -> Any:
         """The latest jobs with their fires and states, if they still exist."""
-        jobs = Job.objects.using(entry._state.db).filter(cron_entry=entry.pk).order_by("-pk")
+        jobs = Job.objects.using(entry._state.db).filter(cron_entry=entry.pk).only("state", "fire_at").order_by("-pk")
         found = list(jobs[:MOST_SHOWN])
         if not found:
             return self.shown_last_job(entry)
@@ -306,7 +306,10 @@ class CronEntryAdmin(ReadOnlyAdmin):
                 made += [changed] if isinstance(changed, Job) else []
                 if isinstance(changed, Steered) and changed.skipped:
                     self.message_user(request, message_of(ACTIONS["cancel"], changed)[1], messages.WARNING)
-                self.log_change(request, entry, str(capfirst(str(BUTTONS[verb]))))
+                if verb == "remove":
+                    self.log_deletions(request, [entry])
+                else:
+                    self.log_change(request, entry, str(capfirst(str(BUTTONS[verb]))))
         if done:
             text = ngettext("%(verb)s: %(count)d entry.", "%(verb)s: %(count)d entries.", done)
             message = text % {"verb": capfirst(str(BUTTONS[verb])), "count": done}

@@ -52,7 +52,7 @@ class ReadOnlyAdmin(ModelAdmin):
         """Tell whether a row could have this id, so that PostgreSQL can be asked for it."""
         key: Any = self.opts.pk
         if isinstance(key, IntegerField):
-            return text.isascii() and text.isdigit() and int(text[:20]) <= BIGGEST_ID
+            return text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= BIGGEST_ID
         try:
             key.to_python(text)
         except ValidationError:

@@ -4,7 +4,7 @@ No code declares such a schedule, so it is never *missing*. It is *broken* while
 arguments do not fit the job's signature, and mended by the next worker that starts with code which they fit.
 
 Workers confirm in ``pgjobs_known_job``, one row for each job that schedules name, which jobs their code knows: a worker
-that starts has the newest code and says so; the leader says it when it is elected; the others only confirm what agrees.
+that starts has the newest code and says so; the others only confirm what agrees.
 The fingerprint there changes with the job's signature. So a worker finds the schedules to check again by an index,
 however many there are, and checks them in batches.
 """
@@ -54,7 +54,7 @@ class CronRows:
             return
         self.due = now + RETRY_SECONDS
         jobs = store.list_row_jobs(db)
-        done = self._confirm(db, jobs, newest=elected or not self.started, until=now + TURN_SECONDS)
+        done = self._confirm(db, jobs, newest=not self.started, until=now + TURN_SECONDS)
         if term is not None:
             done = _mark_orphans(db, jobs, until=now + TURN_SECONDS) and done
         self.started, self.term = True, term

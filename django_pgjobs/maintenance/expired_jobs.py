@@ -32,7 +32,7 @@ class JobExpirer:
     ) -> None:
         self.notify = notify
         self.may = may
-        self.walk = ExpiryWalk(self._expire, anew_seconds=ANEW_SECONDS)
+        self.walk = ExpiryWalk(self._expire, BATCH, anew_seconds=ANEW_SECONDS)
 
     def __call__(self, db: store.Database) -> int:
         """Take a turn; return how many jobs were expired. Repeatable, also by several at once."""
@@ -42,8 +42,7 @@ class JobExpirer:
         return total
 
     def _expire(self, db: store.Database, after: str) -> store.Expired:
-        definitions = [registry.get(name) for name in registry.names()]
-        names = [name for d in definitions if d.on_cancel_func is None for name in (d.name, *d.aliases)]
+        names = [name for name in registry.names() if registry.get(name).on_cancel_func is None]
         found = store.expire_jobs(db, after=after, limit=BATCH, reason=EXPIRED, without_on_cancel=names)
         store.notify_queues(db, found.wakes, behind=True)
         if ended := [job for job in found.jobs if job.ended]:

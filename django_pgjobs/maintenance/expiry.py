@@ -20,27 +20,29 @@ BATCH = 1000
 TURN_SECONDS = 1.0
 ANEW_SECONDS = 600.0
 
-Delete = Callable[[store.Database, str], store.Expired]
+Batch = Callable[[store.Database, str], store.Expired]
+"""Takes the next rows from an instant on, ``limit`` of them at most."""
 
 
 @dataclass(slots=True)
 class ExpiryWalk:
-    """The progress of deleting one kind of rows."""
+    """The progress through one kind of rows whose time is over."""
 
-    delete: Delete
+    batch: Batch
+    limit: int
     after: str = store.OLDEST
     anew_at: float = 0.0
     anew_seconds: float = ANEW_SECONDS
 
     def go(self, db: store.Database, until: float, may: Callable[[], bool]) -> int:
-        """Delete until nothing is left or time is up; return how many rows were deleted."""
+        """Take batches until nothing is left or time is up; return how many rows they took."""
         if clock.monotonic() >= self.anew_at:
             self.after, self.anew_at = store.OLDEST, clock.monotonic() + self.anew_seconds
         total = 0
         while may():
-            gone = self.delete(db, self.after)
+            gone = self.batch(db, self.after)
             self.after, total = gone.until, total + gone.rows
-            if gone.rows < BATCH or clock.monotonic() >= until:
+            if gone.rows < self.limit or clock.monotonic() >= until:
                 break
         return total
 
@@ -50,10 +52,10 @@ class Expirer:
 
     def __init__(self, may: Callable[[], bool] = lambda: True) -> None:
         self.may = may
-        self.windows = ExpiryWalk(_delete_windows)
-        self.admissions = ExpiryWalk(_delete_admissions)
-        self.results = ExpiryWalk(_delete_results)
-        self.actions = ExpiryWalk(_delete_actions)
+        self.windows = ExpiryWalk(_delete_windows, BATCH)
+        self.admissions = ExpiryWalk(_delete_admissions, BATCH)
+        self.results = ExpiryWalk(_delete_results, BATCH)
+        self.actions = ExpiryWalk(_delete_actions, BATCH)
 
     def __call__(self, db: store.Database) -> int:
         """Take a turn; return how many rows were deleted. Repeatable, also by several at once."""

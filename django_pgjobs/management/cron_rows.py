@@ -175,10 +175,14 @@ def _written(options: dict[str, Any], reading: Reading) -> CronEntry:
         given.setdefault("misfire_limit", None)
     timing = cast("ScheduleOptions", {**reading.timing, **given, "by": options["by"], "reason": options["reason"]})
     expression = options["expression"] or reading.expression or None
+    length, _, anchor = (reading.expression or "").partition(" from ")
     if options["every"] is not None:
         expression, timing["every"] = None, options["every"]
+        if anchor and " from " not in options["every"]:
+            timing["anchor"] = anchor
     if options["anchor"] is not None:
         timing["anchor"] = options["anchor"]
+        expression = length if expression == reading.expression else expression
     parts = {part: given for part in ("args", "kwargs") if (given := options[f"call_{part}"]) is not None}
     args, kwargs = decode_payload(json.dumps(parts))
     changed = reading._replace(

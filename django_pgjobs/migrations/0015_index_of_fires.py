@@ -13,7 +13,6 @@ class Migration(migrations.Migration):
     dependencies = [("pgjobs", "0014_schedules_from_rows")]
 
     operations = [
-        # The last one: a worker that finds it may work (read_identity).
         BuildIndex(
             model_name="job",
             index=models.Index(

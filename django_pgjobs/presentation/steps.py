@@ -16,9 +16,9 @@ def finished_steps(job: Job) -> list[Step]:
 
 
 def step_at(job: Job, steps: Sequence[Step], instant: datetime) -> str:
-    """Return the name of the step that an attempt was of which ended then; ``steps`` are latest first.
+    """Return the name of the step whose attempt ended at ``instant``; ``steps`` are latest first.
 
-    Of a job that finished more steps than are kept, it may be a later one.
+    If the job finished more steps than are kept, it may be a later one.
     """
     name = job.name
     for step in steps:

@@ -16,6 +16,7 @@ from django_pgjobs.registering.encode import Row, new_job
 from django_pgjobs.registering.next_step import alone
 from django_pgjobs.store.registering import NewJob, register_job, register_special
 from django_pgjobs.store.transactions import written_at
+from django_pgjobs.values.invalid_option import InvalidOption
 
 J = TypeVar("J", bound=models.Model)
 
@@ -64,7 +65,10 @@ def _first_step(job: Any, alias: str) -> NewJob:
         args, kwargs = definition.load(payload)
     except UnreadablePayload as error:
         raise InvalidJob(f"job {first.name!r}: {error}") from None
-    plan = definition.plan.changed({"queue": first.queue, "priority": job.priority})
+    try:
+        plan = definition.plan.changed({"queue": first.queue, "priority": job.priority})
+    except InvalidOption as error:
+        raise InvalidJob(f"job {first.name!r}: {error}") from None
     headers = None if job.headers is None else json.dumps(job.headers)
     new = new_job(Row(definition, alone(plan), tuple(args), kwargs), headers, payload)
     return new._replace(description=job.description, tags=job.tags)

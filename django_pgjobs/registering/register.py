@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from datetime import datetime, timedelta
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -90,9 +89,10 @@ def register_one(row: Row) -> Model:
     if isinstance(stored, int):
         return _existing(connection.alias, new, stored)
     waking.registered(connection, (new.wakes,), row.plan.conf)
-    registered = _job(
-        connection.alias, new, {"id": stored.id, "run_at": stored.run_at, "created_at": stored.created_at}
-    )
+    given: dict[str, Any] = {"id": stored.id, "run_at": stored.run_at, "created_at": stored.created_at}
+    if stored.expires_at is not None:
+        given["expires_at"] = stored.expires_at
+    registered = _job(connection.alias, new, given)
     if job_registered.receivers:
         job_registered.send_robust(sender=row.definition, job=registered)
     return registered
@@ -248,7 +248,7 @@ def _job(alias: str | None, new: NewJob, stored: dict[str, Any]) -> Model:
         **stored,
     }
     if new.is_special:
-        values |= _special(new, values["run_at"])
+        values |= _special(new)
     model = _model()
     if _is_listened_to(pre_init, model) or _is_listened_to(post_init, model):
         return model.from_db(alias, list(values), list(values.values()))
@@ -260,14 +260,10 @@ def _job(alias: str | None, new: NewJob, stored: dict[str, Any]) -> Model:
     return job
 
 
-def _special(new: NewJob, run_at: Any) -> dict[str, Any]:
+def _special(new: NewJob) -> dict[str, Any]:
     unique = new.key_scope in (KeyScope.UNTIL_FINISHED, KeyScope.UNTIL_STARTED)
     values: dict[str, Any] = {"unique_key": new.key} if unique else {}
     values |= {"hold": "limited", "state": "limited"} if new.limit_key is not None else {}
-    if new.expires_seconds is not None:
-        values["expires_at"] = run_at + timedelta(seconds=new.expires_seconds) if isinstance(run_at, datetime) else None
-    elif new.expires_at is not None:
-        values["expires_at"] = new.expires_at
     return values | {
         name: getattr(new, name)
         for name in (

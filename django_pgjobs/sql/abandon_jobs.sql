@@ -16,7 +16,12 @@ abandoned AS (
         ending = CASE WHEN j.name = ANY (%(with_callback)s::text[]) THEN 'abandoned' END,
         run_at = CASE WHEN j.name = ANY (%(with_callback)s::text[]) THEN least(j.run_at, statement_timestamp()) ELSE j.run_at END,
         ready_at = statement_timestamp(),
-        hold = NULL
+        hold = NULL,
+        -- Its body will not start, and its callback may wait for long.
+        unique_key = CASE
+            WHEN j.name = ANY (%(with_callback)s::text[]) AND j.key_scope = 'until_started' THEN NULL
+            ELSE j.unique_key
+        END
     WHERE j.id = ANY (ARRAY (SELECT id FROM locked)) AND j.finished_at IS NULL AND j.claim_id IS NULL
     RETURNING j.id, j.queue, j.priority, j.waited AND j.finished_at IS NOT NULL AS waited, j.ending IS NOT NULL AS due,
         j.run_at < statement_timestamp() - interval '1 second' AS old -- else a near scan finds it

@@ -1,4 +1,4 @@
--- judge_crons: store of schedules made at run time whether their arguments fit their job, and why not.
+-- judge_crons: store whether the arguments of schedules made at run time fit their job, and why not.
 -- Fence: none (a schedule that changed since it was read is checked again; so is one that is locked).
 -- Rows: one per schedule whose state changed, its name and the reason, empty if it is mended.
 -- Clock: statement_timestamp().

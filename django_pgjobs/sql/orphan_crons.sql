@@ -1,4 +1,4 @@
--- orphan_crons: mark schedules made at run time whose job no worker's code knows as broken, unless they are new.
+-- orphan_crons: mark as broken the schedules made at run time whose job no worker's code knows, unless they are new.
 -- Fence: none (a worker that knows the job checks them again).
 -- Rows: one per schedule marked, at most as many as asked for, its name.
 -- Clock: statement_timestamp().

@@ -8,8 +8,7 @@ SELECT
     (
         SELECT indrelid FROM pg_index
         WHERE indrelid = to_regclass('pgjobs_job') AND indexrelid = to_regclass('pgjobs_job_unique_key') AND indisvalid
-          AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = indrelid AND attname = 'options' AND NOT attisdropped)
-          AND to_regclass('pgjobs_step') IS NOT NULL
+          AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = indrelid AND attname = 'flow' AND NOT attisdropped)
     )::bigint,
     pg_backend_pid(),
     current_setting('max_connections')::integer,

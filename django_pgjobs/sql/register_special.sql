@@ -1,6 +1,6 @@
 -- register_special: insert one job that has a key, a limit, a cron entry, tags, a deadline or another value that few jobs have; other jobs pay nothing for these.
 -- Fence: none (creates a row that nobody knows yet).
--- Rows: 1 = the new job's id, run_at, created_at; 0 = an unfinished job of its queue has its key.
+-- Rows: 1 = the new job's id, run_at, created_at, expires_at; 0 = an unfinished job of its queue has its key.
 -- Clock: statement_timestamp().
 INSERT INTO pgjobs_job (
     name, queue, priority, max_attempts, timeout_seconds, payload, headers, description, run_at,
@@ -22,4 +22,4 @@ VALUES (
     %(options)s::jsonb
 )
 ON CONFLICT (queue, unique_key) WHERE unique_key IS NOT NULL AND finished_at IS NULL DO NOTHING
-RETURNING id, run_at, created_at
+RETURNING id, run_at, created_at, expires_at

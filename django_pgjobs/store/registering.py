@@ -107,6 +107,7 @@ class Registered(NamedTuple):
     id: int
     run_at: datetime
     created_at: datetime
+    expires_at: datetime | None = None
 
 
 def register_job(using: str, new: NewJob) -> Registered:
@@ -153,7 +154,7 @@ def register_special(using: str, new: NewJob) -> Registered | None:
         "options": json.dumps(new.options) if new.options else None,
     }
     rows = on(using).fetch("register_special", params)
-    return Registered(*rows[0][:3]) if rows else None
+    return Registered(*rows[0]) if rows else None
 
 
 def _plain(new: NewJob) -> dict[str, object]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.contrib.admin.models import LogEntry
+from django.contrib.admin.models import DELETION, LogEntry
 from django.contrib.auth.models import Permission, User
 from django.forms import Textarea
 from django.test import Client
@@ -91,6 +91,24 @@ def test_a_schedule_is_previewed_made_changed_and_deleted(root: Client) -> None:
     told = Action.objects.order_by("pk").values_list("verb", "via", "reason")
     assert list(told) == [("add", "admin", ""), ("change", "admin", "less often"), ("delete", "admin", "gone")]
     assert LogEntry.objects.count() == 3
+    assert LogEntry.objects.latest("pk").action_flag == DELETION
+
+
+def test_a_change_of_something_else_keeps_its_bounds_and_the_fires_it_has_made(root: Client, definition: Any) -> None:
+    """The form shows whole seconds; a schedule whose bounds change starts anew."""
+    start = datetime(2026, 11, 1, 8, 30, 15, 123456, tzinfo=UTC)
+    bound = definition.schedule("@hourly", name=NAME, start=start, end=start + timedelta(days=36_500), max_fires=10)
+    bound.register(tenant_id=7)
+    CronEntry.objects.update(fires_made=9)
+    given = submitted(root.get(EDIT), priority="5")
+    assert html(root.post(EDIT, {**given, "_preview": "1"})).count("<li><time datetime=") == 1
+    assert root.post(EDIT, given).status_code == 302
+    row = entry()
+    assert (row.declared_options["priority"], row.starts_at, row.fires_made) == (5, start, 9)
+    other = {**given, "max_fires": "11"}
+    assert html(root.post(EDIT, {**other, "_preview": "1"})).count("<li><time datetime=") == 10
+    assert root.post(EDIT, other).status_code == 302
+    assert (entry().max_fires, entry().fires_made) == (11, 0)
 
 
 @pytest.mark.parametrize(

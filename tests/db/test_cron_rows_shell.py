@@ -59,6 +59,10 @@ def test_a_schedule_is_added_changed_and_deleted(definition: Any) -> None:
     row = entry()
     assert (row.declared_payload, row.max_fires) == ({"args": [], "kwargs": {"tenant_id": 7}}, 9)
     assert (row.declared_options["queue"], row.declared_options["priority"]) == ("slow", 5)
+    pgjobs("change", NAME, "--every", "3 weeks")
+    assert entry().declared_expression == "every 3 weeks from 2026-01-05 07:00"
+    pgjobs("change", NAME, "--anchor", "2026-01-06 08:00")
+    assert entry().declared_expression == "every 3 weeks from 2026-01-06 08:00"
     told = json.loads(pgjobs("change", NAME, "--expression", "0 7 * * 1", "--disabled", "--max-fires", "none",
                              "--format", "json"))  # fmt: skip
     assert (told["written"], told["status"], len(told["next"])) == ("changed", "off", 3)

@@ -11,15 +11,30 @@ import psycopg
 import pytest
 from django.db import connection
 
+from django_pgjobs import job as define
+from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.execution.finalise import NEXT
 from django_pgjobs.models import Job, Step
 from django_pgjobs.store import statements as store
-from django_pgjobs.testing import run_jobs
+from django_pgjobs.testing import isolated_registry, run_jobs
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
 from django_pgjobs.worker.threads.finaliser import Finaliser
 from django_pgjobs.worker.threads.inbox_messages import Lost
-from tests.plugins.fix_db import AUTHOR, FAILURE, Claimed, RawDatabase, claim, from_the_beginning, job, register
+from tests.plugins.fix_db import (
+    AUTHOR,
+    FAILURE,
+    Background,
+    Claimed,
+    RawDatabase,
+    blocked_by,
+    claim,
+    from_the_beginning,
+    job,
+    patience,
+    register,
+    wait_until,
+)  # fmt: skip
 from tests.unit.worker_fakes import Heard
 
 NAME = "test.next"
@@ -76,9 +91,9 @@ def test_a_delay_is_counted_by_the_servers_clock(raw: RawDatabase) -> None:
     assert raw.value("SELECT run_at - statement_timestamp() BETWEEN '59 s' AND '60 s' FROM pgjobs_job WHERE id = %s", [
         row.id
     ])  # fmt: skip
-    [row] = steps(raw, second, run_at="2027-01-01T00:00:00+00:00")
+    [row] = steps(raw, second, run_at="2127-01-01T00:00:00+00:00")
     assert not row.due
-    assert raw.value("SELECT run_at = '2027-01-01 00:00Z' FROM pgjobs_job WHERE id = %s", [row.id])
+    assert raw.value("SELECT run_at = '2127-01-01 00:00Z' FROM pgjobs_job WHERE id = %s", [row.id])
 
 
 def test_a_limited_step_waits_to_be_admitted_and_takes_the_priority_that_it_asks_for(raw: RawDatabase) -> None:
@@ -205,6 +220,35 @@ def test_a_key_that_another_session_is_about_to_take_makes_nobody_else_wait(
         other.query("INSERT INTO pgjobs_job (name, payload, queue, unique_key) VALUES ('x', '{}', 'web', 'k')")
 
 
+def test_a_key_that_another_session_has_just_committed_refuses_the_step_by_its_name(
+    raw: RawDatabase,
+    other: RawDatabase,
+    link: WorkerConnection,
+    background: Background,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """C13: the key is not in the statement's snapshot, but in the index: the next statement sees it."""
+    [one] = register()
+    with_key(raw, one)
+    claimed = claim(raw)
+    other.query("INSERT INTO pgjobs_job (name, payload, queue, key, unique_key) VALUES ('x', '{}', 'web', 'k', 'k')")
+    patient = store.next_step
+    monkeypatch.setattr(store, "next_step", lambda *args, **_: patient(*args))  # so that it surely waits for the commit
+    heard = Heard()
+    finaliser = Finaliser(lambda: pytest.fail("connected"), heard, AUTHOR)
+    held = HeldClaim(str(claimed.claim_id), 0.0, 1, 1e12)
+    [end] = claimed.ends(columns=columns(queue="web"), seconds=1.0, cause=NEXT)
+    finaliser.put_many(NEXT, [(HeldRun(claimed.jobs[0], held, fresh_until=1e12), end)])
+    written = background(finaliser._flush, link)
+    wait_until(lambda: blocked_by(raw, other.pid), 10, "it waits for the key")
+    other.commit()
+    written.result(patience(20))
+    assert (finaliser.count, raw.row(one)["queue"]) == (1, "default"), "busy"
+    wait_until(lambda: flushed(finaliser, link, heard) == [] and not finaliser.count, 10, "it is written")
+    after = raw.row(one)
+    assert (after["outcome"] or after["ending"], "DuplicateJob: The next step" in after["error"]) == ("abandoned", True)
+
+
 # With the job
 
 
@@ -238,6 +282,18 @@ def test_without_its_kept_steps_a_job_is_its_latest_step(raw: RawDatabase) -> No
     Step.objects.all().delete()
     again = job(one).register_again()
     assert (again.name, again.payload) == (NAME, COLUMNS["payload"])
+
+
+def first_step() -> None: ...
+
+
+def test_a_job_whose_first_queue_is_gone_says_so(raw: RawDatabase, settings: Any) -> None:
+    with isolated_registry():
+        made = define(name="test.first")(first_step).using(queue="old").register()
+        steps(raw, claim(raw, 1, from_the_beginning(("old", 0))))
+        settings.PGJOBS = {**settings.PGJOBS, "QUEUES": ["default"]}
+        with pytest.raises(InvalidJob, match=r"job 'test\.first': queue"):
+            job(made.pk).register_again()
 
 
 def test_a_test_case_keeps_its_lock_timeout(db: None, settings: Any) -> None:

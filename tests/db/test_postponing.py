@@ -245,17 +245,23 @@ def told() -> None: ...
 def never_ran(context: JobContext) -> None: ...
 
 
-@pytest.mark.parametrize("how", ["cancelled", "expired"])
+@told.on_abandon
+def given_up(context: JobContext) -> None: ...
+
+
+@pytest.mark.parametrize("how", ["cancelled", "expired", "abandoned"])
 def test_a_job_that_will_never_start_is_not_moved_and_does_not_refuse_the_call(raw: RawDatabase, how: str) -> None:
     """Only its callback is left, perhaps for long: its queue may be paused. No call is lost, and none fails."""
     first = told.using(delay=60, expires=3600).register()
     if how == "cancelled":
         first.cancel()
+    elif how == "abandoned":
+        first.abandon(reason="by hand")
     else:
         raw.query("UPDATE pgjobs_job SET expires_at = statement_timestamp()")
         JobExpirer(lambda jobs: None)(raw)
     first.refresh_from_db()
-    assert (first.ending, first.unique_key) == ("cancelled", None)
+    assert (first.ending, first.unique_key) == ("abandoned" if how == "abandoned" else "cancelled", None)
     second = told.using(delay=60).register()
     assert second.pk != first.pk
     assert told.using(delay=70).register().pk == second.pk

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection
 from django.test import override_settings
 
+from django_pgjobs import Window, job
 from django_pgjobs.models import Job
 from django_pgjobs.store import registering
 from django_pgjobs.store import statements as store
+from django_pgjobs.testing import isolated_registry
 
 INSTANTS = (
     datetime(2026, 7, 1, 12, 0, tzinfo=UTC),
@@ -40,3 +42,18 @@ def test_a_registered_job_has_the_instants_of_its_row(committed: None, use_tz: b
         row = Job.objects.get(pk=stored.id)
         assert (stored.run_at, stored.created_at) == (row.run_at, row.created_at)
         assert (stored.run_at.tzinfo is not None) is use_tz
+
+
+def work() -> None: ...
+
+
+@pytest.mark.parametrize("use_tz", [True, False])
+def test_a_registered_job_has_the_expiry_of_its_row(committed: None, use_tz: bool) -> None:
+    """A day later is not the same hour where a clock changes in between."""
+    with isolated_registry(), override_settings(USE_TZ=use_tz, TIME_ZONE="Europe/Berlin"):
+        start = datetime(2026, 10, 24, 12, tzinfo=UTC)
+        plain = job(name="shop.work")(work).using(run_at=start, expires=timedelta(days=1))
+        for bound in (plain, plain.using(key="k"), plain.using(key="l", key_scope=Window(60))):
+            one = bound.register()
+            assert "expires_at" in one.__dict__
+            assert one.expires_at == Job.objects.get(pk=one.pk).expires_at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import tomllib
 from importlib.util import find_spec
@@ -14,7 +15,7 @@ import pytest
 from django.apps import apps
 
 import django_pgjobs
-from django_pgjobs import sql, states
+from django_pgjobs import jobs, sql, states
 from django_pgjobs.conf import RULES
 from django_pgjobs.definition.options import JOB_CHECKS, REGISTER_CHECKS
 from django_pgjobs.maintenance.duties import TimedDuty, duties, expiring, measuring, pruning
@@ -46,6 +47,10 @@ SUBCOMMAND_PARTS = {
     "resume": ["pause_options"],
 }
 """Subcommand → what is generated of its options."""
+
+
+INTERNAL = {"BoundJob": {"as_step", "row", "stored"}}
+"""Methods of public classes that only we call."""
 
 
 def read(name: str) -> str:
@@ -196,6 +201,16 @@ def test_what_pages_import_is_public():
         for module, names in IMPORT.findall(page.read_text(encoding="utf-8")):
             hidden = [name for name in names.strip().split(", ") if f"`{name}`" not in rows.get(module, "")]
             assert module in whole or not hidden, page
+
+
+@pytest.mark.parametrize("kind", [jobs.JobDefinition, jobs.BoundOptions, jobs.BoundJob])
+def test_every_method_of_a_definition_is_on_the_page_of_public_names(kind):
+    page = read("reference/api")
+    listed = re.search(rf"autoclass:: django_pgjobs\.jobs\.{kind.__name__}\(\)\n +:members: (.+)", page)
+    assert listed is not None
+    single = re.findall(rf"automethod:: django_pgjobs\.jobs\.{kind.__name__}\.(\w+)", page)
+    methods = {name for name, found in vars(kind).items() if name[0].islower() and inspect.isfunction(found)}
+    assert methods - {*listed[1].split(", "), *single} == INTERNAL.get(kind.__name__, set())
 
 
 def test_every_method_of_a_job_is_public():

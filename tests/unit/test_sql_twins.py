@@ -1,8 +1,8 @@
 """Clauses that stand in two statements, each in a file of its own, agree but for what is named here.
 
 PostgreSQL would take neither from one text without a function or a view in the schema, and a statement that is put
-together from parts cannot be read, explained or searched for as it runs. So each is written out, and who changes one of
-two hears of the other here.
+together from parts cannot be read, explained or searched for as it runs. So each is written out, and whoever changes
+one of two learns of the other here.
 """
 
 from __future__ import annotations
@@ -235,3 +235,17 @@ def test_a_fault_in_one_of_two_is_noticed(twins: Twins) -> None:
             tried += 1
             assert differences(twins, faulty, other), str(fault)
     assert tried or twins.clauses == (RESULT,)
+
+
+MAY_FIRE = plain("""
+    AND e.enabled
+    AND (e.missing_since IS NULL OR e.origin = 'row')
+    AND (e.paused_at IS NULL OR e.paused_until <= statement_timestamp())
+    AND (e.max_fires IS NULL OR e.fires_made < e.max_fires)
+""")
+
+
+def test_each_part_of_the_list_of_schedules_asks_whether_they_may_fire() -> None:
+    """Each part has a LIMIT, so each must filter before it."""
+    text = plain(sql.statement("list_crons"))
+    assert (text.count(MAY_FIRE), text.count("FROM pgjobs_cron_entry AS e")) == (4, 4)
