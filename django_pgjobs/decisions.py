@@ -119,11 +119,13 @@ Unwritten = Succeed | Next | Retry | Snooze | Abandon | Cancel | Park | Hold | R
 class Committed:
     """The job's own transaction has written its success.
 
-    ``marked``: all of it but the end of ``on_success``. ``stepped``: not its success, but its next step.
+    ``marked``: all of it but the end of ``on_success``. ``stepped``: not its success, but its next step. ``step_in``:
+    the queue and priority in which that waits for a claim, if they are known and no limit holds it.
     """
 
     marked: bool = False
     stepped: bool = False
+    step_in: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

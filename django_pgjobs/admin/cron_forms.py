@@ -218,9 +218,10 @@ class ScheduleForm(forms.Form):
         if self.new:
             timing["name"] = values["name"]
         else:  # fields show whole seconds: what nobody changed stays as it is
-            timing.update(
-                {name: self.reading.timing[name] for name in ("start", "end") if name not in self.changed_data}
-            )
+            if "start" not in self.changed_data:
+                timing["start"] = self.reading.timing["start"]
+            if "end" not in self.changed_data:
+                timing["end"] = self.reading.timing["end"]
         given = {"queue": values["queue"] or None, "priority": values["priority"]}
         options = {**self.reading.options, **{name: value for name, value in given.items() if value is not None}}
         args, kwargs = self._arguments(values) if self.parameters else (self.reading.args, self.reading.kwargs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from django.contrib import admin, messages
 from django.contrib.admin.utils import quote
@@ -307,7 +307,7 @@ class CronEntryAdmin(ReadOnlyAdmin):
                 if isinstance(changed, Steered) and changed.skipped:
                     self.message_user(request, message_of(ACTIONS["cancel"], changed)[1], messages.WARNING)
                 if verb == "remove":
-                    self.log_deletions(request, [entry])
+                    self.log_deletions(request, cast("Any", [entry]))
                 else:
                     self.log_change(request, entry, str(capfirst(str(BUTTONS[verb]))))
         if done:

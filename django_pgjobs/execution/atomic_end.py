@@ -19,10 +19,10 @@ from typing import Any
 from django.db import Error, connections, transaction
 from psycopg.pq import TransactionStatus
 
-from django_pgjobs import clock
+from django_pgjobs import clock, waking
 from django_pgjobs import decisions as decide
 from django_pgjobs.decisions import Decision
-from django_pgjobs.exceptions import Cancel, RolledBack, UnstorableResult
+from django_pgjobs.exceptions import Abandon, Cancel, RolledBack, UnstorableResult
 from django_pgjobs.execution import events
 from django_pgjobs.execution.attempt import Prepared
 from django_pgjobs.execution.finalise import callback_allowance, has_callback
@@ -32,7 +32,7 @@ from django_pgjobs.serialization.failures import OUR_FILES, Account, kind_of, te
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.sqlstates import is_data_trouble
-from django_pgjobs.store.statements import End
+from django_pgjobs.store.statements import End, NoStep, Notice, wake_up
 
 OUR_FILES.add(__file__)
 
@@ -45,6 +45,7 @@ UNREACHED_SECONDS = 5.0
 ABORTED = "The body caught a database error outside of an atomic() of its own: its transaction could not go on."
 UNDONE = "The body called set_rollback(True), or caught an error that had broken an atomic() around it."
 CANCELLED = "A cancel was requested before its next step."
+KEY_TAKEN = "The next step, {name}, cannot enter its queue: another job there has the key of this one."
 CLOSED = "The body closed the connection of its transaction."
 NOTHING_REMAINS = "All that it did in this database is rolled back."
 
@@ -55,15 +56,22 @@ class _Lost(Exception):
 
 @dataclass(slots=True)
 class _Course:
-    """What is known of a transaction. ``raised``: by the body, or by what follows up to the COMMIT."""
+    """What is known of a transaction on ``alias``. ``raised``: by the body, or by what follows up to the COMMIT.
 
+    ``wakes``: notifies workers of a next step that is due.
+    """
+
+    alias: str
     decision: Decision | None = None
     committed: bool = False
     raised: BaseException | None = None
+    wakes: Notice | None = None
 
     def note(self) -> None:
-        """Record that the transaction is committed."""
+        """Record that the transaction is committed, before any hook of the job's can hang or raise."""
         self.committed = True
+        if self.wakes is not None:
+            waking.notify(self.alias, [self.wakes])
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +86,11 @@ class AtomicEnds:
 
     def run(self, prepared: Prepared, body: Callable[[Prepared], Done]) -> Decision:
         """Run ``body`` and commit it with the job's end. Raises what the body raises, or the server at the COMMIT."""
-        course = _Course()
+        course = _Course(self.alias)
         with prepared.guard.keeping_connections():
             try:
                 # Only what the guard calls can be interrupted, and a server may take long to answer.
-                prepared.guard.call(connections[self.alias].ensure_connection)
+                prepared.guard.reach(connections[self.alias].ensure_connection)
             except Error as error:
                 return self._unreached(prepared, error)
             if prepared.control.interrupt is not None:  # it came as the connection was made, and is spent
@@ -108,7 +116,7 @@ class AtomicEnds:
             try:
                 done = body(prepared)
                 _check(connection)
-                decision: Decision = self._written(prepared, done, outermost=outermost) if self.stored else done
+                decision: Decision = self._written(prepared, done, course, outermost=outermost) if self.stored else done
                 prepared.in_doubt = self.stored
                 course.decision = decision
             except BaseException as error:
@@ -116,18 +124,24 @@ class AtomicEnds:
                 raise
         return decision
 
-    def _written(self, prepared: Prepared, done: Done, *, outermost: bool) -> decide.Committed:
+    def _written(self, prepared: Prepared, done: Done, course: _Course, *, outermost: bool) -> decide.Committed:
         """Write what the body came to, as the last statement of its transaction."""
         item, seconds = prepared.item, clock.monotonic() - prepared.began
         if isinstance(done, decide.Succeed):
             return self._end(prepared, End(item.id, item.claim_id, seconds, done.result), outermost=outermost)
         end = End(item.id, item.claim_id, seconds, columns=done.columns)
         went_on = store.next_step_atomic(store.on(self.alias), end, outermost=outermost)
-        if went_on is None:
+        if went_on is NoStep.LOST:
             raise _Lost
-        if not went_on:
+        if went_on is NoStep.CANCELLED:
             raise Cancel(CANCELLED)
-        return decide.Committed(stepped=True)
+        if went_on.refused:
+            raise Abandon(KEY_TAKEN.format(name=done.name))
+        if went_on.due:
+            course.wakes = wake_up(went_on.queue, went_on.priority)
+        return decide.Committed(
+            step_in=None if went_on.priority is None else (went_on.queue, went_on.priority), stepped=True
+        )
 
     def _end(self, prepared: Prepared, end: End, *, outermost: bool) -> decide.Committed:
         """Write the success of a job."""

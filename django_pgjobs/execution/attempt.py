@@ -162,7 +162,7 @@ async def arun(prepared: Prepared) -> Decision:
     try:
         events.started(prepared)
         found = None if prepared.item.extras is None else await arecalled(prepared)
-        decision = prepared.decision = _success(prepared, await _acall(prepared)) if found is None else found
+        decision = prepared.decision = await _asuccess(prepared, await _acall(prepared)) if found is None else found
     except BaseException as error:
         decision = prepared.decision = failed(prepared, error)
         events.ended(prepared, decision, error)
@@ -268,6 +268,12 @@ def _success(prepared: Prepared, value: Any) -> decide.Succeed | decide.Next:
             raise
         events.result_dropped(prepared.item.name, prepared.item.id, str(error))
         return NOTHING
+
+
+async def _asuccess(prepared: Prepared, value: Any) -> decide.Succeed | decide.Next:
+    if type(value) is Next:  # the keys of limits are the project's code, and may ask the database
+        return await sync_to_async(_next)(value)
+    return _success(prepared, value)
 
 
 def _next(value: Next) -> decide.Next:

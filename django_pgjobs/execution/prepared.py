@@ -89,6 +89,9 @@ class Guard(Protocol):
     async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
         """Await ``body`` with these arguments and return what it returns."""
 
+    def reach(self, connect: Callable[[], object]) -> None:
+        """Call ``connect``, which is not the job's own code, but may take long and can be interrupted."""
+
     def keeping_connections(self) -> AbstractContextManager[None]:
         """Return a block up to whose end an interrupted job keeps its thread's connections."""
         ...
@@ -104,6 +107,10 @@ class Unguarded:
     async def acall(self, body: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any) -> Any:
         """Await ``body``."""
         return await body(*args, **kwargs)
+
+    def reach(self, connect: Callable[[], object]) -> None:
+        """Call ``connect``."""
+        connect()
 
     def keeping_connections(self) -> AbstractContextManager[None]:
         """Return an empty block."""

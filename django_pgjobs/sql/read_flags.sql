@@ -11,6 +11,12 @@ SELECT
 FROM unnest(%(ids)s::bigint[], %(claim_ids)s::uuid[]) AS fence (id, claim_id)
 LEFT JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[fence.id])
 WHERE j.id IS NULL
-   OR j.claim_id IS DISTINCT FROM fence.claim_id
+   OR (
+       j.claim_id IS DISTINCT FROM fence.claim_id
+       AND (
+           j.flow = 0
+           OR (SELECT 1 FROM pgjobs_step AS s WHERE s.job_id = j.id AND s.claim_id = fence.claim_id LIMIT 1) IS NULL
+       )
+   )
    OR j.outcome <> 'succeeded'
    OR (j.outcome IS NULL AND (j.cancel_requested_at IS NOT NULL OR j.release_requested_at IS NOT NULL))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import NamedTuple
 
 from django_pgjobs.store.database import Database, configure, set_lock_timeout
-from django_pgjobs.store.ends import Author, End, finalise_success, mark_ending, next_step, read_fences
-from django_pgjobs.store.notifying import notify_queues
+from django_pgjobs.store.ends import Author, End, Stepped, finalise_success, mark_ending, next_step, read_fences
 
 LOCK_TIMEOUT = "5s"
 """How long an atomic end waits for its job's row. ``end_atomic`` has the same value."""
@@ -38,21 +38,23 @@ def mark_atomic(db: Database, end: End, *, allowance_seconds: float, outermost: 
     return author is not None and bool(mark_ending(db, [end], author, allowance_seconds=allowance_seconds))
 
 
-def next_step_atomic(db: Database, end: End, *, outermost: bool = True) -> bool | None:
-    """Turn the row into the job's next step; return False if a cancel request forbids that, None if the job is lost.
+class NoStep(Enum):
+    """Why a job does not go on with its next step: a cancel request forbids that, or the job is lost."""
 
-    Wakes workers at the COMMIT.
-    """
+    CANCELLED = 1
+    LOST = 2
+
+
+def next_step_atomic(db: Database, end: End, *, outermost: bool = True) -> Stepped | NoStep:
+    """Turn the row into the job's next step, or return why not. Wakes nobody."""
     author = lock_atomic(db, end, outermost=outermost)
     if author is None:
-        return None
+        return NoStep.LOST
     rows = next_step(db, [end], author)
     if rows:
-        if rows[0].due:
-            notify_queues(db, [(rows[0].queue, rows[0].priority)])
-        return True
+        return rows[0]
     reading = read_fences(db, [(end.id, end.claim_id)]).get(end.id)
-    return False if reading is not None and reading.ours and not reading.ended else None
+    return NoStep.CANCELLED if reading is not None and reading.ours and not reading.ended else NoStep.LOST
 
 
 def lock_atomic(db: Database, end: End, *, outermost: bool) -> Author | None:

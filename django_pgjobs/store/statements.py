@@ -28,6 +28,7 @@ from django_pgjobs.store.admitting import (
     read_blockers,
 )
 from django_pgjobs.store.atomic import (
+    NoStep,
     Settled,
     end_atomic,
     end_atomic_keyed,
@@ -258,6 +259,7 @@ __all__ = [
     "Moved",
     "NewJob",
     "NewJobs",
+    "NoStep",
     "Notice",
     "Pair",
     "Params",

@@ -41,6 +41,17 @@ def effects(job_id: int, db: Any = connection) -> list[tuple[int, str]]:
         return list(cursor.fetchall())
 
 
+def one_transaction_a_step(job: Any) -> bool:
+    """Tell whether the one finished step of a job and its effect were written by the same transaction."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT s.xmin::text = e.xmin::text FROM pgjobs_step AS s JOIN atomic_effect AS e ON e.job_id = s.job_id"
+            " WHERE s.job_id = %s AND e.note <> 'second'",
+            [job.pk],
+        )
+        return bool(cursor.fetchall() == [(True,)])
+
+
 def one_transaction(job: Any) -> bool:
     """Tell whether the job's end and its effect were written by the same transaction."""
     with connection.cursor() as cursor:
@@ -121,6 +132,30 @@ def _goes_on() -> Next:
     return Next(does.bind("succeeds", "second"))
 
 
+def _goes_on_later() -> Next:
+    return Next(does.bind("succeeds", "second"), delay=1.5)
+
+
+def _goes_on_behind_a_hook() -> Next:
+    context = current_context()
+
+    def hook() -> None:
+        stage.here().note("hook-begin", context.id)
+        stage.here().wait(f"slow-hook-{context.id}")
+        stage.here().note("hook-end", context.id)
+
+    transaction.on_commit(hook)
+    return Next(does.bind("succeeds", "second"))
+
+
+def _goes_on_behind_a_hook_and_later() -> Next:
+    return Next(_goes_on_behind_a_hook().step, delay=3600)
+
+
+def _goes_on_elsewhere() -> Next:
+    return Next(does.using(queue="elsewhere").bind("succeeds", "second"))
+
+
 def _hooks() -> None:
     context = current_context()
 
@@ -147,6 +182,10 @@ DEEDS: dict[str, Callable[[], Any]] = {
     "registers": _registers,
     "hooks": _hooks,
     "goes on": _goes_on,
+    "goes on later": _goes_on_later,
+    "goes on behind a hook": _goes_on_behind_a_hook,
+    "goes on behind a hook and later": _goes_on_behind_a_hook_and_later,
+    "goes on elsewhere": _goes_on_elsewhere,
     "sleeps": lambda: time.sleep(60),
     "sleeps in the server": lambda: run("SELECT pg_sleep(60)"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -10,11 +11,14 @@ from django.utils import timezone
 
 from django_pgjobs.models import Job, StoredResult
 from tests.e2e import atomic
-from tests.e2e.atomic import effects, one_transaction
+from tests.e2e.atomic import effects, one_transaction, one_transaction_a_step
 from tests.plugins.fix_db import Background, RawDatabase, wait_until
 from tests.plugins.fix_worker import WorkerProcess, ended, history, read, started
 
 ARGUMENTS: tuple[str, ...] = ()
+TAKEN = (
+    "Abandon: The next step, tests.e2e.atomic.does, cannot enter its queue: another job there has the key of this one."
+)
 WORKER: dict[str, object] = {"threads": 4, "conf": {"POLL_SECONDS": 60}}
 
 
@@ -198,7 +202,41 @@ def test_a_step_and_the_move_to_the_next_are_one_transaction(shared_worker: Work
     (after,) = ended(atomic.does.register("goes on"))
     assert (after.outcome, after.result, after.attempt) == ("succeeded", "done", 1), after.error
     assert len(effects(after.pk)) == 2
-    assert after.steps.count() == 1
+    assert (after.steps.count(), one_transaction_a_step(after)) == (1, True)
+
+
+def test_a_step_with_a_delay_is_not_left_to_the_next_poll(shared_worker: WorkerProcess) -> None:
+    """P30: the worker polls each minute."""
+    (after,) = ended(atomic.does.register("goes on later"), timeout=30)
+    assert (after.outcome, len(effects(after.pk))) == ("succeeded", 2)
+
+
+@pytest.mark.parametrize("deed", ["goes on behind a hook", "goes on behind a hook and later"])
+def test_a_hook_behind_a_step_may_take_its_time(shared_worker: WorkerProcess, deed: str) -> None:
+    """The row is the next step's by then, which another thread of the same worker may run; nothing is lost."""
+    job = atomic.does.register(deed)
+    wait_until(lambda: shared_worker.stage.count("hook-begin", job.pk) == 1, 15, "the hook runs")
+    if deed == "goes on behind a hook":
+        (after,) = ended(job)
+        assert (after.outcome, len(effects(after.pk))) == ("succeeded", 2)
+    for number in range(3):  # each time the keeper has read flags, and found nothing lost
+        beside = atomic.reports.register(f"{job.pk}-beside-{number}")
+        started(shared_worker.stage, f"{job.pk}-beside-{number}")
+        beside.cancel(mode="interrupt")
+        ended(beside)
+    shared_worker.stage.open(f"slow-hook-{job.pk}")
+    wait_until(lambda: shared_worker.stage.count("hook-end", job.pk) == 1, 15, "the hook has ended")
+    assert not re.search(rf"lost.* job={job.pk} ", shared_worker.log)
+
+
+def test_a_step_whose_key_is_taken_has_done_nothing(shared_worker: WorkerProcess) -> None:
+    """C13: one job has the key in the queue of the step, so the other is abandoned, and its effects with it."""
+    holder = atomic.does.using(queue="elsewhere", key="k", delay=3600).register("succeeds")
+    (after,) = ended(atomic.does.using(key="k").register("goes on elsewhere"))
+    assert (after.outcome, after.error) == ("abandoned", TAKEN)
+    assert (effects(after.pk), after.steps.count()) == ([], 0)
+    shared_worker.wait_for_log(f"job abandoned .*job={after.pk} ")
+    holder.abandon()
 
 
 def test_a_result_that_is_not_stored(shared_worker: WorkerProcess) -> None:

@@ -35,6 +35,10 @@ class ShownGuard:
         self.board.begin(self.slot, clock.monotonic_ns())
         return await self.guard.acall(body, *args, **kwargs)
 
+    def reach(self, connect: Callable[[], object]) -> None:
+        """Call ``connect``: the job has not begun."""
+        self.guard.reach(connect)
+
     def keeping_connections(self) -> AbstractContextManager[None]:
         """Return the block of the other guard."""
         return self.guard.keeping_connections()

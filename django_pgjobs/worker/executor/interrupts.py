@@ -343,6 +343,10 @@ class Door:
         """Await a coroutine on a loop of its own in this thread, where an exception from outside would do harm."""
         return await body(*args, **kwargs)
 
+    def reach(self, connect: Callable[[], object]) -> None:
+        """Call ``connect`` with the door open."""
+        self.call(connect)
+
     @contextmanager
     def keeping_connections(self) -> Iterator[None]:
         """Discard the connections of an interrupted job at the end of this block only: its transaction needs one."""

@@ -147,6 +147,8 @@ def _chars(values: list[Any] | tuple[Any, ...]) -> int:
 def _shorter(packed: list[Any], error: TooLong) -> Decision:
     """Return an outcome that is too long for a frame, without its long parts."""
     decision = unpack_decision(packed)
+    if isinstance(decision, decide.InDoubt):
+        return decide.InDoubt(_shorter(pack_decision(decision.otherwise), error))  # type: ignore[arg-type]
     failure: decide.Failure | None = getattr(decision, "failure", None)
     if failure is not None and failure.traceback and not isinstance(decision, decide.Succeed):
         return replace(decision, failure=replace(failure, traceback=""))  # type: ignore[arg-type]

@@ -58,6 +58,10 @@ class TaskDoor:
         """Call ``body`` in a thread beside the loop, where it cannot be interrupted."""
         return body(*args, **kwargs)
 
+    def reach(self, connect: Callable[[], object]) -> None:
+        """Call ``connect``: no job on the loop is atomic."""
+        connect()
+
     def keeping_connections(self) -> AbstractContextManager[None]:
         """Return an empty block: no job on the loop is atomic."""
         return nullcontext()

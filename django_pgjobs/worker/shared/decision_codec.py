@@ -29,8 +29,8 @@ def pack_decision(decision: Decision) -> list[Any]:
             return ["hold", reason]
         case decide.Release(why=why, failure=failure):
             return ["release", why, _pack_failure(failure)]
-        case decide.Committed(marked=marked, stepped=stepped):
-            return ["committed", marked, stepped]
+        case decide.Committed(marked=marked, stepped=stepped, step_in=step_in):
+            return ["committed", marked, stepped, step_in]
         case decide.Lost():
             return ["lost"]
         case decide.InDoubt(otherwise=otherwise):
@@ -42,8 +42,8 @@ def pack_decision(decision: Decision) -> list[Any]:
 def unpack_decision(values: list[Any]) -> Decision:
     """Return the decision that ``pack_decision`` packed."""
     match values:
-        case ["committed", marked, stepped]:
-            return decide.Committed(marked, stepped)
+        case ["committed", marked, stepped, step_in]:
+            return decide.Committed(marked, stepped, None if step_in is None else (step_in[0], step_in[1]))
         case ["lost"]:
             return decide.Lost()
         case ["in_doubt", *otherwise]:

@@ -83,7 +83,9 @@ class HeldJobs:
         before = [held[job.id] for job in jobs if job.id in held]
         runs = self.table.adopt(claim_id, asked_at, jobs)
         for run in before:
-            self._taken_away(run)
+            # The transaction of an atomic job may just have made the next step; if not, its own fence refuses it.
+            if run.kind != BODY or not _is_atomic(run):
+                self._taken_away(run)
         if self.draining:
             self.ends.release(runs)
             return
@@ -253,6 +255,8 @@ class HeldJobs:
         if self.finaliser.freed is not None and run.job.extras:
             self.finaliser.freed()
         self.stored(kind, [(run, end, None)])
+        if decision.step_in is not None:
+            self.wake_for(decision.step_in)  # it may have a delay, of which nobody is notified
 
     def _redispatch(self, *runs: HeldRun) -> None:
         """Release or end runs that never started, or dispatch them again."""

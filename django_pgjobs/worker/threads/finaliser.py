@@ -89,7 +89,7 @@ class Finaliser(Loop):
         self.may_wait = True
         self.skips_locked = False
         self.reported: set[HeldRun] = set()
-        self.in_doubt: set[HeldRun] = set()
+        self.perhaps_deleted: set[HeldRun] = set()
         self.notifies = get_conf().notify
         self.retention = get_conf().retention_hours
         self.keeps_all = self.retention.keeps_all()
@@ -249,12 +249,12 @@ class Finaliser(Loop):
             left = self._write(db, kind, entries)
         except BaseException:
             if kind == DELETE and db.gone:
-                self.in_doubt.update(run for run, _ in entries)
+                self.perhaps_deleted.update(run for run, _ in entries)
             raise
         finally:
             # Report each end once, whatever failed half-way: a claim counts its jobs down, a callback starts.
             self._replace(kind, len(entries), size, [busy for busy in left if busy[1][0] not in self.reported])
-            self.in_doubt -= self.reported
+            self.perhaps_deleted -= self.reported
             self.reported.clear()
         return len(entries)
 
@@ -298,7 +298,7 @@ class Finaliser(Loop):
             if kind == DELETE and is_objection(error):
                 log.debug("ended jobs cannot be deleted and are kept: %s", one_line(error))
                 return self._keep(db, entries)
-            if kind == NEXT and isinstance(error, LOCKED):
+            if kind == NEXT and (isinstance(error, LOCKED) or _key_is_taken(error)):
                 # Another session is about to commit the key of one of these jobs in the queue of its next step.
                 return self._halve(db, kind, entries) if len(entries) > 1 else [(kind, entries[0])]
             if not is_data_trouble(error):
@@ -385,7 +385,7 @@ class Finaliser(Loop):
             now = readings.get(end.id)
             if now is None or not now.ours:
                 # Rescue records the attempt too, as lost: only our own cause proves that our write came through.
-                if run in self.in_doubt if now is None else end.cause is not None and now.recorded == end.cause:
+                if run in self.perhaps_deleted if now is None else end.cause is not None and now.recorded == end.cause:
                     done.append((run, end, None))
                 else:
                     lost.append((run, ACTIONS[kind], finalise.refusal(now)))
@@ -414,3 +414,7 @@ class Finaliser(Loop):
 
 def _by_rescue(recorded: str | None, end: End) -> bool:
     return recorded in (Cause.LOST, Cause.TIMEOUT) and recorded != end.cause
+
+
+def _key_is_taken(error: Exception) -> bool:
+    return isinstance(error, psycopg.errors.UniqueViolation) and error.diag.constraint_name == "pgjobs_job_unique_key"
