@@ -19,7 +19,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.definition import options as checks
-from django_pgjobs.definition.next_step import Step
+from django_pgjobs.definition.next_step import Call
 from django_pgjobs.definition.options import InvalidOption, JobOptions, Plan, RegisterOptions
 from django_pgjobs.definition.policy import JobPolicy
 from django_pgjobs.definition.registry import registry
@@ -274,7 +274,7 @@ class BoundOptions(Generic[P, R]):
 
 
 @dataclass(frozen=True, slots=True)
-class BoundJob(Step):
+class BoundJob(Call):
     """A call to register later, or to go on with: definition, arguments and options. ``bind`` makes it."""
 
     definition: JobDefinition[..., Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import final
@@ -9,23 +10,23 @@ from typing import final
 from django_pgjobs.exceptions import InvalidJob
 
 
-class Step:
+class Call(ABC):
     """A call that a job can go on with. ``BoundJob`` is the only one."""
 
     __slots__ = ()
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """The name of the job to call."""
-        raise NotImplementedError
 
-    def as_step(self, delay: float | timedelta | None) -> Step:
+    @abstractmethod
+    def as_step(self, delay: float | timedelta | None) -> Call:
         """Return the call with this delay. Raises ``InvalidJob`` for options that no next step may have."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stored(self) -> str:
         """Return the columns that the step writes, as a JSON object. Raises ``InvalidJob``."""
-        raise NotImplementedError
 
 
 @final
@@ -38,11 +39,11 @@ class Next:
     but a call that ``bind`` made, for an invalid delay, and for options that the job keeps, such as its key.
     """
 
-    step: Step
+    step: Call
     delay: float | timedelta | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.step, Step):
+        if not isinstance(self.step, Call):
             raise InvalidJob(f"Next takes a call, made by a definition's bind(…), not {self.step!r}")
         object.__setattr__(self, "step", self.step.as_step(self.delay))
         object.__setattr__(self, "delay", None)

@@ -84,6 +84,8 @@ PLACES: dict[str, Place] = {
     # an atomic job's body is done, its end not written or not committed
     "closing": Place(EXECUTOR, STORE, "end_atomic", BEFORE),
     "committing": Place(EXECUTOR, STORE, "end_atomic", AFTER),
+    "stepping": Place(EXECUTOR, STORE, "next_step_atomic", BEFORE),
+    "stepped": Place(EXECUTOR, STORE, "next_step_atomic", AFTER),
     # user code done, DONE not sent
     "finished": Place(EXECUTOR, _worker("executor.outbox"), "Outbox.put", BEFORE),
     "queued": Place(EXECUTOR, _worker("shared.board"), "Board.clear", AFTER, _behind_a_job),

@@ -136,10 +136,12 @@ def test_a_worker_whose_commit_is_lost(ground: Ground, what: str) -> None:
         rule = getattr(ground.proxy, what)("^COMMIT", EXECUTORS, times=5)
         jobs = [atomic.does.using(max_attempts=20).register("succeeds") for _ in range(10)]
         called = [atomic.tells.using(max_attempts=20).register("succeeds") for _ in range(10)]
+        stepping = [atomic.does.using(max_attempts=20).register("goes on", f"first {n}") for n in range(10)]
         ids = [each.pk for each in (*jobs, *called)]
-        wait_until(lambda: not Job.objects.filter(pk__in=ids, outcome=None).exists(), 60, "all have ended")
+        wait_until(lambda: not Job.objects.filter(outcome=None).exists(), 60, "all have ended")
         assert rule.hits == 5
         assert disagreeing(ids) == []
+        assert [(len(atomic.effects(each.pk)), each.steps.count()) for each in stepping] == [(2, 1)] * 10
         assert set(Job.objects.values_list("outcome", flat=True)) == {"succeeded"}
         assert [ground.stage.count("on_success", each.pk) for each in called] == [1] * 10
         if what == "lose_reply":

@@ -231,7 +231,7 @@ def test_a_next_step_that_raised_and_came_through_is_taken(raw: RawDatabase) -> 
 
     def loses_the_answer(prepared: Prepared) -> decide.Decision:
         decision = attempt.run_here(prepared)
-        assert decision == decide.Committed(stepped=True)
+        assert decision == decide.Committed(stepped=True, step_in=("default", 0))
         return decide.InDoubt(decide.Retry(0.0, decide.Failure("OSError", "lost")))
 
     ended = perform(raw, run=loses_the_answer)

@@ -46,7 +46,7 @@ def one_transaction_a_step(job: Any) -> bool:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT s.xmin::text = e.xmin::text FROM pgjobs_step AS s JOIN atomic_effect AS e ON e.job_id = s.job_id"
-            " WHERE s.job_id = %s AND e.note <> 'second'",
+            " WHERE s.job_id = %s AND e.note NOT LIKE 'second%%'",
             [job.pk],
         )
         return bool(cursor.fetchall() == [(True,)])
@@ -128,12 +128,16 @@ def _registers() -> None:
     follows.register()
 
 
+def _second() -> str:
+    return f"second of {current_context().id}"
+
+
 def _goes_on() -> Next:
-    return Next(does.bind("succeeds", "second"))
+    return Next(does.bind("succeeds", _second()))
 
 
 def _goes_on_later() -> Next:
-    return Next(does.bind("succeeds", "second"), delay=1.5)
+    return Next(does.bind("succeeds", _second()), delay=1.5)
 
 
 def _goes_on_behind_a_hook() -> Next:
@@ -145,7 +149,7 @@ def _goes_on_behind_a_hook() -> Next:
         stage.here().note("hook-end", context.id)
 
     transaction.on_commit(hook)
-    return Next(does.bind("succeeds", "second"))
+    return Next(does.bind("succeeds", _second()))
 
 
 def _goes_on_behind_a_hook_and_later() -> Next:
@@ -153,7 +157,7 @@ def _goes_on_behind_a_hook_and_later() -> Next:
 
 
 def _goes_on_elsewhere() -> Next:
-    return Next(does.using(queue="elsewhere").bind("succeeds", "second"))
+    return Next(does.using(queue="elsewhere").bind("succeeds", _second()))
 
 
 def _hooks() -> None:
@@ -243,6 +247,12 @@ def not_told(context: JobContext, deed: str) -> None:
 @job(atomic=True, max_attempts=4, backoff=NOW)
 def survives_crashes() -> None:
     act()
+
+
+@job(atomic=True, max_attempts=4, backoff=NOW)
+def steps_despite_crashes(note: str = "one") -> Any:
+    act(note)
+    return Next(steps_despite_crashes.bind("two")) if note == "one" else None
 
 
 @job(atomic=True, max_attempts=1, takes_context=True)

@@ -57,6 +57,23 @@ def test_an_executor_that_is_killed_leaves_one_effect_and_one_end(worker: Worker
         process.wait_for_log("end in doubt was committed by the job's own transaction")
 
 
+@pytest.mark.parametrize("point", ["stepping", "stepped", "finished"])
+@pytest.mark.parametrize("how", ["kill", "kill_both"])
+def test_a_step_whose_process_is_killed_is_made_once(worker: Workers, point: str, how: str) -> None:
+    """P32 X8: before its end, before the COMMIT, behind it; the executor, or the supervisor too."""
+    registered = atomic.steps_despite_crashes.register()
+    lease = {"LEASE_SECONDS": 1.5, "RENEW_SECONDS": 0.5}
+    first = worker(env=dies(point, how), conf=lease, ready=how == "kill")
+    if how == "kill_both":
+        wait_until(lambda: first.process.poll() is not None, 60, "the worker is dead")
+        worker.started.remove(first)
+        first.kill()
+        worker(conf=lease)
+    (job,) = ended(registered, timeout=40)
+    assert (job.outcome, [note for _, note in effects(job.pk)]) == ("succeeded", ["one", "two"])
+    assert job.steps.count() == 1
+
+
 @pytest.mark.parametrize("point", ["closing", "committing", "finished"])
 def test_a_worker_that_is_killed_leaves_one_effect_and_one_end(worker: Workers, point: str) -> None:
     """X8: the supervisor first, then the executor; another worker rescues what was not committed."""

@@ -493,7 +493,7 @@ def test_a_row_that_is_gone_after_an_answer_was_lost_was_deleted_by_that_try(
         flush(unkept, link)
     server.gone = {1, 2}
     flush(unkept, Link())
-    assert (sorted(heard.told("stored")), heard.told("lost"), unkept.in_doubt) == ([1, 2], [], set())
+    assert (sorted(heard.told("stored")), heard.told("lost"), unkept.perhaps_deleted) == ([1, 2], [], set())
 
 
 def test_so_it_is_when_its_end_has_gone_over_to_the_other_statement_meanwhile(

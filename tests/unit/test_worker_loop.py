@@ -141,8 +141,6 @@ def test_a_pause_is_jittered_grows_and_ends_with_the_loop(monkeypatch: pytest.Mo
     assert FIRST_PAUSE_SECONDS / 2 <= cast(float, waited[0]) <= FIRST_PAUSE_SECONDS
     assert FIRST_PAUSE_SECONDS <= cast(float, waited[1]) <= FIRST_PAUSE_SECONDS * 2
     assert 5.0 <= cast(float, waited[2]) <= 10.0
-    with pytest.raises(NotImplementedError):
-        loop.serve(cast(WorkerConnection, None))
 
 
 def test_a_connection_that_does_not_answer_is_cut_and_it_is_said(caplog: pytest.LogCaptureFixture) -> None:

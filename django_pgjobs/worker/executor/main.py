@@ -2,7 +2,8 @@
 
 Its main thread is the control thread: it reads frames and never runs a job or a query. ``run_queue`` starts and ends
 jobs, ``job_threads`` and ``event_loop`` run them, ``outbox`` sends their outcomes. The executor grants no right to a
-job and writes no outcome. When the supervisor is gone, it releases the jobs that have not started, and exits.
+job and writes no outcome but the end of an atomic job, in that job's own transaction. When the supervisor is gone, it
+releases the jobs that have not started, and exits.
 """
 
 from __future__ import annotations
