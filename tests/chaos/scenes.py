@@ -250,6 +250,15 @@ def goes_on(world: World, actor: Actor) -> None:
     world.answer(actor, len(store.next_step(actor, world.end(columns=STEP), AUTHOR)))
 
 
+def goes_on_in_its_transaction(world: World, actor: Actor) -> None:
+    """The same as part of the transaction of the step's own effects."""
+    [end] = world.end(columns=STEP)
+    actor.raw.query("BEGIN")
+    stepped = isinstance(store.next_step_atomic(actor, end), store.Stepped)
+    actor.query("COMMIT" if stepped else "ROLLBACK")
+    world.answer(actor, int(stepped))
+
+
 def releases(world: World, actor: Actor) -> None:
     """The owner gives the job back, unstarted."""
     world.answer(actor, len(store.release_jobs(actor, world.end(), AUTHOR)))
@@ -377,15 +386,17 @@ def deletes_ended(world: World, actor: Actor) -> None:
 
 
 OWNER = (succeeds, succeeds_fast, remembers, remembers_fast, leaves_nothing, leaves_nothing_fast, leaves_its_result,
-         succeeds_in_its_transaction, remembers_in_its_transaction, fails, snoozes, goes_on, releases, parks,
-         puts_aside, gives_up, ends, ends_callback, reports, reads_payload, renews, forgets)  # fmt: skip
+         succeeds_in_its_transaction, remembers_in_its_transaction, fails, snoozes, goes_on, goes_on_in_its_transaction,
+         releases, parks, puts_aside, gives_up, ends, ends_callback, reports, reads_payload, renews,
+         forgets)  # fmt: skip
 OPERATOR = (cancels, retries, abandons, postpones, wants_back)
 RECORDS = (fails, gives_up, ends, rescues)
 GIVES_BACK = (snoozes, releases, parks, puts_aside)
 LEAVES_NO_ROW = (leaves_nothing, leaves_nothing_fast, leaves_its_result)
 
 IDLE_CAST = (claims_and_ends, cancels, retries, abandons, postpones, wants_back, rescues, unparks, deletes_ended)
-LATE_CAST = (succeeds, succeeds_fast, fails, snoozes, goes_on, releases, parks, reports, reads_payload, renews)
+LATE_CAST = (succeeds, succeeds_fast, fails, snoozes, goes_on, goes_on_in_its_transaction, releases, parks, reports,
+             reads_payload, renews)  # fmt: skip
 CAST: dict[Scene, tuple[Program, ...]] = {
     ready: IDLE_CAST,
     running: (*LATE_CAST, leaves_nothing, succeeds_in_its_transaction, gives_up, ends, *IDLE_CAST),
@@ -411,6 +422,7 @@ CAST: dict[Scene, tuple[Program, ...]] = {
         succeeds_in_its_transaction,
         snoozes,
         goes_on,
+        goes_on_in_its_transaction,
         releases,
         parks,
         reports,
@@ -439,6 +451,7 @@ CAST: dict[Scene, tuple[Program, ...]] = {
         fails,
         snoozes,
         goes_on,
+        goes_on_in_its_transaction,
         releases,
         parks,
         gives_up,
@@ -464,8 +477,10 @@ NEVER_TOGETHER = tuple(
         remembers_fast,
         *LEAVES_NO_ROW,
         succeeds_in_its_transaction,
+        remembers_in_its_transaction,
         snoozes,
         goes_on,
+        goes_on_in_its_transaction,
     )
 )
 """I7: a run ends once. Its worker does not mark it and record another end of its body under the same claim.
