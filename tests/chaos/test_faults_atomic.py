@@ -38,6 +38,9 @@ EXECUTORS = "^$"
 """The connections of jobs get their name once they are made, so the proxy knows none."""
 
 PATIENT = {"LEASE_SECONDS": 10.0, "RENEW_SECONDS": 3.0}
+WORKERS = 6
+"""Each waits up to 15 s before it starts an executor again whose predecessors died soon."""
+
 LATEST_CUT = 0.004
 """Seconds after the COMMIT was sent within which the first one is cut; then as the machine is fast, see ``CLOSER``."""
 
@@ -165,11 +168,12 @@ def test_executors_that_are_killed_around_the_commit(ground: Ground, record_prop
     deadly = armed(**{point: {"do": "kill", "after": 2 + place, "times": each} for place, point in enumerate(points)})
     with atomic.laid_out(), ground.fault("kill"):
         ids = register_many(atomic.survives_crashes.using(max_attempts=1000).bind() for _ in range(KILLS * 6))
-        ground.workers(
-            env={**deadly, "DATABASE_URL": ground.server.url},
-            conf={"LEASE_SECONDS": 10.0, "RENEW_SECONDS": 3.0},
-            threads=2,
-        )
+        for _ in range(WORKERS):
+            ground.workers(
+                env={**deadly, "DATABASE_URL": ground.server.url},
+                conf={"LEASE_SECONDS": 10.0, "RENEW_SECONDS": 3.0},
+                threads=2,
+            )
         struck = lambda: Counter(line["name"] for line in ground.journal.lines("failpoint"))  # noqa: E731
         until = time.monotonic() + patience(2400)
         while struck().total() < KILLS and time.monotonic() < until:
