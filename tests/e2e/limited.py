@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 
-from django_pgjobs import Backoff, Limit, Snooze, current_context, job
+from django.contrib.auth.models import User
+
+from django_pgjobs import Backoff, Limit, Next, Snooze, current_context, job
 from tests.e2e import stage
 
 
@@ -55,3 +57,17 @@ def holds(key: str, number: int = 0) -> None:
     here.note("start", key, number)
     here.wait(key)
     here.note("end", key, number)
+
+
+def by_users(key: str) -> str:
+    return f"{key} {User.objects.filter(username='nobody').exists()}"
+
+
+@job(limits=Limit(5, key=by_users))
+def asks(key: str) -> str:
+    return key
+
+
+@job(max_attempts=1)
+async def goes_on_to_ask(key: str) -> Next:
+    return Next(asks.bind(key))

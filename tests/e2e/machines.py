@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from django.contrib.auth.models import User
-
-from django_pgjobs import Backoff, JobContext, Limit, Next, job
+from django_pgjobs import Backoff, JobContext, Next, job
 from tests.e2e import stage
 
 
@@ -28,20 +26,6 @@ async def second(context: JobContext, key: str, queue: str) -> Next:
     if key == "flaky" and context.attempt < 3:
         raise ValueError("not yet")
     return Next(third.using(queue=queue).bind(key))
-
-
-def by_users(key: str) -> str:
-    return f"{User.objects.count()} users"
-
-
-@job(name="machines.to_limited", max_attempts=1)
-async def to_limited(key: str) -> Next:
-    return Next(limited.bind(key))
-
-
-@job(name="machines.limited", limits=Limit(5, key=by_users))
-def limited(key: str) -> str:
-    return key
 
 
 @job(name="machines.third", max_attempts=4, backoff=Backoff(0))

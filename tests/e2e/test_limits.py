@@ -236,3 +236,11 @@ def test_the_budget_of_connections_has_the_admitter_in_it(worker: Workers, limit
     """One more where there are limits, none where there are none."""
     budgets = [re.findall("connections≤([0-9]+)", started.log) for started in (worker(), limited_worker())]
     assert int(budgets[1][0]) == int(budgets[0][0]) + 1
+
+
+def test_the_limit_of_a_step_may_ask_the_database(worker: Workers, limited_worker: Start) -> None:
+    """P29: an ``async def`` job goes on with a step whose limit key is a query, which no event loop may send."""
+    job = limited.goes_on_to_ask.register("asked")
+    limited_worker()
+    (after,) = ended(job)
+    assert (after.outcome, after.result, after.limit_key) == ("succeeded", "asked", "asked False"), after.error

@@ -43,12 +43,6 @@ def test_a_step_that_cannot_be_stored_ends_the_job_with_its_reason(shared_worker
     assert "InvalidJob" in after.error
 
 
-def test_the_limit_of_a_step_may_ask_the_database(shared_worker: WorkerProcess) -> None:
-    """P29: an ``async def`` job goes on with a step whose limit key is a query, which no event loop may send."""
-    (after,) = ended(machines.to_limited.register("limited"))
-    assert (after.outcome, after.result, after.limit_key) == ("succeeded", "limited", "0 users"), after.error
-
-
 def test_after_each_step_others_get_their_turn(shared_worker: WorkerProcess) -> None:
     """P34: with one thread, what was registered meanwhile runs before the third step; the second needs no thread."""
     machine = machines.first.register("fair", 0, "fair", queue="default")
