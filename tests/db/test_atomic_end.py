@@ -27,8 +27,8 @@ from tests.plugins.fix_db import AUTHOR, WORKER, Background, RawDatabase, blocke
 @pytest.fixture(autouse=True)
 def no_users(committed: None) -> Iterator[None]:
     told.clear()
-    yield
     User.objects.all().delete()
+    yield
 
 
 def ends_of(count: int = 1) -> list[store.End]:

@@ -17,6 +17,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from django.contrib.auth.models import User
 from django.db import connection, connections
 from django.test.utils import setup_databases, teardown_databases
 
@@ -241,7 +242,7 @@ def _end_other_sessions() -> None:
 
 @pytest.fixture
 def committed(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """Work on committed rows; our tables are empty before and after."""
+    """Work on committed rows; our tables and that of users are empty before and after."""
     with django_db_blocker.unblock():
         assert connection.settings_dict["NAME"].startswith("test"), "not a test database"
         yield
@@ -259,8 +260,11 @@ def _empty() -> None:
     """Delete our rows; truncate, which is slower on small tables, only when they have grown."""
     with connection.cursor() as cursor:
         cursor.execute("SET lock_timeout = '10s'")
-        cursor.execute("SELECT pg_total_relation_size('pgjobs_job') > 2000000")
-        if cursor.fetchone() == (True,):
+        cursor.execute("SELECT pg_total_relation_size('pgjobs_job') > 2000000, EXISTS (SELECT FROM auth_user)")
+        grown, users = cursor.fetchone()
+        if users:
+            User.objects.all().delete()
+        if grown:
             cursor.execute(f"TRUNCATE {', '.join(TABLES)}")
         else:
             cursor.execute(";".join(f"DELETE FROM {table}" for table in TABLES))
