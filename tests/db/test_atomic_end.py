@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -25,10 +24,9 @@ from tests.plugins.fix_db import AUTHOR, WORKER, Background, RawDatabase, blocke
 
 
 @pytest.fixture(autouse=True)
-def no_users(committed: None) -> Iterator[None]:
+def no_users(committed: None) -> None:
     told.clear()
     User.objects.all().delete()
-    yield
 
 
 def ends_of(count: int = 1) -> list[store.End]:
