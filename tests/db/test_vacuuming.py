@@ -373,7 +373,7 @@ def test_a_server_that_refuses_is_told_and_asked_later(
         raise psycopg.OperationalError("too many connections")
 
     vacuumer = Vacuumer(refuses)
-    vacuumer.tables[0].died = 0
+    vacuumer.tables[0].died, vacuumer.tables[0].share = 0, 0.0
     settle(vacuumer, raw)
     assert "VACUUM failed, tried again later table=pgjobs_job: too many connections" in caplog.text
     time(CHECK_SECONDS)
