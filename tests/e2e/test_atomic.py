@@ -19,7 +19,7 @@ ARGUMENTS: tuple[str, ...] = ()
 TAKEN = (
     "Abandon: The next step, tests.e2e.atomic.does, cannot enter its queue: another job there has the key of this one."
 )
-WORKER: dict[str, object] = {"threads": 4, "conf": {"POLL_SECONDS": 60}}
+WORKER: dict[str, object] = {"threads": 4, "conf": {"POLL_SECONDS": 600}}
 
 
 @pytest.fixture(autouse=True)
@@ -206,7 +206,7 @@ def test_a_step_and_the_move_to_the_next_are_one_transaction(shared_worker: Work
 
 
 def test_a_step_with_a_delay_is_not_left_to_the_next_poll(shared_worker: WorkerProcess) -> None:
-    """P30: the worker polls each minute."""
+    """P30: the worker polls each ten minutes."""
     (after,) = ended(atomic.does.register("goes on later"), timeout=30)
     assert (after.outcome, len(effects(after.pk))) == ("succeeded", 2)
 
