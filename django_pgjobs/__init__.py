@@ -12,6 +12,7 @@ from django_pgjobs.cron_entries import Cron
 from django_pgjobs.definition.keys import Window
 from django_pgjobs.definition.next_step import Next
 from django_pgjobs.exceptions import Abandon, Cancel, JobInterrupted, Snooze
+from django_pgjobs.flows.batch import Batch
 from django_pgjobs.jobs import BoundJob, JobDefinition, job, register_many
 from django_pgjobs.values.backoff import Backoff
 from django_pgjobs.values.limit import Limit
@@ -21,6 +22,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Abandon",
     "Backoff",
+    "Batch",
     "BoundJob",
     "Cancel",
     "Cron",

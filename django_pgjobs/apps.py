@@ -11,6 +11,7 @@ from django.core.checks import register as register_check
 from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext_lazy as _
 
+from django_pgjobs.flows import builtin as builtin  # the registry knows its jobs from now on
 from django_pgjobs.registering import register
 
 if TYPE_CHECKING:

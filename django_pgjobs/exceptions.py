@@ -7,6 +7,8 @@
     ├── QueueFull             the queue holds as many unfinished jobs as it may
     ├── RateLimited           this process registers too fast
     ├── DuplicateJob          the key of a registration is taken, and its policy is to raise
+    ├── BatchClosed           the batch takes no more members
+    ├── OldWorkers            workers of an older version live, which do not know what waits for what
     ├── NoWorkerAvailable     all local workers are busy with jobs that bypass the queue
     ├── UnknownJob            a row names a definition this process does not have
     ├── UnreadablePayload     a stored payload cannot be read or no longer fits the signature
@@ -33,6 +35,7 @@ The docstring of a class is its default message.
 from __future__ import annotations
 
 import signal as signals
+from collections.abc import Sequence
 from datetime import timedelta
 
 
@@ -83,6 +86,31 @@ class DuplicateJob(PgJobsError):
         self.queue = queue
         who = "Another job" if existing_id is None else f"Job {existing_id}"
         super().__init__(message or f"{who} has the key {key!r} in queue {queue!r}.")
+
+
+class BatchClosed(PgJobsError):
+    """The batch takes no more members: it was closed, was cancelled, or has as many as it may have."""
+
+    def __init__(self, message: str | None = None, *, batch_id: int | None = None) -> None:
+        self.batch_id = batch_id
+        super().__init__(message)
+
+
+class OldWorkers(PgJobsError):
+    """Workers of an older version live, which would end jobs without those that wait for them; nothing was stored.
+
+    ``names``: these workers.
+    """
+
+    def __init__(self, message: str | None = None, *, names: Sequence[str] = ()) -> None:
+        self.names = list(names)
+        super().__init__(message or self._words())
+
+    def _words(self) -> str:
+        return (
+            f"Workers of an older version live: {', '.join(self.names[:5])}{', …' if self.names[5:] else ''}. "
+            "They would end jobs without those that wait for them: stop them first, or wait until they have stopped."
+        )
 
 
 class NoWorkerAvailable(PgJobsError):

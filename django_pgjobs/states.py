@@ -8,7 +8,7 @@ people see: a ready job whose time has not come is *scheduled*, or *retrying* if
 from __future__ import annotations
 
 from datetime import datetime
-from enum import StrEnum
+from enum import IntFlag, StrEnum
 
 
 class Outcome(StrEnum):
@@ -56,6 +56,28 @@ class Ending(StrEnum):
     ABANDONED = "abandoned"
     CANCELLED = "cancelled"
     SUCCEEDED = "succeeded"
+
+
+class Rule(StrEnum):
+    """Which end of another job a job needs to run: a success, any end, or anything but a success."""
+
+    SUCCEEDED = "succeeded"
+    SETTLED = "settled"
+    FAILED = "failed"
+
+
+class Flow(IntFlag):
+    """The bits of a job's ``flow``.
+
+    ``MEMBER``: its end counts in the gate of its parent. ``NEEDED``: its end counts in the gates of others, to which
+    links lead. ``STEPPED``: it has finished steps.
+    """
+
+    MEMBER = 1
+    NEEDED = 2
+    STEPPED = 8
+
+    COUNTED = MEMBER | NEEDED
 
 
 class Cause(StrEnum):

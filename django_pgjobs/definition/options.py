@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast
 
 from django_pgjobs.conf import Conf
 from django_pgjobs.definition import keys
@@ -38,12 +38,14 @@ from django_pgjobs.definition.validation import check_queue as check_queue
 from django_pgjobs.definition.validation import check_rule as check_rule
 from django_pgjobs.definition.validation import did_you_mean as did_you_mean
 from django_pgjobs.definition.validation import seconds as seconds
+from django_pgjobs.states import Rule
 from django_pgjobs.values.backoff import Backoff
 from django_pgjobs.values.invalid_option import InvalidOption as InvalidOption
 from django_pgjobs.values.limit import JobLimits, Limit, read_job_limits
 
 if TYPE_CHECKING:
     from django_pgjobs.definition.cron_declaration import CronDeclaration
+    from django_pgjobs.models import Job
 
 NAME_LIMIT = 200
 DESCRIPTION_LIMIT = 200
@@ -71,6 +73,11 @@ Timeout = Duration | None | tuple[Duration, Duration | None]
 """A timeout, None for unlimited, or a soft limit and a timeout."""
 
 CrashOption = Literal["retry", "abandon"]
+
+RuleOption = Literal["succeeded", "settled", "failed"]
+
+Needed: TypeAlias = "Job | int | Iterable[Job | int]"
+"""Jobs that a job needs, or their ids."""
 
 
 class JobOptions(TypedDict, total=False):
@@ -125,6 +132,8 @@ class RegisterOptions(TypedDict, total=False):
     on_crash: CrashOption
     idempotency_key: Key | None
     bypass: bool
+    after: Needed
+    when: RuleOption
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +166,10 @@ class Plan:
     """Whether the job declares limits."""
     lacks_key: bool = False
     """Whether ``on_conflict`` is given and ``key`` is not."""
+    after: tuple[int, ...] = ()
+    """The jobs that it needs."""
+    when: Rule | None = None
+    """Which end of these it needs; None: a success."""
 
     @property
     def has_keys(self) -> bool:
@@ -177,6 +190,7 @@ class Plan:
             or self.deadline is not None
             or self.expires is not None
             or self.rare is not None
+            or bool(self.after)
         )
 
     @property
@@ -212,6 +226,10 @@ class Plan:
             )
         if self.bypass:
             self._check_bypass()
+        if self.when is not None and not self.after:
+            raise InvalidOption("when says which end of other jobs this one needs: pass after=JOBS, too")
+        if len(self.after) > self.conf.needs_limit:
+            raise InvalidOption(f"after takes at most {self.conf.needs_limit} jobs (NEEDS_LIMIT), not {len(self.after)}")
         return self
 
     def check_backoff(self, backoff: BackoffRule) -> None:
@@ -277,6 +295,30 @@ def _apart(checked: dict[str, Any]) -> dict[str, Any]:
     return {**checked, "timeout": hard, "soft_timeout": soft}
 
 
+def check_after(value: object) -> tuple[int, ...]:
+    """Return the ids of the jobs that a job needs. Raises ``InvalidOption``."""
+    alone = isinstance(value, int | str) or hasattr(value, "_meta")
+    given: Iterable[object] = (value,) if alone or not isinstance(value, Iterable) else value
+    return tuple(dict.fromkeys(map(_id_of, given)))
+
+
+def _id_of(job: object) -> int:
+    if getattr(getattr(job, "_meta", None), "label", None) == "pgjobs.Job":
+        if job.pk is None:  # type: ignore[attr-defined]
+            raise InvalidOption(f"after takes jobs that are stored, and a job that bypasses the queue is not: {job!r}")
+        job = job.pk  # type: ignore[attr-defined]
+    if isinstance(job, bool) or not isinstance(job, int) or not 0 < job < 2**63:
+        raise InvalidOption(f"after takes jobs or their ids, not {job!r}")
+    return job
+
+
+def check_when(value: object) -> Rule:
+    """Return which end of other jobs a job needs. Raises ``InvalidOption``."""
+    if value not in list(Rule):
+        raise InvalidOption(f"when must be {', '.join(repr(str(rule)) for rule in Rule)}, not {value!r}")
+    return Rule(str(value))
+
+
 def check_database(value: object) -> str:
     """Return the alias; registering checks that it exists."""
     if not isinstance(value, str) or not value:
@@ -302,6 +344,8 @@ REGISTER_CHECKS: dict[str, Callable[[object], object]] = {
     "on_crash": check_on_crash,
     "idempotency_key": lambda value: keys.check_key("idempotency_key", value),
     "bypass": lambda value: check_flag("bypass", value),
+    "after": check_after,
+    "when": check_when,
 }
 _NONE_MEANS_NOT_GIVEN = frozenset({"run_at", "delay", "deadline", "description", "database"})
 

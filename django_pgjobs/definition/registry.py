@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from django_pgjobs.definition.policy import JobPolicy
 
 
+BUILT_IN = "pgjobs."
+"""How the names of this package's own jobs begin."""
+
+
 class Registry:
     """Names and aliases of job definitions, and names of cron entries."""
 
@@ -96,7 +100,8 @@ class Registry:
         """Within the block, know only what the block declares; restore everything afterwards. For tests."""
         with self._lock:
             before = self._by_name, self._crons, self.is_isolated
-            self._by_name, self._crons, self.is_isolated = {}, {}, True
+            ours = {name: definition for name, definition in self._by_name.items() if name.startswith(BUILT_IN)}
+            self._by_name, self._crons, self.is_isolated = ours, {}, True
         try:
             yield
         finally:

@@ -12,7 +12,7 @@ COMMIT; what later hooks raise is logged and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,20 +58,20 @@ class _Lost(Exception):
 class _Course:
     """What is known of a transaction on ``alias``. ``raised``: by the body, or by what follows up to the COMMIT.
 
-    ``wakes``: notifies workers of a next step that is due.
+    ``wakes``: the notifications of a next step that is due, or of jobs that waited for this one.
     """
 
     alias: str
     decision: Decision | None = None
     committed: bool = False
     raised: BaseException | None = None
-    wakes: Notice | None = None
+    wakes: Collection[Notice] = ()
 
     def note(self) -> None:
         """Record that the transaction is committed, before any hook of the job's can hang or raise."""
         self.committed = True
-        if self.wakes is not None:
-            waking.notify(self.alias, [self.wakes])
+        if self.wakes:
+            waking.notify(self.alias, self.wakes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class AtomicEnds:
         """Write what the body came to, as the last statement of its transaction."""
         item, seconds = prepared.item, clock.monotonic() - prepared.began
         if isinstance(done, decide.Succeed):
-            return self._end(prepared, End(item.id, item.claim_id, seconds, done.result), outermost=outermost)
+            return self._end(prepared, End(item.id, item.claim_id, seconds, done.result), course, outermost=outermost)
         end = End(item.id, item.claim_id, seconds, columns=done.columns)
         went_on = store.next_step_atomic(store.on(self.alias), end, outermost=outermost)
         if went_on is NoStep.LOST:
@@ -138,20 +138,22 @@ class AtomicEnds:
         if went_on.refused:
             raise Abandon(KEY_TAKEN.format(name=done.name))
         if went_on.due:
-            course.wakes = wake_up(went_on.queue, went_on.priority)
+            course.wakes = [wake_up(went_on.queue, went_on.priority)]
         return decide.Committed(
             step_in=None if went_on.priority is None else (went_on.queue, went_on.priority), stepped=True
         )
 
-    def _end(self, prepared: Prepared, end: End, *, outermost: bool) -> decide.Committed:
-        """Write the success of a job."""
+    def _end(self, prepared: Prepared, end: End, course: _Course, *, outermost: bool) -> decide.Committed:
+        """Write the success of a job, and count it in the gates that it feeds."""
         db, item = store.on(self.alias), prepared.item
         marks = has_callback(item.name, Outcome.SUCCEEDED)
+        written: store.AtomicEnd | None
         try:
             if marks:
                 end.outcome = Outcome.SUCCEEDED
                 allowance = callback_allowance()
-                written = store.mark_atomic(db, end, allowance_seconds=allowance, outermost=outermost)
+                marked = store.mark_atomic(db, end, allowance_seconds=allowance, outermost=outermost)
+                written = store.AtomicEnd(counted=False) if marked else None
             elif key_of(item.extras) is not None:
                 written = store.end_atomic_keyed(db, end, outermost=outermost)
             else:
@@ -160,8 +162,10 @@ class AtomicEnds:
             if end.result is not None and is_data_trouble(error):
                 raise UnstorableResult(f"The job's result cannot be stored: {one_line(error)}") from error
             raise
-        if not written:
+        if written is None:
             raise _Lost
+        if written.counted:
+            course.wakes = store.notices_of(store.settle_ends(db, [item.id]))
         return decide.Committed(marked=marks)
 
     def _unreached(self, prepared: Prepared, error: Error) -> decide.Snooze:

@@ -6,7 +6,7 @@ Shared by everything that ends attempts: the worker's finalise thread in batches
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, assert_never
 
 from django_pgjobs import decisions as decide
@@ -16,11 +16,15 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.execution.attempt import ON_ABANDON, ON_CANCEL, ON_SUCCESS
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import statements as store
-from django_pgjobs.store.statements import Author, Database, End, FenceReading
+from django_pgjobs.store.statements import Author, Database, End, FenceReading, Opened
 
 SUCCESS, RETRY, SNOOZE, END, MARK, PARK, RELEASE = "success", "retry", "snooze", "end", "mark", "park", "release"
-NEXT, HOLD, DELETE = "next", "hold", "delete"
+NEXT, HOLD = "next", "hold"
+DELETE = "delete"
 """A success or an end that keeps no row."""
+
+COUNTED = "counted"
+"""A success or an end that counts in a gate: written together with what it releases, by ``write_counted``."""
 
 ACTIONS = {
     SUCCESS: "complete the job",
@@ -33,10 +37,11 @@ ACTIONS = {
     MARK: "begin its callback",
     END: "end the job",
     DELETE: "end the job",
+    COUNTED: "end the job",
 }
 """Each kind of write, worded for log lines: "could not …"."""
 
-KINDS = (SUCCESS, NEXT, RETRY, SNOOZE, PARK, HOLD, RELEASE, MARK, END, DELETE)
+KINDS = (SUCCESS, NEXT, RETRY, SNOOZE, PARK, HOLD, RELEASE, MARK, END, DELETE, COUNTED)
 """The order in which a flush writes them."""
 
 FAST = (SUCCESS, DELETE)
@@ -104,6 +109,29 @@ def atomic_end_of(decision: decide.Committed, job_id: int, claim_id: str, second
 def after_callback(job_id: int, claim_id: str, outcome: str) -> End:
     """Return the end to write after the callback. The error that ended the body was recorded before it."""
     return End(job_id, claim_id, outcome=outcome)
+
+
+def write_counted(
+    db: Database, ends: Sequence[End], author: Author, *, remember: bool = False, lock_seconds: float | None = None
+) -> tuple[dict[int, Any], list[Opened]]:
+    """Write ends that count in gates, in the open transaction: return id → row of those recorded, and what they release.
+
+    Raises ``LockNotAvailable`` for a gate that stays locked for ``lock_seconds``; then roll back.
+    """
+    successes = [end for end in ends if not end.outcome]
+    others = [end for end in ends if end.outcome]
+    ids: list[int] = []
+    if successes:
+        ids += store.finalise_success(db, successes, author, remember=remember, settled=True)
+    if others:
+        ids += store.finalise_end(db, others, author, settled=True)
+    opened = store.settle_ends(db, ids, lock_seconds=lock_seconds) if ids else []
+    return {each: each for each in ids}, opened
+
+
+def is_counted(extras: Mapping[str, Any] | None) -> bool:
+    """Whether the end of a claimed job counts in a gate; it may count in one since its claim, too."""
+    return extras is not None and bool(extras.get("counted"))
 
 
 def kept_as(end: End) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS
 
-from django_pgjobs import clock
+from django_pgjobs import clock, waking
 from django_pgjobs import decisions as decide
 from django_pgjobs.context import Cancellation, Reporter
 from django_pgjobs.decisions import Decision, Unwritten
@@ -30,6 +30,7 @@ from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import Enclosing
 from django_pgjobs.store.statements import Author, ClaimedJob, Database, End, FenceReading, Stepped
 
 log = safe_logger("django_pgjobs")
@@ -94,7 +95,7 @@ def _never(job: ClaimedJob) -> Unwritten | None:
 class Performer:
     """Runs claimed jobs and writes their ends on ``db`` in the name of ``author``."""
 
-    db: Database
+    db: Enclosing
     author: Author
     run: Callable[[Prepared], Decision] = attempt.run_here
     reporter_of: ReporterOf = write_at_once
@@ -181,18 +182,28 @@ class Performer:
 
     def _record(self, job: ClaimedJob, kind: str, end: End) -> Ended:
         """Write an end. Wait while the row is locked; if the job was cancelled meanwhile, end it as cancelled."""
-        remember = key_of(job.extras) is not None
-        while not (rows := finalise.write(self.db, kind, [end], self.author, remember=remember)):
+        remember, counted = key_of(job.extras) is not None, finalise.is_counted(job.extras)
+        while not (rows := self._write(kind, end, remember=remember, counted=counted)):
             now = store.read_fences(self.db, [(end.id, end.claim_id)]).get(end.id)
             if now is None or not now.ours or now.ended:
                 return self._refused(job, kind, end, now)
-            if now.cancelled and not now.ending and kind in REQUEUES:
+            if now.counted and not counted:  # another job has come to need it since its claim
+                counted = True
+            elif now.cancelled and not now.ending and kind in REQUEUES:
                 cancel = decide.Cancel("", end.failure, end.cause)
                 kind, end = finalise.end_of(cancel, end.id, end.claim_id, job.name, end.seconds)
             else:
                 time.sleep(BUSY_SECONDS)
         self._notify_end(job, kind, end, rows[job.id])
         return Ended(kind, end, recorded=True)
+
+    def _write(self, kind: str, end: End, *, remember: bool, counted: bool) -> dict[int, Any]:
+        if not counted or kind not in (SUCCESS, END):
+            return finalise.write(self.db, kind, [end], self.author, remember=remember)
+        with self.db.transaction():
+            rows, opened = finalise.write_counted(self.db, [end], self.author, remember=remember)
+        waking.notify(self.alias, store.notices_of(opened))
+        return rows
 
     def _refused(self, job: ClaimedJob, kind: str, end: End, now: FenceReading | None) -> Ended:
         action, reason = finalise.ACTIONS[kind], finalise.refusal(now)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from django_pgjobs.models.attempts import Attempt, Claim, Step
 from django_pgjobs.models.base import PostgresModel
 from django_pgjobs.models.crons import CronEntry, CronEntryQuerySet, KnownJob, SteerableCron
+from django_pgjobs.models.gates import Gate, Link
 from django_pgjobs.models.job_steering import Steerable
 from django_pgjobs.models.jobs import Job, JobQuerySet
 from django_pgjobs.models.keys import Admission, KeyWindow, StoredResult
@@ -28,12 +29,14 @@ __all__ = [
     "Claim",
     "CronEntry",
     "CronEntryQuerySet",
+    "Gate",
     "Heartbeat",
     "Job",
     "JobQuerySet",
     "KeyWindow",
     "KnownJob",
     "LeaderTerm",
+    "Link",
     "PostgresModel",
     "QueueState",
     "Statistic",

@@ -206,7 +206,19 @@ class Job(Steerable, PostgresModel):
         _("expires at"), null=True, help_text=_("Not started after it, but cancelled; empty once an attempt has ended.")
     )
     options = models.JSONField(_("rare options"), null=True, help_text=_("Options that few jobs have."))
-    flow = models.SmallIntegerField(_("flow"), db_default=0, help_text=_("Bits; 8: it has finished steps."))
+    flow = models.SmallIntegerField(
+        _("flow"), db_default=0, help_text=_("Bits; 1: a member, 2: others need it, 8: it has finished steps.")
+    )
+    parent = models.ForeignKey(
+        "self",
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        null=True,
+        related_name="members",
+        verbose_name=_("parent"),
+        help_text=_("The batch that it is a member of."),
+    )
     # No column (docs/adr/0025). A new state is a value of ``hold``: the SQL function of migration 0016 knows no words.
     state = ComputedStateField(choices=State.choices, verbose_name=_("state"))
 
@@ -275,6 +287,7 @@ class Job(Steerable, PostgresModel):
                 fields=["expires_at"],
                 condition=Q(expires_at__isnull=False, finished_at__isnull=True),
             ),
+            models.Index(name="pgjobs_job_parent", fields=["parent", "id"], condition=Q(parent__isnull=False)),
         )
         constraints = (
             models.UniqueConstraint(

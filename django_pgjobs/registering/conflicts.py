@@ -118,6 +118,10 @@ def _replace(alias: str, new: Sequence[NewJob], holders: Sequence[KeyHolder | No
             on(alias), replaced, mode=CancelMode.ASK, by="", reason=REPLACED, with_callback=with_callback
         )
         waking.notify(alias, cancelled.notices)
+        if cancelled.gathering:
+            from django_pgjobs.store.batches import cancel_members  # here for start-up time
+
+            waking.notify(alias, cancel_members(alias, cancelled.gathering, mode=CancelMode.ASK, by="", reason=REPLACED))
 
 
 class StoredBatch(NamedTuple):

@@ -26,7 +26,7 @@ from django_pgjobs.exceptions import InvalidJob, NoWorkerAvailable
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.registering.encode import Row, captured_headers, check_key_given, encode_all, new_job
 from django_pgjobs.signals import job_registered
-from django_pgjobs.states import KeyScope
+from django_pgjobs.states import Flow, KeyScope
 from django_pgjobs.store.database import NOT_MIGRATED, is_not_migrated
 from django_pgjobs.store.registering import NewJob, Registered, register_job, register_jobs
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from django_pgjobs.conf import Conf
+    from django_pgjobs.definition.policy import JobPolicy
 
 logger = safe_logger("django_pgjobs")
 
@@ -85,22 +86,31 @@ def register_one(row: Row) -> Model:
     new = new_job(row, captured_headers(row.plan.conf))
     _warn_of_foreign_transaction(connection, new.name)
     with _passing(connection, row.plan.conf, (new.queue,)):
-        stored = _insert(connection.alias, new)
+        stored = _insert(connection.alias, new, row.plan.conf)
     if isinstance(stored, int):
         return _existing(connection.alias, new, stored)
+    if new.needs:  # it may have been released at once
+        return _announced(row.definition, _existing(connection.alias, new, stored.id))
     waking.registered(connection, (new.wakes,), row.plan.conf)
     given: dict[str, Any] = {"id": stored.id, "run_at": stored.run_at, "created_at": stored.created_at}
     if stored.expires_at is not None:
         given["expires_at"] = stored.expires_at
-    registered = _job(connection.alias, new, given)
+    return _announced(row.definition, _job(connection.alias, new, given))
+
+
+def _announced(definition: JobPolicy, registered: Model) -> Model:
     if job_registered.receivers:
-        job_registered.send_robust(sender=row.definition, job=registered)
+        job_registered.send_robust(sender=definition, job=registered)
     return registered
 
 
-def _insert(alias: str, new: NewJob) -> Registered | int:
+def _insert(alias: str, new: NewJob, conf: Conf) -> Registered | int:
     if not new.is_special:
         return register_job(alias, new)
+    if new.needs:
+        from django_pgjobs.registering.waiting import insert_waiting  # here for start-up time
+
+        return insert_waiting(alias, new, conf)
     from django_pgjobs.registering.conflicts import insert_one  # here for start-up time
 
     return insert_one(alias, new)
@@ -132,28 +142,51 @@ def register_all(rows: Iterable[Row], database: str | None, conf: Conf) -> list[
     their options name. Raises ``InvalidJob`` naming the row, ``DuplicateJob``, ``RateLimited`` and ``QueueFull``; then
     nothing is stored.
     """
+    return _register_all(rows, database, conf, None)[0]
+
+
+@_with_cure
+def register_members(rows: Iterable[Row], database: str, conf: Conf, parent_id: int) -> int:
+    """Insert jobs that are members of a batch, as ``register_all``; return how many were inserted."""
+    return len(_register_all(rows, database, conf, parent_id)[1])
+
+
+def _register_all(
+    rows: Iterable[Row], database: str | None, conf: Conf, parent_id: int | None
+) -> tuple[list[int], Collection[int]]:
+    """Return the ids of the jobs, and the positions of those that were inserted."""
     batch = encode_all(rows, captured_headers(conf), conf, database)
     if not batch.new:
-        return []
+        return [], ()
     connection = _connection(batch.database())
     _warn_of_foreign_transaction(connection, batch.new[0].first.name)
     each = batch.each() if batch.special or batch.senders else []
+    if parent_id is not None:
+        each = [new._replace(flow=Flow.MEMBER, parent_id=parent_id) for new in each]
     fresh: Collection[int] = range(batch.count)
     with _passing(connection, conf, batch.queues()):
         if batch.special:
-            from django_pgjobs.registering.conflicts import insert_all  # here for start-up time
-
-            ids, fresh = insert_all(connection.alias, each)
-            wakes = {each[at].wakes for at in fresh}
+            ids, fresh = _insert_special(connection.alias, each, conf)
+            wakes = {each[at].wakes for at in fresh if not each[at].waits}
         else:
-            ids = register_jobs(connection.alias, batch.new, limited=batch.limited)
+            ids = register_jobs(connection.alias, batch.new, limited=batch.limited, parent_id=parent_id)
             wakes = {some.first.wakes for some in batch.new}
     waking.registered(connection, wakes, conf)
     if batch.senders:
         for at in fresh:
             job = _deferred_job(connection.alias, each[at], ids[at])
             job_registered.send_robust(sender=batch.senders[at], job=job)
-    return ids
+    return ids, fresh
+
+
+def _insert_special(alias: str, new: list[NewJob], conf: Conf) -> tuple[list[int], list[int]]:
+    if any(job.needs for job in new):
+        from django_pgjobs.registering.waiting import insert_all_waiting  # here for start-up time
+
+        return insert_all_waiting(alias, new, conf)
+    from django_pgjobs.registering.conflicts import insert_all  # here for start-up time
+
+    return insert_all(alias, new)
 
 
 def _not_ready(new: NewJob) -> None:
@@ -181,6 +214,11 @@ def _bypass(row: Row) -> Model:
 
 
 # The connection, its transaction, and other people's
+
+
+def writable_alias(database: str | None) -> str:
+    """Return the alias that jobs for ``database`` go to; None: the router decides. Raises ``InvalidJob``."""
+    return _connection(database).alias
 
 
 def _connection(database: str | None) -> BaseDatabaseWrapper:
@@ -263,7 +301,10 @@ def _job(alias: str | None, new: NewJob, stored: dict[str, Any]) -> Model:
 def _special(new: NewJob) -> dict[str, Any]:
     unique = new.key_scope in (KeyScope.UNTIL_FINISHED, KeyScope.UNTIL_STARTED)
     values: dict[str, Any] = {"unique_key": new.key} if unique else {}
-    values |= {"hold": "limited", "state": "limited"} if new.limit_key is not None else {}
+    if new.waits:
+        values |= {"hold": "waiting", "state": "waiting"}
+    elif new.limit_key is not None:
+        values |= {"hold": "limited", "state": "limited"}
     return values | {
         name: getattr(new, name)
         for name in (
@@ -276,6 +317,8 @@ def _special(new: NewJob) -> dict[str, Any]:
             "tags",
             "not_after",
             "options",
+            "flow",
+            "parent_id",
         )
     }
 

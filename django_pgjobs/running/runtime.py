@@ -138,6 +138,7 @@ class Worker:
             "state": state,
             "running": running,
             "finished": finished,
+            "protocol": store.KNOWS_GATES,
         }
 
     def claim_options(self) -> ClaimOptions:

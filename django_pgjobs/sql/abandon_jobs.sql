@@ -1,25 +1,33 @@
--- abandon_jobs: abandon unclaimed jobs, or leave only their callback.
+-- abandon_jobs: abandon unclaimed jobs, or leave only their callback, or an end that counts in a gate, to a worker; not batches that wait for members.
 -- Fence: none (only unclaimed jobs; checked under the row lock).
 -- Rows: one per job abandoned: whether somebody waits for its end, whether its callback is due, and whether that may be older than the jobs claimed now.
 -- Clock: statement_timestamp().
 WITH locked AS MATERIALIZED (
-    SELECT id FROM pgjobs_job
-    WHERE id = ANY (%(ids)s::bigint[]) AND finished_at IS NULL AND claim_id IS NULL AND ending IS NULL
-    ORDER BY id
-    FOR NO KEY UPDATE
+    SELECT j.id
+    FROM pgjobs_job AS j
+    WHERE j.id = ANY (%(ids)s::bigint[])
+      AND j.finished_at IS NULL
+      AND j.claim_id IS NULL
+      AND j.ending IS NULL
+      AND (
+          j.hold IS DISTINCT FROM 'waiting'
+          OR (SELECT g.eager FROM pgjobs_gate AS g WHERE g.job_id = ANY (ARRAY[j.id])) IS DISTINCT FROM false
+      )
+    ORDER BY j.id
+    FOR NO KEY UPDATE OF j
 ),
 abandoned AS (
     UPDATE pgjobs_job AS j
     SET error = %(reason)s,
-        outcome = CASE WHEN NOT j.name = ANY (%(with_callback)s::text[]) THEN 'abandoned' END,
-        finished_at = CASE WHEN NOT j.name = ANY (%(with_callback)s::text[]) THEN statement_timestamp() END,
-        ending = CASE WHEN j.name = ANY (%(with_callback)s::text[]) THEN 'abandoned' END,
-        run_at = CASE WHEN j.name = ANY (%(with_callback)s::text[]) THEN least(j.run_at, statement_timestamp()) ELSE j.run_at END,
+        outcome = CASE WHEN NOT (j.name = ANY (%(with_callback)s::text[]) OR j.flow & 3 <> 0) THEN 'abandoned' END,
+        finished_at = CASE WHEN NOT (j.name = ANY (%(with_callback)s::text[]) OR j.flow & 3 <> 0) THEN statement_timestamp() END,
+        ending = CASE WHEN j.name = ANY (%(with_callback)s::text[]) OR j.flow & 3 <> 0 THEN 'abandoned' END,
+        run_at = CASE WHEN j.name = ANY (%(with_callback)s::text[]) OR j.flow & 3 <> 0 THEN least(j.run_at, statement_timestamp()) ELSE j.run_at END,
         ready_at = statement_timestamp(),
         hold = NULL,
         -- Its body will not start, and its callback may wait for long.
         unique_key = CASE
-            WHEN j.name = ANY (%(with_callback)s::text[]) AND j.key_scope = 'until_started' THEN NULL
+            WHEN (j.name = ANY (%(with_callback)s::text[]) OR j.flow & 3 <> 0) AND j.key_scope = 'until_started' THEN NULL
             ELSE j.unique_key
         END
     WHERE j.id = ANY (ARRAY (SELECT id FROM locked)) AND j.finished_at IS NULL AND j.claim_id IS NULL

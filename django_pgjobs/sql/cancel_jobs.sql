@@ -1,6 +1,6 @@
--- cancel_jobs: end unclaimed jobs, or leave only their callback, or ask the worker that runs them. A request never gets weaker.
+-- cancel_jobs: end unclaimed jobs, or leave only their callback, or an end that counts in a gate, to a worker, or ask the worker that runs them. A batch that waits for members gets the request, too. A request never gets weaker.
 -- Fence: none (an operator's request; a claimed job's attempt is never overwritten, only asked).
--- Rows: one per job that could be cancelled: whether somebody waits for its end, whether its callback is due, and whether that may be older than the jobs claimed now.
+-- Rows: one per job that could be cancelled: whether somebody waits for its end, whether its callback is due, whether that may be older than the jobs claimed now, and whether it is a batch that waits for members.
 -- Clock: statement_timestamp().
 WITH locked AS MATERIALIZED (
     SELECT id FROM pgjobs_job
@@ -11,6 +11,12 @@ WITH locked AS MATERIALIZED (
     ORDER BY id
     FOR NO KEY UPDATE
 ),
+judged AS MATERIALIZED (
+    SELECT
+        locked.id,
+        (SELECT g.eager FROM pgjobs_gate AS g WHERE g.job_id = ANY (ARRAY[locked.id])) IS NOT DISTINCT FROM false AS gathers
+    FROM locked
+),
 cancelled AS (
     UPDATE pgjobs_job AS j
     SET cancel_requested_at = coalesce(j.cancel_requested_at, statement_timestamp()),
@@ -19,31 +25,29 @@ cancelled AS (
         )],
         cancel_by = %(by)s,
         cancel_reason = %(reason)s,
-        outcome = CASE
-            WHEN j.claim_id IS NULL AND NOT j.name = ANY (%(with_callback)s::text[]) THEN 'cancelled'
-            ELSE j.outcome
-        END,
-        finished_at = CASE
-            WHEN j.claim_id IS NULL AND NOT j.name = ANY (%(with_callback)s::text[]) THEN statement_timestamp()
-        END,
-        ending = CASE
-            WHEN j.claim_id IS NULL AND j.name = ANY (%(with_callback)s::text[]) THEN 'cancelled'
-            ELSE j.ending
-        END,
-        run_at = CASE
-            WHEN j.claim_id IS NULL AND j.name = ANY (%(with_callback)s::text[]) THEN least(j.run_at, statement_timestamp())
-            ELSE j.run_at
-        END,
-        -- Only its callback is left, and that is due from now on.
-        ready_at = CASE WHEN j.claim_id IS NULL AND (j.ending IS NULL OR j.hold IS NOT NULL) THEN statement_timestamp() ELSE j.ready_at END,
-        hold = CASE WHEN j.claim_id IS NULL THEN NULL ELSE j.hold END,
-        -- Its body will not start, and its callback may wait for long.
-        unique_key = CASE
-            WHEN j.claim_id IS NULL AND j.name = ANY (%(with_callback)s::text[]) AND j.key_scope = 'until_started' THEN NULL
-            ELSE j.unique_key
-        END
-    WHERE j.id = ANY (ARRAY (SELECT id FROM locked)) AND j.finished_at IS NULL
-    RETURNING j.id, j.queue, j.priority, j.waited AND j.finished_at IS NOT NULL AS waited, j.ending IS NOT NULL AND j.claim_id IS NULL AS due,
-        j.run_at < statement_timestamp() - interval '1 second' AS old -- else a near scan finds it
+        (outcome, finished_at, ending, run_at, ready_at, hold, unique_key) = (
+            SELECT
+                CASE WHEN f.unclaimed AND NOT f.later THEN 'cancelled' ELSE j.outcome END,
+                CASE WHEN f.unclaimed AND NOT f.later THEN statement_timestamp() END,
+                CASE WHEN f.unclaimed AND f.later THEN 'cancelled' ELSE j.ending END,
+                CASE WHEN f.unclaimed AND f.later THEN least(j.run_at, statement_timestamp()) ELSE j.run_at END,
+                -- Only its callback is left, and that is due from now on.
+                CASE WHEN f.unclaimed AND (j.ending IS NULL OR j.hold IS NOT NULL) THEN statement_timestamp() ELSE j.ready_at END,
+                CASE WHEN f.unclaimed THEN NULL ELSE j.hold END,
+                -- Its body will not start, and its callback may wait for long.
+                CASE WHEN f.unclaimed AND f.later AND j.key_scope = 'until_started' THEN NULL ELSE j.unique_key END
+            FROM (
+                SELECT
+                    j.claim_id IS NULL AND NOT (judged.gathers AND j.hold IS NOT DISTINCT FROM 'waiting') AS unclaimed,
+                    j.name = ANY (%(with_callback)s::text[]) OR j.flow & 3 <> 0 AS later
+            ) AS f
+        )
+    FROM judged
+    WHERE j.id = ANY (ARRAY[judged.id]) AND j.finished_at IS NULL
+    RETURNING
+        j.id, j.queue, j.priority, j.waited AND j.finished_at IS NOT NULL AS waited,
+        j.ending IS NOT NULL AND j.claim_id IS NULL AS due,
+        j.run_at < statement_timestamp() - interval '1 second' AS old, -- else a near scan finds it
+        judged.gathers AND j.hold IS NOT DISTINCT FROM 'waiting' AS gathers
 )
-SELECT id, queue, priority, waited, due, due AND old AS old FROM cancelled
+SELECT id, queue, priority, waited, due, due AND old AS old, gathers FROM cancelled

@@ -64,6 +64,7 @@ claimed AS (
         CASE
             WHEN coalesce(j.ending, j.limit_key, j.idempotency_key, j.cron_entry) IS NOT NULL
               OR j.options IS NOT NULL
+              OR j.flow & 3 <> 0
               OR coalesce(j.cancel_requested_at, j.not_after, j.expires_at) IS NOT NULL
               OR j.ending_attempt <> 0
               OR j.suspect_attempt = j.attempt
@@ -78,7 +79,8 @@ claimed AS (
                       OR octet_length(j.options::text) > %(option_bytes)s::integer
                     THEN 'true'::jsonb
                     ELSE j.options
-                END
+                END,
+                nullif(j.flow & 3 <> 0, false)
             )::text
         END AS rare,
         j.deadline_at

@@ -3,7 +3,8 @@
 -- Rows: one per job expired: its name, the workers to wake (no priority: admitters), its attempts, whether it has ended, and the latest expiry of all, as text.
 -- Clock: statement_timestamp().
 WITH due AS MATERIALIZED (
-    SELECT j.id, j.name = ANY (%(without_on_cancel)s::text[]) AS ends
+    -- Where its end counts in a gate, a worker writes it.
+    SELECT j.id, j.name = ANY (%(without_on_cancel)s::text[]) AND j.flow & 3 = 0 AS ends
     FROM pgjobs_job AS j
     WHERE j.expires_at >= %(after)s::timestamptz
       AND j.expires_at <= statement_timestamp()

@@ -15,6 +15,7 @@ SELECT
     ) AS recorded,
     j.ending IS NOT NULL AS ending,
     j.cancel_requested_at IS NOT NULL AS cancelled,
-    j.claim_id IS NOT NULL AS claimed
+    j.claim_id IS NOT NULL AS claimed,
+    j.flow & 3 <> 0 AS counted
 FROM unnest(%(ids)s::bigint[], %(claim_ids)s::uuid[]) AS fence (id, claim_id)
 JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[fence.id])

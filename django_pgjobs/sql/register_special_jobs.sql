@@ -1,4 +1,4 @@
--- register_special_jobs: insert many jobs, some with a key, a limit, a cron entry, tags, a deadline or another value that few jobs have; the same statement takes the window of a key.
+-- register_special_jobs: insert many jobs, some with a key, a limit, a cron entry, tags, a deadline or another value that few jobs have, or that are part of a flow; the same statement takes the window of a key.
 -- Fence: none (creates rows that nobody knows yet).
 -- Rows: one per job: its position in the input, id, run_at, created_at, expires_at; no id if its key is taken.
 -- Clock: statement_timestamp().
@@ -12,19 +12,20 @@ WITH given AS MATERIALIZED (
             n.expires_at,
             coalesce(n.run_at, statement_timestamp()) + make_interval(secs => n.delay) + make_interval(secs => n.expires)
         ) AS expires_at,
-        n.options, n.position,
-        nextval(pg_get_serial_sequence('pgjobs_job', 'id')::regclass) AS id
+        n.options, n.flow, n.parent_id, n.waits, n.position,
+        coalesce(n.id, nextval(pg_get_serial_sequence('pgjobs_job', 'id')::regclass)) AS id
     FROM ROWS FROM (
         json_to_recordset(%(jobs)s::json) AS (
             name text, queue text, priority smallint, max_attempts integer, timeout float8,
             payload jsonb, headers jsonb, description text, run_at timestamptz, delay float8,
             key text, key_scope text, "window" float8, idempotency_key text, limit_key text, cron_entry text, fire_at timestamptz,
-            tags jsonb, not_after timestamptz, expires_at timestamptz, expires float8, options jsonb
+            tags jsonb, not_after timestamptz, expires_at timestamptz, expires float8, options jsonb,
+            flow smallint, parent_id bigint, waits boolean, id bigint
         )
     ) WITH ORDINALITY AS n (
         name, queue, priority, max_attempts, timeout, payload, headers, description, run_at, delay,
         key, key_scope, "window", idempotency_key, limit_key, cron_entry, fire_at, tags, not_after, expires_at,
-        expires, options, position
+        expires, options, flow, parent_id, waits, id, position
     )
 ),
 windows AS (
@@ -44,12 +45,13 @@ inserted AS (
     INSERT INTO pgjobs_job (
         id, name, queue, priority, max_attempts, timeout_seconds, payload, headers, description, run_at,
         key, key_scope, unique_key, idempotency_key, limit_key, hold, cron_entry, fire_at, tags, not_after, expires_at,
-        options
+        options, flow, parent_id
     )
     SELECT
         id, name, queue, priority, max_attempts, timeout, payload, headers, description, run_at,
-        key, key_scope, unique_key, idempotency_key, limit_key, CASE WHEN limit_key IS NOT NULL THEN 'limited' END,
-        cron_entry, fire_at, tags, not_after, expires_at, options
+        key, key_scope, unique_key, idempotency_key, limit_key,
+        CASE WHEN waits THEN 'waiting' WHEN limit_key IS NOT NULL THEN 'limited' END,
+        cron_entry, fire_at, tags, not_after, expires_at, options, flow, parent_id
     FROM given
     WHERE seconds IS NULL OR id IN (SELECT job_id FROM windows)
     ORDER BY queue COLLATE "C", unique_key COLLATE "C", position

@@ -27,6 +27,7 @@ from django_pgjobs.states import CancelMode, Hold, Outcome
 from django_pgjobs.steering.key_conflicts import KeyedWrite
 from django_pgjobs.steering.trail import Trail, signed, storable
 from django_pgjobs.store import statements as store
+from django_pgjobs.store.batches import cancel_members
 from django_pgjobs.store.sqlstates import LOCK_NOT_AVAILABLE, sqlstate_of
 from django_pgjobs.store.transactions import at_read_committed
 from django_pgjobs.values.invalid_option import InvalidOption
@@ -89,6 +90,7 @@ def cancel(jobs: models.QuerySet[Any], using: str, *, mode: str, by: object, rea
     def write(db: store.Database, held: Sequence[int]) -> list[int]:
         changed = store.cancel_jobs(db, held, mode=mode, by=author, reason=words, with_callback=callbacks)
         waking.notify(using, changed.notices)
+        waking.notify(using, cancel_members(using, changed.gathering, mode=mode, by=author, reason=words))
         return changed.ids
 
     trail = Trail("cancel", who(by), reason, mode=mode)

@@ -16,26 +16,35 @@ IDLE_TIMEOUT = "10s"
 """After how long the server ends a transaction whose client has written the end and sends no COMMIT."""
 
 
-def end_atomic(db: Database, end: End, *, outermost: bool = True) -> bool:
-    """End a job as succeeded in the open transaction; return False if the end is not ours to write.
+class AtomicEnd(NamedTuple):
+    """The end of an atomic job, written; ``counted``: ``settle_ends`` has to follow in the same transaction."""
+
+    counted: bool
+
+
+def end_atomic(db: Database, end: End, *, outermost: bool = True) -> AtomicEnd | None:
+    """End a job as succeeded in the open transaction; return None if the end is not ours to write.
 
     ``outermost``: the transaction is the job's own, not a savepoint in another one, such as a test's. Waits for a
     locked row, then raises ``OperationalError``.
     """
     params = {"id": end.id, "claim_id": end.claim_id, "result": end.result, "seconds": end.seconds}
-    return bool(db.fetch("end_atomic", {**params, "idle": IDLE_TIMEOUT if outermost else None}))
+    rows = db.fetch("end_atomic", {**params, "idle": IDLE_TIMEOUT if outermost else None})
+    return AtomicEnd(rows[0][0]) if rows else None
 
 
-def end_atomic_keyed(db: Database, end: End, *, outermost: bool = True) -> bool:
+def end_atomic_keyed(db: Database, end: End, *, outermost: bool = True) -> AtomicEnd | None:
     """Do the same, and store the result under the job's idempotency key."""
-    author = lock_atomic(db, end, outermost=outermost)
-    return author is not None and bool(finalise_success(db, [end], author, remember=True))
+    locked = lock_atomic(db, end, outermost=outermost)
+    if locked is None or not finalise_success(db, [end], locked.author, remember=True, settled=True):
+        return None
+    return AtomicEnd(locked.counted)
 
 
 def mark_atomic(db: Database, end: End, *, allowance_seconds: float, outermost: bool = True) -> bool:
     """Mark a job whose ``on_success`` alone is left, as ``mark_ending`` does; otherwise as ``end_atomic``."""
-    author = lock_atomic(db, end, outermost=outermost)
-    return author is not None and bool(mark_ending(db, [end], author, allowance_seconds=allowance_seconds))
+    locked = lock_atomic(db, end, outermost=outermost)
+    return locked is not None and bool(mark_ending(db, [end], locked.author, allowance_seconds=allowance_seconds))
 
 
 class NoStep(Enum):
@@ -47,18 +56,25 @@ class NoStep(Enum):
 
 def next_step_atomic(db: Database, end: End, *, outermost: bool = True) -> Stepped | NoStep:
     """Turn the row into the job's next step, or return why not. Wakes nobody."""
-    author = lock_atomic(db, end, outermost=outermost)
-    if author is None:
+    locked = lock_atomic(db, end, outermost=outermost)
+    if locked is None:
         return NoStep.LOST
-    rows = next_step(db, [end], author)
+    rows = next_step(db, [end], locked.author)
     if rows:
         return rows[0]
     reading = read_fences(db, [(end.id, end.claim_id)]).get(end.id)
     return NoStep.CANCELLED if reading is not None and reading.ours and not reading.ended else NoStep.LOST
 
 
-def lock_atomic(db: Database, end: End, *, outermost: bool) -> Author | None:
-    """Lock the row of a job in the open transaction; return the worker that claimed it, None if the row is gone."""
+class Locked(NamedTuple):
+    """The locked row of an atomic job: the worker that has claimed it, and whether its end counts in a gate."""
+
+    author: Author
+    counted: bool
+
+
+def lock_atomic(db: Database, end: End, *, outermost: bool) -> Locked | None:
+    """Lock the row of a job in the open transaction; return None if the row is gone."""
     before = set_lock_timeout(db, LOCK_TIMEOUT)
     rows = db.fetch("lock_atomic", {"id": end.id})
     if not rows:
@@ -67,7 +83,7 @@ def lock_atomic(db: Database, end: End, *, outermost: bool) -> Author | None:
     if outermost:
         settings["idle_in_transaction_session_timeout"] = IDLE_TIMEOUT
     configure(db, settings, local=True)
-    return Author(rows[0][0])
+    return Locked(Author(rows[0][0]), rows[0][1])
 
 
 class Settled(NamedTuple):

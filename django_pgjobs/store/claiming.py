@@ -28,7 +28,8 @@ class ClaimedJob(NamedTuple):
 
     ``extras``: None, or those of these values that the job has: ``limit_key``, ``idempotency_key``, ``cron_entry``,
     ``fire_at`` as ISO text, ``suspect`` if the job may have ended the process of this attempt, ``seconds_left`` from
-    the claim until the job's deadline, ``expires_in`` until it expires, and its ``options``.
+    the claim until the job's deadline, ``expires_in`` until it expires, its ``options``, and ``counted`` if its end
+    counts in a gate.
     """
 
     id: int
@@ -52,7 +53,9 @@ class ClaimedJob(NamedTuple):
 _COMMON = ClaimedJob._fields.index("description")
 """How many columns a job takes from its row as they are; the rest come from the description and from ``rare``."""
 
-_EXTRAS = ("limit_key", "idempotency_key", "cron_entry", "fire_at", "suspect", "seconds_left", "expires_in", "options")
+_EXTRAS = (
+    "limit_key", "idempotency_key", "cron_entry", "fire_at", "suspect", "seconds_left", "expires_in", "options", "counted",
+)  # fmt: skip
 """The values of ``rare`` behind the first four, in their order."""
 
 _PLAIN = ("", *(ClaimedJob._field_defaults[name] for name in ClaimedJob._fields[_COMMON + 1 :]))

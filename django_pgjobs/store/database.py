@@ -56,6 +56,14 @@ class Database(Protocol):
         ...
 
 
+class Enclosing(Database, Protocol):
+    """A connection that also opens transactions for several statements."""
+
+    def transaction(self) -> AbstractContextManager[object]:
+        """Open a transaction, or a savepoint in the caller's, for the statements of a block."""
+        ...
+
+
 class Transacting(Database, Protocol):
     """A connection that also runs several statements as one transaction."""
 
@@ -102,6 +110,10 @@ class DjangoDatabase:
     def fetch(self, name: str, params: Params) -> Rows:
         """Run the statement and return its rows."""
         return _fetch(connections[self.alias], name, params)
+
+    def transaction(self) -> AbstractContextManager[object]:
+        """Open a transaction, or a savepoint in the caller's, for the statements of a block."""
+        return transaction.atomic(using=self.alias)
 
     @contextmanager
     def orm(self) -> Iterator[str]:

@@ -86,10 +86,13 @@ def _author(author: Author) -> dict[str, object]:
     return {"worker": author.worker, "worker_name": author.name, "release": author.release}
 
 
-def finalise_success(db: Database, ends: Sequence[End], author: Author, *, remember: bool = False) -> list[int]:
+def finalise_success(
+    db: Database, ends: Sequence[End], author: Author, *, remember: bool = False, settled: bool = False
+) -> list[int]:
     """End jobs whose bodies returned; ``result`` is JSON text, stored unchecked. Skips locked rows.
 
-    With ``remember``, also store the results of jobs that have an idempotency key under that key.
+    With ``remember``, also store the results of jobs that have an idempotency key under that key. ``settled``: also end
+    jobs whose ends count in a gate; the caller calls ``settle_ends`` in the same transaction.
     """
     items = _array(
         [
@@ -98,7 +101,7 @@ def finalise_success(db: Database, ends: Sequence[End], author: Author, *, remem
             for end in ends
         ]
     )
-    params = {"items": items, "worker": author.worker}
+    params = {"items": items, "worker": author.worker, "settled": settled}
     rows = db.fetch("finalise_success_keyed", params) if remember else db.fetch("finalise_success", params)
     return [row[0] for row in rows]
 
@@ -193,10 +196,13 @@ def finalise_snooze(db: Database, ends: Sequence[End]) -> list[Rescheduled]:
     return [Rescheduled._make(row) for row in rows]
 
 
-def finalise_end(db: Database, ends: Sequence[End], author: Author) -> list[int]:
-    """End jobs as ``outcome`` (abandoned or cancelled); with ``cause``, keep the attempt in the history."""
+def finalise_end(db: Database, ends: Sequence[End], author: Author, *, settled: bool = False) -> list[int]:
+    """End jobs as ``outcome`` (abandoned or cancelled); with ``cause``, keep the attempt in the history.
+
+    ``settled`` as in ``finalise_success``.
+    """
     items = _array(end.with_failure("outcome", "cause", "seconds", "reason") for end in ends)
-    return [row[0] for row in db.fetch("finalise_end", {"items": items, **_author(author)})]
+    return [row[0] for row in db.fetch("finalise_end", {"items": items, "settled": settled, **_author(author)})]
 
 
 def finalise_delete(db: Database, ends: Sequence[End], *, remember: bool = False) -> list[int]:
@@ -280,7 +286,8 @@ def list_claims(db: Database, worker: UUID) -> list[str]:
 class FenceReading(NamedTuple):
     """The state of a job whose fenced write matched no row; ``recorded``: the cause kept under this claim.
 
-    ``ours``: the row carries our claim; ``claimed``: it carries some claim. Read without a lock.
+    ``ours``: the row carries our claim; ``claimed``: it carries some claim; ``counted``: its end counts in a gate. Read
+    without a lock.
     """
 
     id: int
@@ -290,6 +297,7 @@ class FenceReading(NamedTuple):
     ending: bool
     cancelled: bool
     claimed: bool
+    counted: bool
 
 
 def read_fences(db: Database, fences: Sequence[tuple[int, str]]) -> dict[int, FenceReading]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections
 
+from django_pgjobs.states import Flow, Rule
 from django_pgjobs.store import database
 from django_pgjobs.store.database import WrapperDatabase, on
 
@@ -62,6 +63,14 @@ class NewJob(NamedTuple):
     expires_seconds: float | None = None
     """Counted from the start that the registration asks for; only one of the two is set."""
     options: dict[str, Any] | None = None
+    flow: int = 0
+    parent_id: int | None = None
+    waits: bool = False
+    """Whether it waits until its gate opens."""
+    needs: tuple[tuple[int, Rule], ...] = ()
+    """The jobs that it needs, and which end of each: links and its gate say so."""
+    id: int | None = None
+    """Its id, if ``reserve_ids`` has taken one for it."""
 
     @property
     def wakes(self) -> tuple[str, int | None]:
@@ -81,7 +90,13 @@ class NewJob(NamedTuple):
             or self.expires_at is not None
             or self.expires_seconds is not None
             or self.options is not None
+            or self.is_in_flow
         )
+
+    @property
+    def is_in_flow(self) -> bool:
+        """Whether it waits for others, or others for it."""
+        return self.flow != 0 or self.waits
 
 
 _others = itemgetter(slice(NewJob._fields.index("queue"), NewJob._fields.index("limit_key") + 1))
@@ -138,7 +153,7 @@ def register_special(using: str, new: NewJob) -> Registered | None:
 
     Return None and change nothing if its key is taken. Blocks while another transaction inserts a job with that key.
     """
-    if new.window_seconds is not None:
+    if new.window_seconds is not None or new.is_in_flow:
         return register_special_jobs(using, [new])[0]
     params = _params(new) | {
         "key": new.key,
@@ -177,14 +192,25 @@ def _params(new: NewJob) -> dict[str, object]:
     }
 
 
-def register_jobs(using: str, new: Sequence[NewJobs], *, limited: bool = False) -> list[int]:
+def reserve_ids(using: str, count: int) -> list[int]:
+    """Take ids for jobs to insert, ascending. Those that are not used are gaps."""
+    ids: list[int] = on(using).fetch("reserve_ids", {"count": count})[0][0]
+    return ids
+
+
+def register_jobs(
+    using: str, new: Sequence[NewJobs], *, limited: bool = False, parent_id: int | None = None
+) -> list[int]:
     """Insert many jobs in the caller's transaction, by COPY from ``COPY_FROM_JOBS`` on; ids in input order.
 
     None may be special: see ``register_special_jobs``. ``limited``: some may have a limit key, the one exception.
+    ``parent_id``: all are members of this batch.
     """
     if not new:
         return []
     count = sum([len(some.payloads) for some in new])
+    if parent_id is not None:
+        return _copy_jobs(using, new, count, parent_id)
     copied = limited or count >= COPY_FROM_JOBS or sum(map(_text, new)) > TEXT_AT_ONCE
     return _copy_jobs(using, new, count) if copied else _insert_jobs(using, new)
 
@@ -247,6 +273,10 @@ def _special_as_json(new: NewJob) -> str:
             "expires_at": new.expires_at.isoformat() if new.expires_at else None,
             "expires": new.expires_seconds,
             "options": new.options,
+            "flow": new.flow,
+            "parent_id": new.parent_id,
+            "waits": new.waits,
+            "id": new.id,
         }
     )
     [job] = _as_json(NewJobs(new, (new.payload,)))
@@ -277,14 +307,17 @@ def _as_json(some: NewJobs) -> list[str]:
     return [f"{begins}{payload}}}" for payload in some.payloads]
 
 
-def _copy_jobs(using: str, new: Sequence[NewJobs], count: int) -> list[int]:
+def _copy_jobs(using: str, new: Sequence[NewJobs], count: int, parent_id: int | None = None) -> list[int]:
     """COPY the jobs in the binary format, which costs the server a seventh less than text."""
+    name, more = "copy_jobs", b""
+    if parent_id is not None:
+        name, more = "copy_members", _sized(pack(">h", Flow.MEMBER)) + _sized(pack(">q", parent_id))
     ids, now = on(using).fetch("reserve_ids", {"count": count})[0]
     encoding = connections[using].connection.info.encoding
-    rows = _binary_rows(new, iter(ids), now.replace(tzinfo=UTC), encoding)
+    rows = _binary_rows(new, iter(ids), now.replace(tzinfo=UTC), encoding, more)
     # Django does not wrap the errors of a COPY; without this, their class would depend on the number of jobs.
     errors = connections[using].wrap_database_errors
-    with errors, connections[using].cursor() as cursor, cursor.copy(database.statement("copy_jobs")) as copy:
+    with errors, connections[using].cursor() as cursor, cursor.copy(database.statement(name)) as copy:
         copy.write(_COPY_BEGINS)
         while some := b"".join(islice(rows, COPY_ROWS)):
             copy.write(some)
@@ -295,6 +328,7 @@ def _copy_jobs(using: str, new: Sequence[NewJobs], count: int) -> list[int]:
 # The binary format (PostgreSQL manual, COPY): a row is the number of its columns, then each column after its size.
 
 COPY_COLUMNS = 12
+MEMBER_COLUMNS = 2
 _COPY_BEGINS = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _COPY_ENDS = b"\xff\xff"
 _NULL = b"\xff\xff\xff\xff"
@@ -302,15 +336,19 @@ _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _row_begins = Struct(">hiq").pack
 
 
-def _binary_rows(new: Iterable[NewJobs], ids: Iterator[int], now: datetime, encoding: str) -> Iterator[bytes]:
+def _binary_rows(
+    new: Iterable[NewJobs], ids: Iterator[int], now: datetime, encoding: str, more: bytes
+) -> Iterator[bytes]:
+    """Yield the rows; ``more``: the columns of a member, between the others and the payload."""
+    columns = COPY_COLUMNS + (MEMBER_COLUMNS if more else 0)
     before: tuple[object, ...] = ()
     middle = b""
     for some in new:
         # Most jobs differ only in their arguments: the rest of the row repeats the one before.
         if (same := (some.first.name, *_others(some.first))) != before:
-            before, middle = same, _middle(some.first, now, encoding)
+            before, middle = same, _middle(some.first, now, encoding) + more
         for payload in some.payloads:
-            yield _row_begins(COPY_COLUMNS, 8, next(ids)) + middle + _sized(_jsonb(payload, encoding))
+            yield _row_begins(columns, 8, next(ids)) + middle + _sized(_jsonb(payload, encoding))
 
 
 def _middle(job: NewJob, now: datetime, encoding: str) -> bytes:

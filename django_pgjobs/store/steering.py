@@ -11,11 +11,23 @@ from django_pgjobs.store.database import Database, Rows
 from django_pgjobs.store.notifying import Notice, ended, scan_behind, wake_up
 
 
+class Gathering(NamedTuple):
+    """A batch that waits for its members."""
+
+    id: int
+    queue: str
+    priority: int
+
+
 class Changed(NamedTuple):
-    """The jobs that were written, and the notifications to send after the commit."""
+    """The jobs that were written, and the notifications to send after the commit.
+
+    ``gathering``: batches that wait for their members, which got the request.
+    """
 
     ids: list[int]
     notices: list[Notice]
+    gathering: Sequence[Gathering] = ()
 
 
 def cancel_jobs(
@@ -41,10 +53,10 @@ def abandon_jobs(db: Database, ids: Sequence[int], *, reason: str, with_callback
 
 
 def _changed(rows: Rows) -> Changed:
-    notices = [ended(job_id) for job_id, _, _, waited, _, _ in rows if waited]
-    notices += [wake_up(queue, priority) for _, queue, priority, _, due, _ in rows if due]
-    notices += [scan_behind(queue) for _, queue, _, _, _, old in rows if old]
-    return Changed([row[0] for row in rows], notices)
+    notices = [ended(job_id) for job_id, _, _, waited, *_ in rows if waited]
+    notices += [wake_up(queue, priority) for _, queue, priority, _, due, *_ in rows if due]
+    notices += [scan_behind(queue) for _, queue, _, _, _, old, *_ in rows if old]
+    return Changed([row[0] for row in rows], notices, [Gathering._make(row[:3]) for row in rows if row[6:] == (True,)])
 
 
 class Moved(NamedTuple):

@@ -142,6 +142,14 @@ class WorkerConnection:
         self.statements += 1
         return found[-asked:]
 
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Open a transaction for the statements of a block."""
+        with self.connection.transaction():
+            yield
+            self.asked_at = clock.monotonic()  # to commit
+        self._answered()
+
     def _execute(self, name: str, params: store.Params) -> psycopg.Cursor[Any]:
         cursor = psycopg.Cursor(self.connection)
         cursor.execute(store.statement(name), params, binary=True)

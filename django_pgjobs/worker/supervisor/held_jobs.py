@@ -104,6 +104,8 @@ class HeldJobs:
         job = run.job
         if key_of(job.extras) is not None:
             run.remembers = self.finaliser.remembers = True
+        if finalise.is_counted(job.extras):
+            run.counted = self.finaliser.counts = True
         run.until = until_of(job.extras, run.claim.asked_at)
         expires = expiry_of(job.extras, run.claim.asked_at)
         if (

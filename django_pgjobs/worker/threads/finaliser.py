@@ -32,7 +32,18 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.decisions import Failure
 from django_pgjobs.execution import events, finalise
 from django_pgjobs.execution.attempt import BODY
-from django_pgjobs.execution.finalise import ACTIONS, DELETE, END, FAST, KINDS, NEXT, RELEASE, REQUEUES, SUCCESS
+from django_pgjobs.execution.finalise import (
+    ACTIONS,
+    COUNTED,
+    DELETE,
+    END,
+    FAST,
+    KINDS,
+    NEXT,
+    RELEASE,
+    REQUEUES,
+    SUCCESS,
+)
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Cause, Outcome
@@ -94,6 +105,7 @@ class Finaliser(Loop):
         self.retention = get_conf().retention_hours
         self.keeps_all = self.retention.keeps_all()
         self.remembers = False
+        self.counts = False
         self.refused: Counter[str] = Counter()
         self.freed = freed
 
@@ -105,6 +117,13 @@ class Finaliser(Loop):
 
     def put_many(self, kind: str, entries: list[Entry]) -> None:
         """Queue ends of one kind."""
+        if self.counts and kind in (SUCCESS, END):
+            if counted := [entry for entry in entries if entry[0].counted]:
+                self._put(COUNTED, counted)
+            entries = [entry for entry in entries if not entry[0].counted]
+        self._put(kind, entries)
+
+    def _put(self, kind: str, entries: list[Entry]) -> None:
         unkept = [] if self.keeps_all or kind not in (SUCCESS, END) else [e for e in entries if not self._keeps(*e)]
         with self.wake:
             if unkept:
@@ -276,7 +295,7 @@ class Finaliser(Loop):
         if self.freed is not None and any(run.job.extras for run, _, _ in stored):
             self.freed()  # of its limit's slot, if it has a limit; a needless wake-up costs little
         self.reported.update([run for run, _, _ in stored])
-        if kind != DELETE:
+        if kind not in (DELETE, COUNTED):
             self.inbox.post(Stored(kind, stored))
             return
         for kept in (SUCCESS, END):
@@ -298,6 +317,8 @@ class Finaliser(Loop):
             if kind == DELETE and is_objection(error):
                 log.debug("ended jobs cannot be deleted and are kept: %s", one_line(error))
                 return self._keep(db, entries)
+            if kind == COUNTED and isinstance(error, LOCKED):
+                return self._pass_locked_gates(db, entries)
             if kind == NEXT and (isinstance(error, LOCKED) or _key_is_taken(error)):
                 # Another session is about to commit the key of one of these jobs in the queue of its next step.
                 return self._halve(db, kind, entries) if len(entries) > 1 else [(kind, entries[0])]
@@ -333,6 +354,8 @@ class Finaliser(Loop):
         # Checked for each job only once this worker has seen one with an idempotency key.
         remember = self.remembers and any(run.remembers for run, _ in entries)
         ends = [end for _, end in entries]
+        if kind == COUNTED:
+            return self._record_counted(db, ends, remember=remember)
         if kind in FAST and self.may_wait and not self.skips_locked:
             try:
                 return finalise.write(db, kind, ends, self.author, remember=remember, fast=True)
@@ -342,6 +365,25 @@ class Finaliser(Loop):
         if kind == NEXT:
             return finalise.write(db, kind, ends, self.author, fast=True)
         return finalise.write(db, kind, ends, self.author, remember=remember)
+
+    def _record_counted(self, db: WorkerConnection, ends: list[End], *, remember: bool) -> dict[int, Any]:
+        """Write ends that count in gates, and release what waited for them, in one transaction."""
+        with db.transaction():
+            recorded, opened = finalise.write_counted(
+                db, ends, self.author, remember=remember, lock_seconds=store.SETTLE_SECONDS
+            )
+        if opened and self.notifies:
+            store.notify(db, store.notices_of(opened))
+        return recorded
+
+    def _pass_locked_gates(self, db: WorkerConnection, entries: list[Entry]) -> list[Busy]:
+        """Write the ends whose gates nobody has locked; return the others."""
+        locked = store.list_locked_gates(db, [end.id for _, end in entries])
+        free = [entry for entry in entries if entry[1].id not in locked]
+        busy = [(COUNTED, entry) for entry in entries if entry[1].id in locked]
+        if not busy:  # it was released just now
+            return [(COUNTED, entry) for entry in entries]
+        return busy + (self._write(db, COUNTED, free) if free else [])
 
     def _keep(self, db: WorkerConnection, entries: list[Entry]) -> list[Busy]:
         """End the jobs that were not deleted, and keep their rows."""
@@ -379,6 +421,7 @@ class Finaliser(Loop):
         readings = store.read_fences(db, [(end.id, end.claim_id) for _, end in missing])
         busy: list[Busy] = []
         left: list[Entry] = []
+        counted: list[Entry] = []
         lost: list[Refused] = []
         done: list[tuple[HeldRun, End, None]] = []
         for run, end in missing:
@@ -396,6 +439,8 @@ class Finaliser(Loop):
                 done.append((run, end, None))
             elif now.cancelled and not now.ending and kind in REQUEUES:
                 busy += self._cancel_instead(db, run, end)
+            elif now.counted and kind in (SUCCESS, END, DELETE):
+                counted.append((run, end))  # another job has come to need it since its claim
             elif kind == DELETE:
                 left.append((run, end))
             else:
@@ -404,6 +449,8 @@ class Finaliser(Loop):
             self._report_stored(kind, done)
         if lost:
             self._report_lost(lost)
+        if counted:
+            busy += self._write(db, COUNTED, counted)
         return busy + self._keep(db, left)
 
     def _cancel_instead(self, db: WorkerConnection, run: HeldRun, end: End) -> list[Busy]:

@@ -1,0 +1,211 @@
+"""``Batch``: many jobs, and what comes after all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+
+from asgiref.sync import sync_to_async
+
+from django_pgjobs.exceptions import BatchClosed, InvalidJob
+from django_pgjobs.flows.builtin import batch as batch_job
+from django_pgjobs.jobs import BoundJob
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.states import Rule
+
+if TYPE_CHECKING:
+    from django_pgjobs.models import Gate, Job
+    from django_pgjobs.store.registering import NewJob
+
+log = safe_logger("django_pgjobs")
+
+AT_ONCE = 10_000
+"""Members that ``add_many`` stores at once: outside a transaction each portion is committed by itself."""
+
+
+class Figures(NamedTuple):
+    """How many members a batch has, how many of them have ended, and how; ``pending`` have not ended."""
+
+    total: int
+    succeeded: int
+    abandoned: int
+    cancelled: int
+    pending: int
+
+
+class Batch:
+    """Many jobs, its *members*, and what comes after all of them.
+
+    A batch is a job: it has a row, a state and a page, can be waited for and cancelled, and ends when the last member
+    has ended: as succeeded if all of them did, else as abandoned. Add members inside ``with``, which closes the batch at
+    its end, or call ``close()``. If the block raises, the batch stays open.
+
+    ``description``: text for lists, at most 200 characters. ``succeeded``, ``failed``, ``settled``: calls, made by
+    ``bind(…)``, that become ready when the batch has ended: if every member succeeded, if one did not, and in any case.
+    ``key``: as of a job; if an unfinished batch has it, this is that batch, and its calls are not registered again.
+    ``queue``, ``priority``: of the batch's own row. ``database``: an alias; all members go there.
+
+    Raises ``InvalidJob`` for invalid values. Nothing is stored before the first member, ``open()`` or ``with``.
+    """
+
+    def __init__(
+        self,
+        description: str = "",
+        *,
+        succeeded: BoundJob | None = None,
+        failed: BoundJob | None = None,
+        settled: BoundJob | None = None,
+        key: str | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        database: str | None = None,
+    ) -> None:
+        given: dict[str, Any] = {"description": description, "queue": queue, "priority": priority}
+        options = {name: value for name, value in given.items() if value is not None}
+        self._call = batch_job.using(**options, key=key, database=database).bind()
+        after = ((Rule.SUCCEEDED, succeeded), (Rule.FAILED, failed), (Rule.SETTLED, settled))
+        for rule, call in after:
+            if call is not None and not isinstance(call, BoundJob):
+                raise InvalidJob(f"{rule}= takes a call, made by a definition's bind(…), not {call!r}")
+        self._after = [(rule, call) for rule, call in after if call is not None]
+        self._id: int | None = None
+        self._alias: str | None = None
+        self.is_new = False
+        """Whether this object has stored the batch; False if another batch had its key."""
+
+    @classmethod
+    def of(cls, job: Job) -> Batch:
+        """Return the batch whose row is ``job``, to add members or to close it.
+
+        A running member adds others to its own batch by ``Batch.of(job.parent)``. Raises ``InvalidJob`` for another job.
+        """
+        if job.name != batch_job.name or job.pk is None:
+            raise InvalidJob(f"{job} is no batch")
+        batch = cls()
+        batch._id, batch._alias = job.pk, job._state.db
+        return batch
+
+    def __repr__(self) -> str:
+        return f"<Batch {'not stored' if self._id is None else self._id}>"
+
+    # Open, add, close
+
+    def open(self) -> Self:
+        """Store the batch, open for members, in the caller's transaction. Repeatable.
+
+        Raises ``OldWorkers``, and what registering the calls behind it raises; then nothing is stored.
+        """
+        if self._id is None:
+            from django_pgjobs.registering import waiting  # here for start-up time
+            from django_pgjobs.registering.register import writable_alias  # here for start-up time
+
+            row = self._call.row()
+            self._alias = writable_alias(row.plan.database)
+            callbacks = [(rule, _new(call, self._alias)) for rule, call in self._after]
+            self._id, self.is_new = waiting.insert_batch(self._alias, _new(self._call, self._alias), callbacks, row.plan.conf)
+        return self
+
+    def add(self, call: BoundJob) -> None:
+        """Store one member, in the caller's transaction; see ``add_many``."""
+        self.add_many([call])
+
+    def add_many(self, calls: Iterable[BoundJob]) -> int:
+        """Store members; return how many, without those whose key another job has.
+
+        The calls may be lazy. In a transaction all of them are part of it. Outside, each ten thousand are committed by
+        themselves, and run at once. Raises ``BatchClosed`` if the batch takes no more, and what ``register_many``
+        raises; then the latest portion is not stored, and an open transaction stays usable.
+        """
+        from django_pgjobs.registering import register, waiting  # here for start-up time
+        from django_pgjobs.store.transactions import at_read_committed  # here for start-up time
+
+        self.open()
+        alias, batch_id, conf = cast(str, self._alias), cast(int, self._id), self._call.row().plan.conf
+        count = 0
+        for some in _portions(calls):
+            with at_read_committed(alias):
+                new = register.register_members((call.row() for call in some), alias, conf, batch_id)
+                waiting.count_members(alias, batch_id, new, conf)
+            count += new
+        return count
+
+    def close(self) -> None:
+        """Take no more members, except from members that run; without members, the batch ends. Repeatable."""
+        from django_pgjobs.registering import waiting  # here for start-up time
+
+        self.open()
+        waiting.close_batch(cast(str, self._alias), cast(int, self._id))
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            log.warning("batch stays open, an exception left its block batch=%s", self._id)
+
+    # Async
+
+    async def aopen(self) -> Self:
+        """``open`` for async callers."""
+        return await sync_to_async(self.open)()
+
+    async def aadd(self, call: BoundJob) -> None:
+        """``add`` for async callers."""
+        await sync_to_async(self.add)(call)
+
+    async def aadd_many(self, calls: Iterable[BoundJob]) -> int:
+        """``add_many`` for async callers."""
+        return await sync_to_async(self.add_many)(calls)
+
+    async def aclose(self) -> None:
+        """``close`` for async callers."""
+        await sync_to_async(self.close)()
+
+    # Read
+
+    @property
+    def job(self) -> Job:
+        """The batch's own row, as it is now. Raises ``BatchClosed`` if the batch is not stored, or pruned."""
+        from django_pgjobs.models import Job  # here: the models are not loaded yet
+
+        found = Job.objects.using(self._alias).filter(pk=self._id).first() if self._id is not None else None
+        if found is None:
+            raise BatchClosed("The batch is not stored.", batch_id=self._id)
+        return found
+
+    @property
+    def figures(self) -> Figures:
+        """How far the batch is, from one row. Raises ``BatchClosed`` if the batch is not stored, or pruned."""
+        from django_pgjobs.models import Gate  # here: the models are not loaded yet
+
+        gate: Gate | None = Gate.objects.using(self._alias).filter(pk=self._id).first() if self._id is not None else None
+        if gate is None:
+            raise BatchClosed("The batch is not stored.", batch_id=self._id)
+        return Figures(gate.total, gate.succeeded, gate.abandoned, gate.cancelled, gate.unfinished)
+
+
+def _new(call: BoundJob, alias: str) -> NewJob:
+    """Return what a call writes. Raises ``InvalidJob``."""
+    from django_pgjobs.registering.encode import captured_headers, check_key_given, new_job  # here for start-up time
+
+    row = call.row()
+    check_key_given(row)
+    if row.plan.bypass or row.plan.after or row.plan.database not in (None, alias):
+        option = "bypass" if row.plan.bypass else "after" if row.plan.after else f"database={row.plan.database!r}"
+        raise InvalidJob(f"job {call.name!r}: what comes after a batch takes no {option}")
+    return new_job(row, captured_headers(row.plan.conf))
+
+
+def _portions(calls: Iterable[BoundJob]) -> Iterator[list[BoundJob]]:
+    left = iter(calls)
+    while some := list(islice(left, AT_ONCE)):
+        for call in some:
+            if not isinstance(call, BoundJob):
+                raise InvalidJob(f"a batch takes calls, made by a definition's bind(…), not {call!r}")
+        yield some

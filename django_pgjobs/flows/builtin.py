@@ -1,0 +1,25 @@
+"""The jobs of this package itself: a batch, and the cancel of its members. Every worker knows them."""
+
+from __future__ import annotations
+
+from django_pgjobs.definition.registry import BUILT_IN
+from django_pgjobs.jobs import job
+
+MEMBERS_AT_ONCE = 1000
+
+
+@job(name=f"{BUILT_IN}batch", max_attempts=20)
+def batch() -> None:
+    """Do nothing: the row of a batch waits for the members, and what comes after the batch waits for its end."""
+
+
+@job(name=f"{BUILT_IN}cancel_members", max_attempts=20)
+def cancel_members(batch_id: int, mode: str, by: str, reason: str) -> None:
+    """Cancel the unfinished members of a batch, some at a time. Repeatable."""
+    from django_pgjobs.models import Job  # here: the models are not loaded yet
+
+    members = Job.objects.filter(parent_id=batch_id, finished_at=None)
+    last = 0
+    while ids := list(members.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:MEMBERS_AT_ONCE]):
+        Job.objects.filter(pk__in=ids).cancel(mode=mode, by=by, reason=reason)
+        last = ids[-1]

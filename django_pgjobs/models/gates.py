@@ -1,0 +1,93 @@
+"""What jobs wait for: the gates of those that wait, and the links from the jobs that they need."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from django_pgjobs.fields import InstantField
+from django_pgjobs.models.base import BoundedQuerySet, PostgresModel
+from django_pgjobs.models.jobs import Job
+from django_pgjobs.states import Rule
+
+
+class Gate(PostgresModel):
+    """What a job waits for, or has waited for: how many of the jobs that it needs have ended, and how.
+
+    Each end counts once, in the transaction that writes it. The gate opens once: when nothing is pending, or, if it is
+    ``eager``, as soon as its job cannot run any more. A batch has one too, for its members.
+    """
+
+    job = models.OneToOneField(
+        Job,
+        on_delete=models.DO_NOTHING,
+        primary_key=True,
+        db_constraint=False,
+        related_name="gate",
+        verbose_name=_("job"),
+    )
+    pending = models.BigIntegerField(_("pending"), db_default=0, help_text=_("Jobs that have not ended, and hands."))
+    total = models.BigIntegerField(_("total"), db_default=0)
+    succeeded = models.BigIntegerField(_("succeeded"), db_default=0)
+    abandoned = models.BigIntegerField(_("abandoned"), db_default=0)
+    cancelled = models.BigIntegerField(_("cancelled"), db_default=0)
+    unmet = models.BigIntegerField(_("unmet"), db_default=0, help_text=_("Jobs that ended otherwise than needed."))
+    hands = models.SmallIntegerField(_("hands"), db_default=0, help_text=_("1 while a batch is open for members."))
+    eager = models.BooleanField(_("eager"), db_default=False)
+    due = models.BooleanField(_("due"), db_default=False, help_text=_("Open, but its job's row was locked."))
+    opened_at = InstantField(_("opened at"), null=True)
+
+    objects: ClassVar[models.Manager[Gate]] = BoundedQuerySet.as_manager()
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_gate"
+        verbose_name = _("gate")
+        verbose_name_plural = _("gates")
+        default_permissions = ("view",)
+        indexes = (models.Index(name="pgjobs_gate_due", fields=["job"], condition=Q(due=True)),)
+
+    def __str__(self) -> str:
+        return f"gate of job {self.job_id}"
+
+    @property
+    def unfinished(self) -> int:
+        """How many of the jobs that it counts have not ended."""
+        return self.pending - self.hands
+
+
+class Link(PostgresModel):
+    """A job needs another: ``rule`` says which end of ``parent`` it needs."""
+
+    pk = models.CompositePrimaryKey("parent", "job")
+    parent = models.ForeignKey(
+        Job,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="dependents",
+        verbose_name=_("needed job"),
+    )
+    job = models.ForeignKey(
+        Job,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="needs",
+        verbose_name=_("job"),
+    )
+    rule = models.TextField(_("rule"), choices=[(rule.value, _(rule.value)) for rule in Rule])
+
+    objects: ClassVar[models.Manager[Link]] = BoundedQuerySet.as_manager()
+
+    class Meta(PostgresModel.Meta):
+        db_table = "pgjobs_link"
+        verbose_name = _("link")
+        verbose_name_plural = _("links")
+        default_permissions = ("view",)
+        indexes = (models.Index(name="pgjobs_link_job", fields=["job", "parent"]),)
+
+    def __str__(self) -> str:
+        return f"job {self.job_id} needs job {self.parent_id}"

@@ -1,0 +1,113 @@
+"""Register jobs that wait: for others, by ``using(after=…)``, or for the members of a batch.
+
+The jobs that a new one needs stay locked until its transaction ends, so each of their ends comes either before, and is
+read here, or after, and counts in the gate. Then nothing is asked again: whoever ends the last of them releases it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from django_pgjobs import waking
+from django_pgjobs.exceptions import BatchClosed, InvalidJob, OldWorkers
+from django_pgjobs.registering.conflicts import insert_all, insert_one
+from django_pgjobs.states import Flow, Rule
+from django_pgjobs.store import gates
+from django_pgjobs.store.database import on
+from django_pgjobs.store.gates import NewGate
+from django_pgjobs.store.registering import NewJob, Registered
+from django_pgjobs.store.transactions import at_read_committed
+
+if TYPE_CHECKING:
+    from django_pgjobs.conf import Conf
+
+
+def insert_waiting(alias: str, new: NewJob, conf: Conf) -> Registered | int:
+    """Insert a job that needs others, or return the id of the one that has its key; see ``insert_all_waiting``."""
+    with at_read_committed(alias):
+        outcomes = _needed(alias, [new], conf)
+        stored = insert_one(alias, new)
+        if not isinstance(stored, int):
+            _add_gates(alias, [NewGate.behind(stored.id, dict(new.needs), outcomes)])
+    return stored
+
+
+def insert_all_waiting(alias: str, new: Sequence[NewJob], conf: Conf) -> tuple[list[int], list[int]]:
+    """Insert jobs, some of which need others; return their ids, and the positions of those that were inserted.
+
+    Raises ``InvalidJob`` if one that is needed does not exist, ``OldWorkers``, ``DuplicateJob``; then nothing is
+    stored, and an open transaction stays usable. Waits for the locks of needed jobs, and keeps them until the commit.
+    """
+    with at_read_committed(alias):
+        outcomes = _needed(alias, new, conf)
+        ids, fresh = insert_all(alias, new)
+        _add_gates(alias, [NewGate.behind(ids[at], dict(new[at].needs), outcomes) for at in fresh if new[at].needs])
+    return ids, fresh
+
+
+def _needed(alias: str, new: Sequence[NewJob], conf: Conf) -> dict[int, str | None]:
+    """Lock the jobs that ``new`` need; return id → outcome."""
+    refuse_older_workers(alias, conf)
+    wanted = {needed for job in new for needed, _ in job.needs}
+    outcomes = gates.need_jobs(on(alias), sorted(wanted))
+    if missing := sorted(wanted - outcomes.keys()):
+        raise InvalidJob(
+            f"after: there is no job {missing[0]} in database {alias!r}"
+            + (f", nor {len(missing) - 1} more of the {len(wanted)} jobs that are needed" if missing[1:] else "")
+        )
+    return outcomes
+
+
+def _add_gates(alias: str, new: Collection[NewGate]) -> None:
+    db = on(alias)
+    gates.add_gates(db, list(new))
+    # The jobs that these need may have ended before.
+    if decided := [gate.job_id for gate in new if not gate.pending or gate.unmet]:
+        waking.notify(alias, gates.notices_of(gates.open_gates(db, decided)))
+
+
+def refuse_older_workers(alias: str, conf: Conf) -> None:
+    """Raise ``OldWorkers`` if workers live that would end jobs without those that wait for them."""
+    names = gates.list_old_workers(on(alias), protocol=gates.KNOWS_GATES, silent_seconds=conf.silent_seconds)
+    if names:
+        raise OldWorkers(names=names)
+
+
+# Batches
+
+
+def insert_batch(alias: str, batch: NewJob, callbacks: Sequence[tuple[Rule, NewJob]], conf: Conf) -> tuple[int, bool]:
+    """Insert a batch that is open for members, and what comes after it; return its id, and whether it is new.
+
+    If its key is taken, return the id of the batch that has it, and insert nothing.
+    """
+    with at_read_committed(alias):
+        refuse_older_workers(alias, conf)
+        stored = insert_one(alias, batch._replace(waits=True, flow=Flow.NEEDED if callbacks else 0))
+        if isinstance(stored, int):
+            return stored, False
+        new = [NewGate(stored.id, pending=1, hands=1, eager=False)]
+        if callbacks:
+            ids, fresh = insert_all(alias, [job._replace(waits=True) for _, job in callbacks])
+            needs = [{stored.id: rule} for rule, _ in callbacks]
+            new += [NewGate.behind(ids[at], needs[at], {stored.id: None}) for at in fresh]
+        gates.add_gates(on(alias), new)
+    return stored.id, True
+
+
+def count_members(alias: str, batch_id: int, n: int, conf: Conf) -> None:
+    """Count members that the open transaction has inserted, as its last write. Raises ``BatchClosed``."""
+    if n and not gates.add_members(on(alias), batch_id, n, most=conf.members_limit):
+        raise BatchClosed(
+            f"Batch {batch_id} takes no more members: it has been closed or cancelled, or it would have more than "
+            f"{conf.members_limit} (MEMBERS_LIMIT).",
+            batch_id=batch_id,
+        )
+
+
+def close_batch(alias: str, batch_id: int) -> None:
+    """Take no more members from outside; a batch whose members have all ended goes on at once. Repeatable."""
+    with at_read_committed(alias):
+        opened = gates.open_gates(on(alias), [batch_id], close=True)
+    waking.notify(alias, gates.notices_of(opened))

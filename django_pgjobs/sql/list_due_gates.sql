@@ -1,0 +1,5 @@
+-- list_due_gates: open gates whose jobs were locked when they opened.
+-- Fence: none (reads).
+-- Rows: one per gate: the id of its job.
+-- Clock: none.
+SELECT g.job_id FROM pgjobs_gate AS g WHERE g.due LIMIT %(limit)s::integer

@@ -1,0 +1,121 @@
+-- settle_ends: count the ends that this transaction has just written in the gates that they feed, and release jobs whose gates open.
+-- Fence: none (counts what the caller's fenced statement has ended in the same transaction, and nothing twice).
+-- Rows: one per job released: the workers to wake (no priority: admitters), and whether it is due. A gate locked for longer than asked raises.
+-- Clock: statement_timestamp().
+WITH ended AS MATERIALIZED (
+    SELECT j.id, j.parent_id, j.outcome, j.flow
+    FROM unnest(%(ids)s::bigint[]) AS e (id)
+    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[e.id])
+    -- Evaluated once, before the first row.
+    WHERE (SELECT set_config('lock_timeout', coalesce(%(lock_timeout)s::text, current_setting('lock_timeout')), true)) IS NOT NULL
+      AND j.outcome IS NOT NULL
+),
+fed AS MATERIALIZED (
+    -- One row a gate: 500 ends of one batch are one write.
+    SELECT
+        job_id,
+        count(*) AS n,
+        count(*) FILTER (WHERE outcome = 'succeeded') AS succeeded,
+        count(*) FILTER (WHERE outcome = 'abandoned') AS abandoned,
+        count(*) FILTER (WHERE outcome = 'cancelled') AS cancelled,
+        count(*) FILTER (WHERE NOT met) AS unmet,
+        min(id) FILTER (WHERE NOT met) AS culprit
+    FROM (
+        SELECT parent_id AS job_id, id, outcome, outcome = 'succeeded' AS met
+        FROM ended
+        WHERE flow & 1 = 1
+        UNION ALL
+        SELECT
+            l.job_id, ended.id, ended.outcome,
+            CASE l.rule
+                WHEN 'settled' THEN true
+                WHEN 'failed' THEN ended.outcome <> 'succeeded'
+                ELSE ended.outcome = 'succeeded'
+            END
+        FROM ended
+        JOIN pgjobs_link AS l ON l.parent_id = ANY (ARRAY[ended.id])
+        WHERE ended.flow & 2 = 2
+    ) AS ends
+    GROUP BY job_id
+),
+locked AS MATERIALIZED (
+    -- In the order of their ids, whoever else locks some of them.
+    SELECT
+        g.job_id, fed.n, fed.succeeded, fed.abandoned, fed.cancelled, fed.unmet, g.eager,
+        g.unmet + fed.unmet > 0 AS refused,
+        g.opened_at IS NULL AND (g.pending - fed.n <= 0 OR (g.eager AND g.unmet + fed.unmet > 0)) AS opens,
+        CASE
+            WHEN g.eager
+            THEN (
+                SELECT
+                    CASE ended.outcome
+                        WHEN 'succeeded' THEN 'Job ' || ended.id || ' succeeded, so it is not needed.'
+                        ELSE 'It needs job ' || ended.id || ', which was ' || ended.outcome || '.'
+                    END
+                FROM ended
+                WHERE ended.id = fed.culprit
+            )
+            ELSE (g.unmet + fed.unmet) || ' of ' || g.total || ' members did not succeed.'
+        END AS reason
+    FROM fed
+    JOIN pgjobs_gate AS g ON g.job_id = ANY (ARRAY[fed.job_id])
+    ORDER BY fed.job_id
+    FOR NO KEY UPDATE OF g
+),
+free AS MATERIALIZED (
+    -- Whoever holds a gate waits for no job: one that is locked stays due.
+    SELECT j.id
+    FROM locked
+    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[locked.job_id])
+    WHERE locked.opens
+      AND j.hold IS NOT DISTINCT FROM 'waiting'
+      AND j.finished_at IS NULL
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+),
+waiting AS MATERIALIZED (
+    SELECT j.id
+    FROM locked
+    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[locked.job_id])
+    WHERE locked.opens
+      AND j.hold IS NOT DISTINCT FROM 'waiting'
+      AND j.finished_at IS NULL
+),
+counted AS (
+    UPDATE pgjobs_gate AS g
+    SET pending = g.pending - locked.n,
+        succeeded = g.succeeded + locked.succeeded,
+        abandoned = g.abandoned + locked.abandoned,
+        cancelled = g.cancelled + locked.cancelled,
+        unmet = g.unmet + locked.unmet,
+        due = CASE WHEN locked.opens THEN free.id IS NULL AND waiting.id IS NOT NULL ELSE g.due END,
+        opened_at = CASE WHEN locked.opens AND (free.id IS NOT NULL OR waiting.id IS NULL) THEN statement_timestamp() ELSE g.opened_at END
+    FROM locked
+    LEFT JOIN free ON free.id = ANY (ARRAY[locked.job_id])
+    LEFT JOIN waiting ON waiting.id = ANY (ARRAY[locked.job_id])
+    WHERE g.job_id = ANY (ARRAY[locked.job_id])
+),
+released AS (
+    UPDATE pgjobs_job AS j
+    SET run_at = greatest(j.run_at, statement_timestamp()),
+        ready_at = statement_timestamp(),
+        hold = CASE
+            WHEN j.limit_key IS NOT NULL AND NOT locked.refused AND j.cancel_requested_at IS NULL THEN 'limited'
+        END,
+        ending = CASE
+            WHEN j.cancel_requested_at IS NOT NULL THEN 'cancelled'
+            WHEN locked.refused AND locked.eager THEN 'cancelled'
+            WHEN locked.refused THEN 'abandoned'
+        END,
+        cancel_by = CASE WHEN locked.refused AND locked.eager AND j.cancel_requested_at IS NULL THEN 'pgjobs:flow' ELSE j.cancel_by END,
+        cancel_reason = CASE
+            WHEN locked.refused AND locked.eager AND j.cancel_requested_at IS NULL THEN locked.reason
+            ELSE j.cancel_reason
+        END,
+        error = CASE WHEN locked.refused AND NOT locked.eager THEN locked.reason ELSE j.error END,
+        unique_key = CASE WHEN locked.refused AND j.key_scope = 'until_started' THEN NULL ELSE j.unique_key END -- its body will not start
+    FROM free
+    JOIN locked ON locked.job_id = ANY (ARRAY[free.id])
+    WHERE j.id = ANY (ARRAY[free.id])
+    RETURNING j.id, j.queue, CASE WHEN j.hold IS NULL THEN j.priority END AS priority, j.run_at
+)
+SELECT id, queue, priority, run_at < statement_timestamp() - interval '1 second' AS old FROM released

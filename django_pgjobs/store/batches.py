@@ -1,0 +1,33 @@
+"""The cancel of a batch: its gate lets no more members in, and a job of ours cancels those that have not ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from django_pgjobs.store.database import on
+from django_pgjobs.store.gates import notices_of, open_gates
+from django_pgjobs.store.notifying import Notice, wake_up
+from django_pgjobs.store.registering import NewJob, register_job
+from django_pgjobs.store.steering import Gathering
+
+CANCEL_MEMBERS = "pgjobs.cancel_members"
+"""The name of the job that cancels the members of a batch, whose arguments ``cancel_members`` writes."""
+
+FIRST = 100
+"""The highest priority: members that have not started are not to start meanwhile."""
+
+
+def cancel_members(using: str, batches: Sequence[Gathering], *, mode: str, by: str, reason: str) -> list[Notice]:
+    """Register the cancel of the members of these batches, in the transaction that has asked the batches to end.
+
+    Return the notifications to send after the commit.
+    """
+    if not batches:
+        return []
+    notices = notices_of(open_gates(on(using), [batch.id for batch in batches], close=True))
+    for batch in batches:
+        payload = json.dumps({"args": [batch.id, mode, by, reason], "kwargs": {}})
+        register_job(using, NewJob(CANCEL_MEMBERS, payload, batch.queue, FIRST, max_attempts=20))
+        notices.add(wake_up(batch.queue, FIRST))
+    return list(notices)

@@ -1,0 +1,143 @@
+"""The gates of jobs that wait: how ends count in them, what opens them, and which jobs that releases.
+
+Locks are taken in one order: jobs, then gates by their ids, then, without waiting, the jobs that a gate releases.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
+
+from django_pgjobs.states import Outcome, Rule
+from django_pgjobs.store.database import Database, Rows
+from django_pgjobs.store.notifying import Notice, scan_behind, wake_up
+
+KNOWS_GATES = 1
+"""The ``protocol`` in the heartbeat of a worker whose version settles ends."""
+
+SETTLE_SECONDS = 0.1
+"""How long a worker waits for a gate that somebody else has locked, less than a server waits for a deadlock."""
+
+
+class Opened(NamedTuple):
+    """A job that its gate has released: whom to wake (no priority: admitters), and whether only a scan behind the
+    frontier finds it."""
+
+    id: int
+    queue: str
+    priority: int | None
+    old: bool
+
+
+def _opened(rows: Rows) -> list[Opened]:
+    return [Opened._make(row) for row in rows]
+
+
+def notices_of(opened: Iterable[Opened]) -> set[Notice]:
+    """Return the notifications to send after the commit that releases these jobs."""
+    notices: set[Notice] = set()
+    for job in opened:
+        notices.add(wake_up(job.queue, job.priority))
+        if job.old:
+            notices.add(scan_behind(job.queue))
+    return notices
+
+
+def settle_ends(db: Database, ids: Sequence[int], *, lock_seconds: float | None = None) -> list[Opened]:
+    """Count ends that this transaction has just written, and return the jobs that this releases.
+
+    Call it once for each end, behind the statement that wrote it. ``lock_seconds``: how long to wait for a gate, by
+    default as long as the transaction waits for locks; then it raises ``LockNotAvailable``.
+    """
+    timeout = None if lock_seconds is None else f"{round(lock_seconds * 1000)}ms"
+    return _opened(db.fetch("settle_ends", {"ids": list(ids), "lock_timeout": timeout}))
+
+
+def list_locked_gates(db: Database, ids: Sequence[int]) -> set[int]:
+    """Return those of these jobs whose ends count in a gate that another transaction has locked. Waits for none."""
+    return {row[0] for row in db.fetch("list_locked_gates", {"ids": list(ids)})}
+
+
+def open_gates(db: Database, ids: Sequence[int], *, close: bool = False) -> list[Opened]:
+    """Open those gates of these jobs that nothing keeps closed, and return the jobs that this releases.
+
+    ``close``: batches that are open for members take no more from outside. Repeatable. Waits for locked gates.
+    """
+    return _opened(db.fetch("open_gates", {"ids": list(ids), "close": close}))
+
+
+def list_due_gates(db: Database, *, limit: int) -> list[int]:
+    """Return jobs whose gates were to open while somebody had the job locked."""
+    return [row[0] for row in db.fetch("list_due_gates", {"limit": limit})]
+
+
+@dataclass(slots=True)
+class NewGate:
+    """The gate of a new job. ``needs``: the jobs it waits for, and which end of each it needs."""
+
+    job_id: int
+    pending: int = 0
+    total: int = 0
+    succeeded: int = 0
+    abandoned: int = 0
+    cancelled: int = 0
+    unmet: int = 0
+    hands: int = 0
+    eager: bool = True
+    needs: Mapping[int, Rule] = field(default_factory=dict)
+
+    @classmethod
+    def behind(cls, job_id: int, needs: Mapping[int, Rule], outcomes: Mapping[int, str | None]) -> NewGate:
+        """Return the gate of a job that needs others, some of which may have ended: ``outcomes``, None if not."""
+        gate = cls(job_id, total=len(needs), needs=needs)
+        for needed, rule in needs.items():
+            outcome = outcomes[needed]
+            if outcome is None:
+                gate.pending += 1
+                continue
+            setattr(gate, outcome, getattr(gate, outcome) + 1)
+            gate.unmet += not is_met(rule, outcome)
+        return gate
+
+
+def is_met(rule: Rule, outcome: str) -> bool:
+    """Return whether an end is what the rule asks for. ``settle_ends`` says the same."""
+    return rule == Rule.SETTLED or (outcome == Outcome.SUCCEEDED) == (rule == Rule.SUCCEEDED)
+
+
+def add_gates(db: Database, gates: Sequence[NewGate]) -> None:
+    """Insert the gates of new jobs, and the links to them."""
+    fields = [asdict(gate) for gate in gates]
+    links = [(needed, gate.job_id, str(rule)) for gate in gates for needed, rule in gate.needs.items()]
+    for each in fields:
+        del each["needs"]
+    params = {
+        "gates": json.dumps(fields),
+        "parents": [parent for parent, _, _ in links],
+        "jobs": [job for _, job, _ in links],
+        "rules": [rule for _, _, rule in links],
+    }
+    db.fetch("add_gates", params)
+
+
+def add_members(db: Database, job_id: int, n: int, *, most: int) -> bool:
+    """Count ``n`` new members of a batch, whose rows this transaction has inserted; False if it takes no more.
+
+    ``most``: how many it may have. Waits while another transaction counts in the same gate.
+    """
+    return bool(db.fetch("add_members", {"id": job_id, "n": n, "most": most}))
+
+
+def list_old_workers(db: Database, *, protocol: int, silent_seconds: float) -> list[str]:
+    """Return the names of living workers that know no gates: those of an older ``protocol``."""
+    return [row[0] for row in db.fetch("list_old_workers", {"protocol": protocol, "silent": silent_seconds})]
+
+
+def need_jobs(db: Database, ids: Sequence[int]) -> dict[int, str | None]:
+    """Lock these jobs until the commit, so that their ends count for a new job; return id → outcome, None if unended.
+
+    The result leaves out jobs that are gone. Waits for locked rows.
+    """
+    return dict(db.fetch("need_jobs", {"ids": sorted(ids)}))
