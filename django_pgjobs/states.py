@@ -70,12 +70,13 @@ class Flow(IntFlag):
     """The bits of a job's ``flow``.
 
     ``MEMBER``: its end counts in the gate of its parent. ``NEEDED``: its end counts in the gates of others, to which
-    links lead. ``STEPPED``: it has finished steps.
+    links lead. ``STEPPED``: it has finished steps. ``GATED``: it waits for others, or has.
     """
 
     MEMBER = 1
     NEEDED = 2
     STEPPED = 8
+    GATED = 16
 
     COUNTED = MEMBER | NEEDED
 

@@ -6,6 +6,8 @@ digits) spoils only its own place on the page.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
@@ -39,8 +41,9 @@ from django_pgjobs.inspection import why
 from django_pgjobs.inspection.liveness import STATUS_LABELS
 from django_pgjobs.models import Attempt, Claim, Heartbeat, Job, Step
 from django_pgjobs.presentation.fate import fate
+from django_pgjobs.presentation.flow import Surroundings, surroundings
 from django_pgjobs.presentation.steps import finished_steps, step_at
-from django_pgjobs.presentation.wording import Hidden, arguments, label_of, links_of, seconds
+from django_pgjobs.presentation.wording import Hidden, arguments, grouped, label_of, links_of, seconds
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import Hold, JobState
 
@@ -185,6 +188,8 @@ class JobPage(ReadOnlyAdmin):
             (_("Timing (%(zone)s)") % {"zone": zone}, _facts_table(_times_of(job))),
             (_("Arguments"), _arguments_of(job)),
         ]
+        if around := surroundings(job):
+            found.insert(1, (_("Flow"), _facts_table(_flow_of(around))))
         if job.result_text is not None:
             found.append((_("Result"), json_block(job.result_text)))
         worker = self._worker(request, job)
@@ -226,6 +231,34 @@ def _facts_of(job: Any) -> list[tuple[Any, Any]]:
         return found
     fire = format_html("{} {}", job.cron_entry, when(job.fire_at)) if job.fire_at else job.cron_entry
     return [*found, (_("cron entry and fire"), fire)]
+
+
+def _flow_of(around: Surroundings) -> list[tuple[Any, Any]]:
+    """(label, value) pairs of a batch, of its members, of needed jobs and of those that need this one."""
+    found: list[tuple[Any, Any]] = []
+    if around.parent is not None:
+        found.append((_("member of"), _job_links([around.parent])))
+    if (gate := around.gate) is not None:
+        ended = gate.total - gate.unfinished
+        text = _("%(succeeded)s succeeded, %(abandoned)s abandoned, %(cancelled)s cancelled, %(left)s not ended")
+        words = {"succeeded": gate.succeeded, "abandoned": gate.abandoned, "cancelled": gate.cancelled}
+        counts = {name: grouped(count) for name, count in {**words, "left": gate.unfinished}.items()}
+        bar = progress_bar(json.dumps({"n": ended, "total": max(gate.total, 1), "message": text % counts}))
+        found.append((_("members"), bar))
+        found += [(_("open"), _("for more members"))] if gate.hands else []
+        found += [(_("failed members"), _job_links(around.failed))] if around.failed else []
+    for label, linked in ((_("needs"), around.needs), (_("needed by"), around.dependents)):
+        rows = ((_job_links([each.job]), visible(each.rule)) for each in linked)
+        found += [(label, format_html_join("", "<div>{} ({})</div>", rows))] if linked else []
+    return found
+
+
+def _job_links(jobs: Sequence[Job]) -> str:
+    rows = (
+        (reverse("admin:pgjobs_job_change", args=[each.pk]), visible(each.name), each.pk, badge(label_of(each)))
+        for each in jobs
+    )
+    return format_html_join("", '<div><a href="{}">{} #{}</a> {}</div>', rows)
 
 
 def _tag_links(tags: tuple[str, ...]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast
 
 from asgiref.sync import sync_to_async
 
@@ -17,6 +17,7 @@ from django_pgjobs.states import Rule
 
 if TYPE_CHECKING:
     from django_pgjobs.models import Gate, Job
+    from django_pgjobs.steering.jobs import Steered
     from django_pgjobs.store.registering import NewJob
 
 log = safe_logger("django_pgjobs")
@@ -148,6 +149,16 @@ class Batch:
             self.close()
         else:
             log.warning("batch stays open, an exception left its block batch=%s", self._id)
+
+    def retry(self, *, outcome: Literal["abandoned", "cancelled"] = "abandoned", by: object = None, reason: str = "") -> Steered:
+        """Retry the members that ended as ``outcome``; the batch waits for them again.
+
+        What comes after the batch and was not needed waits again, too; what has begun is left alone. Repeatable.
+        """
+        from django_pgjobs.models import Job  # here: the models are not loaded yet
+
+        members = Job.objects.using(self.job._state.db).filter(parent_id=self._id, outcome=outcome)
+        return members.retry(by=by, reason=reason)
 
     # Async
 

@@ -22,11 +22,14 @@ from django_pgjobs.inspection.liveness import LIVE
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import EXPIRED, JobState
 from django_pgjobs.store import statements as store
-from django_pgjobs.store.statements import Paused, WhyFacts
+from django_pgjobs.store.statements import Needs, Paused, WhyFacts
 
 SOON_SECONDS = 10.0
 """A worker with free slots claims the next due job within this time, or something is wrong."""
 
+
+NOT_NEEDED = "pgjobs:flow"
+"""Who has cancelled a job whose gate found that it is not needed."""
 
 _USER = re.compile(r"\w+\.\w+:\S+ (.+)", re.DOTALL)
 
@@ -52,6 +55,8 @@ def of(job_id: int, using: str) -> Reason:
     )
     if facts is None:
         return unknown(job_id)
+    if facts.state == JobState.WAITING and not facts.ending:
+        return _unstarted(facts, _waiting(facts, store.read_needs(store.on(using), job_id)))
     limited = facts.state == JobState.LIMITED and facts.run_at <= facts.now and not facts.pauses
     return reason(facts, blockers_of(job_id, facts.name, facts.queue, using) if limited else ())
 
@@ -72,15 +77,18 @@ def reason(facts: WhyFacts, blockers: Sequence[Blocker] = ()) -> Reason:
     """Turn the facts into a reason; ``blockers`` are the limits without room that hold the job."""
     if facts.state in _ENDED:
         return _ENDED[facts.state](facts)
+    return _unstarted(facts, _unexpired(facts, blockers))
+
+
+def _unstarted(facts: WhyFacts, found: Reason) -> Reason:
     if facts.expires_at is not None and facts.attempt == 0 and facts.state != JobState.RUNNING and not facts.ending:
-        return _expiring(facts, blockers)
-    return _unexpired(facts, blockers)
+        return _expiring(facts, found)
+    return found
 
 
-def _expiring(facts: WhyFacts, blockers: Sequence[Blocker]) -> Reason:
+def _expiring(facts: WhyFacts, found: Reason) -> Reason:
     at = facts.expires_at or facts.now
     if at > facts.now:
-        found = _unexpired(facts, blockers)
         words = {"at": _at(at), "time": span((at - facts.now).total_seconds())}
         text = _("If it has not started by %(at)s, in %(time)s, it expires and is cancelled.")
         return Reason(found.code, f"{found.text} {text % words}", found.advice)
@@ -153,6 +161,10 @@ def _succeeded(facts: WhyFacts) -> Reason:
 
 
 def _cancelled(facts: WhyFacts) -> Reason:
+    if facts.cancel_by == NOT_NEEDED:
+        words = {"ago": _since(facts, facts.finished_at), "why": _quoted(facts.cancel_reason)}
+        text = _("It was cancelled %(ago)s ago, before it began%(why)s.") % words
+        return Reason("not_needed", text, _("A retry of that job lets it wait again."))
     words = {
         "ago": _since(facts, facts.finished_at),
         "by": by_whom(facts.cancel_by),
@@ -257,8 +269,22 @@ def _other(facts: WhyFacts) -> Reason:
     )
 
 
-def _waiting(facts: WhyFacts) -> Reason:
-    return Reason("waiting", _("It waits for another job%(why)s.") % {"why": _quoted(facts.hold_reason)})
+def _waiting(facts: WhyFacts, needs: Needs | None = None) -> Reason:
+    if needs is None:
+        return Reason("waiting", _("It waits for another job%(why)s.") % {"why": _quoted(facts.hold_reason)})
+    words = {"pending": needs.pending, "total": needs.total}
+    if needs.eager:
+        ids = ", ".join(f"#{job_id}" for job_id in needs.first) + (", …" if needs.pending > len(needs.first) else "")
+        text = _("It waits for %(pending)d of the %(total)d jobs that it needs: %(ids)s.")
+        return Reason("waiting_for_jobs", text % {**words, "ids": ids})
+    text = _("It is a batch that waits for %(pending)d of its %(total)d members.") % words
+    if facts.cancel_requested_at is not None:
+        text += " " + _cancelling(facts)
+    elif needs.is_open:
+        text += " " + _("It is open for more.")
+        advice = _("If nobody adds any: ") + f"manage.py pgjobs close-batch {facts.id}"
+        return Reason("waiting_for_members", text, advice)
+    return Reason("waiting_for_members", text)
 
 
 def _parked(facts: WhyFacts) -> Reason:

@@ -13,6 +13,7 @@ from django_pgjobs.maintenance.cron_firing import CronSync, Firer, MarkMissing
 from django_pgjobs.maintenance.cron_rows import CronRows
 from django_pgjobs.maintenance.expired_jobs import JobExpirer
 from django_pgjobs.maintenance.expiry import Expirer
+from django_pgjobs.maintenance.gates import Recount, open_due_gates
 from django_pgjobs.maintenance.leader import Leader
 from django_pgjobs.maintenance.pruning import Pruner
 from django_pgjobs.maintenance.rescue import OwnClaims, Rescuer
@@ -25,6 +26,8 @@ log = safe_logger("django_pgjobs")
 
 UNPARK_SECONDS = 30.0
 UNPAUSE_SECONDS = 1.0
+GATES_SECONDS = 1.0
+RECOUNT_SECONDS = 5.0
 RESCUE_SECONDS = 1.0
 AUDIT_SECONDS = 1.0
 PRUNE_SECONDS = 1.0
@@ -94,6 +97,7 @@ def duties(
         TimedDuty("rescue", rescuer, RESCUE_SECONDS, urgent=lambda: rescuer.urgent),
         TimedDuty("unpark", Unparker(), UNPARK_SECONDS),
         TimedDuty("unpause", unpause, UNPAUSE_SECONDS),
+        TimedDuty("gates", open_due_gates, GATES_SECONDS),
         CronSync(declared, leader),
         CronRows(leader),
         TimedDuty("cron_eval", Firer(lambda: leader.leads), CRON_SECONDS, leader=leader),
@@ -121,6 +125,11 @@ def pruning(leader: Leader) -> TimedDuty:
 def measuring(leader: Leader) -> TimedDuty:
     """Return the leader's statistics duty, for the same thread as pruning: a slow count must not delay a rescue."""
     return TimedDuty("statistics", Measurer(leader.author), MEASURE_SECONDS, leader=leader)
+
+
+def recounting(leader: Leader) -> TimedDuty:
+    """Return the leader's recount of gates, which is slow if a batch has many members."""
+    return TimedDuty("recount", Recount(), RECOUNT_SECONDS, leader=leader)
 
 
 def expiring(leader: Leader) -> TimedDuty:

@@ -32,7 +32,7 @@ class Migration(migrations.Migration):
             name="flow",
             field=models.SmallIntegerField(
                 db_default=0,
-                help_text="Bits; 1: a member, 2: others need it, 8: it has finished steps.",
+                help_text="Bits; 1: a member, 2: others need it, 8: it has finished steps, 16: it has a gate.",
                 verbose_name="flow",
             ),
         ),

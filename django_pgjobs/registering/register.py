@@ -162,7 +162,7 @@ def _register_all(
     _warn_of_foreign_transaction(connection, batch.new[0].first.name)
     each = batch.each() if batch.special or batch.senders else []
     if parent_id is not None:
-        each = [new._replace(flow=Flow.MEMBER, parent_id=parent_id) for new in each]
+        each = [new._replace(flow=new.flow | Flow.MEMBER, parent_id=parent_id) for new in each]
     fresh: Collection[int] = range(batch.count)
     with _passing(connection, conf, batch.queues()):
         if batch.special:

@@ -84,12 +84,12 @@ def insert_batch(alias: str, batch: NewJob, callbacks: Sequence[tuple[Rule, NewJ
     """
     with at_read_committed(alias):
         refuse_older_workers(alias, conf)
-        stored = insert_one(alias, batch._replace(waits=True, flow=Flow.NEEDED if callbacks else 0))
+        stored = insert_one(alias, batch._replace(waits=True, flow=Flow.GATED | (Flow.NEEDED if callbacks else 0)))
         if isinstance(stored, int):
             return stored, False
         new = [NewGate(stored.id, pending=1, hands=1, eager=False)]
         if callbacks:
-            ids, fresh = insert_all(alias, [job._replace(waits=True) for _, job in callbacks])
+            ids, fresh = insert_all(alias, [job._replace(waits=True, flow=Flow.GATED) for _, job in callbacks])
             needs = [{stored.id: rule} for rule, _ in callbacks]
             new += [NewGate.behind(ids[at], needs[at], {stored.id: None}) for at in fresh]
         gates.add_gates(on(alias), new)

@@ -268,7 +268,7 @@ def _serve(worker: Worker, found: store.Identity, stopped: threading.Event) -> i
     ]
     maintainer = Maintainer(lambda: worker.connect("maintenance"), inbox, maintained)
     kept_up: list[Any] = [
-        pruning(leader), expiring(leader), measuring(leader), Vacuumer(lambda: worker.connect_alone("vacuum")),
+        pruning(leader), expiring(leader), recounting(leader), measuring(leader), Vacuumer(lambda: worker.connect_alone("vacuum")),
     ]  # fmt: skip
     upkeeper = Upkeeper(lambda: worker.connect("upkeep"), inbox, kept_up, lambda: leader.leads)
     loops: list[Any] = [finaliser, claimer, keeper, maintainer, upkeeper, admitter]

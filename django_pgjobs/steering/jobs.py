@@ -24,6 +24,7 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import CancelMode, Hold, Outcome
+from django_pgjobs.steering import reopening
 from django_pgjobs.steering.key_conflicts import KeyedWrite
 from django_pgjobs.steering.trail import Trail, signed, storable
 from django_pgjobs.store import statements as store
@@ -117,7 +118,10 @@ def retry(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) ->
     attempts = {name: registry.get(name).max_attempts for name in registry.names()}
 
     def write(db: store.Database, held: Sequence[int]) -> store.Moved:
-        return store.retry_jobs(db, held, attempts=attempts, default_attempts=get_conf().default_max_attempts)
+        most = get_conf().default_max_attempts
+        return reopening.retry(
+            db, held, lambda ids: store.retry_jobs(db, ids, attempts=attempts, default_attempts=most)
+        )
 
     trail = Trail("retry", who(by), reason)
     return _logged(trail, _steer(jobs, using, RETRIABLE, KeyedWrite(using, write), trail))

@@ -72,6 +72,28 @@ class WhyFacts(NamedTuple):
     """The pause of its queue, of its name, or both."""
 
 
+class Needs(NamedTuple):
+    """What a job waits for. ``pending`` of ``total`` jobs have not ended; ``is_open``: a batch takes more members.
+
+    ``eager``: it needs other jobs, ``first`` of all these; else it is a batch.
+    """
+
+    total: int
+    pending: int
+    is_open: bool
+    eager: bool
+    first: list[int]
+
+
+MOST_NAMED = 5
+
+
+def read_needs(db: Database, job_id: int) -> Needs | None:
+    """Return what a job waits for, None if it has no gate."""
+    rows = db.fetch("read_needs", {"id": job_id, "most": MOST_NAMED})
+    return Needs._make(rows[0]) if rows else None
+
+
 MOST_COUNTED = 1000
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
 from django_pgjobs.states import Outcome, Rule
-from django_pgjobs.store.database import Database, Rows
+from django_pgjobs.store.database import Database, Rows, Transacting
 from django_pgjobs.store.notifying import Notice, scan_behind, wake_up
 
 KNOWS_GATES = 1
@@ -71,6 +71,28 @@ def open_gates(db: Database, ids: Sequence[int], *, close: bool = False) -> list
 def list_due_gates(db: Database, *, limit: int) -> list[int]:
     """Return jobs whose gates were to open while somebody had the job locked."""
     return [row[0] for row in db.fetch("list_due_gates", {"limit": limit})]
+
+
+class Recounted(NamedTuple):
+    """A gate whose figures were wrong: what was pending by them, and what is."""
+
+    id: int
+    was: int
+    pending: int
+
+
+def list_waiting_gates(db: Database, *, after: int, limit: int) -> list[int]:
+    """Return jobs whose gates have not opened, ascending, from behind ``after`` on."""
+    return [row[0] for row in db.fetch("list_waiting_gates", {"after": after, "limit": limit})]
+
+
+def recount_gates(db: Transacting, ids: Sequence[int]) -> list[Recounted]:
+    """Correct those of these gates whose figures differ from the rows they count; skip locked ones.
+
+    Counts under the lock, in a statement behind the one that takes it: no end can come between. Opens no gate.
+    """
+    params = {"ids": list(ids)}
+    return [Recounted._make(row) for row in db.fetch_together([("lock_gates", params), ("recount_gates", params)])[1]]
 
 
 @dataclass(slots=True)

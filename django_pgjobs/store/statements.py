@@ -118,7 +118,7 @@ from django_pgjobs.store.ends import (
     release_jobs,
     write_progress,
 )
-from django_pgjobs.store.explaining import MOST_COUNTED, Paused, WhyFacts, read_why
+from django_pgjobs.store.explaining import MOST_COUNTED, Needs, Paused, WhyFacts, read_needs, read_why
 from django_pgjobs.store.firing import (
     MOST_LISTED,
     DeclaredCron,
@@ -140,15 +140,18 @@ from django_pgjobs.store.gates import (
     SETTLE_SECONDS,
     NewGate,
     Opened,
+    Recounted,
     add_gates,
     add_members,
     is_met,
     list_due_gates,
     list_locked_gates,
     list_old_workers,
+    list_waiting_gates,
     need_jobs,
     notices_of,
     open_gates,
+    recount_gates,
     settle_ends,
 )
 from django_pgjobs.store.gating import BEFORE_ALL, ListedJob, count_unfinished, list_queue, lock_queues
@@ -279,6 +282,7 @@ __all__ = [
     "ListedJob",
     "Locked",
     "Moved",
+    "Needs",
     "NewGate",
     "NewJob",
     "NewJobs",
@@ -295,6 +299,7 @@ __all__ = [
     "QueueDue",
     "Registered",
     "Released",
+    "Recounted",
     "Rescheduled",
     "Rescued",
     "RowCron",
@@ -379,6 +384,7 @@ __all__ = [
     "list_queue",
     "list_row_jobs",
     "list_unchecked_crons",
+    "list_waiting_gates",
     "list_workers",
     "lock_atomic",
     "lock_queues",
@@ -416,6 +422,7 @@ __all__ = [
     "read_identity",
     "read_leader",
     "read_pauses",
+    "read_needs",
     "read_payload",
     "read_statements",
     "read_states",
@@ -423,6 +430,7 @@ __all__ = [
     "read_why",
     "record_action",
     "refresh_crons",
+    "recount_gates",
     "register_job",
     "register_jobs",
     "register_special",

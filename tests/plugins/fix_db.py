@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
@@ -37,6 +38,8 @@ TABLES = (
     "pgjobs_claim",
     "pgjobs_attempt",
     "pgjobs_step",
+    "pgjobs_gate",
+    "pgjobs_link",
     "pgjobs_heartbeat",
     "pgjobs_leader_term",
     "pgjobs_cron_entry",
@@ -90,6 +93,9 @@ class RawDatabase:
         cursor = psycopg.Cursor(self.raw)
         cursor.execute(store.statement(name), params, binary=True)
         return rows_of(cursor) if cursor.description else []
+
+    def transaction(self) -> AbstractContextManager[object]:
+        return self.raw.transaction()
 
     def fetch_together(self, statements: Sequence[tuple[str, store.Params]]) -> list[store.Rows]:
         with self.raw.transaction():

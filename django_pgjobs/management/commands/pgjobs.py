@@ -8,9 +8,22 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_pgjobs.management import check, crons, list_jobs, output, pausing, pruning, run, show, stats, steer, workers
+from django_pgjobs.management import (
+    batches,
+    check,
+    crons,
+    list_jobs,
+    output,
+    pausing,
+    pruning,
+    run,
+    show,
+    stats,
+    steer,
+    workers,
+)
 
-GROUPS = (run, list_jobs, show, stats, workers, check, steer, pausing, crons, pruning)
+GROUPS = (run, list_jobs, show, batches, stats, workers, check, steer, pausing, crons, pruning)
 """Modules of subcommands, in the order of the help. Each has ``add_subcommands(subcommands)``, which sets the parser's
 default ``perform``: a function of the command and its options."""
 

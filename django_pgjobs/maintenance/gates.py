@@ -1,0 +1,58 @@
+"""Gates that stay closed though nothing keeps them so: open those that are due, and count what waits anew.
+
+A gate opens in the transaction of the last end that it waits for. If somebody has its job locked just then, it stays
+*due*: every worker opens such gates, each second. The leader counts all waiting gates anew, now and then: a row that
+somebody has deleted, or an end that an older worker has written, would leave a job waiting for ever.
+"""
+
+from __future__ import annotations
+
+from django_pgjobs import clock
+from django_pgjobs.logs import safe_logger
+from django_pgjobs.store import statements as store
+
+log = safe_logger("django_pgjobs")
+
+BATCH = 1000
+RECOUNTED = 100
+"""Gates that are counted in one transaction: each may have a million members."""
+
+REST_SECONDS = 3600.0
+"""The pause between two recounts of everything."""
+
+
+def open_due_gates(db: store.Database) -> int:
+    """Open gates that are due, and return how many jobs that released. Repeatable, by any number of workers."""
+    due = store.list_due_gates(db, limit=BATCH)
+    if not due:
+        return 0
+    opened = store.open_gates(db, due)
+    if opened:
+        store.notify(db, store.notices_of(opened))
+    return len(opened)
+
+
+class Recount:
+    """Counts waiting gates anew, some at each turn, and remembers where it is. A duty of the leader."""
+
+    def __init__(self) -> None:
+        self.after = 0
+        self.rest_until = 0.0
+
+    def __call__(self, db: store.Transacting) -> int:
+        """Recount the next gates; return how many were wrong. Repeatable, also by several at once."""
+        now = clock.monotonic()
+        if now < self.rest_until:
+            return 0
+        ids = store.list_waiting_gates(db, after=self.after, limit=RECOUNTED)
+        self.after = ids[-1] if ids else 0
+        if len(ids) < RECOUNTED:
+            self.after, self.rest_until = 0, now + REST_SECONDS
+        if not ids:
+            return 0
+        wrong = store.recount_gates(db, ids)
+        for gate in wrong:
+            log.error("gate was wrong and is corrected job=%d pending=%d was=%d", gate.id, gate.pending, gate.was)
+        if wrong and (opened := store.open_gates(db, [gate.id for gate in wrong])):
+            store.notify(db, store.notices_of(opened))
+        return len(wrong)

@@ -1,0 +1,119 @@
+"""``manage.py pgjobs tree`` and ``close-batch``: what waits for what, and a batch that nobody closes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.flows.batch import Batch
+from django_pgjobs.inspection import why
+from django_pgjobs.management import filters, output
+from django_pgjobs.management.show import add_arguments
+from django_pgjobs.models import Job
+from django_pgjobs.presentation.flow import Linked, Surroundings, surroundings
+from django_pgjobs.presentation.wording import label_of
+from django_pgjobs.serialization.escapes import one_line
+
+
+def add_subcommands(subcommands: Any) -> None:
+    """Declare ``tree`` and ``close-batch``."""
+    text = "Show what stands around a job: its batch, its members, the jobs that it needs, and those that need it."
+    parser = subcommands.add_parser("tree", help=text, description=text)
+    add_arguments(parser)
+    parser.set_defaults(perform=show_tree)
+    text = "Close a batch that is open for members; without unfinished members, it ends."
+    parser = subcommands.add_parser("close-batch", help=text, description=text)
+    add_arguments(parser)
+    parser.set_defaults(perform=close_batch)
+
+
+def _job(command: BaseCommand, options: dict[str, Any]) -> Job:
+    job = Job.objects.using(filters.database_of(options)).filter(pk=options["id"]).first()
+    if job is None:
+        output.write_line(command, str(why.unknown(options["id"])), to_stderr=True)
+        sys.exit(output.SKIPPED)
+    return job
+
+
+@output.facing_the_database
+def show_tree(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Print it; exit with 1 if there is no such job."""
+    job = _job(command, options)
+    around = surroundings(job)
+    if options["format"] == "json":
+        output.write_line(command, output.json_of(_fields(job, around)))
+        return
+    for line in _lines(job, around):
+        output.write_line(command, line)
+
+
+def _words(job: Job) -> str:
+    text = f"{output.plain(one_line(job.name))} #{job.pk} {label_of(job)}"
+    return f"{text}: {output.plain(one_line(job.description))}" if job.description else text
+
+
+def _lines(job: Job, around: Surroundings) -> Iterator[str]:
+    if around.parent is not None:
+        yield f"member of {_words(around.parent)}"
+    for each in around.needs:
+        yield f"needs ({each.rule}) {_words(each.job)}"
+    yield _words(job)
+    if around.gate is not None:
+        gate = around.gate
+        yield (
+            f"  members: {gate.total}, succeeded {gate.succeeded}, abandoned {gate.abandoned}, "
+            f"cancelled {gate.cancelled}, not ended {gate.unfinished}" + (", open for more" if gate.hands else "")
+        )
+        yield from (f"  {_words(each)}" for each in around.failed)
+    for each in around.dependents:
+        yield f"  then ({each.rule}) {_words(each.job)}"
+
+
+def _fields(job: Job, around: Surroundings) -> dict[str, Any]:
+    gate = around.gate
+    return {
+        **_of(job),
+        "parent": None if around.parent is None else _of(around.parent),
+        "members": None
+        if gate is None
+        else {
+            "total": gate.total,
+            "succeeded": gate.succeeded,
+            "abandoned": gate.abandoned,
+            "cancelled": gate.cancelled,
+            "pending": gate.unfinished,
+            "open": bool(gate.hands),
+            "failed": [_of(each) for each in around.failed],
+        },
+        "needs": [_linked(each) for each in around.needs],
+        "dependents": [_linked(each) for each in around.dependents],
+    }
+
+
+def _of(job: Job) -> dict[str, Any]:
+    return {"id": job.pk, "name": job.name, "state": job.state}
+
+
+def _linked(linked: Linked) -> dict[str, Any]:
+    return {"rule": linked.rule, **_of(linked.job)}
+
+
+@output.facing_the_database
+def close_batch(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Close it; exit with 1 if the job does not exist or is no batch."""
+    job = _job(command, options)
+    try:
+        batch = Batch.of(job)
+    except InvalidJob as error:
+        output.write_line(command, str(error), to_stderr=True)
+        sys.exit(output.SKIPPED)
+    batch.close()
+    figures = batch.figures
+    if options["format"] == "json":
+        output.write_line(command, output.json_of({"id": job.pk, **figures._asdict()}))
+    else:
+        output.write_line(command, f"batch {job.pk} is closed, {figures.pending} of {figures.total} members have not ended")

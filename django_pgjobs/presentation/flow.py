@@ -1,0 +1,56 @@
+"""What stands around a job: its batch, the figures of its own members, what it needs, and what needs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from django_pgjobs.models import Gate, Job, Link
+from django_pgjobs.states import Flow, Outcome
+
+MOST = 25
+"""How many jobs of each kind are shown."""
+
+
+class Linked(NamedTuple):
+    """A job that another needs, or that needs it, and by which rule; the rule of a member is empty."""
+
+    rule: str
+    job: Job
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """Everything is None or empty that the job does not have. ``gate``: of a batch. ``failed``: members of it."""
+
+    parent: Job | None = None
+    gate: Gate | None = None
+    failed: list[Job] = field(default_factory=list)
+    needs: list[Linked] = field(default_factory=list)
+    dependents: list[Linked] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.parent or self.gate or self.needs or self.dependents)
+
+
+def surroundings(job: Job) -> Surroundings:
+    """Return what stands around a job; no query for one that is part of no flow."""
+    found = Surroundings()
+    if not job.flow & ~Flow.STEPPED:
+        return found
+    jobs = Job.objects.using(job._state.db).defer("payload", "headers", "result", "progress", "options")
+    if job.parent_id is not None:
+        found.parent = jobs.filter(pk=job.parent_id).first()
+    if job.flow & Flow.GATED:
+        found.gate = Gate.objects.using(job._state.db).filter(pk=job.pk, eager=False).first()
+    if found.gate is not None:
+        bad = [Outcome.ABANDONED, Outcome.CANCELLED]
+        some = found.gate.abandoned + found.gate.cancelled > 0
+        found.failed = list(jobs.filter(parent_id=job.pk, outcome__in=bad).order_by("pk")[:MOST]) if some else []
+    links = Link.objects.using(job._state.db)
+    needs = links.filter(job_id=job.pk).order_by("parent_id")[:MOST] if job.flow & Flow.GATED else []
+    dependents = links.filter(parent_id=job.pk).order_by("job_id")[:MOST] if job.flow & Flow.NEEDED else []
+    rows = jobs.in_bulk([*(link.parent_id for link in needs), *(link.job_id for link in dependents)])
+    found.needs = [Linked(link.rule, rows[link.parent_id]) for link in needs if link.parent_id in rows]
+    found.dependents = [Linked(link.rule, rows[link.job_id]) for link in dependents if link.job_id in rows]
+    return found

@@ -1,0 +1,113 @@
+"""A retry of jobs that others wait for: gates count their ends no more, and what these had ended waits again.
+
+A job that its gate has ended before it began, because a job that it needs ended otherwise, waits again if nothing else
+keeps it from running; a batch always does. Then its own end counts no more either, and so on. What has begun is left
+alone: only the figures change.
+
+Everything is read under the locks of the jobs, then of the gates, each in the order of their ids, and decided in
+memory. Two operators who retry parts of one flow may wait for each other; workers wait for neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.states import Flow, Rule
+from django_pgjobs.store import reopening as store
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.gates import is_met
+from django_pgjobs.store.reopening import FlowGate, FlowJob, Reopened
+from django_pgjobs.store.steering import Moved
+
+MOST = 10_000
+"""How many jobs one retry may concern, beside those asked for."""
+
+Retry = Callable[[Sequence[int]], Moved]
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a retry changes: figures of gates, by the id of their jobs, and the jobs that wait again."""
+
+    gates: dict[int, Reopened] = field(default_factory=dict)
+    revived: set[int] = field(default_factory=set)
+
+
+def retry(db: Database, held: Sequence[int], retry_jobs: Retry) -> Moved:
+    """Retry locked jobs by ``retry_jobs``, in the caller's transaction, and reopen what waits for them.
+
+    A batch is not retried itself: it waits again when one of its members is retried. Raises ``InvalidJob`` if the
+    retry concerns too many jobs.
+    """
+    jobs = store.lock_flow(db, held)
+    if not any(job.flow & ~Flow.STEPPED for job in jobs.values()):
+        return retry_jobs(held)
+    reached = store.reach_dependents(db, held, limit=MOST + len(held))
+    if len(reached) > MOST + len(held):
+        raise InvalidJob(f"This retry concerns more than {MOST} jobs that wait for others: retry fewer at once.")
+    jobs |= store.lock_flow(db, set(reached) - jobs.keys())
+    gates = store.read_gates(db, [job.id for job in jobs.values() if job.flow & Flow.GATED])
+    wanted = {job_id for job_id in held if job_id in jobs and not _is_batch(gates.get(job_id))}
+    plan = planned(jobs, gates, wanted)
+    moved = retry_jobs(sorted(wanted - plan.revived))
+    if moved.taken:
+        plan = planned(jobs, gates, wanted - set(moved.taken))
+    store.reopen_gates(db, list(plan.gates.values()))
+    revived = store.revive_jobs(db, plan.revived)
+    return Moved(moved.changed + [job_id for job_id in revived if job_id in held], moved.taken, moved.notices)
+
+
+def planned(jobs: Mapping[int, FlowJob], gates: Mapping[int, FlowGate], wanted: Collection[int]) -> Plan:
+    """Return what a retry of ``wanted`` changes. Pure."""
+    plan = Plan()
+    fed = _fed(jobs, gates)
+    left = [job_id for job_id in sorted(wanted) if jobs[job_id].outcome is not None]
+    seen = set(left)
+    while left:
+        job = jobs[left.pop()]
+        for gate, rule in fed.get(job.id, ()):
+            changes = plan.gates.setdefault(gate.job_id, Reopened(gate.job_id))
+            _take_off(changes, job.outcome or "", rule)
+            waiting = jobs[gate.job_id]
+            if changes.closes or not _was_ended(waiting, gate) or (gate.eager and gate.unmet > changes.unmet):
+                continue
+            changes.closes = True
+            plan.revived.add(waiting.id)
+            if waiting.outcome is not None and waiting.id not in seen:
+                seen.add(waiting.id)
+                left.append(waiting.id)
+    return plan
+
+
+def _fed(jobs: Mapping[int, FlowJob], gates: Mapping[int, FlowGate]) -> dict[int, list[tuple[FlowGate, Rule]]]:
+    """Return for each job the gates in which its end counts, and which end they need."""
+    fed: dict[int, list[tuple[FlowGate, Rule]]] = {}
+    for job_id, gate, rule in _links(jobs, gates):
+        fed.setdefault(job_id, []).append((gate, rule))
+    return fed
+
+
+def _links(jobs: Mapping[int, FlowJob], gates: Mapping[int, FlowGate]) -> Iterator[tuple[int, FlowGate, Rule]]:
+    for gate in gates.values():
+        yield from ((needed, gate, rule) for needed, rule in gate.needs.items() if needed in jobs)
+    for job in jobs.values():
+        if job.flow & Flow.MEMBER and job.parent_id in gates:
+            yield job.id, gates[job.parent_id], Rule.SUCCEEDED
+
+
+def _take_off(changes: Reopened, outcome: str, rule: Rule) -> None:
+    setattr(changes, outcome, getattr(changes, outcome) + 1)
+    changes.unmet += not is_met(rule, outcome)
+
+
+def _was_ended(job: FlowJob, gate: FlowGate) -> bool:
+    """Return whether the gate has ended its job, or is about to, and the job has not begun."""
+    if job.begun or job.waits:
+        return False
+    return job.not_needed if gate.eager else job.abandoned
+
+
+def _is_batch(gate: FlowGate | None) -> bool:
+    return gate is not None and not gate.eager

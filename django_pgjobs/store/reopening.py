@@ -1,0 +1,74 @@
+"""What a retry does to the jobs that wait for the retried one: their gates count one end less, and some wait again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+from django_pgjobs.states import Rule
+from django_pgjobs.store.database import Database
+
+
+class FlowJob(NamedTuple):
+    """A locked job of a flow. ``begun``: its body has started, or a worker has it.
+
+    ``not_needed``, ``abandoned``: that is how it has ended, or is about to, and nobody has asked for it.
+    """
+
+    id: int
+    outcome: str | None
+    parent_id: int | None
+    flow: int
+    waits: bool
+    begun: bool
+    not_needed: bool
+    abandoned: bool
+
+
+class FlowGate(NamedTuple):
+    """A locked gate, and what its job needs: the rule of each of ``needs``."""
+
+    job_id: int
+    unmet: int
+    eager: bool
+    needs: dict[int, Rule]
+
+
+@dataclass(slots=True)
+class Reopened:
+    """What is taken off a gate, and whether it closes again."""
+
+    job_id: int
+    succeeded: int = 0
+    abandoned: int = 0
+    cancelled: int = 0
+    unmet: int = 0
+    closes: bool = False
+
+
+def reach_dependents(db: Database, ids: Collection[int], *, limit: int) -> list[int]:
+    """Return these jobs and those that a retry of them may concern, at most one more than ``limit``."""
+    return [row[0] for row in db.fetch("reach_dependents", {"ids": sorted(ids), "limit": limit})]
+
+
+def lock_flow(db: Database, ids: Collection[int]) -> dict[int, FlowJob]:
+    """Lock these jobs in the order of their ids, and return them; the result leaves out those that are gone."""
+    return {row[0]: FlowJob._make(row) for row in db.fetch("lock_flow", {"ids": sorted(ids)})}
+
+
+def read_gates(db: Database, ids: Collection[int]) -> dict[int, FlowGate]:
+    """Lock the gates of these jobs in the order of their ids, and return them."""
+    rows = db.fetch("read_gates", {"ids": sorted(ids)})
+    return {row[0]: FlowGate(*row[:3], dict(zip(row[3], map(Rule, row[4]), strict=True))) for row in rows}
+
+
+def reopen_gates(db: Database, gates: Sequence[Reopened]) -> None:
+    """Take ends off these locked gates."""
+    db.fetch("reopen_gates", {"gates": json.dumps([asdict(gate) for gate in gates])})
+
+
+def revive_jobs(db: Database, ids: Collection[int]) -> list[int]:
+    """Let these locked jobs wait again, which their gates had ended; return them."""
+    return [row[0] for row in db.fetch("revive_jobs", {"ids": sorted(ids)})]

@@ -1,0 +1,290 @@
+"""Random graphs of jobs that need each other, under writers that race and operators who lock rows: as a model says.
+
+A graph is jobs with random needs and rules, and batches with what comes after them. Four writers claim and end them in
+slices, as finalisers do; an operator locks jobs and gates meanwhile. Then every outcome must be the model's, nothing may
+wait, every gate must count what the rows say, and the server must have seen no deadlock. Then some failed jobs are
+retried, and all of it must be true once more.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection, connections, transaction
+
+from django_pgjobs import Batch, job
+from django_pgjobs.execution import finalise
+from django_pgjobs.maintenance.gates import open_due_gates
+from django_pgjobs.models import Gate, Job
+from django_pgjobs.states import Rule
+from django_pgjobs.store import statements as store
+from django_pgjobs.store.gates import is_met
+from tests.e2e import flows
+from tests.e2e.stage import Stage
+from tests.plugins.fix_db import AUTHOR, FAILURE, Background, RawDatabase, claim, patience, wait_until
+from tests.plugins.fix_worker import Workers
+
+pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("committed")]
+log = logging.getLogger(__name__)
+
+GRAPHS = int(os.environ.get("PGJOBS_TEST_GRAPHS", "30"))
+SEED = int(os.environ.get("PGJOBS_TEST_SEED", "0")) or random.SystemRandom().randrange(2**32)
+NODES = 200
+WRITERS = 4
+
+
+@job(name="faults.node", max_attempts=1)
+def node(fails: bool) -> None:
+    if fails:
+        raise ValueError("it fails")
+
+
+@dataclass
+class Graph:
+    """What was registered: which jobs each needs, by which rule, whether it fails when it runs, and who is a member."""
+
+    needs: dict[int, dict[int, Rule]] = field(default_factory=dict)
+    fails: dict[int, bool] = field(default_factory=dict)
+    members: dict[int, list[int]] = field(default_factory=dict)
+    order: list[int] = field(default_factory=list)
+
+    def outcomes(self, begun: dict[int, str]) -> dict[int, str]:
+        """Return the outcome of each job; ``begun``: those that had run before keep theirs, unless they run again."""
+        found: dict[int, str] = {}
+        for each in self.order:
+            if each in begun:
+                found[each] = begun[each]
+            elif each in self.members:
+                succeeded = all(found[member] == "succeeded" for member in self.members[each])
+                found[each] = "succeeded" if succeeded else "abandoned"
+            elif all(is_met(rule, found[needed]) for needed, rule in self.needs.get(each, {}).items()):
+                found[each] = "abandoned" if self.fails[each] else "succeeded"
+            else:
+                found[each] = "cancelled"
+        return found
+
+
+def grown(chance: random.Random) -> Graph:
+    """Register a random graph."""
+    graph = Graph()
+
+    def add(call: Any, needs: dict[int, Rule]) -> int:
+        fails = chance.random() < 0.15
+        by_rule: dict[Rule, list[int]] = {}
+        for needed, rule in needs.items():
+            by_rule.setdefault(rule, []).append(needed)
+        rule, after = next(iter(by_rule.items()), (None, []))
+        options = {"after": after, "when": str(rule)} if after else {}
+        made = call.using(**options).register(fails) if after else call.register(fails)
+        graph.order.append(made.pk)
+        graph.fails[made.pk] = fails
+        graph.needs[made.pk] = {needed: rule for needed in after} if rule else {}
+        return int(made.pk)
+
+    for _ in range(NODES):
+        pick = chance.random()
+        if pick < 0.05:
+            sizes = chance.randrange(0, 12)
+            calls = [chance.random() < 0.1 for _ in range(sizes)]
+            after = {rule: chance.random() < 0.1 for rule in Rule if chance.random() < 0.5}
+            with Batch("random", **{str(rule): node.bind(fails) for rule, fails in after.items()}) as batch:  # type: ignore[arg-type]
+                batch.add_many(node.bind(fails) for fails in calls)
+            ids = list(Job.objects.filter(parent_id=batch.job.pk).order_by("pk").values_list("pk", flat=True))
+            graph.order += ids
+            graph.fails.update(zip(ids, calls, strict=True))
+            graph.order.append(batch.job.pk)
+            graph.members[batch.job.pk] = ids
+            for rule, fails in after.items():
+                callback = Job.objects.get(needs__parent=batch.job.pk, needs__rule=rule)
+                graph.order.append(callback.pk)
+                graph.fails[callback.pk] = fails
+                graph.needs[callback.pk] = {batch.job.pk: rule}
+        else:
+            known = graph.order[-40:]
+            count = min(len(known), chance.choice((0, 1, 1, 2, 3)))
+            rule = chance.choice((Rule.SUCCEEDED, Rule.SUCCEEDED, Rule.SETTLED, Rule.FAILED))
+            add(node, dict.fromkeys(chance.sample(known, count), rule))
+    return graph
+
+
+@dataclass
+class Run:
+    """Writers and an operator, until nothing is unfinished."""
+
+    dsn: dict[str, Any]
+    seed: int
+    fails: dict[int, bool]
+    late: int = 0
+
+    def done(self) -> bool:
+        return not Job.objects.filter(finished_at=None).exists()
+
+    def connect(self) -> RawDatabase:
+        return RawDatabase(psycopg.connect(**self.dsn, autocommit=True))
+
+    def write(self, number: int, until: float) -> int:
+        """Claim and end jobs as a worker does; return how often a gate was locked for too long."""
+        chance, db, given_up = random.Random(self.seed * 100 + number), self.connect(), 0
+        try:
+            while time.monotonic() < until and not self.done():
+                taken = claim(db, chance.randrange(1, 12), lease=600.0)
+                ends = [self.end_of(job, str(taken.claim_id)) for job in taken.jobs]
+                chance.shuffle(ends)
+                while ends:
+                    some, ends = ends[:5], ends[5:]
+                    given_up += self.flush(db, some)
+                open_due_gates(db)
+        finally:
+            db.raw.close()
+            connections.close_all()
+        return given_up
+
+    def end_of(self, job: store.ClaimedJob, claim_id: str) -> store.End:
+        fails = self.fails.get(job.id, False)
+        outcome = job.ending or ("abandoned" if fails else "")
+        failure = FAILURE if fails and job.ending is None else None
+        return store.End(job.id, claim_id, 0.0, outcome=outcome, failure=failure, cause="failed" if failure else None)
+
+    def flush(self, db: RawDatabase, ends: list[store.End]) -> int:
+        given_up = 0
+        while ends:
+            try:
+                with db.transaction():
+                    recorded, _ = finalise.write_counted(db, ends, AUTHOR, lock_seconds=0.1)
+            except psycopg.errors.LockNotAvailable:
+                given_up += 1
+                continue
+            ends = [end for end in ends if end.id not in recorded]
+        return given_up
+
+    def operate(self, ids: list[int], until: float) -> None:
+        """Lock some jobs, then some gates, as a view of a project might."""
+        chance, db = random.Random(self.seed), self.connect()
+        try:
+            while time.monotonic() < until and not self.done():
+                with db.transaction():
+                    for table, column in (("pgjobs_job", "id"), ("pgjobs_gate", "job_id")):
+                        some = sorted(chance.sample(ids, min(len(ids), 25)))
+                        db.query(f"SELECT 1 FROM {table} WHERE {column} = ANY (%s) ORDER BY {column} FOR UPDATE", [some])
+                    time.sleep(chance.random() * 0.02)
+        finally:
+            db.raw.close()
+            connections.close_all()
+
+
+@pytest.fixture
+def dsn(db_connection: Any) -> Iterator[dict[str, Any]]:
+    known = connection.get_connection_params()
+    yield {key: known[key] for key in ("dbname", "host", "port", "user", "password") if known.get(key)}
+
+
+def deadlocks() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_force_next_flush()")
+        cursor.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+        return int(cursor.fetchone()[0])
+
+
+def run(graph: Graph, seed: int, dsn: dict[str, Any], background: Background) -> int:
+    course = Run(dsn, seed, graph.fails)
+    until = time.monotonic() + 60 * patience()
+    operator = background(course.operate, graph.order, until)
+    writers = [background(course.write, number, until) for number in range(WRITERS)]
+    given_up = sum(writer.result() for writer in writers)
+    operator.result()
+    return given_up
+
+
+def check(graph: Graph, begun: dict[int, str], seed: int) -> dict[int, str]:
+    """Compare outcomes and gates with the model; return the outcomes."""
+    found = dict(Job.objects.filter(pk__in=graph.order).values_list("pk", "outcome"))
+    wanted = graph.outcomes(begun)
+    wrong = {each: (found[each], wanted[each]) for each in graph.order if found[each] != wanted[each]}
+    assert not wrong, f"seed {seed}: (found, model) {wrong}"
+    for gate in Gate.objects.all():
+        inputs = graph.members.get(gate.pk, list(graph.needs.get(gate.pk, {})))
+        outcomes = [found[each] for each in inputs]
+        assert (gate.pending, gate.total, gate.succeeded, gate.abandoned, gate.cancelled, gate.due) == (
+            0, len(inputs), outcomes.count("succeeded"), outcomes.count("abandoned"), outcomes.count("cancelled"), False
+        ), f"seed {seed}: gate of {gate.pk}"  # fmt: skip
+    return {each: outcome for each, outcome in found.items() if outcome is not None}
+
+
+def test_random_graphs_end_as_the_model_says_and_so_after_retries(dsn: dict[str, Any], background: Background) -> None:
+    before, nodes, given_up, revived = deadlocks(), 0, 0, 0
+    for number in range(GRAPHS):
+        seed = SEED + number
+        chance = random.Random(seed)
+        graph = grown(chance)
+        given_up += run(graph, seed, dsn, background)
+        outcomes = check(graph, {}, seed)
+        nodes += len(graph.order)
+
+        failed = [each for each in graph.order if outcomes[each] == "abandoned" and each not in graph.members]
+        retried = chance.sample(failed, min(len(failed), chance.randrange(1, 7)))
+        graph.fails.update(dict.fromkeys(retried, False))
+        begun = {
+            each: outcome for each, outcome in outcomes.items()
+            if outcome != "cancelled" and each not in graph.members
+        } | dict.fromkeys(retried, "succeeded")  # fmt: skip
+        Job.objects.filter(pk__in=retried).retry()
+        given_up += run(graph, seed, dsn, background)
+        again = check(graph, begun, seed)
+        revived += sum(outcomes[each] != again[each] for each in graph.order) - len(retried)
+        with connection.cursor() as cursor:
+            cursor.execute("TRUNCATE pgjobs_job, pgjobs_gate, pgjobs_link, pgjobs_attempt, pgjobs_claim")
+    words = "graphs=%d nodes=%d revived=%d given_up=%d deadlocks=%d first_seed=%d"
+    log.warning(words, GRAPHS, nodes, revived, given_up, deadlocks() - before, SEED)
+    print(words % (GRAPHS, nodes, revived, given_up, deadlocks() - before, SEED))
+    assert deadlocks() == before
+
+
+MEMBERS = int(os.environ.get("PGJOBS_TEST_MEMBERS", "200000"))
+KILLS = int(os.environ.get("PGJOBS_TEST_FLOW_KILLS", "20"))
+CONF = {"LEASE_SECONDS": 3.0, "RENEW_SECONDS": 0.5, "POLL_SECONDS": 1}
+
+
+def gate_and_rows(batch_id: int) -> tuple[list[int], list[int]]:
+    """Return what the gate counts and what the rows say, at one instant."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        cursor.execute("SELECT pending, succeeded, abandoned FROM pgjobs_gate WHERE job_id = %s", [batch_id])
+        gate = list(cursor.fetchone())
+        cursor.execute(
+            "SELECT count(*) FILTER (WHERE outcome IS NULL), count(*) FILTER (WHERE outcome = 'succeeded'),"
+            " count(*) FILTER (WHERE outcome = 'abandoned') FROM pgjobs_job WHERE parent_id = %s",
+            [batch_id],
+        )
+        return gate, list(cursor.fetchone())
+
+
+def test_a_fan_in_whose_workers_are_killed_has_one_release(worker: Workers, stage: Stage) -> None:
+    """The gate counts what the rows say at every kill, and what comes after the batch runs once."""
+    chance = random.Random(SEED)
+    with Batch("fan-in", settled=flows.after.bind("fan-in")) as batch:
+        batch.add_many(flows.member.bind(n) for n in range(MEMBERS))
+    batch_id = batch.job.pk
+    workers = [worker(conf=CONF, threads=1) for _ in range(4)]
+    for kill in range(KILLS):
+        wanted = (kill + 1) * MEMBERS // (KILLS + 2)
+        wait_until(lambda wanted=wanted: batch.figures.succeeded >= wanted, 120, f"{wanted} members have ended")
+        victim = chance.randrange(len(workers))
+        workers[victim].kill()
+        gate, rows = gate_and_rows(batch_id)
+        assert gate == rows, f"seed {SEED}, kill {kill}"
+        workers[victim] = worker(conf=CONF, threads=1)
+    wait_until(lambda: stage.count("after", "fan-in") > 0, 300, "what comes after the batch runs")
+    wait_until(lambda: not Job.objects.filter(finished_at=None).exists(), 60, "all have ended")
+    gate, rows = gate_and_rows(batch_id)
+    assert (gate, rows) == ([0, MEMBERS, 0], [0, MEMBERS, 0])
+    assert stage.count("after", "fan-in") == 1
+    assert Job.objects.get(pk=batch_id).outcome == "succeeded"
+    print(f"members={MEMBERS} kills={KILLS} released=1 seed={SEED}")

@@ -1,0 +1,430 @@
+"""Gates: whose ends count where, which rule they meet, and what happens if two transactions meet at one."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from itertools import product
+
+import pytest
+from django.db import connection, transaction
+
+from django_pgjobs import job, register_many, sql
+from django_pgjobs.exceptions import InvalidJob, OldWorkers
+from django_pgjobs.execution import finalise
+from django_pgjobs.inspection import why
+from django_pgjobs.maintenance.gates import Recount
+from django_pgjobs.models import Gate, Heartbeat, Job, Link
+from django_pgjobs.states import Rule
+from django_pgjobs.store import statements as store
+from django_pgjobs.store.gates import NewGate, is_met
+from django_pgjobs.testing import run_jobs
+from tests.plugins.fix_db import AUTHOR, FAILURE, Background, Claimed, RawDatabase, blocked_by, claim, wait_until
+from tests.plugins.sabotage import line_id, lines_of, sabotage
+
+pytestmark = pytest.mark.usefixtures("committed")
+
+OUTCOMES = ("succeeded", "abandoned", "cancelled")
+GUARD = "its end counts in"
+GUARDED = (
+    "finalise_success",
+    "finalise_success_fast",
+    "finalise_success_keyed",
+    "finalise_success_keyed_fast",
+    "finalise_end",
+)
+WRITERS = re.compile(r"\boutcome = (?:'|CASE|locked|judged)|\(outcome, ")
+
+
+@job(name="gates.plain", max_attempts=1)
+def plain(outcome: str = "succeeded") -> None:
+    if outcome == "abandoned":
+        raise ValueError("it fails")
+
+
+@job(name="gates.waits", max_attempts=1)
+def waits() -> None: ...
+
+
+def end(db: RawDatabase, taken: Claimed, outcome: str = "", *, remember: bool = False) -> list[store.Opened]:
+    """End claimed jobs as a worker does, and what waits for them with them."""
+    ends = taken.ends(outcome=outcome, failure=FAILURE if outcome else None)
+    with db.transaction():
+        recorded, opened = finalise.write_counted(db, ends, AUTHOR, remember=remember, lock_seconds=5)
+    assert set(recorded) == set(taken.ids)
+    return opened
+
+
+def row(job_id: int) -> Job:
+    return Job.objects.get(pk=job_id)
+
+
+# Rules
+
+
+@pytest.mark.parametrize(("rule", "outcome"), product(Rule, OUTCOMES))
+def test_an_end_is_met_or_not_before_and_after_the_registration(raw: RawDatabase, rule: Rule, outcome: str) -> None:
+    """SQL and Python judge alike; what is not needed is cancelled, with the reason, and never begins."""
+    parent = plain.register()
+    early = waits.using(after=parent, when=rule.value).register()
+    assert (early.state, early.hold) == ("waiting", "waiting")
+    end(raw, claim(raw), "" if outcome == "succeeded" else outcome)
+    late = waits.using(after=[parent], when=rule.value).register()
+    met = is_met(rule, outcome)
+    for each in (row(early.pk), late):
+        assert (each.hold, each.ending) == (None, None if met else "cancelled")
+        assert met == (each.cancel_by == "")
+        if not met:
+            assert re.search(rf"\b{parent.pk}\b", each.cancel_reason)
+    run_jobs()
+    assert {row(early.pk).outcome, row(late.pk).outcome} == {"succeeded" if met else "cancelled"}
+
+
+def test_a_job_waits_for_all_that_it_needs(raw: RawDatabase) -> None:
+    parents = [plain.register() for _ in range(3)]
+    child = waits.using(after=parents).register()
+    for left in (2, 1, 0):
+        assert row(child.pk).state == "waiting"
+        reason = why.of(child.pk, "default")
+        assert reason.code == "waiting_for_jobs"
+        assert f"{left + 1} of the 3 jobs" in reason.text
+        end(raw, claim(raw))
+        assert Gate.objects.get(pk=child.pk).pending == left
+    assert row(child.pk).state == "ready"
+    assert [link.rule for link in Link.objects.filter(job=child.pk)] == ["succeeded"] * 3
+
+
+def test_the_first_end_that_is_not_met_is_enough(raw: RawDatabase) -> None:
+    parents = [plain.register() for _ in range(3)]
+    child = waits.using(after=parents).register()
+    opened = end(raw, claim(raw), "abandoned")
+    assert [job.id for job in opened] == [child.pk]
+    assert row(child.pk).cancel_reason == f"It needs job {parents[0].pk}, which was abandoned."
+
+
+def test_what_is_cancelled_cancels_what_needs_it() -> None:
+    """Level by level, each by its own end."""
+    first = plain.register("abandoned")
+    chain = [first]
+    for _ in range(4):
+        chain.append(waits.using(after=chain[-1]).register())
+    run_jobs()
+    assert [row(each.pk).outcome for each in chain] == ["abandoned", "cancelled", "cancelled", "cancelled", "cancelled"]
+
+
+def test_a_delay_counts_from_the_registration(raw: RawDatabase) -> None:
+    parent = plain.register()
+    child = waits.using(after=parent, delay=3600).register()
+    end(raw, claim(raw))
+    assert row(child.pk).label == "scheduled"
+    assert row(child.pk).run_at == child.run_at
+
+
+def test_many_rows_may_need_the_same(raw: RawDatabase) -> None:
+    parent = plain.register()
+    ids = waits.using(after=parent).register_many([() for _ in range(20)])
+    mixed = register_many([plain.bind(), waits.using(after=parent).bind()])
+    assert {row(each).state for each in [*ids, mixed[1]]} == {"waiting"}
+    assert row(mixed[0]).state == "ready"
+    assert len(end(raw, claim(raw))) == 21
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"after": "5"}, "after takes jobs or their ids, not '5'"),
+        ({"after": [True]}, "after takes jobs or their ids, not True"),
+        ({"after": [0]}, "after takes jobs or their ids, not 0"),
+        ({"after": [2**63]}, "after takes jobs or their ids"),
+        ({"when": "failed"}, "when says which end of other jobs"),
+        ({"after": 5, "when": "done"}, "when must be 'succeeded', 'settled', 'failed', not 'done'"),
+        ({"after": 5, "bypass": True}, "after and bypass exclude each other"),
+    ],
+)
+def test_bad_options_are_refused_with_their_reason(options: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidJob, match=words):
+        waits.using(**options)  # type: ignore[arg-type]
+
+
+def test_a_job_that_does_not_exist_cannot_be_needed_and_the_transaction_goes_on() -> None:
+    known = plain.register()
+    with transaction.atomic():
+        with pytest.raises(InvalidJob, match="there is no job 9000000 in database 'default', nor 1 more"):
+            waits.using(after=[known, 9_000_000, 9_000_001]).register()
+        other = plain.register()
+    assert Job.objects.get(pk=other.pk).state == "ready"
+    assert not Job.objects.filter(name="gates.waits").exists()
+
+
+def test_more_jobs_than_the_setting_allows_cannot_be_needed(settings: object) -> None:
+    settings.PGJOBS = {"NEEDS_LIMIT": 2}  # type: ignore[attr-defined]
+    with pytest.raises(InvalidJob, match=r"after takes at most 2 jobs \(NEEDS_LIMIT\), not 3"):
+        waits.using(after=[1, 2, 3])
+
+
+def test_older_workers_keep_it_from_being_stored() -> None:
+    parent = plain.register()
+    Heartbeat.objects.create(name="old", host="h", pid=1, processes=1, threads=1, async_slots=0, version="0", protocol=0)
+    with transaction.atomic():
+        with pytest.raises(OldWorkers) as error:
+            waits.using(after=parent).register()
+        plain.register()
+    assert error.value.names == ["old"]
+    assert not Gate.objects.exists()
+
+
+# Who writes an end
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_an_end_that_counts_is_not_written_without_being_counted(raw: RawDatabase, name: str) -> None:
+    taken = needed(raw)
+    assert written(raw, name, taken) == []
+    assert row(taken.ids[0]).outcome is None
+
+
+@pytest.mark.parametrize(("name", "line"), lines_of(GUARD, GUARDED), ids=line_id)
+def test_without_its_guard_the_end_would_be_lost_for_the_gate(
+    raw: RawDatabase, name: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = needed(raw)
+    sabotage(monkeypatch, name, line)
+    assert written(raw, name, taken) == taken.ids
+    assert Gate.objects.get().pending == 1
+
+
+def needed(raw: RawDatabase) -> Claimed:
+    """A claimed job that another needs."""
+    waits.using(after=plain.using(idempotency_key="once").register()).register()
+    return claim(raw)
+
+
+def written(raw: RawDatabase, name: str, taken: Claimed) -> list[int]:
+    remember = "keyed" in name
+    if name == "finalise_end":
+        return store.finalise_end(raw, taken.ends(outcome="abandoned"), AUTHOR)
+    if name.endswith("_fast"):
+        return store.finalise_success_fast(raw, taken.ends(), AUTHOR, remember=remember)
+    return store.finalise_success(raw, taken.ends(), AUTHOR, remember=remember)
+
+
+def test_every_statement_that_writes_an_outcome_asks_whether_it_counts() -> None:
+    """One path ends the jobs of a flow: the others leave them to it."""
+    texts = {name: resources.files(sql).joinpath(f"{name}.sql").read_text(encoding="utf-8") for name in sql.names()}
+    updates = {name for name, text in texts.items() if re.search(r"SET[^;]*?\boutcome\b", text) and WRITERS.search(text)}
+    assert set(GUARDED) <= updates
+    assert {name for name in updates if "flow & 3" not in texts[name]} == {"mark_ending", "retry_jobs", "revive_jobs"}
+
+
+def test_an_end_counts_once_however_often_it_is_written(raw: RawDatabase) -> None:
+    parent = plain.register()
+    child = waits.using(after=[parent, plain.register()]).register()
+    taken = claim(raw)
+    end(raw, taken)
+    with raw.transaction():
+        assert finalise.write_counted(raw, taken.ends(), AUTHOR) == ({}, [])
+    gate = Gate.objects.get(pk=child.pk)
+    assert (gate.pending, gate.succeeded) == (1, 1)
+
+
+def test_a_rolled_back_end_counts_nowhere(raw: RawDatabase) -> None:
+    child = waits.using(after=plain.register()).register()
+    taken = claim(raw)
+    with pytest.raises(ZeroDivisionError), raw.transaction():
+        finalise.write_counted(raw, taken.ends(), AUTHOR)
+        1 / 0  # noqa: B018
+    assert (Gate.objects.get(pk=child.pk).pending, row(taken.ids[0]).outcome) == (1, None)
+
+
+@pytest.mark.parametrize("action", ["cancel", "abandon"])
+def test_an_operator_leaves_the_end_of_a_needed_job_to_a_worker(action: str) -> None:
+    parent = plain.register()
+    child = waits.using(after=parent, when="settled").register()
+    getattr(parent, action)()
+    parent.refresh_from_db()
+    assert (parent.outcome, parent.ending) == (None, f"{action}ed" if action == "abandon" else "cancelled")
+    run_jobs()
+    assert (row(parent.pk).outcome, row(child.pk).outcome) == (row(parent.pk).ending, "succeeded")
+
+
+def test_an_expiry_leaves_the_end_of_a_needed_job_to_a_worker(raw: RawDatabase) -> None:
+    parent = plain.using(expires=0.001).register()
+    child = waits.using(after=parent, when="failed").register()
+    wait_until(
+        lambda: store.expire_jobs(raw, after="-infinity", limit=10, reason="expired", without_on_cancel=["gates.plain"]).jobs,
+        10, "it expires",
+    )  # fmt: skip
+    assert (row(parent.pk).outcome, row(parent.pk).ending) == (None, "cancelled")
+    run_jobs()
+    assert row(child.pk).outcome == "succeeded"
+
+
+def test_a_rescue_leaves_the_end_of_a_needed_job_to_a_worker(raw: RawDatabase) -> None:
+    parent = plain.register()
+    child = waits.using(after=parent, when="failed").register()
+    claim(raw, lease=0.0)
+    rescued = store.rescue_jobs(
+        raw, limit=5, quiet_seconds=0, grace_seconds=0, stale_seconds=60, without_on_cancel=["gates.plain"],
+        without_on_abandon=["gates.plain"],
+    )  # fmt: skip
+    assert [(job.outcome, job.ending) for job in rescued] == [("", "abandoned")]
+    run_jobs()
+    assert (row(parent.pk).outcome, row(child.pk).outcome) == ("abandoned", "succeeded")
+
+
+# Two transactions
+
+
+def test_an_end_that_is_being_written_is_waited_for(raw: RawDatabase, other: RawDatabase, background: Background) -> None:
+    """The registration comes second: it sees the end."""
+    parent = plain.register()
+    taken = claim(raw)
+    ends = taken.ends()
+    store.finalise_success(other, ends, AUTHOR, settled=True)
+    child = background(waits.using(after=parent).register)
+    wait_until(lambda: blocked_by(raw, other.pid), 10, "the registration waits for the end")
+    other.commit()
+    assert child.result(10).state == "ready"
+
+
+def test_a_registration_that_is_open_keeps_the_end_waiting(raw: RawDatabase, background: Background) -> None:
+    """The end comes second: it is counted."""
+    parent = plain.register()
+    taken = claim(raw)
+    with transaction.atomic():
+        child = waits.using(after=parent).register()
+        assert background(store.finalise_success, raw, taken.ends(), AUTHOR).result(10) == []
+    assert store.finalise_success(raw, taken.ends(), AUTHOR) == []
+    assert store.read_fences(raw, taken.fences())[parent.pk].counted
+    assert [job.id for job in end(raw, taken)] == [child.pk]
+
+
+def test_two_ends_of_one_gate_wait_for_each_other_and_count_both(
+    raw: RawDatabase, other: RawDatabase, background: Background
+) -> None:
+    """The second reads what the first has written, whatever its snapshot says."""
+    parents = [plain.register(), plain.register()]
+    child = waits.using(after=parents).register()
+    first, second = claim(raw), claim(raw)
+    finalise.write_counted(other, first.ends(), AUTHOR)
+    waiting = background(end, raw, second)
+    wait_until(lambda: blocked_by(db_of(other), other.pid), 10, "the second end waits for the gate")
+    other.commit()
+    assert [job.id for job in waiting.result(10)] == [child.pk]
+    gate = Gate.objects.get(pk=child.pk)
+    assert (gate.pending, gate.succeeded, gate.opened_at is not None) == (0, 2, True)
+
+
+def db_of(other: RawDatabase) -> RawDatabase:
+    return other
+
+
+def test_a_gate_that_is_locked_for_long_is_given_up(raw: RawDatabase, other: RawDatabase) -> None:
+    child = waits.using(after=plain.register()).register()
+    taken = claim(raw)
+    other.query("SELECT job_id FROM pgjobs_gate WHERE job_id = %s FOR UPDATE", [child.pk])
+    with pytest.raises(Exception, match="lock timeout"), raw.transaction():
+        finalise.write_counted(raw, taken.ends(), AUTHOR, lock_seconds=0.05)
+    assert row(taken.ids[0]).outcome is None
+    assert store.list_locked_gates(raw, taken.ids) == set(taken.ids)
+    other.rollback()
+    assert store.list_locked_gates(raw, taken.ids) == set()
+    assert len(end(raw, taken)) == 1
+
+
+# Recount
+
+
+def test_a_recount_corrects_a_gate_that_somebody_has_falsified(raw: RawDatabase, caplog: pytest.LogCaptureFixture) -> None:
+    parents = [plain.register(), plain.register()]
+    child = waits.using(after=parents).register()
+    end(raw, claim(raw))
+    Gate.objects.update(pending=7, succeeded=0, unmet=3)
+    assert Recount()(raw) == 1
+    gate = Gate.objects.get(pk=child.pk)
+    assert (gate.pending, gate.succeeded, gate.unmet) == (1, 1, 0)
+    assert f"gate was wrong and is corrected job={child.pk} pending=1 was=7" in caplog.text
+    assert Recount()(raw) == 0
+
+
+def test_a_recount_counts_deleted_jobs_as_cancelled_and_lets_the_job_end(raw: RawDatabase) -> None:
+    parent = plain.register()
+    child = waits.using(after=parent).register()
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM pgjobs_job WHERE id = %s", [parent.pk])
+    assert Recount()(raw) == 1
+    assert row(child.pk).ending == "cancelled"
+    run_jobs()
+    assert row(child.pk).outcome == "cancelled"
+
+
+def test_a_recount_leaves_a_locked_gate_alone(raw: RawDatabase, other: RawDatabase) -> None:
+    child = waits.using(after=plain.register()).register()
+    Gate.objects.update(pending=7)
+    other.query("SELECT job_id FROM pgjobs_gate WHERE job_id = %s FOR UPDATE", [child.pk])
+    assert Recount()(raw) == 0
+    other.rollback()
+    assert Recount()(raw) == 1
+
+
+# Retry
+
+
+def test_a_retry_revives_what_was_not_needed_level_by_level() -> None:
+    failing = {"now": True}
+
+    @job(name="gates.sometimes", max_attempts=1)
+    def sometimes() -> None:
+        if failing["now"]:
+            raise ValueError("not yet")
+
+    first = sometimes.register()
+    chain = [first]
+    for _ in range(3):
+        chain.append(waits.using(after=chain[-1]).register())
+    run_jobs()
+    assert [row(each.pk).outcome for each in chain[1:]] == ["cancelled"] * 3
+    failing["now"] = False
+    row(first.pk).retry()
+    assert [row(each.pk).state for each in chain] == ["ready", "waiting", "waiting", "waiting"]
+    run_jobs()
+    assert [row(each.pk).outcome for each in chain] == ["succeeded"] * 4
+
+
+def test_a_retry_of_all_at_once_keeps_their_order() -> None:
+    """What waits for a retried job waits again, though it was asked for, too."""
+    first = plain.register("abandoned")
+    second = waits.using(after=first).register()
+    run_jobs()
+    steered = Job.objects.filter(pk__in=[first.pk, second.pk]).retry()
+    assert steered.changed == 2
+    assert (row(first.pk).state, row(second.pk).state) == ("ready", "waiting")
+
+
+def test_what_still_lacks_another_is_not_revived() -> None:
+    both = [plain.register("abandoned"), plain.register("abandoned")]
+    child = waits.using(after=both).register()
+    run_jobs()
+    row(both[0].pk).retry()
+    assert row(child.pk).state == "cancelled"
+    assert Gate.objects.get(pk=child.pk).unmet == 1
+    row(both[1].pk).retry()
+    assert row(child.pk).state == "waiting"
+    assert Gate.objects.get(pk=child.pk).pending == 2
+
+
+def test_a_job_that_was_not_needed_runs_if_an_operator_wants_it() -> None:
+    parent = plain.register("abandoned")
+    child = waits.using(after=parent).register()
+    run_jobs()
+    row(child.pk).retry(reason="all the same")
+    run_jobs()
+    assert row(child.pk).outcome == "succeeded"
+
+
+def test_a_gate_of_ends_that_came_before_counts_them() -> None:
+    gate = NewGate.behind(5, {1: Rule.SUCCEEDED, 2: Rule.FAILED, 3: Rule.SETTLED}, {1: "abandoned", 2: None, 3: "cancelled"})
+    assert (gate.pending, gate.total, gate.unmet, gate.abandoned, gate.cancelled) == (1, 3, 1, 1, 1)

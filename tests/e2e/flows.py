@@ -1,0 +1,22 @@
+"""Members of batches, and what comes after them, for the end-to-end tests."""
+
+from __future__ import annotations
+
+from django.contrib.auth.models import User
+
+from django_pgjobs import Backoff, job
+from tests.e2e import stage
+
+
+@job(name="flows.member", max_attempts=20, backoff=Backoff(0))
+def member(n: int) -> None: ...
+
+
+@job(name="flows.after", max_attempts=5, backoff=Backoff(0))
+def after(key: str) -> None:
+    stage.here().note("after", key)
+
+
+@job(name="flows.pays", atomic=True, max_attempts=5, backoff=Backoff(0))
+def pays(n: int) -> None:
+    User.objects.filter(username=f"payer {n}").exists()
