@@ -13,6 +13,7 @@ from django_pgjobs.definition.keys import Window
 from django_pgjobs.definition.next_step import Next
 from django_pgjobs.exceptions import Abandon, Cancel, JobInterrupted, Snooze
 from django_pgjobs.flows.batch import Batch
+from django_pgjobs.flows.flow import Flow, chain, chord, group
 from django_pgjobs.jobs import BoundJob, JobDefinition, job, register_many
 from django_pgjobs.values.backoff import Backoff
 from django_pgjobs.values.limit import Limit
@@ -26,6 +27,7 @@ __all__ = [
     "BoundJob",
     "Cancel",
     "Cron",
+    "Flow",
     "JobContext",
     "JobDefinition",
     "JobInterrupted",
@@ -33,7 +35,10 @@ __all__ = [
     "Next",
     "Snooze",
     "Window",
+    "chain",
+    "chord",
     "current_context",
+    "group",
     "job",
     "register_many",
 ]

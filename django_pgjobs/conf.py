@@ -164,8 +164,11 @@ class Conf:
     members_limit: int = _setting(1_000_000, rules.whole(1, 100_000_000))
     """How many members a batch may have."""
 
+    nodes_limit: int = _setting(50_000, rules.whole(1, 1_000_000))
+    """How many nodes a flow may have."""
+
     needs_limit: int = _setting(10_000, rules.whole(1, 100_000))
-    """How many other jobs a job may need, by ``using(after=…)``."""
+    """How many other jobs a job may need, by ``using(after=…)`` or in a flow."""
 
     payload_limit_bytes: int = _setting(1024 * 1024, rules.whole(2, MOST_BYTES))
     """The maximum size of a job's encoded arguments, in bytes of UTF-8."""

@@ -11,6 +11,7 @@ from asgiref.sync import sync_to_async
 
 from django_pgjobs.exceptions import BatchClosed, InvalidJob
 from django_pgjobs.flows.builtin import batch as batch_job
+from django_pgjobs.flows.builtin import flow as flow_job
 from django_pgjobs.jobs import BoundJob
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import Rule
@@ -80,9 +81,10 @@ class Batch:
     def of(cls, job: Job) -> Batch:
         """Return the batch whose row is ``job``, to add members or to close it.
 
-        A running member adds others to its own batch by ``Batch.of(job.parent)``. Raises ``InvalidJob`` for another job.
+        A running member adds others to its own batch by ``Batch.of(job.parent)``. A flow's row will do, too: ``retry``
+        and ``figures`` mean its nodes. Raises ``InvalidJob`` for another job.
         """
-        if job.name != batch_job.name or job.pk is None:
+        if job.name not in (batch_job.name, flow_job.name) or job.pk is None:
             raise InvalidJob(f"{job} is no batch")
         batch = cls()
         batch._id, batch._alias = job.pk, job._state.db

@@ -1,4 +1,4 @@
-"""The jobs of this package itself: a batch, and the cancel of its members. Every worker knows them."""
+"""The jobs of this package itself: a batch, a flow, and the cancel of their members. Every worker knows them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ MEMBERS_AT_ONCE = 1000
 @job(name=f"{BUILT_IN}batch", max_attempts=20)
 def batch() -> None:
     """Do nothing: the row of a batch waits for the members, and what comes after the batch waits for its end."""
+
+
+@job(name=f"{BUILT_IN}flow", max_attempts=20)
+def flow() -> None:
+    """Do nothing: the row of a flow waits for its nodes."""
 
 
 @job(name=f"{BUILT_IN}cancel_members", max_attempts=20)

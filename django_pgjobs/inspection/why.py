@@ -28,8 +28,8 @@ SOON_SECONDS = 10.0
 """A worker with free slots claims the next due job within this time, or something is wrong."""
 
 
-NOT_NEEDED = "pgjobs:flow"
-"""Who has cancelled a job whose gate found that it is not needed."""
+BY_GATES = ("pgjobs:flow", "pgjobs:not_needed")
+"""Who has cancelled a job that its gate did not let run: what it needs did not happen, or nobody needs it."""
 
 _USER = re.compile(r"\w+\.\w+:\S+ (.+)", re.DOTALL)
 
@@ -161,7 +161,7 @@ def _succeeded(facts: WhyFacts) -> Reason:
 
 
 def _cancelled(facts: WhyFacts) -> Reason:
-    if facts.cancel_by == NOT_NEEDED:
+    if facts.cancel_by in BY_GATES:
         words = {"ago": _since(facts, facts.finished_at), "why": _quoted(facts.cancel_reason)}
         text = _("It was cancelled %(ago)s ago, before it began%(why)s.") % words
         return Reason("not_needed", text, _("A retry of that job lets it wait again."))

@@ -216,6 +216,16 @@ def _bypass(row: Row) -> Model:
 # The connection, its transaction, and other people's
 
 
+def passing(alias: str, conf: Conf, queues: Iterable[str]) -> AbstractContextManager[None]:
+    """Return the context in which to insert one job for each of ``queues``; see ``capacity.passing``."""
+    return _passing(connections[alias], conf, queues)
+
+
+def wake(alias: str, pairs: Iterable[tuple[str, int | None]], conf: Conf) -> None:
+    """Wake workers for jobs that have been inserted: now, or when their transaction commits."""
+    waking.registered(connections[alias], pairs, conf)
+
+
 def writable_alias(database: str | None) -> str:
     """Return the alias that jobs for ``database`` go to; None: the router decides. Raises ``InvalidJob``."""
     return _connection(database).alias

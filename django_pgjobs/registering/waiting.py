@@ -96,6 +96,27 @@ def insert_batch(alias: str, batch: NewJob, callbacks: Sequence[tuple[Rule, NewJ
     return stored.id, True
 
 
+def insert_flow(
+    alias: str, flow: NewJob, nodes: Sequence[NewJob], conf: Conf
+) -> tuple[int, bool]:
+    """Insert a flow and its nodes, whose ids and needs are known; return the flow's id, and whether it is new.
+
+    If its key is taken, return the id of the flow that has it, and insert nothing.
+    """
+    with at_read_committed(alias):
+        refuse_older_workers(alias, conf)
+        stored = insert_one(alias, flow._replace(waits=True, flow=Flow.GATED))
+        if isinstance(stored, int):
+            return stored, False
+        members = [node._replace(parent_id=stored.id, flow=node.flow | Flow.MEMBER) for node in nodes]
+        insert_all(alias, members)
+        waiting = [NewGate(node.id or 0, len(node.needs), len(node.needs), needs=dict(node.needs)) for node in nodes if node.needs]
+        gates.add_gates(on(alias), [NewGate(stored.id, len(nodes), len(nodes), eager=False), *waiting])
+        if not nodes:
+            waking.notify(alias, gates.notices_of(gates.open_gates(on(alias), [stored.id])))
+    return stored.id, True
+
+
 def count_members(alias: str, batch_id: int, n: int, conf: Conf) -> None:
     """Count members that the open transaction has inserted, as its last write. Raises ``BatchClosed``."""
     if n and not gates.add_members(on(alias), batch_id, n, most=conf.members_limit):

@@ -12,6 +12,8 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+from django_pgjobs.serialization.references import TAG, ResultOf
+
 UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
 """What ``read`` and ``revive`` raise for JSON that ``encoder`` did not write."""
 
@@ -119,6 +121,7 @@ _RAISE: dict[str, Callable[[Any], Any]] = {
     "$tuple": tuple,
     "$float": float,
     "$dict": dict,
+    TAG: ResultOf,
 }
 
 _load = json.JSONDecoder(object_hook=_raise_tag, parse_constant=_refuse_constant).decode

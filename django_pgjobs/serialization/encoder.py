@@ -10,6 +10,7 @@ begins with ``$``::
     {"$date": "2026-03-29"}          {"$time": "02:30:00"}          {"$timedelta": [days, seconds, microseconds]}
     {"$decimal": "1.10"}             {"$uuid": "…"}                 {"$bytes": "base64"}
     {"$tuple": [1, 2]}               {"$float": "1e+16"}            {"$dict": [["$x", 1]]}
+    {"$result": 17}                  the result of job 17, which takes its place before the job runs
 
 ``$float`` is for floats that jsonb would change: from 1e16 on they would come back as ``int``, and -0.0 would lose its
 sign. ``$dict`` is for a caller's own object that looks like one of these. jsonb does not keep the order of an object's
@@ -34,6 +35,8 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from django.utils.functional import LazyObject, Promise
+
+from django_pgjobs.serialization.references import TAG, ResultOf
 
 CODEC_VERSION = 1
 """Part of every job's fingerprint: code with another codec tries parked jobs again."""
@@ -282,7 +285,14 @@ _LOWER: dict[type, Callable[[Any, int], Any]] = {
     Decimal: _lower_decimal,
     UUID: lambda value, depth: {"$uuid": str(value)},
     bytes: lambda value, depth: {"$bytes": b64encode(value).decode("ascii")},
+    ResultOf: lambda value, depth: _lower_reference(value),
 }
+
+
+def _lower_reference(value: ResultOf) -> dict[str, int]:
+    if value.job_id is None:
+        raise Refused("the result of a node; only nodes of the same flow may take it")
+    return {TAG: value.job_id}
 
 
 def _lower_other(value: Any, depth: int) -> Any:

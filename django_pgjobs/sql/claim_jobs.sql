@@ -56,6 +56,7 @@ claimed AS (
         CASE
             WHEN pg_column_size(j.payload) <= %(inline_bytes)s::integer
              AND (pg_column_compression(j.payload) IS NULL OR octet_length(j.payload::text) <= %(inline_bytes)s::integer)
+             AND (j.options IS NULL OR NOT j.options ? 'results') -- it has to be read with these
             THEN j.payload::text
         END AS payload,
         left(j.headers::text, %(most_chars)s::integer) AS headers,

@@ -10,29 +10,32 @@ WITH locked AS MATERIALIZED (
         g.unmet > 0 AS refused,
         g.opened_at IS NULL
         AND (g.pending - CASE WHEN %(close)s::boolean THEN g.hands ELSE 0 END <= 0 OR (g.eager AND g.unmet > 0)) AS opens,
+        refusal.well,
         CASE
-            WHEN g.eager AND g.unmet > 0
-            THEN (
-                SELECT
-                    CASE n.outcome
-                        WHEN 'succeeded' THEN 'Job ' || n.id || ' succeeded, so it is not needed.'
-                        ELSE 'It needs job ' || n.id || ', which was ' || n.outcome || '.'
-                    END
-                FROM pgjobs_link AS l
-                JOIN pgjobs_job AS n ON n.id = ANY (ARRAY[l.parent_id])
-                WHERE l.job_id = ANY (ARRAY[g.job_id])
-                  AND CASE l.rule
-                          WHEN 'settled' THEN false
-                          WHEN 'failed' THEN n.outcome = 'succeeded'
-                          ELSE n.outcome <> 'succeeded'
-                      END
-                ORDER BY l.parent_id
-                LIMIT 1
-            )
+            WHEN g.eager THEN refusal.reason
             ELSE g.unmet || ' of ' || g.total || ' members did not succeed.'
         END AS reason
     FROM unnest(%(ids)s::bigint[]) AS wanted (job_id)
     JOIN pgjobs_gate AS g ON g.job_id = ANY (ARRAY[wanted.job_id])
+    LEFT JOIN LATERAL (
+        SELECT
+            min(
+                CASE n.outcome
+                    WHEN 'succeeded' THEN 'Job ' || n.id || ' succeeded, so it is not needed.'
+                    ELSE 'It needs job ' || n.id || ', which was ' || n.outcome || '.'
+                END
+            ) AS reason,
+            bool_and(n.outcome = 'succeeded' OR (n.outcome = 'cancelled' AND n.cancel_by = 'pgjobs:not_needed')) AS well
+        FROM pgjobs_link AS l
+        JOIN pgjobs_job AS n ON n.id = ANY (ARRAY[l.parent_id])
+        WHERE l.job_id = ANY (ARRAY[g.job_id])
+          AND g.eager
+          AND CASE l.rule
+                  WHEN 'settled' THEN false
+                  WHEN 'failed' THEN n.outcome = 'succeeded'
+                  ELSE n.outcome <> 'succeeded'
+              END
+    ) AS refusal ON true
     ORDER BY wanted.job_id
     FOR NO KEY UPDATE OF g
 ),
@@ -77,7 +80,11 @@ released AS (
             WHEN locked.refused AND locked.eager THEN 'cancelled'
             WHEN locked.refused THEN 'abandoned'
         END,
-        cancel_by = CASE WHEN locked.refused AND locked.eager AND j.cancel_requested_at IS NULL THEN 'pgjobs:flow' ELSE j.cancel_by END,
+        cancel_by = CASE
+            WHEN NOT (locked.refused AND locked.eager AND j.cancel_requested_at IS NULL) THEN j.cancel_by
+            WHEN locked.well THEN 'pgjobs:not_needed'
+            ELSE 'pgjobs:flow'
+        END,
         cancel_reason = CASE
             WHEN locked.refused AND locked.eager AND j.cancel_requested_at IS NULL THEN locked.reason
             ELSE j.cancel_reason

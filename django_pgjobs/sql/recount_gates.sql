@@ -10,7 +10,9 @@ WITH wanted AS MATERIALIZED (
     FOR NO KEY UPDATE OF g SKIP LOCKED
 ),
 inputs AS MATERIALIZED (
-    SELECT wanted.job_id, j.outcome, j.outcome = 'succeeded' AS met
+    SELECT
+        wanted.job_id, j.outcome,
+        j.outcome = 'succeeded' OR (j.outcome = 'cancelled' AND j.cancel_by = 'pgjobs:not_needed') AS met
     FROM wanted
     JOIN pgjobs_job AS j ON j.parent_id = ANY (ARRAY[wanted.job_id]) AND j.parent_id IS NOT NULL
     WHERE NOT wanted.eager AND j.flow & 1 = 1

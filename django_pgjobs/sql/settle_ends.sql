@@ -3,7 +3,10 @@
 -- Rows: one per job released: the workers to wake (no priority: admitters), and whether it is due. A gate locked for longer than asked raises.
 -- Clock: statement_timestamp().
 WITH ended AS MATERIALIZED (
-    SELECT j.id, j.parent_id, j.outcome, j.flow
+    SELECT
+        j.id, j.parent_id, j.outcome, j.flow,
+        -- Nothing went wrong: it succeeded, or nobody needs it.
+        j.outcome = 'succeeded' OR (j.outcome = 'cancelled' AND j.cancel_by = 'pgjobs:not_needed') AS well
     FROM unnest(%(ids)s::bigint[]) AS e (id)
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[e.id])
     -- Evaluated once, before the first row.
@@ -19,14 +22,15 @@ fed AS MATERIALIZED (
         count(*) FILTER (WHERE outcome = 'abandoned') AS abandoned,
         count(*) FILTER (WHERE outcome = 'cancelled') AS cancelled,
         count(*) FILTER (WHERE NOT met) AS unmet,
-        min(id) FILTER (WHERE NOT met) AS culprit
+        min(id) FILTER (WHERE NOT met) AS culprit,
+        bool_and(well) FILTER (WHERE NOT met) AS well
     FROM (
-        SELECT parent_id AS job_id, id, outcome, outcome = 'succeeded' AS met
+        SELECT parent_id AS job_id, id, outcome, well, well AS met
         FROM ended
         WHERE flow & 1 = 1
         UNION ALL
         SELECT
-            l.job_id, ended.id, ended.outcome,
+            l.job_id, ended.id, ended.outcome, ended.well,
             CASE l.rule
                 WHEN 'settled' THEN true
                 WHEN 'failed' THEN ended.outcome <> 'succeeded'
@@ -41,7 +45,7 @@ fed AS MATERIALIZED (
 locked AS MATERIALIZED (
     -- In the order of their ids, whoever else locks some of them.
     SELECT
-        g.job_id, fed.n, fed.succeeded, fed.abandoned, fed.cancelled, fed.unmet, g.eager,
+        g.job_id, fed.n, fed.succeeded, fed.abandoned, fed.cancelled, fed.unmet, fed.well, g.eager,
         g.unmet + fed.unmet > 0 AS refused,
         g.opened_at IS NULL AND (g.pending - fed.n <= 0 OR (g.eager AND g.unmet + fed.unmet > 0)) AS opens,
         CASE
@@ -106,7 +110,11 @@ released AS (
             WHEN locked.refused AND locked.eager THEN 'cancelled'
             WHEN locked.refused THEN 'abandoned'
         END,
-        cancel_by = CASE WHEN locked.refused AND locked.eager AND j.cancel_requested_at IS NULL THEN 'pgjobs:flow' ELSE j.cancel_by END,
+        cancel_by = CASE
+            WHEN NOT (locked.refused AND locked.eager AND j.cancel_requested_at IS NULL) THEN j.cancel_by
+            WHEN locked.well THEN 'pgjobs:not_needed'
+            ELSE 'pgjobs:flow'
+        END,
         cancel_reason = CASE
             WHEN locked.refused AND locked.eager AND j.cancel_requested_at IS NULL THEN locked.reason
             ELSE j.cancel_reason

@@ -69,7 +69,7 @@ def planned(jobs: Mapping[int, FlowJob], gates: Mapping[int, FlowGate], wanted: 
         job = jobs[left.pop()]
         for gate, rule in fed.get(job.id, ()):
             changes = plan.gates.setdefault(gate.job_id, Reopened(gate.job_id))
-            _take_off(changes, job.outcome or "", rule)
+            _take_off(changes, job, rule)
             waiting = jobs[gate.job_id]
             if changes.closes or not _was_ended(waiting, gate) or (gate.eager and gate.unmet > changes.unmet):
                 continue
@@ -81,32 +81,33 @@ def planned(jobs: Mapping[int, FlowJob], gates: Mapping[int, FlowGate], wanted: 
     return plan
 
 
-def _fed(jobs: Mapping[int, FlowJob], gates: Mapping[int, FlowGate]) -> dict[int, list[tuple[FlowGate, Rule]]]:
-    """Return for each job the gates in which its end counts, and which end they need."""
-    fed: dict[int, list[tuple[FlowGate, Rule]]] = {}
+def _fed(jobs: Mapping[int, FlowJob], gates: Mapping[int, FlowGate]) -> dict[int, list[tuple[FlowGate, Rule | None]]]:
+    """Return for each job the gates in which its end counts, and which end they need; None for the batch of a member."""
+    fed: dict[int, list[tuple[FlowGate, Rule | None]]] = {}
     for job_id, gate, rule in _links(jobs, gates):
         fed.setdefault(job_id, []).append((gate, rule))
     return fed
 
 
-def _links(jobs: Mapping[int, FlowJob], gates: Mapping[int, FlowGate]) -> Iterator[tuple[int, FlowGate, Rule]]:
+def _links(jobs: Mapping[int, FlowJob], gates: Mapping[int, FlowGate]) -> Iterator[tuple[int, FlowGate, Rule | None]]:
     for gate in gates.values():
         yield from ((needed, gate, rule) for needed, rule in gate.needs.items() if needed in jobs)
     for job in jobs.values():
         if job.flow & Flow.MEMBER and job.parent_id in gates:
-            yield job.id, gates[job.parent_id], Rule.SUCCEEDED
+            yield job.id, gates[job.parent_id], None
 
 
-def _take_off(changes: Reopened, outcome: str, rule: Rule) -> None:
+def _take_off(changes: Reopened, job: FlowJob, rule: Rule | None) -> None:
+    outcome = job.outcome or ""
     setattr(changes, outcome, getattr(changes, outcome) + 1)
-    changes.unmet += not is_met(rule, outcome)
+    changes.unmet += not (job.well if rule is None else is_met(rule, outcome))
 
 
 def _was_ended(job: FlowJob, gate: FlowGate) -> bool:
     """Return whether the gate has ended its job, or is about to, and the job has not begun."""
     if job.begun or job.waits:
         return False
-    return job.not_needed if gate.eager else job.abandoned
+    return job.by_gate if gate.eager else job.abandoned
 
 
 def _is_batch(gate: FlowGate | None) -> bool:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from django_pgjobs.decisions import Failure
+from django_pgjobs.serialization import references
 from django_pgjobs.store.database import Database
 
 
@@ -307,6 +308,15 @@ def read_fences(db: Database, fences: Sequence[tuple[int, str]]) -> dict[int, Fe
 
 
 def read_payload(db: Database, job_id: int, claim_id: str) -> str | None:
-    """Return the payload of a claimed job as JSON text; None if the claim is lost."""
+    """Return the payload of a claimed job as JSON text, with results in the places of references to them.
+
+    None if the claim is lost.
+    """
     rows = db.fetch("read_payload", {"id": job_id, "claim_id": claim_id})
-    return str(rows[0][0]) if rows else None
+    if not rows:
+        return None
+    payload = str(rows[0][0])
+    if not references.has_any(payload) or not (needed := references.named(payload)):
+        return payload
+    results = {row[0]: row[1] for row in db.fetch("read_results", {"ids": sorted(needed)})}
+    return references.filled(payload, results)

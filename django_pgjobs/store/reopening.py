@@ -14,7 +14,8 @@ from django_pgjobs.store.database import Database
 class FlowJob(NamedTuple):
     """A locked job of a flow. ``begun``: its body has started, or a worker has it.
 
-    ``not_needed``, ``abandoned``: that is how it has ended, or is about to, and nobody has asked for it.
+    ``by_gate``, ``abandoned``: its gate has cancelled it, or it is abandoned, or is about to be, and nobody asked for a
+    cancel. ``well``: it succeeded, or was cancelled as nobody needs it.
     """
 
     id: int
@@ -23,7 +24,8 @@ class FlowJob(NamedTuple):
     flow: int
     waits: bool
     begun: bool
-    not_needed: bool
+    by_gate: bool
+    well: bool
     abandoned: bool
 
 

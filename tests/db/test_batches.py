@@ -80,7 +80,7 @@ def test_what_comes_after_a_batch_runs_once_all_members_have_ended() -> None:
     assert batch.figures == Figures(5, 5, 0, 0, 0)
     assert batch.job.outcome == "succeeded"
     [skipped] = Job.objects.filter(outcome="cancelled")
-    assert (skipped.name, skipped.cancel_by) == ("batches.note", "pgjobs:flow")
+    assert (skipped.name, skipped.cancel_by) == ("batches.note", "pgjobs:not_needed")
     assert skipped.cancel_reason == f"Job {batch.job.pk} succeeded, so it is not needed."
 
 

@@ -1,0 +1,232 @@
+"""``Flow``: jobs that need each other, registered as one; and ``chain``, ``group`` and ``chord`` over it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from asgiref.sync import sync_to_async
+
+from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.flows.builtin import flow as flow_job
+from django_pgjobs.jobs import BoundJob
+from django_pgjobs.serialization.references import ResultOf, within
+from django_pgjobs.states import Flow as Bits
+from django_pgjobs.states import Rule
+
+if TYPE_CHECKING:
+    from django_pgjobs.conf import Conf
+    from django_pgjobs.models import Job
+    from django_pgjobs.store.registering import NewJob
+
+KEPT_OUT = {"key": "the flow may have one", "after": "say what it needs in add()", "bypass": "it is stored"}
+"""Options that a node may not have, and why."""
+
+
+class Node:
+    """One call of a flow. ``job_id``: the id of its job, once the flow is registered."""
+
+    def __init__(self, flow: Flow, number: int, call: BoundJob, needs: dict[Node, Rule]) -> None:
+        self.flow = flow
+        self.number = number
+        self.call = call
+        self.needs = needs
+        self._result = ResultOf()
+
+    def __repr__(self) -> str:
+        return f"<Node {self.number} {self.call.name}>"
+
+    @property
+    def job_id(self) -> int | None:
+        """The id of its job, None until the flow is registered."""
+        return self._result.job_id
+
+    @property
+    def result(self) -> Any:
+        """What its function will return, as an argument for nodes of the same flow, which then need it to succeed.
+
+        Null for a function that returns nothing. Raises ``InvalidJob`` if the job is declared with
+        ``store_result=False``.
+        """
+        if not self.call.definition.store_result:
+            raise InvalidJob(f"node {self.number}: job {self.call.name!r} stores no result (store_result=False)")
+        return self._result
+
+
+class Flow:
+    """Jobs that need each other, its *nodes*. ``register()`` stores them all, in the caller's transaction.
+
+    A flow is a job, as a batch is: its nodes are its members, and it ends when all of them have ended; as succeeded if
+    nothing went wrong. A node that is not needed, such as one for the case of a failure that did not happen, does no harm.
+
+    ``description``: text for lists. ``key``: as of a job; if an unfinished flow has it, ``register`` returns that one.
+    ``queue``, ``priority``: of the flow's own row. ``database``: an alias; all nodes go there.
+
+    Raises ``InvalidJob`` for invalid values.
+    """
+
+    def __init__(
+        self,
+        description: str = "",
+        *,
+        key: str | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        database: str | None = None,
+    ) -> None:
+        given: dict[str, Any] = {"description": description, "queue": queue, "priority": priority}
+        options = {name: value for name, value in given.items() if value is not None}
+        self._call = flow_job.using(**options, key=key, database=database).bind()
+        self.nodes: list[Node] = []
+        self._registered = False
+
+    def add(
+        self,
+        call: BoundJob,
+        after: Node | Iterable[Node] = (),
+        *,
+        when: Literal["succeeded", "settled", "failed"] = "succeeded",
+    ) -> Node:
+        """Add a call, made by ``bind(…)``, and return its node.
+
+        ``after``: nodes of this flow that it needs; ``when``: which end of them. A node whose ``result`` is among the
+        arguments is needed, too, and has to succeed. Raises ``InvalidJob``.
+        """
+        number = len(self.nodes)
+        if self._registered:
+            raise InvalidJob(f"node {number}: the flow is registered and takes no more nodes")
+        if not isinstance(call, BoundJob):
+            raise InvalidJob(f"node {number}: a flow takes calls, made by a definition's bind(…), not {call!r}")
+        conf = self._call.row().plan.conf
+        if number >= conf.nodes_limit:
+            raise InvalidJob(f"a flow has at most {conf.nodes_limit} nodes (NODES_LIMIT)")
+        if when not in list(Rule):
+            raise InvalidJob(f"node {number}: when must be {', '.join(repr(str(rule)) for rule in Rule)}, not {when!r}")
+        for option, why in KEPT_OUT.items():
+            if call.options.get(option):
+                raise InvalidJob(f"node {number}: job {call.name!r}: a node takes no {option}: {why}")
+        needs = dict.fromkeys(self._own(number, after), Rule(when))
+        needs |= dict.fromkeys(self._sources(number, call), Rule.SUCCEEDED)
+        if len(needs) > conf.needs_limit:
+            raise InvalidJob(f"node {number} needs {len(needs)} others, and at most {conf.needs_limit} (NEEDS_LIMIT)")
+        node = Node(self, number, call, needs)
+        self.nodes.append(node)
+        return node
+
+    def _own(self, number: int, after: Node | Iterable[Node]) -> list[Node]:
+        nodes = [after] if isinstance(after, Node) else list(after)
+        for node in nodes:
+            if not isinstance(node, Node) or node.flow is not self:
+                raise InvalidJob(f"node {number}: after takes nodes of this flow, not {node!r}")
+        return nodes
+
+    def _sources(self, number: int, call: BoundJob) -> list[Node]:
+        known = {id(node._result): node for node in self.nodes}
+        found = [id(each) for each in within([*call.args, *call.kwargs.values()])]
+        if strange := [each for each in found if each not in known]:
+            raise InvalidJob(f"node {number}: {len(strange)} of its arguments are results of another flow's nodes")
+        return [known[each] for each in found]
+
+    def register(self) -> Job:
+        """Store the flow and all its nodes, in the caller's transaction, and return its own job.
+
+        If its key is taken, return the flow that has it. Raises ``OldWorkers`` and what registering the nodes raises,
+        naming the node; then nothing is stored, and an open transaction stays usable. Only once.
+        """
+        from django_pgjobs.models import Job  # here: the models are not loaded yet
+        from django_pgjobs.registering import register, waiting  # here for start-up time
+        from django_pgjobs.store.registering import reserve_ids  # here for start-up time
+
+        if self._registered:
+            raise InvalidJob("the flow is registered already")
+        plan = self._call.row().plan
+        alias = register.writable_alias(plan.database)
+        for node, job_id in zip(self.nodes, reserve_ids(alias, len(self.nodes)) if self.nodes else (), strict=True):
+            node._result.job_id = job_id
+        try:
+            flow = _new(self._call, alias, plan.conf)
+            nodes = self._new_nodes(alias, plan.conf)
+            with register.passing(alias, plan.conf, [node.queue for node in nodes]):
+                flow_id, is_new = waiting.insert_flow(alias, flow, nodes, plan.conf)
+        except BaseException:
+            self._unnumber()
+            raise
+        if is_new:
+            self._registered = True
+            register.wake(alias, {node.wakes for node in nodes if not node.waits}, plan.conf)
+        else:
+            self._unnumber()
+        return Job.objects.using(alias).get(pk=flow_id)
+
+    async def aregister(self) -> Job:
+        """``register`` for async callers."""
+        return await sync_to_async(self.register)()
+
+    def _unnumber(self) -> None:
+        for node in self.nodes:
+            node._result.job_id = None
+
+    def _new_nodes(self, alias: str, conf: Conf) -> list[NewJob]:
+        needed = {other for node in self.nodes for other in node.needs}
+        return [self._new_node(node, alias, conf, is_needed=node in needed) for node in self.nodes]
+
+    def _new_node(self, node: Node, alias: str, conf: Conf, *, is_needed: bool) -> NewJob:
+        try:
+            new = _new(node.call, alias, conf)
+        except InvalidJob as error:
+            raise InvalidJob(f"node {node.number}: {error}") from None
+        refers = any(True for _ in within([*node.call.args, *node.call.kwargs.values()]))
+        return new._replace(
+            id=node.job_id,
+            flow=(Bits.NEEDED if is_needed else 0) | (Bits.GATED if node.needs else 0),
+            waits=bool(node.needs),
+            needs=tuple((other.job_id or 0, rule) for other, rule in node.needs.items()),
+            options={**(new.options or {}), "results": True} if refers else new.options,
+        )
+
+
+def _new(call: BoundJob, alias: str, conf: Conf) -> NewJob:
+    from django_pgjobs.registering.encode import captured_headers, check_key_given, new_job  # here for start-up time
+
+    row = call.row()
+    check_key_given(row)
+    if row.plan.database not in (None, alias):
+        raise InvalidJob(f"job {call.name!r}: all of a flow goes to database {alias!r}, not to {row.plan.database!r}")
+    return new_job(row, captured_headers(conf))
+
+
+# For those who come from Celery
+
+
+def chain(*calls: BoundJob, description: str = "") -> Job:
+    """Register calls that run one after the other, each if the one before succeeded; return the flow's job.
+
+    Results are not passed on: use ``Flow`` and ``Node.result`` for that. Raises what ``Flow.register`` raises.
+    """
+    flow = Flow(description)
+    before: Sequence[Node] = ()
+    for call in calls:
+        before = [flow.add(call, before)]
+    return flow.register()
+
+
+def group(calls: Iterable[BoundJob], description: str = "") -> Job:
+    """Register calls that run side by side; return the flow's job, which ends when all of them have.
+
+    For more than some thousands use ``Batch``. Raises what ``Flow.register`` raises.
+    """
+    flow = Flow(description)
+    for call in calls:
+        flow.add(call)
+    return flow.register()
+
+
+def chord(calls: Iterable[BoundJob], then: BoundJob, description: str = "") -> Job:
+    """Register calls that run side by side, and one that runs when all of them have succeeded; return the flow's job.
+
+    Raises what ``Flow.register`` raises.
+    """
+    flow = Flow(description)
+    header = [flow.add(call) for call in calls]
+    flow.add(then, header)
+    return flow.register()

@@ -1,0 +1,70 @@
+"""The result of another job as an argument: a reference in the payload, and its value in its place before the job runs.
+
+Layer 0. In a payload it is ``{"$result": 17}``; a caller's own object that looks like it is written as ``$dict``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+TAG = "$result"
+
+
+class ResultOf:
+    """Stands for the result of job ``job_id``, which is None until the job is registered."""
+
+    __slots__ = ("job_id",)
+
+    def __init__(self, job_id: int | None = None) -> None:
+        self.job_id = job_id
+
+    def __repr__(self) -> str:
+        return f"<result of job {self.job_id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, ResultOf) and None is not self.job_id == other.job_id)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def within(value: Any) -> Iterator[ResultOf]:
+    """Yield the references in an argument: itself, or those in its lists, tuples and dicts."""
+    if isinstance(value, ResultOf):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from within(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from within(item)
+
+
+def has_any(payload: str) -> bool:
+    """Whether a payload may hold a reference: a cheap look at its text."""
+    return TAG in payload
+
+
+def named(payload: str) -> set[int]:
+    """Return the jobs whose results a payload refers to."""
+    found: set[int] = set()
+    _replaced(json.loads(payload), lambda job_id: found.add(job_id))
+    return found
+
+
+def filled(payload: str, results: Mapping[int, str | None]) -> str:
+    """Return the payload with results, as JSON text, in the places of references; null for a job that has none."""
+    stored = {job_id: None if text is None else json.loads(text) for job_id, text in results.items()}
+    return json.dumps(_replaced(json.loads(payload), stored.get), ensure_ascii=False)
+
+
+def _replaced(value: Any, of: Any) -> Any:
+    if isinstance(value, list):
+        return [_replaced(item, of) for item in value]
+    if isinstance(value, dict):
+        if len(value) == 1 and isinstance(value.get(TAG), int):
+            return of(value[TAG])
+        return {key: _replaced(item, of) for key, item in value.items()}
+    return value

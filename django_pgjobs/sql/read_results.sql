@@ -1,0 +1,7 @@
+-- read_results: the results of jobs that a payload refers to.
+-- Fence: none (reads).
+-- Rows: one per job that exists: its result as JSON text, null without one.
+-- Clock: none.
+SELECT j.id, j.result::text
+FROM unnest(%(ids)s::bigint[]) AS r (id)
+JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[r.id])

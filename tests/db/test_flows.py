@@ -1,0 +1,242 @@
+"""Flows: nodes that need each other, results as arguments, refusals, retries; chain, group and chord."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import date
+
+import pytest
+from django.db import transaction
+
+from django_pgjobs import Flow, chain, chord, group, job
+from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
+from django_pgjobs.models import Gate, Job, Link
+from django_pgjobs.serialization import decoder, encoder
+from django_pgjobs.serialization.references import ResultOf, filled, named
+from django_pgjobs.testing import run_jobs
+
+pytestmark = pytest.mark.usefixtures("committed")
+
+ran: list[object] = []
+failing: set[str] = set()
+
+
+@job(name="flows.rows", max_attempts=1)
+def rows(shop: str) -> dict[str, object]:
+    ran.append(shop)
+    if shop in failing:
+        raise ValueError(f"{shop} is closed")
+    return {"shop": shop, "day": date(2026, 5, 1)}
+
+
+@job(name="flows.merge", max_attempts=1)
+def merge(month: str, parts: list[dict[str, object]], *, first: object = None) -> str:
+    ran.append((month, parts, first))
+    return f"{month}: {len(parts)}"
+
+
+@job(name="flows.say", max_attempts=1)
+def say(text: object) -> None:
+    ran.append(text)
+
+
+@job(name="flows.silent", store_result=False)
+def silent() -> int:
+    return 1
+
+
+@job(name="flows.asynchronous")
+async def asynchronous(value: object) -> object:
+    return value
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> None:
+    ran.clear()
+    failing.clear()
+
+
+def report(**options: str) -> tuple[Flow, Job]:
+    """Rows of three shops, merged, and published; somebody is told if one of them fails."""
+    flow = Flow("monthly report", **options)
+    parts = [flow.add(rows.bind(shop)) for shop in ("north", "south", "west")]
+    total = flow.add(merge.bind("May", [part.result for part in parts], first=parts[0].result))
+    flow.add(say.bind(total.result))
+    flow.add(say.bind("alarm"), after=parts, when="failed")
+    return flow, flow.register()
+
+
+def outcomes(flow: Job) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for outcome in Job.objects.filter(parent_id=flow.pk).values_list("outcome", flat=True):
+        found[str(outcome)] = found.get(str(outcome), 0) + 1
+    return found
+
+
+def test_results_are_passed_to_the_nodes_that_take_them() -> None:
+    _, job = report()
+    run_jobs()
+    part = {"shop": "north", "day": date(2026, 5, 1)}
+    month, parts, first = next(each for each in ran if isinstance(each, tuple))
+    assert (month, first) == ("May", part)
+    assert [each["shop"] for each in parts] == ["north", "south", "west"]
+    assert ran[-1] == "May: 3"
+    job.refresh_from_db()
+    assert (job.outcome, outcomes(job)) == ("succeeded", {"succeeded": 5, "cancelled": 1})
+
+
+def test_a_node_that_is_not_needed_does_no_harm() -> None:
+    _, job = report()
+    run_jobs()
+    alarm = Job.objects.get(parent_id=job.pk, outcome="cancelled")
+    assert alarm.cancel_by == "pgjobs:not_needed"
+    gate = Gate.objects.get(pk=job.pk)
+    assert (gate.total, gate.pending, gate.unmet, gate.cancelled) == (6, 0, 0, 1)
+
+
+def test_a_node_that_fails_ends_what_needs_it_and_the_flow_and_a_retry_heals_both() -> None:
+    failing.update(("north", "south", "west"))
+    _, job = report()
+    run_jobs()
+    job.refresh_from_db()
+    assert job.outcome == "abandoned"
+    assert outcomes(job) == {"abandoned": 3, "cancelled": 2, "succeeded": 1}
+    assert "alarm" in ran
+    failing.clear()
+    Job.objects.filter(parent_id=job.pk, outcome="abandoned").retry()
+    run_jobs()
+    job.refresh_from_db()
+    assert job.outcome == "succeeded"
+    assert outcomes(job) == {"succeeded": 6}
+    assert ran[-1] == "May: 3"
+
+
+def test_a_key_finds_the_flow_again_and_registers_nothing() -> None:
+    _, first = report(key="report:May")
+    flow, again = report(key="report:May")
+    assert again.pk == first.pk
+    assert Job.objects.filter(parent_id=first.pk).count() == 6
+    assert flow.nodes[0].job_id is None
+
+
+def test_an_empty_flow_ends_at_once() -> None:
+    job = Flow().register()
+    run_jobs()
+    job.refresh_from_db()
+    assert job.outcome == "succeeded"
+
+
+def test_nodes_on_the_event_loop_take_results_too() -> None:
+    flow = Flow()
+    first = flow.add(asynchronous.bind([1, 2]))
+    flow.add(asynchronous.bind({"a": first.result}))
+    flow.register()
+    run_jobs()
+    assert [job.value() for job in Job.objects.filter(name="flows.asynchronous").order_by("pk")] == [[1, 2], {"a": [1, 2]}]
+
+
+def test_nodes_keep_their_options() -> None:
+    flow = Flow()
+    node = flow.add(say.using(queue="web", priority=7, tags=["x"], delay=3600, on_crash="abandon").bind(1))
+    flow.register()
+    made = Job.objects.get(pk=node.job_id)
+    assert (made.queue, made.priority, made.tags, made.options) == ("web", 7, ("x",), {"on_crash": "abandon"})
+
+
+def test_nothing_remains_of_a_flow_that_is_refused() -> None:
+    flow = Flow()
+    flow.add(say.bind(1))
+    flow.add(say.bind(object()))
+    with transaction.atomic():
+        with pytest.raises(InvalidJob, match=r"^node 1: job 'flows.say'"):
+            flow.register()
+        say.register(2)
+    assert [job.name for job in Job.objects.all()] == ["flows.say"]
+    assert (Gate.objects.count(), Link.objects.count()) == (0, 0)
+
+
+def strange() -> object:
+    other = Flow()
+    return other.add(rows.bind("x"))
+
+
+def full(settings: object) -> Flow:
+    return Flow()
+
+
+@pytest.mark.parametrize(
+    ("add", "words"),
+    [
+        (lambda flow: flow.add(say), "a flow takes calls"),
+        (lambda flow: flow.add(say.bind(1), [strange()]), "after takes nodes of this flow"),
+        (lambda flow: flow.add(say.bind(strange().result)), "results of another flow's nodes"),  # type: ignore[attr-defined]
+        (lambda flow: flow.add(say.bind(1), when="done"), "when must be 'succeeded', 'settled', 'failed', not 'done'"),
+        (lambda flow: flow.add(say.using(key="k").bind(1)), "a node takes no key: the flow may have one"),
+        (lambda flow: flow.add(say.using(after=1).bind(1)), r"a node takes no after: say what it needs in add\(\)"),
+        (lambda flow: flow.add(say.using(bypass=True).bind(1)), "a node takes no bypass"),
+        (lambda flow: flow.add(say.bind(flow.add(silent.bind()).result)), r"stores no result \(store_result=False\)"),
+    ],
+)
+def test_bad_nodes_are_refused_with_their_number(add: object, words: str) -> None:
+    with pytest.raises(InvalidJob, match=words):
+        add(Flow())  # type: ignore[operator]
+
+
+def test_a_flow_has_bounds_and_is_registered_once(settings: object) -> None:
+    settings.PGJOBS = {"NODES_LIMIT": 2, "NEEDS_LIMIT": 1}  # type: ignore[attr-defined]
+    flow = Flow()
+    nodes = [flow.add(say.bind(n)) for n in range(2)]
+    with pytest.raises(InvalidJob, match="NODES_LIMIT"):
+        flow.add(say.bind(3))
+    wide = Flow()
+    with pytest.raises(InvalidJob, match="NEEDS_LIMIT"):
+        wide.add(say.bind(1), [wide.add(say.bind(2)), wide.add(say.bind(3))][:2])
+    flow.register()
+    with pytest.raises(InvalidJob, match="registered already"):
+        flow.register()
+    with pytest.raises(InvalidJob, match="takes no more nodes"):
+        flow.add(say.bind(1))
+    assert nodes[0].job_id is not None
+
+
+def test_a_result_outside_of_a_flow_cannot_be_registered() -> None:
+    node = Flow().add(rows.bind("x"))
+    with pytest.raises(InvalidJob, match="the result of a node"):
+        say.register(node.result)
+
+
+def test_chain_group_and_chord() -> None:
+    one = chain(say.bind(1), say.bind(2), say.bind(3), description="in order")
+    two = group(say.bind(n) for n in (4, 5))
+    three = chord([say.bind(6), say.bind(7)], say.bind(8))
+    run_jobs()
+    assert [each for each in ran if each in (1, 2, 3)] == [1, 2, 3]
+    assert ran.index(8) > max(ran.index(6), ran.index(7))
+    for each in (one, two, three):
+        each.refresh_from_db()
+    assert [each.outcome for each in (one, two, three)] == ["succeeded"] * 3
+    assert one.description == "in order"
+
+
+def test_async_callers_have_the_same() -> None:
+    async def make() -> Job:
+        flow = Flow()
+        flow.add(say.bind(1))
+        return await flow.aregister()
+
+    made = asyncio.run(make())
+    run_jobs()
+    made.refresh_from_db()
+    assert made.outcome == "succeeded"
+
+
+# References
+
+
+def test_a_reference_survives_and_a_callers_own_object_is_none() -> None:
+    text, _ = encoder.write({"a": [ResultOf(7)], "b": {"$result": 8}})
+    assert decoder.read(text) == {"a": [ResultOf(7)], "b": {"$result": 8}}
+    assert named(text) == {7}
+    assert decoder.read(filled(text, {7: '{"$date": "2026-05-01"}'})) == {"a": [date(2026, 5, 1)], "b": {"$result": 8}}
+    assert decoder.read(filled(text, {})) == {"a": [None], "b": {"$result": 8}}
+    assert UnreadablePayload is not None
