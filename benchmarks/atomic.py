@@ -45,7 +45,7 @@ PAYLOAD = '{"args": [1], "kwargs": {}}'
 BATCH = 500
 
 
-def _block(ends: list[store.End], last: Callable[[store.End], bool]) -> None:
+def _block(ends: list[store.End], last: Callable[[store.End], object]) -> None:
     for end in ends:
         with transaction.atomic():
             with connection.cursor() as cursor:

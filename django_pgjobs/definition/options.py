@@ -229,7 +229,9 @@ class Plan:
         if self.when is not None and not self.after:
             raise InvalidOption("when says which end of other jobs this one needs: pass after=JOBS, too")
         if len(self.after) > self.conf.needs_limit:
-            raise InvalidOption(f"after takes at most {self.conf.needs_limit} jobs (NEEDS_LIMIT), not {len(self.after)}")
+            raise InvalidOption(
+                f"after takes at most {self.conf.needs_limit} jobs (NEEDS_LIMIT), not {len(self.after)}"
+            )
         return self
 
     def check_backoff(self, backoff: BackoffRule) -> None:

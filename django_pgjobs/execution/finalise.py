@@ -114,7 +114,7 @@ def after_callback(job_id: int, claim_id: str, outcome: str) -> End:
 def write_counted(
     db: Database, ends: Sequence[End], author: Author, *, remember: bool = False, lock_seconds: float | None = None
 ) -> tuple[dict[int, Any], list[Opened]]:
-    """Write ends that count in gates, in the open transaction: return id → row of those recorded, and what they release.
+    """Write ends that count in gates, in the open transaction: return id → row of those recorded, and released jobs.
 
     Raises ``LockNotAvailable`` for a gate that stays locked for ``lock_seconds``; then roll back.
     """

@@ -41,8 +41,8 @@ class Batch:
     """Many jobs, its *members*, and what comes after all of them.
 
     A batch is a job: it has a row, a state and a page, can be waited for and cancelled, and ends when the last member
-    has ended: as succeeded if all of them did, else as abandoned. Add members inside ``with``, which closes the batch at
-    its end, or call ``close()``. If the block raises, the batch stays open.
+    has ended: as succeeded if all of them did, else as abandoned. Add members inside ``with``, which closes the batch
+    at its end, or call ``close()``. If the block raises, the batch stays open.
 
     ``description``: text for lists, at most 200 characters. ``succeeded``, ``failed``, ``settled``: calls, made by
     ``bind(…)``, that become ready when the batch has ended: if every member succeeded, if one did not, and in any case.
@@ -107,7 +107,9 @@ class Batch:
             row = self._call.row()
             self._alias = writable_alias(row.plan.database)
             callbacks = [(rule, _new(call, self._alias)) for rule, call in self._after]
-            self._id, self.is_new = waiting.insert_batch(self._alias, _new(self._call, self._alias), callbacks, row.plan.conf)
+            self._id, self.is_new = waiting.insert_batch(
+                self._alias, _new(self._call, self._alias), callbacks, row.plan.conf
+            )
         return self
 
     def add(self, call: BoundJob) -> None:
@@ -152,7 +154,9 @@ class Batch:
         else:
             log.warning("batch stays open, an exception left its block batch=%s", self._id)
 
-    def retry(self, *, outcome: Literal["abandoned", "cancelled"] = "abandoned", by: object = None, reason: str = "") -> Steered:
+    def retry(
+        self, *, outcome: Literal["abandoned", "cancelled"] = "abandoned", by: object = None, reason: str = ""
+    ) -> Steered:
         """Retry the members that ended as ``outcome``; the batch waits for them again.
 
         What comes after the batch and was not needed waits again, too; what has begun is left alone. Repeatable.
@@ -197,7 +201,9 @@ class Batch:
         """How far the batch is, from one row. Raises ``BatchClosed`` if the batch is not stored, or pruned."""
         from django_pgjobs.models import Gate  # here: the models are not loaded yet
 
-        gate: Gate | None = Gate.objects.using(self._alias).filter(pk=self._id).first() if self._id is not None else None
+        gate: Gate | None = (
+            Gate.objects.using(self._alias).filter(pk=self._id).first() if self._id is not None else None
+        )
         if gate is None:
             raise BatchClosed("The batch is not stored.", batch_id=self._id)
         return Figures(gate.total, gate.succeeded, gate.abandoned, gate.cancelled, gate.unfinished)

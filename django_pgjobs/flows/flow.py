@@ -57,7 +57,7 @@ class Flow:
     """Jobs that need each other, its *nodes*. ``register()`` stores them all, in the caller's transaction.
 
     A flow is a job, as a batch is: its nodes are its members, and it ends when all of them have ended; as succeeded if
-    nothing went wrong. A node that is not needed, such as one for the case of a failure that did not happen, does no harm.
+    nothing went wrong. A node that is not needed, such as one for a failure that did not happen, does no harm.
 
     ``description``: text for lists. ``key``: as of a job; if an unfinished flow has it, ``register`` returns that one.
     ``queue``, ``priority``: of the flow's own row. ``database``: an alias; all nodes go there.
@@ -114,7 +114,7 @@ class Flow:
         return node
 
     def _own(self, number: int, after: Node | Iterable[Node]) -> list[Node]:
-        nodes = [after] if isinstance(after, Node) else list(after)
+        nodes: list[Any] = [after] if isinstance(after, Node) else list(after)
         for node in nodes:
             if not isinstance(node, Node) or node.flow is not self:
                 raise InvalidJob(f"node {number}: after takes nodes of this flow, not {node!r}")

@@ -116,4 +116,6 @@ def close_batch(command: BaseCommand, options: dict[str, Any]) -> None:
     if options["format"] == "json":
         output.write_line(command, output.json_of({"id": job.pk, **figures._asdict()}))
     else:
-        output.write_line(command, f"batch {job.pk} is closed, {figures.pending} of {figures.total} members have not ended")
+        output.write_line(
+            command, f"batch {job.pk} is closed, {figures.pending} of {figures.total} members have not ended"
+        )

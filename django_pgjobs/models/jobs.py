@@ -207,7 +207,9 @@ class Job(Steerable, PostgresModel):
     )
     options = models.JSONField(_("rare options"), null=True, help_text=_("Options that few jobs have."))
     flow = models.SmallIntegerField(
-        _("flow"), db_default=0, help_text=_("Bits; 1: a member, 2: others need it, 8: it has finished steps, 16: it has a gate.")
+        _("flow"),
+        db_default=0,
+        help_text=_("Bits; 1: a member, 2: others need it, 8: it has finished steps, 16: it has a gate."),
     )
     parent = models.ForeignKey(
         "self",

@@ -121,7 +121,9 @@ def _replace(alias: str, new: Sequence[NewJob], holders: Sequence[KeyHolder | No
         if cancelled.gathering:
             from django_pgjobs.store.batches import cancel_members  # here for start-up time
 
-            waking.notify(alias, cancel_members(alias, cancelled.gathering, mode=CancelMode.ASK, by="", reason=REPLACED))
+            waking.notify(
+                alias, cancel_members(alias, cancelled.gathering, mode=CancelMode.ASK, by="", reason=REPLACED)
+            )
 
 
 class StoredBatch(NamedTuple):

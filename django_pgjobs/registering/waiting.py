@@ -96,9 +96,7 @@ def insert_batch(alias: str, batch: NewJob, callbacks: Sequence[tuple[Rule, NewJ
     return stored.id, True
 
 
-def insert_flow(
-    alias: str, flow: NewJob, nodes: Sequence[NewJob], conf: Conf
-) -> tuple[int, bool]:
+def insert_flow(alias: str, flow: NewJob, nodes: Sequence[NewJob], conf: Conf) -> tuple[int, bool]:
     """Insert a flow and its nodes, whose ids and needs are known; return the flow's id, and whether it is new.
 
     If its key is taken, return the id of the flow that has it, and insert nothing.
@@ -110,7 +108,11 @@ def insert_flow(
             return stored, False
         members = [node._replace(parent_id=stored.id, flow=node.flow | Flow.MEMBER) for node in nodes]
         insert_all(alias, members)
-        waiting = [NewGate(node.id or 0, len(node.needs), len(node.needs), needs=dict(node.needs)) for node in nodes if node.needs]
+        waiting = [
+            NewGate(node.id or 0, len(node.needs), len(node.needs), needs=dict(node.needs))
+            for node in nodes
+            if node.needs
+        ]
         gates.add_gates(on(alias), [NewGate(stored.id, len(nodes), len(nodes), eager=False), *waiting])
         if not nodes:
             waking.notify(alias, gates.notices_of(gates.open_gates(on(alias), [stored.id])))

@@ -12,7 +12,7 @@ WITH locked AS MATERIALIZED (
         AND (g.pending - CASE WHEN %(close)s::boolean THEN g.hands ELSE 0 END <= 0 OR (g.eager AND g.unmet > 0)) AS opens,
         refusal.well,
         CASE
-            WHEN g.eager THEN refusal.reason
+            WHEN g.eager THEN coalesce(refusal.reason, 'A job that it needs has been deleted.')
             ELSE g.unmet || ' of ' || g.total || ' members did not succeed.'
         END AS reason
     FROM unnest(%(ids)s::bigint[]) AS wanted (job_id)

@@ -50,7 +50,7 @@ locked AS MATERIALIZED (
         g.opened_at IS NULL AND (g.pending - fed.n <= 0 OR (g.eager AND g.unmet + fed.unmet > 0)) AS opens,
         CASE
             WHEN g.eager
-            THEN (
+            THEN coalesce((
                 SELECT
                     CASE ended.outcome
                         WHEN 'succeeded' THEN 'Job ' || ended.id || ' succeeded, so it is not needed.'
@@ -58,7 +58,7 @@ locked AS MATERIALIZED (
                     END
                 FROM ended
                 WHERE ended.id = fed.culprit
-            )
+            ), 'It needs a job that ended otherwise.') -- by an end before, when its job was locked
             ELSE (g.unmet + fed.unmet) || ' of ' || g.total || ' members did not succeed.'
         END AS reason
     FROM fed

@@ -28,7 +28,7 @@ from django_pgjobs.steering import reopening
 from django_pgjobs.steering.key_conflicts import KeyedWrite
 from django_pgjobs.steering.trail import Trail, signed, storable
 from django_pgjobs.store import statements as store
-from django_pgjobs.store.batches import cancel_members
+from django_pgjobs.store.batches import cancel_members, list_running_members
 from django_pgjobs.store.sqlstates import LOCK_NOT_AVAILABLE, sqlstate_of
 from django_pgjobs.store.transactions import at_read_committed
 from django_pgjobs.values.invalid_option import InvalidOption
@@ -87,15 +87,21 @@ def cancel(jobs: models.QuerySet[Any], using: str, *, mode: str, by: object, rea
     if mode not in list(CancelMode):
         raise ValueError(f"cancel(mode=…) takes {', '.join(repr(str(m)) for m in CancelMode)}, not {mode!r}")
     callbacks, author, words = _names_with("on_cancel_func"), storable(who(by)), storable(reason)
+    batches: list[int] = []
 
     def write(db: store.Database, held: Sequence[int]) -> list[int]:
         changed = store.cancel_jobs(db, held, mode=mode, by=author, reason=words, with_callback=callbacks)
         waking.notify(using, changed.notices)
         waking.notify(using, cancel_members(using, changed.gathering, mode=mode, by=author, reason=words))
+        batches.extend(batch.id for batch in changed.gathering)
         return changed.ids
 
     trail = Trail("cancel", who(by), reason, mode=mode)
-    return _logged(trail, _steer(jobs, using, UNFINISHED, write, trail))
+    steered = _logged(trail, _steer(jobs, using, UNFINISHED, write, trail))
+    # Those that run may take all threads: the job that cancels the others would wait for them.
+    if batches and (running := list_running_members(store.on(using), batches)):
+        cancel(jobs.model._base_manager.filter(pk__in=running), using, mode=mode, by=by, reason=reason)
+    return steered
 
 
 def abandon(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:

@@ -82,7 +82,7 @@ def planned(jobs: Mapping[int, FlowJob], gates: Mapping[int, FlowGate], wanted: 
 
 
 def _fed(jobs: Mapping[int, FlowJob], gates: Mapping[int, FlowGate]) -> dict[int, list[tuple[FlowGate, Rule | None]]]:
-    """Return for each job the gates in which its end counts, and which end they need; None for the batch of a member."""
+    """Return for each job the gates in which its end counts, and which end they need; None: it is a member."""
     fed: dict[int, list[tuple[FlowGate, Rule | None]]] = {}
     for job_id, gate, rule in _links(jobs, gates):
         fed.setdefault(job_id, []).append((gate, rule))
@@ -93,7 +93,7 @@ def _links(jobs: Mapping[int, FlowJob], gates: Mapping[int, FlowGate]) -> Iterat
     for gate in gates.values():
         yield from ((needed, gate, rule) for needed, rule in gate.needs.items() if needed in jobs)
     for job in jobs.values():
-        if job.flow & Flow.MEMBER and job.parent_id in gates:
+        if job.flow & Flow.MEMBER and job.parent_id is not None and job.parent_id in gates:
             yield job.id, gates[job.parent_id], None
 
 

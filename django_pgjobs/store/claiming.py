@@ -54,7 +54,8 @@ _COMMON = ClaimedJob._fields.index("description")
 """How many columns a job takes from its row as they are; the rest come from the description and from ``rare``."""
 
 _EXTRAS = (
-    "limit_key", "idempotency_key", "cron_entry", "fire_at", "suspect", "seconds_left", "expires_in", "options", "counted",
+    "limit_key", "idempotency_key", "cron_entry", "fire_at", "suspect", "seconds_left", "expires_in", "options",
+    "counted",
 )  # fmt: skip
 """The values of ``rare`` behind the first four, in their order."""
 

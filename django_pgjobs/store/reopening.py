@@ -63,7 +63,10 @@ def lock_flow(db: Database, ids: Collection[int]) -> dict[int, FlowJob]:
 def read_gates(db: Database, ids: Collection[int]) -> dict[int, FlowGate]:
     """Lock the gates of these jobs in the order of their ids, and return them."""
     rows = db.fetch("read_gates", {"ids": sorted(ids)})
-    return {row[0]: FlowGate(*row[:3], dict(zip(row[3], map(Rule, row[4]), strict=True))) for row in rows}
+    return {
+        job_id: FlowGate(job_id, unmet, eager, dict(zip(parents, map(Rule, rules), strict=True)))
+        for job_id, unmet, eager, parents, rules in rows
+    }
 
 
 def reopen_gates(db: Database, gates: Sequence[Reopened]) -> None:

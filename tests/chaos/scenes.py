@@ -226,12 +226,12 @@ def remembers_in_its_transaction(world: World, actor: Actor) -> None:
     _ends_in_its_transaction(world, actor, store.end_atomic_keyed)
 
 
-def _ends_in_its_transaction(world: World, actor: Actor, write: Callable[[Actor, store.End], bool]) -> None:
+def _ends_in_its_transaction(world: World, actor: Actor, write: Callable[[Actor, store.End], object]) -> None:
     [end] = world.end(result="1")
     actor.raw.query("BEGIN")
     written = write(actor, end)
     actor.query("COMMIT" if written else "ROLLBACK")
-    world.answer(actor, int(written))
+    world.answer(actor, int(bool(written)))
 
 
 def fails(world: World, actor: Actor) -> None:

@@ -1,8 +1,8 @@
 """Random graphs of jobs that need each other, under writers that race and operators who lock rows: as a model says.
 
 A graph is jobs with random needs and rules, and batches with what comes after them. Four writers claim and end them in
-slices, as finalisers do; an operator locks jobs and gates meanwhile. Then every outcome must be the model's, nothing may
-wait, every gate must count what the rows say, and the server must have seen no deadlock. Then some failed jobs are
+slices, as finalisers do; an operator locks jobs and gates meanwhile. Then every outcome must be the model's, nothing
+may wait, every gate must count what the rows say, and the server must have seen no deadlock. Then some failed jobs are
 retried, and all of it must be true once more.
 """
 
@@ -12,8 +12,8 @@ import logging
 import os
 import random
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -81,12 +81,11 @@ def grown(chance: random.Random) -> Graph:
         by_rule: dict[Rule, list[int]] = {}
         for needed, rule in needs.items():
             by_rule.setdefault(rule, []).append(needed)
-        rule, after = next(iter(by_rule.items()), (None, []))
-        options = {"after": after, "when": str(rule)} if after else {}
-        made = call.using(**options).register(fails) if after else call.register(fails)
+        rule, after = next(iter(by_rule.items()), (Rule.SUCCEEDED, []))
+        made = call.using(after=after, when=str(rule)).register(fails) if after else call.register(fails)
         graph.order.append(made.pk)
         graph.fails[made.pk] = fails
-        graph.needs[made.pk] = {needed: rule for needed in after} if rule else {}
+        graph.needs[made.pk] = dict.fromkeys(after, rule)
         return int(made.pk)
 
     for _ in range(NODES):
@@ -173,7 +172,9 @@ class Run:
                 with db.transaction():
                     for table, column in (("pgjobs_job", "id"), ("pgjobs_gate", "job_id")):
                         some = sorted(chance.sample(ids, min(len(ids), 25)))
-                        db.query(f"SELECT 1 FROM {table} WHERE {column} = ANY (%s) ORDER BY {column} FOR UPDATE", [some])
+                        db.query(
+                            f"SELECT 1 FROM {table} WHERE {column} = ANY (%s) ORDER BY {column} FOR UPDATE", [some]
+                        )
                     time.sleep(chance.random() * 0.02)
         finally:
             db.raw.close()
@@ -181,9 +182,9 @@ class Run:
 
 
 @pytest.fixture
-def dsn(db_connection: Any) -> Iterator[dict[str, Any]]:
+def dsn(db_connection: Any) -> dict[str, Any]:
     known = connection.get_connection_params()
-    yield {key: known[key] for key in ("dbname", "host", "port", "user", "password") if known.get(key)}
+    return {key: known[key] for key in ("dbname", "host", "port", "user", "password") if known.get(key)}
 
 
 def deadlocks() -> int:
@@ -195,7 +196,7 @@ def deadlocks() -> int:
 
 def run(graph: Graph, seed: int, dsn: dict[str, Any], background: Background) -> int:
     course = Run(dsn, seed, graph.fails)
-    until = time.monotonic() + 60 * patience()
+    until = time.monotonic() + patience(60)
     operator = background(course.operate, graph.order, until)
     writers = [background(course.write, number, until) for number in range(WRITERS)]
     given_up = sum(writer.result() for writer in writers)
@@ -243,7 +244,6 @@ def test_random_graphs_end_as_the_model_says_and_so_after_retries(dsn: dict[str,
             cursor.execute("TRUNCATE pgjobs_job, pgjobs_gate, pgjobs_link, pgjobs_attempt, pgjobs_claim")
     words = "graphs=%d nodes=%d revived=%d given_up=%d deadlocks=%d first_seed=%d"
     log.warning(words, GRAPHS, nodes, revived, given_up, deadlocks() - before, SEED)
-    print(words % (GRAPHS, nodes, revived, given_up, deadlocks() - before, SEED))
     assert deadlocks() == before
 
 
@@ -266,6 +266,10 @@ def gate_and_rows(batch_id: int) -> tuple[list[int], list[int]]:
         return gate, list(cursor.fetchone())
 
 
+def reached(batch: Batch, wanted: int) -> bool:
+    return batch.figures.succeeded >= wanted
+
+
 def test_a_fan_in_whose_workers_are_killed_has_one_release(worker: Workers, stage: Stage) -> None:
     """The gate counts what the rows say at every kill, and what comes after the batch runs once."""
     chance = random.Random(SEED)
@@ -275,7 +279,7 @@ def test_a_fan_in_whose_workers_are_killed_has_one_release(worker: Workers, stag
     workers = [worker(conf=CONF, threads=1) for _ in range(4)]
     for kill in range(KILLS):
         wanted = (kill + 1) * MEMBERS // (KILLS + 2)
-        wait_until(lambda wanted=wanted: batch.figures.succeeded >= wanted, 120, f"{wanted} members have ended")
+        wait_until(partial(reached, batch, wanted), 120, f"{wanted} members have ended")
         victim = chance.randrange(len(workers))
         workers[victim].kill()
         gate, rows = gate_and_rows(batch_id)
@@ -287,4 +291,4 @@ def test_a_fan_in_whose_workers_are_killed_has_one_release(worker: Workers, stag
     assert (gate, rows) == ([0, MEMBERS, 0], [0, MEMBERS, 0])
     assert stage.count("after", "fan-in") == 1
     assert Job.objects.get(pk=batch_id).outcome == "succeeded"
-    print(f"members={MEMBERS} kills={KILLS} released=1 seed={SEED}")
+    log.warning("members=%d kills=%d released=1 seed=%d", MEMBERS, KILLS, SEED)

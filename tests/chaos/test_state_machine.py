@@ -140,6 +140,7 @@ class JobsMachine(RuleBasedStateMachine):
             ending=job.ending is not None,
             cancelled=job.cancel,
             claimed=job.claim is not None,
+            counted=False,
         )
 
     @rule(held=holdings)

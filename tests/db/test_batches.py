@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from typing import Any
 
 import pytest
 from django.db import connection, transaction
 
 from django_pgjobs import Batch, job
-from django_pgjobs.conf import get_conf
 from django_pgjobs.exceptions import BatchClosed, DuplicateJob, InvalidJob
 from django_pgjobs.flows.batch import Figures
 from django_pgjobs.inspection import why
 from django_pgjobs.models import Gate, Heartbeat, Job, Link
 from django_pgjobs.signals import job_registered
 from django_pgjobs.testing import run_jobs
-from tests.plugins.fix_db import Background, wait_until
+from tests.plugins.fix_db import Background
 
 pytestmark = pytest.mark.usefixtures("committed")
 
-ran: list[object] = []
+ran: list[Any] = []
 
 
 @job(name="batches.work", max_attempts=1)
@@ -57,7 +58,7 @@ def batch_of(count: int, **options: object) -> Batch:
     return batch
 
 
-def notes() -> list[object]:
+def notes() -> list[str]:
     return [each for each in ran if isinstance(each, str)]
 
 
@@ -141,9 +142,10 @@ def test_an_open_batch_waits_even_when_its_members_have_ended() -> None:
 
 
 def test_an_exception_leaves_a_batch_open() -> None:
-    with pytest.raises(ZeroDivisionError), Batch("broken") as batch:
+    batch = Batch("broken")
+    with suppress(ZeroDivisionError), batch:
         batch.add(work.bind(1))
-        1 / 0  # noqa: B018
+        raise ZeroDivisionError
     run_jobs()
     assert Batch.of(batch.job).figures == Figures(1, 1, 0, 0, 0)
     assert batch.job.state == "waiting"
@@ -179,9 +181,9 @@ def test_a_batch_takes_as_many_members_as_the_setting_says(settings: object) -> 
 
 
 def test_nothing_of_a_batch_remains_if_its_transaction_is_rolled_back() -> None:
-    with pytest.raises(ZeroDivisionError), transaction.atomic():
+    with transaction.atomic():
         batch_of(3)
-        1 / 0  # noqa: B018
+        transaction.set_rollback(True)
     assert (Job.objects.count(), Gate.objects.count(), Link.objects.count()) == (0, 0, 0)
 
 
@@ -222,7 +224,7 @@ def test_members_with_options_of_all_kinds() -> None:
             ]
         )
     run_jobs()
-    assert sorted(ran) == [1, 2, 3, 4]  # type: ignore[type-var]
+    assert sorted(ran) == [1, 2, 3, 4]
     assert batch.figures.succeeded == 4
 
 
@@ -294,7 +296,9 @@ def test_a_batch_that_is_not_stored_has_no_figures() -> None:
 
 
 def test_a_batch_is_refused_while_an_older_worker_lives() -> None:
-    Heartbeat.objects.create(name="old", host="h", pid=1, processes=1, threads=1, async_slots=0, version="0", protocol=0)
+    Heartbeat.objects.create(
+        name="old", host="h", pid=1, processes=1, threads=1, async_slots=0, version="0", protocol=0
+    )
     with pytest.raises(Exception, match=r"Workers of an older version live: old\."):
         Batch().open()
     Heartbeat.objects.update(state="stopped")
@@ -407,11 +411,12 @@ def test_members_are_kept_while_their_batch_waits() -> None:
     assert (Job.objects.count(), Gate.objects.count(), Link.objects.count()) == (0, 0, 0)
 
 
-def test_a_key_that_is_taken_refuses_a_batch_if_it_is_to() -> None:
+def test_a_member_whose_key_is_taken_is_not_counted() -> None:
+    work.using(key="same").register(1)
+    batch = Batch("refused").open()
     with pytest.raises(DuplicateJob):
-        work.using(key="same", on_conflict="raise").register(1)
-        work.using(key="same", on_conflict="raise").register(2)
-    assert get_conf().members_limit == 1_000_000
+        batch.add(work.using(key="same", on_conflict="raise").bind(2))
+    assert batch.figures.total == 0
 
 
 def test_the_last_end_opens_a_gate_whose_job_was_locked(background: Background) -> None:
@@ -429,4 +434,3 @@ def test_the_last_end_opens_a_gate_whose_job_was_locked(background: Background) 
     assert open_due_gates(store.on("default")) == 0
     run_jobs()
     assert batch.job.outcome == "succeeded"
-    wait_until(lambda: connection.connection is not None, 5, "the connection is there")

@@ -233,7 +233,7 @@ def test_a_job_that_was_to_be_cancelled_does_not_go_back_into_the_queue(raw: Raw
     assert list(REQUEUE[name](raw, ends)) == []
     assert raw.row(one) == before
     assert not Attempt.objects.exists()
-    assert store.read_fences(raw, claimed.fences())[one] == (one, True, False, None, False, True, True)
+    assert store.read_fences(raw, claimed.fences())[one] == (one, True, False, None, False, True, True, False)
 
 
 def test_a_success_after_a_request_to_cancel_is_a_success(raw: RawDatabase) -> None:
@@ -291,6 +291,7 @@ def test_a_batch_does_not_wait_for_a_locked_row(raw: RawDatabase, other: RawData
         False,
         False,
         True,
+        False,
     )
     other.rollback()
     assert [row if isinstance(row, int) else row[0] for row in writes[name](raw, ends[1:2])] == [busy]
@@ -330,7 +331,7 @@ def test_a_lost_answer_to_marking_is_known_as_done(raw: RawDatabase) -> None:
         raw, claimed.ends(outcome="abandoned", cause="failed", failure=FAILURE), AUTHOR, allowance_seconds=1
     )
     reading = store.read_fences(raw, claimed.fences())[one]
-    assert reading == (one, True, False, "failed", True, False, True)
+    assert reading == (one, True, False, "failed", True, False, True, False)
 
 
 def test_a_ledger_row_goes_after_the_last_of_its_jobs(raw: RawDatabase) -> None:

@@ -9,7 +9,7 @@ import pytest
 from django.db import transaction
 
 from django_pgjobs import Flow, chain, chord, group, job
-from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
+from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.models import Gate, Job, Link
 from django_pgjobs.serialization import decoder, encoder
 from django_pgjobs.serialization.references import ResultOf, filled, named
@@ -56,9 +56,9 @@ def nothing_ran() -> None:
     failing.clear()
 
 
-def report(**options: str) -> tuple[Flow, Job]:
+def report(key: str | None = None) -> tuple[Flow, Job]:
     """Rows of three shops, merged, and published; somebody is told if one of them fails."""
-    flow = Flow("monthly report", **options)
+    flow = Flow("monthly report", key=key)
     parts = [flow.add(rows.bind(shop)) for shop in ("north", "south", "west")]
     total = flow.add(merge.bind("May", [part.result for part in parts], first=parts[0].result))
     flow.add(say.bind(total.result))
@@ -132,14 +132,17 @@ def test_nodes_on_the_event_loop_take_results_too() -> None:
     flow.add(asynchronous.bind({"a": first.result}))
     flow.register()
     run_jobs()
-    assert [job.value() for job in Job.objects.filter(name="flows.asynchronous").order_by("pk")] == [[1, 2], {"a": [1, 2]}]
+    assert [job.value() for job in Job.objects.filter(name="flows.asynchronous").order_by("pk")] == [
+        [1, 2],
+        {"a": [1, 2]},
+    ]
 
 
 def test_nodes_keep_their_options() -> None:
     flow = Flow()
     node = flow.add(say.using(queue="web", priority=7, tags=["x"], delay=3600, on_crash="abandon").bind(1))
     flow.register()
-    made = Job.objects.get(pk=node.job_id)
+    made = Job.objects.get(pk=node.job_id or 0)
     assert (made.queue, made.priority, made.tags, made.options) == ("web", 7, ("x",), {"on_crash": "abandon"})
 
 
@@ -158,10 +161,6 @@ def test_nothing_remains_of_a_flow_that_is_refused() -> None:
 def strange() -> object:
     other = Flow()
     return other.add(rows.bind("x"))
-
-
-def full(settings: object) -> Flow:
-    return Flow()
 
 
 @pytest.mark.parametrize(
@@ -189,8 +188,10 @@ def test_a_flow_has_bounds_and_is_registered_once(settings: object) -> None:
     with pytest.raises(InvalidJob, match="NODES_LIMIT"):
         flow.add(say.bind(3))
     wide = Flow()
-    with pytest.raises(InvalidJob, match="NEEDS_LIMIT"):
-        wide.add(say.bind(1), [wide.add(say.bind(2)), wide.add(say.bind(3))][:2])
+    settings.PGJOBS = {"NODES_LIMIT": 9, "NEEDS_LIMIT": 1}  # type: ignore[attr-defined]
+    both = [wide.add(say.bind(n)) for n in range(2)]
+    with pytest.raises(InvalidJob, match=r"node 2 needs 2 others, and at most 1 \(NEEDS_LIMIT\)"):
+        wide.add(say.bind(1), both)
     flow.register()
     with pytest.raises(InvalidJob, match="registered already"):
         flow.register()
@@ -239,4 +240,3 @@ def test_a_reference_survives_and_a_callers_own_object_is_none() -> None:
     assert named(text) == {7}
     assert decoder.read(filled(text, {7: '{"$date": "2026-05-01"}'})) == {"a": [date(2026, 5, 1)], "b": {"$result": 8}}
     assert decoder.read(filled(text, {})) == {"a": [None], "b": {"$result": 8}}
-    assert UnreadablePayload is not None

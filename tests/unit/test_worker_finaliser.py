@@ -60,7 +60,9 @@ class Server:
     def read_fences(self, db: Any, fences: Sequence[tuple[int, str]]) -> dict[int, FenceReading]:
         if self.away:
             raise psycopg.OperationalError("server closed the connection")
-        busy = {id: FenceReading(id, True, False, None, False, False, True) for id, _ in fences if id in self.locked}
+        busy = {
+            id: FenceReading(id, True, False, None, False, False, True, False) for id, _ in fences if id in self.locked
+        }
         return busy | {id: self.readings[id] for id, _ in fences if id in self.readings}
 
 
@@ -182,7 +184,7 @@ def test_an_end_that_was_written_by_an_earlier_try_is_told_from_one_that_rescue_
     """``reading``: the claim is still ours, the job has ended, the cause in the history under our claim."""
     ours, ended, cause = reading
     put(finaliser, kind, 1, **facts)
-    server.readings[1] = FenceReading(1, ours, ended, cause, False, False, ours)
+    server.readings[1] = FenceReading(1, ours, ended, cause, False, False, ours, False)
     flush(finaliser)
     assert (heard.told("stored"), heard.told("lost")) == (([1], []) if told == "stored" else ([], [1]))
     assert finaliser.count == 0
@@ -203,7 +205,7 @@ def test_what_was_cancelled_before_its_end_was_written_keeps_why_it_failed(
             written.extend(ends)
 
     put(finaliser, kind, 1, cause=cause, failure=FAILURE if cause else None)
-    server.readings[1] = FenceReading(1, True, False, None, False, True, True)
+    server.readings[1] = FenceReading(1, True, False, None, False, True, True, False)
     server.fails = cancelled
     flush(finaliser)
     assert [(end.outcome, end.cause, end.failure) for end in written] == [
@@ -301,7 +303,7 @@ def test_a_refused_write_is_told_with_what_it_was_and_why(
         server.gone = {1}
     else:
         ours, ended, cause, claimed = reading
-        server.readings[1] = FenceReading(1, ours, ended, cause, False, False, claimed)
+        server.readings[1] = FenceReading(1, ours, ended, cause, False, False, claimed, False)
     flush(finaliser)
     assert heard.posts == [Lost([(runs[0], "complete the job", reason)])]
     assert finaliser.refused == {"complete the job": 1}
@@ -346,9 +348,9 @@ def test_progress_of_a_job_that_another_has_claimed_is_refused_and_told(
     """P36: but not of one whose end this worker has just written."""
     monkeypatch.setattr(store, "write_progress", lambda db, reports: [4])
     readings = {
-        1: FenceReading(1, False, False, None, False, False, True),
-        2: FenceReading(2, False, False, "failed", False, False, False),
-        3: FenceReading(3, True, True, None, False, False, True),
+        1: FenceReading(1, False, False, None, False, False, True, False),
+        2: FenceReading(2, False, False, "failed", False, False, False, False),
+        3: FenceReading(3, True, True, None, False, False, True, False),
     }
     monkeypatch.setattr(store, "read_fences", lambda db, fences: {id: readings[id] for id, _ in fences})
     for id in (1, 2, 3, 4):
