@@ -100,6 +100,12 @@ class CancelMode(StrEnum):
     KILL = "kill"
 
 
+BUILT_IN = "pgjobs."
+"""How the names of this package's own jobs begin."""
+
+GATHERING = (f"{BUILT_IN}batch", f"{BUILT_IN}flow")
+"""The names of jobs that wait for their members."""
+
 EXPIRED = "expired"
 """The reason on a job that was cancelled because it had not started when it expired; until then its label in lists."""
 

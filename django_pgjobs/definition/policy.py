@@ -24,6 +24,7 @@ from django_pgjobs.definition.signature import check_callback, fits, location_of
 from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.payload import CODEC_VERSION, decode_payload
+from django_pgjobs.states import BUILT_IN
 from django_pgjobs.values.backoff import Backoff
 from django_pgjobs.values.key_template import Template
 from django_pgjobs.values.limit import JobLimits, key_of, key_rule
@@ -107,11 +108,16 @@ class JobPolicy:
             plan = self._plan = self._planned(conf)
         return plan
 
+    def _queue_within(self, conf: Conf) -> str:
+        """Return its queue; a job of this package has no say in which queues there are."""
+        ours = self.name.startswith(BUILT_IN) and conf.queues and self.queue not in conf.queues
+        return conf.queues[0] if ours and conf.queues else self.queue
+
     def _planned(self, conf: Conf) -> Plan:
         try:
             plan = Plan(
                 conf=conf,
-                queue=self.queue,
+                queue=self._queue_within(conf),
                 priority=self.priority,
                 max_attempts=self._declared.get("max_attempts", conf.default_max_attempts),
                 timeout=self._declared.get("timeout", conf.default_timeout_seconds),

@@ -13,14 +13,11 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from django_pgjobs.exceptions import InvalidJob, UnknownJob
+from django_pgjobs.states import BUILT_IN
 
 if TYPE_CHECKING:
     from django_pgjobs.definition.cron_declaration import CronDeclaration
     from django_pgjobs.definition.policy import JobPolicy
-
-
-BUILT_IN = "pgjobs."
-"""How the names of this package's own jobs begin."""
 
 
 class Registry:
@@ -78,18 +75,18 @@ class Registry:
         """Return the definition of this name or alias. Raises ``UnknownJob``."""
         definition = self._by_name.get(name)
         if definition is None:
-            close = get_close_matches(name, self._by_name, n=1)
+            close = get_close_matches(name, self.names(), n=1)
             hint = f" (did you mean {close[0]!r}?)" if close else ""
             raise UnknownJob(f"No job named {name!r} is known to this process{hint}.")
         return definition
 
     def names(self) -> list[str]:
-        """Return all names and aliases, sorted."""
-        return sorted(self._by_name)
+        """Return all names and aliases, sorted, without those of this package's own jobs."""
+        return sorted(name for name in self._by_name if not name.startswith(BUILT_IN))
 
     def definitions(self) -> list[JobPolicy]:
-        """Return every definition once, sorted by name."""
-        return [definition for name, definition in sorted(self._by_name.items()) if name == definition.name]
+        """Return every definition of the project once, sorted by name."""
+        return [self._by_name[name] for name in self.names() if name == self._by_name[name].name]
 
     def fingerprints(self) -> dict[str, str]:
         """Return name → fingerprint of the code that this process knows, aliases included."""

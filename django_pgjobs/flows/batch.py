@@ -11,10 +11,9 @@ from asgiref.sync import sync_to_async
 
 from django_pgjobs.exceptions import BatchClosed, InvalidJob
 from django_pgjobs.flows.builtin import batch as batch_job
-from django_pgjobs.flows.builtin import flow as flow_job
 from django_pgjobs.jobs import BoundJob
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.states import Rule
+from django_pgjobs.states import GATHERING, Rule
 
 if TYPE_CHECKING:
     from django_pgjobs.models import Gate, Job
@@ -84,7 +83,7 @@ class Batch:
         A running member adds others to its own batch by ``Batch.of(job.parent)``. A flow's row will do, too: ``retry``
         and ``figures`` mean its nodes. Raises ``InvalidJob`` for another job.
         """
-        if job.name not in (batch_job.name, flow_job.name) or job.pk is None:
+        if job.name not in GATHERING or job.pk is None:
             raise InvalidJob(f"{job} is no batch")
         batch = cls()
         batch._id, batch._alias = job.pk, job._state.db

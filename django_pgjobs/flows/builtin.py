@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from django_pgjobs.definition.registry import BUILT_IN
 from django_pgjobs.jobs import job
+from django_pgjobs.states import BUILT_IN, GATHERING
 
 MEMBERS_AT_ONCE = 1000
 
 
-@job(name=f"{BUILT_IN}batch", max_attempts=20)
+@job(name=GATHERING[0])
 def batch() -> None:
     """Do nothing: the row of a batch waits for the members, and what comes after the batch waits for its end."""
 
 
-@job(name=f"{BUILT_IN}flow", max_attempts=20)
+@job(name=GATHERING[1])
 def flow() -> None:
     """Do nothing: the row of a flow waits for its nodes."""
 
 
-@job(name=f"{BUILT_IN}cancel_members", max_attempts=20)
+@job(name=f"{BUILT_IN}cancel_members")
 def cancel_members(batch_id: int, mode: str, by: str, reason: str) -> None:
     """Cancel the unfinished members of a batch, some at a time. Repeatable."""
     from django_pgjobs.models import Job  # here: the models are not loaded yet

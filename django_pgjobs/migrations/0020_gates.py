@@ -152,7 +152,7 @@ class Migration(migrations.Migration):
                 "abstract": False,
                 "default_permissions": ("view",),
                 "required_db_vendor": "postgresql",
-                "indexes": [models.Index(fields=["job", "parent"], name="pgjobs_link_job")],
+                "indexes": [models.Index(fields=["job"], name="pgjobs_link_job")],
             },
         ),
     ]

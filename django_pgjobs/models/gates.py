@@ -87,7 +87,7 @@ class Link(PostgresModel):
         verbose_name = _("link")
         verbose_name_plural = _("links")
         default_permissions = ("view",)
-        indexes = (models.Index(name="pgjobs_link_job", fields=["job", "parent"]),)
+        indexes = (models.Index(name="pgjobs_link_job", fields=["job"]),)
 
     def __str__(self) -> str:
         return f"job {self.job_id} needs job {self.parent_id}"

@@ -14,6 +14,7 @@ from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
 from django_pgjobs.registering import capacity
 from django_pgjobs.registering.encode import Row, new_job
 from django_pgjobs.registering.next_step import alone
+from django_pgjobs.states import GATHERING
 from django_pgjobs.store.registering import NewJob, register_job, register_special
 from django_pgjobs.store.transactions import written_at
 from django_pgjobs.values.invalid_option import InvalidOption
@@ -25,6 +26,8 @@ def register_again(row: J) -> J:
     """Register a new job like ``row``, due at once; see ``Job.register_again``."""
     job: Any = row
     alias = written_at(row)
+    if job.name in GATHERING:
+        raise InvalidJob(f"job {job.pk} is a batch or a flow: register one anew, with its members")
     new = _first_step(job, alias) if job.flow else _same(job)
     register = register_special if new.is_special else register_job
     with capacity.passing(connections[alias], get_conf(), (new.queue,)):

@@ -10,16 +10,16 @@ WITH fed AS MATERIALIZED (
     UNION ALL
     SELECT e.id, l.job_id
     FROM unnest(%(ids)s::bigint[]) AS e (id)
-    JOIN pgjobs_link AS l ON l.parent_id = ANY (ARRAY[e.id])
+    CROSS JOIN LATERAL (SELECT k.job_id FROM pgjobs_link AS k WHERE k.parent_id = e.id OFFSET 0) AS l
 ),
 free AS MATERIALIZED (
     SELECT g.job_id
     FROM (SELECT DISTINCT job_id FROM fed) AS wanted
-    JOIN pgjobs_gate AS g ON g.job_id = ANY (ARRAY[wanted.job_id])
-    FOR NO KEY UPDATE OF g SKIP LOCKED
+    CROSS JOIN LATERAL (
+        SELECT gate.job_id FROM pgjobs_gate AS gate WHERE gate.job_id = wanted.job_id FOR NO KEY UPDATE SKIP LOCKED
+    ) AS g
 )
 SELECT DISTINCT fed.id
 FROM fed
-JOIN pgjobs_gate AS g ON g.job_id = ANY (ARRAY[fed.job_id])
-LEFT JOIN free ON free.job_id = ANY (ARRAY[fed.job_id])
-WHERE free.job_id IS NULL
+CROSS JOIN LATERAL (SELECT gate.job_id FROM pgjobs_gate AS gate WHERE gate.job_id = fed.job_id OFFSET 0) AS g
+WHERE fed.job_id NOT IN (SELECT job_id FROM free)

@@ -5,45 +5,62 @@
 WITH wanted AS MATERIALIZED (
     SELECT g.job_id, g.total, g.hands, g.eager, g.pending, g.succeeded, g.abandoned, g.cancelled, g.unmet
     FROM unnest(%(ids)s::bigint[]) AS w (job_id)
-    JOIN pgjobs_gate AS g ON g.job_id = ANY (ARRAY[w.job_id])
-    WHERE g.opened_at IS NULL
-    FOR NO KEY UPDATE OF g SKIP LOCKED
-),
-inputs AS MATERIALIZED (
-    SELECT
-        wanted.job_id, j.outcome,
-        j.outcome = 'succeeded' OR (j.outcome = 'cancelled' AND j.cancel_by = 'pgjobs:not_needed') AS met
-    FROM wanted
-    JOIN pgjobs_job AS j ON j.parent_id = ANY (ARRAY[wanted.job_id]) AND j.parent_id IS NOT NULL
-    WHERE NOT wanted.eager AND j.flow & 1 = 1
-    UNION ALL
-    SELECT
-        wanted.job_id, needed.outcome,
-        CASE l.rule
-            WHEN 'settled' THEN true
-            WHEN 'failed' THEN needed.outcome <> 'succeeded'
-            ELSE needed.outcome = 'succeeded'
-        END
-    FROM wanted
-    JOIN pgjobs_link AS l ON l.job_id = ANY (ARRAY[wanted.job_id])
     CROSS JOIN LATERAL (
-        SELECT CASE WHEN count(*) = 0 THEN 'cancelled' ELSE max(n.outcome) END AS outcome
-        FROM pgjobs_job AS n
-        WHERE n.id = ANY (ARRAY[l.parent_id])
-    ) AS needed
+        SELECT gate.job_id, gate.total, gate.hands, gate.eager, gate.pending, gate.succeeded, gate.abandoned, gate.cancelled, gate.unmet
+        FROM pgjobs_gate AS gate
+        WHERE gate.job_id = w.job_id AND gate.opened_at IS NULL
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS g
 ),
 found AS MATERIALIZED (
     SELECT
         wanted.job_id,
-        greatest(wanted.total, count(inputs.job_id)) AS total,
-        wanted.hands + count(inputs.job_id) FILTER (WHERE inputs.outcome IS NULL) AS pending,
-        count(*) FILTER (WHERE inputs.outcome = 'succeeded') AS succeeded,
-        count(*) FILTER (WHERE inputs.outcome = 'abandoned') AS abandoned,
-        count(*) FILTER (WHERE inputs.outcome = 'cancelled') + greatest(wanted.total - count(inputs.job_id), 0) AS cancelled,
-        count(*) FILTER (WHERE NOT inputs.met) + greatest(wanted.total - count(inputs.job_id), 0) AS unmet
+        greatest(wanted.total, inputs.n) AS total,
+        wanted.hands + inputs.pending AS pending,
+        inputs.succeeded,
+        inputs.abandoned,
+        inputs.cancelled + greatest(wanted.total - inputs.n, 0) AS cancelled,
+        inputs.unmet + greatest(wanted.total - inputs.n, 0) AS unmet,
+        wanted.pending AS was,
+        (wanted.pending, wanted.total, wanted.succeeded, wanted.abandoned, wanted.cancelled, wanted.unmet)
+        IS DISTINCT FROM (
+            wanted.hands + inputs.pending, greatest(wanted.total, inputs.n), inputs.succeeded, inputs.abandoned,
+            inputs.cancelled + greatest(wanted.total - inputs.n, 0), inputs.unmet + greatest(wanted.total - inputs.n, 0)
+        ) AS wrong
     FROM wanted
-    LEFT JOIN inputs ON inputs.job_id = ANY (ARRAY[wanted.job_id])
-    GROUP BY wanted.job_id, wanted.total, wanted.hands
+    CROSS JOIN LATERAL (
+        SELECT
+            count(*) AS n,
+            count(*) FILTER (WHERE each.outcome IS NULL) AS pending,
+            count(*) FILTER (WHERE each.outcome = 'succeeded') AS succeeded,
+            count(*) FILTER (WHERE each.outcome = 'abandoned') AS abandoned,
+            count(*) FILTER (WHERE each.outcome = 'cancelled') AS cancelled,
+            count(*) FILTER (WHERE NOT each.met) AS unmet
+        FROM (
+            (
+                SELECT
+                    j.outcome,
+                    j.outcome = 'succeeded' OR (j.outcome = 'cancelled' AND j.cancel_by = 'pgjobs:not_needed') AS met
+                FROM pgjobs_job AS j
+                WHERE j.parent_id = wanted.job_id AND j.parent_id IS NOT NULL AND j.flow & 1 = 1 AND NOT wanted.eager
+                OFFSET 0
+            )
+            UNION ALL
+            SELECT
+                needed.outcome,
+                CASE l.rule
+                    WHEN 'settled' THEN needed.outcome IS NOT NULL
+                    WHEN 'failed' THEN needed.outcome <> 'succeeded'
+                    ELSE needed.outcome = 'succeeded'
+                END
+            FROM (SELECT k.parent_id, k.rule FROM pgjobs_link AS k WHERE k.job_id = wanted.job_id OFFSET 0) AS l
+            CROSS JOIN LATERAL (
+                SELECT CASE WHEN count(*) = 0 THEN 'cancelled' ELSE max(n.outcome) END AS outcome
+                FROM pgjobs_job AS n
+                WHERE n.id = ANY (ARRAY[l.parent_id])
+            ) AS needed
+        ) AS each
+    ) AS inputs
 )
 UPDATE pgjobs_gate AS g
 SET pending = found.pending,
@@ -53,8 +70,5 @@ SET pending = found.pending,
     cancelled = found.cancelled,
     unmet = found.unmet
 FROM found
-JOIN wanted ON wanted.job_id = ANY (ARRAY[found.job_id])
-WHERE g.job_id = ANY (ARRAY[found.job_id])
-  AND (found.pending, found.total, found.succeeded, found.abandoned, found.cancelled, found.unmet)
-      IS DISTINCT FROM (wanted.pending, wanted.total, wanted.succeeded, wanted.abandoned, wanted.cancelled, wanted.unmet)
-RETURNING g.job_id, wanted.pending, found.pending
+WHERE g.job_id = ANY (ARRAY[found.job_id]) AND found.wrong
+RETURNING g.job_id, found.was, found.pending

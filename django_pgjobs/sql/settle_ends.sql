@@ -1,6 +1,6 @@
 -- settle_ends: count the ends that this transaction has just written in the gates that they feed, and release jobs whose gates open.
 -- Fence: none (counts what the caller's fenced statement has ended in the same transaction, and nothing twice).
--- Rows: one per job released: the workers to wake (no priority: admitters), and whether it is due. A gate locked for longer than asked raises.
+-- Rows: one per job released: the workers to wake (no priority: admitters), and whether only a scan behind the frontier finds it. A gate locked for longer than asked raises.
 -- Clock: statement_timestamp().
 WITH ended AS MATERIALIZED (
     SELECT
@@ -22,8 +22,13 @@ fed AS MATERIALIZED (
         count(*) FILTER (WHERE outcome = 'abandoned') AS abandoned,
         count(*) FILTER (WHERE outcome = 'cancelled') AS cancelled,
         count(*) FILTER (WHERE NOT met) AS unmet,
-        min(id) FILTER (WHERE NOT met) AS culprit,
-        bool_and(well) FILTER (WHERE NOT met) AS well
+        bool_and(well) FILTER (WHERE NOT met) AS well,
+        min(
+            CASE outcome
+                WHEN 'succeeded' THEN 'Job ' || id || ' succeeded, so it is not needed.'
+                ELSE 'It needs job ' || id || ', which was ' || outcome || '.'
+            END
+        ) FILTER (WHERE NOT met) AS reason
     FROM (
         SELECT parent_id AS job_id, id, outcome, well, well AS met
         FROM ended
@@ -37,38 +42,37 @@ fed AS MATERIALIZED (
                 ELSE ended.outcome = 'succeeded'
             END
         FROM ended
-        JOIN pgjobs_link AS l ON l.parent_id = ANY (ARRAY[ended.id])
+        CROSS JOIN LATERAL (
+            -- OFFSET keeps it the inner side, whatever the statistics say.
+            SELECT k.job_id, k.rule FROM pgjobs_link AS k WHERE k.parent_id = ended.id OFFSET 0
+        ) AS l
         WHERE ended.flow & 2 = 2
     ) AS ends
     GROUP BY job_id
 ),
 locked AS MATERIALIZED (
-    -- In the order of their ids, whoever else locks some of them.
+    -- In the order of their ids, whoever else locks some of them; the lock reads the newest row.
     SELECT
-        g.job_id, fed.n, fed.succeeded, fed.abandoned, fed.cancelled, fed.unmet, fed.well, g.eager,
-        g.unmet + fed.unmet > 0 AS refused,
-        g.opened_at IS NULL AND (g.pending - fed.n <= 0 OR (g.eager AND g.unmet + fed.unmet > 0)) AS opens,
+        g.job_id, ordered.n, ordered.succeeded, ordered.abandoned, ordered.cancelled, ordered.unmet, ordered.well, g.eager,
+        g.unmet + ordered.unmet > 0 AS refused,
+        g.opened_at IS NULL AND (g.pending - ordered.n <= 0 OR (g.eager AND g.unmet + ordered.unmet > 0)) AS opens,
         CASE
-            WHEN g.eager
-            THEN coalesce((
-                SELECT
-                    CASE ended.outcome
-                        WHEN 'succeeded' THEN 'Job ' || ended.id || ' succeeded, so it is not needed.'
-                        ELSE 'It needs job ' || ended.id || ', which was ' || ended.outcome || '.'
-                    END
-                FROM ended
-                WHERE ended.id = fed.culprit
-            ), 'It needs a job that ended otherwise.') -- by an end before, when its job was locked
-            ELSE (g.unmet + fed.unmet) || ' of ' || g.total || ' members did not succeed.'
+            WHEN g.eager THEN coalesce(ordered.reason, 'It needs a job that ended otherwise.') -- while its own job was locked
+            ELSE (g.unmet + ordered.unmet) || ' of ' || g.total || ' members did not succeed.'
         END AS reason
-    FROM fed
-    JOIN pgjobs_gate AS g ON g.job_id = ANY (ARRAY[fed.job_id])
-    ORDER BY fed.job_id
-    FOR NO KEY UPDATE OF g
+    FROM (
+        SELECT job_id, n, succeeded, abandoned, cancelled, unmet, well, reason FROM fed ORDER BY job_id
+    ) AS ordered
+    CROSS JOIN LATERAL (
+        SELECT gate.job_id, gate.pending, gate.total, gate.unmet, gate.eager, gate.opened_at
+        FROM pgjobs_gate AS gate
+        WHERE gate.job_id = ordered.job_id
+        FOR NO KEY UPDATE
+    ) AS g
 ),
 free AS MATERIALIZED (
     -- Whoever holds a gate waits for no job: one that is locked stays due.
-    SELECT j.id
+    SELECT j.id, locked.eager, locked.refused, locked.well, locked.reason
     FROM locked
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[locked.job_id])
     WHERE locked.opens
@@ -76,13 +80,14 @@ free AS MATERIALIZED (
       AND j.finished_at IS NULL
     FOR NO KEY UPDATE OF j SKIP LOCKED
 ),
-waiting AS MATERIALIZED (
+busy AS MATERIALIZED (
     SELECT j.id
     FROM locked
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[locked.job_id])
     WHERE locked.opens
       AND j.hold IS NOT DISTINCT FROM 'waiting'
       AND j.finished_at IS NULL
+      AND j.id NOT IN (SELECT id FROM free)
 ),
 counted AS (
     UPDATE pgjobs_gate AS g
@@ -91,11 +96,9 @@ counted AS (
         abandoned = g.abandoned + locked.abandoned,
         cancelled = g.cancelled + locked.cancelled,
         unmet = g.unmet + locked.unmet,
-        due = CASE WHEN locked.opens THEN free.id IS NULL AND waiting.id IS NOT NULL ELSE g.due END,
-        opened_at = CASE WHEN locked.opens AND (free.id IS NOT NULL OR waiting.id IS NULL) THEN statement_timestamp() ELSE g.opened_at END
+        due = CASE WHEN locked.opens THEN locked.job_id IN (SELECT id FROM busy) ELSE g.due END,
+        opened_at = CASE WHEN locked.opens AND locked.job_id NOT IN (SELECT id FROM busy) THEN statement_timestamp() ELSE g.opened_at END
     FROM locked
-    LEFT JOIN free ON free.id = ANY (ARRAY[locked.job_id])
-    LEFT JOIN waiting ON waiting.id = ANY (ARRAY[locked.job_id])
     WHERE g.job_id = ANY (ARRAY[locked.job_id])
 ),
 released AS (
@@ -103,26 +106,25 @@ released AS (
     SET run_at = greatest(j.run_at, statement_timestamp()),
         ready_at = statement_timestamp(),
         hold = CASE
-            WHEN j.limit_key IS NOT NULL AND NOT locked.refused AND j.cancel_requested_at IS NULL THEN 'limited'
+            WHEN j.limit_key IS NOT NULL AND NOT free.refused AND j.cancel_requested_at IS NULL THEN 'limited'
         END,
         ending = CASE
             WHEN j.cancel_requested_at IS NOT NULL THEN 'cancelled'
-            WHEN locked.refused AND locked.eager THEN 'cancelled'
-            WHEN locked.refused THEN 'abandoned'
+            WHEN free.refused AND free.eager THEN 'cancelled'
+            WHEN free.refused THEN 'abandoned'
         END,
         cancel_by = CASE
-            WHEN NOT (locked.refused AND locked.eager AND j.cancel_requested_at IS NULL) THEN j.cancel_by
-            WHEN locked.well THEN 'pgjobs:not_needed'
+            WHEN NOT (free.refused AND free.eager AND j.cancel_requested_at IS NULL) THEN j.cancel_by
+            WHEN free.well THEN 'pgjobs:not_needed'
             ELSE 'pgjobs:flow'
         END,
         cancel_reason = CASE
-            WHEN locked.refused AND locked.eager AND j.cancel_requested_at IS NULL THEN locked.reason
+            WHEN free.refused AND free.eager AND j.cancel_requested_at IS NULL THEN free.reason
             ELSE j.cancel_reason
         END,
-        error = CASE WHEN locked.refused AND NOT locked.eager THEN locked.reason ELSE j.error END,
-        unique_key = CASE WHEN locked.refused AND j.key_scope = 'until_started' THEN NULL ELSE j.unique_key END -- its body will not start
+        error = CASE WHEN free.refused AND NOT free.eager THEN free.reason ELSE j.error END,
+        unique_key = CASE WHEN free.refused AND j.key_scope = 'until_started' THEN NULL ELSE j.unique_key END -- its body will not start
     FROM free
-    JOIN locked ON locked.job_id = ANY (ARRAY[free.id])
     WHERE j.id = ANY (ARRAY[free.id])
     RETURNING j.id, j.queue, CASE WHEN j.hold IS NULL THEN j.priority END AS priority, j.run_at
 )

@@ -14,6 +14,7 @@ from django_pgjobs.store.steering import Gathering
 CANCEL_MEMBERS = "pgjobs.cancel_members"
 """The name of the job that cancels the members of a batch, whose arguments ``cancel_members`` writes."""
 
+
 def list_running_members(db: Database, ids: Sequence[int]) -> list[int]:
     """Return the members of these batches that workers have claimed."""
     return [row[0] for row in db.fetch("list_running_members", {"ids": list(ids)})]

@@ -194,8 +194,13 @@ def _params(new: NewJob) -> dict[str, object]:
 
 def reserve_ids(using: str, count: int) -> list[int]:
     """Take ids for jobs to insert, ascending. Those that are not used are gaps."""
-    ids: list[int] = on(using).fetch("reserve_ids", {"count": count})[0][0]
-    return ids
+    return _reserved(using, count)[0]
+
+
+def _reserved(using: str, count: int) -> tuple[list[int], datetime]:
+    """Take ids, and read the server's clock, in UTC."""
+    ids, now = on(using).fetch("reserve_ids", {"count": count})[0]
+    return list(ids), now.replace(tzinfo=UTC)
 
 
 def register_jobs(
@@ -309,20 +314,21 @@ def _as_json(some: NewJobs) -> list[str]:
 
 def _copy_jobs(using: str, new: Sequence[NewJobs], count: int, parent_id: int | None = None) -> list[int]:
     """COPY the jobs in the binary format, which costs the server a seventh less than text."""
-    name, more = "copy_jobs", b""
+    statement, more = database.statement("copy_jobs"), b""
     if parent_id is not None:
-        name, more = "copy_members", _sized(pack(">h", Flow.MEMBER)) + _sized(pack(">q", parent_id))
-    ids, now = on(using).fetch("reserve_ids", {"count": count})[0]
+        statement = database.statement("copy_members")
+        more = _sized(pack(">h", Flow.MEMBER)) + _sized(pack(">q", parent_id))
+    ids, now = _reserved(using, count)
     encoding = connections[using].connection.info.encoding
-    rows = _binary_rows(new, iter(ids), now.replace(tzinfo=UTC), encoding, more)
+    rows = _binary_rows(new, iter(ids), now, encoding, more)
     # Django does not wrap the errors of a COPY; without this, their class would depend on the number of jobs.
     errors = connections[using].wrap_database_errors
-    with errors, connections[using].cursor() as cursor, cursor.copy(database.statement(name)) as copy:
+    with errors, connections[using].cursor() as cursor, cursor.copy(statement) as copy:
         copy.write(_COPY_BEGINS)
         while some := b"".join(islice(rows, COPY_ROWS)):
             copy.write(some)
         copy.write(_COPY_ENDS)
-    return list(ids)
+    return ids
 
 
 # The binary format (PostgreSQL manual, COPY): a row is the number of its columns, then each column after its size.

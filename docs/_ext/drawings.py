@@ -82,7 +82,10 @@ WITHOUT_CONNECTION = {"main": "dispatches, stops", "log": "writes log records"}
 
 TABLES = (
     ("jobs", ("pgjobs_job", "pgjobs_claim", "pgjobs_attempt", "pgjobs_step")),
-    ("keys and limits", ("pgjobs_key_window", "pgjobs_stored_result", "pgjobs_admission")),
+    (
+        "keys, limits, needs",
+        ("pgjobs_key_window", "pgjobs_stored_result", "pgjobs_admission", "pgjobs_gate", "pgjobs_link"),
+    ),
     ("schedules, operators", ("pgjobs_cron_entry", "pgjobs_queue_state", "pgjobs_action", "pgjobs_action_part")),
     ("workers", ("pgjobs_heartbeat", "pgjobs_known_job", "pgjobs_leader_term", "pgjobs_statistic")),
 )
@@ -97,12 +100,12 @@ def architecture() -> Picture:
     for x in (158, 454, 676):
         drawn.line((x, 66), (x, 108), both=True)
 
-    drawn.box(8, 108, 744, 138, kind="frame")
+    drawn.box(8, 108, 744, 146, kind="frame")
     drawn.text(20, 129, "PostgreSQL", anchor="start", size=13, bold=True)
     drawn.text(740, 129, "the tables of this package, beside your own", anchor="end")
     for number, (name, tables) in enumerate(TABLES):
         x = 18 + number * 183
-        drawn.box(x, 138, 175, 100)
+        drawn.box(x, 138, 175, 108)
         drawn.text(x + 87.5, 156, name, bold=True)
         drawn.text(x + 87.5, 174, *tables, mono=True)
 
@@ -110,7 +113,7 @@ def architecture() -> Picture:
     drawn.box(18, 310, 628, 178, kind="frame")
     for number, (thread, does) in enumerate(THREADS.items()):
         x = 24 + number * 103
-        drawn.line((x + 49, 330), (x + 49, 246), both=True)
+        drawn.line((x + 49, 330), (x + 49, 254), both=True)
         drawn.box(x, 330, 101, 46, thread, does)
     for number, (thread, does) in enumerate(WITHOUT_CONNECTION.items()):
         drawn.box(24 + number * 174, 428, 164, 46, thread, does)

@@ -220,6 +220,9 @@ OPTION_TEXTS = {
     "idempotency_key": "given like a key: among the jobs of one name and key the first success counts, the others"
     " return its result",
     "bypass": "True runs the job at once in a thread of this process, once, and stores nothing",
+    "after": "jobs that it needs, or their ids: it waits until [they have ended](../how-to/batches.md"
+    "#a-job-that-needs-others)",
+    "when": "which end of these it needs: `succeeded` (default), `failed` or `settled`",
 }
 
 
@@ -301,6 +304,8 @@ OPTION_BOUNDS = {
     "on_conflict": ("`existing`, `replace`, `postpone` or `raise`; no `Window` with `postpone`", "`existing`", ""),
     "idempotency_key": ("1 to 200 printable characters, or a callable that makes them", "none", ""),
     "bypass": ("True or False; True goes with `queue`, `timeout` and `description` only", "False", "BYPASS_WORKERS"),
+    "after": ("stored jobs, or ids from 1 to 2⁶³−1", "none", "NEEDS_LIMIT"),
+    "when": ("`succeeded`, `failed` or `settled`", "`succeeded`", ""),
 }
 """Option → what it takes, its default, and the settings that bound it."""
 

@@ -288,6 +288,11 @@ def test_only_a_batch_is_one() -> None:
         Batch.of(work.register(1))
 
 
+def test_a_batch_is_not_registered_again() -> None:
+    with pytest.raises(InvalidJob, match="is a batch or a flow: register one anew"):
+        Batch().open().job.register_again()
+
+
 def test_a_batch_that_is_not_stored_has_no_figures() -> None:
     with pytest.raises(BatchClosed, match="not stored"):
         _ = Batch().figures

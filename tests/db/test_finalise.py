@@ -396,6 +396,7 @@ def test_a_heartbeat_is_one_row_a_worker(raw: RawDatabase) -> None:
     facts = {
         "id": WORKER, "name": "w", "host": "h", "pid": 1, "queues": None, "excluded_queues": '["a"]', "processes": 1,
         "threads": 1, "async_slots": 1, "version": "0", "release": "", "state": "running", "running": 0, "finished": 0,
+        "protocol": 1,
     }  # fmt: skip
     for running in range(3):
         store.beat(raw, {**facts, "running": running})

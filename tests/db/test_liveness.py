@@ -118,7 +118,7 @@ def test_a_rescue_marks_the_worker_as_lost_and_its_next_heartbeat_clears_it(raw:
     assert states() == {"web-1": "lost", "other": "running"}
     assert store.mark_lost(raw, rescued, quiet_seconds=7) == []
     facts = {"name": "web-1", "host": "h", "pid": 1, "queues": None, "excluded_queues": None, "processes": 1}
-    facts |= {"threads": 1, "async_slots": 1, "version": "1", "release": "", "running": 0, "finished": 0}
+    facts |= {"threads": 1, "async_slots": 1, "version": "1", "release": "", "running": 0, "finished": 0, "protocol": 1}
     store.beat(raw, {"id": WORKER, "state": "running", **facts})
     assert states()["web-1"] == "running"
 

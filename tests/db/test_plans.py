@@ -14,7 +14,7 @@ import pytest
 
 from django_pgjobs import sql
 from django_pgjobs.store import statements as store
-from tests.plugins.explaining import PAGES_PER_JOB, Explaining, analysed_while_empty, faults
+from tests.plugins.explaining import PAGES_PER_JOB, Explaining, analysed_while_empty, faults, nodes
 from tests.plugins.fix_db import (
     AUTHOR,
     FAILURE,
@@ -231,6 +231,61 @@ def test_a_claim_behind_a_frontier_reads_nothing_before_it(db_connection: Connec
     pinned.rollback()
 
 
+OF_GATES: dict[str, Callable[[store.Transacting, list[int]], object]] = {
+    "settle_ends": lambda db, ids: store.settle_ends(db, ids, lock_seconds=1),
+    "list_locked_gates": lambda db, ids: store.list_locked_gates(db, ids),
+    "open_gates": lambda db, ids: store.open_gates(db, ids),
+    "recount_gates": lambda db, ids: store.recount_gates(db, ids),
+}
+
+
+def fill_gates(raw: RawDatabase) -> tuple[list[int], list[int]]:
+    """20,000 jobs that need two each, and 20,000 members of one batch, beside many others; a batch of each ended."""
+    register(READY)
+    needed, waiting, members = register(20_000), register(20_000), register(20_000)
+    [batch] = register()
+    raw.query("UPDATE pgjobs_job SET flow = 2 WHERE id = ANY (%s)", [needed])
+    raw.query("UPDATE pgjobs_job SET flow = 16, hold = 'waiting' WHERE id = ANY (%s)", [[*waiting, batch]])
+    raw.query("UPDATE pgjobs_job SET flow = 1, parent_id = %s WHERE id = ANY (%s)", [batch, members])
+    raw.query(
+        "INSERT INTO pgjobs_gate (job_id, pending, total, eager) SELECT unnest(%s::bigint[]), 2, 2, true", [waiting]
+    )
+    raw.query("INSERT INTO pgjobs_gate (job_id, pending, total) VALUES (%s, 20000, 20000)", [batch])
+    for shift in (0, 7):
+        raw.query(
+            "INSERT INTO pgjobs_link (parent_id, job_id, rule) SELECT p, j, 'succeeded'"
+            " FROM unnest(%s::bigint[], %s::bigint[]) AS l (p, j)",
+            [needed, waiting[shift:] + waiting[:shift]],
+        )
+    ended = needed[: BATCH // 2] + members[: BATCH // 2]
+    raw.query("UPDATE pgjobs_job SET outcome = 'succeeded', finished_at = now() WHERE id = ANY (%s)", [ended])
+    return ended, waiting[:BATCH]
+
+
+@pytest.mark.parametrize("prepared", ["before", "after"])
+def test_ends_that_count_cost_their_number_and_lock_gates_in_their_order(
+    db_connection: Connect, raw: RawDatabase, prepared: str
+) -> None:
+    worker = db_connection(autocommit=False)
+    explaining = Explaining(worker, set())
+    with analysed_while_empty(raw):
+        if prepared == "before":
+            for run in OF_GATES.values():
+                run(explaining, [])
+            worker.commit()
+        ended, waiting = fill_gates(raw)
+        wrong = {}
+        for name, run in OF_GATES.items():
+            run(explaining, waiting if name in ("open_gates", "recount_gates") else ended)
+            if found := faults(explaining.plan, vain=10):
+                wrong[name] = found
+            if name in ("settle_ends", "open_gates"):
+                [loop] = [node for node in nodes(explaining.plan) if node.get("Subplan Name") == "CTE locked"]
+                assert {node["Node Type"] for node in nodes(loop)} >= {"Nested Loop", "LockRows", "Sort"}, name
+            worker.rollback()
+    assert wrong == {}
+
+
 def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:
     """Those that only an operator or a registration runs go over Django's connection, without pins."""
     elsewhere = {
@@ -242,5 +297,8 @@ def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:
     elsewhere |= {"count_due", "count_held", "count_running", "count_ended"}  # in test_figures.py
     elsewhere |= {"read_why"}  # in test_why.py
     elsewhere |= {"first_due"}  # in test_listing.py
+    elsewhere |= {"copy_members", "add_members", "need_jobs", "list_running_members", "read_results", "read_needs"}
+    elsewhere |= {"reach_dependents", "lock_flow", "revive_jobs"}
+    elsewhere |= set(OF_GATES)
     touching = {name for name in sql.names() if "pgjobs_job " in sql.statement(name)}
     assert touching - elsewhere <= set(STATEMENTS)

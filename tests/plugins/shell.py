@@ -26,7 +26,7 @@ def pgjobs(*arguments: object) -> tuple[int, str, str]:
 
 BEAT = {
     "id": WORKER, "name": "web-1", "host": "h", "pid": 1, "processes": 1, "threads": 2, "async_slots": 1,
-    "version": "1", "release": "", "state": "running", "running": 0, "finished": 0,
+    "version": "1", "release": "", "state": "running", "running": 0, "finished": 0, "protocol": 1,
 }  # fmt: skip
 
 

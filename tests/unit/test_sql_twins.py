@@ -43,6 +43,7 @@ FROM_ARRAYS = (
     "json_array_elements(%(results)s::json)) AS done (id, claim, micros, result) "
     "WHERE (SELECT set_config('lock_timeout', '50ms', true)) IS NOT NULL "
     "AND json_array_length(%(results)s::json) IN (0, cardinality(%(ids)s::bigint[])) "
+    "AND j.flow & 3 = 0 "
     "AND j.id = ANY (ARRAY[done.id]) "
     "AND j.claim_id = (%(claim_ids)s::uuid[])[done.claim] AND j.outcome IS NULL"
 )
@@ -94,12 +95,15 @@ TWINS = (
         renamed=(("recorded", "gone"),),
         but=(("WHERE r.idempotency_key", "WHERE r.succeeded AND r.idempotency_key"),),
     ),
+    Twins("finalise_end", "mark_ending", ("history",), renamed=(("ended", "ending"), ("recorded", "marked"))),
     Twins(
         "finalise_end",
         "mark_ending",
-        ("locked", "history"),
-        renamed=(("ended", "ending"), ("recorded", "marked")),
+        ("locked",),
+        renamed=(("ended", "ending"),),
+        but=(("AND (j.flow & 3 = 0 OR %(settled)s::boolean) ", ""),),
     ),
+    Twins("settle_ends", "open_gates", ("free", "busy", "released", RESULT)),
     Twins(
         "finalise_success_keyed",
         "mark_ending",
