@@ -44,8 +44,9 @@ from django_pgjobs.values.invalid_option import InvalidOption as InvalidOption
 from django_pgjobs.values.limit import JobLimits, Limit, read_job_limits
 
 if TYPE_CHECKING:
+    from django.db.models import Model
+
     from django_pgjobs.definition.cron_declaration import CronDeclaration
-    from django_pgjobs.models import Job
 
 NAME_LIMIT = 200
 DESCRIPTION_LIMIT = 200
@@ -76,7 +77,7 @@ CrashOption = Literal["retry", "abandon"]
 
 RuleOption = Literal["succeeded", "settled", "failed"]
 
-Needed: TypeAlias = "Job | int | Iterable[Job | int]"
+Needed: TypeAlias = "Model | int | Iterable[Model | int]"
 """Jobs that a job needs, or their ids."""
 
 
