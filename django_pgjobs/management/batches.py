@@ -14,7 +14,7 @@ from django_pgjobs.inspection import why
 from django_pgjobs.management import filters, output
 from django_pgjobs.management.show import add_arguments
 from django_pgjobs.models import Job
-from django_pgjobs.presentation.flow import Linked, Surroundings, surroundings
+from django_pgjobs.presentation.flow import Linked, Surroundings, listed, surroundings
 from django_pgjobs.presentation.wording import label_of
 from django_pgjobs.serialization.escapes import one_line
 
@@ -32,7 +32,7 @@ def add_subcommands(subcommands: Any) -> None:
 
 
 def _job(command: BaseCommand, options: dict[str, Any]) -> Job:
-    job = Job.objects.using(filters.database_of(options)).filter(pk=options["id"]).first()
+    job = listed(filters.database_of(options)).filter(pk=options["id"]).first()
     if job is None:
         output.write_line(command, str(why.unknown(options["id"])), to_stderr=True)
         sys.exit(output.SKIPPED)

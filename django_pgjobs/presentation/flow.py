@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from django_pgjobs.models import Gate, Job, Link
+from django.db.models.functions import Now
+
+from django_pgjobs.models import Gate, Job, JobQuerySet, Link
+from django_pgjobs.presentation.fate import fate
 from django_pgjobs.states import Flow, Outcome
 
 MOST = 25
@@ -33,12 +36,18 @@ class Surroundings:
         return bool(self.parent or self.gate or self.needs or self.dependents)
 
 
+def listed(using: str | None) -> JobQuerySet:
+    """Return jobs as lists show them: with the database's clock and their fate, without columns that may be huge."""
+    jobs = Job.objects.using(using).defer("payload", "headers", "result", "progress", "options")
+    return jobs.annotate(now=Now(), fate=fate())
+
+
 def surroundings(job: Job) -> Surroundings:
     """Return what stands around a job; no query for one that is part of no flow."""
     found = Surroundings()
     if not job.flow & ~Flow.STEPPED:
         return found
-    jobs = Job.objects.using(job._state.db).defer("payload", "headers", "result", "progress", "options")
+    jobs = listed(job._state.db)
     if job.parent_id is not None:
         found.parent = jobs.filter(pk=job.parent_id).first()
     if job.flow & Flow.GATED:
