@@ -219,6 +219,7 @@ def check(graph: Graph, begun: dict[int, str], seed: int) -> dict[int, str]:
     return {each: outcome for each, outcome in found.items() if outcome is not None}
 
 
+@pytest.mark.timeout(900)
 def test_random_graphs_end_as_the_model_says_and_so_after_retries(dsn: dict[str, Any], background: Background) -> None:
     before, nodes, given_up, revived = deadlocks(), 0, 0, 0
     for number in range(GRAPHS):
@@ -270,6 +271,7 @@ def reached(batch: Batch, wanted: int) -> bool:
     return batch.figures.succeeded >= wanted
 
 
+@pytest.mark.timeout(900)
 def test_a_fan_in_whose_workers_are_killed_has_one_release(worker: Workers, stage: Stage) -> None:
     """The gate counts what the rows say at every kill, and what comes after the batch runs once."""
     chance = random.Random(SEED)

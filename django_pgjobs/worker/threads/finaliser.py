@@ -96,6 +96,7 @@ class Finaliser(Loop):
         self.progress: dict[int, tuple[int, str, str]] = {}
         self.last_flush = 0.0
         self.busy = 0
+        self.busy_rows = 0
         self.busy_until = 0.0
         self.may_wait = True
         self.skips_locked = False
@@ -106,6 +107,7 @@ class Finaliser(Loop):
         self.keeps_all = self.retention.keeps_all()
         self.remembers = False
         self.counts = False
+        self.gates_are_locked = False
         self.refused: Counter[str] = Counter()
         self.freed = freed
 
@@ -188,8 +190,8 @@ class Finaliser(Loop):
 
     def _flush(self, db: WorkerConnection) -> None:
         self._end_backends(db)
-        self.skips_locked = self.busy > 0
-        self.busy = 0
+        self.skips_locked = self.busy_rows > 0
+        self.busy = self.busy_rows = 0
         for kind in KINDS:
             left = len(self.pending[kind])
             while left > 0:  # each once: busy ones go to the end
@@ -288,6 +290,7 @@ class Finaliser(Loop):
             self.bytes -= size
             self.bytes += sum(sizes_of(end for _, (_, end) in left))
             self.busy += len(left)
+            self.busy_rows += sum(other != COUNTED for other, _ in left)
         if left:
             self.busy_until = clock.monotonic() + BUSY_SECONDS
 
@@ -311,6 +314,12 @@ class Finaliser(Loop):
         """Write entries of one kind, bisecting to isolate one that cannot be stored; return the busy ones."""
         if kind not in FAST and any(run.in_doubt for run, _ in entries):
             return self._settle(db, kind, entries)
+        if kind == COUNTED and self.gates_are_locked:  # to wait for them each time would keep all ends waiting
+            entries, busy = self._without_locked_gates(db, entries)
+            return busy + (self._write_now(db, kind, entries) if entries else [])
+        return self._write_now(db, kind, entries)
+
+    def _write_now(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[Busy]:
         try:
             recorded = self._record(db, kind, entries)
         except (psycopg.Error, UnicodeError) as error:
@@ -318,7 +327,10 @@ class Finaliser(Loop):
                 log.debug("ended jobs cannot be deleted and are kept: %s", one_line(error))
                 return self._keep(db, entries)
             if kind == COUNTED and isinstance(error, LOCKED):
-                return self._pass_locked_gates(db, entries)
+                free, busy = self._without_locked_gates(db, entries)
+                if len(free) == len(entries):  # the gate was released just now
+                    return [(kind, entry) for entry in entries]
+                return busy + (self._write_now(db, kind, free) if free else [])
             if kind == NEXT and (isinstance(error, LOCKED) or _key_is_taken(error)):
                 # Another session is about to commit the key of one of these jobs in the queue of its next step.
                 return self._halve(db, kind, entries) if len(entries) > 1 else [(kind, entries[0])]
@@ -376,14 +388,12 @@ class Finaliser(Loop):
             store.notify(db, store.notices_of(opened))
         return recorded
 
-    def _pass_locked_gates(self, db: WorkerConnection, entries: list[Entry]) -> list[Busy]:
-        """Write the ends whose gates nobody has locked; return the others."""
+    def _without_locked_gates(self, db: WorkerConnection, entries: list[Entry]) -> tuple[list[Entry], list[Busy]]:
+        """Return the ends whose gates nobody has locked, and the others as busy."""
         locked = store.list_locked_gates(db, [end.id for _, end in entries])
+        self.gates_are_locked = bool(locked)
         free = [entry for entry in entries if entry[1].id not in locked]
-        busy = [(COUNTED, entry) for entry in entries if entry[1].id in locked]
-        if not busy:  # it was released just now
-            return [(COUNTED, entry) for entry in entries]
-        return busy + (self._write(db, COUNTED, free) if free else [])
+        return free, [(COUNTED, entry) for entry in entries if entry[1].id in locked]
 
     def _keep(self, db: WorkerConnection, entries: list[Entry]) -> list[Busy]:
         """End the jobs that were not deleted, and keep their rows."""
