@@ -278,6 +278,11 @@ def current_context() -> JobContext:
     return job if isinstance(job, JobContext) else job.context
 
 
+def running_alias() -> str | None:
+    """Return the database of the job that runs here, by its worker's alias; only this package's own jobs know it."""
+    return getattr(getattr(_current.get(None), "transaction", None), "alias", None)
+
+
 activate: Callable[[JobContext | Running], Token[JobContext | Running]] = _current.set
 """Makes a job, or its context, the current one; returns the token for ``deactivate``."""
 

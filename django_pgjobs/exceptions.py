@@ -39,6 +39,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
 class PgJobsError(Exception):
     """Something about a job is wrong."""
 
@@ -89,7 +93,7 @@ class DuplicateJob(PgJobsError):
 
 
 class BatchClosed(PgJobsError):
-    """The batch takes no more members: it was closed, was cancelled, or has as many as it may have."""
+    """The batch takes no more members: it has ended, was cancelled, has as many as it may have, or is not stored."""
 
     def __init__(self, message: str | None = None, *, batch_id: int | None = None) -> None:
         self.batch_id = batch_id
@@ -107,8 +111,9 @@ class OldWorkers(PgJobsError):
         super().__init__(message or self._words())
 
     def _words(self) -> str:
+        names = ", ".join(map(_line, self.names[:5])) + (", …" if self.names[5:] else "")
         return (
-            f"Workers of an older version live: {', '.join(self.names[:5])}{', …' if self.names[5:] else ''}. "
+            f"Workers of an older version live: {names}. "
             "They would end jobs without those that wait for them: stop them first, or wait until they have stopped."
         )
 

@@ -78,6 +78,8 @@ def refused_option(options: Mapping[str, Any]) -> str:
             return f"{option} makes no sense: the expression decides when the job runs"
     if isinstance(options.get("expires"), datetime):
         return "expires must be a duration: the expression decides when the job runs"
+    if options.get("after"):
+        return "after makes no sense: a schedule registers its jobs again and again"
     return "bypass makes no sense: a schedule puts its jobs into the queue" if options.get("bypass") else ""
 
 

@@ -261,6 +261,8 @@ class Plan:
         """Return the plan with the options of ``.using``, checked; tags add up. Raises ``InvalidOption``."""
         if given.get("tags"):
             given = {**given, "tags": check_tags((*self.tags, *given["tags"]))}
+        if "when" in given and given.get("after") == ():
+            given = {**given, "when": None}  # nothing is needed
         lacks_key = "key" not in given and self.key is None and (self.lacks_key or "on_conflict" in given)
         return replace(self, **given, lacks_key=lacks_key).check() if given else self
 

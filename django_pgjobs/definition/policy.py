@@ -11,7 +11,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from functools import update_wrapper
+from functools import cached_property, update_wrapper
 from typing import Any, cast
 
 from asgiref.sync import iscoroutinefunction
@@ -108,10 +108,16 @@ class JobPolicy:
             plan = self._plan = self._planned(conf)
         return plan
 
+    @cached_property
+    def is_built_in(self) -> bool:
+        """Whether it is one of this package's own."""
+        return self.name.startswith(BUILT_IN)
+
     def _queue_within(self, conf: Conf) -> str:
         """Return its queue; a job of this package has no say in which queues there are."""
-        ours = self.name.startswith(BUILT_IN) and conf.queues and self.queue not in conf.queues
-        return conf.queues[0] if ours and conf.queues else self.queue
+        if self.is_built_in and conf.queues and self.queue not in conf.queues:
+            return conf.queues[0]
+        return self.queue
 
     def _planned(self, conf: Conf) -> Plan:
         try:

@@ -31,6 +31,7 @@ from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.failures import OUR_FILES, Account, kind_of, text_of
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import statements as store
+from django_pgjobs.store.atomic import LOCK_TIMEOUT
 from django_pgjobs.store.sqlstates import is_data_trouble
 from django_pgjobs.store.statements import End, NoStep, Notice, wake_up
 
@@ -165,7 +166,9 @@ class AtomicEnds:
         if written is None:
             raise _Lost
         if written.counted:
+            before = store.set_lock_timeout(db, LOCK_TIMEOUT)
             course.wakes = store.notices_of(store.settle_ends(db, [item.id]))
+            store.set_lock_timeout(db, before)  # constraints that are checked at the COMMIT may wait longer
         return decide.Committed(marked=marks)
 
     def _unreached(self, prepared: Prepared, error: Error) -> decide.Snooze:

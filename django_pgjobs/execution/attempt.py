@@ -112,7 +112,7 @@ def prepare(
         prepared.recall = recall
     if not is_body and item.kind != ON_SUCCESS and item.error:
         prepared.error = ended_by(item.id, item.error, history)
-    if definition.atomic:
+    if definition.atomic or definition.is_built_in:
         prepared.transaction = transaction
     return prepared
 

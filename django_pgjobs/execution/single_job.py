@@ -21,12 +21,15 @@ from django_pgjobs import clock, waking
 from django_pgjobs import decisions as decide
 from django_pgjobs.context import Cancellation, Reporter
 from django_pgjobs.decisions import Decision, Unwritten
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.exceptions import UnreadablePayload
 from django_pgjobs.execution import attempt, events, finalise
 from django_pgjobs.execution.atomic_end import AtomicEnds
 from django_pgjobs.execution.attempt import BODY, Item, Prepared, RunControl
 from django_pgjobs.execution.extras import dated, until_of
 from django_pgjobs.execution.finalise import CALLBACK_OF, CALLBACK_STARTS, END, MARK, REQUEUES, RETRY, SUCCESS
 from django_pgjobs.execution.idempotency import key_of
+from django_pgjobs.execution.retries import failure_of
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import statements as store
@@ -150,7 +153,11 @@ class Performer:
         return self._record(job, *finalise.end_of(decide.Hold(reason), job.id, claim_id, job.name, None))
 
     def _attempt(self, job: ClaimedJob, claim_id: str, kind: str) -> Decision:
-        payload = job.payload if job.payload is not None else store.read_payload(self.db, job.id, claim_id)
+        try:
+            payload = job.payload if job.payload is not None else store.read_payload(self.db, job.id, claim_id)
+        except UnreadablePayload as error:
+            log.error("payload cannot be filled name=%s job=%d: %s", job.name, job.id, error)
+            return decide.Succeed() if kind != BODY else decide.Abandon(str(error), failure_of(error))
         if payload is None:
             return decide.Release("the claim was lost before the payload was read")
         reporter = self.reporter_of(self.db, job.id, claim_id)
@@ -174,6 +181,8 @@ class Performer:
             log.error(
                 "callback crashed %d times, the job ends without it name=%s job=%d", CALLBACK_STARTS, job.name, job.id
             )
+            return self._record(job, END, after)
+        if finalise.is_counted(job.extras) and registry.find(job.name) is None:
             return self._record(job, END, after)
         decision = self._attempt(job, claim_id, CALLBACK_OF[outcome])
         if isinstance(decision, decide.Succeed):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast
 from asgiref.sync import sync_to_async
 
 from django_pgjobs.exceptions import BatchClosed, InvalidJob
+from django_pgjobs.flows.builtin import BATCH, checked_calls, holder
 from django_pgjobs.flows.builtin import batch as batch_job
 from django_pgjobs.jobs import BoundJob
 from django_pgjobs.logs import safe_logger
@@ -48,7 +49,8 @@ class Batch:
     ``key``: as of a job; if an unfinished batch has it, this is that batch, and its calls are not registered again.
     ``queue``, ``priority``: of the batch's own row. ``database``: an alias; all members go there.
 
-    Raises ``InvalidJob`` for invalid values. Nothing is stored before the first member, ``open()`` or ``with``.
+    Raises ``InvalidJob`` for invalid values. Nothing is stored before the first member, ``open()`` or ``with``. If the
+    transaction that stored the batch is rolled back, make another object.
     """
 
     def __init__(
@@ -77,13 +79,13 @@ class Batch:
         """Whether this object has stored the batch; False if another batch had its key."""
 
     @classmethod
-    def of(cls, job: Job) -> Batch:
+    def of(cls, job: Job | None) -> Batch:
         """Return the batch whose row is ``job``, to add members or to close it.
 
-        A running member adds others to its own batch by ``Batch.of(job.parent)``. A flow's row will do, too: ``retry``
-        and ``figures`` mean its nodes. Raises ``InvalidJob`` for another job.
+        A running member adds others to its own batch, that of the parent of its row. A flow's row will do, too:
+        ``retry`` and ``figures`` mean its nodes. Raises ``InvalidJob`` for another job.
         """
-        if job.name not in GATHERING or job.pk is None:
+        if job is None or job.name not in GATHERING or job.pk is None:
             raise InvalidJob(f"{job} is no batch")
         batch = cls()
         batch._id, batch._alias = job.pk, job._state.db
@@ -106,9 +108,9 @@ class Batch:
             row = self._call.row()
             self._alias = writable_alias(row.plan.database)
             callbacks = [(rule, _new(call, self._alias)) for rule, call in self._after]
-            self._id, self.is_new = waiting.insert_batch(
-                self._alias, _new(self._call, self._alias), callbacks, row.plan.conf
-            )
+            new = _new(self._call, self._alias)
+            stored, self.is_new = waiting.insert_batch(self._alias, new, callbacks, row.plan.conf)
+            self._id = stored if self.is_new else holder(self._alias, stored, BATCH).pk
         return self
 
     def add(self, call: BoundJob) -> None:
@@ -136,7 +138,10 @@ class Batch:
         return count
 
     def close(self) -> None:
-        """Take no more members, except from members that run; without members, the batch ends. Repeatable."""
+        """Let the batch end when all of its members have ended: it waits for no more. Repeatable.
+
+        Until it has ended, members can still be added, as by one that runs.
+        """
         from django_pgjobs.registering import waiting  # here for start-up time
 
         self.open()
@@ -158,7 +163,8 @@ class Batch:
     ) -> Steered:
         """Retry the members that ended as ``outcome``; the batch waits for them again.
 
-        What comes after the batch and was not needed waits again, too; what has begun is left alone. Repeatable.
+        What comes after the batch and was not needed waits again, too; what has begun is left alone, and so is a batch
+        that somebody cancelled. Repeatable.
         """
         from django_pgjobs.models import Job  # here: the models are not loaded yet
 
@@ -221,7 +227,7 @@ def _new(call: BoundJob, alias: str) -> NewJob:
 
 
 def _portions(calls: Iterable[BoundJob]) -> Iterator[list[BoundJob]]:
-    left = iter(calls)
+    left = iter(checked_calls(calls))
     while some := list(islice(left, AT_ONCE)):
         for call in some:
             if not isinstance(call, BoundJob):

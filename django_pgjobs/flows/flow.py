@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from asgiref.sync import sync_to_async
 
 from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.flows.builtin import FLOW, checked_calls, holder
 from django_pgjobs.flows.builtin import flow as flow_job
 from django_pgjobs.jobs import BoundJob
 from django_pgjobs.serialization.references import ResultOf, within
@@ -31,15 +32,11 @@ class Node:
         self.number = number
         self.call = call
         self.needs = needs
+        self.job_id: int | None = None
         self._result = ResultOf()
 
     def __repr__(self) -> str:
         return f"<Node {self.number} {self.call.name}>"
-
-    @property
-    def job_id(self) -> int | None:
-        """The id of its job, None until the flow is registered."""
-        return self._result.job_id
 
     @property
     def result(self) -> Any:
@@ -131,9 +128,9 @@ class Flow:
         """Store the flow and all its nodes, in the caller's transaction, and return its own job.
 
         If its key is taken, return the flow that has it. Raises ``OldWorkers`` and what registering the nodes raises,
-        naming the node; then nothing is stored, and an open transaction stays usable. Only once.
+        naming the node; then nothing is stored, and an open transaction stays usable. Only once: after a rollback make
+        the flow anew.
         """
-        from django_pgjobs.models import Job  # here: the models are not loaded yet
         from django_pgjobs.registering import register, waiting  # here for start-up time
         from django_pgjobs.store.registering import reserve_ids  # here for start-up time
 
@@ -142,7 +139,7 @@ class Flow:
         plan = self._call.row().plan
         alias = register.writable_alias(plan.database)
         for node, job_id in zip(self.nodes, reserve_ids(alias, len(self.nodes)) if self.nodes else (), strict=True):
-            node._result.job_id = job_id
+            node.job_id = node._result.job_id = job_id
         try:
             flow = _new(self._call, alias, plan.conf)
             nodes = self._new_nodes(alias, plan.conf)
@@ -151,12 +148,15 @@ class Flow:
         except BaseException:
             self._unnumber()
             raise
+        finally:
+            for node in self.nodes:
+                node._result.job_id = None  # no other registration takes it
         if is_new:
             self._registered = True
             register.wake(alias, {node.wakes for node in nodes if not node.waits}, plan.conf)
         else:
             self._unnumber()
-        return Job.objects.using(alias).get(pk=flow_id)
+        return holder(alias, flow_id, FLOW)
 
     async def aregister(self) -> Job:
         """``register`` for async callers."""
@@ -164,7 +164,7 @@ class Flow:
 
     def _unnumber(self) -> None:
         for node in self.nodes:
-            node._result.job_id = None
+            node.job_id = None
 
     def _new_nodes(self, alias: str, conf: Conf) -> list[NewJob]:
         needed = {other for node in self.nodes for other in node.needs}
@@ -175,6 +175,8 @@ class Flow:
             new = _new(node.call, alias, conf)
         except InvalidJob as error:
             raise InvalidJob(f"node {node.number}: {error}") from None
+        if new.key is not None:
+            raise InvalidJob(f"node {node.number}: job {new.name!r} declares a key: pass using(key=None)")
         refers = any(True for _ in within([*node.call.args, *node.call.kwargs.values()]))
         return new._replace(
             id=node.job_id,
@@ -216,7 +218,7 @@ def group(calls: Iterable[BoundJob], description: str = "") -> Job:
     For more than some thousands use ``Batch``. Raises what ``Flow.register`` raises.
     """
     flow = Flow(description)
-    for call in calls:
+    for call in checked_calls(calls):
         flow.add(call)
     return flow.register()
 
@@ -227,6 +229,6 @@ def chord(calls: Iterable[BoundJob], then: BoundJob, description: str = "") -> J
     Raises what ``Flow.register`` raises.
     """
     flow = Flow(description)
-    header = [flow.add(call) for call in calls]
+    header = [flow.add(call) for call in checked_calls(calls)]
     flow.add(then, header)
     return flow.register()

@@ -20,7 +20,7 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.inspection.blockers import Blocker, blockers_of
 from django_pgjobs.inspection.liveness import LIVE
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.states import EXPIRED, JobState
+from django_pgjobs.states import EXPIRED, GATHERING, JobState
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.statements import Needs, Paused, WhyFacts
 
@@ -164,7 +164,10 @@ def _cancelled(facts: WhyFacts) -> Reason:
     if facts.cancel_by in BY_GATES:
         words = {"ago": _since(facts, facts.finished_at), "why": _quoted(facts.cancel_reason)}
         text = _("It was cancelled %(ago)s ago, before it began%(why)s.") % words
-        return Reason("not_needed", text, _("A retry of that job lets it wait again."))
+        advice = _("To run it all the same: ") + f"manage.py pgjobs retry {facts.id}"
+        if facts.cancel_by == BY_GATES[0]:
+            advice = _("It waits again when you retry what failed.") + f" {advice}"
+        return Reason("not_needed", text, advice)
     words = {
         "ago": _since(facts, facts.finished_at),
         "by": by_whom(facts.cancel_by),
@@ -175,6 +178,10 @@ def _cancelled(facts: WhyFacts) -> Reason:
 
 def _abandoned(facts: WhyFacts) -> Reason:
     words = {"ago": _since(facts, facts.finished_at), "tries": _tries(facts), "why": _quoted(facts.error)}
+    if facts.name in GATHERING:
+        text = _("It was abandoned %(ago)s ago%(why)s.") % words
+        advice = _("Retry those of its members that failed, and it waits again: ") + f"manage.py pgjobs tree {facts.id}"
+        return Reason("abandoned", text, advice)
     text = _("It was abandoned %(ago)s ago after %(tries)s%(why)s.") % words
     return Reason("abandoned", text, _("Fix the cause, then: ") + _retry(facts))
 
@@ -277,7 +284,7 @@ def _waiting(facts: WhyFacts, needs: Needs | None = None) -> Reason:
         ids = ", ".join(f"#{job_id}" for job_id in needs.first) + (", …" if needs.pending > len(needs.first) else "")
         text = _("It waits for %(pending)d of the %(total)d jobs that it needs: %(ids)s.")
         return Reason("waiting_for_jobs", text % {**words, "ids": ids})
-    text = _("It is a batch that waits for %(pending)d of its %(total)d members.") % words
+    text = _("It waits for %(pending)d of its %(total)d members.") % words
     if facts.cancel_requested_at is not None:
         text += " " + _cancelling(facts)
     elif needs.is_open:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from django_pgjobs import clock
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.store import statements as store
+from django_pgjobs.store.database import Enclosing
 
 log = safe_logger("django_pgjobs")
 
@@ -21,12 +22,16 @@ REST_SECONDS = 3600.0
 """The pause between two recounts of everything."""
 
 
-def open_due_gates(db: store.Database) -> int:
-    """Open gates that are due, and return how many jobs that released. Repeatable, by any number of workers."""
+def open_due_gates(db: Enclosing) -> int:
+    """Open gates that are due, and return how many jobs that released. Repeatable, by any number of workers.
+
+    It waits for no gate, and sees its job as it is once the gate is locked.
+    """
     due = store.list_due_gates(db, limit=BATCH)
     if not due:
         return 0
-    opened = store.open_gates(db, due)
+    with db.transaction():
+        opened = store.open_gates(db, store.lock_gates(db, due), locked=True)
     if opened:
         store.notify(db, store.notices_of(opened))
     return len(opened)
@@ -39,7 +44,7 @@ class Recount:
         self.after = 0
         self.rest_until = 0.0
 
-    def __call__(self, db: store.Transacting) -> int:
+    def __call__(self, db: Enclosing) -> int:
         """Recount the next gates; return how many were wrong. Repeatable, also by several at once."""
         now = clock.monotonic()
         if now < self.rest_until:
@@ -50,9 +55,11 @@ class Recount:
             self.after, self.rest_until = 0, now + REST_SECONDS
         if not ids:
             return 0
-        wrong = store.recount_gates(db, ids)
+        with db.transaction():
+            wrong = store.recount_gates(db, store.lock_gates(db, ids))
+            opened = store.open_gates(db, [gate.id for gate in wrong], locked=True) if wrong else []
         for gate in wrong:
             log.error("gate was wrong and is corrected job=%d pending=%d was=%d", gate.id, gate.pending, gate.was)
-        if wrong and (opened := store.open_gates(db, [gate.id for gate in wrong])):
+        if opened:
             store.notify(db, store.notices_of(opened))
         return len(wrong)

@@ -8,8 +8,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.flows.batch import Batch
+from django_pgjobs.flows.builtin import BATCH
 from django_pgjobs.inspection import why
 from django_pgjobs.management import filters, output
 from django_pgjobs.management.show import add_arguments
@@ -106,11 +106,10 @@ def _linked(linked: Linked) -> dict[str, Any]:
 def close_batch(command: BaseCommand, options: dict[str, Any]) -> None:
     """Close it; exit with 1 if the job does not exist or is no batch."""
     job = _job(command, options)
-    try:
-        batch = Batch.of(job)
-    except InvalidJob as error:
-        output.write_line(command, str(error), to_stderr=True)
+    if job.name != BATCH:
+        output.write_line(command, f"job {job.pk} is no batch", to_stderr=True)
         sys.exit(output.SKIPPED)
+    batch = Batch.of(job)
     batch.close()
     figures = batch.figures
     if options["format"] == "json":

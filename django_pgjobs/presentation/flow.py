@@ -54,8 +54,9 @@ def surroundings(job: Job) -> Surroundings:
         found.gate = Gate.objects.using(job._state.db).filter(pk=job.pk, eager=False).first()
     if found.gate is not None:
         bad = [Outcome.ABANDONED, Outcome.CANCELLED]
-        some = found.gate.abandoned + found.gate.cancelled > 0
-        found.failed = list(jobs.filter(parent_id=job.pk, outcome__in=bad).order_by("pk")[:MOST]) if some else []
+        if found.gate.unmet:
+            members = jobs.filter(parent_id=job.pk, outcome__in=bad).exclude(cancel_by="pgjobs:not_needed")
+            found.failed = list(members.order_by("pk")[:MOST])
     links = Link.objects.using(job._state.db)
     needs = links.filter(job_id=job.pk).order_by("parent_id")[:MOST] if job.flow & Flow.GATED else []
     dependents = links.filter(parent_id=job.pk).order_by("job_id")[:MOST] if job.flow & Flow.NEEDED else []

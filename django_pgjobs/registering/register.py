@@ -162,6 +162,8 @@ def _register_all(
     _warn_of_foreign_transaction(connection, batch.new[0].first.name)
     each = batch.each() if batch.special or batch.senders else []
     if parent_id is not None:
+        if any(parent_id in dict(new.needs) for new in each):
+            raise InvalidJob(f"a member of batch {parent_id} cannot need it: the batch waits for its members")
         each = [new._replace(flow=new.flow | Flow.MEMBER, parent_id=parent_id) for new in each]
     fresh: Collection[int] = range(batch.count)
     with _passing(connection, conf, batch.queues()):

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from django_pgjobs import waking
-from django_pgjobs.exceptions import BatchClosed, InvalidJob, OldWorkers
+from django_pgjobs.exceptions import BatchClosed, DuplicateJob, InvalidJob, OldWorkers
 from django_pgjobs.registering.conflicts import insert_all, insert_one
 from django_pgjobs.states import Flow, Rule
 from django_pgjobs.store import gates
@@ -90,6 +90,8 @@ def insert_batch(alias: str, batch: NewJob, callbacks: Sequence[tuple[Rule, NewJ
         new = [NewGate(stored.id, pending=1, hands=1, eager=False)]
         if callbacks:
             ids, fresh = insert_all(alias, [job._replace(waits=True, flow=Flow.GATED) for _, job in callbacks])
+            for at in set(range(len(callbacks))) - set(fresh):
+                raise DuplicateJob(ids[at], callbacks[at][1].key or "", callbacks[at][1].queue)
             needs = [{stored.id: rule} for rule, _ in callbacks]
             new += [NewGate.behind(ids[at], needs[at], {stored.id: None}) for at in fresh]
         gates.add_gates(on(alias), new)
@@ -123,7 +125,7 @@ def count_members(alias: str, batch_id: int, n: int, conf: Conf) -> None:
     """Count members that the open transaction has inserted, as its last write. Raises ``BatchClosed``."""
     if n and not gates.add_members(on(alias), batch_id, n, most=conf.members_limit):
         raise BatchClosed(
-            f"Batch {batch_id} takes no more members: it has been closed or cancelled, or it would have more than "
+            f"Batch {batch_id} takes no more members: it has ended or was cancelled, or it would have more than "
             f"{conf.members_limit} (MEMBERS_LIMIT).",
             batch_id=batch_id,
         )

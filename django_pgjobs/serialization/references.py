@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
+
+from django_pgjobs.exceptions import UnreadablePayload
 
 TAG = "$result"
 
 
 class ResultOf:
-    """Stands for the result of job ``job_id``, which is None until the job is registered."""
+    """Stands for the result of job ``job_id``, which is None except while its flow is registered."""
 
     __slots__ = ("job_id",)
 
@@ -31,7 +34,7 @@ class ResultOf:
 
 
 def within(value: Any) -> Iterator[ResultOf]:
-    """Yield the references in an argument: itself, or those in its lists, tuples and dicts."""
+    """Yield the references in an argument: itself, or those in its lists, tuples, dicts and dataclasses."""
     if isinstance(value, ResultOf):
         yield value
     elif isinstance(value, list | tuple):
@@ -40,6 +43,9 @@ def within(value: Any) -> Iterator[ResultOf]:
     elif isinstance(value, dict):
         for item in value.values():
             yield from within(item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from within(getattr(value, field.name))
 
 
 def has_any(payload: str) -> bool:
@@ -55,7 +61,12 @@ def named(payload: str) -> set[int]:
 
 
 def filled(payload: str, results: Mapping[int, str | None]) -> str:
-    """Return the payload with results, as JSON text, in the places of references; null for a job that has none."""
+    """Return the payload with results, as JSON text, in the places of references; null for a job that returned nothing.
+
+    Raises ``UnreadablePayload`` if a job is not among ``results``.
+    """
+    if gone := sorted(named(payload) - results.keys()):
+        raise UnreadablePayload(f"The result of job {gone[0]}, which it takes, is gone with that job.")
     stored = {job_id: None if text is None else json.loads(text) for job_id, text in results.items()}
     return json.dumps(_replaced(json.loads(payload), stored.get), ensure_ascii=False)
 

@@ -1,5 +1,5 @@
--- need_jobs: lock jobs that a new job needs, so that the ends of those that run count in its gate.
--- Fence: none (sets a flag on unfinished jobs, under their locks).
+-- need_jobs: lock jobs that a new job needs, so that the ends of those that run count in its gate, and a retry of those that have ended reopens it.
+-- Fence: none (sets a flag, under the locks).
 -- Rows: one per job: its outcome, null if it has not ended; a missing one is gone.
 -- Clock: none.
 WITH locked AS MATERIALIZED (
@@ -9,6 +9,6 @@ needed AS (
     UPDATE pgjobs_job AS j
     SET flow = j.flow | 2
     FROM locked
-    WHERE j.id = ANY (ARRAY[locked.id]) AND locked.outcome IS NULL
+    WHERE j.id = ANY (ARRAY[locked.id])
 )
 SELECT id, outcome FROM locked

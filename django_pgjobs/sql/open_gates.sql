@@ -1,4 +1,4 @@
--- open_gates: open gates that nothing keeps closed, and release their jobs; with close, let no more members into batches that are open for some.
+-- open_gates: open gates that nothing keeps closed, and release their jobs; with close, let no more members into batches that are open for some. A gate whose job has ended opens only if an earlier statement of the transaction has locked it.
 -- Fence: none (releases only jobs that wait, checked under the locks of gate and job).
 -- Rows: one per job released: the workers to wake (no priority: admitters), and whether only a scan behind the frontier finds it.
 -- Clock: statement_timestamp().
@@ -65,14 +65,26 @@ opened AS (
     UPDATE pgjobs_gate AS g
     SET pending = g.pending - locked.hands,
         hands = g.hands - locked.hands,
-        due = CASE WHEN locked.opens THEN locked.job_id IN (SELECT id FROM busy) ELSE false END,
-        opened_at = CASE WHEN locked.opens AND locked.job_id NOT IN (SELECT id FROM busy) THEN statement_timestamp() ELSE g.opened_at END
+        -- One that is not free may be locked, or newer than this statement knows, unless the gates were locked before it.
+        due = CASE
+            WHEN NOT locked.opens OR locked.job_id IN (SELECT id FROM free) THEN false
+            ELSE NOT %(locked)s::boolean OR locked.job_id IN (SELECT id FROM busy)
+        END,
+        opened_at = CASE
+            WHEN NOT locked.opens THEN g.opened_at
+            WHEN locked.job_id IN (SELECT id FROM free) THEN statement_timestamp()
+            WHEN %(locked)s::boolean AND locked.job_id NOT IN (SELECT id FROM busy) THEN statement_timestamp()
+        END
     FROM locked
     WHERE g.job_id = ANY (ARRAY[locked.job_id])
 ),
 released AS (
     UPDATE pgjobs_job AS j
-    SET run_at = greatest(j.run_at, statement_timestamp()),
+    SET run_at = CASE
+            -- Its body will not start.
+            WHEN free.refused OR j.cancel_requested_at IS NOT NULL THEN least(j.run_at, statement_timestamp())
+            ELSE greatest(j.run_at, statement_timestamp())
+        END,
         ready_at = statement_timestamp(),
         hold = CASE
             WHEN j.limit_key IS NOT NULL AND NOT free.refused AND j.cancel_requested_at IS NULL THEN 'limited'

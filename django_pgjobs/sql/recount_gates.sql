@@ -12,21 +12,15 @@ WITH wanted AS MATERIALIZED (
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS g
 ),
-found AS MATERIALIZED (
+counted AS MATERIALIZED (
     SELECT
-        wanted.job_id,
-        greatest(wanted.total, inputs.n) AS total,
-        wanted.hands + inputs.pending AS pending,
-        inputs.succeeded,
-        inputs.abandoned,
-        inputs.cancelled + greatest(wanted.total - inputs.n, 0) AS cancelled,
-        inputs.unmet + greatest(wanted.total - inputs.n, 0) AS unmet,
-        wanted.pending AS was,
-        (wanted.pending, wanted.total, wanted.succeeded, wanted.abandoned, wanted.cancelled, wanted.unmet)
-        IS DISTINCT FROM (
-            wanted.hands + inputs.pending, greatest(wanted.total, inputs.n), inputs.succeeded, inputs.abandoned,
-            inputs.cancelled + greatest(wanted.total - inputs.n, 0), inputs.unmet + greatest(wanted.total - inputs.n, 0)
-        ) AS wrong
+        wanted.job_id, wanted.hands + inputs.pending AS pending, greatest(wanted.total, inputs.n) AS total,
+        -- Ended jobs that are missing have been pruned: they are in the figures already.
+        CASE WHEN inputs.n >= wanted.total THEN inputs.succeeded ELSE greatest(inputs.succeeded, wanted.succeeded) END AS succeeded,
+        CASE WHEN inputs.n >= wanted.total THEN inputs.abandoned ELSE greatest(inputs.abandoned, wanted.abandoned) END AS abandoned,
+        CASE WHEN inputs.n >= wanted.total THEN inputs.cancelled ELSE greatest(inputs.cancelled, wanted.cancelled) END AS cancelled,
+        CASE WHEN inputs.n >= wanted.total THEN inputs.unmet ELSE greatest(inputs.unmet, wanted.unmet) END AS unmet,
+        inputs.pending AS unfinished
     FROM wanted
     CROSS JOIN LATERAL (
         SELECT
@@ -35,7 +29,7 @@ found AS MATERIALIZED (
             count(*) FILTER (WHERE each.outcome = 'succeeded') AS succeeded,
             count(*) FILTER (WHERE each.outcome = 'abandoned') AS abandoned,
             count(*) FILTER (WHERE each.outcome = 'cancelled') AS cancelled,
-            count(*) FILTER (WHERE NOT each.met) AS unmet
+            count(*) FILTER (WHERE each.outcome IS NOT NULL AND NOT each.met) AS unmet
         FROM (
             (
                 SELECT
@@ -49,7 +43,7 @@ found AS MATERIALIZED (
             SELECT
                 needed.outcome,
                 CASE l.rule
-                    WHEN 'settled' THEN needed.outcome IS NOT NULL
+                    WHEN 'settled' THEN true
                     WHEN 'failed' THEN needed.outcome <> 'succeeded'
                     ELSE needed.outcome = 'succeeded'
                 END
@@ -61,6 +55,17 @@ found AS MATERIALIZED (
             ) AS needed
         ) AS each
     ) AS inputs
+),
+found AS MATERIALIZED (
+    SELECT
+        counted.job_id, counted.pending, counted.total, counted.succeeded, counted.abandoned,
+        counted.cancelled + lost.n AS cancelled, counted.unmet + lost.n AS unmet
+    FROM counted
+    CROSS JOIN LATERAL (
+        SELECT greatest(
+            counted.total - counted.unfinished - counted.succeeded - counted.abandoned - counted.cancelled, 0
+        ) AS n
+    ) AS lost
 )
 UPDATE pgjobs_gate AS g
 SET pending = found.pending,
@@ -70,5 +75,8 @@ SET pending = found.pending,
     cancelled = found.cancelled,
     unmet = found.unmet
 FROM found
-WHERE g.job_id = ANY (ARRAY[found.job_id]) AND found.wrong
-RETURNING g.job_id, found.was, found.pending
+JOIN wanted ON wanted.job_id = ANY (ARRAY[found.job_id])
+WHERE g.job_id = ANY (ARRAY[found.job_id])
+  AND (found.pending, found.total, found.succeeded, found.abandoned, found.cancelled, found.unmet)
+      IS DISTINCT FROM (wanted.pending, wanted.total, wanted.succeeded, wanted.abandoned, wanted.cancelled, wanted.unmet)
+RETURNING g.job_id, wanted.pending, found.pending

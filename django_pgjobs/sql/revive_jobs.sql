@@ -2,6 +2,28 @@
 -- Fence: none (an operator's retry; only unclaimed jobs that have not begun, under their locks).
 -- Rows: one per job revived.
 -- Clock: statement_timestamp().
+WITH revived AS MATERIALIZED (
+    SELECT
+        j.id,
+        CASE
+            WHEN j.key IS NULL OR j.key_scope NOT IN ('until_finished', 'until_started') THEN NULL
+            -- Of several with one key, the first takes it; and none if an unfinished job has it.
+            WHEN row_number() OVER (PARTITION BY j.queue, j.key ORDER BY j.finished_at IS NOT NULL, j.id) > 1 THEN NULL
+            WHEN (
+                SELECT true
+                FROM pgjobs_job AS rival
+                WHERE rival.queue = j.queue
+                  AND rival.unique_key = j.key
+                  AND rival.unique_key IS NOT NULL
+                  AND rival.finished_at IS NULL
+                  AND rival.id <> j.id
+                LIMIT 1
+            ) THEN NULL
+            ELSE j.key
+        END AS unique_key
+    FROM pgjobs_job AS j
+    WHERE j.id = ANY (%(ids)s::bigint[])
+)
 UPDATE pgjobs_job AS j
 SET outcome = NULL,
     finished_at = NULL,
@@ -13,27 +35,17 @@ SET outcome = NULL,
     error = '',
     duration_seconds = NULL,
     hold = 'waiting',
+    cancel_requested_at = NULL,
     cancel_by = '',
     cancel_mode = '',
     cancel_reason = '',
     ready_at = statement_timestamp(),
-    -- As a retry: its key may be another's by now.
-    unique_key = CASE
-        WHEN j.key IS NULL OR j.key_scope NOT IN ('until_finished', 'until_started') THEN NULL
-        WHEN j.finished_at IS NULL AND j.unique_key IS NOT NULL THEN j.unique_key
-        WHEN (
-            SELECT true
-            FROM pgjobs_job AS rival
-            WHERE rival.queue = j.queue
-              AND rival.unique_key = j.key
-              AND rival.unique_key IS NOT NULL
-              AND rival.finished_at IS NULL
-              AND rival.id <> j.id
-            LIMIT 1
-        ) THEN NULL
-        ELSE j.key
-    END
-WHERE j.id = ANY (%(ids)s::bigint[])
+    -- As a retry.
+    not_after = CASE WHEN j.not_after > statement_timestamp() THEN j.not_after END,
+    expires_at = CASE WHEN j.expires_at > statement_timestamp() THEN j.expires_at END,
+    unique_key = revived.unique_key
+FROM revived
+WHERE j.id = ANY (ARRAY[revived.id])
   AND j.attempt = 0
   AND (j.claim_id IS NULL OR j.outcome IS NOT NULL)
 RETURNING j.id

@@ -80,15 +80,6 @@ free AS MATERIALIZED (
       AND j.finished_at IS NULL
     FOR NO KEY UPDATE OF j SKIP LOCKED
 ),
-busy AS MATERIALIZED (
-    SELECT j.id
-    FROM locked
-    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[locked.job_id])
-    WHERE locked.opens
-      AND j.hold IS NOT DISTINCT FROM 'waiting'
-      AND j.finished_at IS NULL
-      AND j.id NOT IN (SELECT id FROM free)
-),
 counted AS (
     UPDATE pgjobs_gate AS g
     SET pending = g.pending - locked.n,
@@ -96,14 +87,19 @@ counted AS (
         abandoned = g.abandoned + locked.abandoned,
         cancelled = g.cancelled + locked.cancelled,
         unmet = g.unmet + locked.unmet,
-        due = CASE WHEN locked.opens THEN locked.job_id IN (SELECT id FROM busy) ELSE g.due END,
-        opened_at = CASE WHEN locked.opens AND locked.job_id NOT IN (SELECT id FROM busy) THEN statement_timestamp() ELSE g.opened_at END
+        -- One that is not free may be locked, or newer than this statement knows: who looks later sees.
+        due = CASE WHEN locked.opens THEN locked.job_id NOT IN (SELECT id FROM free) ELSE g.due END,
+        opened_at = CASE WHEN locked.opens AND locked.job_id IN (SELECT id FROM free) THEN statement_timestamp() ELSE g.opened_at END
     FROM locked
     WHERE g.job_id = ANY (ARRAY[locked.job_id])
 ),
 released AS (
     UPDATE pgjobs_job AS j
-    SET run_at = greatest(j.run_at, statement_timestamp()),
+    SET run_at = CASE
+            -- Its body will not start.
+            WHEN free.refused OR j.cancel_requested_at IS NOT NULL THEN least(j.run_at, statement_timestamp())
+            ELSE greatest(j.run_at, statement_timestamp())
+        END,
         ready_at = statement_timestamp(),
         hold = CASE
             WHEN j.limit_key IS NOT NULL AND NOT free.refused AND j.cancel_requested_at IS NULL THEN 'limited'

@@ -64,6 +64,8 @@ def planned(jobs: Mapping[int, FlowJob], gates: Mapping[int, FlowGate], wanted: 
     plan = Plan()
     fed = _fed(jobs, gates)
     left = [job_id for job_id in sorted(wanted) if jobs[job_id].outcome is not None]
+    # Cancelled while they waited: they wait again.
+    plan.revived |= {job_id for job_id in left if _still_waits(jobs[job_id], gates.get(job_id))}
     seen = set(left)
     while left:
         job = jobs[left.pop()]
@@ -108,6 +110,10 @@ def _was_ended(job: FlowJob, gate: FlowGate) -> bool:
     if job.begun or job.waits:
         return False
     return job.by_gate if gate.eager else job.abandoned
+
+
+def _still_waits(job: FlowJob, gate: FlowGate | None) -> bool:
+    return gate is not None and gate.is_closed and not gate.unmet and not job.begun
 
 
 def _is_batch(gate: FlowGate | None) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
 from django_pgjobs.states import Outcome, Rule
-from django_pgjobs.store.database import Database, Rows, Transacting
+from django_pgjobs.store.database import Database, Rows
 from django_pgjobs.store.notifying import Notice, scan_behind, wake_up
 
 KNOWS_GATES = 1
@@ -60,12 +60,19 @@ def list_locked_gates(db: Database, ids: Sequence[int]) -> set[int]:
     return {row[0] for row in db.fetch("list_locked_gates", {"ids": list(ids)})}
 
 
-def open_gates(db: Database, ids: Sequence[int], *, close: bool = False) -> list[Opened]:
+def open_gates(db: Database, ids: Sequence[int], *, close: bool = False, locked: bool = False) -> list[Opened]:
     """Open those gates of these jobs that nothing keeps closed, and return the jobs that this releases.
 
-    ``close``: batches that are open for members take no more from outside. Repeatable. Waits for locked gates.
+    ``close``: batches that are open for members take no more from outside. ``locked``: this transaction has locked the
+    gates by an earlier statement, so that what this one sees of their jobs is final; without that, a gate whose job
+    cannot be released stays due. Repeatable. Waits for locked gates.
     """
-    return _opened(db.fetch("open_gates", {"ids": list(ids), "close": close}))
+    return _opened(db.fetch("open_gates", {"ids": list(ids), "close": close, "locked": locked}))
+
+
+def lock_gates(db: Database, ids: Sequence[int]) -> list[int]:
+    """Lock those of these gates that nobody else has locked; return their jobs."""
+    return [row[0] for row in db.fetch("lock_gates", {"ids": list(ids)})]
 
 
 def list_due_gates(db: Database, *, limit: int) -> list[int]:
@@ -86,13 +93,12 @@ def list_waiting_gates(db: Database, *, after: int, limit: int) -> list[int]:
     return [row[0] for row in db.fetch("list_waiting_gates", {"after": after, "limit": limit})]
 
 
-def recount_gates(db: Transacting, ids: Sequence[int]) -> list[Recounted]:
-    """Correct those of these gates whose figures differ from the rows they count; skip locked ones.
+def recount_gates(db: Database, ids: Sequence[int]) -> list[Recounted]:
+    """Correct those of these gates whose figures differ from the rows they count; opens none.
 
-    Counts under the lock, in a statement behind the one that takes it: no end can come between. Opens no gate.
+    ``lock_gates`` must have locked them, in this transaction: no end can come between.
     """
-    params = {"ids": list(ids)}
-    return [Recounted._make(row) for row in db.fetch_together([("lock_gates", params), ("recount_gates", params)])[1]]
+    return [Recounted._make(row) for row in db.fetch("recount_gates", {"ids": list(ids)})]
 
 
 @dataclass(slots=True)

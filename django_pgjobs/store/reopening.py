@@ -30,11 +30,12 @@ class FlowJob(NamedTuple):
 
 
 class FlowGate(NamedTuple):
-    """A locked gate, and what its job needs: the rule of each of ``needs``."""
+    """A locked gate, and what its job needs: the rule of each of ``needs``. ``is_closed``: some have not ended."""
 
     job_id: int
     unmet: int
     eager: bool
+    is_closed: bool
     needs: dict[int, Rule]
 
 
@@ -64,8 +65,8 @@ def read_gates(db: Database, ids: Collection[int]) -> dict[int, FlowGate]:
     """Lock the gates of these jobs in the order of their ids, and return them."""
     rows = db.fetch("read_gates", {"ids": sorted(ids)})
     return {
-        job_id: FlowGate(job_id, unmet, eager, dict(zip(parents, map(Rule, rules), strict=True)))
-        for job_id, unmet, eager, parents, rules in rows
+        job_id: FlowGate(job_id, unmet, eager, is_closed, dict(zip(parents, map(Rule, rules), strict=True)))
+        for job_id, unmet, eager, is_closed, parents, rules in rows
     }
 
 

@@ -287,7 +287,14 @@ def test_a_fan_in_whose_workers_are_killed_has_one_release(worker: Workers, stag
         gate, rows = gate_and_rows(batch_id)
         assert gate == rows, f"seed {SEED}, kill {kill}"
         workers[victim] = worker(conf=CONF, threads=1)
-    wait_until(lambda: stage.count("after", "fan-in") > 0, 300, "what comes after the batch runs")
+    try:
+        wait_until(lambda: stage.count("after", "fan-in") > 0, 300, "what comes after the batch runs")
+    except pytest.fail.Exception as error:
+        left = list(
+            Job.objects.filter(finished_at=None).values_list("pk", "name", "state", "attempt", "hold_reason")[:9]
+        )
+        logs = [each.log[-1500:] for each in workers]
+        raise pytest.fail.Exception(f"{error} {gate_and_rows(batch_id)} {left} {logs}") from None
     wait_until(lambda: not Job.objects.filter(finished_at=None).exists(), 60, "all have ended")
     gate, rows = gate_and_rows(batch_id)
     assert (gate, rows) == ([0, MEMBERS, 0], [0, MEMBERS, 0])

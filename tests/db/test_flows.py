@@ -9,7 +9,7 @@ import pytest
 from django.db import transaction
 
 from django_pgjobs import Flow, chain, chord, group, job
-from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.exceptions import InvalidJob, UnreadablePayload
 from django_pgjobs.models import Gate, Job, Link
 from django_pgjobs.serialization import decoder, encoder
 from django_pgjobs.serialization.references import ResultOf, filled, named
@@ -239,4 +239,6 @@ def test_a_reference_survives_and_a_callers_own_object_is_none() -> None:
     assert decoder.read(text) == {"a": [ResultOf(7)], "b": {"$result": 8}}
     assert named(text) == {7}
     assert decoder.read(filled(text, {7: '{"$date": "2026-05-01"}'})) == {"a": [date(2026, 5, 1)], "b": {"$result": 8}}
-    assert decoder.read(filled(text, {})) == {"a": [None], "b": {"$result": 8}}
+    assert decoder.read(filled(text, {7: None})) == {"a": [None], "b": {"$result": 8}}
+    with pytest.raises(UnreadablePayload, match="result of job 7, which it takes, is gone"):
+        filled(text, {})

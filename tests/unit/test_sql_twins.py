@@ -103,7 +103,7 @@ TWINS = (
         renamed=(("ended", "ending"),),
         but=(("AND (j.flow & 3 = 0 OR %(settled)s::boolean) ", ""),),
     ),
-    Twins("settle_ends", "open_gates", ("free", "busy", "released", RESULT)),
+    Twins("settle_ends", "open_gates", ("free", "released", RESULT)),
     Twins(
         "finalise_success_keyed",
         "mark_ending",

@@ -12,6 +12,7 @@ from django_pgjobs import clock
 from django_pgjobs import decisions as decide
 from django_pgjobs.context import Reporter
 from django_pgjobs.decisions import Decision
+from django_pgjobs.exceptions import UnreadablePayload
 from django_pgjobs.execution import retries
 from django_pgjobs.execution.attempt import BODY, Item
 from django_pgjobs.logs import safe_logger
@@ -44,6 +45,9 @@ def with_payload(item: Item, database: str) -> Item | Decision:
             PAYLOAD_SECONDS, item.name, item.id, one_line(error),
         )  # fmt: skip
         return decide.Snooze(PAYLOAD_SECONDS)
+    except UnreadablePayload as error:
+        log.error("payload cannot be filled name=%s job=%d: %s", item.name, item.id, error)
+        return decide.Succeed() if item.kind != BODY else decide.Abandon(str(error), retries.failure_of(error))
     if payload is None:
         return decide.Release("the claim was lost before the payload was read")
     return item._replace(payload=payload)

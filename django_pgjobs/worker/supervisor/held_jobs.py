@@ -121,6 +121,10 @@ class HeldJobs:
         run.alone = job.ending is None and is_suspect(job.extras)
         if job.ending is not None:
             run.kind, run.outcome = CALLBACK_OF[job.ending], job.ending
+            if run.counted and registry.find(job.name) is None:
+                # What waits for it need not wait for code that has the callback.
+                self.ends.callback_ended(run)
+                return False
         elif job.cancelled:
             run.cancelled = True
             self.ends.decided(run, decide.Cancel(), None)

@@ -1,0 +1,340 @@
+"""What reviews found: retries beside ends, recounts beside pruning, keys of nodes, and callers who expect more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+from django.db import connection, transaction
+
+from django_pgjobs import Batch, Cron, Flow, group, job
+from django_pgjobs.exceptions import DuplicateJob, InvalidJob, OldWorkers
+from django_pgjobs.execution import finalise
+from django_pgjobs.inspection import why
+from django_pgjobs.maintenance.gates import Recount, open_due_gates
+from django_pgjobs.models import Gate, Job
+from django_pgjobs.states import Rule
+from django_pgjobs.store import statements as store
+from django_pgjobs.testing import run_jobs
+from tests.plugins.fix_db import AUTHOR, FAILURE, Background, RawDatabase, blocked_by, claim, wait_until
+
+pytestmark = pytest.mark.usefixtures("committed")
+
+failing: set[int] = set()
+
+
+@job(name="mended.maybe", max_attempts=1)
+def maybe(n: int = 0) -> int:
+    if n in failing:
+        raise ValueError("it fails")
+    return n
+
+
+@job(name="mended.waits", max_attempts=1)
+def waits(value: object = None) -> object:
+    return value
+
+
+@job(name="mended.keyed", max_attempts=1, key="k:{n}")
+def keyed(n: int) -> int:
+    return n
+
+
+@dataclass
+class Held:
+    value: object
+
+
+@pytest.fixture(autouse=True)
+def nothing_fails() -> None:
+    failing.clear()
+
+
+def row(job_id: int | None) -> Job:
+    return Job.objects.get(pk=job_id or 0)
+
+
+# Recounts
+
+
+@pytest.mark.parametrize("rule", list(Rule))
+def test_a_recount_of_a_sound_gate_changes_nothing(raw: RawDatabase, rule: Rule) -> None:
+    """By any rule, before any end and after some."""
+    needed = [maybe.register(n) for n in range(3)]
+    failing.add(0)
+    waits.using(after=needed, when=rule.value).register()
+    with Batch("sound", settled=waits.bind()) as batch:
+        batch.add_many(maybe.bind(n) for n in range(3))
+    assert Recount()(raw) == 0
+    run_jobs(limit=2)
+    assert Recount()(raw) == 0
+
+
+def test_a_recount_keeps_the_figures_of_members_that_were_pruned(raw: RawDatabase) -> None:
+    failing.add(1)
+    with Batch("b") as batch:
+        batch.add_many(maybe.bind(n) for n in range(3))
+    run_jobs()
+    failing.clear()
+    ended = list(Job.objects.filter(outcome="succeeded").values_list("pk", flat=True))
+    assert len(store.prune_jobs(store.on("default"), ended, until="infinity")) == 2
+    batch.retry()
+    assert Recount()(raw) == 0
+    run_jobs()
+    assert (batch.job.outcome, batch.figures.succeeded) == ("succeeded", 3)
+
+
+def test_a_recount_keeps_the_figures_of_needed_jobs_that_were_pruned(raw: RawDatabase) -> None:
+    failing.add(1)
+    well, bad = maybe.register(0), maybe.register(1)
+    child = waits.using(after=[well, bad]).register()
+    run_jobs()
+    failing.clear()
+    assert store.prune_jobs(store.on("default"), [well.pk], until="infinity") == [well.pk]
+    row(bad.pk).retry()
+    assert row(child.pk).state == "waiting"
+    Recount()(raw)
+    run_jobs()
+    assert row(child.pk).outcome == "succeeded"
+
+
+# A retry beside an end
+
+
+def test_a_retry_beside_an_end_loses_no_release(
+    raw: RawDatabase, background: Background, db_connection: Callable[..., RawDatabase]
+) -> None:
+    """The end's snapshot is older than the gate it has waited for: its job seems to have ended."""
+    a, b = maybe.register(), maybe.register()
+    c = waits.using(after=[a, b]).register()
+    of_a, of_b = claim(raw), claim(raw)
+    with raw.transaction():
+        finalise.write_counted(raw, of_a.ends(outcome="abandoned", failure=FAILURE), AUTHOR)
+    of_c = claim(raw)
+    assert of_c.ids == [c.pk]
+    with raw.transaction():
+        finalise.write_counted(raw, of_c.ends(outcome="cancelled"), AUTHOR)
+    probe = db_connection()
+
+    def end_b() -> None:
+        with raw.transaction():
+            finalise.write_counted(raw, of_b.ends(outcome="abandoned", failure=FAILURE), AUTHOR)
+
+    with transaction.atomic():
+        row(a.pk).retry()
+        assert connection.connection is not None
+        pid = connection.connection.info.backend_pid
+        ending = background(end_b)
+        wait_until(lambda: blocked_by(probe, pid), 10, "the end waits for the gate")
+    ending.result(10)
+    open_due_gates(raw)
+    run_jobs()
+    assert row(c.pk).outcome == "cancelled"
+    assert not Gate.objects.filter(due=True).exists()
+
+
+def test_the_sweep_waits_for_no_gate(raw: RawDatabase, other: RawDatabase, background: Background) -> None:
+    with Batch("b") as batch:
+        batch.add(maybe.bind(5))
+    other.query("SELECT 1 FROM pgjobs_job WHERE id = %s FOR UPDATE", [batch.job.pk])
+    background(run_jobs).result(10)
+    assert Gate.objects.filter(due=True).count() == 1
+    other.query("SELECT 1 FROM pgjobs_gate WHERE job_id = %s FOR UPDATE", [batch.job.pk])
+    assert open_due_gates(raw) == 0
+    other.rollback()
+    assert open_due_gates(raw) == 1
+
+
+def test_two_that_had_one_key_are_revived_and_one_has_it() -> None:
+    failing.add(1)
+    parent = maybe.register(1)
+    first = waits.using(after=parent, key="k").register()
+    run_jobs()
+    second = waits.using(after=parent, key="k").register()
+    run_jobs()
+    failing.clear()
+    assert row(parent.pk).retry().changed == 1
+    assert [(row(each.pk).state, row(each.pk).unique_key) for each in (first, second)] == [
+        ("waiting", "k"),
+        ("waiting", None),
+    ]
+
+
+def test_what_is_revived_does_not_expire_at_once() -> None:
+    failing.add(1)
+    parent = maybe.register(1)
+    child = waits.using(after=parent, expires=timedelta(hours=1)).register()
+    run_jobs()
+    failing.clear()
+    Job.objects.filter(pk=child.pk).update(expires_at=row(parent.pk).created_at)
+    row(parent.pk).retry()
+    assert (row(child.pk).state, row(child.pk).expires_at) == ("waiting", None)
+
+
+def test_a_retry_of_a_job_that_was_cancelled_while_it_waited_lets_it_wait_again() -> None:
+    parent = maybe.using(delay=3600).register()
+    child = waits.using(after=parent).register()
+    row(child.pk).cancel()
+    run_jobs()
+    assert row(child.pk).retry().changed == 1
+    assert row(child.pk).state == "waiting"
+
+
+def test_a_need_that_had_ended_before_is_reopened_and_kept_all_the_same() -> None:
+    failing.add(1)
+    parent = maybe.register(1)
+    run_jobs()
+    child = waits.using(after=parent).register()
+    run_jobs()
+    assert row(child.pk).outcome == "cancelled"
+    failing.clear()
+    row(parent.pk).retry()
+    assert row(child.pk).state == "waiting"
+    run_jobs()
+    assert row(child.pk).outcome == "succeeded"
+    later = waits.using(after=[parent, maybe.using(delay=60).register()]).register()
+    assert store.prune_jobs(store.on("default"), [parent.pk], until="infinity") == []
+    assert row(later.pk).state == "waiting"
+
+
+# Ends of what does not run
+
+
+def test_a_node_that_is_refused_ends_at_once_whatever_its_delay() -> None:
+    failing.add(1)
+    flow = Flow()
+    flow.add(waits.using(delay=86_400).bind(), flow.add(maybe.bind(1)))
+    made = flow.register()
+    run_jobs()
+    assert row(made.pk).outcome == "abandoned"
+
+
+def test_a_node_whose_code_is_gone_can_be_cancelled() -> None:
+    flow = Flow()
+    node = flow.add(waits.bind())
+    made = flow.register()
+    Job.objects.filter(pk=node.job_id).update(name="mended.gone")
+    made.cancel()
+    run_jobs()
+    assert (row(node.job_id).outcome, row(made.pk).outcome) == ("cancelled", "cancelled")
+
+
+def test_a_cancel_of_a_batch_comes_back_for_members_that_were_locked(
+    other: RawDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_pgjobs.steering.jobs.LOCK_SECONDS", 0.05)
+    with Batch("b") as batch:
+        batch.add_many(maybe.using(delay=3600).bind(n) for n in range(2))
+    member = Job.objects.filter(parent_id=batch.job.pk).first()
+    assert member is not None
+    other.query("SELECT 1 FROM pgjobs_job WHERE id = %s FOR UPDATE", [member.pk])
+    batch.job.cancel()
+    run_jobs()
+    assert (batch.figures.cancelled, batch.job.state) == (1, "waiting")
+    other.rollback()
+    run_jobs(include_scheduled=True)
+    assert (batch.figures.cancelled, batch.job.outcome) == (2, "cancelled")
+
+
+# Keys
+
+
+def test_a_node_with_a_declared_key_is_refused() -> None:
+    flow = Flow()
+    flow.add(keyed.bind(7))
+    with pytest.raises(InvalidJob, match="node 0: job 'mended.keyed' declares a key"):
+        flow.register()
+    assert not Job.objects.exists()
+
+
+def test_what_comes_after_a_batch_is_not_dropped_for_its_key() -> None:
+    taken = keyed.using(delay=3600).register(7)
+    with pytest.raises(DuplicateJob) as error:
+        Batch("x", succeeded=keyed.bind(7)).open()
+    assert error.value.existing_id == taken.pk
+    assert Job.objects.count() == 1
+
+
+def test_a_batch_does_not_take_another_job_for_itself() -> None:
+    ordinary = maybe.using(key="k").register()
+    for make in (lambda: Batch("x", key="k").open(), lambda: Flow("x", key="k").register()):
+        with pytest.raises(DuplicateJob) as error:
+            make()
+        assert error.value.existing_id == ordinary.pk
+    Flow("y", key="f").add(maybe.using(delay=60).bind()).flow.register()
+    with pytest.raises(DuplicateJob):
+        Batch("y", key="f").open()
+
+
+def test_a_member_cannot_need_its_own_batch() -> None:
+    batch = Batch("x").open()
+    with pytest.raises(InvalidJob, match="cannot need it"):
+        batch.add(maybe.using(after=batch.job).bind())
+    assert batch.figures.total == 0
+
+
+# Results
+
+
+def test_a_result_within_a_dataclass_is_passed_on() -> None:
+    flow = Flow()
+    first = flow.add(maybe.bind(5))
+    node = flow.add(waits.bind(Held(first.result)))
+    flow.register()
+    run_jobs()
+    assert row(node.job_id).value() == {"value": 5}
+
+
+def test_a_result_is_for_nodes_of_its_flow_only() -> None:
+    flow = Flow()
+    first = flow.add(maybe.bind(5))
+    flow.register()
+    with pytest.raises(InvalidJob, match="the result of a node"):
+        waits.register(first.result)
+
+
+def test_a_result_that_is_gone_ends_the_job_with_the_reason() -> None:
+    flow = Flow()
+    first = flow.add(maybe.bind(5))
+    node = flow.add(waits.bind(first.result))
+    flow.register()
+    run_jobs()
+    again = row(node.job_id).register_again()
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM pgjobs_job WHERE id = %s", [first.job_id])
+    run_jobs()
+    assert row(again.pk).outcome == "abandoned"
+    assert (
+        row(again.pk).error
+        == f"UnreadablePayload: The result of job {first.job_id}, which it takes, is gone with that job."
+    )
+
+
+# Callers
+
+
+def test_callers_are_told_what_to_write() -> None:
+    with pytest.raises(InvalidJob, match="pass a list of calls"):
+        group(maybe.bind(1))  # type: ignore[arg-type]
+    with pytest.raises(InvalidJob, match="pass a list of calls"):
+        Batch().add_many(maybe.bind(1))  # type: ignore[arg-type]
+    with pytest.raises(InvalidJob, match="is no batch"):
+        Batch.of(None)
+    with pytest.raises(InvalidJob, match="after makes no sense"):
+        maybe.using(after=1).schedule("@daily", name="x")
+    with pytest.raises(InvalidJob, match="after makes no sense"):
+        Cron("@daily", maybe.using(after=1).bind(1))
+    assert waits.using(after=[], when="failed").register().state == "ready"
+    assert "a b" in str(OldWorkers(names=["a\nb"]))
+
+
+def test_why_names_what_helps() -> None:
+    failing.add(1)
+    with Batch("b", succeeded=waits.bind(), failed=waits.bind()) as batch:
+        batch.add(maybe.bind(1))
+    run_jobs()
+    assert f"pgjobs tree {batch.job.pk}" in why.of(batch.job.pk, "default").advice
+    skipped = Job.objects.get(cancel_by="pgjobs:flow")
+    assert "when you retry what failed" in why.of(skipped.pk, "default").advice
