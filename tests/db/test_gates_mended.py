@@ -215,7 +215,7 @@ def test_a_node_whose_code_is_gone_can_be_cancelled() -> None:
     flow = Flow()
     node = flow.add(waits.bind())
     made = flow.register()
-    Job.objects.filter(pk=node.job_id).update(name="mended.gone")
+    Job.objects.filter(pk=node.job_id or 0).update(name="mended.gone")
     made.cancel()
     run_jobs()
     assert (row(node.job_id).outcome, row(made.pk).outcome) == ("cancelled", "cancelled")
@@ -244,7 +244,7 @@ def test_a_cancel_of_a_batch_comes_back_for_members_that_were_locked(
 def test_a_node_with_a_declared_key_is_refused() -> None:
     flow = Flow()
     flow.add(keyed.bind(7))
-    with pytest.raises(InvalidJob, match="node 0: job 'mended.keyed' declares a key"):
+    with pytest.raises(InvalidJob, match=r"node 0: job 'mended\.keyed' declares a key"):
         flow.register()
     assert not Job.objects.exists()
 
