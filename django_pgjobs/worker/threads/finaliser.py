@@ -11,6 +11,9 @@ row it waits 50 ms, then the server gives up the whole batch, and the batch goes
 locked rows. As long as some row is known to be busy all batches go by that one: no row costs its neighbours the 50 ms
 again.
 
+An end for which other jobs wait is *counted*: it goes in a transaction of its own, with what it releases. If somebody
+has locked one of the gates it counts in, it stays busy, and the finaliser asks for locked gates before it writes more.
+
 An end without retention is one fenced DELETE. The DELETE skips jobs that somebody waits for, locks or points to; these
 end with their rows kept, and the leader prunes them. A missing row proves nothing: our own try deleted it if the answer
 to one was lost, else another worker that has run the job since.
