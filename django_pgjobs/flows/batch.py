@@ -103,14 +103,16 @@ class Batch:
         """
         if self._id is None:
             from django_pgjobs.registering import waiting  # here for start-up time
-            from django_pgjobs.registering.register import writable_alias  # here for start-up time
+            from django_pgjobs.registering.register import announce, writable_alias  # here for start-up time
 
             row = self._call.row()
             self._alias = writable_alias(row.plan.database)
             callbacks = [(rule, _new(call, self._alias)) for rule, call in self._after]
             new = _new(self._call, self._alias)
-            stored, self.is_new = waiting.insert_batch(self._alias, new, callbacks, row.plan.conf)
+            stored, after = waiting.insert_batch(self._alias, new, callbacks, row.plan.conf)
+            self.is_new = after is not None
             self._id = stored if self.is_new else holder(self._alias, stored, BATCH).pk
+            announce(self._alias, [call.definition for _, call in self._after] if self.is_new else [], after or [])
         return self
 
     def add(self, call: BoundJob) -> None:

@@ -75,6 +75,7 @@ class Flow:
         options = {name: value for name, value in given.items() if value is not None}
         self._call = flow_job.using(**options, key=key, database=database).bind()
         self.nodes: list[Node] = []
+        self._by_result: dict[int, Node] = {}
         self._registered = False
 
     def add(
@@ -108,6 +109,7 @@ class Flow:
             raise InvalidJob(f"node {number} needs {len(needs)} others, and at most {conf.needs_limit} (NEEDS_LIMIT)")
         node = Node(self, number, call, needs)
         self.nodes.append(node)
+        self._by_result[id(node._result)] = node
         return node
 
     def _own(self, number: int, after: Node | Iterable[Node]) -> list[Node]:
@@ -118,11 +120,10 @@ class Flow:
         return nodes
 
     def _sources(self, number: int, call: BoundJob) -> list[Node]:
-        known = {id(node._result): node for node in self.nodes}
         found = [id(each) for each in within([*call.args, *call.kwargs.values()])]
-        if strange := [each for each in found if each not in known]:
+        if strange := [each for each in found if each not in self._by_result]:
             raise InvalidJob(f"node {number}: {len(strange)} of its arguments are results of another flow's nodes")
-        return [known[each] for each in found]
+        return [self._by_result[each] for each in found]
 
     def register(self) -> Job:
         """Store the flow and all its nodes, in the caller's transaction, and return its own job.
@@ -154,6 +155,8 @@ class Flow:
         if is_new:
             self._registered = True
             register.wake(alias, {node.wakes for node in nodes if not node.waits}, plan.conf)
+            definitions = [node.call.definition for node in self.nodes]
+            register.announce(alias, definitions, [node._replace(parent_id=flow_id) for node in nodes])
         else:
             self._unnumber()
         return holder(alias, flow_id, FLOW)

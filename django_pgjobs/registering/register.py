@@ -228,6 +228,13 @@ def wake(alias: str, pairs: Iterable[tuple[str, int | None]], conf: Conf) -> Non
     waking.registered(connections[alias], pairs, conf)
 
 
+def announce(alias: str, definitions: Iterable[JobPolicy], new: Iterable[NewJob]) -> None:
+    """Send ``job_registered`` for jobs that have been inserted, whose ids are known."""
+    if job_registered.receivers:
+        for definition, job in zip(definitions, new, strict=True):
+            job_registered.send_robust(sender=definition, job=_deferred_job(alias, job, job.id or 0))
+
+
 def writable_alias(database: str | None) -> str:
     """Return the alias that jobs for ``database`` go to; None: the router decides. Raises ``InvalidJob``."""
     return _connection(database).alias

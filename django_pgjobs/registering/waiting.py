@@ -77,25 +77,29 @@ def refuse_older_workers(alias: str, conf: Conf) -> None:
 # Batches
 
 
-def insert_batch(alias: str, batch: NewJob, callbacks: Sequence[tuple[Rule, NewJob]], conf: Conf) -> tuple[int, bool]:
-    """Insert a batch that is open for members, and what comes after it; return its id, and whether it is new.
+def insert_batch(
+    alias: str, batch: NewJob, callbacks: Sequence[tuple[Rule, NewJob]], conf: Conf
+) -> tuple[int, list[NewJob] | None]:
+    """Insert a batch that is open for members, and what comes after it; return its id, and these with theirs.
 
-    If its key is taken, return the id of the batch that has it, and insert nothing.
+    If its key is taken, return the id of the job that has it, and None, and insert nothing.
     """
     with at_read_committed(alias):
         refuse_older_workers(alias, conf)
         stored = insert_one(alias, batch._replace(waits=True, flow=Flow.GATED | (Flow.NEEDED if callbacks else 0)))
         if isinstance(stored, int):
-            return stored, False
+            return stored, None
         new = [NewGate(stored.id, pending=1, hands=1, eager=False)]
-        if callbacks:
-            ids, fresh = insert_all(alias, [job._replace(waits=True, flow=Flow.GATED) for _, job in callbacks])
+        after = [job._replace(waits=True, flow=Flow.GATED) for _, job in callbacks]
+        if after:
+            ids, fresh = insert_all(alias, after)
+            after = [job._replace(id=job_id) for job, job_id in zip(after, ids, strict=True)]
             for at in set(range(len(callbacks))) - set(fresh):
                 raise DuplicateJob(ids[at], callbacks[at][1].key or "", callbacks[at][1].queue)
             needs = [{stored.id: rule} for rule, _ in callbacks]
             new += [NewGate.behind(ids[at], needs[at], {stored.id: None}) for at in fresh]
         gates.add_gates(on(alias), new)
-    return stored.id, True
+    return stored.id, after
 
 
 def insert_flow(alias: str, flow: NewJob, nodes: Sequence[NewJob], conf: Conf) -> tuple[int, bool]:

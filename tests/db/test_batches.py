@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from django_pgjobs import Batch, job
+from django_pgjobs import Batch, chain, job
 from django_pgjobs.exceptions import BatchClosed, DuplicateJob, InvalidJob
 from django_pgjobs.flows.batch import Figures
 from django_pgjobs.inspection import why
@@ -242,11 +242,12 @@ def test_signals_announce_members_and_what_comes_after() -> None:
 
     job_registered.connect(receive)
     try:
-        with Batch("heard") as batch:
+        with Batch("heard", settled=note.bind("x")) as batch:
             batch.add(work.bind(1))
+        chain(work.bind(1), note.bind("x"))
     finally:
         job_registered.disconnect(receive)
-    assert heard == ["batches.work True"]
+    assert heard == ["batches.note False", "batches.work True", "batches.work True", "batches.note True"]
     assert batch.figures.total == 1
 
 
