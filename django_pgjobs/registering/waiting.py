@@ -136,7 +136,7 @@ def count_members(alias: str, batch_id: int, n: int, conf: Conf) -> None:
 
 
 def close_batch(alias: str, batch_id: int) -> None:
-    """Take no more members from outside; a batch whose members have all ended goes on at once. Repeatable."""
+    """Let a batch end when its members have; one whose members have all ended goes on at once. Repeatable."""
     with at_read_committed(alias):
         opened = gates.open_gates(on(alias), [batch_id], close=True)
     waking.notify(alias, gates.notices_of(opened))
