@@ -21,7 +21,7 @@ CLEAR_TRIES = 10
 def empty(alias: str = "default") -> None:
     """Empty our tables."""
     with connections[alias].cursor() as cursor:
-        cursor.execute("TRUNCATE pgjobs_job, pgjobs_claim, pgjobs_attempt, pgjobs_heartbeat")
+        cursor.execute("TRUNCATE pgjobs_job, pgjobs_claim, pgjobs_attempt, pgjobs_heartbeat, pgjobs_gate, pgjobs_link")
 
 
 def clear_jobs() -> None:

@@ -96,7 +96,7 @@ def working(
     listener = threading.Thread(target=worker.listen, daemon=True)
     listener.start()
     try:
-        _wait(worker, lambda: worker.ready >= processes, BOOT_SECONDS, "has no executors")
+        wait_until(worker, lambda: worker.ready >= processes, BOOT_SECONDS, "has no executors")
         if weigh:
             threading.Thread(target=worker.weigh, args=(weigh,), daemon=True).start()
         yield worker
@@ -127,10 +127,17 @@ def drained(worker: Worker, count: int) -> float:
 
 def until_idle(worker: Worker) -> None:
     """Wait until no job is left. One check costs the database no more than a claim."""
-    _wait(worker, lambda: not tables.unfinished(), PATIENCE_SECONDS, "is not done", pause=0.1)
+    wait_until(worker, lambda: not tables.unfinished(), pause=0.1)
 
 
-def _wait(worker: Worker, fact: Callable[[], bool], seconds: float, what: str, pause: float = 0.02) -> None:
+def wait_until(
+    worker: Worker,
+    fact: Callable[[], bool],
+    seconds: float = PATIENCE_SECONDS,
+    what: str = "is not done",
+    pause: float = 0.02,
+) -> None:
+    """Wait for a fact; raise BenchmarkError if the worker ends or it takes too long."""
     until = time.monotonic() + seconds
     while not fact():
         if worker.process.poll() is not None:

@@ -21,6 +21,7 @@ NAMES = (
     "results",
     "queues",
     "keys",
+    "fan_in",
     "mixed",
     "starvation",
 )

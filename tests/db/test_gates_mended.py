@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import connection, transaction
@@ -12,13 +13,19 @@ from django.db import connection, transaction
 from django_pgjobs import Batch, Cron, Flow, group, job
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob, OldWorkers
 from django_pgjobs.execution import finalise
+from django_pgjobs.execution.finalise import COUNTED
 from django_pgjobs.inspection import why
 from django_pgjobs.maintenance.gates import Recount, open_due_gates
 from django_pgjobs.models import Gate, Job
 from django_pgjobs.states import Rule
 from django_pgjobs.store import statements as store
 from django_pgjobs.testing import run_jobs
+from django_pgjobs.worker.shared.connection import WorkerConnection
+from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
+from django_pgjobs.worker.threads import finaliser
+from django_pgjobs.worker.threads.finaliser import LOCKED, Finaliser
 from tests.plugins.fix_db import AUTHOR, FAILURE, Background, RawDatabase, blocked_by, claim, wait_until
+from tests.unit.worker_fakes import Heard
 
 pytestmark = pytest.mark.usefixtures("committed")
 
@@ -145,6 +152,55 @@ def test_the_sweep_waits_for_no_gate(raw: RawDatabase, other: RawDatabase, backg
     assert open_due_gates(raw) == 0
     other.rollback()
     assert open_due_gates(raw) == 1
+
+
+def test_a_gate_that_stays_locked_is_waited_for_once(
+    raw: RawDatabase, other: RawDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many batches of ends that need other gates are written meanwhile."""
+    monkeypatch.setattr(finaliser, "BATCH", 2)
+    waited = 0
+    write_counted = finalise.write_counted
+
+    def written(*args: Any, **options: Any) -> Any:
+        nonlocal waited
+        try:
+            return write_counted(*args, **options)
+        except LOCKED:
+            waited += 1
+            raise
+
+    monkeypatch.setattr(finalise, "write_counted", written)
+    heard, link = Heard(), WorkerConnection("default", "pgjobs test finalise", statement_seconds=20)
+    flushing = Finaliser(lambda: pytest.fail("connected"), heard, AUTHOR)
+
+    def put(count: int) -> list[int]:
+        taken = claim(raw, count)
+        held = HeldClaim(str(taken.claim_id), 0.0, count, 1e12)
+        runs = [HeldRun(job, held, fresh_until=1e12) for job in taken.jobs]
+        flushing.put_many(COUNTED, list(zip(runs, taken.ends(), strict=True)))
+        return taken.ids
+
+    try:
+        with Batch("locked") as locked:
+            locked.add_many(maybe.bind() for _ in range(2))
+        with Batch("free") as free:
+            free.add_many(maybe.bind() for _ in range(8))
+        other.query("SELECT job_id FROM pgjobs_gate WHERE job_id = %s FOR UPDATE", [locked.job.pk])
+        stuck = put(2)
+        for _ in range(4):
+            ids = put(2)
+            heard.posts.clear()
+            flushing._flush(link)
+            assert sorted(heard.told("stored")) == ids
+        assert waited == 1
+        other.rollback()
+        heard.posts.clear()
+        flushing._flush(link)
+        assert sorted(heard.told("stored")) == stuck
+    finally:
+        link.close()
+    assert (locked.figures.succeeded, free.figures.succeeded, flushing.count) == (2, 8, 0)
 
 
 def test_two_that_had_one_key_are_revived_and_one_has_it() -> None:

@@ -194,6 +194,7 @@ class Finaliser(Loop):
     def _flush(self, db: WorkerConnection) -> None:
         self._end_backends(db)
         self.skips_locked = self.busy_rows > 0
+        self.gates_are_locked = self.busy > self.busy_rows
         self.busy = self.busy_rows = 0
         for kind in KINDS:
             left = len(self.pending[kind])
@@ -394,7 +395,7 @@ class Finaliser(Loop):
     def _without_locked_gates(self, db: WorkerConnection, entries: list[Entry]) -> tuple[list[Entry], list[Busy]]:
         """Return the ends whose gates nobody has locked, and the others as busy."""
         locked = store.list_locked_gates(db, [end.id for _, end in entries])
-        self.gates_are_locked = bool(locked)
+        self.gates_are_locked |= bool(locked)  # for the whole flush: most batches of ends need none of those gates
         free = [entry for entry in entries if entry[1].id not in locked]
         return free, [(COUNTED, entry) for entry in entries if entry[1].id in locked]
 
