@@ -39,10 +39,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 
-def _line(text: str) -> str:
-    return " ".join(text.split())
-
-
 class PgJobsError(Exception):
     """Something about a job is wrong."""
 
@@ -103,7 +99,7 @@ class BatchClosed(PgJobsError):
 class OldWorkers(PgJobsError):
     """Workers of an older version live, which would end jobs without those that wait for them; nothing was stored.
 
-    ``names``: these workers.
+    ``names``: these workers, each in one line.
     """
 
     def __init__(self, message: str | None = None, *, names: Sequence[str] = ()) -> None:
@@ -111,7 +107,7 @@ class OldWorkers(PgJobsError):
         super().__init__(message or self._words())
 
     def _words(self) -> str:
-        names = ", ".join(map(_line, self.names[:5])) + (", …" if self.names[5:] else "")
+        names = ", ".join(self.names[:5]) + (", …" if self.names[5:] else "")
         return (
             f"Workers of an older version live: {names}. "
             "They would end jobs without those that wait for them: stop them first, or wait until they have stopped."

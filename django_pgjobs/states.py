@@ -106,6 +106,12 @@ BUILT_IN = "pgjobs."
 GATHERING = (f"{BUILT_IN}batch", f"{BUILT_IN}flow")
 """The names of jobs that wait for their members."""
 
+CANCEL_MEMBERS = f"{BUILT_IN}cancel_members"
+"""The name of the job that cancels the members of a batch."""
+
+NOT_MET, NOT_NEEDED = "pgjobs:flow", "pgjobs:not_needed"
+"""Who has cancelled a job that its gate did not let run: a job that it needs failed, or nobody needs it."""
+
 EXPIRED = "expired"
 """The reason on a job that was cancelled because it had not started when it expired; until then its label in lists."""
 

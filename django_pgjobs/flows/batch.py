@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, cast
 
 from asgiref.sync import sync_to_async
 
 from django_pgjobs.exceptions import BatchClosed, InvalidJob
-from django_pgjobs.flows.builtin import BATCH, checked_calls, holder
+from django_pgjobs.flows.builtin import BATCH, checked_calls, holder, new_job_of, own_call
 from django_pgjobs.flows.builtin import batch as batch_job
 from django_pgjobs.jobs import BoundJob
 from django_pgjobs.logs import safe_logger
@@ -19,7 +19,6 @@ from django_pgjobs.states import GATHERING, Rule
 if TYPE_CHECKING:
     from django_pgjobs.models import Gate, Job
     from django_pgjobs.steering.jobs import Steered
-    from django_pgjobs.store.registering import NewJob
 
 log = safe_logger("django_pgjobs")
 
@@ -65,13 +64,18 @@ class Batch:
         priority: int | None = None,
         database: str | None = None,
     ) -> None:
-        given: dict[str, Any] = {"description": description, "queue": queue, "priority": priority}
-        options = {name: value for name, value in given.items() if value is not None}
-        self._call = batch_job.using(**options, key=key, database=database).bind()
+        self._call = own_call(
+            batch_job, description=description, queue=queue, priority=priority, key=key, database=database
+        )
         after = ((Rule.SUCCEEDED, succeeded), (Rule.FAILED, failed), (Rule.SETTLED, settled))
         for rule, call in after:
-            if call is not None and not isinstance(call, BoundJob):
+            if call is None:
+                continue
+            if not isinstance(call, BoundJob):
                 raise InvalidJob(f"{rule}= takes a call, made by a definition's bind(…), not {call!r}")
+            for option in ("bypass", "after"):
+                if call.options.get(option):
+                    raise InvalidJob(f"job {call.name!r}: what comes after a batch takes no {option}")
         self._after = [(rule, call) for rule, call in after if call is not None]
         self._id: int | None = None
         self._alias: str | None = None
@@ -107,8 +111,8 @@ class Batch:
 
             row = self._call.row()
             self._alias = writable_alias(row.plan.database)
-            callbacks = [(rule, _new(call, self._alias)) for rule, call in self._after]
-            new = _new(self._call, self._alias)
+            callbacks = [(rule, new_job_of(call, self._alias)) for rule, call in self._after]
+            new = new_job_of(self._call, self._alias)
             stored, after = waiting.insert_batch(self._alias, new, callbacks, row.plan.conf)
             self.is_new = after is not None
             self._id = stored if self.is_new else holder(self._alias, stored, BATCH).pk
@@ -214,18 +218,6 @@ class Batch:
         if gate is None:
             raise BatchClosed("The batch is not stored.", batch_id=self._id)
         return Figures(gate.total, gate.succeeded, gate.abandoned, gate.cancelled, gate.unfinished)
-
-
-def _new(call: BoundJob, alias: str) -> NewJob:
-    """Return what a call writes. Raises ``InvalidJob``."""
-    from django_pgjobs.registering.encode import captured_headers, check_key_given, new_job  # here for start-up time
-
-    row = call.row()
-    check_key_given(row)
-    if row.plan.bypass or row.plan.after or row.plan.database not in (None, alias):
-        option = "bypass" if row.plan.bypass else "after" if row.plan.after else f"database={row.plan.database!r}"
-        raise InvalidJob(f"job {call.name!r}: what comes after a batch takes no {option}")
-    return new_job(row, captured_headers(row.plan.conf))
 
 
 def _portions(calls: Iterable[BoundJob]) -> Iterator[list[BoundJob]]:

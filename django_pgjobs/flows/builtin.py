@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django_pgjobs.context import running_alias
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob, Snooze
-from django_pgjobs.jobs import BoundJob, job
-from django_pgjobs.states import BUILT_IN, GATHERING
+from django_pgjobs.jobs import BoundJob, JobDefinition, job
+from django_pgjobs.states import CANCEL_MEMBERS, GATHERING
 
 if TYPE_CHECKING:
     from django_pgjobs.models import Job
+    from django_pgjobs.store.registering import NewJob
 
 MEMBERS_AT_ONCE = 1000
 BUSY_SECONDS = 5
@@ -26,6 +27,23 @@ def holder(alias: str, job_id: int, name: str) -> Job:
     if found.name != name:
         raise DuplicateJob(found.pk, found.key or "", found.queue)
     return found
+
+
+def own_call(own: JobDefinition[[], None], **options: Any) -> BoundJob:
+    """Return the call for the row of a batch or flow; ``options`` that are None are not given, except keys."""
+    given = {name: value for name, value in options.items() if value is not None or name == "key"}
+    return own.using(**given).bind()
+
+
+def new_job_of(call: BoundJob, alias: str) -> NewJob:
+    """Return what a call writes to the database of its batch or flow. Raises ``InvalidJob``."""
+    from django_pgjobs.registering.encode import captured_headers, check_key_given, new_job  # here for start-up time
+
+    row = call.row()
+    check_key_given(row)
+    if row.plan.database not in (None, alias):
+        raise InvalidJob(f"job {call.name!r}: it has to go to database {alias!r}, not to {row.plan.database!r}")
+    return new_job(row, captured_headers(row.plan.conf))
 
 
 def checked_calls(calls: Iterable[BoundJob]) -> Iterable[BoundJob]:
@@ -45,7 +63,7 @@ def flow() -> None:
     """Do nothing: the row of a flow waits for its nodes."""
 
 
-@job(name=f"{BUILT_IN}cancel_members")
+@job(name=CANCEL_MEMBERS)
 def cancel_members(batch_id: int, mode: str, by: str, reason: str) -> None:
     """Cancel the unfinished members of a batch, some at a time; run again if some were locked. Repeatable."""
     from django_pgjobs.models import Job  # here: the models are not loaded yet

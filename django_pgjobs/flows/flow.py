@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from asgiref.sync import sync_to_async
 
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.flows.builtin import FLOW, checked_calls, holder
+from django_pgjobs.flows.builtin import FLOW, checked_calls, holder, new_job_of, own_call
 from django_pgjobs.flows.builtin import flow as flow_job
 from django_pgjobs.jobs import BoundJob
 from django_pgjobs.serialization.references import ResultOf, within
@@ -16,7 +16,6 @@ from django_pgjobs.states import Flow as Bits
 from django_pgjobs.states import Rule
 
 if TYPE_CHECKING:
-    from django_pgjobs.conf import Conf
     from django_pgjobs.models import Job
     from django_pgjobs.store.registering import NewJob
 
@@ -71,9 +70,9 @@ class Flow:
         priority: int | None = None,
         database: str | None = None,
     ) -> None:
-        given: dict[str, Any] = {"description": description, "queue": queue, "priority": priority}
-        options = {name: value for name, value in given.items() if value is not None}
-        self._call = flow_job.using(**options, key=key, database=database).bind()
+        self._call = own_call(
+            flow_job, description=description, queue=queue, priority=priority, key=key, database=database
+        )
         self.nodes: list[Node] = []
         self._by_result: dict[int, Node] = {}
         self._registered = False
@@ -142,8 +141,8 @@ class Flow:
         for node, job_id in zip(self.nodes, reserve_ids(alias, len(self.nodes)) if self.nodes else (), strict=True):
             node.job_id = node._result.job_id = job_id
         try:
-            flow = _new(self._call, alias, plan.conf)
-            nodes = self._new_nodes(alias, plan.conf)
+            flow = new_job_of(self._call, alias)
+            nodes = self._new_nodes(alias)
             with register.passing(alias, plan.conf, [node.queue for node in nodes]):
                 flow_id, is_new = waiting.insert_flow(alias, flow, nodes, plan.conf)
         except BaseException:
@@ -169,13 +168,13 @@ class Flow:
         for node in self.nodes:
             node.job_id = None
 
-    def _new_nodes(self, alias: str, conf: Conf) -> list[NewJob]:
+    def _new_nodes(self, alias: str) -> list[NewJob]:
         needed = {other for node in self.nodes for other in node.needs}
-        return [self._new_node(node, alias, conf, is_needed=node in needed) for node in self.nodes]
+        return [self._new_node(node, alias, is_needed=node in needed) for node in self.nodes]
 
-    def _new_node(self, node: Node, alias: str, conf: Conf, *, is_needed: bool) -> NewJob:
+    def _new_node(self, node: Node, alias: str, *, is_needed: bool) -> NewJob:
         try:
-            new = _new(node.call, alias, conf)
+            new = new_job_of(node.call, alias)
         except InvalidJob as error:
             raise InvalidJob(f"node {node.number}: {error}") from None
         if new.key is not None:
@@ -188,16 +187,6 @@ class Flow:
             needs=tuple((other.job_id or 0, rule) for other, rule in node.needs.items()),
             options={**(new.options or {}), "results": True} if refers else new.options,
         )
-
-
-def _new(call: BoundJob, alias: str, conf: Conf) -> NewJob:
-    from django_pgjobs.registering.encode import captured_headers, check_key_given, new_job  # here for start-up time
-
-    row = call.row()
-    check_key_given(row)
-    if row.plan.database not in (None, alias):
-        raise InvalidJob(f"job {call.name!r}: all of a flow goes to database {alias!r}, not to {row.plan.database!r}")
-    return new_job(row, captured_headers(conf))
 
 
 # For those who come from Celery

@@ -20,16 +20,13 @@ from django_pgjobs.conf import get_conf
 from django_pgjobs.inspection.blockers import Blocker, blockers_of
 from django_pgjobs.inspection.liveness import LIVE
 from django_pgjobs.serialization.escapes import one_line
-from django_pgjobs.states import EXPIRED, GATHERING, JobState
+from django_pgjobs.states import EXPIRED, GATHERING, NOT_MET, NOT_NEEDED, JobState
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.statements import Needs, Paused, WhyFacts
 
 SOON_SECONDS = 10.0
 """A worker with free slots claims the next due job within this time, or something is wrong."""
 
-
-BY_GATES = ("pgjobs:flow", "pgjobs:not_needed")
-"""Who has cancelled a job that its gate did not let run: what it needs did not happen, or nobody needs it."""
 
 _USER = re.compile(r"\w+\.\w+:\S+ (.+)", re.DOTALL)
 
@@ -161,11 +158,11 @@ def _succeeded(facts: WhyFacts) -> Reason:
 
 
 def _cancelled(facts: WhyFacts) -> Reason:
-    if facts.cancel_by in BY_GATES:
+    if facts.cancel_by in (NOT_MET, NOT_NEEDED):
         words = {"ago": _since(facts, facts.finished_at), "why": _quoted(facts.cancel_reason)}
         text = _("It was cancelled %(ago)s ago, before it began%(why)s.") % words
         advice = _("To run it all the same: ") + f"manage.py pgjobs retry {facts.id}"
-        if facts.cancel_by == BY_GATES[0]:
+        if facts.cancel_by == NOT_MET:
             advice = _("It waits again when you retry what failed.") + f" {advice}"
         return Reason("not_needed", text, advice)
     words = {

@@ -9,7 +9,7 @@ from django.db.models.functions import Now
 
 from django_pgjobs.models import Gate, Job, JobQuerySet, Link
 from django_pgjobs.presentation.fate import fate
-from django_pgjobs.states import Flow, Outcome
+from django_pgjobs.states import NOT_NEEDED, Flow, Outcome
 
 MOST = 25
 """How many jobs of each kind are shown."""
@@ -55,7 +55,7 @@ def surroundings(job: Job) -> Surroundings:
     if found.gate is not None:
         bad = [Outcome.ABANDONED, Outcome.CANCELLED]
         if found.gate.unmet:
-            members = jobs.filter(parent_id=job.pk, outcome__in=bad).exclude(cancel_by="pgjobs:not_needed")
+            members = jobs.filter(parent_id=job.pk, outcome__in=bad).exclude(cancel_by=NOT_NEEDED)
             found.failed = list(members.order_by("pk")[:MOST])
     links = Link.objects.using(job._state.db)
     needs = links.filter(job_id=job.pk).order_by("parent_id")[:MOST] if job.flow & Flow.GATED else []

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from django_pgjobs import waking
 from django_pgjobs.exceptions import BatchClosed, DuplicateJob, InvalidJob, OldWorkers
 from django_pgjobs.registering.conflicts import insert_all, insert_one
+from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import Flow, Rule
 from django_pgjobs.store import gates
 from django_pgjobs.store.database import on
@@ -71,7 +72,7 @@ def refuse_older_workers(alias: str, conf: Conf) -> None:
     """Raise ``OldWorkers`` if workers live that would end jobs without those that wait for them."""
     names = gates.list_old_workers(on(alias), protocol=gates.KNOWS_GATES, silent_seconds=conf.silent_seconds)
     if names:
-        raise OldWorkers(names=names)
+        raise OldWorkers(names=[one_line(name) for name in names])
 
 
 # Batches

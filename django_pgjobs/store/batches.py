@@ -5,23 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from django_pgjobs.states import CANCEL_MEMBERS
 from django_pgjobs.store.database import Database, on
 from django_pgjobs.store.gates import notices_of, open_gates
 from django_pgjobs.store.notifying import Notice, wake_up
 from django_pgjobs.store.registering import NewJob, register_job
 from django_pgjobs.store.steering import Gathering
 
-CANCEL_MEMBERS = "pgjobs.cancel_members"
-"""The name of the job that cancels the members of a batch, whose arguments ``cancel_members`` writes."""
+FIRST = 100
+"""The highest priority: members that have not started are not to start meanwhile."""
 
 
 def list_running_members(db: Database, ids: Sequence[int]) -> list[int]:
     """Return the members of these batches that workers have claimed."""
     return [row[0] for row in db.fetch("list_running_members", {"ids": list(ids)})]
-
-
-FIRST = 100
-"""The highest priority: members that have not started are not to start meanwhile."""
 
 
 def cancel_members(using: str, batches: Sequence[Gathering], *, mode: str, by: str, reason: str) -> list[Notice]:

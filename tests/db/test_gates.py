@@ -178,13 +178,14 @@ def test_more_jobs_than_the_setting_allows_cannot_be_needed(settings: object) ->
 def test_older_workers_keep_it_from_being_stored() -> None:
     parent = plain.register()
     Heartbeat.objects.create(
-        name="old", host="h", pid=1, processes=1, threads=1, async_slots=0, version="0", protocol=0
+        name="an\nold one", host="h", pid=1, processes=1, threads=1, async_slots=0, version="0", protocol=0
     )
     with transaction.atomic():
         with pytest.raises(OldWorkers) as error:
             waits.using(after=parent).register()
         plain.register()
-    assert error.value.names == ["old"]
+    assert error.value.names == ["an old one"]
+    assert "an old one" in str(error.value)
     assert not Gate.objects.exists()
 
 

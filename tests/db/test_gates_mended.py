@@ -11,7 +11,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_pgjobs import Batch, Cron, Flow, group, job
-from django_pgjobs.exceptions import DuplicateJob, InvalidJob, OldWorkers
+from django_pgjobs.exceptions import DuplicateJob, InvalidJob
 from django_pgjobs.execution import finalise
 from django_pgjobs.execution.finalise import COUNTED
 from django_pgjobs.inspection import why
@@ -383,7 +383,6 @@ def test_callers_are_told_what_to_write() -> None:
     with pytest.raises(InvalidJob, match="after makes no sense"):
         Cron("@daily", maybe.using(after=1).bind(1))
     assert waits.using(after=[], when="failed").register().state == "ready"
-    assert "a b" in str(OldWorkers(names=["a\nb"]))
 
 
 def test_why_names_what_helps() -> None:
