@@ -1,6 +1,6 @@
--- list_locked_gates: those of some jobs whose ends count in a gate that another transaction has locked; waits for none.
+-- list_locked_gates: the gates that another transaction has locked, of those in which the ends of some jobs count; waits for none.
 -- Fence: none (reads; the locks it takes end with the statement).
--- Rows: one per job whose end has to wait.
+-- Rows: one per job whose end has to wait, and locked gate: their ids.
 -- Clock: none.
 WITH fed AS MATERIALIZED (
     SELECT j.id, j.parent_id AS job_id
@@ -19,7 +19,7 @@ free AS MATERIALIZED (
         SELECT gate.job_id FROM pgjobs_gate AS gate WHERE gate.job_id = wanted.job_id FOR NO KEY UPDATE SKIP LOCKED
     ) AS g
 )
-SELECT DISTINCT fed.id
+SELECT fed.id, fed.job_id
 FROM fed
 CROSS JOIN LATERAL (SELECT gate.job_id FROM pgjobs_gate AS gate WHERE gate.job_id = fed.job_id OFFSET 0) AS g
 WHERE fed.job_id NOT IN (SELECT job_id FROM free)

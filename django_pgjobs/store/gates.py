@@ -55,9 +55,12 @@ def settle_ends(db: Database, ids: Sequence[int], *, lock_seconds: float | None 
     return _opened(db.fetch("settle_ends", {"ids": list(ids), "lock_timeout": timeout}))
 
 
-def list_locked_gates(db: Database, ids: Sequence[int]) -> set[int]:
-    """Return those of these jobs whose ends count in a gate that another transaction has locked. Waits for none."""
-    return {row[0] for row in db.fetch("list_locked_gates", {"ids": list(ids)})}
+def list_locked_gates(db: Database, ids: Sequence[int]) -> dict[int, set[int]]:
+    """Return the jobs whose ends count in gates that another transaction has locked, with these. Waits for none."""
+    found: dict[int, set[int]] = {}
+    for job_id, gate in db.fetch("list_locked_gates", {"ids": list(ids)}):
+        found.setdefault(job_id, set()).add(gate)
+    return found
 
 
 def open_gates(db: Database, ids: Sequence[int], *, close: bool = False, locked: bool = False) -> list[Opened]:

@@ -414,7 +414,8 @@ class Flushing:
         self.finaliser.put_many(SUCCESS, list(zip(runs, ends, strict=True)))
 
     def flush(self) -> tuple[list[int], list[str]]:
-        """Return the jobs whose ends were stored by this flush, and the statements that it took."""
+        """Return the jobs whose ends were stored by this flush, after any pause, and the statements that it took."""
+        self.finaliser.busy.until = 0.0
         self.heard.posts.clear()
         self.sent.clear()
         self.finaliser._flush(self.link)

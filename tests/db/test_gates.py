@@ -343,9 +343,9 @@ def test_a_gate_that_is_locked_for_long_is_given_up(raw: RawDatabase, other: Raw
     with pytest.raises(Exception, match="lock timeout"), raw.transaction():
         finalise.write_counted(raw, taken.ends(), AUTHOR, lock_seconds=0.05)
     assert row(taken.ids[0]).outcome is None
-    assert store.list_locked_gates(raw, taken.ids) == set(taken.ids)
+    assert store.list_locked_gates(raw, taken.ids) == {taken.ids[0]: {child.pk}}
     other.rollback()
-    assert store.list_locked_gates(raw, taken.ids) == set()
+    assert store.list_locked_gates(raw, taken.ids) == {}
     assert len(end(raw, taken)) == 1
 
 

@@ -196,6 +196,7 @@ def test_a_gate_that_stays_locked_is_waited_for_once(
         assert waited == 1
         other.rollback()
         heard.posts.clear()
+        flushing.busy.until = 0.0
         flushing._flush(link)
         assert sorted(heard.told("stored")) == stuck
     finally:

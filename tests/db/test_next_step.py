@@ -192,6 +192,7 @@ def link(committed: None) -> Iterator[WorkerConnection]:
 
 def flushed(finaliser: Finaliser, link: WorkerConnection, heard: Heard) -> list[int]:
     heard.posts.clear()
+    finaliser.busy.until = 0.0
     finaliser._flush(link)
     assert not heard.of(Lost)
     return sorted(heard.told("stored"))

@@ -19,7 +19,14 @@ from django_pgjobs.store import statements as store
 from django_pgjobs.store.statements import Author, End, FenceReading
 from django_pgjobs.worker.shared.runs import HeldRun
 from django_pgjobs.worker.threads import finaliser as finalising
-from django_pgjobs.worker.threads.finaliser import BATCH, BUSY_SECONDS, UNFLUSHED_BYTES, Finaliser
+from django_pgjobs.worker.threads.busy_ends import PAUSE_SECONDS
+from django_pgjobs.worker.threads.finaliser import (
+    BATCH,
+    BUSY_LIMIT,
+    FLUSH_SECONDS,
+    UNFLUSHED_BYTES,
+    Finaliser,
+)
 from django_pgjobs.worker.threads.inbox_messages import BackendsEnded, Lost, Stored
 from tests.unit.worker_fakes import Heard, run_of
 
@@ -134,31 +141,73 @@ def test_a_callback_starts_once_when_the_other_half_of_a_batch_fails(
     assert heard.told("stored") == [1, 2]
 
 
-def test_busy_rows_are_tried_once_a_flush_and_then_waited_for(
+def test_busy_rows_are_tried_once_and_then_waited_for(
     server: Server, heard: Heard, finaliser: Finaliser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many: an open transaction on the whole table must not have us ask for it in a loop."""
-    monkeypatch.setattr(clock, "monotonic", lambda: 100.0)
+    now = 100.0
+    monkeypatch.setattr(clock, "monotonic", lambda: now)
     put(finaliser, SUCCESS, *range(1, BATCH + 11))
     server.locked = set(range(1, BATCH + 6))
     flush(finaliser)
     assert [len(ids) for _, ids in server.writes] == [BATCH, 10]
     assert heard.told("stored") == list(range(BATCH + 6, BATCH + 11))
-    assert (finaliser.count, finaliser.busy, finaliser.busy_until) == (BATCH + 5, BATCH + 5, 100.0 + BUSY_SECONDS)
+    assert (finaliser.count, finaliser.busy.count) == (BATCH + 5, BATCH + 5)
+    assert finaliser.busy.until == now + PAUSE_SECONDS
     waits: list[tuple[bool, float | None]] = []
 
     def wait_for(predicate: Callable[[], bool], timeout: float | None = None) -> bool:
         waits.append((predicate(), timeout))
-        return False
+        return waits[-1][0]
 
     monkeypatch.setattr(finaliser.wake, "wait_for", wait_for)
     assert finaliser._until_due()
-    put(finaliser, SUCCESS, *range(10_000, 10_000 + BATCH))
-    assert finaliser._until_due()
     finaliser.stopping.set()
     assert finaliser._until_due()
-    assert [fact for fact, _ in waits[:2]] == [False, True]
-    assert [timeout for _, timeout in waits] == [pytest.approx(BUSY_SECONDS)] * 3
+    assert not any(awake for awake, _ in waits)
+    assert [timeout for _, timeout in waits] == pytest.approx([PAUSE_SECONDS, FLUSH_SECONDS, PAUSE_SECONDS])
+    server.writes.clear()
+    now += PAUSE_SECONDS
+    flush(finaliser)
+    assert [len(ids) for _, ids in server.writes] == [BATCH, 5]
+
+
+def test_new_ends_pass_those_that_wait_for_a_lock(
+    server: Server, heard: Heard, finaliser: Finaliser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W20: they are written as soon as without, and the others no later for it."""
+    now = 100.0
+    monkeypatch.setattr(clock, "monotonic", lambda: now)
+    put(finaliser, SUCCESS, 1)
+    server.locked = {1}
+    flush(finaliser)
+    until, now = finaliser.busy.until, now + PAUSE_SECONDS / 2
+    server.locked |= {2}
+    put(finaliser, SUCCESS, 2, 3)
+    monkeypatch.setattr(finaliser.wake, "wait_for", lambda awake, **_: awake() or pytest.fail("waited"))
+    assert finaliser._until_due()
+    server.writes.clear()
+    flush(finaliser)
+    assert server.writes == [(SUCCESS, [2, 3])]
+    assert heard.told("stored") == [3]
+    assert (finaliser.busy.count, finaliser.busy.until) == (2, until)
+    server.locked.clear()
+    now = until
+    assert finaliser._until_due()
+    flush(finaliser)
+    assert heard.told("stored") == [3, 1, 2]
+    assert (finaliser.count, finaliser.bytes) == (0, 0)
+
+
+def test_ends_that_wait_for_locks_leave_room_for_others(server: Server, finaliser: Finaliser) -> None:
+    """Up to a number: what runs meanwhile is kept in memory."""
+    server.locked = set(range(1, BUSY_LIMIT + 1))
+    put(finaliser, SUCCESS, *range(1, BUSY_LIMIT))
+    flush(finaliser)
+    assert not finaliser.full
+    put(finaliser, SUCCESS, BUSY_LIMIT)
+    flush(finaliser)
+    assert finaliser.full
 
 
 @pytest.mark.parametrize(
@@ -511,6 +560,7 @@ def test_so_it_is_when_its_end_has_gone_over_to_the_other_statement_meanwhile(
     flush(unkept, Link())
     assert heard.posts == []
     server.locked, server.gone = set(), {1, 2}
+    unkept.busy.until = 0.0
     flush(unkept, Link())
     assert server.writes[-2:] == [(SUCCESS, [1]), (END, [2])]
     assert (sorted(heard.told("stored")), heard.told("lost")) == ([1, 2], [])

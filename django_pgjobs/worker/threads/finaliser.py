@@ -12,7 +12,9 @@ locked rows. As long as some row is known to be busy all batches go by that one:
 again.
 
 An end for which other jobs wait is *counted*: it goes in a transaction of its own, with what it releases. If somebody
-has locked one of the gates it counts in, it stays busy, and the finaliser asks for locked gates before it writes more.
+has locked one of the gates it counts in, it is busy, and the finaliser asks for locked gates before it writes more.
+
+Busy ends are set aside and tried again after a pause. New ones pass them meanwhile.
 
 An end without retention is one fenced DELETE. The DELETE skips jobs that somebody waits for, locks or points to; these
 end with their rows kept, and the leader prunes them. A missing row proves nothing: our own try deleted it if the answer
@@ -25,7 +27,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 
@@ -55,6 +57,7 @@ from django_pgjobs.store.sqlstates import is_data_trouble, is_objection
 from django_pgjobs.store.statements import Author, End
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldRun
+from django_pgjobs.worker.threads.busy_ends import BusyEnd, BusyEnds, Entry
 from django_pgjobs.worker.threads.doubts import settle
 from django_pgjobs.worker.threads.end_sizes import fitting, sizes_of
 from django_pgjobs.worker.threads.inbox_messages import BackendsEnded, Lost, Refused, Stored, StoredEnd
@@ -64,7 +67,6 @@ log = safe_logger("django_pgjobs")
 
 BATCH = 500
 FLUSH_SECONDS = 0.003
-BUSY_SECONDS = 0.1
 BACKENDS_SECONDS = 2.0
 """How long to wait for the end of a server process: code that cannot be interrupted may take long."""
 
@@ -77,10 +79,10 @@ STATEMENT_BYTES = 8 * 1024 * 1024
 UNFLUSHED_LIMIT = 5000
 UNFLUSHED_BYTES = 64 * 1024 * 1024
 
-LOCKED = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
+BUSY_LIMIT = 20_000
+"""How many ends may wait for locks before a worker dispatches nothing more."""
 
-Entry = tuple[HeldRun, End]
-Busy = tuple[str, Entry]
+LOCKED = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 
 
 class Finaliser(Loop):
@@ -98,9 +100,7 @@ class Finaliser(Loop):
         self.backends: list[str] = []
         self.progress: dict[int, tuple[int, str, str]] = {}
         self.last_flush = 0.0
-        self.busy = 0
-        self.busy_rows = 0
-        self.busy_until = 0.0
+        self.busy = BusyEnds()
         self.may_wait = True
         self.skips_locked = False
         self.reported: set[HeldRun] = set()
@@ -165,7 +165,8 @@ class Finaliser(Loop):
     @property
     def full(self) -> bool:
         """Whether too much is unflushed to dispatch anything more."""
-        return self.count >= UNFLUSHED_LIMIT or self.bytes >= UNFLUSHED_BYTES
+        new = self.count - self.busy.count
+        return new >= UNFLUSHED_LIMIT or self.busy.count >= BUSY_LIMIT or self.bytes >= UNFLUSHED_BYTES
 
     # The thread
 
@@ -182,26 +183,42 @@ class Finaliser(Loop):
                     return False
                 self.wake.wait()
             leaving = self.stopping.is_set()
-            until = self.busy_until if leaving else max(self.last_flush + FLUSH_SECONDS, self.busy_until)
-            wait = until - clock.monotonic()
-            if wait > 0:
-                # Only new ends shorten the pause, however many are busy: trying those again would be useless.
-                self.wake.wait_for(
-                    lambda: self.count - self.busy >= BATCH or self.stopping.is_set() != leaving, timeout=wait
-                )
+            self._sleep(self.busy.until, lambda: self._has_new() or self.stopping.is_set() != leaving)
+            if not leaving:
+                enough = self.busy.count + BATCH
+                self._sleep(self.last_flush + FLUSH_SECONDS, lambda: self.count >= enough or self.stopping.is_set())
             return not leaving or bool(self.count or self.claims)
+
+    def _has_new(self) -> bool:
+        return bool(self.count > self.busy.count or self.backends or self.progress or self.claims)
+
+    def _sleep(self, until: float, awake: Callable[[], bool]) -> None:
+        wait = until - clock.monotonic()
+        if wait > 0:
+            self.wake.wait_for(awake, timeout=wait)
 
     def _flush(self, db: WorkerConnection) -> None:
         self._end_backends(db)
-        self.skips_locked = self.busy_rows > 0
-        self.gates_are_locked = self.busy > self.busy_rows
-        self.busy = self.busy_rows = 0
+        self.skips_locked = self.busy.has_rows
+        self.gates_are_locked = self.busy.has_gates
+        self._try_again(db)
         for kind in KINDS:
             left = len(self.pending[kind])
-            while left > 0:  # each once: busy ones go to the end
+            while left > 0:
                 left -= self._flush_some(db, kind, min(left, BATCH))
         self._flush_rest(db)
         self.last_flush = clock.monotonic()
+
+    def _try_again(self, db: WorkerConnection) -> None:
+        """Queue busy ends again after their pause, without those whose gates are still locked."""
+        if not self.busy or clock.monotonic() < self.busy.until:
+            return
+        gates = self.busy.gates()
+        found = store.list_locked_gates(db, list(gates.values())) if gates else {}
+        locked = {gate for gate, job_id in gates.items() if gate in found.get(job_id, ())}
+        with self.wake:
+            for kind, entry, _ in self.busy.take(locked):
+                self.pending[kind].append(entry)
 
     def _end_backends(self, db: WorkerConnection) -> None:
         """End the server processes of killed executors, before any end queued after their death."""
@@ -269,34 +286,34 @@ class Finaliser(Loop):
         """Write a batch of one kind; return how many entries it tried."""
         entries, size = self._some(kind, most)
         self._end_backends(db)  # queued by main before these, perhaps a moment ago
-        left: list[Busy] = [(kind, entry) for entry in entries]
+        left, busy = entries, cast(list[BusyEnd], [])
         try:
-            left = self._write(db, kind, entries)
+            busy = self._write(db, kind, entries)
+            left = []
         except BaseException:
             if kind == DELETE and db.gone:
                 self.perhaps_deleted.update(run for run, _ in entries)
             raise
         finally:
             # Report each end once, whatever failed half-way: a claim counts its jobs down, a callback starts.
-            self._replace(kind, len(entries), size, [busy for busy in left if busy[1][0] not in self.reported])
+            left = [entry for entry in left if entry[0] not in self.reported]
+            self._replace(kind, len(entries), size, left, busy)
             self.perhaps_deleted -= self.reported
             self.reported.clear()
         return len(entries)
 
-    def _replace(self, kind: str, count: int, size: int, left: list[Busy]) -> None:
+    def _replace(self, kind: str, count: int, size: int, left: list[Entry], busy: list[BusyEnd]) -> None:
+        """Take the first ``count`` entries off; put back those ``left``, and set the busy ones aside."""
         with self.wake:
             pending = self.pending[kind]
             for _ in range(count):
                 pending.popleft()
-            for other, entry in left:
-                self.pending[other].append(entry)
-            self.count -= count - len(left)
+            pending.extend(left)
+            if busy:
+                self.busy.add(busy)
+            self.count -= count - len(left) - len(busy)
             self.bytes -= size
-            self.bytes += sum(sizes_of(end for _, (_, end) in left))
-            self.busy += len(left)
-            self.busy_rows += sum(other != COUNTED for other, _ in left)
-        if left:
-            self.busy_until = clock.monotonic() + BUSY_SECONDS
+            self.bytes += sum(sizes_of(end for _, end in [*left, *(each.entry for each in busy)]))
 
     def _report_stored(self, kind: str, stored: Sequence[StoredEnd]) -> None:
         if self.freed is not None and any(run.job.extras for run, _, _ in stored):
@@ -314,7 +331,7 @@ class Finaliser(Loop):
         self.refused.update(action for _, action, _ in lost)
         self.inbox.post(Lost(lost))
 
-    def _write(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[Busy]:
+    def _write(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[BusyEnd]:
         """Write entries of one kind, bisecting to isolate one that cannot be stored; return the busy ones."""
         if kind not in FAST and any(run.in_doubt for run, _ in entries):
             return self._settle(db, kind, entries)
@@ -323,7 +340,7 @@ class Finaliser(Loop):
             return busy + (self._write_now(db, kind, entries) if entries else [])
         return self._write_now(db, kind, entries)
 
-    def _write_now(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[Busy]:
+    def _write_now(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[BusyEnd]:
         try:
             recorded = self._record(db, kind, entries)
         except (psycopg.Error, UnicodeError) as error:
@@ -333,11 +350,11 @@ class Finaliser(Loop):
             if kind == COUNTED and isinstance(error, LOCKED):
                 free, busy = self._without_locked_gates(db, entries)
                 if len(free) == len(entries):  # the gate was released just now
-                    return [(kind, entry) for entry in entries]
+                    return [BusyEnd(kind, entry) for entry in entries]
                 return busy + (self._write_now(db, kind, free) if free else [])
             if kind == NEXT and (isinstance(error, LOCKED) or _key_is_taken(error)):
                 # Another session is about to commit the key of one of these jobs in the queue of its next step.
-                return self._halve(db, kind, entries) if len(entries) > 1 else [(kind, entries[0])]
+                return self._halve(db, kind, entries) if len(entries) > 1 else [BusyEnd(kind, entries[0])]
             if not is_data_trouble(error):
                 raise
             return self._bisect(db, kind, entries, error)
@@ -355,7 +372,7 @@ class Finaliser(Loop):
         if pairs:
             store.notify_queues(db, pairs, behind=kind == RELEASE)
 
-    def _settle(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[Busy]:
+    def _settle(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[BusyEnd]:
         """Write those of ``entries`` that are certain; of those in doubt, those that their jobs have not written."""
         doubts = settle(db, ACTIONS[kind], [entry for entry in entries if entry[0].in_doubt])
         for own, stored in doubts.committed.items():
@@ -363,7 +380,7 @@ class Finaliser(Loop):
         if doubts.lost:
             self._report_lost(doubts.lost)
         left = [entry for entry in entries if not entry[0].in_doubt and entry[0] not in self.reported]
-        return [(kind, entry) for entry in doubts.locked] + (self._write(db, kind, left) if left else [])
+        return [BusyEnd(kind, entry) for entry in doubts.locked] + (self._write(db, kind, left) if left else [])
 
     def _record(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> dict[int, Any]:
         """Write entries of one kind by one statement, the fast one where there is one and it need not wait long."""
@@ -392,26 +409,28 @@ class Finaliser(Loop):
             store.notify(db, store.notices_of(opened))
         return recorded
 
-    def _without_locked_gates(self, db: WorkerConnection, entries: list[Entry]) -> tuple[list[Entry], list[Busy]]:
+    def _without_locked_gates(self, db: WorkerConnection, entries: list[Entry]) -> tuple[list[Entry], list[BusyEnd]]:
         """Return the ends whose gates nobody has locked, and the others as busy."""
         locked = store.list_locked_gates(db, [end.id for _, end in entries])
         self.gates_are_locked |= bool(locked)  # for the whole flush: most batches of ends need none of those gates
         free = [entry for entry in entries if entry[1].id not in locked]
-        return free, [(COUNTED, entry) for entry in entries if entry[1].id in locked]
+        return free, [
+            BusyEnd(COUNTED, entry, min(gates)) for entry in entries if (gates := locked.get(entry[1].id)) is not None
+        ]
 
-    def _keep(self, db: WorkerConnection, entries: list[Entry]) -> list[Busy]:
+    def _keep(self, db: WorkerConnection, entries: list[Entry]) -> list[BusyEnd]:
         """End the jobs that were not deleted, and keep their rows."""
-        busy: list[Busy] = []
+        busy: list[BusyEnd] = []
         for kept in (SUCCESS, END):
             if some := [entry for entry in entries if finalise.kept_as(entry[1]) == kept]:
                 busy += self._write(db, kept, some)
         return busy
 
-    def _halve(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[Busy]:
+    def _halve(self, db: WorkerConnection, kind: str, entries: list[Entry]) -> list[BusyEnd]:
         half = len(entries) // 2
         return self._write(db, kind, entries[:half]) + self._write(db, kind, entries[half:])
 
-    def _bisect(self, db: WorkerConnection, kind: str, entries: list[Entry], error: Exception) -> list[Busy]:
+    def _bisect(self, db: WorkerConnection, kind: str, entries: list[Entry], error: Exception) -> list[BusyEnd]:
         if len(entries) > 1:
             return self._halve(db, kind, entries)
         run, end = entries[0]
@@ -430,10 +449,10 @@ class Finaliser(Loop):
         other, plain = finalise.end_of(decision, end.id, end.claim_id, run.job.name, end.seconds)
         return self._write(db, other, [(run, plain)])
 
-    def _resolve(self, db: WorkerConnection, kind: str, missing: list[Entry]) -> list[Busy]:
+    def _resolve(self, db: WorkerConnection, kind: str, missing: list[Entry]) -> list[BusyEnd]:
         """Resolve writes that matched no row; return those to try again."""
         readings = store.read_fences(db, [(end.id, end.claim_id) for _, end in missing])
-        busy: list[Busy] = []
+        busy: list[BusyEnd] = []
         left: list[Entry] = []
         counted: list[Entry] = []
         lost: list[Refused] = []
@@ -458,7 +477,7 @@ class Finaliser(Loop):
             elif kind == DELETE:
                 left.append((run, end))
             else:
-                busy.append((kind, (run, end)))
+                busy.append(BusyEnd(kind, (run, end)))
         if done:
             self._report_stored(kind, done)
         if lost:
@@ -467,7 +486,7 @@ class Finaliser(Loop):
             busy += self._write(db, COUNTED, counted)
         return busy + self._keep(db, left)
 
-    def _cancel_instead(self, db: WorkerConnection, run: HeldRun, end: End) -> list[Busy]:
+    def _cancel_instead(self, db: WorkerConnection, run: HeldRun, end: End) -> list[BusyEnd]:
         cancel = decide.Cancel("", end.failure, end.cause)
         kind, other = finalise.end_of(cancel, end.id, end.claim_id, run.job.name, end.seconds)
         return self._write(db, kind, [(run, other)])
