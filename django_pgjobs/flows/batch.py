@@ -45,6 +45,8 @@ class Batch:
 
     ``description``: text for lists, at most 200 characters. ``succeeded``, ``failed``, ``settled``: calls, made by
     ``bind(…)``, that become ready when the batch has ended: if every member succeeded, if one did not, and in any case.
+    ``fail_fast``: once a member is abandoned, the batch takes no more, those that have not started are cancelled, and
+    running ones are asked to stop.
     ``key``: as of a job; if an unfinished batch has it, this is that batch, and its calls are not registered again.
     ``queue``, ``priority``: of the batch's own row. ``database``: an alias; all members go there.
 
@@ -59,6 +61,7 @@ class Batch:
         succeeded: BoundJob | None = None,
         failed: BoundJob | None = None,
         settled: BoundJob | None = None,
+        fail_fast: bool = False,
         key: str | None = None,
         queue: str | None = None,
         priority: int | None = None,
@@ -76,6 +79,7 @@ class Batch:
             for option in ("bypass", "after"):
                 if call.options.get(option):
                     raise InvalidJob(f"job {call.name!r}: what comes after a batch takes no {option}")
+        self._fail_fast = bool(fail_fast)
         self._after = [(rule, call) for rule, call in after if call is not None]
         self._id: int | None = None
         self._alias: str | None = None
@@ -113,7 +117,7 @@ class Batch:
             self._alias = writable_alias(row.plan.database)
             callbacks = [(rule, new_job_of(call, self._alias)) for rule, call in self._after]
             new = new_job_of(self._call, self._alias)
-            stored, after = waiting.insert_batch(self._alias, new, callbacks, row.plan.conf)
+            stored, after = waiting.insert_batch(self._alias, new, callbacks, row.plan.conf, fail_fast=self._fail_fast)
             self.is_new = after is not None
             self._id = stored if self.is_new else holder(self._alias, stored, BATCH).pk
             announce(self._alias, [call.definition for _, call in self._after] if self.is_new else [], after or [])

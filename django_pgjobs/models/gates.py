@@ -37,6 +37,9 @@ class Gate(PostgresModel):
     unmet = models.BigIntegerField(_("unmet"), db_default=0, help_text=_("Jobs that ended otherwise than needed."))
     hands = models.SmallIntegerField(_("hands"), db_default=0, help_text=_("1 while a batch is open for members."))
     eager = models.BooleanField(_("eager"), db_default=False)
+    fail_fast = models.BooleanField(
+        _("fail fast"), db_default=False, help_text=_("Its first abandoned member has the others cancelled.")
+    )
     due = models.BooleanField(_("due"), db_default=False, help_text=_("Open, but its job's row was locked."))
     opened_at = InstantField(_("opened at"), null=True)
 

@@ -79,7 +79,7 @@ def refuse_older_workers(alias: str, conf: Conf) -> None:
 
 
 def insert_batch(
-    alias: str, batch: NewJob, callbacks: Sequence[tuple[Rule, NewJob]], conf: Conf
+    alias: str, batch: NewJob, callbacks: Sequence[tuple[Rule, NewJob]], conf: Conf, *, fail_fast: bool = False
 ) -> tuple[int, list[NewJob] | None]:
     """Insert a batch that is open for members, and what comes after it; return its id, and these with theirs.
 
@@ -90,7 +90,7 @@ def insert_batch(
         stored = insert_one(alias, batch._replace(waits=True, flow=Flow.GATED | (Flow.NEEDED if callbacks else 0)))
         if isinstance(stored, int):
             return stored, None
-        new = [NewGate(stored.id, pending=1, hands=1, eager=False)]
+        new = [NewGate(stored.id, pending=1, hands=1, eager=False, fail_fast=fail_fast)]
         after = [job._replace(waits=True, flow=Flow.GATED) for _, job in callbacks]
         if after:
             ids, fresh = insert_all(alias, after)
@@ -130,8 +130,8 @@ def count_members(alias: str, batch_id: int, n: int, conf: Conf) -> None:
     """Count members that the open transaction has inserted, as its last write. Raises ``BatchClosed``."""
     if n and not gates.add_members(on(alias), batch_id, n, most=conf.members_limit):
         raise BatchClosed(
-            f"Batch {batch_id} takes no more members: it has ended or was cancelled, or it would have more than "
-            f"{conf.members_limit} (MEMBERS_LIMIT).",
+            f"Batch {batch_id} takes no more members: it has ended, was cancelled or has failed fast, or it would have "
+            f"more than {conf.members_limit} (MEMBERS_LIMIT).",
             batch_id=batch_id,
         )
 

@@ -3,11 +3,11 @@
 -- Rows: none.
 -- Clock: none.
 WITH gates AS (
-    INSERT INTO pgjobs_gate (job_id, pending, total, succeeded, abandoned, cancelled, unmet, hands, eager)
-    SELECT job_id, pending, total, succeeded, abandoned, cancelled, unmet, hands, eager
+    INSERT INTO pgjobs_gate (job_id, pending, total, succeeded, abandoned, cancelled, unmet, hands, eager, fail_fast)
+    SELECT job_id, pending, total, succeeded, abandoned, cancelled, unmet, hands, eager, fail_fast
     FROM json_to_recordset(%(gates)s::json) AS g (
         job_id bigint, pending bigint, total bigint, succeeded bigint, abandoned bigint, cancelled bigint, unmet bigint,
-        hands smallint, eager boolean
+        hands smallint, eager boolean, fail_fast boolean
     )
 )
 INSERT INTO pgjobs_link (parent_id, job_id, rule)

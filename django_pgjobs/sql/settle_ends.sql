@@ -1,6 +1,6 @@
--- settle_ends: count the ends that this transaction has just written in the gates that they feed, and release jobs whose gates open.
+-- settle_ends: count the ends that this transaction has just written in the gates that they feed, and release jobs whose gates open. The first abandoned member of a batch that fails fast closes it and registers the cancel of the others.
 -- Fence: none (counts what the caller's fenced statement has ended in the same transaction, and nothing twice).
--- Rows: one per job released: the workers to wake (no priority: admitters), and whether only a scan behind the frontier finds it. A gate locked for longer than asked raises.
+-- Rows: one per job released or registered: the workers to wake (no priority: admitters), and whether only a scan behind the frontier finds it. A gate locked for longer than asked raises.
 -- Clock: statement_timestamp().
 WITH ended AS MATERIALIZED (
     SELECT
@@ -28,7 +28,8 @@ fed AS MATERIALIZED (
                 WHEN 'succeeded' THEN 'Job ' || id || ' succeeded, so it is not needed.'
                 ELSE 'It needs job ' || id || ', which was ' || outcome || '.'
             END
-        ) FILTER (WHERE NOT met) AS reason
+        ) FILTER (WHERE NOT met) AS reason,
+        min(id) FILTER (WHERE outcome = 'abandoned') AS culprit
     FROM (
         SELECT parent_id AS job_id, id, outcome, well, well AS met
         FROM ended
@@ -55,20 +56,28 @@ locked AS MATERIALIZED (
     SELECT
         g.job_id, ordered.n, ordered.succeeded, ordered.abandoned, ordered.cancelled, ordered.unmet, ordered.well, g.eager,
         g.unmet + ordered.unmet > 0 AS refused,
-        g.opened_at IS NULL AND (g.pending - ordered.n <= 0 OR (g.eager AND g.unmet + ordered.unmet > 0)) AS opens,
+        g.opened_at IS NULL AND (g.pending - closing.hands - ordered.n <= 0 OR (g.eager AND g.unmet + ordered.unmet > 0)) AS opens,
+        closing.hands, ordered.culprit, closing.fails AND g.pending - closing.hands - ordered.n > 0 AS fails,
         CASE
             WHEN g.eager THEN coalesce(ordered.reason, 'It needs a job that ended otherwise.') -- while its own job was locked
             ELSE (g.unmet + ordered.unmet) || ' of ' || g.total || ' members did not succeed.'
         END AS reason
     FROM (
-        SELECT job_id, n, succeeded, abandoned, cancelled, unmet, well, reason FROM fed ORDER BY job_id
+        SELECT job_id, n, succeeded, abandoned, cancelled, unmet, well, reason, culprit FROM fed ORDER BY job_id
     ) AS ordered
     CROSS JOIN LATERAL (
-        SELECT gate.job_id, gate.pending, gate.total, gate.unmet, gate.eager, gate.opened_at
+        SELECT
+            gate.job_id, gate.pending, gate.total, gate.unmet, gate.eager, gate.opened_at, gate.hands,
+            gate.fail_fast AND gate.abandoned = 0 AS watches
         FROM pgjobs_gate AS gate
         WHERE gate.job_id = ordered.job_id
         FOR NO KEY UPDATE
     ) AS g
+    CROSS JOIN LATERAL (
+        SELECT
+            g.watches AND ordered.abandoned > 0 AS fails,
+            CASE WHEN g.watches AND ordered.abandoned > 0 THEN g.hands ELSE 0 END AS hands
+    ) AS closing
 ),
 free AS MATERIALIZED (
     -- Whoever holds a gate waits for no job: one that is locked stays due.
@@ -82,7 +91,8 @@ free AS MATERIALIZED (
 ),
 counted AS (
     UPDATE pgjobs_gate AS g
-    SET pending = g.pending - locked.n,
+    SET pending = g.pending - locked.hands - locked.n,
+        hands = g.hands - locked.hands,
         succeeded = g.succeeded + locked.succeeded,
         abandoned = g.abandoned + locked.abandoned,
         cancelled = g.cancelled + locked.cancelled,
@@ -92,6 +102,20 @@ counted AS (
         opened_at = CASE WHEN locked.opens AND locked.job_id IN (SELECT id FROM free) THEN statement_timestamp() ELSE g.opened_at END
     FROM locked
     WHERE g.job_id = ANY (ARRAY[locked.job_id])
+),
+failing AS (
+    -- The worker that runs it waits for locks that this transaction must not wait for.
+    INSERT INTO pgjobs_job (name, queue, priority, max_attempts, payload, run_at)
+    SELECT
+        'pgjobs.cancel_members', j.queue, 100, 20,
+        jsonb_build_object(
+            'args', jsonb_build_array(j.id, 'ask', 'pgjobs:fail_fast', 'Member ' || locked.culprit || ' was abandoned.'), 'kwargs', jsonb_build_object()
+        ),
+        statement_timestamp()
+    FROM locked
+    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[locked.job_id])
+    WHERE locked.fails
+    RETURNING id, queue, priority
 ),
 released AS (
     UPDATE pgjobs_job AS j
@@ -125,3 +149,5 @@ released AS (
     RETURNING j.id, j.queue, CASE WHEN j.hold IS NULL THEN j.priority END AS priority, j.run_at
 )
 SELECT id, queue, priority, run_at < statement_timestamp() - interval '1 second' AS old FROM released
+UNION ALL
+SELECT id, queue, priority, false AS old FROM failing

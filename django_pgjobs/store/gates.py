@@ -117,6 +117,7 @@ class NewGate:
     unmet: int = 0
     hands: int = 0
     eager: bool = True
+    fail_fast: bool = False
     needs: Mapping[int, Rule] = field(default_factory=dict)
 
     @classmethod

@@ -15,6 +15,7 @@ from django_pgjobs.flows.batch import Figures
 from django_pgjobs.inspection import why
 from django_pgjobs.models import Gate, Heartbeat, Job, Link
 from django_pgjobs.signals import job_registered
+from django_pgjobs.states import CANCEL_MEMBERS
 from django_pgjobs.testing import run_jobs
 from tests.plugins.fix_db import Background
 
@@ -58,6 +59,12 @@ def batch_of(count: int, **options: object) -> Batch:
     return batch
 
 
+def run_in_turn() -> None:
+    """Run the due jobs one by one, as a worker with one thread does: a more urgent one comes next."""
+    while run_jobs(limit=1).ran:
+        pass
+
+
 def notes() -> list[str]:
     return [each for each in ran if isinstance(each, str)]
 
@@ -95,6 +102,97 @@ def test_one_member_that_fails_is_enough() -> None:
     [skipped] = Job.objects.filter(outcome="cancelled")
     assert skipped.cancel_reason == f"It needs job {batch.job.pk}, which was abandoned."
     assert why.of(skipped.pk, "default").code == "not_needed"
+
+
+def test_the_first_abandoned_member_of_a_batch_that_fails_fast_ends_the_others() -> None:
+    """C49: those that have not started are cancelled, with the reason, and what comes after a failure runs."""
+    unlucky.add(1)
+    batch = batch_of(5, fail_fast=True)
+    run_in_turn()
+    first = Job.objects.get(parent_id=batch.job.pk, outcome="abandoned")
+    assert batch.figures == Figures(5, 1, 1, 3, 0)
+    assert [each for each in ran if isinstance(each, int)] == [0, 1]
+    assert sorted(notes()) == ["failed", "settled"]
+    assert (batch.job.outcome, batch.job.error) == ("abandoned", "4 of 5 members did not succeed.")
+    cancelled = set(
+        Job.objects.filter(parent_id=batch.job.pk, outcome="cancelled").values_list("cancel_by", "cancel_reason")
+    )
+    assert cancelled == {("pgjobs:fail_fast", f"Member {first.pk} was abandoned.")}
+    unlucky.clear()
+    assert batch.retry().changed == 1
+    assert batch.retry(outcome="cancelled").changed == 3
+    run_in_turn()
+    assert batch.figures == Figures(5, 5, 0, 0, 0)
+    assert batch.job.outcome == "succeeded"
+
+
+def test_other_batches_go_on_and_take_members_after_a_failure() -> None:
+    unlucky.add(0)
+    batch = Batch("open").open()
+    batch.add_many(work.bind(n) for n in range(2))
+    run_jobs(limit=1)
+    batch.add(work.bind(2))
+    batch.close()
+    run_in_turn()
+    assert batch.figures == Figures(3, 2, 1, 0, 0)
+
+
+def test_a_batch_that_was_retried_fails_fast_again() -> None:
+    unlucky.add(0)
+    batch = batch_of(3, fail_fast=True)
+    run_in_turn()
+    batch.retry()
+    batch.retry(outcome="cancelled")
+    run_in_turn()
+    assert batch.figures == Figures(3, 0, 1, 2, 0)
+    assert Job.objects.filter(name=CANCEL_MEMBERS).count() == 2
+
+
+def test_members_that_fail_together_are_told_once_and_ends_without_others_tell_nobody() -> None:
+    """The last member has nobody to stop, and a member that somebody cancels stops nobody."""
+    unlucky.update({0, 1})
+    batch = batch_of(3, fail_fast=True)
+    run_jobs()  # all three before the cancel of the others
+    assert batch.figures == Figures(3, 1, 2, 0, 0)
+    assert Job.objects.filter(name=CANCEL_MEMBERS).count() == 1
+    unlucky.clear()
+    other = batch_of(3, fail_fast=True)
+    Job.objects.filter(parent_id=other.job.pk)[:1].get().cancel()
+    run_in_turn()
+    assert (other.figures, other.job.outcome) == (Figures(3, 2, 0, 1, 0), "abandoned")
+    alone = Batch("of one", fail_fast=True)
+    unlucky.add(0)
+    with alone:
+        alone.add(work.bind(0))
+    run_in_turn()
+    assert (alone.job.outcome, Job.objects.filter(name=CANCEL_MEMBERS).count()) == ("abandoned", 1)
+
+
+def test_a_batch_that_has_failed_fast_is_closed() -> None:
+    """Its producer hears of it as it adds more; nobody need close it."""
+    unlucky.add(0)
+    batch = Batch("open", failed=note.bind("failed"), fail_fast=True).open()
+    batch.add_many(work.bind(n) for n in range(2))
+    run_jobs(limit=1)
+    assert batch.job.state == "waiting"
+    with pytest.raises(BatchClosed, match="has failed fast"):
+        batch.add(work.bind(7))
+    run_in_turn()
+    assert (batch.job.outcome, batch.figures, notes()) == ("abandoned", Figures(2, 0, 1, 1, 0), ["failed"])
+
+
+def test_a_closed_batch_that_fails_fast_takes_members_from_its_own_until_it_has_failed() -> None:
+    unlucky.add(1)
+    with Batch("growing", fail_fast=True) as batch:
+        batch.add_many([grow.bind(batch.job.pk), work.bind(1), work.bind(2)])
+    run_jobs(limit=1)
+    assert batch.figures.total == 4
+    run_in_turn()
+    assert batch.figures == Figures(4, 1, 1, 2, 0)
+    unlucky.clear()
+    assert batch.retry().changed == 1
+    run_in_turn()
+    assert batch.figures == Figures(4, 2, 0, 2, 0)
 
 
 def test_an_empty_batch_ends_as_it_is_closed() -> None:

@@ -103,7 +103,13 @@ TWINS = (
         renamed=(("ended", "ending"),),
         but=(("AND (j.flow & 3 = 0 OR %(settled)s::boolean) ", ""),),
     ),
-    Twins("settle_ends", "open_gates", ("free", "released", RESULT)),
+    Twins("settle_ends", "open_gates", ("free", "released")),
+    Twins(
+        "settle_ends",
+        "open_gates",
+        (RESULT,),
+        but=(("UNION ALL SELECT id, queue, priority, false AS old FROM failing", ""),),
+    ),
     Twins(
         "finalise_success_keyed",
         "mark_ending",
