@@ -19,6 +19,7 @@ from django_pgjobs import clock, logs
 if TYPE_CHECKING:
     from django_pgjobs.decisions import Failure
     from django_pgjobs.exceptions import Interrupt
+    from django_pgjobs.inputs import Inputs
 
 MESSAGE_LIMIT = 200
 """Characters of a progress message that are kept."""
@@ -223,6 +224,13 @@ class JobContext:
         It turns True again when the worker reaches the database and finds that it still has the job.
         """
         return clock.monotonic() < self._cancellation.trusted_until
+
+    @property
+    def inputs(self) -> Inputs:
+        """What the job needed: the jobs of ``after=`` or of its flow, or the batch that it comes after."""
+        from django_pgjobs.inputs import Inputs  # here for start-up time
+
+        return Inputs(self.id, running_alias())
 
     @property
     def executor(self) -> str:
