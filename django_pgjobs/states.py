@@ -119,7 +119,7 @@ LABELS = ("scheduled", "retrying")
 """Labels that are not states: both are ``ready`` rows whose ``run_at`` has not come."""
 
 TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {
-    JobState.WAITING: (JobState.READY, JobState.CANCELLED),
+    JobState.WAITING: (JobState.READY, JobState.LIMITED, JobState.CANCELLED, JobState.ABANDONED),
     JobState.LIMITED: (JobState.READY, JobState.CANCELLED, JobState.ABANDONED),
     JobState.PAUSED: (JobState.READY, JobState.LIMITED, JobState.CANCELLED, JobState.ABANDONED),
     JobState.PARKED: (JobState.READY, JobState.LIMITED, JobState.CANCELLED, JobState.ABANDONED),
@@ -134,10 +134,10 @@ TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {
         JobState.ABANDONED,
     ),
     JobState.SUCCEEDED: (),
-    JobState.CANCELLED: (JobState.READY, JobState.LIMITED),
-    JobState.ABANDONED: (JobState.READY, JobState.LIMITED),
+    JobState.CANCELLED: (JobState.READY, JobState.LIMITED, JobState.WAITING),
+    JobState.ABANDONED: (JobState.READY, JobState.LIMITED, JobState.WAITING),
 }
-"""State → states that may follow it; an operator's retry leads from an end back to ready."""
+"""State → states that may follow it; an operator's retry leads from an end back to ready, or to waiting."""
 
 
 def label(state: str, run_at: datetime, attempt: int, now: datetime) -> str:

@@ -30,11 +30,11 @@ def states() -> Picture:
     for x, width, name in lanes:
         drawn.box(x, 8, width, 396, kind="lane")
         drawn.text(x + width / 2, 28, name, bold=True)
+    drawn.box(18, 114, 138, 202, kind="frame")
     drawn.box(26, 122, 122, 126, kind="frame")
     drawn.box(38, 134, 98, 40, "parked", kind="strong")
     drawn.box(38, 196, 98, 40, "paused", kind="strong")
-    drawn.box(38, 330, 98, 40, "waiting", kind="ghost")
-    drawn.text(87, 388, "not in use yet")
+    drawn.box(38, 264, 98, 40, "waiting", kind="strong")
     drawn.box(226, 122, 122, 166, kind="frame")
     drawn.box(238, 146, 98, 40, "ready", kind="strong")
     drawn.box(238, 236, 98, 40, "limited", kind="strong")
@@ -44,9 +44,10 @@ def states() -> Picture:
     drawn.box(630, 196, 98, 40, "abandoned", kind="strong")
     drawn.box(630, 296, 98, 40, "succeeded", kind="strong")
 
-    held, queued, given_up = ("parked", "paused"), ("ready", "limited"), ("cancelled", "abandoned")
-    drawn.line((148, 210), (226, 210), of=product(held, queued))
-    drawn.line((148, 140), (187, 140), (187, 62), (700, 62), (700, 122), of=product(held, given_up))
+    stopped, queued, given_up = ("parked", "paused"), ("ready", "limited"), ("cancelled", "abandoned")
+    held = (*stopped, "waiting")
+    drawn.line((156, 210), (226, 210), of=product(held, queued))
+    drawn.line((156, 140), (187, 140), (187, 62), (700, 62), (700, 122), of=product(held, given_up))
     drawn.line((262, 122), (262, 62), tip=False, of=product(queued, given_up))
     drawn.text(372, 54, "cancelled, given up, or its deadline has passed")
     drawn.line((656, 122), (656, 98), (310, 98), (310, 122), of=product(given_up, queued))
@@ -57,12 +58,12 @@ def states() -> Picture:
     drawn.text(405, 193, "retry,", "snooze,", "release")
     drawn.line((268, 186), (268, 236), of=[("ready", "limited")])
     drawn.line((306, 236), (306, 186), of=[("limited", "ready")])
-    drawn.line((490, 186), (490, 312), (176, 312), (176, 228), (148, 228), of=product(["running"], held))
+    drawn.line((490, 186), (490, 312), (176, 312), (176, 228), (148, 228), of=product(["running"], stopped))
     drawn.text(322, 328, "cannot be run, or its name is paused")
     drawn.line((560, 158), (618, 158), of=product(["running"], given_up))
     drawn.line((530, 186), (530, 316), (630, 316), of=[("running", "succeeded")])
-    drawn.line((136, 342), (196, 342), (196, 170), (238, 170), kind="faint", of=[("waiting", "ready")])
-    drawn.line((136, 358), (750, 358), (750, 154), (728, 154), kind="faint", of=[("waiting", "cancelled")])
+    drawn.line((740, 210), (750, 210), (750, 372), (87, 372), (87, 304), of=product(given_up, ["waiting"]))
+    drawn.text(420, 390, "an operator retries what it waits for")
     note = "A line at a frame stands for each state in it: a job is limited, not ready, where a limit holds for it."
     drawn.text(8, 424, note, anchor="start")
     return drawn
@@ -244,7 +245,37 @@ def leader_terms() -> Picture:
     return drawn
 
 
-PICTURES = {each.__name__: each for each in (states, architecture, life_of_a_claim, stopping, leader_terms)}
+def lock_order() -> Picture:
+    """Who locks what, in which order, when a job that others wait for ends."""
+    drawn = Picture(WIDTH, 348, "The order of locks: jobs, then gates by their ids, then the jobs that a gate releases")
+    columns = ((24, "1  jobs", "in any order"), (284, "2  gates", "in the order of their ids"))
+    for x, name, how in (*columns, (544, "3  released jobs", "without waiting")):
+        drawn.box(x - 16, 8, 232, 208, kind="lane")
+        drawn.text(x + 100, 30, name, bold=True)
+        drawn.text(x + 100, 48, how)
+    for number, job in enumerate((17, 18)):
+        y = 66 + number * 76
+        drawn.box(24, y, 200, 52, f"job {job}", "its end is written, fenced", kind="strong")
+        drawn.line((224, y + 26), (284, y + 26))
+    drawn.box(284, 66, 200, 52, "gate of job 30", "pending 3 → 2", kind="strong")
+    drawn.box(284, 142, 200, 52, "gate of job 31", "pending 1 → 0: it opens", kind="strong")
+    drawn.line((484, 168), (544, 168))
+    drawn.box(544, 142, 200, 52, "job 31", "its hold is lifted", kind="strong")
+    rows = (
+        ("somebody has locked job 17", "its end is set aside and tried again; the others are written"),
+        ("somebody has locked gate 30", "after 100 ms the ends that count in it are set aside; the others are written"),
+        ("somebody has locked job 31", "nobody waits: its gate stays due, and a worker opens it within a second"),
+    )
+    for number, (when, then) in enumerate(rows):
+        y = 246 + number * 38
+        drawn.text(8, y, f"{number + 1}", anchor="start", bold=True)
+        drawn.text(26, y, when, anchor="start", bold=True)
+        drawn.text(26, y + 16, then, anchor="start")
+    return drawn
+
+
+PICTURES = {each.__name__: each for each in (states, architecture, life_of_a_claim, stopping, leader_terms, lock_order)}
+
 
 README_PICTURE = DOCS / "_static" / "architecture.svg"
 

@@ -49,6 +49,11 @@ def leader_diagram() -> str:
     return drawings.leader_terms().inline()
 
 
+def locks_diagram() -> str:
+    """The order in which the end of a job locks what waits for it, drawn."""
+    return drawings.lock_order().inline()
+
+
 def states_table() -> str:
     """Every state and the states that may follow it."""
     return table(
