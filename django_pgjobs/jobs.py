@@ -33,12 +33,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 if TYPE_CHECKING:
+    import typing_extensions
+
     from django_pgjobs.context import JobContext
     from django_pgjobs.definition.cron_declaration import CronDeclaration
     from django_pgjobs.models import Job
     from django_pgjobs.schedules import BoundSchedule, ScheduleOptions
 
     V = TypeVar("V")
+    Returned = typing_extensions.TypeVar("Returned", default=Any, covariant=True)
     Value = TypeVar("Value", covariant=True)
 
     class JobOf(Job, Generic[Value]):
@@ -55,6 +58,9 @@ if TYPE_CHECKING:
         async def avalue(self, timeout: float | timedelta | None = None) -> Value: ...
         async def avalue(self, timeout: Any = None) -> Any: ...
 
+
+if not TYPE_CHECKING:
+    Returned = TypeVar("Returned")
 
 Callback = TypeVar("Callback", bound="Awaitable[None] | None")
 """What a callback returns."""
@@ -169,7 +175,7 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         """``register`` for async callers."""
         return await sync_to_async(self.register)(*args, **kwargs)
 
-    def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundJob:
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundJob[R]:
         """Return a call to register later. Raises ``TypeError`` as ``register`` does."""
         self.fits(*args, **kwargs)
         return BoundJob(self, args, kwargs)
@@ -259,7 +265,7 @@ class BoundOptions(Generic[P, R]):
 
         return cast("BoundSchedule[P]", bound_schedule(self.definition, self.options, expression, options))
 
-    def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundJob:
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundJob[R]:
         """Return a call with these options, to register later. Raises ``TypeError`` as ``register`` does."""
         self.definition.fits(*args, **kwargs)
         return BoundJob(self.definition, args, kwargs, self.options)
@@ -276,23 +282,26 @@ class BoundOptions(Generic[P, R]):
 
 
 @dataclass(frozen=True, slots=True)
-class BoundJob(Call):
-    """A call to register later, or to go on with: definition, arguments and options. ``bind`` makes it."""
+class BoundJob(Call, Generic[Returned]):
+    """A call to register later, or to go on with: definition, arguments and options. ``bind`` makes it.
 
-    definition: JobDefinition[..., Any]
+    Type checkers know from it what the function returns.
+    """
+
+    definition: JobDefinition[..., Returned]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def using(self, **options: Unpack[RegisterOptions]) -> BoundJob:
+    def using(self, **options: Unpack[RegisterOptions]) -> BoundJob[Returned]:
         """Return the same call with further options, which override these."""
         return replace(self, options=_checked(self.definition, self.options, options))
 
-    def register(self) -> Job:
+    def register(self) -> JobOf[Returned]:
         """Store the job; each further call stores another one. See ``JobDefinition.register``."""
-        return cast("Job", register_one(self.row()))
+        return cast("JobOf[Returned]", register_one(self.row()))
 
-    async def aregister(self) -> Job:
+    async def aregister(self) -> JobOf[Returned]:
         """``register`` for async callers."""
         return await sync_to_async(self.register)()
 

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, cast, overload
 
 from asgiref.sync import sync_to_async
 
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.flows.builtin import FLOW, checked_calls, holder, new_job_of, own_call
 from django_pgjobs.flows.builtin import flow as flow_job
-from django_pgjobs.jobs import BoundJob
+from django_pgjobs.jobs import BoundJob, Returned
 from django_pgjobs.serialization.references import ResultOf, within
 from django_pgjobs.states import Flow as Bits
 from django_pgjobs.states import Rule
 
 if TYPE_CHECKING:
+    from django_pgjobs.jobs import V
     from django_pgjobs.models import Job
     from django_pgjobs.store.registering import NewJob
+
+When = Literal["succeeded", "settled", "failed"]
 
 KEPT_OUT = {"key": "the flow may have one", "after": "say what it needs in add()", "bypass": "it is stored"}
 """Options that a node may not have, and why."""
 
 
-class Node:
+class Node(Generic[Returned]):
     """One call of a flow. ``job_id``: the id of its job, once the flow is registered."""
 
     def __init__(self, flow: Flow, number: int, call: BoundJob, needs: dict[Node, Rule]) -> None:
@@ -38,15 +41,17 @@ class Node:
         return f"<Node {self.number} {self.call.name}>"
 
     @property
-    def result(self) -> Any:
+    def result(self) -> Returned:
         """What its function will return, as an argument for nodes of the same flow, which then need it to succeed.
+
+        Type checkers take it for that; at run time it stands for it, and only ``bind`` can use it.
 
         Null for a function that returns nothing. Raises ``InvalidJob`` if the job is declared with
         ``store_result=False``.
         """
         if not self.call.definition.store_result:
             raise InvalidJob(f"node {self.number}: job {self.call.name!r} stores no result (store_result=False)")
-        return self._result
+        return cast("Returned", self._result)
 
 
 class Flow:
@@ -77,12 +82,21 @@ class Flow:
         self._by_result: dict[int, Node] = {}
         self._registered = False
 
+    if TYPE_CHECKING:
+
+        @overload
+        def add(
+            self, call: BoundJob[Coroutine[Any, Any, V]], after: Node | Iterable[Node] = (), *, when: When = "succeeded"
+        ) -> Node[V]: ...
+        @overload
+        def add(self, call: BoundJob[V], after: Node | Iterable[Node] = (), *, when: When = "succeeded") -> Node[V]: ...
+
     def add(
         self,
         call: BoundJob,
         after: Node | Iterable[Node] = (),
         *,
-        when: Literal["succeeded", "settled", "failed"] = "succeeded",
+        when: When = "succeeded",
     ) -> Node:
         """Add a call, made by ``bind(…)``, and return its node.
 

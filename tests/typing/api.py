@@ -7,17 +7,23 @@ from typing import TYPE_CHECKING, Any, assert_type
 
 from django_pgjobs import (
     Backoff,
+    Batch,
     BoundJob,
     Cron,
+    Flow,
     JobContext,
     JobDefinition,
     Next,
     Snooze,
     Window,
+    chain,
+    chord,
     current_context,
+    group,
     job,
     register_many,
 )
+from django_pgjobs.flows.flow import Node
 from django_pgjobs.models import CronEntry, Job, JobQuerySet
 from django_pgjobs.schedules import BoundSchedule
 from django_pgjobs.steering.jobs import Steered
@@ -112,7 +118,7 @@ def registering(when: datetime) -> None:
     assert_type(
         keyed.using(key="k", key_scope=Window(60), on_conflict="raise", idempotency_key=None).register(7), JobOf[None]
     )
-    assert_type(keyed.using(key=lambda user_id: f"u{user_id}", key_scope=timedelta(hours=1)).bind(7), BoundJob)
+    assert_type(keyed.using(key=lambda user_id: f"u{user_id}", key_scope=timedelta(hours=1)).bind(7), BoundJob[None])
     assert_type(plain.using(delay=60, queue="bulk").register(7, greeting="hi"), JobOf[str])
     assert_type(plain.using(description="Greet Ann").register(7), JobOf[str])
     assert_type(plain.using(run_at=when, timeout=None).using(database="default", priority=-5).register(7), JobOf[str])
@@ -124,7 +130,7 @@ def asking_for_values() -> None:
     assert_type(plain.register(7).value(timeout=5), str)
     assert_type(plain.using(delay=timedelta(seconds=1)).register(7).value(), str)
     assert_type(fetch.register("https://example.org").value(timedelta(seconds=5)), int)
-    assert_type(plain.bind(7).register().value(), Any)
+    assert_type(plain.bind(7).register().value(), str)
     jobs: list[Job] = [plain.register(7), with_context.register("x")]
     assert_type([found.value() for found in jobs], list[Any])
 
@@ -135,10 +141,40 @@ async def asking_for_values_async() -> None:
 
 
 def binding() -> None:
-    assert_type(plain.bind(7), BoundJob)
-    assert_type(plain.using(delay=timedelta(hours=1)).bind(7).using(queue="bulk"), BoundJob)
-    assert_type(plain.bind(7).register(), Job)
+    assert_type(plain.bind(7), BoundJob[str])
+    assert_type(plain.using(delay=timedelta(hours=1)).bind(7).using(queue="bulk"), BoundJob[str])
+    assert_type(plain.bind(7).register(), JobOf[str])
+    calls: list[BoundJob] = [plain.bind(7), send.bind("a@example.org")]
+    assert_type(register_many(calls), list[int])
     assert_type(register_many([plain.bind(7), send.bind("a@example.org")], database="default"), list[int])
+
+
+@job
+def add_up(numbers: list[int], title: str) -> int:
+    return sum(numbers) + len(title)
+
+
+def waiting_for_others() -> None:
+    flow = Flow("report", key="report:May")
+    pages = [flow.add(fetch.bind(url)) for url in ("a", "b")]
+    title = flow.add(plain.bind(7))
+    assert_type(pages[0], Node[int])
+    assert_type(title.result, str)
+    total = flow.add(add_up.bind([page.result for page in pages], title.result), after=pages)
+    assert_type(total.result, int)
+    flow.add(send.bind("a@example.org"), after=[*pages, title, total], when="failed")
+    assert_type(flow.register(), Job)
+    with Batch("letters", succeeded=plain.bind(7), fail_fast=True) as batch:
+        assert_type(batch.add_many(plain.bind(number) for number in range(3)), int)
+    assert_type(batch.figures.pending, int)
+    assert_type(plain.using(after=[flow.register(), 7], when="settled").register(7), JobOf[str])
+    assert_type(chain(plain.bind(7), send.bind("a@example.org")), Job)
+    assert_type(chord(group_of_calls(), plain.bind(7)), Job)
+    assert_type(group(group_of_calls()), Job)
+
+
+def group_of_calls() -> list[BoundJob]:
+    return [plain.bind(1), fetch.bind("a")]
 
 
 async def awaiting(context: JobContext) -> None:
@@ -149,7 +185,7 @@ async def awaiting(context: JobContext) -> None:
 async def registering_async() -> None:
     assert_type(await (await fetch.aregister("https://example.org")).avalue(), int)
     assert_type(await plain.using(delay=1).aregister(7), JobOf[str])
-    assert_type(await plain.bind(7).aregister(), Job)
+    assert_type(await plain.bind(7).aregister(), JobOf[str])
     assert_type(await plain.aregister_many([(7,)]), list[int])
 
 
