@@ -14,12 +14,15 @@ from contextvars import ContextVar, Token
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
+from django.apps import apps
+from django.db.models import Q, QuerySet
+
 from django_pgjobs import clock, logs
+from django_pgjobs.states import GATHERING, NOT_NEEDED, Outcome
 
 if TYPE_CHECKING:
     from django_pgjobs.decisions import Failure
     from django_pgjobs.exceptions import Interrupt
-    from django_pgjobs.inputs import Inputs
 
 MESSAGE_LIMIT = 200
 """Characters of a progress message that are kept."""
@@ -228,8 +231,6 @@ class JobContext:
     @property
     def inputs(self) -> Inputs:
         """What the job needed: the jobs of ``after=`` or of its flow, or the batch that it comes after."""
-        from django_pgjobs.inputs import Inputs  # here for start-up time
-
         return Inputs(self.id, running_alias())
 
     @property
@@ -252,6 +253,43 @@ class JobContext:
         """
         text = str(message).replace("\0", "")[:MESSAGE_LIMIT].encode("utf-8", "replace").decode()
         self._reporter(_share(n), None if total is None else _share(total), text)
+
+
+class Inputs:
+    """The jobs that a job needed, as querysets of ``Job``: each reads the database when you iterate it."""
+
+    __slots__ = ("_alias", "_job_id")
+
+    def __init__(self, job_id: int, alias: str | None) -> None:
+        self._job_id = job_id
+        self._alias = alias
+
+    def __repr__(self) -> str:
+        return f"<Inputs of job {self._job_id}>"
+
+    @property
+    def jobs(self) -> QuerySet[Any]:
+        """The jobs that it needed; for what comes after a batch, the batch."""
+        return self._all().filter(dependents__job_id=self._job_id).order_by("pk")
+
+    @property
+    def members(self) -> QuerySet[Any]:
+        """The members of the batches and flows among them."""
+        return self._all().filter(parent__dependents__job_id=self._job_id).order_by("pk")
+
+    def failed(self) -> QuerySet[Any]:
+        """Those of both that were abandoned or cancelled, without batches and flows themselves.
+
+        A member that was cancelled because nobody needed it has not failed.
+        """
+        bad = Q(outcome=Outcome.ABANDONED) | (Q(outcome=Outcome.CANCELLED) & ~Q(cancel_by=NOT_NEEDED))
+        bad &= ~Q(name__in=GATHERING)
+        found = [jobs.filter(bad).order_by().values("pk") for jobs in (self.jobs, self.members)]
+        return self._all().filter(pk__in=found[0].union(found[1], all=True)).order_by("pk")
+
+    def _all(self) -> QuerySet[Any]:
+        jobs: QuerySet[Any] = apps.get_model("pgjobs", "Job").objects.using(self._alias)
+        return jobs
 
 
 def _share(number: float) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from django_pgjobs import Batch, Flow, JobContext, job
+from django_pgjobs.context import Inputs
 from django_pgjobs.flows.batch import Figures
 from django_pgjobs.models import Job
 from django_pgjobs.testing import run_jobs
@@ -104,7 +105,6 @@ def test_failed_members_are_found_along_the_index_of_members(raw: RawDatabase) -
         " SELECT 'x', '{}', 'succeeded', now(), n / 100 + 1 FROM generate_series(1, 50000) AS n"
     )
     raw.query("ANALYZE pgjobs_job, pgjobs_link")
-    from django_pgjobs.inputs import Inputs
 
     inputs = Inputs(17, None)
     for jobs in (inputs.jobs, inputs.members, inputs.failed()):
