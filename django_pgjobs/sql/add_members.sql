@@ -1,5 +1,5 @@
 -- add_members: count new members of a batch that takes some; the last write of their registration.
--- Fence: none (an open gate of a batch that is not cancelled and has not failed fast; checked under the gate's lock).
+-- Fence: none (an open gate of a batch that is not cancelled and has not failed fast; checked under the lock of the gate, which an earlier statement has taken).
 -- Rows: 1 = counted; 0 = the batch takes no more members, or is gone.
 -- Clock: none.
 UPDATE pgjobs_gate AS g

@@ -159,6 +159,8 @@ def add_members(db: Database, job_id: int, n: int, *, most: int) -> bool:
 
     ``most``: how many it may have. Waits while another transaction counts in the same gate.
     """
+    # One statement would judge the batch by a snapshot older than the lock that it has waited for, beside a cancel.
+    db.fetch("lock_gate", {"id": job_id})
     return bool(db.fetch("add_members", {"id": job_id, "n": n, "most": most}))
 
 

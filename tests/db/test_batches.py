@@ -17,7 +17,7 @@ from django_pgjobs.models import Gate, Heartbeat, Job, Link
 from django_pgjobs.signals import job_registered
 from django_pgjobs.states import CANCEL_MEMBERS
 from django_pgjobs.testing import run_jobs
-from tests.plugins.fix_db import Background
+from tests.plugins.fix_db import Background, RawDatabase, blocked_by, wait_until
 
 pytestmark = pytest.mark.usefixtures("committed")
 
@@ -438,6 +438,19 @@ def test_a_member_whose_batch_is_deleted_ends_as_any_job() -> None:
         cursor.execute("DELETE FROM pgjobs_gate; DELETE FROM pgjobs_job WHERE id = %s", [batch.job.pk])
     run_jobs()
     assert list(Job.objects.values_list("name", "outcome")) == [("batches.work", "succeeded")]
+
+
+def test_members_that_are_added_beside_a_cancel_are_refused(raw: RawDatabase, background: Background) -> None:
+    """Their transaction waits for the cancel's, and then sees what that has done: nobody would cancel them."""
+    batch = batch_of(2)
+    with transaction.atomic():
+        connection.ensure_connection()
+        batch.job.cancel()
+        adding = background(Batch.of(batch.job).add, work.bind(9))
+        wait_until(lambda: blocked_by(raw, connection.connection.info.backend_pid), 10, "the addition waits")
+    with pytest.raises(BatchClosed):
+        adding.result(10)
+    assert Job.objects.filter(name="batches.work").count() == 2
 
 
 def test_a_cancel_ends_an_open_batch_without_members() -> None:
