@@ -1,8 +1,9 @@
 """``python -m example_project.demo``: the whole example, from an empty database to a page to look at.
 
-Without DATABASE_URL it starts a PostgreSQL of its own and keeps its data in ``.pg``. It migrates, registers a job
-for each file of the standard library, runs a worker on them, compares the totals with a count made without jobs,
-and then serves the site and the admin until Ctrl-C. With ``--once`` it stops there: 0 if the totals are equal.
+Without DATABASE_URL it starts a PostgreSQL of its own and keeps its data in ``.pg``. It migrates, registers a flow
+with a job for each file of the standard library, runs a worker on it, compares the totals with a count made without
+jobs, and then serves the site and the admin until Ctrl-C. With ``--once`` it stops there: 0 if the totals are equal and
+no job has failed but those of unreadable files.
 """
 
 from __future__ import annotations
@@ -98,30 +99,32 @@ def run(options: argparse.Namespace) -> int:
 
     call_command("migrate", verbosity=0)
     paths = source_files(options.limit)
+    started = time.monotonic()
     edition = start_edition(paths)
-    say(f"Registered {edition.files:,} files and {edition.packages} packages of {LIBRARY}.")
+    took = time.monotonic() - started
+    say(f"Registered {edition.files:,} files and {edition.packages} packages of {LIBRARY} as one flow in {took:.1f} s.")
     with Worker(options.processes) as worker:
         watch(edition, worker)
         equal = compare(edition, paths)
+        sound = judge(edition)
         if not options.once:
-            serve(options.port, worker)
+            serve(options.port, worker, edition)
         status = worker.stop()
     if status:
         say(f"The worker ended with status {status}.")
-    return 0 if equal and status == 0 else 1
+    return 0 if equal and sound and status == 0 else 1
 
 
 def watch(edition: Edition, worker: Worker) -> None:
-    """Show how far the jobs are until the report is published. Raises WorkerEnded."""
-    with Bar("files read by jobs", edition.files) as bar:
-        follow(bar, worker, edition.read().count)
+    """Show how far the jobs are until the flow has ended. Raises WorkerEnded."""
+    from example_project.indexer.indexing import is_being_read, jobs_ended
 
-    def summed() -> int:
-        edition.refresh_from_db()
-        return edition.summed().count() + (edition.published_at is not None)
+    def ended() -> int:
+        return jobs_ended(edition)[0] + (not is_being_read(edition))
 
-    with Bar("packages and the report", edition.packages + 1) as bar:
-        follow(bar, worker, summed)
+    with Bar("jobs have ended, last the flow", jobs_ended(edition)[1] + 1) as bar:
+        follow(bar, worker, ended)
+    edition.refresh_from_db()
 
 
 def follow(bar: Bar, worker: Worker, count: Callable[[], int]) -> None:
@@ -156,7 +159,20 @@ def compare(edition: Edition, paths: list[str]) -> bool:
     return equal
 
 
-def serve(port: int, worker: Worker) -> None:
+def judge(edition: Edition) -> bool:
+    """Print how the flow ended; return whether the report is there, and only unreadable files have failed."""
+    from django_pgjobs.models import Job
+
+    failed = set(Job.objects.filter(parent_id=edition.flow, outcome="abandoned").values_list("pk", flat=True))
+    unreadable = set(edition.read().exclude(problem="").values_list("job", flat=True))
+    if (flow := edition.job()) is not None:
+        say(f"The flow, job {flow.pk}, ended as {flow.outcome}. {flow.error or ''}".rstrip())
+    if edition.problem:
+        say(f"There is no report: {edition.problem}")
+    return edition.published_at is not None and failed == unreadable
+
+
+def serve(port: int, worker: Worker, edition: Edition) -> None:
     """Serve the site until Ctrl-C. Raises WorkerEnded, and OSError if there is no port."""
     from django.db import connection
 
@@ -165,7 +181,8 @@ def serve(port: int, worker: Worker) -> None:
     with bind(port) as server:
         server.look = lambda: worker.wait(0)
         here = f"http://127.0.0.1:{server.server_port}"
-        say(f"\nThe page   {here}/\nThe admin  {here}/admin/  user {USER}, password {login()}")
+        say(f"\nThe page   {here}/\nThe flow   {here}/admin/pgjobs/job/{edition.flow}/change/")
+        say(f"The admin  {here}/admin/  user {USER}, password {login()}")
         say(f"The worker's log is {worker.log.name}; Ctrl-C ends everything.")
         connection.close()
         with suppress(KeyboardInterrupt):

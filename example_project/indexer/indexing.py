@@ -1,41 +1,61 @@
-"""Registering an edition: one statement for all its jobs, in the transaction that makes the edition."""
+"""An edition is one flow: which jobs it has, who waits for whom, how it is registered, and how far it is."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 from django.db import transaction
 
-from django_pgjobs import BoundJob, register_many
+from django_pgjobs import Batch, Flow
+from django_pgjobs.exceptions import BatchClosed, InvalidJob
 from django_pgjobs.models import Job
-from example_project.indexer.jobs import index_file, publish_report, sum_package
+from example_project.indexer.jobs import index_file, note_failure, publish_report, sum_package
 from example_project.indexer.models import Edition, Module, Package
 from example_project.indexer.sources import package_of
 
-NAMES = (index_file.name, sum_package.name, publish_report.name)
-
 
 def start_edition(paths: Sequence[str]) -> Edition:
-    """Register the jobs of a new edition of these files, all or nothing; cancel what is left of earlier ones.
+    """Register the flow of a new edition of these files, all or nothing; cancel what is left of earlier ones.
 
     Rows of files that are no longer there are deleted.
     """
-    sizes = Counter(map(package_of, paths))
+    packages = set(map(package_of, paths))
     with transaction.atomic():
-        Job.objects.filter(name__in=NAMES, finished_at=None).cancel(by="index_library", reason="a newer edition starts")
+        # The cancel of a flow's row cancels its nodes, and a worker ends the row behind the last of them.
+        older = Job.objects.filter(pk__in=Edition.objects.values("flow"), finished_at=None)
+        older.cancel(by="index_library", reason="a newer edition starts")
         Module.objects.exclude(path__in=paths).delete()
-        Package.objects.exclude(name__in=sizes).delete()
-        edition = Edition.objects.create(files=len(paths), packages=len(sizes))
-        register_many(_calls(paths, sizes, edition.pk))
+        Package.objects.exclude(name__in=packages).delete()
+        edition = Edition.objects.create(files=len(paths), packages=len(packages))
+        edition.flow = flow_of(edition.pk, paths).register().pk
+        edition.save(update_fields=["flow"])
     return edition
 
 
-def _calls(paths: Sequence[str], sizes: Counter[str], edition: int) -> Iterator[BoundJob]:
-    """The files of each package, then the package: it is too early, now and then, and retried."""
+def flow_of(edition: int, paths: Sequence[str]) -> Flow:
+    """Return the flow of an edition: files, then their package, then the report, or a note that there is none."""
+    flow = Flow(f"edition {edition}")
+    sums = []
     for package, members in groupby(sorted(paths, key=package_of), key=package_of):
-        for path in members:
-            yield index_file.bind(path=path, edition=edition)
-        yield sum_package.bind(name=package, edition=edition, files=sizes[package])
-    yield publish_report.bind(edition=edition)
+        files = [flow.add(index_file.bind(path=path, edition=edition)) for path in members]
+        call = sum_package.bind(name=package, edition=edition, files=len(files))
+        sums.append(flow.add(call, after=files, when="settled").result)
+    report = flow.add(publish_report.bind(edition=edition, packages=sums))
+    flow.add(note_failure.bind(edition=edition), after=report, when="failed")
+    return flow
+
+
+def is_being_read(edition: Edition) -> bool:
+    """Whether jobs of its flow have not ended."""
+    job = edition.job()
+    return job is not None and job.outcome is None
+
+
+def jobs_ended(edition: Edition) -> tuple[int, int]:
+    """Return how many jobs of its flow have ended, and of how many: one row says it. Zeros once that row is pruned."""
+    try:
+        figures = Batch.of(edition.job()).figures
+    except (InvalidJob, BatchClosed):
+        return 0, 0
+    return figures.total - figures.pending, figures.total

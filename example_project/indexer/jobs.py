@@ -2,32 +2,34 @@
 
 ``index_file``     one per source file: parses it and replaces its rows. A file that cannot be parsed is given up at
                    once, with the reason, and ``on_abandon`` notes it.
-``sum_package``    one per package: fails until all files of the package are there, and is retried with backoff.
-``publish_report`` one per edition: comes back by Snooze, which costs no attempt, until everything is there.
+``sum_package``    one per package, when all its files are *settled*: read or given up. Returns the package's totals.
+``publish_report`` one per edition, when all packages have *succeeded*: takes what they returned, and publishes the sum.
+``note_failure``   one per edition, when ``publish_report`` has *failed*: notes why there is no report. Mostly nobody
+                   needs it, and it is cancelled.
 ``refresh``        one a night, by a cron entry: registers a new edition, unless one is being read.
+
+The first four are an edition's flow (``indexing.flow_of``). Nothing polls: the end of the last file releases its
+package, and the end of the last package releases the report.
+
+An unreadable file is a failed node, not a success with a remark. So people find it in the admin: among the abandoned
+jobs, and on the page of the flow, whose own row ends as abandoned, too: "3 of 1,812 members did not succeed". The rules
+keep that from spoiling the rest: a package needs its files settled, so the report comes all the same. Return the
+problem instead of raising ``Abandon``, as ``{"problem": …}``, if nobody has to look at it; then the flow succeeds.
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from django.db import transaction
 from django.utils import timezone
 
-from django_pgjobs import Abandon, Backoff, Cancel, Cron, JobContext, Snooze, job
+from django_pgjobs import Abandon, Backoff, Cancel, Cron, JobContext, job
 from django_pgjobs.decisions import Failure
+from django_pgjobs.models import Job
 from example_project.indexer.models import Edition, Module, Package, Symbol
 from example_project.indexer.parsing import CannotBeParsed, Found, Source, parse
 from example_project.indexer.sources import dotted, locate, package_of, source_files
-from example_project.indexer.totals import Totals, count, totals_of
+from example_project.indexer.totals import Totals, add_up, totals_of
 from example_project.indexer.words import words
-
-PATIENCE = timedelta(minutes=15)
-"""How long a report waits for its files."""
-
-
-class NotYet(Exception):
-    """Rows that other jobs write are not there yet."""
 
 
 @job(name="library.index_file", timeout=60, max_attempts=3, backoff=Backoff(1, factor=2))
@@ -97,17 +99,16 @@ def _symbol(module: Module, found: Found) -> Symbol:
     )
 
 
-@job(name="library.sum_package", max_attempts=20, backoff=Backoff(1, factor=1.5, limit=10, jitter=0.2))
-def sum_package(name: str, edition: int, files: int) -> dict[str, int]:
-    """Sum up the ``files`` files of a package. Raises NotYet while some of them have not been read."""
+@job(name="library.sum_package")
+def sum_package(name: str, edition: int, files: int) -> Totals:
+    """Sum up the ``files`` files of a package. Raises Abandon if one has left no row, as when somebody cancels it."""
     newest = _check_newest(edition)
-    modules = newest.read().filter(package=name)
-    sums = count(modules)
-    if sums.files < files:
-        raise NotYet(f"{sums.files} of {files} files of {name} have been read")
-    values = {"edition_id": edition, "files": sums.files, "unreadable": sums.unreadable, "lines": sums.lines}
-    Package.objects.update_or_create(name=name, defaults=values)
-    return {"files": sums.files, "lines": sums.lines}
+    totals = totals_of(newest.read().filter(package=name))
+    if totals["files"] != files:
+        raise Abandon(f"{totals['files']} of {files} files have been read or given up")
+    columns = {what: totals[what] for what in ("files", "unreadable", "lines")}
+    Package.objects.update_or_create(name=name, defaults={"edition_id": edition, **columns})
+    return totals
 
 
 @sum_package.describe
@@ -115,20 +116,23 @@ def _name(name: str, edition: int, files: int) -> str:
     return name
 
 
-@job(name="library.publish_report", takes_context=True, priority=-10)
-def publish_report(context: JobContext, edition: int) -> Totals:
-    """Store the totals of an edition as soon as every file was read or given up; until then come back later."""
-    newest = _check_newest(edition)
-    read = newest.read().count()
-    summed = newest.summed().count()
-    context.progress(read + summed, newest.files + newest.packages, f"{read} files, {summed} packages")
-    if read < newest.files or summed < newest.packages:
-        if timezone.now() - newest.started_at > PATIENCE:
-            raise Abandon(f"only {read} of {newest.files} files and {summed} of {newest.packages} packages were read")
-        raise Snooze(1)
-    totals = totals_of(newest)
-    Edition.objects.filter(pk=edition).update(totals=totals, published_at=timezone.now())
+@job(name="library.publish_report")
+def publish_report(edition: int, packages: list[Totals]) -> Totals:
+    """Store the totals of an edition: the sum of what its packages were summed up to."""
+    _check_newest(edition)
+    totals = add_up(packages)
+    Edition.objects.filter(pk=edition).update(totals=totals, published_at=timezone.now(), problem="")
     return totals
+
+
+@job(name="library.note_failure")
+def note_failure(edition: int) -> str:
+    """Note on an edition without a report what has been abandoned, and return it."""
+    nodes = Job.objects.filter(parent_id=Edition.objects.get(pk=edition).flow, outcome="abandoned")
+    failed = nodes.filter(name__in=(sum_package.name, publish_report.name)).order_by("pk")
+    problem = "; ".join(f"{job.description or job.name}: {job.error}" for job in failed) or "the report was cancelled"
+    Edition.objects.filter(pk=edition, published_at=None).update(problem=problem)
+    return problem
 
 
 def _check_newest(edition: int) -> Edition:
@@ -141,10 +145,10 @@ def _check_newest(edition: int) -> Edition:
 @job(name="library.refresh", cron=Cron("0 4 * * *", misfire="skip", overlap="skip"))
 def refresh() -> int:
     """Register a new edition and return its id. Raises Cancel while another one is being read."""
-    from example_project.indexer.indexing import start_edition  # which imports this module
+    from example_project.indexer.indexing import is_being_read, start_edition  # which imports this module
 
     newest = Edition.objects.first()
-    if newest is not None and newest.published_at is None and timezone.now() - newest.started_at <= PATIENCE:
+    if newest is not None and is_being_read(newest):
         raise Cancel(f"{newest} is being read")
     edition: int = start_edition(source_files()).pk
     return edition

@@ -11,6 +11,8 @@ from django.contrib.postgres.indexes import GinIndex
 from django.contrib.postgres.search import SearchVector, SearchVectorField
 from django.db import models
 
+from django_pgjobs.models import Job
+
 
 def _search_field() -> models.GeneratedField:
     """Words of the name, and after them those of the summary."""
@@ -24,8 +26,10 @@ class Edition(models.Model):
     started_at = models.DateTimeField(auto_now_add=True)
     files = models.PositiveIntegerField(help_text="How many files are to be read.")
     packages = models.PositiveIntegerField(help_text="How many packages are to be summed up.")
-    totals = models.JSONField(null=True, help_text="Published when every file has been read or given up.")
+    flow = models.BigIntegerField(null=True, help_text="The job that waits for all jobs of the edition.")
+    totals = models.JSONField(null=True, help_text="Published when every package has been summed up.")
     published_at = models.DateTimeField(null=True)
+    problem = models.TextField(blank=True, help_text="Why there is no report.")
 
     objects: ClassVar[models.Manager[Edition]] = models.Manager()
 
@@ -34,6 +38,10 @@ class Edition(models.Model):
 
     def __str__(self) -> str:
         return f"edition {self.pk}"
+
+    def job(self) -> Job | None:
+        """The row of its flow; None once that has been pruned."""
+        return Job.objects.filter(pk=self.flow or 0).first()
 
     def read(self) -> models.QuerySet[Module]:
         """The files that have been read for it, or given up."""

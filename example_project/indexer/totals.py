@@ -1,16 +1,16 @@
-"""The totals of an edition, counted by the database, and of its files, counted without it."""
+"""The totals of files: counted by the database, added up, and counted without it."""
 
 from __future__ import annotations
 
 import ast
 import gc
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple, TypedDict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypedDict
 
 from django.db.models import Count, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 
-from example_project.indexer.models import Edition, Module, Symbol
+from example_project.indexer.models import Module, Symbol
 from example_project.indexer.parsing import FILENAME
 from example_project.indexer.sources import locate
 
@@ -29,34 +29,34 @@ class Totals(TypedDict):
     functions: int
 
 
-class Sums(NamedTuple):
-    """What a package is summed up to."""
-
-    files: int
-    unreadable: int
-    lines: int
-
-
-def count(modules: QuerySet[Module]) -> Sums:
-    """Sum these files up, in one statement."""
+def totals_of(modules: QuerySet[Module]) -> Totals:
+    """Count what jobs have written about these files: classes and functions by their own rows."""
+    symbols = Symbol.objects.filter(module__in=modules)
     sums = modules.aggregate(
-        files=Count("pk"), unreadable=Count("pk", filter=~Q(problem="")), lines=Coalesce(Sum("lines"), 0)
+        files=Count("pk"),
+        unreadable=Count("pk", filter=~Q(problem="")),
+        lines=Coalesce(Sum("lines"), 0),
+        imports=Coalesce(Sum("imports"), 0),
     )
-    return Sums(**sums)
-
-
-def totals_of(edition: Edition) -> Totals:
-    """Count what the jobs of an edition have written: classes and functions by their own rows."""
-    modules = edition.read()
-    symbols = Symbol.objects.filter(module__edition=edition)
-    files, unreadable, lines = count(modules)
     return Totals(
-        files=files,
-        unreadable=unreadable,
-        lines=lines,
-        imports=modules.aggregate(sum=Coalesce(Sum("imports"), 0))["sum"],
+        files=sums["files"],
+        unreadable=sums["unreadable"],
+        lines=sums["lines"],
+        imports=sums["imports"],
         classes=symbols.filter(kind=Symbol.Kind.CLASS).count(),
         functions=symbols.exclude(kind=Symbol.Kind.CLASS).count(),
+    )
+
+
+def add_up(parts: Sequence[Totals]) -> Totals:
+    """Return the sum of totals."""
+    return Totals(
+        files=sum(part["files"] for part in parts),
+        unreadable=sum(part["unreadable"] for part in parts),
+        lines=sum(part["lines"] for part in parts),
+        imports=sum(part["imports"] for part in parts),
+        classes=sum(part["classes"] for part in parts),
+        functions=sum(part["functions"] for part in parts),
     )
 
 
@@ -73,7 +73,7 @@ def direct(paths: Iterable[str]) -> Iterator[Totals]:
 
 
 def _direct(paths: Iterable[str]) -> Iterator[Totals]:
-    totals = Totals(files=0, unreadable=0, lines=0, imports=0, classes=0, functions=0)
+    totals = add_up(())
     for path in paths:
         totals["files"] += 1
         try:
