@@ -32,11 +32,17 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
+@pytest.fixture
+def site_url(live_server: Any) -> str:
+    """Where the site is served; a module may name another."""
+    return str(live_server.url)
+
+
 @pytest.fixture(params=["light", "dark"])
-def page(request: pytest.FixtureRequest, chromium: Browser, live_server: Any) -> Iterator[Page]:
+def page(request: pytest.FixtureRequest, chromium: Browser, site_url: str) -> Iterator[Page]:
     """A page in each of the colour schemes; an error of the page's JavaScript fails the test."""
     context = chromium.new_context(
-        base_url=live_server.url, color_scheme=request.param, viewport={"width": 1440, "height": 1000}
+        base_url=site_url, color_scheme=request.param, viewport={"width": 1440, "height": 1000}
     )
     page = context.new_page()
     errors: list[str] = []

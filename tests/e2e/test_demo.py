@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import signal
 import socket
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
-from uuid import uuid4
 
-import psycopg
 import pytest
 
 from example_project.indexer import sources
 from example_project.indexer.parsing import CannotBeParsed, parse
 from example_project.indexer.sources import EXAMPLES, EXAMPLES_PREFIX, locate, source_files
 from example_project.indexer.words import terms, words
+from tests.plugins.demo import Database, children, command, made, served_by
 from tests.plugins.fix_db import patience, wait_until
-from tests.plugins.fix_worker import ROOT, database_url
+from tests.plugins.fix_worker import ROOT
 
 FILES = 150
 UNREADABLE = {
@@ -36,61 +30,8 @@ PATIENT = pytest.mark.timeout(patience(300))
 LINE = re.compile(r"^(files|unreadable|lines|imports|classes|functions) +([\d,]+) +([\d,]+)$", re.MULTILINE)
 
 
-class Database:
-    """A database made for these tests."""
-
-    def __init__(self) -> None:
-        self.name = f"test_demo_{uuid4().hex[:12]}"
-        self.url = database_url(NAME=self.name)
-
-    def query(self, text: str) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.url) as connection:
-            return connection.execute(text).fetchall()
-
-    def has_worker(self) -> bool:
-        """Whether a worker has said that it lives."""
-        with suppress(psycopg.errors.UndefinedTable):
-            return bool(self.query("SELECT FROM pgjobs_heartbeat"))
-        return False
-
-    @property
-    def environment(self) -> dict[str, str]:
-        settings = {"DATABASE_URL": self.url, "DJANGO_SETTINGS_MODULE": "example_project.settings"}
-        return {**os.environ, **settings, "PYTHONUNBUFFERED": "1"}
-
-    def demo(self, *options: str) -> subprocess.CompletedProcess[str]:
-        """Run the demo to its end."""
-        return subprocess.run(
-            _command(*options), env=self.environment, cwd=ROOT, capture_output=True, text=True, timeout=patience(250)
-        )
-
-    def inside(self, code: str) -> Any:
-        """Run code in the example project; return what it leaves in ``answer``."""
-        program = f"import django, json\ndjango.setup()\n{code}\nprint(json.dumps(answer))"
-        run = subprocess.run(
-            [sys.executable, "-c", program], env=self.environment, cwd=ROOT, capture_output=True, text=True
-        )
-        assert run.returncode == 0, run.stderr
-        return json.loads(run.stdout)
-
-
-def _command(*options: str) -> list[str]:
-    return [sys.executable, "-m", "example_project.demo", *options]
-
-
 def _totals(output: str) -> dict[str, tuple[str, str]]:
     return {what: (by_jobs, directly) for what, by_jobs, directly in LINE.findall(output)}
-
-
-@contextmanager
-def made() -> Iterator[Database]:
-    new = Database()
-    with psycopg.connect(database_url(), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {new.name}")
-        try:
-            yield new
-        finally:
-            connection.execute(f"DROP DATABASE {new.name} WITH (FORCE)")
 
 
 @pytest.fixture(scope="module")
@@ -127,14 +68,21 @@ def test_the_demo_counts_by_jobs_what_is_counted_directly(done: subprocess.Compl
 
 @PATIENT
 def test_the_demo_shows_its_progress(done: subprocess.CompletedProcess[str]) -> None:
-    assert f"100 %   {FILES}/{FILES} files read by jobs" in done.stderr
+    [total] = re.findall(r"100 % +(\d+)/\1 jobs have ended, last the flow", done.stderr)
+    assert int(total) > FILES
+
+
+@PATIENT
+def test_the_demo_says_how_the_flow_ended(done: subprocess.CompletedProcess[str]) -> None:
+    assert re.search(r"The flow, job \d+, ended as abandoned\. 3 of \d+ members did not succeed\.", done.stdout)
 
 
 @PATIENT
 @pytest.mark.usefixtures("done")
 def test_every_job_of_the_demo_has_ended(database: Database) -> None:
     rows = database.query(
-        "SELECT name, outcome, count(*) FROM pgjobs_job WHERE (payload #>> '{kwargs,edition}')::int = 1 GROUP BY 1, 2"
+        "SELECT j.name, j.outcome, count(*) FROM pgjobs_job AS j JOIN library_edition AS e "
+        "ON e.flow IN (j.id, j.parent_id) WHERE e.id = 1 GROUP BY 1, 2"
     )
     ended = {(name, outcome): count for name, outcome, count in rows}
     assert ended.pop(("library.sum_package", "succeeded")) >= 5
@@ -142,7 +90,24 @@ def test_every_job_of_the_demo_has_ended(database: Database) -> None:
         ("library.index_file", "succeeded"): FILES - len(UNREADABLE),
         ("library.index_file", "abandoned"): len(UNREADABLE),
         ("library.publish_report", "succeeded"): 1,
+        ("library.note_failure", "cancelled"): 1,
+        ("pgjobs.flow", "abandoned"): 1,
     }
+
+
+@PATIENT
+@pytest.mark.usefixtures("done")
+def test_nobody_comes_too_early_and_nobody_comes_twice(database: Database) -> None:
+    [(links, early)] = database.query(
+        "SELECT count(*), count(*) FILTER (WHERE j.claimed_at < needed.finished_at) FROM pgjobs_link AS l "
+        "JOIN pgjobs_job AS j ON j.id = l.job_id JOIN pgjobs_job AS needed ON needed.id = l.parent_id"
+    )
+    [(packages,)] = database.query("SELECT count(*) FROM library_package")
+    assert (links, early) == (FILES + packages + 1, 0)
+    tries = database.query(
+        "SELECT DISTINCT name, attempt FROM pgjobs_job WHERE name IN ('library.sum_package', 'library.publish_report')"
+    )
+    assert sorted(tries) == [("library.publish_report", 1), ("library.sum_package", 1)]
 
 
 @PATIENT
@@ -163,19 +128,23 @@ def test_a_file_that_cannot_be_parsed_is_an_abandoned_job_with_its_reason(databa
 @PATIENT
 @pytest.mark.usefixtures("done")
 def test_a_job_that_runs_twice_writes_the_same(database: Database) -> None:
-    before, between, after = database.inside(
+    written = database.inside(
         """
-from example_project.indexer.jobs import index_file, publish_report
-from example_project.indexer.models import Edition, Module, Symbol
-from example_project.indexer.totals import totals_of
+from django_pgjobs.models import Job
+from example_project.indexer.jobs import index_file, publish_report, sum_package
+from example_project.indexer.models import Edition, Module
 edition = Edition.objects.get(totals__isnull=False)
 answer = [edition.totals]
 for path in Module.objects.filter(edition=edition, problem="").values_list("path", flat=True)[:20]:
     index_file(path, edition.pk)
-answer += [totals_of(edition), edition.totals]
+nodes = Job.objects.filter(parent_id=edition.flow, name=sum_package.name)
+sums = [sum_package(**node.payload["kwargs"]) for node in nodes]
+answer += [publish_report(edition.pk, sums)]
+edition.refresh_from_db()
+answer += [edition.totals]
 """
     )
-    assert before == between == after
+    assert written == [written[0]] * 3
 
 
 @PATIENT
@@ -185,7 +154,6 @@ def test_an_older_edition_writes_nothing_over_a_newer_one(database: Database) ->
         """
 from django.db import transaction
 from django_pgjobs import Cancel
-from django_pgjobs.models import Job
 from example_project.indexer.indexing import start_edition
 from example_project.indexer.jobs import index_file, publish_report, sum_package
 from example_project.indexer.sources import source_files
@@ -194,18 +162,101 @@ with transaction.atomic():
     paths = source_files(20)
     old, new = start_edition(paths), start_edition(paths)
     index_file(paths[-1], new.pk)
-    for call in (index_file.bind(paths[-1], old.pk), sum_package.bind("x", old.pk, 1)):
+    late = [index_file.bind(paths[-1], old.pk), sum_package.bind("x", old.pk, 1), publish_report.bind(old.pk, [])]
+    for call in late:
         try:
             with transaction.atomic():
                 call.definition(*call.args)
         except Cancel as error:
             answer.append(str(error))
-    states = Job.objects.filter(payload__kwargs__edition=old.pk).values_list("state", flat=True)
-    answer.append(sorted(set(states)))
     transaction.set_rollback(True)
 """
     )
-    assert answer == ["a newer edition has read this file", "there is a newer edition", ["cancelled"]]
+    assert answer == ["a newer edition has read this file", "there is a newer edition", "there is a newer edition"]
+
+
+@PATIENT
+@pytest.mark.usefixtures("done")
+def test_a_newer_edition_cancels_the_flow_of_an_older_one(database: Database) -> None:
+    nodes, old, new, totals, counted = database.inside(
+        """
+from collections import Counter
+from django.db import transaction
+from django_pgjobs.models import Job
+from django_pgjobs.testing import run_jobs
+from example_project.indexer.indexing import start_edition
+from example_project.indexer.sources import source_files
+from example_project.indexer.totals import direct
+with transaction.atomic():
+    paths = source_files(20)
+    old = start_edition(paths)
+    run_jobs(limit=7)
+    new = start_edition(paths)
+    run_jobs()
+    new.refresh_from_db()
+    outcomes = Job.objects.filter(parent_id=old.flow).values_list("outcome", "cancel_reason")
+    answer = [sorted(map(list, Counter(outcomes).items())), [old.job().outcome, old.job().cancel_reason]]
+    answer += [new.job().error, new.totals, list(direct(paths))[-1]]
+    transaction.set_rollback(True)
+"""
+    )
+    assert nodes[0][0] == ["cancelled", "a newer edition starts"]
+    assert nodes[1] == [["succeeded", ""], 7]
+    assert old == ["cancelled", "a newer edition starts"]
+    assert re.fullmatch(r"3 of \d+ members did not succeed\.", new)
+    assert totals == counted
+
+
+@PATIENT
+@pytest.mark.usefixtures("done")
+def test_an_edition_that_lacks_a_file_gets_a_note_and_after_retries_its_report(database: Database) -> None:
+    before, page, after = database.inside(
+        """
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.db import transaction
+from django.test import Client
+from django_pgjobs.models import Job
+from django_pgjobs.testing import run_jobs
+from example_project.demo import judge
+from example_project.indexer.indexing import start_edition
+from example_project.indexer.jobs import index_file, note_failure, publish_report, sum_package
+from example_project.indexer.sources import source_files
+settings.ALLOWED_HOSTS = ["testserver"]
+
+def outcome(definition):
+    return nodes.filter(name=definition.name).last().outcome
+
+with transaction.atomic():
+    paths = source_files(20)
+    edition = start_edition(paths)
+    nodes = Job.objects.filter(parent_id=edition.flow)
+    file, package = nodes.get(description="__future__.py"), nodes.get(description="(modules)")
+    file.cancel(by="ann")
+    run_jobs()
+    edition.refresh_from_db()
+    answer = [[edition.problem, outcome(publish_report), outcome(note_failure), judge(edition)]]
+    client = Client()
+    client.force_login(get_user_model().objects.create_superuser("ann"))
+    answer.append(client.get("/").content.decode())
+    file.refresh_from_db()
+    file.retry(by="ann")
+    run_jobs()
+    package.refresh_from_db()
+    package.retry(by="ann")
+    run_jobs()
+    note_failure(edition.pk)
+    edition.refresh_from_db()
+    answer.append([edition.problem, outcome(publish_report), edition.totals["files"], judge(edition)])
+    transaction.set_rollback(True)
+"""
+    )
+    assert before[0].startswith("(modules): ")
+    assert "files have been read or given up" in before[0]
+    assert before[1:] == ["cancelled", "succeeded", False]
+    assert "not published: (modules): " in page
+    assert "Read everything again" in page
+    assert after == ["", "succeeded", 20, True]
 
 
 @PATIENT
@@ -271,7 +322,7 @@ def test_a_busy_port_makes_the_demo_take_the_next_one_and_ctrl_c_ends_everything
         busy.listen()
         port = busy.getsockname()[1]
         demo = subprocess.Popen(
-            _command("--limit", "5", "--port", str(port)),
+            command("--limit", "5", "--port", str(port)),
             env=empty.environment,
             cwd=ROOT,
             stdout=subprocess.PIPE,
@@ -280,11 +331,11 @@ def test_a_busy_port_makes_the_demo_take_the_next_one_and_ctrl_c_ends_everything
         )
         with demo:
             try:
-                served = _served(demo)
-                assert served > port
-                with urllib.request.urlopen(f"http://127.0.0.1:{served}/") as page:
+                site = served_by(demo)
+                assert site.port > port
+                with urllib.request.urlopen(f"{site.url}/") as page:
                     assert page.status == 200
-                worker = int(_children(demo.pid)[0])
+                worker = int(children(demo.pid)[0])
                 demo.send_signal(signal.SIGINT)
                 assert demo.wait(patience(60)) == 0
                 assert not Path(f"/proc/{worker}").exists()
@@ -296,26 +347,14 @@ def test_a_busy_port_makes_the_demo_take_the_next_one_and_ctrl_c_ends_everything
 def test_a_demo_that_is_killed_leaves_no_worker(empty: Database, tmp_path: Path) -> None:
     environment = {**empty.environment, "TMPDIR": str(tmp_path)}  # for the log, which nobody deletes then
     with subprocess.Popen(
-        _command("--limit", "5"), env=environment, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command("--limit", "5"), env=environment, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as demo:
         try:
             wait_until(empty.has_worker, 60, "a worker runs")
-            worker = Path(f"/proc/{_children(demo.pid)[0]}")
+            worker = Path(f"/proc/{children(demo.pid)[0]}")
         finally:
             demo.kill()
     wait_until(lambda: not worker.exists(), 60, "the worker has ended")
-
-
-def _served(demo: subprocess.Popen[str]) -> int:
-    assert demo.stdout is not None
-    for line in demo.stdout:
-        if said := re.search(r"http://127\.0\.0\.1:(\d+)/admin/", line):
-            return int(said[1])
-    pytest.fail(f"the demo ended with {demo.wait()} before it served")
-
-
-def _children(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 @PATIENT
