@@ -17,7 +17,6 @@ from tests.plugins.fix_worker import ROOT
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(patience(300))]
 
 FILES = 150
-PACKAGES = len(set(map(package_of, source_files(FILES))))
 UNREADABLE = 3
 
 Picture = Callable[[str], None]
@@ -58,6 +57,11 @@ def admin(page: Page, site: Site) -> Page:
     return page
 
 
+def packages() -> int:
+    """How many packages the files are from."""
+    return len(set(map(package_of, source_files(FILES))))
+
+
 def fact(page: Page, name: str) -> Locator:
     """The value of a fact in the section on the flow."""
     section = page.locator(".pgjobs-section", has=page.get_by_role("heading", name="Flow", exact=True))
@@ -71,7 +75,7 @@ def linked(page: Page, name: str) -> Locator:
 
 def test_the_page_of_the_flow_has_its_figures_and_leads_to_what_failed(admin: Page, picture: Picture) -> None:
     admin.goto("/")
-    nodes = FILES + PACKAGES + 2
+    nodes = FILES + packages() + 2
     expect(admin.get_by_text(f"{nodes} of {nodes} jobs of its flow have ended.")).to_be_visible()
     admin.get_by_role("link", name="its flow").click()
     expect(admin.locator(".pgjobs-state").first).to_have_text("abandoned")
@@ -95,7 +99,7 @@ def test_a_package_and_the_report_show_what_they_need_and_who_needs_them(admin: 
     picture("example-package")
     linked(admin, "Needed by").click()
     expect(admin.locator(".pgjobs-state").first).to_have_text("succeeded")
-    expect(linked(admin, "Needs")).to_have_text([re.compile(r"^library\.sum_package #\d+$")] * PACKAGES)
+    expect(linked(admin, "Needs")).to_have_text([re.compile(r"^library\.sum_package #\d+$")] * packages())
     expect(admin.get_by_text(f'"unreadable": {UNREADABLE}')).to_be_visible()
     picture("example-report")
     linked(admin, "Needed by").click()
