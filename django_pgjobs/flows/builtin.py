@@ -65,14 +65,17 @@ def flow() -> None:
 
 @job(name=CANCEL_MEMBERS)
 def cancel_members(batch_id: int, mode: str, by: str, reason: str) -> None:
-    """Cancel the unfinished members of a batch, some at a time; run again if some were locked. Repeatable."""
+    """Cancel the unfinished members of a batch, some at a time; run again if some were locked. Repeatable.
+
+    The latest first: workers begin with the earliest, and may begin them faster than they are cancelled.
+    """
     from django_pgjobs.models import Job  # here: the models are not loaded yet
 
     jobs = Job.objects.using(running_alias())
     members = jobs.filter(parent_id=batch_id, finished_at=None)
-    last = busy = 0
-    while ids := list(members.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:MEMBERS_AT_ONCE]):
+    busy = 0
+    while ids := list(members.order_by("-pk").values_list("pk", flat=True)[:MEMBERS_AT_ONCE]):
+        members = members.filter(pk__lt=ids[-1])
         busy += jobs.filter(pk__in=ids).cancel(mode=mode, by=by, reason=reason).skipped.get("busy", 0)
-        last = ids[-1]
     if busy:
         raise Snooze(BUSY_SECONDS)

@@ -11,6 +11,7 @@ from django.db import connection, transaction
 
 from django_pgjobs import Batch, chain, job
 from django_pgjobs.exceptions import BatchClosed, DuplicateJob, InvalidJob
+from django_pgjobs.flows import builtin
 from django_pgjobs.flows.batch import Figures
 from django_pgjobs.inspection import why
 from django_pgjobs.models import Gate, Heartbeat, Job, Link
@@ -451,6 +452,18 @@ def test_members_that_are_added_beside_a_cancel_are_refused(raw: RawDatabase, ba
     with pytest.raises(BatchClosed):
         adding.result(10)
     assert Job.objects.filter(name="batches.work").count() == 2
+
+
+def test_a_cancel_begins_with_the_members_that_would_begin_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers begin with the first: a cancel that followed them would not overtake them."""
+    monkeypatch.setattr(builtin, "MEMBERS_AT_ONCE", 2)
+    batch = batch_of(6)
+    batch.job.cancel()
+    run_jobs()
+    members = Job.objects.filter(parent_id=batch.job.pk)
+    first, *_, last = members.order_by("cancel_requested_at", "pk").values_list("pk", flat=True)
+    ids = sorted(members.values_list("pk", flat=True))
+    assert (first, last) == (ids[4], ids[1])
 
 
 def test_a_cancel_ends_an_open_batch_without_members() -> None:
