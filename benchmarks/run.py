@@ -36,7 +36,7 @@ def main() -> None:
     """Measure, print and keep the results; exit 1 if a line could not be measured."""
     from benchmarks import lines
 
-    options = _options(lines.NAMES)
+    options = _options(lines.NAMES, lines.ON_REQUEST)
     server = Server(os.environ["DATABASE_URL"])
     if not server.take_the_turn():
         raise SystemExit("another run of the benchmarks is on this server")
@@ -65,11 +65,11 @@ def main() -> None:
         raise SystemExit(f"could not be measured: {', '.join(failed)}")
 
 
-def _options(names: tuple[str, ...]) -> argparse.Namespace:
+def _options(names: tuple[str, ...], on_request: tuple[str, ...]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "benchmarks.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", metavar="NAME[,NAME…]", help=f"of {', '.join(names)}, peers")
+    parser.add_argument("--only", metavar="NAME[,NAME…]", help=f"of {', '.join((*names, *on_request))}, peers")
     parser.add_argument(
         "--scale", type=float, help=f"multiplies jobs and rows (default {SCALE:g}; 1 is the full table)"
     )
@@ -85,7 +85,7 @@ def _options(names: tuple[str, ...]) -> argparse.Namespace:
     wanted = options.only.split(",") if options.only else [*names, "peers"]
     options.peers = [] if options.no_peers or "peers" not in wanted else options.peers.split(",")
     options.only = [name for name in wanted if name != "peers"]
-    unknown = (set(options.only) - set(names)) | (set(options.peers) - set(PEERS))
+    unknown = (set(options.only) - {*names, *on_request}) | (set(options.peers) - set(PEERS))
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     return options

@@ -27,6 +27,9 @@ NAMES = (
 )
 """In the order in which they run."""
 
+ON_REQUEST = ("million",)
+"""They run if ``--only`` names them: minutes each, to see that something holds rather than how fast it is."""
+
 
 def line(name: str) -> ModuleType:
     """Return the module of a line."""
