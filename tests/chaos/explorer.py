@@ -13,8 +13,8 @@ the same digits give the same run. This module knows nothing of jobs: ``scenes``
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, Queue, SimpleQueue
@@ -28,7 +28,7 @@ from django_pgjobs.store import statements as store
 from tests.plugins.fix_db import RawDatabase, patience
 
 GATE = 7_340_000
-"""Advisory locks from this number on, one an actor."""
+"""Advisory locks from this number on: a new one each time, for a transaction keeps those it has passed."""
 
 LOOK_SECONDS = 0.001
 """How long a statement may take until it is asked whether it waits for somebody."""
@@ -63,11 +63,21 @@ GATES = {
     "end_atomic": "%(idle)s::text",
     "renew_claims": "%(claim_ids)s::uuid[]",
     "rescue_jobs": "due.job_ids",
+    **dict.fromkeys(("settle_ends", "open_gates", "recount_gates", "need_jobs"), "%(ids)s::bigint[]"),
+    "add_members": "ARRAY[%(id)s::bigint]",
 }
 """What a statement cannot do without before it looks at a row it will lock: its gate is there, whatever the plan."""
 
+UNSEEN = ("notify", "notify_many")
+"""Statements that read and write no row: nobody stops before them."""
 
-def gated(name: str, text: str, number: int) -> str:
+ENDS = ("finalise_", "end_atomic")
+
+MEETS = ("FOR NO KEY UPDATE", "pgjobs_gate", "pgjobs_link")
+"""What is in the statements of operators and registrations that may meet others."""
+
+
+def gated(name: str, text: str, gate: int) -> str:
     """Return the statement with its gate, or as it is when it has none. A fast one waits until it is let."""
     if name not in GATES:
         return text
@@ -76,22 +86,27 @@ def gated(name: str, text: str, number: int) -> str:
         text = text.replace(bound, "'0'")
     head, found, tail = text.partition(f"({value}")
     assert found, name
-    gate = f"SELECT {value} FROM (SELECT pg_advisory_xact_lock({GATE + number}) OFFSET 0) AS gate"
-    return f"{head}(({gate}){tail}"
+    kind = "::bigint[]" if "bigint" in value else ""  # ANY ((SELECT …)) without a cast asks for rows, not for an array
+    return f"{head}((SELECT {value} FROM (SELECT pg_advisory_xact_lock({gate}) OFFSET 0) AS gate){kind}{tail}"
 
 
 class Actor:
     """A thread that does one program at a time, and stops before each statement until it may go on."""
 
-    def __init__(self, number: int, raw: psycopg.Connection[Any], told: Queue[Actor]) -> None:
+    def __init__(
+        self, number: int, raw: psycopg.Connection[Any], told: Queue[Actor], passes: Sequence[str] = ()
+    ) -> None:
         self.number = number
+        self.passes = passes
         self.raw = RawDatabase(raw)
         self.state = FREE
         self.at = ""
         self.has_gate = False
+        self.gate = 0
         self.pid = 0
         self.error: Exception | None = None
         self._locks = False
+        self._inside = False
         self._told = told
         self._programs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._go = threading.Semaphore(0)
@@ -119,10 +134,30 @@ class Actor:
 
     def fetch(self, name: str, params: store.Params) -> store.Rows:
         """Stop, then run the statement on the worker's connection."""
-        self._stop(name, self.raw.pid, has_gate=name in GATES)
+        if name not in UNSEEN:
+            gated_here = name in GATES and not (self._inside and name.startswith(ENDS))
+            self._stop(name, self.raw.pid, has_gate=gated_here)
+        text = sql.statement(name)
         cursor = psycopg.Cursor(self.raw.raw)
-        cursor.execute(gated(name, sql.statement(name), self.number), params, binary=True)
+        cursor.execute(gated(name, text, self.gate) if self.has_gate else text, params, binary=True)
         return cursor.fetchall() if cursor.description else []
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Open a transaction on the worker's connection, and stop before its COMMIT.
+
+        An end in it has no gate: what it has locked it keeps until the next statement, which has one.
+        """
+        self.raw.query("BEGIN")
+        self._inside = True
+        try:
+            yield
+        except BaseException:
+            self.raw.query("ROLLBACK")
+            raise
+        finally:
+            self._inside = False
+        self.query("COMMIT")
 
     def query(self, text: str, params: Any = None) -> list[tuple[Any, ...]]:
         """Stop, then run a statement that is not in ``sql/``."""
@@ -146,9 +181,12 @@ class Actor:
         connection.close()
 
     def _before(self, execute: Callable[..., Any], text: str, params: Any, many: bool, context: Any) -> Any:
-        if "FOR NO KEY UPDATE" in text:
+        name = next((name for name in GATES if sql.statement(name) == text), "")
+        if (name or any(word in text for word in MEETS)) and text not in {sql.statement(own) for own in self.passes}:
             self._locks = True
-            self._stop("lock and write" if "UPDATE pgjobs_job" in text else "lock", self._django_pid())
+            kind = "write" if "UPDATE pgjobs_job" in text else "gates" if "pgjobs_gate" in text else "lock"
+            self._stop(name or kind, self._django_pid(), has_gate=bool(name))
+            text = gated(name, text, self.gate)
         return execute(text, params, many, context)
 
     def _django_pid(self) -> int:
@@ -201,15 +239,21 @@ class Course:
 
 
 class Explorer:
-    """Steps actors. ``monitor`` looks who waits for whom; ``gatekeeper`` holds the gates."""
+    """Steps actors. ``monitor`` looks who waits for whom; ``gatekeeper`` holds the gates.
 
-    def __init__(self, connect: Callable[[str], psycopg.Connection[Any]], actors: int) -> None:
+    ``passes``: statements before which operators and registrations do not stop.
+    """
+
+    def __init__(
+        self, connect: Callable[[str], psycopg.Connection[Any]], actors: int, passes: Sequence[str] = ()
+    ) -> None:
         # SimpleQueue.get(timeout=…) of CPython 3.11 may wait for ever once what woke it was taken by get_nowait.
         self.told: Queue[Actor] = Queue()
         self.monitor = RawDatabase(connect("explorer"))
         self.gatekeeper = RawDatabase(connect("gatekeeper"))
-        self.shut: set[int] = set()
-        self.actors = [Actor(number, connect(name_of(number)), self.told) for number in range(actors)]
+        self.shut: dict[Actor, int] = {}
+        self.passed = GATE
+        self.actors = [Actor(number, connect(name_of(number)), self.told, passes) for number in range(actors)]
 
     def close(self) -> None:
         for actor in self.actors:
@@ -258,12 +302,14 @@ class Explorer:
         told = f"{actor.number}: {actor.at}"
         if actor.state == GATED:
             actor.state = FLYING
-            self.gatekeeper.query(f"SELECT pg_advisory_unlock({GATE + actor.number})")
-            self.shut.discard(actor.number)
+            self.gatekeeper.query(f"SELECT pg_advisory_unlock({self.shut.pop(actor)})")
             return f"{told}, the rest"
-        if actor.has_gate and actor.number not in self.shut:  # a statement that finds no rows does not reach its gate
-            self.gatekeeper.query(f"SELECT pg_advisory_lock({GATE + actor.number})")
-            self.shut.add(actor.number)
+        if actor.has_gate:
+            if actor in self.shut:  # a statement that finds no rows does not reach its gate
+                self.gatekeeper.query(f"SELECT pg_advisory_unlock({self.shut.pop(actor)})")
+            self.passed += 1
+            actor.gate = self.shut[actor] = self.passed
+            self.gatekeeper.query(f"SELECT pg_advisory_lock({actor.gate})")
         actor.go()
         return told
 

@@ -4,6 +4,9 @@ A graph is jobs with random needs and rules, and batches with what comes after t
 slices, as finalisers do; an operator locks jobs and gates meanwhile. Then every outcome must be the model's, nothing
 may wait, every gate must count what the rows say, and the server must have seen no deadlock. Then some failed jobs are
 retried, and all of it must be true once more.
+
+``PGJOBS_TEST_GRAPHS`` says how many graphs there are; ``PGJOBS_TEST_GRAPH_SECONDS=600`` has as many as keep writers and
+operators busy for so long.
 """
 
 from __future__ import annotations
@@ -11,14 +14,18 @@ from __future__ import annotations
 import logging
 import os
 import random
+import threading
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any
 
 import psycopg
 import pytest
 from django.db import connection, connections, transaction
+from django.db.models import F
 
 from django_pgjobs import Batch, job
 from django_pgjobs.execution import finalise
@@ -36,6 +43,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("committed")]
 log = logging.getLogger(__name__)
 
 GRAPHS = int(os.environ.get("PGJOBS_TEST_GRAPHS", "30"))
+SECONDS = float(os.environ.get("PGJOBS_TEST_GRAPH_SECONDS", "0"))
 SEED = int(os.environ.get("PGJOBS_TEST_SEED", "0")) or random.SystemRandom().randrange(2**32)
 NODES = 200
 WRITERS = 4
@@ -121,7 +129,6 @@ class Run:
     dsn: dict[str, Any]
     seed: int
     fails: dict[int, bool]
-    late: int = 0
 
     def done(self) -> bool:
         return not Job.objects.filter(finished_at=None).exists()
@@ -219,14 +226,18 @@ def check(graph: Graph, begun: dict[int, str], seed: int) -> dict[int, str]:
     return {each: outcome for each, outcome in found.items() if outcome is not None}
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(900 + 4 * SECONDS)
 def test_random_graphs_end_as_the_model_says_and_so_after_retries(dsn: dict[str, Any], background: Background) -> None:
-    before, nodes, given_up, revived = deadlocks(), 0, 0, 0
-    for number in range(GRAPHS):
+    before, nodes, given_up, revived, seconds = deadlocks(), 0, 0, 0, 0.0
+    for number in count():
+        if seconds >= SECONDS if SECONDS else number == GRAPHS:
+            break
         seed = SEED + number
         chance = random.Random(seed)
         graph = grown(chance)
+        began = time.monotonic()
         given_up += run(graph, seed, dsn, background)
+        seconds += time.monotonic() - began
         outcomes = check(graph, {}, seed)
         nodes += len(graph.order)
 
@@ -238,13 +249,97 @@ def test_random_graphs_end_as_the_model_says_and_so_after_retries(dsn: dict[str,
             if outcome != "cancelled" and each not in graph.members
         } | dict.fromkeys(retried, "succeeded")  # fmt: skip
         Job.objects.filter(pk__in=retried).retry()
+        began = time.monotonic()
         given_up += run(graph, seed, dsn, background)
+        seconds += time.monotonic() - began
         again = check(graph, begun, seed)
         revived += sum(outcomes[each] != again[each] for each in graph.order) - len(retried)
         with connection.cursor() as cursor:
             cursor.execute("TRUNCATE pgjobs_job, pgjobs_gate, pgjobs_link, pgjobs_attempt, pgjobs_claim")
-    words = "graphs=%d nodes=%d revived=%d given_up=%d deadlocks=%d first_seed=%d"
-    log.warning(words, GRAPHS, nodes, revived, given_up, deadlocks() - before, SEED)
+    words = "seconds=%.0f graphs=%d nodes=%d revived=%d given_up=%d deadlocks=%d first_seed=%d"
+    log.warning(words, seconds, number, nodes, revived, given_up, deadlocks() - before, SEED)
+    assert deadlocks() == before
+
+
+PAIRS = int(os.environ.get("PGJOBS_TEST_PAIRS", "10000"))
+AT_ONCE = 500
+
+
+@dataclass
+class Meeting:
+    """Two threads that begin each round together; ``end`` comes up to a millisecond or two later or earlier."""
+
+    raw: RawDatabase
+    ends: list[store.End]
+    round: threading.Barrier = field(default_factory=lambda: threading.Barrier(2, timeout=patience(60)))
+    counted: int = 0
+    released: int = 0
+
+    def end(self, chance: random.Random) -> None:
+        """End the jobs one by one, as a finaliser does."""
+        for end in self.ends:
+            self.round.wait()
+            until = time.perf_counter() + chance.random() * 0.003
+            while time.perf_counter() < until:
+                pass
+            if finalise.write(self.raw, finalise.SUCCESS, [end], AUTHOR):
+                continue
+            done = False
+            while not done:
+                with self.raw.transaction():
+                    recorded, opened = finalise.write_counted(self.raw, [end], AUTHOR)
+                done = end.id in recorded
+                self.released += len(opened)
+            self.counted += 1
+
+    def each(self, deeds: Iterable[Callable[[], object]]) -> None:
+        """Do something else, one by one."""
+        try:
+            for deed in deeds:
+                self.round.wait()
+                deed()
+        finally:
+            connections.close_all()
+
+
+def met(raw: RawDatabase, background: Background, deeds: list[Callable[[], object]], seed: int) -> Meeting:
+    """Let what is ready end beside ``deeds``, then sweep once; nobody may wait any longer."""
+    meeting = Meeting(raw, claim(raw, len(deeds), lease=600.0).ends(result="1"))
+    assert len(meeting.ends) == len(deeds)
+    ender = background(meeting.end, random.Random(seed))
+    background(meeting.each, deeds).result()
+    ender.result()
+    open_due_gates(raw)
+    asleep = list(Job.objects.filter(hold="waiting").values_list("pk", flat=True))
+    off = Gate.objects.exclude(pending=0, due=False, succeeded=F("total"), opened_at__isnull=False)
+    assert not asleep, f"seed {seed}: {asleep}"
+    assert not off.exists(), f"seed {seed}"
+    with connection.cursor() as cursor:
+        cursor.execute("TRUNCATE pgjobs_job, pgjobs_gate, pgjobs_link, pgjobs_claim")
+    return meeting
+
+
+@pytest.mark.timeout(1800)
+def test_late_needs_beside_ends_leave_nobody_asleep(raw: RawDatabase, background: Background) -> None:
+    before, counted = deadlocks(), 0
+    for start in range(0, PAIRS, AT_ONCE):
+        ids = node.register_many([(False,)] * AT_ONCE)
+        needs = [partial(node.using(after=[needed]).register, False) for needed in ids]
+        counted += met(raw, background, list(needs), SEED + start).counted
+    log.warning("pairs=%d needed_before_the_end=%d seed=%d", PAIRS, counted, SEED)
+    assert deadlocks() == before
+
+
+@pytest.mark.timeout(1800)
+def test_closes_beside_ends_leave_no_batch_asleep(raw: RawDatabase, background: Background) -> None:
+    before, released = deadlocks(), 0
+    for start in range(0, PAIRS, AT_ONCE):
+        batches = [Batch() for _ in range(AT_ONCE)]
+        with transaction.atomic():
+            for batch in batches:
+                batch.add(node.bind(False))
+        released += met(raw, background, [batch.close for batch in batches], SEED + start).released
+    log.warning("pairs=%d released_by_the_end=%d seed=%d", PAIRS, released, SEED)
     assert deadlocks() == before
 
 

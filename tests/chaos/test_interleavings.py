@@ -5,128 +5,46 @@ A failure names its schedule; ``test_one_schedule[scene/program+program/digits]`
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
-import psycopg
 import pytest
-from django.db import OperationalError, connection
 
-from django_pgjobs.worker.shared.connection import PINS
 from tests.chaos import judging, scenes
-from tests.chaos.explorer import Course, Explorer
+from tests.chaos.playing import Judge, Stage, asked_for, called, staged
 from tests.chaos.scenes import Program, Scene, World
 from tests.plugins.sabotage import fence_lines, line_id, lines_of, sabotage
 
-ACTORS = 3
-
-
-class Stage:
-    """Plays programs in a scene under schedules."""
-
-    def __init__(self, explorer: Explorer) -> None:
-        self.explorer = explorer
-        self.world = World(explorer.monitor)
-        self.deadlocks = 0
-
-    def play(self, scene: Scene, programs: Sequence[Program]) -> tuple[int, list[str]]:
-        """Play every schedule; return how many there were, and what was wrong under the first that went wrong."""
-        found: list[str] = []
-        choices: list[int] | None = []
-        count = 0
-        while choices is not None and not found:
-            course, found = self.play_one(scene, programs, choices)
-            choices = course.following()
-            count += 1
-        return count, found
-
-    def play_one(self, scene: Scene, programs: Sequence[Program], choices: Sequence[int]) -> tuple[Course, list[str]]:
-        """Play one schedule; return its course and what was wrong."""
-        self.world = judging.set_up(self.explorer.monitor, scene)
-        course = self.explorer.run([partial(program, self.world) for program in programs], choices)
-        makers = {actor.name: program for actor, program in zip(self.explorer.actors, programs, strict=False)}
-        errors = {actor.name: actor.error for actor in self.explorer.actors[: len(programs)] if actor.error}
-        found = [f"{makers[maker].__name__}: {error!r}" for maker, error in errors.items() if not is_deadlock(error)]
-        self.deadlocks += len(errors) - len(found)
-        found += judging.wrong(self.world, makers, set(errors))
-        if found:
-            name = schedule_name(scene, programs, course.digits)
-            found = [f"test_one_schedule[{name}]", *found, *course.told]
-        return course, found
-
-
-def is_deadlock(error: Exception) -> bool:
-    cause = error.__cause__ if isinstance(error, OperationalError) else error
-    return isinstance(cause, psycopg.errors.DeadlockDetected)
-
-
-def schedule_name(scene: Scene, programs: Sequence[Program], digits: str) -> str:
-    return f"{scene.__name__}/{'+'.join(program.__name__ for program in programs)}/{digits}"
+JUDGE = Judge(judging.set_up, judging.wrong, judging.MAKE_AUDIT, judging.DROP_AUDIT, judging.EMPTY)
 
 
 @pytest.fixture(scope="module")
-def stage(django_db_setup: None, django_db_blocker: Any) -> Iterator[Stage]:
+def stage(django_db_setup: None, django_db_blocker: Any) -> Iterator[Stage[World]]:
     """The explorer on the test database, with the trigger that keeps every change of a job."""
-    with django_db_blocker.unblock():
-        assert connection.settings_dict["NAME"].startswith("test"), "not a test database"
-        known = connection.get_connection_params()
-        params = {key: known[key] for key in ("dbname", "host", "port", "user", "password") if known.get(key)}
-        pins = {**PINS, "synchronous_commit": "off", "deadlock_timeout": "100ms"}
-        options = " ".join(f"-c {key}={value}" for key, value in pins.items())
-
-        def connect(name: str) -> psycopg.Connection[Any]:
-            return psycopg.connect(
-                **params, options=options, autocommit=True, application_name=name, prepare_threshold=0
-            )
-
-        explorer = Explorer(connect, ACTORS)
-        try:
-            for statement in (*judging.DROP_AUDIT, *judging.MAKE_AUDIT):
-                explorer.monitor.query(statement)
-            yield Stage(explorer)
-            for statement in (*judging.EMPTY, *judging.DROP_AUDIT):
-                explorer.monitor.query(statement)
-        finally:
-            explorer.close()
-
-
-def must_hold(stage: Stage, scene: Scene, everything: Iterable[Sequence[Program]]) -> int:
-    """Play them all; fail with a schedule that can be played again. Return how many schedules there were."""
-    total = 0
-    for programs in everything:
-        count, found = stage.play(scene, programs)
-        assert not found, "\n  ".join(found)
-        total += count
-    return total
-
-
-def called(value: Any) -> str:
-    """Name a scene or programs in a test's id."""
-    return value.__name__ if callable(value) else "+".join(program.__name__ for program in value)
+    with staged(django_db_blocker, JUDGE) as stage:
+        yield stage
 
 
 @pytest.mark.parametrize("scene", scenes.QUICK, ids=called)
-def test_a_few_pairs_in_every_order(stage: Stage, scene: Scene) -> None:
+def test_a_few_pairs_in_every_order(stage: Stage[World], scene: Scene) -> None:
     """X1, X8, C40, C44, C46, C55, A54, W20: one effective end, and nothing is changed by who has lost the job."""
-    assert must_hold(stage, scene, scenes.pairs(scenes.QUICK[scene])) > 5
+    assert stage.must_hold(scene, scenes.pairs(scenes.QUICK[scene])) > 5
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("scene", scenes.CAST, ids=called)
-def test_all_pairs_in_every_order(stage: Stage, scene: Scene) -> None:
+def test_all_pairs_in_every_order(stage: Stage[World], scene: Scene) -> None:
     """The same for every two statements that can meet in a scene."""
-    assert must_hold(stage, scene, scenes.pairs(scenes.CAST[scene])) > 100
+    assert stage.must_hold(scene, scenes.pairs(scenes.CAST[scene])) > 100
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("scene", "programs"), scenes.TRIPLES, ids=called)
-def test_triples_in_every_order(stage: Stage, scene: Scene, programs: Sequence[Program]) -> None:
+def test_triples_in_every_order(stage: Stage[World], scene: Scene, programs: Sequence[Program]) -> None:
     """The same for three who are after one job."""
-    assert must_hold(stage, scene, [programs]) > 5
+    assert stage.must_hold(scene, [programs]) > 5
 
 
 # --- it can fail -----------------------------------------------------------------------------------------------------
@@ -155,7 +73,7 @@ PROGRAM_OF: dict[str, Program] = {
 """Who runs each fenced statement."""
 
 
-def first_violation(stage: Stage, program: Program, cases: Iterable[tuple[Scene, Program]]) -> list[str]:
+def first_violation(stage: Stage[World], program: Program, cases: Iterable[tuple[Scene, Program]]) -> list[str]:
     for scene, other in cases:
         _, found = stage.play(scene, (program, other))
         if found:
@@ -169,7 +87,7 @@ def test_every_fenced_statement_is_played() -> None:
 
 @pytest.mark.parametrize(("name", "line"), fence_lines(), ids=line_id)
 def test_without_a_line_of_a_fence_some_order_does_harm(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, name: str, line: str
+    stage: Stage[World], monkeypatch: pytest.MonkeyPatch, name: str, line: str
 ) -> None:
     """The sabotaged twin: the explorer finds a schedule, given who ends a job and who takes it away."""
     sabotage(monkeypatch, name, line)
@@ -187,21 +105,23 @@ def test_without_a_line_of_a_fence_some_order_does_harm(
     ids=line_id,
 )
 def test_without_its_guard_a_job_to_be_cancelled_would_go_back(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, name: str, line: str
+    stage: Stage[World], monkeypatch: pytest.MonkeyPatch, name: str, line: str
 ) -> None:
     """A54."""
     sabotage(monkeypatch, name, line)
     assert first_violation(stage, PROGRAM_OF[name], [(scenes.running, scenes.cancels)]) != []
 
 
-def test_without_its_guard_a_claim_would_be_struck_too_early(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_guard_a_claim_would_be_struck_too_early(
+    stage: Stage[World], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A job would run, and no rescue would ever find it."""
     [(name, line)] = lines_of("j.id = ANY (k.job_ids)", ("delete_claims",))
     sabotage(monkeypatch, name, line, instead="WHERE false")
     assert first_violation(stage, scenes.succeeds, [(scenes.batch, scenes.forgets)]) != []
 
 
-def test_a_deadlock_is_an_outcome(stage: Stage) -> None:
+def test_a_deadlock_is_an_outcome(stage: Stage[World]) -> None:
     """Two operators' transactions in opposite orders: the server ends one, and the rows are as the other left them."""
     before = stage.deadlocks
     programs = (scenes.cancels_one_by_one, scenes.cancels_one_by_one_backwards)
@@ -223,11 +143,10 @@ REMEMBERED = (
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make the test of any schedule that is named on the command line."""
     if metafunc.function is test_one_schedule:
-        asked = [re.search(r"::test_one_schedule\[(.+)\]$", str(arg)) for arg in metafunc.config.args]
-        metafunc.parametrize("name", [found.group(1) for found in asked if found] or REMEMBERED)
+        metafunc.parametrize("name", asked_for(metafunc.config) or REMEMBERED)
 
 
-def test_one_schedule(stage: Stage, name: str) -> None:
+def test_one_schedule(stage: Stage[World], name: str) -> None:
     """Play one schedule again, as a failure has named it: scene/program+program/digits."""
     scene, programs, digits = name.split("/")
     cast = [getattr(scenes, program) for program in programs.split("+")]
