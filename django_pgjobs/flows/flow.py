@@ -100,7 +100,7 @@ class Flow:
     ) -> Node:
         """Add a call, made by ``bind(…)``, and return its node.
 
-        ``after``: nodes of this flow that it needs; ``when``: which end of them. A node whose ``result`` is among the
+        ``after``: nodes of this flow that it needs; ``when``: which end of each. A node whose ``result`` is among the
         arguments is needed, too, and has to succeed. Raises ``InvalidJob``.
         """
         number = len(self.nodes)
