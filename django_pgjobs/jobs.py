@@ -190,9 +190,9 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         ``timeout`` (None for unlimited, or a pair with a soft limit), ``max_attempts``, ``on_crash``, ``database``
         (alias); ``key`` and ``idempotency_key`` (a text, a callable of the arguments, or None for no key),
         ``key_scope``, ``on_conflict``. ``after`` (jobs or their ids) lets the job wait until these have ended; ``when``
-        (``"succeeded"``, ``"failed"``, ``"settled"``) says which end of each it needs. Registering such a job locks these until
-        the commit, and raises ``OldWorkers`` while workers live that know nothing of it. ``bypass=True`` runs the job
-        at once in a thread of this process, once, and stores nothing. Raises ``InvalidJob``.
+        (``"succeeded"``, ``"failed"``, ``"settled"``) says which end of each it needs. Registering such a job locks
+        these until the commit, and raises ``OldWorkers`` while workers live that know nothing of it. ``bypass=True``
+        runs the job at once in a thread of this process, once, and stores nothing. Raises ``InvalidJob``.
         """
         return BoundOptions(self, _checked(self, {}, options))
 
