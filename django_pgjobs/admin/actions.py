@@ -1,7 +1,7 @@
 """The operator's actions on jobs: one table, and the messages that follow an action.
 
-Each action calls a steering method of ``JobQuerySet``. The table adds the states that the action applies to, the
-permission that it needs, and its form.
+Each action calls a steering method of ``JobQuerySet``, or steers batches. The table adds the states that the action
+applies to, the permission that it needs, and its form.
 """
 
 from __future__ import annotations
@@ -13,15 +13,20 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
+from django.db import router
+from django.db.models import Q
 from django.utils.text import capfirst
 from django.utils.translation import gettext as now_translated
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
+from django_pgjobs.flows.builtin import BATCH
+from django_pgjobs.models import Gate, Job
 from django_pgjobs.presentation.wording import STATE_LABELS, grouped
 from django_pgjobs.serialization.escapes import visible
-from django_pgjobs.states import JobState
-from django_pgjobs.steering.jobs import Steered
+from django_pgjobs.states import GATHERING, Flow, JobState, Outcome
+from django_pgjobs.steering.jobs import Steered, close_batches
+from django_pgjobs.steering.trail import recorded_as
 
 _UNCLAIMED = frozenset({JobState.READY, JobState.WAITING, JobState.PARKED, JobState.LIMITED, JobState.PAUSED})
 
@@ -31,9 +36,15 @@ REASONS: dict[str, Any] = {
     "changed": _("changed in the meantime"),
     "ending": _("already ending"),
     "key taken": _("another job has the same key"),
+    "left": _("left for the next time: repeat the action"),
+    "no batch": _("no batch"),
     "unknown": _("gone"),
 }
 """Why a job was skipped, in words."""
+
+
+MEMBERS = 10_000
+"""How many members of batches one request retries: each thousand is a transaction of its own."""
 
 
 class ReasonForm(forms.Form):
@@ -76,15 +87,84 @@ class SteeringAction:
     """Whether it asks for confirmation even if few jobs are selected."""
     note: Any = ""
     """Side effects that the operator should know."""
+    note_of_batch: Any = ""
+    """The same, for a batch or flow."""
+    button: Any = ""
+    """The words on the button of a job's page, if *verb this job* would not do."""
+    button_of_batch: Any = ""
+    stops_neighbours: bool = False
+    """Whether it may stop other jobs of the same process."""
+    names: frozenset[str] = frozenset()
+    """The names of the jobs that it applies to; empty for all."""
+    changes_members: bool = False
+    """Whether it changes the members of batches, not their rows."""
 
-    def allows(self, job: Any) -> bool:
-        """Tell whether to offer the action for ``job``, whose query added ``now``, the database's clock."""
-        if self.name == "run_now" and job.run_at <= job.now:
-            return False
-        if self.name == "release" and job.release_requested_at is not None:
-            return False
+    @property
+    def condition(self) -> Q:
+        """The condition of jobs that it applies to, as far as state and name say."""
+        in_states = Q(state__in=sorted(self.states)) if self.states != frozenset(JobState) else Q()
+        return in_states & Q(name__in=sorted(self.names)) if self.names else in_states
+
+    def refusal(self, name: str, state: str) -> str:
+        """Return why it does not apply to a job of this name in this state, or nothing."""
+        if self.names and name not in self.names:
+            return "no batch"
+        return "" if state in self.states else state
+
+    def allows(self, job: Any, gate: Gate | None = None) -> bool:
+        """Tell whether to offer the action for ``job``, whose query added ``now``, the database's clock.
+
+        ``gate``: of a batch or flow, with the figures of its members.
+        """
+        if self.changes_members:
+            return gate is not None and gate.abandoned > 0
         only_callback_left = job.ending is not None and job.claim_id is None
-        return job.state in self.states and not only_callback_left
+        return job.state in self.states and not only_callback_left and self._applies(job, gate)
+
+    def _applies(self, job: Any, gate: Gate | None) -> bool:
+        match self.name:
+            case "retry":  # A batch is not retried itself.
+                return job.name not in GATHERING
+            case "run_now":
+                return bool(job.run_at > job.now)
+            case "release":
+                return job.release_requested_at is None
+            case "let_go_on":
+                return bool(job.flow & Flow.GATED)
+            case "close":
+                return gate is not None and gate.hands > 0
+        return True
+
+    def notes(self, name: str) -> list[Any]:
+        """Return the notes for a job of this name."""
+        return [note for note in (self.note, self.note_of_batch if name in GATHERING else "") if note]
+
+    def button_for(self, name: str) -> Any:
+        """Return the words on the button behind the form, for a job of this name."""
+        return (self.button_of_batch if name in GATHERING else "") or self.button
+
+
+def _retry_members(batches: Any, by: Any) -> Steered:
+    """Retry abandoned members of some batches, at most ``MEMBERS``; what is left counts as skipped."""
+    using = _written_at(batches)
+    ids = list(batches.using(using).order_by("pk").values_list("pk", flat=True)[:MEMBERS])
+    failed: dict[int, int] = dict(
+        Gate.objects.using(using).filter(pk__in=ids, abandoned__gt=0).order_by("pk").values_list("pk", "abandoned")
+    )
+    members: Any = Job.objects.using(using).filter(parent_id__in=list(failed), state=Outcome.ABANDONED)
+    chosen = list(members.order_by("pk").values_list("pk", flat=True)[:MEMBERS])
+    with recorded_as(filter_words="failed members of " + ", ".join(map(str, failed))):
+        retried: Steered = members.filter(pk__in=chosen).retry(by=by)
+    left = sum(failed.values()) - MEMBERS if len(chosen) == MEMBERS else 0
+    return retried + Steered(0, {"left": left} if left > 0 else {})
+
+
+def _close(batches: Any, by: Any, reason: str) -> Steered:
+    return close_batches(batches, _written_at(batches), by=by, reason=reason)
+
+
+def _written_at(jobs: Any) -> str:
+    return str(jobs._db or router.db_for_write(Job))
 
 
 ACTIONS: dict[str, SteeringAction] = {
@@ -114,6 +194,7 @@ ACTIONS: dict[str, SteeringAction] = {
                 "If a job does not stop within four seconds, its worker kills the process. Whatever else runs in that "
                 "process is released too and runs again, uncharged."
             ),
+            stops_neighbours=True,
             permission="pgjobs.reschedule_job",
             states=frozenset({JobState.RUNNING}),
             run=lambda jobs, by, answers: jobs.release(by=by, reason=answers.get("reason", "")),
@@ -121,9 +202,50 @@ ACTIONS: dict[str, SteeringAction] = {
             always_confirms=True,
         ),
         SteeringAction(
+            name="let_go_on",
+            verb=_("let go on"),
+            question=_("Let these jobs go on, whatever they wait for?"),
+            note=_(
+                "A job that needs others runs as if they had ended as it needs; if it takes the result of one that has "
+                "not succeeded, it is abandoned. A batch or flow ends by its figures so far; its members go on."
+            ),
+            button=_("Let it go on"),
+            permission="pgjobs.reschedule_job",
+            states=frozenset({JobState.WAITING}),
+            run=lambda jobs, by, answers: jobs.release(force=True, by=by, reason=answers.get("reason", "")),
+            form=ReasonForm,
+            always_confirms=True,
+        ),
+        SteeringAction(
+            name="retry_members",
+            verb=_("retry failed members"),
+            question=_("Retry the abandoned members of these batches and flows? They wait for them again."),
+            permission="pgjobs.retry_job",
+            states=frozenset(JobState),
+            run=lambda jobs, by, answers: _retry_members(jobs, by),
+            names=frozenset(GATHERING),
+            changes_members=True,
+        ),
+        SteeringAction(
+            name="close",
+            verb=_("close"),
+            question=_("Close these batches? They end when the members that they have do."),
+            note=_("Nobody can add members from outside any more, once those that it has have ended."),
+            permission="pgjobs.reschedule_job",
+            states=frozenset({JobState.WAITING}),
+            names=frozenset({BATCH}),
+            run=lambda jobs, by, answers: _close(jobs, by, answers.get("reason", "")),
+            form=ReasonForm,
+            button=_("Close this batch"),
+        ),
+        SteeringAction(
             name="cancel",
             verb=_("cancel"),
             question=_("Cancel these jobs? Jobs that have not started end at once; choose how to stop running ones."),
+            note_of_batch=_(
+                "All members of a batch or flow that have not ended are cancelled, too, in the same way; then it ends."
+            ),
+            button_of_batch=_("Cancel it and its members"),
             permission="pgjobs.cancel_job",
             states=_UNCLAIMED | {JobState.RUNNING},
             run=lambda jobs, by, answers: jobs.cancel(mode=answers["mode"], by=by, reason=answers["reason"]),
@@ -153,10 +275,13 @@ def steer(action: SteeringAction, jobs: Any, by: Any, answers: Mapping[str, Any]
     It must ignore them: the steering methods lock every job that they get, and a list may hold a million.
     """
     if everything:
-        return action.run(jobs.filter(state__in=sorted(action.states)), by, answers)
-    states: dict[int, str] = dict(jobs.order_by("pk").values_list("pk", "state"))
-    taken = [job_id for job_id, state in states.items() if state in action.states]
-    skipped = Steered(0, Counter(state for state in states.values() if state not in action.states))
+        return action.run(jobs.filter(action.condition), by, answers)
+    refusals = {
+        job_id: action.refusal(name, state)
+        for job_id, name, state in jobs.order_by("pk").values_list("pk", "name", "state")
+    }
+    taken = [job_id for job_id, refusal in refusals.items() if not refusal]
+    skipped = Steered(0, Counter(refusal for refusal in refusals.values() if refusal))
     return skipped + action.run(jobs.model.objects.filter(pk__in=taken), by, answers) if taken else skipped
 
 

@@ -115,6 +115,21 @@ class TagFilter(OfferedFilter):
         return bool(self.lookup_choices)
 
 
+class BatchFilter(OfferedFilter):
+    """The members of a batch or flow, to whom its page leads, and the batches that are open for members."""
+
+    title = _("batch")
+    parameter_name = "batch"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
+        """Return the open batches, and the chosen one."""
+        chosen = self.value()
+        found: list[tuple[str, Any]] = [(job_list.OPEN_BATCHES, _("Open batches"))]
+        if chosen and chosen != job_list.OPEN_BATCHES:
+            found.append((chosen, _("Members of %(id)s") % {"id": visible(chosen[:40])}))
+        return found
+
+
 class ReachFilter(OfferedFilter):
     """How many jobs a bounded search examines; hidden for other searches."""
 
@@ -139,7 +154,7 @@ class ReachFilter(OfferedFilter):
 
     def _words(self, *, far: bool) -> str:
         job_search = self._job_search()
-        number = grouped(job_list.reach_of(job_search.state, job_search.text, far=far))
+        number = grouped(job_search.reaches(far=far))
         return str(_("the first %(count)s jobs") % {"count": number})
 
 
@@ -151,7 +166,7 @@ class JobChangeList(ChangeList):
         jobs = super().get_queryset(request, exclude_parameters)
         if self.job_search.problem:
             raise IncorrectLookupParameters
-        self.unbounded = jobs.filter(self.job_search.where())
+        self.unbounded = jobs.filter(self.job_search.listed())
         # A page reads the ranges one by one, which is quick; an action needs them all in one condition.
         within = reduce(or_, (index_range.where for index_range in self.cut), Q())
         return self.unbounded.filter(within)
@@ -222,7 +237,7 @@ class JobChangeList(ChangeList):
     @property
     def further(self) -> tuple[str, str] | None:
         """URL and label of a search that looks further; None if this one already looked as far as possible."""
-        most = job_list.reach_of(self.job_search.state, self.job_search.text, far=True)
+        most = self.job_search.reaches(far=True)
         if not self.cut or self.job_search.reach >= most:
             return None
         words = _("Search the first %(count)s") % {"count": grouped(most)}

@@ -9,12 +9,12 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_pgjobs.admin.actions import SteeringAction
+from django_pgjobs.admin.actions import REASONS, SteeringAction
 from django_pgjobs.models import Claim, Heartbeat, Job
 from django_pgjobs.presentation.job_list import JobSearch
 from django_pgjobs.presentation.wording import STATE_LABELS, grouped, label_of
 from django_pgjobs.serialization.escapes import visible
-from django_pgjobs.states import JobState
+from django_pgjobs.states import GATHERING, JobState
 
 COUNTED = 100_000
 """Counts are exact up to this many jobs."""
@@ -30,30 +30,36 @@ NEIGHBOURS = 5
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The jobs of an action: ``ids`` of some that it would change, and counts as text."""
+    """The jobs of an action: ``ids`` of some that it would change, and counts as text.
+
+    ``gathering``: whether batches or flows are among them.
+    """
 
     ids: list[int]
     count: str
     skipped: list[tuple[str, str]]
     names: list[tuple[str, str]]
+    gathering: bool
 
 
 def preview(action: SteeringAction, jobs: Any, *, everything: bool) -> Preview:
     """Count the selected jobs, or all jobs of a list that are in the action's states."""
     if everything:
-        taken = list(jobs.filter(state__in=sorted(action.states)).values_list("pk", "name")[: COUNTED + 1])
+        taken = list(jobs.filter(action.condition).values_list("pk", "name")[: COUNTED + 1])
         skipped: Counter[str] = Counter()
     else:
         chosen = list(jobs.order_by("pk").values_list("pk", "name", "state"))
-        taken = [(job_id, name) for job_id, name, state in chosen if state in action.states]
-        skipped = Counter(state for *_, state in chosen if state not in action.states)
+        refusals = [(job_id, name, action.refusal(name, state)) for job_id, name, state in chosen]
+        taken = [(job_id, name) for job_id, name, refusal in refusals if not refusal]
+        skipped = Counter(refusal for *_, refusal in refusals if refusal)
     more = len(taken) > COUNTED
     number = grouped(min(len(taken), COUNTED))
     return Preview(
         ids=[job_id for job_id, _ in taken],
         count=_("more than %(count)s") % {"count": number} if more else number,
-        skipped=[(str(STATE_LABELS.get(state, state)), grouped(n)) for state, n in sorted(skipped.items())],
+        skipped=[(str(REASONS.get(reason, reason)), grouped(n)) for reason, n in sorted(skipped.items())],
         names=_named(Counter(name for _, name in taken)),
+        gathering=any(name in GATHERING for _, name in taken),
     )
 
 

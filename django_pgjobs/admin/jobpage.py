@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.db.models import Q, QuerySet, TextField
@@ -39,13 +39,14 @@ from django_pgjobs.admin.trail import actions_of
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.inspection import why
 from django_pgjobs.inspection.liveness import STATUS_LABELS
-from django_pgjobs.models import Attempt, Claim, Heartbeat, Job, Step
+from django_pgjobs.models import Attempt, Claim, Gate, Heartbeat, Job, Step
+from django_pgjobs.presentation import job_list
 from django_pgjobs.presentation.fate import fate
-from django_pgjobs.presentation.flow import Surroundings, surroundings
+from django_pgjobs.presentation.flow import Linked, Surroundings, surroundings
 from django_pgjobs.presentation.steps import finished_steps, step_at
 from django_pgjobs.presentation.wording import Hidden, arguments, grouped, label_of, links_of, seconds
 from django_pgjobs.serialization.escapes import visible
-from django_pgjobs.states import Hold, JobState
+from django_pgjobs.states import GATHERING, Hold, JobState, Outcome, Rule
 
 JSON_COLUMNS = ("payload", "headers", "result", "progress", "options")
 ATTEMPTS = 25
@@ -63,8 +64,24 @@ BUTTONS_INSTEAD: dict[str, Any] = {
     "scheduled": _("Run now makes it due."),
     "retrying": _("Run now makes it due."),
     "paused": _("It continues when the pause ends or somebody resumes it."),
+    "not_needed": _("To run it all the same, retry it."),
+    "waiting_for_jobs": _("Let go on runs it all the same."),
 }
 """Reason code → advice on a page that has the button instead of the command; other codes have none here."""
+
+BUTTONS_OF_BATCHES: dict[str, Any] = {
+    "abandoned": _("Retry failed members lets it wait for them again."),
+    "waiting_for_members": _("Let go on ends it by its figures so far."),
+    "open": _("If nobody adds any, close it."),
+}
+"""The same for a batch or flow; *open* stands for one that waits for members and is open for more."""
+
+RULES: dict[str, Any] = {
+    Rule.SUCCEEDED.value: _("succeeded"),
+    Rule.SETTLED.value: _("settled"),
+    Rule.FAILED.value: _("failed"),
+}
+"""Which end of the other job is needed, in words."""
 
 
 class JobPage(ReadOnlyAdmin):
@@ -94,8 +111,9 @@ class JobPage(ReadOnlyAdmin):
         attempts = self._attempts(job, steps)
         context["pgjobs_pauses"] = [] if job.outcome else notices_for_job(job)
         context["pgjobs_pauses_url"] = self.pauses_url(request)
-        context["pgjobs_sections"] = self._sections(request, job)
-        context["pgjobs_actions"] = self._offered(request, job)
+        around = surroundings(job)
+        context["pgjobs_sections"] = self._sections(request, job, around)
+        context["pgjobs_actions"] = self._offered(request, job, around.gate)
         linked = request.user.has_perm("pgjobs.view_action")
         context["pgjobs_trail"] = actions_of(job, self.admin_site.name, linked=linked)
         context["pgjobs_steps"] = [
@@ -124,7 +142,7 @@ class JobPage(ReadOnlyAdmin):
         """Return none: the page consists of sections, not of a form."""
         return ()
 
-    def _offered(self, request: HttpRequest, job: Any) -> list[dict[str, Any]]:
+    def _offered(self, request: HttpRequest, job: Any, gate: Gate | None) -> list[dict[str, Any]]:
         preserved: Any = {"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}
         site = self.admin_site.name
         return [
@@ -132,15 +150,16 @@ class JobPage(ReadOnlyAdmin):
                 "name": action.name,
                 "verb": action.verb,
                 "destructive": action.destructive,
-                "note": action.note,
-                "neighbours": neighbours_of([job.pk], job._state.db) if action.note else "",
+                "notes": action.notes(job.name),
+                "button": action.button_for(job.name),
+                "neighbours": neighbours_of([job.pk], job._state.db) if action.stops_neighbours else "",
                 "form": action.form(auto_id=f"{action.name}_%s"),
                 "url": add_preserved_filters(
                     preserved, reverse("admin:pgjobs_job_steer", args=[job.pk, action.name], current_app=site)
                 ),
             }
             for action in ACTIONS.values()
-            if request.user.has_perm(action.permission) and action.allows(job)
+            if request.user.has_perm(action.permission) and action.allows(job, gate)
         ]
 
     def _attempts(self, job: Job, steps: list[Step]) -> list[dict[str, Any]]:
@@ -179,17 +198,18 @@ class JobPage(ReadOnlyAdmin):
         status = badge(beat.status, STATUS_LABELS.get(beat.status, beat.status))
         return name if job.outcome or not job.claim_id else format_html("{} {}", name, status)
 
-    def _sections(self, request: HttpRequest, job: Any) -> list[tuple[Any, Any]]:
+    def _sections(self, request: HttpRequest, job: Any, around: Surroundings) -> list[tuple[Any, Any]]:
         """Return (heading, table) pairs; leave out facts that this job lacks."""
+        pages = Pages(self.admin_site.name)
         zone = timezone.get_current_timezone_name()
         found: list[tuple[Any, Any]] = [
-            (_("State"), _facts_table(_state_of(job))),
-            (_("Job"), _facts_table(_facts_of(job))),
+            (_("State"), _facts_table(_state_of(job, pages, around.gate))),
+            (_("Job"), _facts_table(_facts_of(job, pages))),
             (_("Timing (%(zone)s)") % {"zone": zone}, _facts_table(_times_of(job))),
             (_("Arguments"), _arguments_of(job)),
         ]
-        if around := surroundings(job):
-            found.insert(1, (_("Flow"), _facts_table(_flow_of(around))))
+        if around:
+            found.insert(1, (_("Flow"), _facts_table(_flow_of(around, pages))))
         if job.result_text is not None:
             found.append((_("Result"), json_block(job.result_text)))
         worker = self._worker(request, job)
@@ -199,15 +219,42 @@ class JobPage(ReadOnlyAdmin):
         return [*found, (_("Execution"), _facts_table(execution))] if execution else found
 
 
+class Pages(NamedTuple):
+    """The addresses of jobs and lists on the admin site of the page."""
+
+    site: str
+
+    def job(self, job_id: int) -> str:
+        """Where a job is shown."""
+        return reverse("admin:pgjobs_job_change", args=[job_id], current_app=self.site)
+
+    def jobs(self, **filters: Any) -> str:
+        """Where the jobs are listed that match the filters."""
+        return f"{reverse('admin:pgjobs_job_changelist', current_app=self.site)}?{urlencode(filters)}"
+
+    def members(self, batch_id: int, total: int = 0, **filters: str) -> str:
+        """Where the members of a batch are listed; ``total``: how many it has, so that all are looked at."""
+        far = {"reach": "far"} if filters and total > job_list.NEAR else {}
+        return self.jobs(batch=batch_id, **filters, **far)
+
+    def link(self, job: Job) -> str:
+        """A link to a job, with its state."""
+        return format_html('<a href="{}">{} #{}</a> {}', self.job(job.pk), job.name, job.pk, badge(label_of(job)))
+
+    def links(self, jobs: Sequence[Job]) -> str:
+        """Links to jobs, one a line."""
+        return format_html_join("", "<div>{}</div>", ((self.link(each),) for each in jobs))
+
+
 def _facts_table(facts: list[tuple[Any, Any]]) -> str:
     """A table of our own facts, their names capitalised."""
     return table_of((capfirst(str(name)), value) for name, value in facts)
 
 
-def _state_of(job: Any) -> list[tuple[Any, Any]]:
+def _state_of(job: Any, pages: Pages, gate: Gate | None) -> list[tuple[Any, Any]]:
     found: list[tuple[Any, Any]] = [(_("state"), badge(label_of(job)))]
-    found.append((_("why"), format_html_join("", "<div>{}</div>", ((reason,) for reason in _reasons_of(job)))))
-    if blockers := _blockers_of(job):
+    found.append((_("why"), format_html_join("", "<div>{}</div>", ((reason,) for reason in _reasons_of(job, gate)))))
+    if blockers := _blockers_of(job, pages):
         found.append((_("blocked by"), format_html_join("", "<div>{}</div>", ((each,) for each in blockers))))
     if job.error:
         found.append((_("last error"), block(job.error)))
@@ -216,14 +263,14 @@ def _state_of(job: Any) -> list[tuple[Any, Any]]:
     return found
 
 
-def _facts_of(job: Any) -> list[tuple[Any, Any]]:
+def _facts_of(job: Any, pages: Pages) -> list[tuple[Any, Any]]:
     found: list[tuple[Any, Any]] = [(_("name"), job.name)]
     found += [(_("description"), job.description)] if job.description else []
     tries = _("%(attempt)d of %(most)d") % {"attempt": job.attempt, "most": job.max_attempts}
     found += [(_("queue"), job.queue), (_("priority"), job.priority), (_("attempt"), tries)]
     keys = ((_("key"), job.key), (_("idempotency key"), job.idempotency_key))
     found += [(word, key) for word, key in keys if key is not None]
-    found += [(_("tags"), _tag_links(job.tags))] if job.tags else []
+    found += [(_("tags"), _tag_links(job.tags, pages))] if job.tags else []
     found += [(_("deadline"), when(job.not_after))] if job.not_after else []
     found += [(_("expires at"), when(job.expires_at))] if job.expires_at else []
     found += [(_("options"), json_block(job.options_text))] if job.options_text is not None else []
@@ -233,37 +280,63 @@ def _facts_of(job: Any) -> list[tuple[Any, Any]]:
     return [*found, (_("cron entry and fire"), fire)]
 
 
-def _flow_of(around: Surroundings) -> list[tuple[Any, Any]]:
+def _flow_of(around: Surroundings, pages: Pages) -> list[tuple[Any, Any]]:
     """(label, value) pairs of a batch, of its members, of needed jobs and of those that need this one."""
     found: list[tuple[Any, Any]] = []
     if around.parent is not None:
-        found.append((_("member of"), _job_links([around.parent])))
+        siblings = format_html('<div><a href="{}">{}</a></div>', pages.members(around.parent.pk), _("all members"))
+        found.append((_("member of"), format_html("{}{}", pages.links([around.parent]), siblings)))
     if (gate := around.gate) is not None:
-        ended = gate.total - gate.unfinished
-        text = _("%(succeeded)s succeeded, %(abandoned)s abandoned, %(cancelled)s cancelled, %(left)s not ended")
-        words = {"succeeded": gate.succeeded, "abandoned": gate.abandoned, "cancelled": gate.cancelled}
-        counts = {name: grouped(count) for name, count in {**words, "left": gate.unfinished}.items()}
-        bar = progress_bar(json.dumps({"n": ended, "total": max(gate.total, 1), "message": text % counts}))
-        found.append((_("members"), bar))
-        found += [(_("open"), _("for more members"))] if gate.hands else []
-        found += [(_("failed members"), _job_links(around.failed))] if around.failed else []
-    for label, linked in ((_("needs"), around.needs), (_("needed by"), around.dependents)):
-        rows = ((_job_links([each.job]), visible(each.rule)) for each in linked)
-        found += [(label, format_html_join("", "<div>{} ({})</div>", rows))] if linked else []
+        bar = progress_bar(json.dumps({"n": gate.total - gate.unfinished, "total": max(gate.total, 1)}))
+        found.append((_("members"), format_html("{}<div>{}</div>", bar, _figures_of(gate, pages))))
+    if gate is not None and gate.hands:
+        others = format_html('<a href="{}">{}</a>', pages.jobs(batch=job_list.OPEN_BATCHES), _("all open batches"))
+        found.append((_("open"), format_html("{} ({})", _("for more members"), others)))
+    if gate is not None and around.failed:
+        state = Outcome.ABANDONED if gate.abandoned else Outcome.CANCELLED
+        rest = pages.members(gate.job_id, gate.total, state=state.value)
+        failed = format_html("{}{}", pages.links(around.failed), _more(around.more_failed, rest))
+        found.append((_("failed members"), failed))
+    for label, linked, more in (
+        (_("needs"), around.needs, around.more_needs),
+        (_("needed by"), around.dependents, around.more_dependents),
+    ):
+        found += [(label, format_html("{}{}", _linked(linked, pages), _more(more)))] if linked else []
     return found
 
 
-def _job_links(jobs: Sequence[Job]) -> str:
-    rows = (
-        (reverse("admin:pgjobs_job_change", args=[each.pk]), visible(each.name), each.pk, badge(label_of(each)))
-        for each in jobs
-    )
-    return format_html_join("", '<div><a href="{}">{} #{}</a> {}</div>', rows)
+def _figures_of(gate: Gate, pages: Pages) -> str:
+    """*997 succeeded, 3 abandoned, 0 cancelled, 0 not ended*, each with a link to these members."""
+    words = {
+        Outcome.SUCCEEDED: (_("%(count)s succeeded"), gate.succeeded),
+        Outcome.ABANDONED: (_("%(count)s abandoned"), gate.abandoned),
+        Outcome.CANCELLED: (_("%(count)s cancelled"), gate.cancelled),
+    }
+    figures: list[Any] = []
+    for state, (text, count) in words.items():
+        figure = text % {"count": grouped(count)}
+        url = pages.members(gate.job_id, gate.total, state=state.value)
+        figures.append(format_html('<a href="{}">{}</a>', url, figure) if count else figure)
+    figures.append(_("%(count)s not ended") % {"count": grouped(gate.unfinished)})
+    all_of_them = format_html('<a href="{}">{}</a>', pages.members(gate.job_id), _("all members"))
+    return format_html("{} ({})", format_html_join(", ", "{}", ((each,) for each in figures)), all_of_them)
 
 
-def _tag_links(tags: tuple[str, ...]) -> str:
-    url = reverse("admin:pgjobs_job_changelist")
-    return format_html_join(", ", '<a href="{}?{}">{}</a>', ((url, urlencode({"tag": tag}), tag) for tag in tags))
+def _linked(linked: Sequence[Linked], pages: Pages) -> str:
+    rows = ((pages.link(each.job), RULES.get(each.rule, each.rule)) for each in linked)
+    return format_html_join("", "<div>{} ({})</div>", rows)
+
+
+def _more(number: int, url: str = "") -> str:
+    """*and 12 more*, with a link to a list of them; nothing for none."""
+    if number <= 0:
+        return ""
+    words = _("and %(count)s more") % {"count": grouped(number)}
+    return format_html('<div><a href="{}">{}</a></div>', url, words) if url else format_html("<div>{}</div>", words)
+
+
+def _tag_links(tags: tuple[str, ...], pages: Pages) -> str:
+    return format_html_join(", ", '<a href="{}">{}</a>', ((pages.jobs(tag=tag), tag) for tag in tags))
 
 
 def _arguments_of(job: Any) -> str:
@@ -279,11 +352,11 @@ _NAME_THE_CANCELLER = ("cancelled", "cancelling", "silent")
 """Codes of reasons whose text already names who cancelled the job, and why."""
 
 
-def _reasons_of(job: Any) -> list[Any]:
+def _reasons_of(job: Any, gate: Gate | None) -> list[Any]:
     """Sentences: why the job is in its state, and what to do."""
     reason = why.of(job.pk, job._state.db)
     found: list[Any] = [reason.text]
-    found += [_advice_of(reason)] if reason.advice else []
+    found += [advice] if (advice := _advice_of(reason, job, gate)) else []
     if job.cancel_requested_at:
         found.append(_cancel_of(job, named=reason.code in _NAME_THE_CANCELLER))
     if registry.find(job.name) is None:
@@ -291,20 +364,25 @@ def _reasons_of(job: Any) -> list[Any]:
     return found
 
 
-def _blockers_of(job: Any) -> list[str]:
+def _blockers_of(job: Any, pages: Pages) -> list[str]:
     """Links to some of the jobs that hold the slots it waits for; the reason names the limits."""
     if job.hold != Hold.LIMITED:
         return []
     found: list[str] = []
     for blocker in job.blocked_by():
-        urls = ((reverse("admin:pgjobs_job_change", args=[each]), each) for each in blocker.job_ids)
+        urls = ((pages.job(each), each) for each in blocker.job_ids)
         found += [format_html_join(", ", '<a href="{}">#{}</a>', urls)] if blocker.job_ids else []
     return found
 
 
-def _advice_of(reason: why.Reason) -> Any:
+def _advice_of(reason: why.Reason, job: Any, gate: Gate | None) -> Any:
     """The advice; names the button of this page instead of the command."""
-    return BUTTONS_INSTEAD.get(reason.code, reason.advice) if "manage.py pgjobs" in reason.advice else reason.advice
+    if "manage.py pgjobs" not in reason.advice:
+        return reason.advice
+    if job.name not in GATHERING:
+        return BUTTONS_INSTEAD.get(reason.code, reason.advice)
+    is_open = reason.code == "waiting_for_members" and gate is not None and gate.hands
+    return BUTTONS_OF_BATCHES.get("open" if is_open else reason.code, reason.advice)
 
 
 def _cancel_of(job: Any, *, named: bool) -> str:

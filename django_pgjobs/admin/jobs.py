@@ -22,6 +22,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgjobs.admin.actions import ACTIONS, SteeringAction, message_of, steer
 from django_pgjobs.admin.changelist import (
+    BatchFilter,
     CappedPaginator,
     JobChangeList,
     NameFilter,
@@ -35,6 +36,7 @@ from django_pgjobs.admin.display import ago, badge, below, briefly, format_html,
 from django_pgjobs.admin.jobpage import JobPage
 from django_pgjobs.admin.pauses import notices_for_list
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
+from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.models import Action, ActionPart, Claim, Heartbeat, Job
 from django_pgjobs.presentation import job_list
@@ -64,13 +66,13 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
     }  # fmt: skip
     """Columns of the list for states that need their own."""
     list_display_links = ("id", "shown_name")
-    list_filter = (StateFilter, QueueFilter, NameFilter, TagFilter, ReachFilter)
-    lookups = ("state", "queue", "name", "tag", "reach")
+    list_filter = (StateFilter, QueueFilter, NameFilter, TagFilter, BatchFilter, ReachFilter)
+    lookups = ("state", "queue", "name", "tag", "batch", "reach")
     list_per_page = 50
     paginator = CappedPaginator
     search_fields = ("name", "description")
     search_help_text = _("Digits search for an id; other text searches in names and descriptions.")
-    actions: Any = ("retry", "run_now", "release", "cancel", "abandon")
+    actions: Any = ("retry", "retry_members", "run_now", "release", "let_go_on", "close", "cancel", "abandon")
     change_list_template = "admin/pgjobs/job/change_list.html"
 
     # The list
@@ -195,7 +197,7 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
         return request.user.has_perm("pgjobs.abandon_job")
 
     def has_reschedule_permission(self, request: HttpRequest) -> bool:
-        """Tell whether the user may run jobs now and release them."""
+        """Tell whether the user may run jobs now, release them, let them go on, and close batches."""
         return request.user.has_perm("pgjobs.reschedule_job")
 
     # Actions on many
@@ -204,6 +206,11 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
     def retry(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
         """Make abandoned, cancelled and parked jobs ready."""
         return self._act(ACTIONS["retry"], request, queryset)
+
+    @admin.action(description=_("Retry failed members of selected batches"), permissions=["retry"])
+    def retry_members(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
+        """Retry the abandoned members of batches and flows."""
+        return self._act(ACTIONS["retry_members"], request, queryset)
 
     @admin.action(description=_("Run selected %(verbose_name_plural)s now"), permissions=["reschedule"])
     def run_now(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
@@ -214,6 +221,16 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
     def release(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
         """Ask workers to release running jobs."""
         return self._act(ACTIONS["release"], request, queryset)
+
+    @admin.action(description=_("Let selected %(verbose_name_plural)s go on…"), permissions=["reschedule"])
+    def let_go_on(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
+        """Let waiting jobs go on, after a form for the reason."""
+        return self._act(ACTIONS["let_go_on"], request, queryset)
+
+    @admin.action(description=_("Close selected batches"), permissions=["reschedule"])
+    def close(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
+        """Close batches that are open for members."""
+        return self._act(ACTIONS["close"], request, queryset)
 
     @admin.action(description=_("Cancel selected %(verbose_name_plural)s…"), permissions=["cancel"])
     def cancel(self, request: HttpRequest, queryset: Any) -> HttpResponse | None:
@@ -231,21 +248,33 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
         if (action.always_confirms or everything) and not (form.is_bound and form.is_valid()):
             return self._confirm(action, request, jobs, form, everything=everything)
         answers = form.cleaned_data if form.is_bound and form.is_valid() else {}
-        with recorded_as(ADMIN, (_search_of(request).words or "all") if everything else "") as origin:
-            steered = steer(action, jobs, request.user, answers, everything=everything)
+        try:
+            with recorded_as(ADMIN, (_search_of(request).words or "all") if everything else "") as origin:
+                steered = steer(action, jobs, request.user, answers, everything=everything)
+        except InvalidJob as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return None
         logger.info("jobs steered action=%s user=%s changed=%d", action.name, request.user.pk, steered.changed)
         level, text = message_of(action, steered, answers)
-        self._log_many(request, origin.recorded, text, everything=everything)
+        batches = jobs.filter(action.condition) if action.changes_members else None
+        self._log_many(request, origin.recorded, text, everything=everything, batches=batches)
         self.message_user(request, self._with_trace(request, text, origin.recorded), level)
         return None
 
-    def _log_many(self, request: HttpRequest, recorded: list[int], text: str, *, everything: bool) -> None:
-        """Log the action in the history of each selected job that changed; for a whole list, in the action's own."""
+    def _log_many(
+        self, request: HttpRequest, recorded: list[int], text: str, *, everything: bool, batches: Any = None
+    ) -> None:
+        """Log the action in the history of each selected job that changed, or of these batches whose members did.
+
+        For a whole list it is logged in the action's own.
+        """
         if not recorded:
             return
         using = router.db_for_write(Job)
         done: Any = Action.objects.using(using).filter(pk__in=recorded)
-        if not everything:
+        if not everything and batches is not None:
+            done = batches.only("pk", "name")
+        elif not everything:
             parts = ActionPart.objects.using(using).filter(action_id__in=recorded).values_list("job_ids", flat=True)
             done = Job.objects.using(using).filter(pk__in=list(chain.from_iterable(parts))).only("pk", "name")
         entries: Any = LogEntry.objects
@@ -274,7 +303,8 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
             "filter": filter_words(_search_of(request)) if everything else "",
             "preview": found,
             "samples": samples_of(self, found),
-            "neighbours": neighbours_of(found.ids) if action.note and found.ids else "",
+            "notes": [note for note in (action.note, action.note_of_batch if found.gathering else "") if note],
+            "neighbours": neighbours_of(found.ids) if action.stops_neighbours and found.ids else "",
             "checkbox": ACTION_CHECKBOX_NAME,
             "opts": self.opts,
             "media": self.media,
@@ -310,8 +340,12 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
             self.message_user(request, problems, messages.ERROR)
             return
         jobs = self.get_queryset(request).filter(pk=job.pk)
-        with recorded_as(ADMIN):
-            steered = steer(action, jobs, request.user, form.cleaned_data, everything=False)
+        try:
+            with recorded_as(ADMIN):
+                steered = steer(action, jobs, request.user, form.cleaned_data, everything=False)
+        except InvalidJob as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return
         level, text = message_of(action, steered, form.cleaned_data)
         self.message_user(request, text, level)
         if steered.changed:

@@ -170,14 +170,17 @@ def _cancelled(facts: WhyFacts) -> Reason:
         "by": by_whom(facts.cancel_by),
         "why": _quoted(facts.cancel_reason),
     }
-    return Reason("cancelled", _("It was cancelled %(ago)s ago%(by)s%(why)s.") % words, _retry(facts))
+    # A batch is not retried itself.
+    advice = "" if facts.name in GATHERING else _retry(facts)
+    return Reason("cancelled", _("It was cancelled %(ago)s ago%(by)s%(why)s.") % words, advice)
 
 
 def _abandoned(facts: WhyFacts) -> Reason:
     words = {"ago": _since(facts, facts.finished_at), "tries": _tries(facts), "why": _quoted(facts.error)}
     if facts.name in GATHERING:
         text = _("It was abandoned %(ago)s ago%(why)s.") % words
-        advice = _("Retry those of its members that failed, and it waits again: ") + f"manage.py pgjobs tree {facts.id}"
+        command = f"manage.py pgjobs retry --batch {facts.id} --state abandoned"
+        advice = _("Retry those of its members that failed, and it waits again: ") + command
         return Reason("abandoned", text, advice)
     text = _("It was abandoned %(ago)s ago after %(tries)s%(why)s.") % words
     return Reason("abandoned", text, _("Fix the cause, then: ") + _retry(facts))
@@ -280,15 +283,17 @@ def _waiting(facts: WhyFacts, needs: Needs | None = None) -> Reason:
     if needs.eager:
         ids = ", ".join(f"#{job_id}" for job_id in needs.first) + (", …" if needs.pending > len(needs.first) else "")
         text = _("It waits for %(pending)d of the %(total)d jobs that it needs: %(ids)s.")
-        return Reason("waiting_for_jobs", text % {**words, "ids": ids})
+        advice = _("To run it all the same: ") + f"manage.py pgjobs release --force {facts.id}"
+        return Reason("waiting_for_jobs", text % {**words, "ids": ids}, advice)
     text = _("It waits for %(pending)d of its %(total)d members.") % words
     if facts.cancel_requested_at is not None:
-        text += " " + _cancelling(facts)
-    elif needs.is_open:
+        return Reason("waiting_for_members", text + " " + _cancelling(facts))
+    if needs.is_open:
         text += " " + _("It is open for more.")
         advice = _("If nobody adds any: ") + f"manage.py pgjobs close-batch {facts.id}"
         return Reason("waiting_for_members", text, advice)
-    return Reason("waiting_for_members", text)
+    advice = _("To end it by its figures so far: ") + f"manage.py pgjobs release --force {facts.id}"
+    return Reason("waiting_for_members", text, advice)
 
 
 def _parked(facts: WhyFacts) -> Reason:

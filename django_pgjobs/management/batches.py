@@ -13,10 +13,12 @@ from django_pgjobs.flows.builtin import BATCH
 from django_pgjobs.inspection import why
 from django_pgjobs.management import filters, output
 from django_pgjobs.management.show import add_arguments
+from django_pgjobs.management.steer import shell_user
 from django_pgjobs.models import Job
 from django_pgjobs.presentation.flow import Linked, Surroundings, listed, surroundings
 from django_pgjobs.presentation.wording import label_of
 from django_pgjobs.serialization.escapes import one_line
+from django_pgjobs.steering.jobs import close_batches
 
 
 def add_subcommands(subcommands: Any) -> None:
@@ -61,6 +63,8 @@ def _lines(job: Job, around: Surroundings) -> Iterator[str]:
         yield f"member of {_words(around.parent)}"
     for each in around.needs:
         yield f"needs ({each.rule}) {_words(each.job)}"
+    if around.more_needs:
+        yield f"needs {around.more_needs} more"
     yield _words(job)
     if around.gate is not None:
         gate = around.gate
@@ -69,8 +73,12 @@ def _lines(job: Job, around: Surroundings) -> Iterator[str]:
             f"cancelled {gate.cancelled}, not ended {gate.unfinished}" + (", open for more" if gate.hands else "")
         )
         yield from (f"  {_words(each)}" for each in around.failed)
+        if around.more_failed:
+            yield f"  and {around.more_failed} more: pgjobs list --batch {job.pk} --state abandoned"
     for each in around.dependents:
         yield f"  then ({each.rule}) {_words(each.job)}"
+    if around.more_dependents:
+        yield f"  and {around.more_dependents} more"
 
 
 def _fields(job: Job, around: Surroundings) -> dict[str, Any]:
@@ -109,9 +117,12 @@ def close_batch(command: BaseCommand, options: dict[str, Any]) -> None:
     if job.name != BATCH:
         output.write_line(command, f"job {job.pk} is no batch", to_stderr=True)
         sys.exit(output.SKIPPED)
-    batch = Batch.of(job)
-    batch.close()
-    figures = batch.figures
+    jobs = Job.objects.using(job._state.db).filter(pk=job.pk)
+    done = close_batches(jobs, filters.database_of(options), by=shell_user(), reason="")
+    if "busy" in done.skipped:
+        output.write_line(command, f"batch {job.pk} is locked by another transaction: try again", to_stderr=True)
+        sys.exit(output.SKIPPED)
+    figures = Batch.of(job).figures
     if options["format"] == "json":
         output.write_line(command, output.json_of({"id": job.pk, **figures._asdict()}))
     else:

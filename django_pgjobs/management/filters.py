@@ -67,6 +67,7 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--description", metavar="TEXT", type=words, help="Jobs with this text in their description.")
     parser.add_argument("--tag", metavar="TAG", type=words, help="Jobs with this tag.")
     parser.add_argument("--key", metavar="KEY", type=words, help="Jobs registered with this key.")
+    parser.add_argument("--batch", metavar="ID", type=job_id, help="Members of this batch or flow.")
 
 
 def add_database(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +85,7 @@ def database_of(options: dict[str, Any]) -> str:
 
 def is_filtered(options: dict[str, Any]) -> bool:
     """Tell whether the options include a filter."""
-    names = ("queue", "name", "state", "since", "older_than", "description", "key", "tag")
+    names = ("queue", "name", "state", "since", "older_than", "description", "key", "tag", "batch")
     return any(options[name] is not None for name in names)
 
 
@@ -102,10 +103,11 @@ def search_of(options: dict[str, Any], *, far: bool = False) -> job_list.JobSear
         state=state,
         queue=options["queue"] or "",
         name=options["name"] or "",
-        reach=job_list.reach_of(state, text, far=far),
+        reach=job_list.reach_of(state, text, far=far, batch=options["batch"]),
         description=text,
         key=options["key"] or "",
         tag=options["tag"] or "",
+        batch=options["batch"],
         since=options["since"],
         older=options["older_than"],
     )

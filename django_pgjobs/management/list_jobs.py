@@ -110,7 +110,7 @@ def _found(jobs: JobQuerySet, options: dict[str, Any]) -> tuple[list[int], str]:
     ranges = search.ranges(store.list_pairs(store.on(jobs.db)))
     cut = job_list.bounded(search, jobs, ranges) if search.bounded and not options["all"] else []
     most = None if options["all"] else options["limit"] + 1
-    ids = job_list.find_ids(jobs.filter(search.where()), cut or ranges, most)
+    ids = job_list.find_ids(jobs.filter(search.where() if options["all"] else search.listed()), cut or ranges, most)
     if most is not None and len(ids) == most:
         return ids[:-1], f"There are more than {most - 1}: see --limit and --all."
     wider = "--all looks at all" if options["far"] else "--far and --all look further"

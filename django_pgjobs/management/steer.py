@@ -68,9 +68,9 @@ ACTIONS: dict[str, SteeringCommand] = {
         lambda jobs, options: jobs.abandon(**_words(options)),
     ),
     "release": SteeringCommand(
-        "Ask the workers of running jobs to release them, uncharged.",
+        "Ask the workers of running jobs to release them, uncharged; with --force, let waiting jobs go on instead.",
         Q(state=JobState.RUNNING),
-        lambda jobs, options: jobs.release(**_words(options)),
+        lambda jobs, options: jobs.release(force=options["force"], **_words(options)),
     ),
     "reschedule": SteeringCommand(
         "Move jobs that are not running to another time, queue or priority.",
@@ -100,6 +100,10 @@ def add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
             default=str(CancelMode.ASK),
             help="How to stop a running job: ask it, raise an exception in it, or kill its process "
             "(default: %(default)s).",
+        )
+    if verb == "release":
+        parser.add_argument(
+            "--force", action="store_true", help="Let jobs that wait go on, whatever they wait for; running ones stay."
         )
     if verb == "reschedule":
         _add_destination(parser)
@@ -194,10 +198,14 @@ def _chosen(verb: str, options: dict[str, Any]) -> tuple[JobQuerySet, int]:
         )
     jobs = jobs.filter(filters.search_of(options).where())
     # A filter selects only jobs that the action applies to: ended ones would count as skipped, by the million.
-    jobs = jobs if ids or options["state"] is not None else jobs.filter(ACTIONS[verb].takes)
+    jobs = jobs if ids or options["state"] is not None else jobs.filter(_takes(verb, options))
     jobs = jobs.filter(pk__in=ids) if ids else jobs
     unknown = len(ids) - jobs.count() if ids else 0
     return (jobs if options["limit"] is None else _first(jobs, options["limit"])), unknown
+
+
+def _takes(verb: str, options: dict[str, Any]) -> Q:
+    return Q(state=JobState.WAITING) if options.get("force") else ACTIONS[verb].takes
 
 
 def _first(jobs: JobQuerySet, most: int) -> JobQuerySet:

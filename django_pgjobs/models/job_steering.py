@@ -72,11 +72,11 @@ class Steerable(models.Model):
         return steer.retry(self._itself(), written_at(self), by=by, reason=reason)
 
     @alters
-    def release(self, *, by: object = None, reason: str = "") -> Steered:
-        """Ask this job's worker to release it; see ``JobQuerySet.release``."""
+    def release(self, *, force: bool = False, by: object = None, reason: str = "") -> Steered:
+        """Ask this job's worker to release it, or let it go on though it waits; see ``JobQuerySet.release``."""
         from django_pgjobs.steering import jobs as steer  # here for start-up time
 
-        return steer.release(self._itself(), written_at(self), by=by, reason=reason)
+        return steer.release(self._itself(), written_at(self), by=by, reason=reason, force=force)
 
     @alters
     def reschedule(

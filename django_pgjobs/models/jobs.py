@@ -70,11 +70,17 @@ class JobQuerySet(BoundedQuerySet["Job"]):
         return steer.retry(self, self._alias(), by=by, reason=reason)
 
     @_alters_queryset
-    def release(self, *, by: object = None, reason: str = "") -> Steered:
-        """Ask the workers of these running jobs to release them, uncharged."""
+    def release(self, *, force: bool = False, by: object = None, reason: str = "") -> Steered:
+        """Ask the workers of these running jobs to release them, uncharged.
+
+        With ``force``: instead, let those of these jobs that wait go on, whatever they wait for. A job that needs
+        others runs; one that takes the result of another that has not succeeded is abandoned. A batch or flow ends by
+        its figures so far, and takes no more members. Ends that come later count, and release nothing again. Waits for
+        row locks for up to 5 s. Repeatable.
+        """
         from django_pgjobs.steering import jobs as steer  # here for start-up time
 
-        return steer.release(self, self._alias(), by=by, reason=reason)
+        return steer.release(self, self._alias(), by=by, reason=reason, force=force)
 
     @_alters_queryset
     def reschedule(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from django.db.models import QuerySet
 from django.db.models.functions import Now
 
 from django_pgjobs.models import Gate, Job, JobQuerySet, Link
@@ -24,13 +25,19 @@ class Linked(NamedTuple):
 
 @dataclass(slots=True)
 class Surroundings:
-    """Everything is None or empty that the job does not have. ``gate``: of a batch. ``failed``: members of it."""
+    """Everything is None or empty that the job does not have. ``gate``: of a batch. ``failed``: members of it.
+
+    ``more_failed``, ``more_needs``, ``more_dependents``: how many there are beside those in the lists.
+    """
 
     parent: Job | None = None
     gate: Gate | None = None
     failed: list[Job] = field(default_factory=list)
     needs: list[Linked] = field(default_factory=list)
     dependents: list[Linked] = field(default_factory=list)
+    more_failed: int = 0
+    more_needs: int = 0
+    more_dependents: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.parent or self.gate or self.needs or self.dependents)
@@ -57,10 +64,19 @@ def surroundings(job: Job) -> Surroundings:
         if found.gate.unmet:
             members = jobs.filter(parent_id=job.pk, outcome__in=bad).exclude(cancel_by=NOT_NEEDED)
             found.failed = list(members.order_by("pk")[:MOST])
+            found.more_failed = found.gate.unmet - MOST if len(found.failed) == MOST else 0
     links = Link.objects.using(job._state.db)
-    needs = links.filter(job_id=job.pk).order_by("parent_id")[:MOST] if job.flow & Flow.GATED else []
-    dependents = links.filter(parent_id=job.pk).order_by("job_id")[:MOST] if job.flow & Flow.NEEDED else []
+    needs, found.more_needs = _first(links.filter(job_id=job.pk).order_by("parent_id"), job.flow & Flow.GATED)
+    dependents, found.more_dependents = _first(
+        links.filter(parent_id=job.pk).order_by("job_id"), job.flow & Flow.NEEDED
+    )
     rows = jobs.in_bulk([*(link.parent_id for link in needs), *(link.job_id for link in dependents)])
     found.needs = [Linked(link.rule, rows[link.parent_id]) for link in needs if link.parent_id in rows]
     found.dependents = [Linked(link.rule, rows[link.job_id]) for link in dependents if link.job_id in rows]
     return found
+
+
+def _first(links: QuerySet[Link], exist: int) -> tuple[list[Link], int]:
+    """Return the first links, if any exist, and how many there are beside them."""
+    first = list(links[:MOST]) if exist else []
+    return first, links.count() - MOST if len(first) == MOST else 0

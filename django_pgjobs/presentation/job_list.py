@@ -12,6 +12,7 @@ index provides:
 * running: newest id first, by the ids in the ledger of claims
 * older than an age, in any state: oldest id first, since the newest jobs do not match
 * tagged, in any state: newest id first, by the ids from the index of tags (``pgjobs_job_tags``)
+* members of a batch: newest id first (``pgjobs_job_parent``); in some state only, among the first of these ids
 
 None of those indexes has names, queues or texts, except for a queue's unfinished and a name's held jobs. So a list
 searches for them among the first ``NEAR`` rows of the order (a text: ``NEAR_TEXT``), or ``FAR`` on request.
@@ -25,13 +26,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from django.db.models import BooleanField, F, Func, Q, QuerySet, Subquery, Value
+from django.db.models import BooleanField, F, Func, OuterRef, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Now
+from django.db.models.lookups import GreaterThan
 
 from django_pgjobs.fields import BigIntArrayField
-from django_pgjobs.models import Job, JobQuerySet
+from django_pgjobs.models import Gate, Job, JobQuerySet
 from django_pgjobs.presentation.wording import exactly
-from django_pgjobs.states import LABELS, Hold, JobState, Outcome
+from django_pgjobs.states import GATHERING, LABELS, Hold, JobState, Outcome
 from django_pgjobs.store import statements as store
 
 MOST = 10_000
@@ -58,6 +60,9 @@ MOST_RANGES = 40
 DEEPER = 4
 """The factor by which a list looks further when other conditions leave it too few jobs."""
 
+OPEN_BATCHES = "open"
+"""What to write instead of a batch's id, to list the batches that are open for members."""
+
 BIGGEST_ID = 2**63 - 1
 TEXT_LIMIT = 200
 STATES: tuple[str, ...] = (
@@ -69,6 +74,7 @@ _ID = re.compile(r"#?0*([0-9]{1,30})")
 _DUE = frozenset({JobState.READY.value, *LABELS})
 _ENDED = frozenset(outcome.value for outcome in Outcome)
 _HELD = frozenset(hold.value for hold in Hold)
+_ARRAY = "ARRAY(%(subquery)s)"
 _LATER = Q(state=JobState.READY.value, run_at__gt=Now())
 
 DUE_ORDER = ("run_at", "pk")
@@ -102,6 +108,10 @@ class JobSearch:
     description: str = ""
     key: str = ""
     tag: str = ""
+    batch: int | None = None
+    """The id of a batch or flow, to list its members."""
+    are_open: bool = False
+    """Whether to list batches that are open for members."""
     since: float | None = None
     """Seconds; ``since`` keeps younger jobs, ``older`` older ones: by end for an ended state, else by registration."""
     older: float | None = None
@@ -109,29 +119,46 @@ class JobSearch:
 
     @classmethod
     def of(cls, params: Any, search: str) -> JobSearch:
-        """Read a search from a query dict (``state``, ``queue``, ``name``, ``reach``) and a search term."""
-        state, queue, name, tag = (params.get(key, "") for key in ("state", "queue", "name", "tag"))
+        """Read a search from a query dict (``state``, ``queue``, ``name``, ``batch``, ``reach``) and a search term."""
+        state, queue, name, tag, batch = (params.get(key, "") for key in ("state", "queue", "name", "tag", "batch"))
         text, job_id = parse_search(search)
+        are_open = batch == OPEN_BATCHES
+        members_of = None if are_open else parse_search(batch)[1]
         problem = "\0" in queue + name + tag or bool(state and state not in STATES)
-        reach = reach_of(state, text, far=params.get("reach") == "far")
-        return cls("" if problem else state, queue, name, text, job_id, reach, tag=tag, problem=problem)
+        problem |= bool(batch) and not are_open and members_of is None
+        if are_open:
+            state, name = state or JobState.WAITING, name or GATHERING[0]
+        reach = reach_of(state, text, far=params.get("reach") == "far", batch=members_of)
+        return cls(
+            "" if problem else state, queue, name, text, job_id, reach, tag=tag, batch=members_of, are_open=are_open,
+            problem=problem,
+        )  # fmt: skip
 
     @property
     def words(self) -> str:
         """The filters as an operator would type them: *state ready, queue mail, "order 17"*; empty for none."""
         named = {name: getattr(self, name) for name in ("state", "queue", "name", "tag", "description", "key")}
         words = [f"{name} {value}" for name, value in named.items() if value]
+        words += [f"members of {self.batch}"] if self.batch is not None else []
+        words += ["open batches"] if self.are_open else []
         words += [f"since {exactly(self.since)} ago"] if self.since is not None else []
         words += [f"older than {exactly(self.older)}"] if self.older is not None else []
         words += [f"id {self.job_id}"] if self.job_id is not None else []
         return ", ".join([*words, f'"{self.text}"'] if self.text else words)
+
+    def reaches(self, *, far: bool) -> int:
+        """Return how many jobs this search examines if it is bounded."""
+        return reach_of(self.state, self.text, far=far, batch=self.batch)
 
     @property
     def bounded(self) -> bool:
         """Whether the search may cover only a part of the jobs."""
         if self.job_id is not None or self.state == JobState.RUNNING or self.tag:
             return False
-        rest = bool(self.text or self.description or self.key)
+        rest = bool(self.text or self.description or self.key or self.are_open)
+        if self.batch is not None:
+            aged = self.since is not None or self.older is not None
+            return rest or aged or bool(self.state or self.queue or self.name)
         aged = self.state not in _ENDED and (self.since is not None or self.older is not None)
         if self.state in _HELD:
             return bool(self.queue) or rest or aged
@@ -140,7 +167,30 @@ class JobSearch:
 
     def where(self) -> Q:
         """The condition of the filters, without search and bound."""
+        found = self._but_members()
+        return found if self.batch is None else found & Q(parent_id=self._batch_id)
+
+    def listed(self) -> Q:
+        """The condition of the filters for a list: of members, those within ``reach`` where it is bounded."""
+        if self.batch is None or not self.bounded:
+            return self.where()
+        # In an array: otherwise PostgreSQL might look for the few members among all jobs of their state.
+        return self._but_members() & _is_one_of(Subquery(self.members()[: self.reach], template=_ARRAY))
+
+    def members(self) -> QuerySet[Any, Any]:
+        """The ids of the batch's members, newest first, by its index alone."""
+        return Job.objects.filter(parent_id=self._batch_id).order_by("-pk").values_list("pk", flat=True)
+
+    @property
+    def _batch_id(self) -> int:
+        return min(self.batch or 0, BIGGEST_ID)
+
+    def _but_members(self) -> Q:
         found = state_condition(self.state)
+        if self.are_open:
+            # Not EXISTS, which PostgreSQL may answer with a hash of all gates.
+            hands = Subquery(Gate.objects.filter(job_id=OuterRef("pk")).values("hands")[:1])
+            found &= Q(GreaterThan(hands, 0))
         for column in ("queue", "name"):
             if value := getattr(self, column):
                 found &= Q(**{column: value})
@@ -148,7 +198,7 @@ class JobSearch:
         if self.tag:
             # PostgreSQL builds an array once; it may run a subquery of IN again for each job that it reads.
             tagged = Job.objects.filter(tags__contains=[self.tag]).values("pk")[:FAR]
-            found &= _is_one_of(Subquery(tagged, template="ARRAY(%(subquery)s)"))
+            found &= _is_one_of(Subquery(tagged, template=_ARRAY))
         found &= Q(description__icontains=self.description) if self.description else Q()
         return found & self.age()
 
@@ -166,6 +216,8 @@ class JobSearch:
         """The index ranges that hold the matching jobs; ``pairs`` are all (queue, priority) with unfinished jobs."""
         if self.job_id is not None or self.state == JobState.RUNNING or self.tag:
             return [IndexRange(Q(), ("-pk",))]
+        if self.batch is not None:
+            return [IndexRange(Q(), ("-pk",), "pk__gte")]
         if self.state in _DUE:
             return self._due_ranges([pair for pair in pairs if self.queue in ("", pair[0])])
         if self.state in _ENDED:
@@ -191,9 +243,9 @@ def parse_search(search: str) -> tuple[str, int | None]:
     return term.strip('"'), None
 
 
-def reach_of(state: str, text: str, *, far: bool) -> int:
-    """Return how many jobs a bounded search examines."""
-    if state in _HELD:
+def reach_of(state: str, text: str, *, far: bool, batch: int | None = None) -> int:
+    """Return how many jobs a bounded search examines; in a ``batch``, its members."""
+    if state in _HELD and batch is None:
         return FAR_HELD if far else NEAR_HELD
     return FAR if far else NEAR_TEXT if text else NEAR
 
@@ -220,9 +272,13 @@ def search_condition(text: str, job_id: int | None) -> Q:
 
 def bounded(search: JobSearch, jobs: QuerySet[Job], ranges: Sequence[IndexRange]) -> list[IndexRange]:
     """Return the ranges, cut to their first ``search.reach`` jobs together; empty if there are no more than that."""
+    if search.batch is not None:
+        more = search.members().using(jobs.db)[search.reach : search.reach + 1]
+        return list(ranges) if more.exists() else []
     if search.state in _HELD:
         # Thousands of jobs may share a name, so a name cannot be the edge; use the ids themselves.
-        held = jobs.filter(state_condition(search.state)).order_by(*ranges[0].order).values_list("pk", flat=True)
+        named = Q(name=search.name) if search.name else Q()
+        held = jobs.filter(state_condition(search.state), named).order_by(*ranges[0].order).values_list("pk", flat=True)
         return _among(search, list(held[: search.reach + 1]), ranges[0])
     if ranges[0].pairs:
         return _among(search, _first_due(jobs, ranges[0], search.reach + 1), ranges[0])

@@ -11,6 +11,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from django_pgjobs.exceptions import UnreadablePayload
+from django_pgjobs.states import Outcome
 
 TAG = "$result"
 
@@ -58,6 +59,17 @@ def named(payload: str) -> set[int]:
     found: set[int] = set()
     _replaced(json.loads(payload), lambda job_id: found.add(job_id))
     return found
+
+
+def check_ended(outcomes: Mapping[int, str | None]) -> None:
+    """Raise ``UnreadablePayload`` unless all of these jobs, id → outcome, have succeeded: else there is no result.
+
+    An operator may let a job go on before what it needs has ended, or retry one that was cancelled because of it.
+    """
+    for job_id, outcome in sorted(outcomes.items()):
+        if outcome != Outcome.SUCCEEDED:
+            ended = f"was {outcome}" if outcome else "has not ended"
+            raise UnreadablePayload(f"It takes the result of job {job_id}, which {ended}.")
 
 
 def filled(payload: str, results: Mapping[int, str | None]) -> str:

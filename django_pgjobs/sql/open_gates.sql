@@ -1,4 +1,4 @@
--- open_gates: open gates that nothing keeps closed, and release their jobs; with close, let no more members into batches that are open for some. A gate whose job has ended opens only if an earlier statement of the transaction has locked it.
+-- open_gates: open gates that nothing keeps closed, and release their jobs; with close, let no more members into batches that are open for some; with force, open the others, too, whatever they wait for, and refuse no job that needs others. A gate whose job has ended opens only if an earlier statement of the transaction has locked it.
 -- Fence: none (releases only jobs that wait, checked under the locks of gate and job).
 -- Rows: one per job released: the workers to wake (no priority: admitters), and whether only a scan behind the frontier finds it.
 -- Clock: statement_timestamp().
@@ -7,9 +7,13 @@ WITH locked AS MATERIALIZED (
     SELECT
         g.job_id, g.eager,
         CASE WHEN %(close)s::boolean THEN g.hands ELSE 0 END AS hands,
-        g.unmet > 0 AS refused,
+        g.unmet > 0 AND NOT (g.eager AND %(force)s::boolean) AS refused,
         g.opened_at IS NULL
-        AND (g.pending - CASE WHEN %(close)s::boolean THEN g.hands ELSE 0 END <= 0 OR (g.eager AND g.unmet > 0)) AS opens,
+        AND (
+            %(force)s::boolean
+            OR g.pending - CASE WHEN %(close)s::boolean THEN g.hands ELSE 0 END <= 0
+            OR (g.eager AND g.unmet > 0)
+        ) AS opens,
         refusal.well,
         CASE
             WHEN g.eager THEN coalesce(refusal.reason, 'A job that it needs has been deleted.')

@@ -1,7 +1,7 @@
 -- read_results: the results of jobs that a payload refers to.
 -- Fence: none (reads).
--- Rows: one per job that exists: its result as JSON text, null without one.
+-- Rows: one per job that exists: its outcome, null before it ends, and its result as JSON text, null without one.
 -- Clock: none.
-SELECT j.id, j.result::text
+SELECT j.id, j.outcome, j.result::text
 FROM unnest(%(ids)s::bigint[]) AS r (id)
 JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[r.id])

@@ -27,6 +27,7 @@ from django_pgjobs.states import CancelMode, Hold, Outcome
 from django_pgjobs.steering import reopening
 from django_pgjobs.steering.key_conflicts import KeyedWrite
 from django_pgjobs.steering.trail import Trail, signed, storable
+from django_pgjobs.store import gates
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.batches import cancel_members, list_running_members
 from django_pgjobs.store.sqlstates import LOCK_NOT_AVAILABLE, sqlstate_of
@@ -72,6 +73,7 @@ class Target(NamedTuple):
 UNFINISHED = Q(finished_at=None)
 UNCLAIMED = UNFINISHED & Q(claim_id=None)
 CLAIMED = UNFINISHED & Q(claim_id__isnull=False)
+WAITING = UNCLAIMED & Q(hold=Hold.WAITING)
 RETRIABLE = Q(outcome__in=[Outcome.ABANDONED, Outcome.CANCELLED]) | Q(hold=Hold.PARKED)
 """The jobs that an action may change, by conditions on the row's own columns only: PostgreSQL checks these again after
 it waited for a lock, and locks no other row."""
@@ -133,10 +135,33 @@ def retry(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) ->
     return _logged(trail, _steer(jobs, using, RETRIABLE, KeyedWrite(using, write), trail))
 
 
-def release(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:
+def release(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str, force: bool = False) -> Steered:
     """Release: see ``JobQuerySet.release``."""
+    if force:
+        trail = Trail("release", who(by), reason, mode="force")
+        return _logged(trail, _steer(jobs, using, WAITING, KeyedWrite(using, _open_by_force), trail))
     trail = Trail("release", who(by), reason)
     return _logged(trail, _steer(jobs, using, CLAIMED, store.request_release, trail))
+
+
+def _open_by_force(db: store.Database, held: Sequence[int]) -> store.Moved:
+    # A batch that goes on takes no more members.
+    opened = gates.open_gates(db, held, force=True, close=True)
+    return store.Moved([job.id for job in opened], [], list(gates.notices_of(opened)))
+
+
+def close_batches(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:
+    """Let those of ``jobs`` that are batches, open for members, end when the members that they have do. Repeatable.
+
+    Waits for row locks as the other actions do. What is no open batch is skipped.
+    """
+    trail = Trail("close", who(by), reason)
+    return _logged(trail, _steer(jobs, using, WAITING, KeyedWrite(using, _close), trail))
+
+
+def _close(db: store.Database, held: Sequence[int]) -> store.Moved:
+    found = gates.lock_open_batches(db, held)
+    return store.Moved(found, [], list(gates.notices_of(gates.open_gates(db, found, close=True, locked=True))))
 
 
 def reschedule(

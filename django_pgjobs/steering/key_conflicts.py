@@ -1,7 +1,8 @@
-"""Keys taken by other jobs, when an operator retries or moves jobs: skip and report those jobs.
+"""Keys taken by other jobs, and gates that stay locked, when an operator steers jobs: skip and report those jobs.
 
 The statements look for such a holder themselves. If one is registered while they run, the whole statement fails at the
-unique index. Then the batch is halved, each half in a savepoint, until the conflicting job stands alone.
+unique index; so it does at a gate that stays locked. Then the batch is halved, each half in a savepoint, until the
+conflicting job stands alone.
 """
 
 from __future__ import annotations

@@ -310,7 +310,7 @@ def read_fences(db: Database, fences: Sequence[tuple[int, str]]) -> dict[int, Fe
 def read_payload(db: Database, job_id: int, claim_id: str) -> str | None:
     """Return the payload of a claimed job as JSON text, with results in the places of references to them.
 
-    None if the claim is lost.
+    None if the claim is lost. Raises ``UnreadablePayload`` if a job has no result, as it did not succeed.
     """
     rows = db.fetch("read_payload", {"id": job_id, "claim_id": claim_id})
     if not rows:
@@ -318,5 +318,6 @@ def read_payload(db: Database, job_id: int, claim_id: str) -> str | None:
     payload = str(rows[0][0])
     if not references.has_any(payload) or not (needed := references.named(payload)):
         return payload
-    results = {row[0]: row[1] for row in db.fetch("read_results", {"ids": sorted(needed)})}
-    return references.filled(payload, results)
+    rows = db.fetch("read_results", {"ids": sorted(needed)})
+    references.check_ended({job_id: outcome for job_id, outcome, _ in rows})
+    return references.filled(payload, {job_id: result for job_id, _, result in rows})

@@ -63,14 +63,22 @@ def list_locked_gates(db: Database, ids: Sequence[int]) -> dict[int, set[int]]:
     return found
 
 
-def open_gates(db: Database, ids: Sequence[int], *, close: bool = False, locked: bool = False) -> list[Opened]:
+def open_gates(
+    db: Database, ids: Sequence[int], *, close: bool = False, locked: bool = False, force: bool = False
+) -> list[Opened]:
     """Open those gates of these jobs that nothing keeps closed, and return the jobs that this releases.
 
     ``close``: batches that are open for members take no more from outside. ``locked``: this transaction has locked the
     gates by an earlier statement, so that what this one sees of their jobs is final; without that, a gate whose job
-    cannot be released stays due. Repeatable. Waits for locked gates.
+    cannot be released stays due. ``force``: open them whatever keeps them closed; ends that come later count, and
+    release nothing. Repeatable. Waits for locked gates.
     """
-    return _opened(db.fetch("open_gates", {"ids": list(ids), "close": close, "locked": locked}))
+    return _opened(db.fetch("open_gates", {"ids": list(ids), "close": close, "locked": locked, "force": force}))
+
+
+def lock_open_batches(db: Database, ids: Sequence[int]) -> list[int]:
+    """Lock the gates of those of these batches that are open for members; return their jobs. Waits for locked gates."""
+    return [row[0] for row in db.fetch("lock_open_batches", {"ids": list(ids)})]
 
 
 def lock_gates(db: Database, ids: Sequence[int]) -> list[int]:

@@ -391,6 +391,6 @@ def test_why_names_what_helps() -> None:
     with Batch("b", succeeded=waits.bind(), failed=waits.bind()) as batch:
         batch.add(maybe.bind(1))
     run_jobs()
-    assert f"pgjobs tree {batch.job.pk}" in why.of(batch.job.pk, "default").advice
+    assert f"pgjobs retry --batch {batch.job.pk} --state abandoned" in why.of(batch.job.pk, "default").advice
     skipped = Job.objects.get(cancel_by="pgjobs:flow")
     assert "when you retry what failed" in why.of(skipped.pk, "default").advice
