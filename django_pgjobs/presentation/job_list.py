@@ -77,6 +77,9 @@ _HELD = frozenset(hold.value for hold in Hold)
 _ARRAY = "ARRAY(%(subquery)s)"
 _LATER = Q(state=JobState.READY.value, run_at__gt=Now())
 
+_ANY_ID = Q(pk__gte=0, pk__lte=BIGGEST_ID)
+"""For members: without statistics PostgreSQL expects more of them than within bounds, and reads all to sort them."""
+
 DUE_ORDER = ("run_at", "pk")
 
 Pairs = Sequence[tuple[str, int]]
@@ -179,7 +182,7 @@ class JobSearch:
 
     def members(self) -> QuerySet[Any, Any]:
         """The ids of the batch's members, newest first, by its index alone."""
-        return Job.objects.filter(parent_id=self._batch_id).order_by("-pk").values_list("pk", flat=True)
+        return Job.objects.filter(_ANY_ID, parent_id=self._batch_id).order_by("-pk").values_list("pk", flat=True)
 
     @property
     def _batch_id(self) -> int:
@@ -217,7 +220,7 @@ class JobSearch:
         if self.job_id is not None or self.state == JobState.RUNNING or self.tag:
             return [IndexRange(Q(), ("-pk",))]
         if self.batch is not None:
-            return [IndexRange(Q(), ("-pk",), "pk__gte")]
+            return [IndexRange(_ANY_ID, ("-pk",))]
         if self.state in _DUE:
             return self._due_ranges([pair for pair in pairs if self.queue in ("", pair[0])])
         if self.state in _ENDED:

@@ -29,6 +29,9 @@ from tests.plugins.fix_db import WORKER
 REACH = 1000
 """Ids that a list reads at most, and jobs that a bounded search looks at. A scan of the table is seventy times that."""
 
+BATCH, MEMBERS = 4_000_000_000, 30_000
+"""A batch, and how many members it has: more than a list may touch."""
+
 STATES = ("", *map(str, job_list.STATES))
 PLACES: list[dict[str, str]] = [{}, {"queue": "default"}, {"queue": "q7"}, {"queue": "nobody-has-it"}]
 REST: list[dict[str, str]] = [{"name": "shapes.plain"}, {"q": "nothing has this"}, {"tag": "vip"}]
@@ -36,9 +39,15 @@ FILTERS = [
     *({"state": state, **place} for state, place in product(STATES, PLACES)),
     *({"state": state, **rest} for state, rest in product(STATES, REST)),
     *({"state": state, **place, **rest} for state, place, rest in product(("ready", "retrying"), PLACES[1:], REST)),
+    *({"batch": str(BATCH), "state": state} for state in STATES),
+    *({"batch": str(BATCH), **rest} for rest in (*PLACES[1:], *REST)),
+    *({"batch": str(BATCH), "state": "abandoned", **rest} for rest in (*PLACES[1:], *REST)),
+    {"batch": "open"},
+    {"batch": "open", "queue": "default"},
 ]
 PAGES = [
     "pgjobs/job/", "pgjobs/job/?state=ready&p=4", "pgjobs/job/?tag=vip", "pgjobs/action/", "pgjobs/heartbeat/",
+    f"pgjobs/job/?batch={BATCH}", f"pgjobs/job/?batch={BATCH}&state=abandoned", "pgjobs/job/?batch=open",
 ]  # fmt: skip
 
 ASKED: list[list[str]] = [[], ["--queue", "default"], ["--since", "30m"], ["--older-than", "30m"]]
@@ -54,6 +63,10 @@ OPTIONS: list[list[str]] = [
     ["--since", "30m"],
     ["--older-than", "30m"],
     ["--worker", "web-1"],
+    ["--batch", str(BATCH)],
+    ["--batch", str(BATCH), "--state", "abandoned"],
+    ["--batch", str(BATCH), "--state", "ready", "--queue", "default"],
+    ["--batch", str(BATCH), "--since", "30m"],
 ]
 
 
@@ -61,6 +74,31 @@ OPTIONS: list[list[str]] = [
 def near(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MOST", "NEAR", "NEAR_TEXT", "NEAR_HELD"):
         monkeypatch.setattr(job_list, name, REACH)
+
+
+def fill_batch() -> None:
+    """Members of a batch in all states, few of which failed, among others that wait; and many gates, few of them open."""
+    insert = (
+        "INSERT INTO pgjobs_job (id, name, payload, queue, outcome, finished_at, hold, parent_id, flow)"
+        " SELECT %s + g, %s, '{}', 'default', o, CASE WHEN o IS NOT NULL THEN now() - (86400 + g) * interval '1 s' END, h, %s, %s"
+        " FROM (SELECT g, %s AS o, %s AS h FROM generate_series(%s, %s) AS g) AS rows"
+    )
+    sorts: list[tuple[str | None, str | None, int]] = [
+        ("abandoned", None, 3), ("cancelled", None, 3), (None, "parked", 3), (None, "waiting", 3),
+        ("succeeded", None, 2000), (None, None, MEMBERS),
+    ]  # fmt: skip
+    with connection.cursor() as cursor:
+        first = 1
+        for outcome, hold, count in sorts:
+            rows = [first, first + count - 1]
+            cursor.execute(insert, [BATCH, "shapes.plain", BATCH, 1, outcome, hold, *rows])
+            first += count
+        cursor.execute(insert, [2 * BATCH, "pgjobs.batch", None, 16, None, "waiting", 1, 500])
+        cursor.execute(
+            "INSERT INTO pgjobs_gate (job_id, pending, hands) SELECT %s + g, 1, (mod(g, 10) = 0 AND g < 500)::int"
+            " FROM generate_series(1, %s) AS g",
+            [2 * BATCH, MEMBERS],
+        )
 
 
 def faults_of(run: Callable[[], object]) -> list[str]:
@@ -75,7 +113,7 @@ def read_page(pairs: job_list.Pairs, params: dict[str, str]) -> None:
     """Read a page of the admin's list as ``JobChangeList`` does, the pairs of the queue filter given."""
     asked = JobSearch.of(params, params.get("q", ""))
     ranges = asked.ranges(pairs)
-    jobs = Job.objects.filter(asked.where(), job_list.search_condition(asked.text, asked.job_id))
+    jobs = Job.objects.filter(asked.listed(), job_list.search_condition(asked.text, asked.job_id))
     cut = job_list.bounded(asked, Job.objects.all(), ranges) if asked.bounded else []
     ids = job_list.find_ids(jobs, cut or ranges, job_list.MOST + 1)
     admin: Any = site._registry[Job]
@@ -101,6 +139,7 @@ def test_a_list_costs_what_it_looks_at_and_not_the_table(
         root.force_login(User.objects.create_superuser("root"))
         beat = {"host": "h", "pid": 1, "processes": 1, "threads": 1, "async_slots": 1, "version": "1"}
         Heartbeat.objects.create(id=WORKER, name="web-1", **beat)
+        fill_batch()
         pairs = store.list_pairs(store.on("default"))
         runs: list[tuple[object, Callable[[], object]]] = [
             *((asked, partial(read_page, pairs, asked)) for asked in FILTERS),
