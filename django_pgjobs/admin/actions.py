@@ -137,7 +137,8 @@ class SteeringAction:
 
     def notes(self, name: str) -> list[Any]:
         """Return the notes for a job of this name."""
-        return [note for note in (self.note, self.note_of_batch if name in GATHERING else "") if note]
+        note = (self.note_of_batch if name in GATHERING else "") or self.note
+        return [note] if note else []
 
     def button_for(self, name: str) -> Any:
         """Return the words on the button behind the form, for a job of this name."""
@@ -207,8 +208,9 @@ ACTIONS: dict[str, SteeringAction] = {
             question=_("Let these jobs go on, whatever they wait for?"),
             note=_(
                 "A job that needs others runs as if they had ended as it needs; if it takes the result of one that has "
-                "not succeeded, it is abandoned. A batch or flow ends by its figures so far; its members go on."
+                "not succeeded, it is abandoned."
             ),
+            note_of_batch=_("A batch or flow ends by its figures so far, and takes no more members. They go on."),
             button=_("Let it go on"),
             permission="pgjobs.reschedule_job",
             states=frozenset({JobState.WAITING}),

@@ -66,7 +66,7 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
     }  # fmt: skip
     """Columns of the list for states that need their own."""
     list_display_links = ("id", "shown_name")
-    list_filter = (StateFilter, QueueFilter, NameFilter, TagFilter, BatchFilter, ReachFilter)
+    list_filter = (StateFilter, BatchFilter, QueueFilter, NameFilter, TagFilter, ReachFilter)
     lookups = ("state", "queue", "name", "tag", "batch", "reach")
     list_per_page = 50
     paginator = CappedPaginator

@@ -12,6 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_pgjobs import job
+from django_pgjobs.admin.actions import ACTIONS
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.models import Attempt, Heartbeat, Job
 from tests.plugins.fix_admin import (
@@ -211,20 +212,20 @@ def test_a_job_with_only_its_callback_left_offers_nothing(root: Client) -> None:
 @pytest.mark.parametrize(
     ("permission", "offered"),
     [
-        ("retry_job", {"retry"}),
+        ("retry_job", {"retry", "retry_members"}),
         ("cancel_job", {"cancel"}),
         ("abandon_job", {"abandon"}),
-        ("reschedule_job", {"run_now", "release"}),
+        ("reschedule_job", {"run_now", "release", "let_go_on", "close"}),
     ],
 )
 def test_each_action_has_its_permission(permission: str, offered: set[str]) -> None:
     make_one_of_each()
     page = html(client_with(permission).get(LIST))
-    actions = {"retry", "run_now", "release", "cancel", "abandon", "delete_selected"}
+    actions = {*ACTIONS, "delete_selected"}
     assert {name for name in actions if f'<option value="{name}">' in page} == offered
 
 
-@pytest.mark.parametrize("name", ["retry", "run_now", "release", "cancel", "abandon"])
+@pytest.mark.parametrize("name", ACTIONS)
 def test_an_action_without_its_permission_is_refused(name: str) -> None:
     rows = make_one_of_each()
     client = client_with("view_payload")

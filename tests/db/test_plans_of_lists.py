@@ -77,10 +77,11 @@ def near(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fill_batch() -> None:
-    """Members of a batch in all states, few of which failed, among others that wait; and many gates, few of them open."""
+    """Members of a batch in all states, few of which failed; batches that wait, and many gates, few of them open."""
     insert = (
         "INSERT INTO pgjobs_job (id, name, payload, queue, outcome, finished_at, hold, parent_id, flow)"
-        " SELECT %s + g, %s, '{}', 'default', o, CASE WHEN o IS NOT NULL THEN now() - (86400 + g) * interval '1 s' END, h, %s, %s"
+        " SELECT %s + g, %s, '{}', 'default', o, CASE WHEN o IS NOT NULL THEN now() - (86400 + g) * interval '1 s' END,"
+        " h, %s, %s"
         " FROM (SELECT g, %s AS o, %s AS h FROM generate_series(%s, %s) AS g) AS rows"
     )
     sorts: list[tuple[str | None, str | None, int]] = [

@@ -9,7 +9,7 @@ from functools import partial
 
 from django.db import transaction
 
-from django_pgjobs import Batch
+from django_pgjobs import Batch, Flow
 from django_pgjobs.models import Gate, Job
 from tests.e2e import flows, jobs
 from tests.e2e.stage import Stage
@@ -113,3 +113,28 @@ def test_a_cancel_reaches_members_that_run_and_those_that_wait(worker: Workers, 
     assert (after.outcome, read(batch.job).outcome) == ("succeeded", "cancelled")
     assert batch.figures.cancelled == 10
     assert not Job.objects.filter(parent_id=batch.job.pk, attempt__gt=1).exists()
+
+
+def test_an_operator_lets_go_on_what_waits_and_a_result_that_is_not_there_is_a_clear_error(
+    worker: Workers, stage: Stage
+) -> None:
+    worker(conf=FAST, threads=2)
+    flow = Flow("let go on")
+    source = flow.add(jobs.waits.bind("source"))
+    takes, plain = flow.add(flows.after.bind(source.result)), flow.add(flows.after.bind("plain"), after=source)
+    made = flow.register()
+    wait_until(lambda: stage.count("start", "source") == 1, 30, "the source runs")
+    rows = Job.objects.filter(pk__in=[takes.job_id, plain.job_id])
+    assert rows.release(force=True, by="an operator").changed == 2
+    first, second = ended(*rows.order_by("pk"), timeout=30)
+    text = f"It takes the result of job {source.job_id}, which has not ended."
+    assert (first.outcome, first.error) == ("abandoned", f"UnreadablePayload: {text}")
+    assert (second.outcome, stage.count("after", "plain")) == ("succeeded", 1)
+    stage.open("source")
+    (whole,) = ended(made, timeout=30)
+    assert (whole.outcome, whole.error) == ("abandoned", "1 of 3 members did not succeed.")
+    assert stage.count("after", "plain") == 1
+    assert first.retry().changed == 1
+    (first,) = ended(first, timeout=30)
+    assert (first.outcome, stage.count("after", "source")) == ("succeeded", 1)
+    wait_until(lambda: read(made).outcome == "succeeded", 30, "the flow has ended anew")
