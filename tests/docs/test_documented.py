@@ -42,6 +42,7 @@ SUBCOMMAND_PARTS = {
     "why": ["show_options"],
     "stats": ["stats_options"],
     "check": ["check_options"],
+    "release": ["operator_options", "release_options"],
     "reschedule": ["operator_options", "reschedule_options"],
     "pause": ["pause_options"],
     "resume": ["pause_options"],
@@ -85,7 +86,7 @@ def test_every_option_of_a_command_is_documented(command):
     assert [option for option, _ in options if f"`{option}`" not in from_settings.runjobs_options()] == []
 
 
-@pytest.mark.parametrize("subcommand", ["cancel", "retry", "abandon", "release"])
+@pytest.mark.parametrize("subcommand", ["cancel", "retry", "abandon"])
 def test_every_option_of_an_operators_subcommand_is_documented(subcommand):
     options = from_settings.subcommand_options(subcommand)
     assert all(text for _, text in options)
