@@ -11,15 +11,16 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.core.management import CommandError
 from django.test import Client, RequestFactory
-from django.utils import translation
+from django.utils.functional import Promise, lazystr
 
 from django_pgjobs import Batch, Flow, job
-from django_pgjobs.admin import actions
+from django_pgjobs.admin import actions, jobpage
 from django_pgjobs.admin.jobs import JobAdmin
 from django_pgjobs.models import Action, ActionPart, Gate, Job
 from django_pgjobs.presentation import flow as presentation
 from django_pgjobs.presentation import job_list
 from django_pgjobs.presentation.job_list import JobSearch
+from django_pgjobs.states import Rule
 from django_pgjobs.steering import reopening
 from django_pgjobs.testing import run_jobs
 from tests.plugins.fix_admin import LIST, act, client_with, html, ids_on, said, steer_url
@@ -474,11 +475,12 @@ def test_links_stay_on_the_admin_site_of_the_page() -> None:
     assert set(pages) == {"second"}
 
 
-def test_rules_are_said_in_the_readers_language(root: Client) -> None:
+def test_rules_are_said_in_the_readers_language(root: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {rule for rule, label in jobpage.RULES.items() if isinstance(label, Promise)} == set(map(str, Rule))
     batch = failed(settled=later.bind(), failed=later.bind())
-    with translation.override(None):
-        shown = page(root, batch.job)
-    assert "(settled)" in shown
+    monkeypatch.setitem(jobpage.RULES, "settled", lazystr("fertig"))
+    shown = page(root, batch.job)
+    assert "(fertig)" in shown
     assert "(failed)" in shown
 
 
@@ -497,6 +499,13 @@ def test_members_are_listed_and_retried_in_the_shell() -> None:
     assert Action.objects.get().asked == f"state abandoned, members of {batch.job.pk}"
     with pytest.raises(CommandError, match="--batch: 'x' is not a job id"):
         pgjobs("list", "--batch", "x")
+
+
+def test_the_members_that_have_not_ended_are_cancelled_in_the_shell() -> None:
+    batch, other = opened(), opened()
+    assert pgjobs("cancel", "--batch", batch.job.pk, "--yes")[:2] == (0, "cancel: 1 changed, 0 skipped\n")
+    run_jobs(queues=["later"])
+    assert (batch.figures.cancelled, other.figures.succeeded) == (1, 1)
 
 
 def test_an_action_takes_all_members_however_far_a_list_would_look(monkeypatch: pytest.MonkeyPatch) -> None:
