@@ -20,3 +20,10 @@ def after(key: str) -> None:
 @job(name="flows.pays", atomic=True, max_attempts=5, backoff=Backoff(0))
 def pays(n: int) -> None:
     User.objects.filter(username=f"payer {n}").exists()
+
+
+@job(name="flows.slow", max_attempts=1)
+def slow(key: str) -> str:
+    stage.here().note("start", key)
+    stage.here().wait(key)
+    return key

@@ -120,7 +120,7 @@ def test_an_operator_lets_go_on_what_waits_and_a_result_that_is_not_there_is_a_c
 ) -> None:
     worker(conf=FAST, threads=2)
     flow = Flow("let go on")
-    source = flow.add(jobs.waits.bind("source"))
+    source = flow.add(flows.slow.bind("source"))
     takes, plain = flow.add(flows.after.bind(source.result)), flow.add(flows.after.bind("plain"), after=source)
     made = flow.register()
     wait_until(lambda: stage.count("start", "source") == 1, 30, "the source runs")
