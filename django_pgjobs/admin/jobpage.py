@@ -6,9 +6,7 @@ digits) spoils only its own place on the page.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.db.models import Q, QuerySet, TextField
@@ -16,7 +14,6 @@ from django.db.models.functions import Cast, Left, Now
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.http import urlencode
 from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
@@ -33,6 +30,7 @@ from django_pgjobs.admin.display import (
     table_of,
     when,
 )
+from django_pgjobs.admin.flow_section import Pages, flow_facts
 from django_pgjobs.admin.pauses import notices_for_job
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.admin.trail import actions_of
@@ -40,13 +38,12 @@ from django_pgjobs.definition.registry import registry
 from django_pgjobs.inspection import why
 from django_pgjobs.inspection.liveness import STATUS_LABELS
 from django_pgjobs.models import Attempt, Claim, Gate, Heartbeat, Job, Step
-from django_pgjobs.presentation import job_list
 from django_pgjobs.presentation.fate import fate
-from django_pgjobs.presentation.flow import Linked, Surroundings, surroundings
+from django_pgjobs.presentation.flow import Surroundings, surroundings
 from django_pgjobs.presentation.steps import finished_steps, step_at
-from django_pgjobs.presentation.wording import Hidden, arguments, grouped, label_of, links_of, seconds
+from django_pgjobs.presentation.wording import Hidden, arguments, label_of, links_of, seconds
 from django_pgjobs.serialization.escapes import visible
-from django_pgjobs.states import GATHERING, Hold, JobState, Outcome, Rule
+from django_pgjobs.states import GATHERING, Hold, JobState
 
 JSON_COLUMNS = ("payload", "headers", "result", "progress", "options")
 ATTEMPTS = 25
@@ -75,13 +72,6 @@ BUTTONS_OF_BATCHES: dict[str, Any] = {
     "open": _("If nobody adds any, close it."),
 }
 """The same for a batch or flow; *open* stands for one that waits for members and is open for more."""
-
-RULES: dict[str, Any] = {
-    Rule.SUCCEEDED.value: _("succeeded"),
-    Rule.SETTLED.value: _("settled"),
-    Rule.FAILED.value: _("failed"),
-}
-"""Which end of the other job is needed, in words."""
 
 
 class JobPage(ReadOnlyAdmin):
@@ -209,7 +199,7 @@ class JobPage(ReadOnlyAdmin):
             (_("Arguments"), _arguments_of(job)),
         ]
         if around:
-            found.insert(1, (_("Flow"), _facts_table(_flow_of(around, pages))))
+            found.insert(1, (_("Flow"), _facts_table(flow_facts(around, pages))))
         if job.result_text is not None:
             found.append((_("Result"), json_block(job.result_text)))
         worker = self._worker(request, job)
@@ -217,33 +207,6 @@ class JobPage(ReadOnlyAdmin):
         execution += [(_("claim"), job.claim_id)] if job.claim_id else []
         execution += [(_("headers"), json_block(job.headers_text))] if job.headers_text is not None else []
         return [*found, (_("Execution"), _facts_table(execution))] if execution else found
-
-
-class Pages(NamedTuple):
-    """The addresses of jobs and lists on the admin site of the page."""
-
-    site: str
-
-    def job(self, job_id: int) -> str:
-        """Where a job is shown."""
-        return reverse("admin:pgjobs_job_change", args=[job_id], current_app=self.site)
-
-    def jobs(self, **filters: Any) -> str:
-        """Where the jobs are listed that match the filters."""
-        return f"{reverse('admin:pgjobs_job_changelist', current_app=self.site)}?{urlencode(filters)}"
-
-    def members(self, batch_id: int, total: int = 0, **filters: str) -> str:
-        """Where the members of a batch are listed; ``total``: how many it has, so that all are looked at."""
-        far = {"reach": "far"} if filters and total > job_list.NEAR else {}
-        return self.jobs(batch=batch_id, **filters, **far)
-
-    def link(self, job: Job) -> str:
-        """A link to a job, with its state."""
-        return format_html('<a href="{}">{} #{}</a> {}', self.job(job.pk), job.name, job.pk, badge(label_of(job)))
-
-    def links(self, jobs: Sequence[Job]) -> str:
-        """Links to jobs, one a line."""
-        return format_html_join("", "<div>{}</div>", ((self.link(each),) for each in jobs))
 
 
 def _facts_table(facts: list[tuple[Any, Any]]) -> str:
@@ -278,61 +241,6 @@ def _facts_of(job: Any, pages: Pages) -> list[tuple[Any, Any]]:
         return found
     fire = format_html("{} {}", job.cron_entry, when(job.fire_at)) if job.fire_at else job.cron_entry
     return [*found, (_("cron entry and fire"), fire)]
-
-
-def _flow_of(around: Surroundings, pages: Pages) -> list[tuple[Any, Any]]:
-    """(label, value) pairs of a batch, of its members, of needed jobs and of those that need this one."""
-    found: list[tuple[Any, Any]] = []
-    if around.parent is not None:
-        siblings = format_html('<div><a href="{}">{}</a></div>', pages.members(around.parent.pk), _("all members"))
-        found.append((_("member of"), format_html("{}{}", pages.links([around.parent]), siblings)))
-    if (gate := around.gate) is not None:
-        bar = progress_bar(json.dumps({"n": gate.total - gate.unfinished, "total": max(gate.total, 1)}))
-        found.append((_("members"), format_html("{}<div>{}</div>", bar, _figures_of(gate, pages))))
-    if gate is not None and gate.hands:
-        others = format_html('<a href="{}">{}</a>', pages.jobs(batch=job_list.OPEN_BATCHES), _("all open batches"))
-        found.append((_("open"), format_html("{} ({})", _("for more members"), others)))
-    if gate is not None and around.failed:
-        state = Outcome.ABANDONED if gate.abandoned else Outcome.CANCELLED
-        rest = pages.members(gate.job_id, gate.total, state=state.value)
-        failed = format_html("{}{}", pages.links(around.failed), _more(around.more_failed, rest))
-        found.append((_("failed members"), failed))
-    for label, linked, more in (
-        (_("needs"), around.needs, around.more_needs),
-        (_("needed by"), around.dependents, around.more_dependents),
-    ):
-        found += [(label, format_html("{}{}", _linked(linked, pages), _more(more)))] if linked else []
-    return found
-
-
-def _figures_of(gate: Gate, pages: Pages) -> str:
-    """*997 succeeded, 3 abandoned, 0 cancelled, 0 not ended*, each with a link to these members."""
-    words = {
-        Outcome.SUCCEEDED: (_("%(count)s succeeded"), gate.succeeded),
-        Outcome.ABANDONED: (_("%(count)s abandoned"), gate.abandoned),
-        Outcome.CANCELLED: (_("%(count)s cancelled"), gate.cancelled),
-    }
-    figures: list[Any] = []
-    for state, (text, count) in words.items():
-        figure = text % {"count": grouped(count)}
-        url = pages.members(gate.job_id, gate.total, state=state.value)
-        figures.append(format_html('<a href="{}">{}</a>', url, figure) if count else figure)
-    figures.append(_("%(count)s not ended") % {"count": grouped(gate.unfinished)})
-    all_of_them = format_html('<a href="{}">{}</a>', pages.members(gate.job_id), _("all members"))
-    return format_html("{} ({})", format_html_join(", ", "{}", ((each,) for each in figures)), all_of_them)
-
-
-def _linked(linked: Sequence[Linked], pages: Pages) -> str:
-    rows = ((pages.link(each.job), RULES.get(each.rule, each.rule)) for each in linked)
-    return format_html_join("", "<div>{} ({})</div>", rows)
-
-
-def _more(number: int, url: str = "") -> str:
-    """*and 12 more*, with a link to a list of them; nothing for none."""
-    if number <= 0:
-        return ""
-    words = _("and %(count)s more") % {"count": grouped(number)}
-    return format_html('<div><a href="{}">{}</a></div>', url, words) if url else format_html("<div>{}</div>", words)
 
 
 def _tag_links(tags: tuple[str, ...], pages: Pages) -> str:

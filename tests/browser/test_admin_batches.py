@@ -105,12 +105,11 @@ def test_a_flow_is_walked_by_its_links_and_a_node_is_let_go_on(page: Page, log_i
     page.goto(f"{JOBS}{last.job_id}/change/")
     expect(page.get_by_text("It waits for 2 of the 2 jobs that it needs")).to_be_visible()
     expect(page.get_by_text("Let go on runs it all the same.")).to_be_visible()
-    expect(fact(page, "Needs").locator("div")).to_have_text([
-        f"shop.jobs.send #{first.job_id} ready (settled)", f"shop.jobs.send #{second.job_id} ready (settled)",
-    ])  # fmt: skip
+    needed = [f"shop.jobs.send #{node.job_id} Send the newsletter ready (must end)" for node in (first, second)]
+    expect(fact(page, "Needs").locator("div")).to_have_text(needed)
     picture("node-waits")
     fact(page, "Needs").get_by_role("link").first.click()
-    expect(fact(page, "Needed by")).to_contain_text(f"shop.jobs.report #{last.job_id} waiting (settled)")
+    expect(fact(page, "Needed by")).to_contain_text(f"shop.jobs.report #{last.job_id} waiting (must end)")
     fact(page, "Member of").get_by_role("link", name="pgjobs.flow").click()
     expect(fact(page, "Members")).to_contain_text("3 not ended")
     page.go_back()

@@ -88,13 +88,13 @@ def test_the_page_of_the_flow_has_its_figures_and_leads_to_what_failed(admin: Pa
     linked(admin, "Failed members").first.click()
     expect(admin.get_by_text("cannot be parsed").first).to_be_visible()
     expect(linked(admin, "Member of")).to_have_text(re.compile("^pgjobs.flow #"))
-    expect(fact(admin, "Needed by")).to_contain_text(re.compile(r"library\.sum_package #\d+ succeeded \(settled\)"))
+    expect(fact(admin, "Needed by")).to_contain_text(re.compile(r"library\.sum_package #\d+ .+ succeeded \(must end\)"))
 
 
 def test_a_package_and_the_report_show_what_they_need_and_who_needs_them(admin: Page, picture: Picture) -> None:
     admin.goto("/admin/pgjobs/job/?name=library.sum_package")
     admin.locator("#result_list tbody tr", has_text="unreadable examples").get_by_role("link").first.click()
-    expect(fact(admin, "Needs").get_by_text("(settled)")).to_have_count(UNREADABLE)
+    expect(fact(admin, "Needs").get_by_text("(must end)")).to_have_count(UNREADABLE)
     expect(linked(admin, "Needs")).to_have_text([re.compile(r"^library\.index_file #\d+$")] * UNREADABLE)
     picture("example-package")
     linked(admin, "Needed by").click()

@@ -14,7 +14,7 @@ from django.test import Client, RequestFactory
 from django.utils.functional import Promise, lazystr
 
 from django_pgjobs import Batch, Flow, job
-from django_pgjobs.admin import actions, jobpage
+from django_pgjobs.admin import actions, flow_section
 from django_pgjobs.admin.jobs import JobAdmin
 from django_pgjobs.models import Action, ActionPart, Gate, Job
 from django_pgjobs.presentation import flow as presentation
@@ -470,18 +470,18 @@ def test_links_stay_on_the_admin_site_of_the_page() -> None:
             found: str = reverse(name, *args, **options)
             return found
 
-        patch.setattr("django_pgjobs.admin.jobpage.reverse", noted)
+        patch.setattr("django_pgjobs.admin.flow_section.reverse", noted)
         shown._sections(asked, row, presentation.surroundings(row))
     assert set(pages) == {"second"}
 
 
 def test_rules_are_said_in_the_readers_language(root: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert {rule for rule, label in jobpage.RULES.items() if isinstance(label, Promise)} == set(map(str, Rule))
+    assert {rule for rule, label in flow_section.RULES.items() if isinstance(label, Promise)} == set(map(str, Rule))
     batch = failed(settled=later.bind(), failed=later.bind())
-    monkeypatch.setitem(jobpage.RULES, "settled", lazystr("fertig"))
+    monkeypatch.setitem(flow_section.RULES, "settled", lazystr("fertig"))
     shown = page(root, batch.job)
     assert "(fertig)" in shown
-    assert "(failed)" in shown
+    assert "(must fail)" in shown
 
 
 # The shell
