@@ -5,8 +5,8 @@ slices, as finalisers do; an operator locks jobs and gates meanwhile. Then every
 may wait, every gate must count what the rows say, and the server must have seen no deadlock. Then some failed jobs are
 retried, and all of it must be true once more.
 
-``PGJOBS_TEST_GRAPHS`` says how many graphs there are; ``PGJOBS_TEST_GRAPH_SECONDS=600`` has as many as keep writers and
-operators busy for so long.
+``PGJOBS_TEST_GRAPHS`` says how many graphs there are. A soak registers such graphs all the time, beside those who end
+them and an operator: ``PGJOBS_TEST_SOAK_SECONDS=600`` is for ten minutes, after which the server has seen no deadlock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
 from typing import Any
 
 import psycopg
@@ -43,10 +42,11 @@ pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("committed")]
 log = logging.getLogger(__name__)
 
 GRAPHS = int(os.environ.get("PGJOBS_TEST_GRAPHS", "30"))
-SECONDS = float(os.environ.get("PGJOBS_TEST_GRAPH_SECONDS", "0"))
+SOAK_SECONDS = float(os.environ.get("PGJOBS_TEST_SOAK_SECONDS", "10"))
 SEED = int(os.environ.get("PGJOBS_TEST_SEED", "0")) or random.SystemRandom().randrange(2**32)
 NODES = 200
 WRITERS = 4
+REGISTRARS = 3
 
 
 @job(name="faults.node", max_attempts=1)
@@ -129,12 +129,14 @@ class Run:
     dsn: dict[str, Any]
     seed: int
     fails: dict[int, bool]
+    ids: list[int] = field(default_factory=list)
 
     def done(self) -> bool:
         return not Job.objects.filter(finished_at=None).exists()
 
     def connect(self) -> RawDatabase:
-        return RawDatabase(psycopg.connect(**self.dsn, autocommit=True))
+        # The server looks for circles before a writer gives up.
+        return RawDatabase(psycopg.connect(**self.dsn, autocommit=True, options="-c deadlock_timeout=20ms"))
 
     def write(self, number: int, until: float) -> int:
         """Claim and end jobs as a worker does; return how often a gate was locked for too long."""
@@ -165,27 +167,38 @@ class Run:
             try:
                 with db.transaction():
                     recorded, _ = finalise.write_counted(db, ends, AUTHOR, lock_seconds=0.1)
-            except psycopg.errors.LockNotAvailable:
+            except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
                 given_up += 1
                 continue
             ends = [end for end in ends if end.id not in recorded]
         return given_up
 
-    def operate(self, ids: list[int], until: float) -> None:
-        """Lock some jobs, then some gates, as a view of a project might."""
-        chance, db = random.Random(self.seed), self.connect()
+    def known(self, db: RawDatabase) -> list[int]:
+        """Return jobs that an operator may look at."""
+        return self.ids
+
+    def operate(self, until: float) -> int:
+        """Lock some jobs, then some gates, as a view of a project might; return how often."""
+        chance, db, times = random.Random(self.seed), self.connect(), 0
         try:
             while time.monotonic() < until and not self.done():
+                known = self.known(db)
+                some = sorted(chance.sample(known, min(len(known), 25)))
+                others = sorted(chance.sample(known, len(some)))
                 with db.transaction():
-                    for table, column in (("pgjobs_job", "id"), ("pgjobs_gate", "job_id")):
-                        some = sorted(chance.sample(ids, min(len(ids), 25)))
+                    for table, column, wanted in (
+                        ("pgjobs_job", "id", some),
+                        ("pgjobs_gate", "job_id", chance.choice((some, others))),
+                    ):
                         db.query(
-                            f"SELECT 1 FROM {table} WHERE {column} = ANY (%s) ORDER BY {column} FOR UPDATE", [some]
+                            f"SELECT 1 FROM {table} WHERE {column} = ANY (%s) ORDER BY {column} FOR UPDATE", [wanted]
                         )
-                    time.sleep(chance.random() * 0.02)
+                        time.sleep(chance.random() * 0.02)
+                times += 1
         finally:
             db.raw.close()
             connections.close_all()
+        return times
 
 
 @pytest.fixture
@@ -202,9 +215,9 @@ def deadlocks() -> int:
 
 
 def run(graph: Graph, seed: int, dsn: dict[str, Any], background: Background) -> int:
-    course = Run(dsn, seed, graph.fails)
+    course = Run(dsn, seed, graph.fails, graph.order)
     until = time.monotonic() + patience(60)
-    operator = background(course.operate, graph.order, until)
+    operator = background(course.operate, until)
     writers = [background(course.write, number, until) for number in range(WRITERS)]
     given_up = sum(writer.result() for writer in writers)
     operator.result()
@@ -226,18 +239,14 @@ def check(graph: Graph, begun: dict[int, str], seed: int) -> dict[int, str]:
     return {each: outcome for each, outcome in found.items() if outcome is not None}
 
 
-@pytest.mark.timeout(900 + 4 * SECONDS)
+@pytest.mark.timeout(900)
 def test_random_graphs_end_as_the_model_says_and_so_after_retries(dsn: dict[str, Any], background: Background) -> None:
-    before, nodes, given_up, revived, seconds = deadlocks(), 0, 0, 0, 0.0
-    for number in count():
-        if seconds >= SECONDS if SECONDS else number == GRAPHS:
-            break
+    before, nodes, given_up, revived = deadlocks(), 0, 0, 0
+    for number in range(GRAPHS):
         seed = SEED + number
         chance = random.Random(seed)
         graph = grown(chance)
-        began = time.monotonic()
         given_up += run(graph, seed, dsn, background)
-        seconds += time.monotonic() - began
         outcomes = check(graph, {}, seed)
         nodes += len(graph.order)
 
@@ -249,16 +258,88 @@ def test_random_graphs_end_as_the_model_says_and_so_after_retries(dsn: dict[str,
             if outcome != "cancelled" and each not in graph.members
         } | dict.fromkeys(retried, "succeeded")  # fmt: skip
         Job.objects.filter(pk__in=retried).retry()
-        began = time.monotonic()
         given_up += run(graph, seed, dsn, background)
-        seconds += time.monotonic() - began
         again = check(graph, begun, seed)
         revived += sum(outcomes[each] != again[each] for each in graph.order) - len(retried)
         with connection.cursor() as cursor:
             cursor.execute("TRUNCATE pgjobs_job, pgjobs_gate, pgjobs_link, pgjobs_attempt, pgjobs_claim")
-    words = "seconds=%.0f graphs=%d nodes=%d revived=%d given_up=%d deadlocks=%d first_seed=%d"
-    log.warning(words, seconds, number, nodes, revived, given_up, deadlocks() - before, SEED)
+    words = "graphs=%d nodes=%d revived=%d given_up=%d deadlocks=%d first_seed=%d"
+    log.warning(words, GRAPHS, nodes, revived, given_up, deadlocks() - before, SEED)
     assert deadlocks() == before
+
+
+GATES_THAT_ARE_OFF = """
+    WITH inputs AS (
+        SELECT j.parent_id AS job_id, j.outcome FROM pgjobs_job AS j WHERE j.flow & 1 = 1
+        UNION ALL
+        SELECT l.job_id, n.outcome FROM pgjobs_link AS l JOIN pgjobs_job AS n ON n.id = l.parent_id
+    ),
+    counted AS (
+        SELECT
+            job_id, count(*) AS n, count(*) FILTER (WHERE outcome = 'succeeded') AS succeeded,
+            count(*) FILTER (WHERE outcome = 'abandoned') AS abandoned,
+            count(*) FILTER (WHERE outcome = 'cancelled') AS cancelled
+        FROM inputs
+        GROUP BY job_id
+    )
+    SELECT g.job_id FROM pgjobs_gate AS g LEFT JOIN counted AS c USING (job_id)
+    WHERE (g.pending, g.total, g.succeeded, g.abandoned, g.cancelled, g.due)
+        <> (0, coalesce(c.n, 0), coalesce(c.succeeded, 0), coalesce(c.abandoned, 0), coalesce(c.cancelled, 0), false)
+    LIMIT 10
+"""
+
+
+@dataclass
+class Soak(Run):
+    """Graphs are registered all the time, while others end them."""
+
+    graphs: int = 0
+    registering: int = REGISTRARS
+
+    def done(self) -> bool:
+        return not self.registering and super().done()
+
+    def end_of(self, job: store.ClaimedJob, claim_id: str) -> store.End:
+        self.fails[job.id] = job.name == node.name and job.id % 7 == 0
+        return super().end_of(job, claim_id)
+
+    def known(self, db: RawDatabase) -> list[int]:
+        return [row[0] for row in db.query("SELECT id FROM pgjobs_job WHERE finished_at IS NULL LIMIT 200")]
+
+    def register(self, number: int, until: float) -> None:
+        """Register graph after graph."""
+        chance = random.Random(self.seed * 100 + number)
+        try:
+            while time.monotonic() < until:
+                grown(chance)
+                self.graphs += 1
+        finally:
+            self.registering -= 1
+            connections.close_all()
+
+
+@pytest.mark.timeout(900 + SOAK_SECONDS)
+def test_an_operator_beside_those_who_end_and_register_deadlocks_with_nobody(
+    dsn: dict[str, Any], background: Background
+) -> None:
+    before, until = deadlocks(), time.monotonic() + SOAK_SECONDS
+    soak = Soak(dsn, SEED, {})
+    late = until + patience(120)
+    registrars = [background(soak.register, number, until) for number in range(REGISTRARS)]
+    operator = background(soak.operate, late)
+    writers = [background(soak.write, number, late) for number in range(WRITERS)]
+    for registrar in registrars:
+        registrar.result()
+    given_up = sum(writer.result() for writer in writers)
+    operations = operator.result()
+    words = "seconds=%.0f graphs=%d jobs=%d operations=%d given_up=%d deadlocks=%d seed=%d"
+    jobs = Job.objects.count()
+    log.warning(words, SOAK_SECONDS, soak.graphs, jobs, operations, given_up, deadlocks() - before, SEED)
+    assert deadlocks() == before
+    assert not Job.objects.filter(finished_at=None).exists()
+    with connection.cursor() as cursor:
+        cursor.execute(GATES_THAT_ARE_OFF)
+        assert cursor.fetchall() == []
 
 
 PAIRS = int(os.environ.get("PGJOBS_TEST_PAIRS", "10000"))
