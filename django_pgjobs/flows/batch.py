@@ -39,14 +39,14 @@ class Figures(NamedTuple):
 class Batch:
     """Many jobs, its *members*, and what comes after all of them.
 
-    A batch is a job: it has a row, a state and a page, can be waited for and cancelled, and ends when the last member
-    has ended: as succeeded if all of them did, else as abandoned. Add members inside ``with``, which closes the batch
-    at its end, or call ``close()``. If the block raises, the batch stays open.
+    A batch is a job: it has a row, a state and a page, can be waited for and cancelled. It ends when the last member
+    has ended: as succeeded if all of them did, else as abandoned; or as cancelled if somebody cancelled it. Add members
+    inside ``with``, which closes the batch at its end, or call ``close()``. If the block raises, the batch stays open.
 
     ``description``: text for lists, at most 200 characters. ``succeeded``, ``failed``, ``settled``: calls, made by
     ``bind(…)``, that become ready when the batch has ended: if every member succeeded, if one did not, and in any case.
-    ``fail_fast``: once a member is abandoned, the batch takes no more, those that have not started are cancelled, and
-    running ones are asked to stop.
+    ``fail_fast``: once a member is abandoned, the batch takes no more members, those that have not started are
+    cancelled, and running ones are asked to stop.
     ``key``: as of a job; if an unfinished batch has it, this is that batch, and its calls are not registered again.
     ``queue``, ``priority``: of the batch's own row. ``database``: an alias; all members go there.
 

@@ -1,6 +1,6 @@
 """Gates that stay closed though nothing keeps them so: open those that are due, and count what waits anew.
 
-A gate opens in the transaction of the last end that it waits for. If somebody has its job locked just then, it stays
+A gate opens in the transaction of the end that decides it. If somebody has its job locked just then, it stays
 *due*: every worker opens such gates, each second. The leader counts all waiting gates anew, now and then: a row that
 somebody has deleted, or an end that an older worker has written, would leave a job waiting for ever.
 """

@@ -1,7 +1,8 @@
 """Register jobs that wait: for others, by ``using(after=…)``, or for the members of a batch.
 
 The jobs that a new one needs stay locked until its transaction ends, so each of their ends comes either before, and is
-read here, or after, and counts in the gate. Then nothing is asked again: whoever ends the last of them releases it.
+read here, or after, and counts in the gate. Then nothing is asked again: whoever ends the last of them, or one
+otherwise than needed, releases it.
 """
 
 from __future__ import annotations

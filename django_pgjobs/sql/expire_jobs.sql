@@ -1,4 +1,4 @@
--- expire_jobs: end unclaimed jobs that were to start before now and never started, or leave only their callback; earliest expiry first.
+-- expire_jobs: end unclaimed jobs that were to start before now and never started, or leave only their callback, or an end that counts in a gate, to a worker; earliest expiry first.
 -- Fence: none (only unclaimed jobs; checked under the row lock).
 -- Rows: one per job expired: its name, the workers to wake (no priority: admitters), its attempts, whether it has ended, and the latest expiry of all, as text.
 -- Clock: statement_timestamp().

@@ -1,4 +1,4 @@
--- list_due_gates: open gates whose jobs were locked when they opened.
+-- list_due_gates: gates that were to open while somebody had their jobs locked.
 -- Fence: none (reads).
 -- Rows: one per gate: the id of its job.
 -- Clock: none.

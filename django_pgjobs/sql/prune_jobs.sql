@@ -1,4 +1,4 @@
--- prune_jobs: delete ended jobs with their history, steps, gates and links, unless a retry made them ready since they were listed, or an unfinished job needs them.
+-- prune_jobs: delete ended jobs with their history, steps, gates and links, unless a retry made them ready since they were listed, or an unfinished job needs them, or their batch has not ended.
 -- Fence: none (only ended jobs; one that an operator has retried has no end, or a later one).
 -- Rows: one per job deleted; a missing one was locked, retried, or is gone.
 -- Clock: none.

@@ -1,11 +1,12 @@
 """A retry of jobs that others wait for: gates count their ends no more, and what these had ended waits again.
 
 A job that its gate has ended before it began, because a job that it needs ended otherwise, waits again if nothing else
-keeps it from running; a batch always does. Then its own end counts no more either, and so on. What has begun is left
-alone: only the figures change.
+keeps it from running; a batch that was abandoned always does. Then its own end counts no more either, and so on. What
+has begun is left alone: only the figures of its gate change.
 
 Everything is read under the locks of the jobs, then of the gates, each in the order of their ids, and decided in
-memory. Two operators who retry parts of one flow may wait for each other; workers wait for neither.
+memory. Two operators who retry parts of one flow may wait for each other; workers set aside the ends
+that need their locks.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def retry(db: Database, held: Sequence[int], retry_jobs: Retry) -> Moved:
     """Retry locked jobs by ``retry_jobs``, in the caller's transaction, and reopen what waits for them.
 
     A batch is not retried itself: it waits again when one of its members is retried. Raises ``InvalidJob`` if the
-    retry concerns too many jobs.
+    retry concerns more than ``MOST`` jobs besides these.
     """
     jobs = store.lock_flow(db, held)
     if not any(job.flow & ~Flow.STEPPED for job in jobs.values()):

@@ -18,7 +18,8 @@ KNOWS_GATES = 1
 """The ``protocol`` in the heartbeat of a worker whose version settles ends."""
 
 SETTLE_SECONDS = 0.1
-"""How long a worker waits for a gate that somebody else has locked, less than a server waits for a deadlock."""
+"""How long a worker waits for a gate that somebody else has locked: less than the second after which servers look for
+deadlocks by default."""
 
 
 class Opened(NamedTuple):

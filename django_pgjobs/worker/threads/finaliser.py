@@ -8,11 +8,12 @@ ours to write, and ``BackendsEnded`` once a dead executor has no server process 
 
 Successes and deletes go by a *fast* statement, which does not look at locks before it writes. Where it meets a locked
 row it waits 50 ms, then the server gives up the whole batch, and the batch goes at once by the statement that skips
-locked rows. As long as some row is known to be busy all batches go by that one: no row costs its neighbours the 50 ms
-again.
+locked rows. As long as some row is known to be busy all their batches go by that one: no row costs its neighbours the
+50 ms again.
 
-An end for which other jobs wait is *counted*: it goes in a transaction of its own, with what it releases. If somebody
-has locked one of the gates it counts in, it is busy, and the finaliser asks for locked gates before it writes more.
+Ends for which other jobs wait are *counted*: they go in transactions of their own, with what they release. If somebody
+has locked a gate for 100 ms, the ends that count in it are busy, and the finaliser asks for locked gates before it
+writes more counted ends.
 
 Busy ends are set aside and tried again after a pause. New ones pass them meanwhile.
 
