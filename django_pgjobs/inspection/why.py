@@ -104,7 +104,7 @@ def _unexpired(facts: WhyFacts, blockers: Sequence[Blocker]) -> Reason:
     if not facts.ending:
         return found
     words = {"callback": _CALLBACKS.get(facts.ending, "on_abandon"), "state": _(facts.ending)}
-    left = _("Only its callback %(callback)s is left; then it is %(state)s.") % words
+    left = _("Only its end is left: %(callback)s, if it has one; then it is %(state)s.") % words
     return Reason("callback", f"{left} {found.text}", found.advice)
 
 

@@ -18,4 +18,11 @@ class Migration(migrations.Migration):
                 verbose_name="fail fast",
             ),
         ),
+        migrations.AlterField(
+            model_name="gate",
+            name="due",
+            field=models.BooleanField(
+                db_default=False, help_text="To be opened: its job's row was locked.", verbose_name="due"
+            ),
+        ),
     ]

@@ -40,7 +40,7 @@ class Gate(PostgresModel):
     fail_fast = models.BooleanField(
         _("fail fast"), db_default=False, help_text=_("Its first abandoned member has the others cancelled.")
     )
-    due = models.BooleanField(_("due"), db_default=False, help_text=_("Open, but its job's row was locked."))
+    due = models.BooleanField(_("due"), db_default=False, help_text=_("To be opened: its job's row was locked."))
     opened_at = InstantField(_("opened at"), null=True)
 
     objects: ClassVar[models.Manager[Gate]] = BoundedQuerySet.as_manager()

@@ -8,7 +8,10 @@ SELECT
     (
         SELECT indrelid FROM pg_index
         WHERE indrelid = to_regclass('pgjobs_job') AND indexrelid = to_regclass('pgjobs_job_unique_key') AND indisvalid
-          AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = indrelid AND attname = 'parent_id' AND NOT attisdropped)
+          AND EXISTS (
+              SELECT FROM pg_attribute
+              WHERE attrelid = to_regclass('pgjobs_gate') AND attname = 'fail_fast' AND NOT attisdropped
+          )
     )::bigint,
     pg_backend_pid(),
     current_setting('max_connections')::integer,

@@ -206,7 +206,7 @@ def test_a_job_with_only_its_callback_left_offers_nothing(root: Client) -> None:
     row = make(ending="cancelled")
     text = html(root.get(f"{LIST}{row.pk}/change/"))
     assert "/steer/" not in text
-    assert "Only its callback on_cancel is left; then it is cancelled." in text
+    assert "Only its end is left: on_cancel, if it has one; then it is cancelled." in text
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_after_a_crash_it_runs_again_and_the_body_does_not(raw: RawDatabase) -> 
         )  # fmt: skip
         row = Job.objects.get()
         assert (row.state, row.ending, row.attempt) == ("ready", "succeeded", 1)
-    assert "Only its callback on_success is left; then it is succeeded." in one.why().text
+    assert "Only its end is left: on_success, if it has one; then it is succeeded." in one.why().text
     assert one.cancel().skipped == {"ending": 1}, "it has succeeded"
     taken = claim(raw)
     assert crashing.perform(taken.jobs[0], str(taken.claim_id)).kind == END
