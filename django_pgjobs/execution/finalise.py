@@ -131,7 +131,13 @@ def write_counted(
 
 def is_counted(extras: Mapping[str, Any] | None) -> bool:
     """Whether the end of a claimed job counts in a gate; it may count in one since its claim, too."""
-    return extras is not None and bool(extras.get("counted"))
+    return gate_of(extras) is not None
+
+
+def gate_of(extras: Mapping[str, Any] | None) -> int | None:
+    """Return the only gate in which the end of a claimed job counts; 0 for others, None if it counts in none."""
+    gate = None if extras is None else extras.get("gate")
+    return gate if isinstance(gate, int) else None
 
 
 def kept_as(end: End) -> str:

@@ -54,7 +54,7 @@ claimed AS (
                     THEN 'true'::jsonb
                     ELSE j.options
                 END,
-                nullif(j.flow & 3 <> 0, false)
+                CASE WHEN j.flow & 3 = 1 THEN coalesce(j.parent_id, 0) WHEN j.flow & 3 <> 0 THEN 0 END
             )::text
         END AS rare,
         j.deadline_at

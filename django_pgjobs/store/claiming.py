@@ -55,7 +55,7 @@ _COMMON = ClaimedJob._fields.index("description")
 
 _EXTRAS = (
     "limit_key", "idempotency_key", "cron_entry", "fire_at", "suspect", "seconds_left", "expires_in", "options",
-    "counted",
+    "gate",
 )  # fmt: skip
 """The values of ``rare`` behind the first four, in their order."""
 

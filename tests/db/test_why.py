@@ -246,7 +246,9 @@ def test_only_its_callback_is_left(raw: RawDatabase) -> None:
     Job.objects.filter(pk=one).update(ending="abandoned")
     code, words = said(one)
     assert code == "callback"
-    assert words.startswith("Only its end is left: on_abandon, if it has one; then it is abandoned. It has been due for ")
+    assert words.startswith(
+        "Only its end is left: on_abandon, if it has one; then it is abandoned. It has been due for "
+    )
     Job.objects.filter(pk=one).update(ending="cancelled")
     assert "on_cancel" in said(one)[1]
 

@@ -143,9 +143,9 @@ class WorkerConnection:
         return found[-asked:]
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Open a transaction for the statements of a block."""
-        with self.connection.transaction():
+    def transaction(self, *, undo: bool = False) -> Iterator[None]:
+        """Open a transaction for the statements of a block. ``undo``: roll it back at its end."""
+        with self.connection.transaction(force_rollback=undo):
             yield
             self.asked_at = clock.monotonic()  # to commit
         self._answered()

@@ -79,7 +79,7 @@ class HeldRun:
     ``outcome`` is the end that is written after a callback; ``stops`` why it is being stopped, by cause;
     ``collateral`` that its executor was terminated for another; ``alone`` that it may have killed one, so it
     runs beside other suspects only, ``after`` which one: its connections have not been seen to end; ``remembers`` that
-    it has an idempotency key; ``counted`` that its end counts in a gate.
+    it has an idempotency key; ``gate`` that its end counts in a gate: which one, 0 for others.
     One is made per job, so what seldom differs is the class's until it does.
     """
 
@@ -97,7 +97,7 @@ class HeldRun:
     cancel_reason: str = ""
     released: bool = False
     remembers: bool = False
-    counted: bool = False
+    gate: int | None = None
     stops: Mapping[str, Stop] = UNSTOPPED
     in_doubt: bool = False
     """Whether its own transaction may have ended it."""

@@ -104,8 +104,9 @@ class HeldJobs:
         job = run.job
         if key_of(job.extras) is not None:
             run.remembers = self.finaliser.remembers = True
-        if finalise.is_counted(job.extras):
-            run.counted = self.finaliser.counts = True
+        run.gate = finalise.gate_of(job.extras)
+        if run.gate is not None:
+            self.finaliser.counts = True
         run.until = until_of(job.extras, run.claim.asked_at)
         expires = expiry_of(job.extras, run.claim.asked_at)
         if (
@@ -121,7 +122,7 @@ class HeldJobs:
         run.alone = job.ending is None and is_suspect(job.extras)
         if job.ending is not None:
             run.kind, run.outcome = CALLBACK_OF[job.ending], job.ending
-            if run.counted and registry.find(job.name) is None:
+            if run.gate is not None and registry.find(job.name) is None:
                 # What waits for it need not wait for code that has the callback.
                 self.ends.callback_ended(run)
                 return False

@@ -124,9 +124,9 @@ class Finaliser(Loop):
     def put_many(self, kind: str, entries: list[Entry]) -> None:
         """Queue ends of one kind."""
         if self.counts and kind in (SUCCESS, END):
-            if counted := [entry for entry in entries if entry[0].counted]:
+            if counted := [entry for entry in entries if entry[0].gate is not None]:
                 self._put(COUNTED, counted)
-            entries = [entry for entry in entries if not entry[0].counted]
+            entries = [entry for entry in entries if entry[0].gate is None]
         self._put(kind, entries)
 
     def _put(self, kind: str, entries: list[Entry]) -> None:
@@ -215,7 +215,7 @@ class Finaliser(Loop):
         if not self.busy or clock.monotonic() < self.busy.until:
             return
         gates = self.busy.gates()
-        found = store.list_locked_gates(db, list(gates.values())) if gates else {}
+        found = self._locked_gates(db, list(gates.values())) if gates else {}
         locked = {gate for gate, job_id in gates.items() if gate in found.get(job_id, ())}
         with self.wake:
             for kind, entry, _ in self.busy.take(locked):
@@ -337,7 +337,7 @@ class Finaliser(Loop):
         if kind not in FAST and any(run.in_doubt for run, _ in entries):
             return self._settle(db, kind, entries)
         if kind == COUNTED and self.gates_are_locked:  # to wait for them each time would keep all ends waiting
-            entries, busy = self._without_locked_gates(db, entries)
+            entries, busy = self._past_locked_gates(db, entries)
             return busy + (self._write_now(db, kind, entries) if entries else [])
         return self._write_now(db, kind, entries)
 
@@ -410,14 +410,28 @@ class Finaliser(Loop):
             store.notify(db, store.notices_of(opened))
         return recorded
 
+    def _past_locked_gates(self, db: WorkerConnection, entries: list[Entry]) -> tuple[list[Entry], list[BusyEnd]]:
+        """Return the ends to write, and those of locked gates as busy; ask only where the claim named no gate."""
+        locked = self.busy.gates()
+        free = [entry for entry in entries if entry[0].gate and entry[0].gate not in locked]
+        busy = [BusyEnd(COUNTED, entry, entry[0].gate) for entry in entries if entry[0].gate in locked]
+        if unknown := [entry for entry in entries if not entry[0].gate]:
+            found, others = self._without_locked_gates(db, unknown)
+            return free + found, busy + others
+        return free, busy
+
     def _without_locked_gates(self, db: WorkerConnection, entries: list[Entry]) -> tuple[list[Entry], list[BusyEnd]]:
         """Return the ends whose gates nobody has locked, and the others as busy."""
-        locked = store.list_locked_gates(db, [end.id for _, end in entries])
+        locked = self._locked_gates(db, [end.id for _, end in entries])
         self.gates_are_locked |= bool(locked)  # for the whole flush: most batches of ends need none of those gates
         free = [entry for entry in entries if entry[1].id not in locked]
         return free, [
             BusyEnd(COUNTED, entry, min(gates)) for entry in entries if (gates := locked.get(entry[1].id)) is not None
         ]
+
+    def _locked_gates(self, db: WorkerConnection, ids: list[int]) -> dict[int, set[int]]:
+        with db.transaction(undo=True):  # a commit of its locks would wait for the disk
+            return store.list_locked_gates(db, ids)
 
     def _keep(self, db: WorkerConnection, entries: list[Entry]) -> list[BusyEnd]:
         """End the jobs that were not deleted, and keep their rows."""
