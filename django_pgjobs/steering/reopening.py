@@ -45,10 +45,13 @@ def retry(db: Database, held: Sequence[int], retry_jobs: Retry) -> Moved:
     jobs = store.lock_flow(db, held)
     if not any(job.flow & ~Flow.STEPPED for job in jobs.values()):
         return retry_jobs(held)
-    reached = store.reach_dependents(db, held, limit=MOST + len(held))
-    if len(reached) > MOST + len(held):
-        raise InvalidJob(f"This retry concerns more than {MOST} jobs that wait for others: retry fewer at once.")
-    jobs |= store.lock_flow(db, set(reached) - jobs.keys())
+    reached = set(held)
+    # What is reached may end until it is locked, and then others are reached through it.
+    while further := set(store.reach_dependents(db, held, limit=MOST + len(held))) - reached:
+        reached |= further
+        if len(reached) > MOST + len(held):
+            raise InvalidJob(f"This retry concerns more than {MOST} jobs that wait for others: retry fewer at once.")
+        jobs |= store.lock_flow(db, further - jobs.keys())
     gates = store.read_gates(db, [job.id for job in jobs.values() if job.flow & Flow.GATED])
     wanted = {job_id for job_id in held if job_id in jobs and not _is_batch(gates.get(job_id))}
     plan = planned(jobs, gates, wanted)

@@ -44,7 +44,7 @@ def test_a_few_pairs_in_every_order(stage: Stage[World], scene: Scene, programs:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("scene", gates.CAST, ids=called)
 def test_all_pairs_in_every_order(stage: Stage[World], scene: Scene) -> None:
     """The same for every two that can meet in a scene."""
@@ -52,7 +52,7 @@ def test_all_pairs_in_every_order(stage: Stage[World], scene: Scene) -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("scene", "programs"), gates.TRIPLES, ids=called)
 def test_triples_in_every_order(stage: Stage[World], scene: Scene, programs: Sequence[Program]) -> None:
     """The same for three who meet at one gate."""
@@ -109,7 +109,10 @@ def test_without_its_guard_some_order_does_harm(
 
 # --- one schedule ----------------------------------------------------------------------------------------------------
 
-REMEMBERED = ("alone/a_succeeds+needs_a/0011",)
+REMEMBERED = (
+    "alone/a_succeeds+needs_a/0011",
+    "failed_batch/retries_a+claims_and_ends/0001110111",  # what came after the batch counted two ends
+)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
