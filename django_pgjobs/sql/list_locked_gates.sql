@@ -17,8 +17,8 @@ fed AS MATERIALIZED (
     CROSS JOIN LATERAL (SELECT k.job_id FROM pgjobs_link AS k WHERE k.parent_id = ended.id OFFSET 0) AS l
     WHERE ended.flow & 2 = 2
 ),
--- Gates are looked at once, however many ends count in one.
 wanted AS MATERIALIZED (
+    -- Each once, however many ends count in it.
     SELECT DISTINCT job_id FROM fed
 ),
 free AS MATERIALIZED (

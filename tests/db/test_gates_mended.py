@@ -13,7 +13,7 @@ from django.db import connection, transaction
 from django_pgjobs import Batch, Cron, Flow, group, job
 from django_pgjobs.exceptions import DuplicateJob, InvalidJob
 from django_pgjobs.execution import finalise
-from django_pgjobs.execution.finalise import COUNTED
+from django_pgjobs.execution.finalise import SUCCESS
 from django_pgjobs.inspection import why
 from django_pgjobs.maintenance.gates import Recount, open_due_gates
 from django_pgjobs.models import Gate, Job
@@ -24,7 +24,7 @@ from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldClaim, HeldRun
 from django_pgjobs.worker.threads import finaliser
 from django_pgjobs.worker.threads.finaliser import LOCKED, Finaliser
-from tests.plugins.fix_db import AUTHOR, FAILURE, Background, RawDatabase, blocked_by, claim, wait_until
+from tests.plugins.fix_db import AUTHOR, FAILURE, Background, Claimed, RawDatabase, blocked_by, claim, wait_until
 from tests.unit.worker_fakes import Heard
 
 pytestmark = pytest.mark.usefixtures("committed")
@@ -154,13 +154,24 @@ def test_the_sweep_waits_for_no_gate(raw: RawDatabase, other: RawDatabase, backg
     assert open_due_gates(raw) == 1
 
 
+@pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
 def test_a_gate_that_stays_locked_is_waited_for_once(
-    raw: RawDatabase, other: RawDatabase, monkeypatch: pytest.MonkeyPatch
+    raw: RawDatabase, other: RawDatabase, monkeypatch: pytest.MonkeyPatch, *, named: bool
 ) -> None:
-    """However many batches of ends that need other gates are written meanwhile."""
+    """However many batches of ends that need other gates are written meanwhile.
+
+    If their claim names the only gate of each, nobody asks for locks again before the pause is over.
+    """
     monkeypatch.setattr(finaliser, "BATCH", 2)
-    waited = 0
-    write_counted = finalise.write_counted
+    waited = asked = 0
+    write_counted, list_locked_gates = finalise.write_counted, store.list_locked_gates
+
+    def listed(*args: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return list_locked_gates(*args)
+
+    monkeypatch.setattr(store, "list_locked_gates", listed)
 
     def written(*args: Any, **options: Any) -> Any:
         nonlocal waited
@@ -173,27 +184,33 @@ def test_a_gate_that_stays_locked_is_waited_for_once(
     monkeypatch.setattr(finalise, "write_counted", written)
     heard, link = Heard(), WorkerConnection("default", "pgjobs test finalise", statement_seconds=20)
     flushing = Finaliser(lambda: pytest.fail("connected"), heard, AUTHOR)
+    flushing.counts = True
 
-    def put(count: int) -> list[int]:
-        taken = claim(raw, count)
-        held = HeldClaim(str(taken.claim_id), 0.0, count, 1e12)
+    def put(taken: Claimed) -> list[int]:
+        held = HeldClaim(str(taken.claim_id), 0.0, len(taken.ids), 1e12)
         runs = [HeldRun(job, held, fresh_until=1e12) for job in taken.jobs]
-        flushing.put_many(COUNTED, list(zip(runs, taken.ends(), strict=True)))
+        for run in runs:
+            assert finalise.gate_of(run.job.extras)
+            run.gate = finalise.gate_of(run.job.extras) if named else 0
+        flushing.put_many(SUCCESS, list(zip(runs, taken.ends(), strict=True)))
         return taken.ids
 
     try:
         with Batch("locked") as locked:
-            locked.add_many(maybe.bind() for _ in range(2))
+            locked.add_many(maybe.bind() for _ in range(3))
         with Batch("free") as free:
             free.add_many(maybe.bind() for _ in range(8))
         other.query("SELECT job_id FROM pgjobs_gate WHERE job_id = %s FOR UPDATE", [locked.job.pk])
-        stuck = put(2)
-        for _ in range(4):
-            ids = put(2)
+        first, late = claim(raw, 2), claim(raw)
+        stuck = put(first)
+        for number in range(4):
+            stuck += put(late) if number == 1 else []
+            ids = put(claim(raw, 2))
             heard.posts.clear()
+            flushing.busy.until = flushing.last_flush + 60
             flushing._flush(link)
             assert sorted(heard.told("stored")) == ids
-        assert waited == 1
+        assert (waited, asked) == (1, 1 if named else 6)
         other.rollback()
         heard.posts.clear()
         flushing.busy.until = 0.0
@@ -201,7 +218,7 @@ def test_a_gate_that_stays_locked_is_waited_for_once(
         assert sorted(heard.told("stored")) == stuck
     finally:
         link.close()
-    assert (locked.figures.succeeded, free.figures.succeeded, flushing.count) == (2, 8, 0)
+    assert (locked.figures.succeeded, free.figures.succeeded, flushing.count) == (3, 8, 0)
 
 
 def test_two_that_had_one_key_are_revived_and_one_has_it() -> None:
