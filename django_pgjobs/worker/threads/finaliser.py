@@ -58,6 +58,7 @@ from django_pgjobs.store.sqlstates import is_data_trouble, is_objection
 from django_pgjobs.store.statements import Author, End
 from django_pgjobs.worker.shared.connection import WorkerConnection
 from django_pgjobs.worker.shared.runs import HeldRun
+from django_pgjobs.worker.threads import locked_gates
 from django_pgjobs.worker.threads.busy_ends import BusyEnd, BusyEnds, Entry
 from django_pgjobs.worker.threads.doubts import settle
 from django_pgjobs.worker.threads.end_sizes import fitting, sizes_of
@@ -111,7 +112,6 @@ class Finaliser(Loop):
         self.keeps_all = self.retention.keeps_all()
         self.remembers = False
         self.counts = False
-        self.gates_are_locked = False
         self.refused: Counter[str] = Counter()
         self.freed = freed
 
@@ -201,7 +201,6 @@ class Finaliser(Loop):
     def _flush(self, db: WorkerConnection) -> None:
         self._end_backends(db)
         self.skips_locked = self.busy.has_rows
-        self.gates_are_locked = self.busy.has_gates
         self._try_again(db)
         for kind in KINDS:
             left = len(self.pending[kind])
@@ -214,9 +213,7 @@ class Finaliser(Loop):
         """Queue busy ends again after their pause, without those whose gates are still locked."""
         if not self.busy or clock.monotonic() < self.busy.until:
             return
-        gates = self.busy.gates()
-        found = self._locked_gates(db, list(gates.values())) if gates else {}
-        locked = {gate for gate, job_id in gates.items() if gate in found.get(job_id, ())}
+        locked = locked_gates.still_locked(self.busy, db)
         with self.wake:
             for kind, entry, _ in self.busy.take(locked):
                 self.pending[kind].append(entry)
@@ -336,8 +333,8 @@ class Finaliser(Loop):
         """Write entries of one kind, bisecting to isolate one that cannot be stored; return the busy ones."""
         if kind not in FAST and any(run.in_doubt for run, _ in entries):
             return self._settle(db, kind, entries)
-        if kind == COUNTED and self.gates_are_locked:  # to wait for them each time would keep all ends waiting
-            entries, busy = self._past_locked_gates(db, entries)
+        if kind == COUNTED and self.busy.has_gates:  # to wait for them each time would keep all ends waiting
+            entries, busy = locked_gates.split_by(self.busy, db, entries)
             return busy + (self._write_now(db, kind, entries) if entries else [])
         return self._write_now(db, kind, entries)
 
@@ -349,7 +346,7 @@ class Finaliser(Loop):
                 log.debug("ended jobs cannot be deleted and are kept: %s", one_line(error))
                 return self._keep(db, entries)
             if kind == COUNTED and isinstance(error, LOCKED):
-                free, busy = self._without_locked_gates(db, entries)
+                free, busy = locked_gates.split(db, entries)
                 if len(free) == len(entries):  # the gate was released just now
                     return [BusyEnd(kind, entry) for entry in entries]
                 return busy + (self._write_now(db, kind, free) if free else [])
@@ -409,29 +406,6 @@ class Finaliser(Loop):
         if opened and self.notifies:
             store.notify(db, store.notices_of(opened))
         return recorded
-
-    def _past_locked_gates(self, db: WorkerConnection, entries: list[Entry]) -> tuple[list[Entry], list[BusyEnd]]:
-        """Return the ends to write, and those of locked gates as busy; ask only where the claim named no gate."""
-        locked = self.busy.gates()
-        free = [entry for entry in entries if entry[0].gate and entry[0].gate not in locked]
-        busy = [BusyEnd(COUNTED, entry, entry[0].gate) for entry in entries if entry[0].gate in locked]
-        if unknown := [entry for entry in entries if not entry[0].gate]:
-            found, others = self._without_locked_gates(db, unknown)
-            return free + found, busy + others
-        return free, busy
-
-    def _without_locked_gates(self, db: WorkerConnection, entries: list[Entry]) -> tuple[list[Entry], list[BusyEnd]]:
-        """Return the ends whose gates nobody has locked, and the others as busy."""
-        locked = self._locked_gates(db, [end.id for _, end in entries])
-        self.gates_are_locked |= bool(locked)  # for the whole flush: most batches of ends need none of those gates
-        free = [entry for entry in entries if entry[1].id not in locked]
-        return free, [
-            BusyEnd(COUNTED, entry, min(gates)) for entry in entries if (gates := locked.get(entry[1].id)) is not None
-        ]
-
-    def _locked_gates(self, db: WorkerConnection, ids: list[int]) -> dict[int, set[int]]:
-        with db.transaction(undo=True):  # a commit of its locks would wait for the disk
-            return store.list_locked_gates(db, ids)
 
     def _keep(self, db: WorkerConnection, entries: list[Entry]) -> list[BusyEnd]:
         """End the jobs that were not deleted, and keep their rows."""

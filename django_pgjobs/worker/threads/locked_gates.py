@@ -1,0 +1,42 @@
+"""Which ends have to wait because somebody has locked a gate in which they count. Waits for no lock itself."""
+
+from __future__ import annotations
+
+from django_pgjobs.execution.finalise import COUNTED
+from django_pgjobs.store import statements as store
+from django_pgjobs.worker.shared.connection import WorkerConnection
+from django_pgjobs.worker.threads.busy_ends import BusyEnd, BusyEnds, Entry
+
+Split = tuple[list[Entry], list[BusyEnd]]
+"""The ends to write, and those of locked gates."""
+
+
+def split(db: WorkerConnection, entries: list[Entry]) -> Split:
+    """Ask for the gates of all these ends."""
+    locked = _locked(db, [end.id for _, end in entries])
+    free = [entry for entry in entries if entry[1].id not in locked]
+    busy = [BusyEnd(COUNTED, entry, min(locked[entry[1].id])) for entry in entries if entry[1].id in locked]
+    return free, busy
+
+
+def split_by(known: BusyEnds, db: WorkerConnection, entries: list[Entry]) -> Split:
+    """Take the gates that others wait for as locked; ask only for ends whose claim did not name their only gate."""
+    gates = known.gates()
+    free = [entry for entry in entries if entry[0].gate and entry[0].gate not in gates]
+    busy = [BusyEnd(COUNTED, entry, entry[0].gate) for entry in entries if entry[0].gate in gates]
+    if unnamed := [entry for entry in entries if not entry[0].gate]:
+        more_free, more_busy = split(db, unnamed)
+        return free + more_free, busy + more_busy
+    return free, busy
+
+
+def still_locked(known: BusyEnds, db: WorkerConnection) -> set[int]:
+    """Return those of the gates that ends wait for that are locked now."""
+    gates = known.gates()
+    found = _locked(db, list(gates.values())) if gates else {}
+    return {gate for gate, job_id in gates.items() if gate in found.get(job_id, ())}
+
+
+def _locked(db: WorkerConnection, ids: list[int]) -> dict[int, set[int]]:
+    with db.transaction(undo=True):  # to commit the locks would be to wait for the disk
+        return store.list_locked_gates(db, ids)
