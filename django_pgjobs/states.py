@@ -109,6 +109,9 @@ GATHERING = (f"{BUILT_IN}batch", f"{BUILT_IN}flow")
 CANCEL_MEMBERS = f"{BUILT_IN}cancel_members"
 """The name of the job that cancels the members of a batch."""
 
+FAIL_FAST = "pgjobs:fail_fast"
+"""Who cancels the members of a batch that fails fast."""
+
 NOT_MET, NOT_NEEDED = "pgjobs:flow", "pgjobs:not_needed"
 """Who has cancelled a job that its gate did not let run: a job that it needs failed, or nobody needs it."""
 

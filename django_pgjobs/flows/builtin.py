@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from django_pgjobs.context import running_alias
-from django_pgjobs.exceptions import DuplicateJob, InvalidJob, Snooze
+from django_pgjobs.exceptions import Cancel, DuplicateJob, InvalidJob, Snooze
 from django_pgjobs.jobs import BoundJob, JobDefinition, job
-from django_pgjobs.states import CANCEL_MEMBERS, GATHERING
+from django_pgjobs.states import CANCEL_MEMBERS, FAIL_FAST, GATHERING
 
 if TYPE_CHECKING:
     from django_pgjobs.models import Job
@@ -69,9 +69,12 @@ def cancel_members(batch_id: int, mode: str, by: str, reason: str) -> None:
 
     The latest first: workers begin with the earliest, and may begin them faster than they are cancelled.
     """
-    from django_pgjobs.models import Job  # here: the models are not loaded yet
+    from django_pgjobs.models import Gate, Job  # here: the models are not loaded yet
 
-    jobs = Job.objects.using(running_alias())
+    using = running_alias()
+    if by == FAIL_FAST and not Gate.objects.using(using).filter(pk=batch_id, abandoned__gt=0).exists():
+        raise Cancel("somebody has retried what was abandoned")
+    jobs = Job.objects.using(using)
     members = jobs.filter(parent_id=batch_id, finished_at=None)
     busy = 0
     while ids := list(members.order_by("-pk").values_list("pk", flat=True)[:MEMBERS_AT_ONCE]):

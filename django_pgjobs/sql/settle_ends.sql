@@ -68,7 +68,7 @@ locked AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT
             gate.job_id, gate.pending, gate.total, gate.unmet, gate.eager, gate.opened_at, gate.hands,
-            gate.fail_fast AND gate.abandoned = 0 AS watches
+            gate.fail_fast AND gate.opened_at IS NULL AND gate.abandoned = 0 AS watches
         FROM pgjobs_gate AS gate
         WHERE gate.job_id = ordered.job_id
         FOR NO KEY UPDATE
@@ -115,6 +115,7 @@ failing AS (
     FROM locked
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[locked.job_id])
     WHERE locked.fails
+      AND j.cancel_requested_at IS NULL
     RETURNING id, queue, priority
 ),
 released AS (

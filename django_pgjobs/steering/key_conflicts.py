@@ -22,6 +22,9 @@ BUSY = "busy"
 SHORT_LOCK_TIMEOUT = "100ms"
 """How long to wait for another uncommitted job with the same key, after the wait for the first one timed out."""
 
+MOST_WAITS = 30
+"""After so many waits in vain the rest of a batch counts as busy: one locked gate may concern all of its jobs."""
+
 
 @dataclass(slots=True)
 class KeyedWrite:
@@ -30,6 +33,7 @@ class KeyedWrite:
     using: str
     write: Callable[[store.Database, Sequence[int]], store.Moved]
     refused: dict[int, str] = field(default_factory=dict)
+    waits: int = 0
 
     def __call__(self, db: store.Database, ids: Sequence[int]) -> list[int]:
         """Write the jobs of a batch whose key is free, within the caller's transaction; return them."""
@@ -50,12 +54,13 @@ class KeyedWrite:
         state = sqlstate_of(error)
         if state in (LOCK_NOT_AVAILABLE, DEADLOCK):
             store.set_lock_timeout(db, SHORT_LOCK_TIMEOUT)
+            self.waits += 1
             return BUSY
         return TAKEN if state == UNIQUE_VIOLATION else None
 
     def _halves(self, db: store.Database, ids: Sequence[int], reason: str) -> list[int]:
-        if len(ids) == 1:
-            self.refused[ids[0]] = reason
+        if len(ids) == 1 or (reason == BUSY and self.waits >= MOST_WAITS):
+            self.refused.update(dict.fromkeys(ids, reason))
             return []
         half = len(ids) // 2
         return self(db, ids[:half]) + self(db, ids[half:])

@@ -127,6 +127,40 @@ def test_the_first_abandoned_member_of_a_batch_that_fails_fast_ends_the_others()
     assert batch.job.outcome == "succeeded"
 
 
+def test_a_batch_that_was_let_go_on_stops_nobody() -> None:
+    """Its members go on, as the operator was told."""
+    unlucky.add(0)
+    batch = batch_of(3, fail_fast=True)
+    assert batch.job.release(force=True).changed == 1
+    run_in_turn()
+    assert batch.figures == Figures(3, 2, 1, 0, 0)
+    assert not Job.objects.filter(name=CANCEL_MEMBERS).exists()
+
+
+def test_an_operators_cancel_of_a_batch_is_not_signed_by_a_failure() -> None:
+    unlucky.add(0)
+    batch = batch_of(3, fail_fast=True)
+    first = Job.objects.filter(parent_id=batch.job.pk).order_by("pk")[0]
+    with connection.cursor() as cursor:  # as if it ran on, though it was asked to stop
+        batch.job.cancel(by="anna", reason="wrong file")
+        cursor.execute("UPDATE pgjobs_job SET priority = 101 WHERE id = %s", [first.pk])
+    run_in_turn()
+    assert Job.objects.filter(name=CANCEL_MEMBERS).count() == 1
+    assert set(Job.objects.filter(outcome="cancelled", parent_id=batch.job.pk).values_list("cancel_by")) == {("anna",)}
+
+
+def test_a_cancel_that_comes_behind_a_retry_leaves_the_members_alone() -> None:
+    """What had failed is to run again, so there is nothing to stop for."""
+    unlucky.add(0)
+    batch = batch_of(3, fail_fast=True)
+    run_jobs(limit=1)
+    unlucky.clear()
+    assert batch.retry().changed == 1
+    run_in_turn()
+    assert batch.figures == Figures(3, 3, 0, 0, 0)
+    assert Job.objects.get(name=CANCEL_MEMBERS).outcome == "cancelled"
+
+
 def test_other_batches_go_on_and_take_members_after_a_failure() -> None:
     unlucky.add(0)
     batch = Batch("open").open()

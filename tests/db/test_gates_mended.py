@@ -18,6 +18,7 @@ from django_pgjobs.inspection import why
 from django_pgjobs.maintenance.gates import Recount, open_due_gates
 from django_pgjobs.models import Gate, Job
 from django_pgjobs.states import Rule
+from django_pgjobs.steering import key_conflicts, reopening
 from django_pgjobs.store import statements as store
 from django_pgjobs.testing import run_jobs
 from django_pgjobs.worker.shared.connection import WorkerConnection
@@ -219,6 +220,32 @@ def test_a_gate_that_stays_locked_is_waited_for_once(
     finally:
         link.close()
     assert (locked.figures.succeeded, free.figures.succeeded, flushing.count) == (3, 8, 0)
+
+
+def test_a_retry_of_many_members_beside_a_locked_gate_gives_up_after_a_few_waits(
+    other: RawDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would wait for the same gate with each half, down to each member, and keep their rows locked meanwhile."""
+    monkeypatch.setattr("django_pgjobs.steering.jobs.LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(key_conflicts, "SHORT_LOCK_TIMEOUT", "5ms")
+    waits: list[int] = []
+    reopen = reopening.retry
+
+    def counted(db: Any, held: Any, retry_jobs: Any) -> Any:
+        waits.append(len(held))
+        return reopen(db, held, retry_jobs)
+
+    monkeypatch.setattr(reopening, "retry", counted)
+    failing.add(1)
+    with Batch("many") as batch:
+        batch.add_many(maybe.bind(1) for _ in range(100))
+    run_jobs()
+    other.query("SELECT 1 FROM pgjobs_gate WHERE job_id = %s FOR UPDATE", [batch.job.pk])
+    done = batch.retry()
+    assert (done.changed, done.skipped) == (0, {"busy": 100})
+    assert len(waits) <= key_conflicts.MOST_WAITS + 5
+    other.rollback()
+    assert batch.retry().changed == 100
 
 
 def test_two_that_had_one_key_are_revived_and_one_has_it() -> None:

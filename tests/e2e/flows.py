@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from django.contrib.auth.models import User
 
 from django_pgjobs import Backoff, job
@@ -22,8 +24,16 @@ def pays(n: int) -> None:
     User.objects.filter(username=f"payer {n}").exists()
 
 
+@job(name="flows.seen", max_attempts=1, timeout=2)
+def seen(key: str) -> None:
+    """Last until the supervisor has seen on the board that it has started."""
+    stage.here().note("start", key)
+    time.sleep(1)
+
+
 @job(name="flows.slow", max_attempts=1)
 def slow(key: str) -> str:
     stage.here().note("start", key)
     stage.here().wait(key)
+    stage.here().note("done", key)
     return key

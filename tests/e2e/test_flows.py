@@ -13,7 +13,7 @@ from django_pgjobs import Batch, Flow
 from django_pgjobs.models import Gate, Job
 from tests.e2e import flows, jobs
 from tests.e2e.stage import Stage
-from tests.plugins.fix_db import Background, wait_until
+from tests.plugins.fix_db import Background, RawDatabase, wait_until
 from tests.plugins.fix_worker import Workers, ended, read
 
 
@@ -100,6 +100,46 @@ def test_a_gate_that_an_operator_holds_keeps_no_other_batch_waiting(
     held.close()
     wait_until(lambda: stage.count("after", "held") == 1, 30, "the held batch goes on")
     assert held.figures.succeeded == 20
+
+
+def test_an_end_that_a_locked_gate_keeps_waiting_is_not_taken_for_a_job_that_nobody_stopped(
+    worker: Workers, stage: Stage, raw: RawDatabase
+) -> None:
+    """W20: it has succeeded, and its deadline passes while another worker looks on."""
+    conf = {
+        "LEASE_SECONDS": 12.0,
+        "RENEW_SECONDS": 3.0,
+        "POLL_SECONDS": 1.0,
+        "RESCUE_GRACE_SECONDS": 6.5,
+        "CALLBACK_SECONDS": 1.0,
+    }
+    worker(conf=conf)
+    worker(conf=conf)
+    batch = Batch("held").open()
+    batch.add(flows.seen.bind("x"))
+    member = Job.objects.get(parent_id=batch.job.pk)
+    wait_until(lambda: stage.count("start", "x") == 1, 30, "it runs")
+    with transaction.atomic():
+        Gate.objects.select_for_update().get(pk=batch.job.pk)
+        # Until then a rescue was due: the grace, and a renewal that would have said so.
+        late = "SELECT statement_timestamp() > deadline_at + interval '11 s' FROM pgjobs_job WHERE id = %s"
+        wait_until(lambda: raw.value(late, [member.pk]), 40, "its deadline has long passed")
+    (member,) = ended(member, timeout=30)
+    assert (member.outcome, member.attempt, stage.count("start", "x")) == ("succeeded", 1, 1)
+
+
+def test_a_worker_that_leaves_says_which_ends_a_lock_has_kept_from_being_written(worker: Workers, stage: Stage) -> None:
+    process = worker(conf={**FAST, "DRAIN_SECONDS": 1.0})
+    batch = Batch("held").open()
+    batch.add(flows.slow.bind("x"))
+    wait_until(lambda: stage.count("start", "x") == 1, 30, "it runs")
+    with transaction.atomic():
+        Gate.objects.select_for_update().get(pk=batch.job.pk)
+        stage.open("x")
+        wait_until(lambda: stage.count("done", "x") == 1, 30, "it has run")
+        assert process.stop() == 0, process.log
+    assert process.said("ends could not be written, other workers rescue these jobs jobs=1 locked=1")
+    assert not process.said("drain limit reached")
 
 
 def test_a_cancel_reaches_members_that_run_and_those_that_wait(worker: Workers, stage: Stage) -> None:

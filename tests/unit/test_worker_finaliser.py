@@ -199,6 +199,14 @@ def test_new_ends_pass_those_that_wait_for_a_lock(
     assert (finaliser.count, finaliser.bytes) == (0, 0)
 
 
+def test_a_run_whose_end_waits_is_known_to_have_stopped(server: Server, finaliser: Finaliser) -> None:
+    """W20: its deadline passes while somebody holds the lock, and no other worker is to rescue it for that."""
+    [one, two] = put(finaliser, SUCCESS, 1, 2)
+    server.locked = {1}
+    flush(finaliser)
+    assert (one.is_busy, two.is_busy) == (True, False)
+
+
 def test_ends_that_wait_for_locks_leave_room_for_others(server: Server, finaliser: Finaliser) -> None:
     """Up to a number: what runs meanwhile is kept in memory."""
     server.locked = set(range(1, BUSY_LIMIT + 1))

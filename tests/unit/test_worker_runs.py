@@ -65,6 +65,12 @@ def test_others_shall_look_when_the_first_deadline_of_a_claim_has_passed(monkeyp
         "b": 0.0,
         "c": NEVER_SECONDS,
     }
+    over.is_busy = early.is_busy = True
+    assert table.check_ins() == {
+        "a": pytest.approx(50.0 + ALLOWANCE_SECONDS + grace),
+        "b": NEVER_SECONDS,
+        "c": NEVER_SECONDS,
+    }
 
 
 def test_a_callback_has_a_time_limit_of_its_own() -> None:

@@ -19,6 +19,7 @@ from django_pgjobs.worker.supervisor import lease_guard
 from django_pgjobs.worker.supervisor.executor_process import DRAINING, KILLED, READY, STARTING, ExecutorProcess
 from django_pgjobs.worker.supervisor.inbox import Inbox
 from django_pgjobs.worker.supervisor.supervisor import LEAVE_SECONDS, Limits, Supervisor
+from django_pgjobs.worker.threads.busy_ends import BusyEnds
 from django_pgjobs.worker.threads.inbox_messages import Claimed, Idle, JobsRescued, PausesRead
 from tests.unit.test_worker_lease_guard import FakeWatchdog
 from tests.unit.worker_fakes import child_of, claimed, end_of
@@ -57,6 +58,7 @@ class Finaliser:
 
     def __init__(self) -> None:
         self.full = False
+        self.busy = BusyEnds()
         self.puts: list[tuple[str, int]] = []
 
     def put(self, kind: str, run: HeldRun, end: End) -> None:

@@ -99,6 +99,8 @@ class HeldRun:
     remembers: bool = False
     gate: int | None = None
     stops: Mapping[str, Stop] = UNSTOPPED
+    is_busy: bool = False
+    """Whether its end has had to wait for a lock of somebody else's."""
     in_doubt: bool = False
     """Whether its own transaction may have ended it."""
     collateral: bool = False
@@ -221,12 +223,13 @@ class RunTable:
         """Return claim_id → seconds until others must check it; may be called from another thread.
 
         Counted from the start that the board shows: a job may wait before it, or run again alone long after its claim.
+        A job whose end waits for a lock has stopped: others could only end it wrongly.
         """
         check_ins = dict.fromkeys(self.claims.copy(), NEVER_SECONDS)
         now = clock.monotonic()
         grace = get_conf().rescue_grace_seconds
         for run in self.held.copy().values():
-            if run.started_at and (stops_at := run.stops_at) is not None:
+            if run.started_at and not run.is_busy and (stops_at := run.stops_at) is not None:
                 left = stops_at + ALLOWANCE_SECONDS + grace - now
                 claim_id = run.claim.claim_id
                 check_ins[claim_id] = min(check_ins.get(claim_id, NEVER_SECONDS), max(left, 0.0))

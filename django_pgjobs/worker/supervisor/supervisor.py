@@ -298,8 +298,9 @@ class Supervisor:
     def _drain_on(self, now: float, until: float) -> None:
         if now >= until and not self.killed:
             self.killed = True
-            if self.table.held:
-                log.warning("drain limit reached, running jobs are released held=%d", len(self.table.held))
+            busy = self.finaliser.busy.count
+            if len(self.table.held) > busy:
+                log.warning("drain limit reached, running jobs are released held=%d", len(self.table.held) - busy)
             self.pool.kill("released")
         elif not self.killed:
             self.pool.dismiss()
