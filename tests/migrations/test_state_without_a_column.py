@@ -32,12 +32,14 @@ def newer(raw: RawDatabase) -> Iterator[None]:
     """Have what this code's statements name and later migrations bring, where these have not run."""
     there = raw.value(COLUMN.replace("'state'", "'flow'"))
     if not there:
-        raw.query("ALTER TABLE pgjobs_job ADD flow smallint NOT NULL DEFAULT 0")
+        raw.query("ALTER TABLE pgjobs_job ADD flow smallint NOT NULL DEFAULT 0, ADD parent_id bigint")
         raw.query("CREATE TABLE pgjobs_gate (job_id bigint, eager boolean)")
-    yield
-    if not there:
-        raw.query("ALTER TABLE pgjobs_job DROP flow")
-        raw.query("DROP TABLE pgjobs_gate")
+    try:
+        yield
+    finally:
+        if not there:
+            raw.query("ALTER TABLE pgjobs_job DROP flow, DROP parent_id")
+            raw.query("DROP TABLE pgjobs_gate")
 
 
 def make_one_of_each(raw: RawDatabase) -> None:
