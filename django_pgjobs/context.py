@@ -255,6 +255,10 @@ class JobContext:
         self._reporter(_share(n), None if total is None else _share(total), text)
 
 
+FAILED = Q(outcome=Outcome.ABANDONED) | (Q(outcome=Outcome.CANCELLED) & ~Q(cancel_by=NOT_NEEDED))
+"""The condition of jobs that were abandoned, or cancelled though somebody needed them."""
+
+
 class Inputs:
     """The jobs that a job needed, as querysets of ``Job``: each reads the database when you iterate it."""
 
@@ -282,8 +286,7 @@ class Inputs:
 
         A member that was cancelled because nobody needed it has not failed.
         """
-        bad = Q(outcome=Outcome.ABANDONED) | (Q(outcome=Outcome.CANCELLED) & ~Q(cancel_by=NOT_NEEDED))
-        bad &= ~Q(name__in=GATHERING)
+        bad = FAILED & ~Q(name__in=GATHERING)
         found = [jobs.filter(bad).order_by().values("pk") for jobs in (self.jobs, self.members)]
         return self._all().filter(pk__in=found[0].union(found[1], all=True)).order_by("pk")
 

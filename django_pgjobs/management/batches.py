@@ -96,9 +96,12 @@ def _fields(job: Job, around: Surroundings) -> dict[str, Any]:
             "pending": gate.unfinished,
             "open": bool(gate.hands),
             "failed": [_of(each) for each in around.failed],
+            "more_failed": around.more_failed,
         },
         "needs": [_linked(each) for each in around.needs],
+        "more_needs": around.more_needs,
         "dependents": [_linked(each) for each in around.dependents],
+        "more_dependents": around.more_dependents,
     }
 
 

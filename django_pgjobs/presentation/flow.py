@@ -8,9 +8,10 @@ from typing import NamedTuple
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 
+from django_pgjobs.context import FAILED
 from django_pgjobs.models import Gate, Job, JobQuerySet, Link
 from django_pgjobs.presentation.fate import fate
-from django_pgjobs.states import NOT_NEEDED, Flow, Outcome
+from django_pgjobs.states import Flow
 
 MOST = 25
 """How many jobs of each kind are shown."""
@@ -59,12 +60,9 @@ def surroundings(job: Job) -> Surroundings:
         found.parent = jobs.filter(pk=job.parent_id).first()
     if job.flow & Flow.GATED:
         found.gate = Gate.objects.using(job._state.db).filter(pk=job.pk, eager=False).first()
-    if found.gate is not None:
-        bad = [Outcome.ABANDONED, Outcome.CANCELLED]
-        if found.gate.unmet:
-            members = jobs.filter(parent_id=job.pk, outcome__in=bad).exclude(cancel_by=NOT_NEEDED)
-            found.failed = list(members.order_by("pk")[:MOST])
-            found.more_failed = found.gate.unmet - MOST if len(found.failed) == MOST else 0
+    if found.gate is not None and found.gate.unmet:
+        found.failed = list(jobs.filter(FAILED, parent_id=job.pk).order_by("pk")[:MOST])
+        found.more_failed = found.gate.unmet - MOST if len(found.failed) == MOST else 0
     links = Link.objects.using(job._state.db)
     needs, found.more_needs = _first(links.filter(job_id=job.pk).order_by("parent_id"), job.flow & Flow.GATED)
     dependents, found.more_dependents = _first(

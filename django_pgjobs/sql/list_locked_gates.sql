@@ -22,10 +22,11 @@ wanted AS MATERIALIZED (
     SELECT DISTINCT job_id FROM fed
 ),
 free AS MATERIALIZED (
+    -- Shared: workers that look at the same time take nobody's look for a lock.
     SELECT g.job_id
     FROM wanted
     CROSS JOIN LATERAL (
-        SELECT gate.job_id FROM pgjobs_gate AS gate WHERE gate.job_id = wanted.job_id FOR NO KEY UPDATE SKIP LOCKED
+        SELECT gate.job_id FROM pgjobs_gate AS gate WHERE gate.job_id = wanted.job_id FOR SHARE SKIP LOCKED
     ) AS g
 ),
 locked AS MATERIALIZED (

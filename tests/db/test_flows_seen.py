@@ -87,6 +87,7 @@ def test_the_tree_of_a_node_in_the_shell_as_json() -> None:
     assert fields["parent"] == {"id": made.pk, "name": "pgjobs.flow", "state": "waiting"}
     assert fields["needs"] == [{"rule": "settled", "id": first.job_id, "name": "seen.after", "state": "ready"}]
     assert (fields["members"], fields["dependents"]) == (None, [])
+    assert (fields["more_needs"], fields["more_dependents"]) == (0, 0)
 
 
 def test_a_batch_that_nobody_closes_is_closed_in_the_shell() -> None:

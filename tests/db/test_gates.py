@@ -339,13 +339,16 @@ def test_two_ends_of_one_gate_wait_for_each_other_and_count_both(
 def test_a_gate_that_is_locked_for_long_is_given_up(raw: RawDatabase, other: RawDatabase) -> None:
     child = waits.using(after=plain.register()).register()
     taken = claim(raw)
-    other.query("SELECT job_id FROM pgjobs_gate WHERE job_id = %s FOR UPDATE", [child.pk])
+    other.query("SELECT job_id FROM pgjobs_gate WHERE job_id = %s FOR NO KEY UPDATE", [child.pk])
     with pytest.raises(Exception, match="lock timeout"), raw.transaction():
         finalise.write_counted(raw, taken.ends(), AUTHOR, lock_seconds=0.05)
     assert row(taken.ids[0]).outcome is None
     assert store.list_locked_gates(raw, taken.ids) == {taken.ids[0]: {child.pk}}
     other.rollback()
     assert store.list_locked_gates(raw, taken.ids) == {}
+    with other.transaction():
+        store.list_locked_gates(other, taken.ids)
+        assert store.list_locked_gates(raw, taken.ids) == {}, "another worker's look is no lock"
     assert len(end(raw, taken)) == 1
 
 

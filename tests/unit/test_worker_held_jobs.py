@@ -282,6 +282,14 @@ def test_a_callback_does_not_start_either(held_jobs: HeldJobs, finaliser: Finali
     assert not held_jobs.dispatcher
 
 
+def test_a_callback_has_a_deadline_though_the_end_before_it_waited_for_a_lock(held_jobs: HeldJobs) -> None:
+    """Its worker may be unable to stop it: then others have to look."""
+    [run] = held_jobs.table.adopt("c", 0.0, [claimed(3, name="holding.known")])
+    run.outcome, run.is_busy = "abandoned", True
+    held_jobs.stored(MARK, [(run, End(3, "c", outcome="abandoned"), None)])
+    assert not run.is_busy
+
+
 def test_a_cancelled_job_of_a_paused_queue_ends(held_jobs: HeldJobs, finaliser: Finaliser) -> None:
     paused(held_jobs)
     held_jobs.adopt("a", 0.0, [claimed(1, queue="mail", cancelled=True)])

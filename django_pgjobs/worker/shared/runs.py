@@ -100,7 +100,7 @@ class HeldRun:
     gate: int | None = None
     stops: Mapping[str, Stop] = UNSTOPPED
     is_busy: bool = False
-    """Whether its end has had to wait for a lock of somebody else's."""
+    """Whether the end that is being written has had to wait for a lock of somebody else's."""
     in_doubt: bool = False
     """Whether its own transaction may have ended it."""
     collateral: bool = False

@@ -104,9 +104,8 @@ class HeldJobs:
         job = run.job
         if key_of(job.extras) is not None:
             run.remembers = self.finaliser.remembers = True
-        run.gate = finalise.gate_of(job.extras)
-        if run.gate is not None:
-            self.finaliser.counts = True
+        if (gate := finalise.gate_of(job.extras)) is not None:
+            run.gate, self.finaliser.counts = gate, True
         run.until = until_of(job.extras, run.claim.asked_at)
         expires = expiry_of(job.extras, run.claim.asked_at)
         if (
@@ -347,6 +346,7 @@ class HeldJobs:
         now = clock.monotonic()
         for run in runs:
             run.kind = CALLBACK_OF[run.outcome]
+            run.is_busy = False
             run.fresh_until = now + FRESH_SECONDS
         if self.draining:
             self.ends.release(runs)

@@ -28,7 +28,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 import psycopg
 
@@ -284,7 +284,8 @@ class Finaliser(Loop):
         """Write a batch of one kind; return how many entries it tried."""
         entries, size = self._some(kind, most)
         self._end_backends(db)  # queued by main before these, perhaps a moment ago
-        left, busy = entries, cast(list[BusyEnd], [])
+        left = entries
+        busy: list[BusyEnd] = []
         try:
             busy = self._write(db, kind, entries)
             left = []
