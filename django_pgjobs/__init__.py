@@ -11,6 +11,7 @@ from django_pgjobs.context import JobContext, current_context
 from django_pgjobs.cron_entries import Cron
 from django_pgjobs.definition.keys import Window
 from django_pgjobs.definition.next_step import Next
+from django_pgjobs.eventing import Event
 from django_pgjobs.exceptions import Abandon, Cancel, JobInterrupted, Snooze
 from django_pgjobs.flows.batch import Batch
 from django_pgjobs.flows.flow import Flow, chain, chord, group
@@ -27,6 +28,7 @@ __all__ = [
     "BoundJob",
     "Cancel",
     "Cron",
+    "Event",
     "Flow",
     "JobContext",
     "JobDefinition",

@@ -170,6 +170,21 @@ class Conf:
     needs_limit: int = _setting(10_000, rules.whole(1, 100_000))
     """How many other jobs a job may need, by ``using(after=…)`` or in a flow."""
 
+    steps_limit: int = _setting(10_000, rules.whole(1, 1_000_000))
+    """How many steps, sleeps and waits a job may remember."""
+
+    steps_limit_bytes: int = _setting(16 * 1024 * 1024, rules.whole(2, MOST_BYTES))
+    """How large the results of all steps of a job may be, in bytes of UTF-8; each is a result (``RESULT_LIMIT_BYTES``)."""
+
+    gather_limit: int = _setting(10_000, rules.whole(1, 1_000_000))
+    """How many jobs one ``gather`` may run."""
+
+    event_limit_bytes: int = _setting(1024 * 1024, rules.whole(2, MOST_BYTES))
+    """The maximum size of an event's encoded payload, in bytes of UTF-8."""
+
+    event_retention_hours: float = _setting(30 * 24.0, rules.seconds())
+    """How long an event is kept that no unfinished job waits for."""
+
     payload_limit_bytes: int = _setting(1024 * 1024, rules.whole(2, MOST_BYTES))
     """The maximum size of a job's encoded arguments, in bytes of UTF-8."""
 

@@ -18,6 +18,9 @@ from django.apps import apps
 from django.db.models import Q, QuerySet
 
 from django_pgjobs import clock, logs
+from django_pgjobs.durable import Durable, Memory
+from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.serialization.payload import revive
 from django_pgjobs.states import GATHERING, NOT_NEEDED, Outcome
 
 if TYPE_CHECKING:
@@ -93,7 +96,7 @@ class JobFacts(AttemptFacts, Protocol):
     def until(self) -> float | None: ...
 
 
-class JobContext:
+class JobContext(Durable):
     """The first argument of callbacks, and of jobs declared with ``takes_context=True``.
 
     ``started``: an instant of ``django_pgjobs.clock.monotonic()``. ``error``: in ``on_abandon``, the error that ended
@@ -101,7 +104,7 @@ class JobContext:
     ``message`` holds one line. ``headers``: what middleware captured at registering.
     """
 
-    __slots__ = ("_cancellation", "_facts", "_log", "_reporter", "error", "headers", "started")
+    __slots__ = ("_cancellation", "_facts", "_log", "_memory", "_reporter", "error", "headers", "started")
 
     def __init__(
         self,
@@ -111,8 +114,10 @@ class JobContext:
         cancellation: Cancellation,
         started: float,
         error: Failure | None = None,
+        memory: Callable[[], Memory] | None = None,
     ) -> None:
         self._facts = facts
+        self._memory = memory
         self.headers = headers
         self._reporter = reporter
         self._cancellation = cancellation
@@ -180,6 +185,11 @@ class JobContext:
         fire = self._extra("fire_at")
         return None if fire is None else datetime.fromisoformat(fire).astimezone(UTC)
 
+    def _remembered(self) -> Memory:
+        if self._memory is None:
+            raise InvalidJob(f"{self.name}: only a job with a row, run by a worker or run_jobs(), remembers steps")
+        return self._memory()
+
     def _extra(self, name: str) -> Any:
         extras = self._facts.extras
         return None if extras is None else extras.get(name)
@@ -232,6 +242,23 @@ class JobContext:
     def inputs(self) -> Inputs:
         """What the job needed: the jobs of ``after=`` or of its flow, or the batch that it comes after."""
         return Inputs(self.id, running_alias())
+
+    @property
+    def is_compensation(self) -> bool:
+        """Whether this job undoes another, or a step of another."""
+        return self._target() is not None
+
+    def _target(self) -> list[Any] | None:
+        options = self._extra("options")
+        return options.get("target") if isinstance(options, dict) else None
+
+    @property
+    def target(self) -> Target:
+        """What this job undoes. Raises ``RuntimeError`` in a job that undoes nothing."""
+        found = self._target()
+        if not found:
+            raise RuntimeError(f"{self.name} undoes nothing: only what an undo calls has a target.")
+        return Target(int(found[0]), str(found[1]), running_alias())
 
     @property
     def executor(self) -> str:
@@ -295,6 +322,38 @@ class Inputs:
         return jobs
 
 
+class Target:
+    """What a compensation undoes. ``job_id``: a job; ``step``: the name of its step, empty for all of the job."""
+
+    __slots__ = ("_alias", "job_id", "step")
+
+    def __init__(self, job_id: int, step: str, alias: str | None) -> None:
+        self.job_id = job_id
+        self.step = step
+        self._alias = alias
+
+    def __repr__(self) -> str:
+        return f"<Target {self.id}>"
+
+    @property
+    def id(self) -> str:
+        """A text that identifies it, for an idempotency key: always the same, of no other target."""
+        return f"{self.job_id}/{self.step}" if self.step else str(self.job_id)
+
+    @property
+    def job(self) -> Any:
+        """The ``Job``. Raises ``Job.DoesNotExist``."""
+        return apps.get_model("pgjobs", "Job").objects.using(self._alias).get(pk=self.job_id)
+
+    @property
+    def result(self) -> Any:
+        """What the step or the job returned."""
+        if not self.step:
+            return revive(self.job.result)
+        memo = apps.get_model("pgjobs", "Memo").objects.using(self._alias).get(job_id=self.job_id, name=self.step)
+        return revive(memo.result)
+
+
 def _share(number: float) -> float:
     with suppress(TypeError, OverflowError):
         if math.isfinite(number) and number >= 0:
@@ -328,8 +387,8 @@ def current_context() -> JobContext:
 
 
 def running_alias() -> str | None:
-    """Return the database of the job that runs here, by its worker's alias; only this package's own jobs know it."""
-    return getattr(getattr(_current.get(None), "transaction", None), "alias", None)
+    """Return the database of the job that runs here, by its worker's alias; None outside of workers."""
+    return getattr(getattr(_current.get(None), "memories", None), "alias", None)
 
 
 activate: Callable[[JobContext | Running], Token[JobContext | Running]] = _current.set

@@ -68,6 +68,24 @@ class Snooze:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspend:
+    """A durable function goes on later where it stopped; the attempt does not count.
+
+    ``memo``, ``kind``: what it waits for, by its name. ``seconds``: for how long, at most. ``event``: what ends the wait
+    earlier. ``failure``, ``failures``: how its step failed, and how often by now. ``progressed``: it remembers more
+    than at its claim.
+    """
+
+    memo: str
+    kind: str
+    seconds: float
+    event: str | None = None
+    failures: int = 0
+    failure: Failure | None = None
+    progressed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Abandon:
     """No attempt is left, or the job gave itself up. ``failure`` is None only for a bare ``raise Abandon()``."""
 
@@ -111,7 +129,7 @@ class Release:
     failure: Failure | None = field(default=None)
 
 
-Unwritten = Succeed | Next | Retry | Snooze | Abandon | Cancel | Park | Hold | Release
+Unwritten = Succeed | Next | Retry | Snooze | Suspend | Abandon | Cancel | Park | Hold | Release
 """What a fenced statement still has to write."""
 
 

@@ -17,16 +17,22 @@
     ├── JobNotFinished        the job did not end within the timeout of a wait
     ├── JobFailed             you ask for the value of a job that was abandoned or cancelled
     ├── UnstorableResult      the return value cannot be stored as JSON
+    │   └── StepLimit         a job remembers more steps, or larger ones, than it may
+    ├── StepFailed            a step of the job has failed as often as it may
+    ├── WaitTimedOut          nobody sent the event that the job waited for
+    ├── MembersFailed         jobs that the job ran by ``gather`` did not all succeed
     └── AttemptFailed         causes recorded for an attempt that no exception explains
         ├── AttemptsExhausted
         ├── ExecutorDied
-        └── RolledBack
+        ├── RolledBack
+        └── SuspensionSwallowed
     RemoteTraceback           the cause of a JobFailed: the traceback of another process, as text
     JobControl                Snooze, Cancel, Abandon: not errors, not under PgJobsError
     JobInterrupted            raised in a running job to stop it; a BaseException, not for ``except Exception``
     ├── DeadlinePassed
     ├── CancelRequested
     └── WorkerStopping
+    JobSuspended              raised in a durable function that goes on later; a BaseException, to let through
     SoftDeadlinePassed        raised in a running job at its soft limit; an Exception, for the job to catch
 
 The docstring of a class is its default message.
@@ -180,6 +186,48 @@ class UnstorableResult(PgJobsError):
     """The job's return value cannot be stored as JSON."""
 
 
+class StepLimit(UnstorableResult):
+    """The job remembers as many steps as it may, or their results take too much space."""
+
+
+class StepFailed(PgJobsError):
+    """A step of the job has failed as often as it may.
+
+    ``step``: its name; ``error``: its last error, in one line; ``kind``: the qualified name of that exception, empty
+    when the job remembers the failure from an earlier run. Catch it to go another way: the job raises it again each
+    time that it runs. If the job lets it out, the job is abandoned.
+    """
+
+    def __init__(self, message: str | None = None, *, step: str = "", error: str = "", kind: str = "") -> None:
+        self.step = step
+        self.error = error
+        self.kind = kind
+        super().__init__(message or f"Step {step!r} failed: {error}")
+
+
+class WaitTimedOut(PgJobsError, TimeoutError):
+    """Nobody sent the event in time.
+
+    ``event``: its name. Catch it to go another way: the job raises it again each time that it runs. If the job lets it
+    out, the job is abandoned.
+    """
+
+    def __init__(self, message: str | None = None, *, event: str = "") -> None:
+        self.event = event
+        super().__init__(message or f"Nobody sent {event!r} in time.")
+
+
+class MembersFailed(PgJobsError):
+    """Jobs that the job ran by ``gather`` did not all succeed.
+
+    ``failed``: how each of these ended, a ``Settled`` each. If the job lets it out, the job is abandoned.
+    """
+
+    def __init__(self, message: str | None = None, *, failed: Sequence[object] = ()) -> None:
+        self.failed = list(failed)
+        super().__init__(message or f"{len(self.failed)} jobs did not succeed.")
+
+
 class AttemptFailed(PgJobsError):
     """The attempt failed."""
 
@@ -222,6 +270,10 @@ class RolledBack(AttemptFailed):
     """
 
 
+class SuspensionSwallowed(AttemptFailed):
+    """The job caught JobSuspended and went on. Let it through: write ``except Exception``, not a bare ``except``."""
+
+
 class JobControl(Exception):
     """Raised by a job to steer its own attempt."""
 
@@ -262,6 +314,16 @@ class JobInterrupted(BaseException):
 
     A ``BaseException``, so that ``except Exception`` does not swallow it. Catch it to clean up, then raise it again.
     Afterwards the worker closes the thread's connections.
+    """
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").partition("\n")[0])
+
+
+class JobSuspended(BaseException):
+    """The job sleeps or waits: its body begins anew when it goes on, and finds what it remembers.
+
+    A ``BaseException``, so that ``except Exception`` does not swallow it; ``finally`` blocks run. Let it through.
     """
 
     def __init__(self, message: str | None = None) -> None:

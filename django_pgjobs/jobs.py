@@ -31,6 +31,7 @@ from django_pgjobs.registering.register import register_all, register_one
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R2 = TypeVar("R2")
 
 if TYPE_CHECKING:
     import typing_extensions
@@ -148,6 +149,30 @@ class JobDefinition(JobPolicy, Generic[P, R]):
         if inspect.iscoroutinefunction(func):
             raise InvalidJob(f"{location_of(func)}: job {self.name!r}: describe must not be an async function")
         return self._keep("describe", func)
+
+    def undo(
+        self, **options: Unpack[JobOptions]
+    ) -> Callable[[Callable[Concatenate[JobContext, P], R2]], JobDefinition[P, R2]]:
+        """Decorate the function that undoes a job of this definition; return it as a job definition of its own.
+
+        It takes the context, whose ``target`` is what it undoes, and then the same arguments. It runs when something
+        that contains the job fails: a batch or flow with ``undo=True``, or a durable function with a step that has
+        ``undo=…``. The name, unless given, is that of the job and *.undo*; ``options`` are those of ``job``. Raises
+        ``InvalidJob``.
+        """
+
+        def decorate(func: Callable[..., Any]) -> JobDefinition[..., Any]:
+            if self.undo_definition is not None and self.undo_definition.location != location_of(func):
+                raise InvalidJob(f"{location_of(func)}: job {self.name!r}: undo is set already")
+            try:
+                check_callback("undo", func, self.signature, takes_context=True)
+            except InvalidOption as error:
+                raise InvalidJob(f"{location_of(func)}: job {self.name!r}: {error}") from None
+            made = _define(func, {"name": f"{self.name}.undo", **options, "takes_context": True})
+            self.undo_definition = made
+            return made
+
+        return cast("Any", decorate)
 
     def _keep(self, what: str, func: Kept) -> Kept:
         try:

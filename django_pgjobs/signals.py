@@ -57,6 +57,20 @@ job_finished = Signal()
 in one line, empty for a success.
 """
 
+compensation_started = Signal()
+"""An attempt begins to undo something; sent after ``job_started``. ``target_id``: the job that it undoes, or a part of;
+``job_id``, ``attempt``: of the compensation. Never names a function (C68).
+"""
+
+compensation_completed = Signal()
+"""A compensation has succeeded; sent after the durable write and ``job_finished``. ``target_id``, ``job_id``."""
+
+compensation_failed = Signal()
+"""A compensation was abandoned or cancelled; sent after the durable write and ``job_finished``.
+
+``target_id``, ``job_id``; ``outcome``; ``error``: in one line.
+"""
+
 job_retried = Signal()
 """A failed attempt was stored and the job will run again; sent after the durable write.
 

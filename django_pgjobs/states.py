@@ -70,15 +70,29 @@ class Flow(IntFlag):
     """The bits of a job's ``flow``.
 
     ``MEMBER``: its end counts in the gate of its parent. ``NEEDED``: its end counts in the gates of others, to which
-    links lead. ``STEPPED``: it has finished steps. ``GATED``: it waits for others, or has.
+    links lead. ``UNDOABLE``: what it has done is undone if it fails. ``STEPPED``: it has finished steps. ``GATED``: it
+    waits for others, or has. ``REMEMBERS``: it has memos.
     """
 
     MEMBER = 1
     NEEDED = 2
+    UNDOABLE = 4
     STEPPED = 8
     GATED = 16
+    REMEMBERS = 32
 
     COUNTED = MEMBER | NEEDED
+    ITS_OWN = UNDOABLE | STEPPED | REMEMBERS
+
+
+class MemoKind(StrEnum):
+    """What a durable function remembers under a name."""
+
+    STEP = "step"
+    SLEEP = "sleep"
+    EVENT = "event"
+    GATHER = "gather"
+    VERSION = "version"
 
 
 class Cause(StrEnum):
@@ -108,6 +122,12 @@ GATHERING = (f"{BUILT_IN}batch", f"{BUILT_IN}flow")
 
 CANCEL_MEMBERS = f"{BUILT_IN}cancel_members"
 """The name of the job that cancels the members of a batch."""
+
+UNDO = f"{BUILT_IN}undo"
+"""The name of the job that undoes what a job has done."""
+
+WAKE = f"{BUILT_IN}wake"
+"""The name of the job that wakes one whose gathered jobs have ended."""
 
 FAIL_FAST = "pgjobs:fail_fast"
 """Who cancels the members of a batch that fails fast."""

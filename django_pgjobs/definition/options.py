@@ -28,6 +28,7 @@ from django_pgjobs.definition.validation import (
     check_run_at,
     check_start,
     check_timeouts,
+    check_undo_on_failure,
 )
 from django_pgjobs.definition.validation import BackoffRule as BackoffRule
 from django_pgjobs.definition.validation import RetryRule as RetryRule
@@ -75,6 +76,12 @@ Timeout = Duration | None | tuple[Duration, Duration | None]
 
 CrashOption = Literal["retry", "abandon"]
 
+UndoOption = Literal["go_on", "stop"]
+"""What happens when a compensation is abandoned: the others run all the same, or none after it."""
+
+Target = tuple[int, str]
+"""What a job undoes: a job, and the name of its step, empty for all of it."""
+
 RuleOption = Literal["succeeded", "settled", "failed"]
 
 Needed: TypeAlias = "Model | int | Iterable[Model | int]"
@@ -103,6 +110,7 @@ class JobOptions(TypedDict, total=False):
     on_conflict: ConflictOption
     expires: Duration
     on_crash: CrashOption
+    undo_on_failure: UndoOption
     idempotency_key: Key | None
     limits: Limit | Sequence[Limit]
     tags: Iterable[str]
@@ -171,6 +179,8 @@ class Plan:
     """The jobs that it needs."""
     when: Rule | None = None
     """Which end of these it needs; None: a success."""
+    target: Target | None = None
+    """What it undoes."""
 
     @property
     def has_keys(self) -> bool:
@@ -197,10 +207,14 @@ class Plan:
     @property
     def rare(self) -> dict[str, Any] | None:
         """The values of the column ``options``, None for most jobs."""
-        if self.on_crash == "retry" and self.soft_timeout is None:
+        if self.on_crash == "retry" and self.soft_timeout is None and self.target is None:
             return None
         rare: dict[str, Any] = {} if self.on_crash == "retry" else {"on_crash": self.on_crash}
-        return rare if self.soft_timeout is None else {**rare, "soft_timeout": self.soft_timeout}
+        if self.soft_timeout is not None:
+            rare["soft_timeout"] = self.soft_timeout
+        if self.target is not None:
+            rare["target"] = list(self.target)
+        return rare
 
     def check(self) -> Plan:
         """Return this plan if the settings allow it. Raises ``InvalidOption``."""
@@ -346,6 +360,7 @@ REGISTER_CHECKS: dict[str, Callable[[object], object]] = {
     "key": lambda value: keys.check_key("key", value),
     "key_scope": keys.check_scope,
     "on_conflict": keys.check_on_conflict,
+    "undo_on_failure": check_undo_on_failure,
     "on_crash": check_on_crash,
     "idempotency_key": lambda value: keys.check_key("idempotency_key", value),
     "bypass": lambda value: check_flag("bypass", value),

@@ -41,6 +41,8 @@ class JobPolicy:
     on_abandon_func: Callable[..., Any] | None = None
     on_cancel_func: Callable[..., Any] | None = None
     describe_func: Callable[..., Any] | None = None
+    undo_definition: JobPolicy | None = None
+    """The job that undoes one of this definition."""
 
     def __init__(self, func: Callable[..., Any], declared: Mapping[str, Any]) -> None:
         update_wrapper(cast("Callable[..., Any]", self), func)
@@ -58,6 +60,7 @@ class JobPolicy:
         self.store_result: bool = declared.get("store_result", True)
         self.schedulable: bool = declared.get("schedulable", False)
         self.description: str = declared.get("description", "")
+        self.undo_on_failure: str = declared.get("undo_on_failure", "go_on")
         self.is_async: bool = iscoroutinefunction(func)
         self.atomic: bool = declared.get("atomic", False)
         if self.atomic and self.is_async:

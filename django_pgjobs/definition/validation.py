@@ -217,6 +217,13 @@ def check_attempts(value: object) -> int:
     return int(value)
 
 
+def check_undo_on_failure(value: object) -> str:
+    """Return what happens when a compensation is abandoned. Raises ``InvalidOption``."""
+    if value not in ("go_on", "stop"):
+        raise InvalidOption(f"undo_on_failure must be 'go_on' or 'stop', not {value!r}")
+    return str(value)
+
+
 def check_on_crash(value: object) -> str:
     """Return what becomes of a job whose process or worker died while it ran."""
     if value not in ("retry", "abandon"):

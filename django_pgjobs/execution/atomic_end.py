@@ -116,7 +116,7 @@ class AtomicEnds:
                 transaction.on_commit(course.note, using=self.alias)
             try:
                 done = body(prepared)
-                _check(connection)
+                check_committable(connection)
                 decision: Decision = self._written(prepared, done, course, outermost=outermost) if self.stored else done
                 prepared.in_doubt = self.stored
                 course.decision = decision
@@ -181,7 +181,7 @@ class AtomicEnds:
         return decide.Snooze(UNREACHED_SECONDS)
 
 
-def _check(connection: Any) -> None:
+def check_committable(connection: Any) -> None:
     """Raise ``RolledBack`` if the transaction of a body that has returned cannot be committed any more."""
     if connection.connection is None or connection.closed_in_transaction:
         raise RolledBack(f"{CLOSED} {NOTHING_REMAINS}")

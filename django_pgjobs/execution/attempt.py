@@ -30,10 +30,14 @@ from django_pgjobs.exceptions import (
     Interrupt,
     InvalidJob,
     JobControl,
+    JobSuspended,
+    MembersFailed,
     Snooze,
+    StepFailed,
     UnknownJob,
     UnreadablePayload,
     UnstorableResult,
+    WaitTimedOut,
     WorkerStopping,
 )
 from django_pgjobs.execution import events
@@ -44,7 +48,7 @@ from django_pgjobs.execution.prepared import ON_ABANDON as ON_ABANDON
 from django_pgjobs.execution.prepared import ON_CANCEL as ON_CANCEL
 from django_pgjobs.execution.prepared import ON_SUCCESS as ON_SUCCESS
 from django_pgjobs.execution.prepared import UNGUARDED as UNGUARDED
-from django_pgjobs.execution.prepared import Definition, Guard, ReporterOf, Transaction
+from django_pgjobs.execution.prepared import Definition, Guard, Memories, ReporterOf, Transaction
 from django_pgjobs.execution.prepared import Item as Item
 from django_pgjobs.execution.prepared import Prepared as Prepared
 from django_pgjobs.execution.prepared import RunControl as RunControl
@@ -66,7 +70,11 @@ from django_pgjobs.values.backoff import LONGEST_SECONDS
 OUR_FILES.update((__file__, middleware.__file__))
 
 NOTHING = decide.Succeed()
+ASLEEP = "The job's deadline would pass while it sleeps."
 NOT_STARTED = "The job's deadline had passed before the attempt could start, so it did not run."
+
+REMEMBERED = (StepFailed, WaitTimedOut, MembersFailed)
+"""What a job raises again each time that it runs, since it remembers it."""
 
 _CAUSES: dict[type[Interrupt] | None, Cause] = {
     CancelRequested: Cause.CANCELLED,
@@ -84,6 +92,7 @@ def prepare(
     recall: Recall | None = None,
     history: History | None = None,
     transaction: Transaction | None = None,
+    memories: Memories | None = None,
 ) -> Prepared | Decision:
     """Find the definition and load the payload. A job that this code cannot run is parked, never failed."""
     try:
@@ -114,6 +123,7 @@ def prepare(
         prepared.error = ended_by(item.id, item.error, history)
     if definition.atomic or definition.is_built_in:
         prepared.transaction = transaction
+    prepared.memories = memories
     return prepared
 
 
@@ -254,6 +264,8 @@ async def _awaited(answer: Awaitable[Any]) -> None:
 
 
 def _success(prepared: Prepared, value: Any) -> decide.Succeed | decide.Next:
+    if prepared.memory is not None:
+        prepared.memory.check_not_swallowed()
     if value is None:
         return NOTHING
     if type(value) is Next:
@@ -271,6 +283,8 @@ def _success(prepared: Prepared, value: Any) -> decide.Succeed | decide.Next:
 
 
 async def _asuccess(prepared: Prepared, value: Any) -> decide.Succeed | decide.Next:
+    if prepared.memory is not None:
+        prepared.memory.check_not_swallowed()
     if type(value) is Next:  # the keys of limits are the project's code, and may ask the database
         return await sync_to_async(_next)(value)
     return _success(prepared, value)
@@ -308,9 +322,11 @@ def _decision(prepared: Prepared, account: Account) -> decide.Unwritten:
         if issubclass(kind, JobControl):
             return decide.Cancel()
         return decide.Cancel("", kept(account), _CAUSES.get(prepared.control.interrupt, Cause.FAILED))
+    if issubclass(kind, JobSuspended) and prepared.memory is not None:
+        return _suspension(prepared, prepared.memory.decision())
     if issubclass(kind, Snooze):
         return decide.Snooze(min(error.seconds, LONGEST_SECONDS))  # type: ignore[attr-defined]
-    if issubclass(kind, (Abandon, UnstorableResult)):
+    if issubclass(kind, (Abandon, UnstorableResult, *REMEMBERED)):
         return decide.Abandon(text_of(error), kept(account))
     if prepared.control.interrupt is WorkerStopping:
         return decide.Release(RELEASE_REASON, kept(account))
@@ -323,6 +339,14 @@ def _decision(prepared: Prepared, account: Account) -> decide.Unwritten:
     if delay is None:
         return decide.Abandon(NOT_RETRIED, kept(account))
     return retry(delay, kept(account), Cause.FAILED, prepared.item.until)
+
+
+def _suspension(prepared: Prepared, suspension: decide.Suspend) -> decide.Unwritten:
+    """Return the suspension; or give the job up, if it would sleep past its deadline, which no event can prevent."""
+    until = prepared.item.until
+    if until is None or suspension.event is not None or clock.monotonic() + suspension.seconds < until:
+        return suspension
+    return decide.Abandon(TOO_LATE, suspension.failure or failure_of(DeadlinePassed(ASLEEP)), Cause.TIMEOUT)
 
 
 def _log_failure(prepared: Prepared, decision: decide.Unwritten, account: Account) -> None:

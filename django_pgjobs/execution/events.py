@@ -17,12 +17,14 @@ from django.dispatch import Signal
 from django_pgjobs import clock, signals
 from django_pgjobs.decisions import Committed, Decision, InDoubt, Succeed
 from django_pgjobs.definition.registry import registry
+from django_pgjobs.execution.extras import target_of
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
+from django_pgjobs.states import Outcome
 
 if TYPE_CHECKING:
-    from django_pgjobs.context import AttemptFacts, JobContext
-    from django_pgjobs.store.statements import Stepped
+    from django_pgjobs.context import AttemptFacts, JobContext, JobFacts
+    from django_pgjobs.store.statements import Stepped, Suspended
 
 log = safe_logger("django_pgjobs")
 jobs_log = safe_logger("django_pgjobs.jobs")
@@ -37,6 +39,8 @@ _SIGNALS = {
 }
 
 
+_OF_COMPENSATIONS = (signals.compensation_completed, signals.compensation_failed)
+
 REPEAT_SECONDS = 60.0
 """How often parked jobs or dropped results of one name are logged at most: there may be many."""
 
@@ -49,7 +53,7 @@ class Attempted(Protocol):
     @property
     def definition(self) -> Any: ...
     @property
-    def item(self) -> AttemptFacts: ...
+    def item(self) -> JobFacts: ...
     @property
     def began(self) -> float: ...
     @property
@@ -106,10 +110,14 @@ def started(job: Attempted) -> None:
         jobs_log.info("START %srun %s", again, facts(job.item))
     if signals.job_started.receivers:
         _send(signals.job_started, job.definition, context=job.context)
+    if signals.compensation_started.receivers and (target := target_of(job.item.extras)) is not None:
+        _send(signals.compensation_started, None, target_id=target, job_id=job.item.id, attempt=job.item.attempt)
 
 
 def idempotency_hit(definition: Any, context: JobContext, key: str, first_id: int) -> None:
     """Log and signal that an attempt returns an earlier job's result without a call; called in its own thread."""
+    if context.is_compensation:
+        return  # C69
     if jobs_log.isEnabledFor(logging.INFO):
         jobs_log.info("HIT result of job %d key=%r %s", first_id, key, facts(context))
     if signals.idempotency_hit.receivers:
@@ -147,14 +155,25 @@ def stepped(row: Stepped, about: str) -> None:
         log.debug("job goes on with its next step %s", about)
 
 
+def suspended(row: Suspended, about: str) -> None:
+    """Log that a durable function goes on later where it stopped."""
+    log.debug("job is suspended until %s %s", row.run_at.isoformat(timespec="seconds"), about)
+
+
 def anybody_listens() -> bool:
     """Whether any receiver is connected to the signals of durable writes; without one the supervisor sends none."""
-    return any(signal.receivers for signal in _SIGNALS.values())
+    return any(signal.receivers for signal in (*_SIGNALS.values(), *_OF_COMPENSATIONS))
 
 
 def stored(what: str, fields: dict[str, Any]) -> None:
     """Call the receivers for one durable or refused write; ``fields`` are the signal's keyword arguments."""
     if fields.get("retry_at"):
         fields = {**fields, "retry_at": datetime.fromisoformat(fields["retry_at"])}  # it came through a frame
-    sender = registry.find(fields["name"])
+    sender, target = registry.find(fields["name"]), fields.pop("target_id", None)
     _SIGNALS[what].send_robust(sender, **fields)
+    if what == FINISHED and target is not None:
+        about = {"target_id": target, "job_id": fields["job_id"]}
+        if fields["outcome"] == Outcome.SUCCEEDED:
+            signals.compensation_completed.send_robust(None, **about)
+        else:
+            signals.compensation_failed.send_robust(None, **about, outcome=fields["outcome"], error=fields["error"])

@@ -20,6 +20,12 @@ def option_of(extras: Mapping[str, Any] | None, name: str) -> Any:
     return options.get(name) if isinstance(options, dict) else None
 
 
+def target_of(extras: Mapping[str, Any] | None) -> int | None:
+    """Return the job that a claimed job undoes, or a part of; None if it undoes nothing."""
+    target = option_of(extras, "target")
+    return int(target[0]) if isinstance(target, list) and target else None
+
+
 def soft_limit_of(extras: Mapping[str, Any] | None) -> float | None:
     """Return after how many seconds ``SoftDeadlinePassed`` is raised in a job; None for never."""
     seconds = option_of(extras, "soft_timeout")

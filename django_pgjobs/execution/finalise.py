@@ -6,6 +6,7 @@ Shared by everything that ends attempts: the worker's finalise thread in batches
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, assert_never
 
@@ -20,6 +21,10 @@ from django_pgjobs.store.statements import Author, Database, End, FenceReading, 
 
 SUCCESS, RETRY, SNOOZE, END, MARK, PARK, RELEASE = "success", "retry", "snooze", "end", "mark", "park", "release"
 NEXT, HOLD = "next", "hold"
+SUSPEND = "suspend"
+AWAIT = "await"
+"""A suspension until an event is sent: written by ``write_await``."""
+
 DELETE = "delete"
 """A success or an end that keeps no row."""
 
@@ -31,6 +36,8 @@ ACTIONS = {
     RETRY: "schedule a retry",
     NEXT: "go on with the next step",
     SNOOZE: "snooze the job",
+    SUSPEND: "suspend the job",
+    AWAIT: "suspend the job",
     PARK: "park the job",
     HOLD: "hold the job",
     RELEASE: "release the job",
@@ -41,13 +48,13 @@ ACTIONS = {
 }
 """Each kind of write, worded for log lines: "could not …"."""
 
-KINDS = (SUCCESS, NEXT, RETRY, SNOOZE, PARK, HOLD, RELEASE, MARK, END, DELETE, COUNTED)
+KINDS = (SUCCESS, NEXT, RETRY, SNOOZE, SUSPEND, AWAIT, PARK, HOLD, RELEASE, MARK, END, DELETE, COUNTED)
 """The order in which a flush writes them."""
 
 FAST = (SUCCESS, DELETE)
 """The kinds that have a statement which writes without a step that locks: see ``write``."""
 
-REQUEUES = (NEXT, RETRY, SNOOZE, PARK, HOLD, RELEASE)
+REQUEUES = (NEXT, RETRY, SNOOZE, SUSPEND, AWAIT, PARK, HOLD, RELEASE)
 """The kinds after which a job starts again, which a job with a cancel request must not."""
 
 CALLBACK_STARTS = 3
@@ -77,6 +84,20 @@ def end_of(decision: Unwritten, job_id: int, claim_id: str, name: str, seconds: 
             return RETRY, End(job_id, claim_id, seconds or 0.0, delay=delay, cause=cause, failure=failure)
         case decide.Snooze(seconds=delay):
             return SNOOZE, End(job_id, claim_id, seconds, delay=delay)
+        case decide.Suspend(failure=failure):
+            kind, cause = SUSPEND if decision.event is None else AWAIT, "failed" if failure else SUSPEND
+            columns = {
+                "memo": decision.memo,
+                "kind": decision.kind,
+                "event": decision.event,
+                "delay": decision.seconds,
+                "failures": decision.failures,
+                "progressed": decision.progressed,
+            }
+            reason = decision.event or ""
+            return kind, End(
+                job_id, claim_id, seconds, cause=cause, failure=failure, columns=json.dumps(columns), reason=reason
+            )
         case decide.Park(reason=reason, fingerprint=fingerprint):
             return PARK, End(job_id, claim_id, reason=reason, fingerprint=fingerprint)
         case decide.Hold(reason=reason):
@@ -129,6 +150,18 @@ def write_counted(
     return {each: each for each in ids}, opened
 
 
+def write_await(
+    db: Database, ends: Sequence[End], author: Author, *, lock_seconds: float | None = None
+) -> dict[int, Any]:
+    """Suspend jobs until events are sent, in the open transaction: return id → row of those recorded.
+
+    The ``reason`` of each end is its event. Raises ``LockNotAvailable`` for one that stays locked for ``lock_seconds``;
+    then roll back.
+    """
+    store.await_events(db, [end.reason for end in ends], lock_seconds=lock_seconds)
+    return {row.id: row for row in store.suspend_jobs(db, ends, author)}
+
+
 def is_counted(extras: Mapping[str, Any] | None) -> bool:
     """Whether the end of a claimed job counts in a gate; it may count in one since its claim, too."""
     return gate_of(extras) is not None
@@ -160,6 +193,7 @@ def write(
         NEXT: lambda: store.next_step(db, ends, author, hurried=fast),
         RETRY: lambda: store.finalise_retry(db, ends, author),
         SNOOZE: lambda: store.finalise_snooze(db, ends),
+        SUSPEND: lambda: store.suspend_jobs(db, ends, author),
         PARK: lambda: store.park_jobs(db, ends),
         HOLD: lambda: store.hold_jobs(db, ends),
         RELEASE: lambda: store.release_jobs(db, ends, author),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from django_pgjobs import clock
@@ -15,6 +16,7 @@ from django_pgjobs import decisions as decide
 from django_pgjobs.context import Cancellation, JobContext, Reporter
 from django_pgjobs.decisions import Decision, Failure
 from django_pgjobs.definition.policy import JobPolicy
+from django_pgjobs.durable import Memory
 from django_pgjobs.exceptions import Interrupt
 from django_pgjobs.execution.idempotency import Recall
 from django_pgjobs.serialization.failures import OUR_FILES
@@ -128,6 +130,14 @@ class Transaction(Protocol):
         ...
 
 
+class Memories(Protocol):
+    """Opens the memory of a durable function: see ``durable``."""
+
+    def of(self, prepared: Prepared) -> Memory:
+        """Return the memory of a running job, always the same."""
+        ...
+
+
 class Prepared:
     """A job that is ready to be called. Like ``RunControl``, it keeps rarely used values as class attributes."""
 
@@ -135,6 +145,13 @@ class Prepared:
     error: Failure | None = None
     recall: Recall | None = None
     transaction: Transaction | None = None
+    memories: Memories | None = None
+    memory: Any = None
+    """What the job remembers, once it has asked for it: a ``durable.DurableMemory``."""
+
+    outer_blocks = 0
+    """How many ``atomic()`` blocks are open around the job; none, except in a test."""
+
     decision: Decision | None = None
     """The decision about the attempt, once known. It stands, whatever happens to the thread afterwards."""
 
@@ -168,6 +185,9 @@ class Prepared:
         made = self._context
         if made is None:
             headers = dict(self.headers or {})
-            fresh = JobContext(self.item, headers, self.reporter_of(self.item), self.control, self.began, self.error)
+            memory = None if self.memories is None else partial(self.memories.of, self)
+            fresh = JobContext(
+                self.item, headers, self.reporter_of(self.item), self.control, self.began, self.error, memory
+            )
             made = self.__dict__.setdefault("_context", fresh)  # a thread of the job's may ask at the same time
         return made

@@ -26,15 +26,16 @@ from django_pgjobs.exceptions import UnreadablePayload
 from django_pgjobs.execution import attempt, events, finalise
 from django_pgjobs.execution.atomic_end import AtomicEnds
 from django_pgjobs.execution.attempt import BODY, Item, Prepared, RunControl
-from django_pgjobs.execution.extras import dated, until_of
-from django_pgjobs.execution.finalise import CALLBACK_OF, CALLBACK_STARTS, END, MARK, REQUEUES, RETRY, SUCCESS
+from django_pgjobs.execution.durable import Memories
+from django_pgjobs.execution.extras import dated, target_of, until_of
+from django_pgjobs.execution.finalise import AWAIT, CALLBACK_OF, CALLBACK_STARTS, END, MARK, REQUEUES, RETRY, SUCCESS
 from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.execution.retries import failure_of
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import Outcome
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.database import Enclosing
-from django_pgjobs.store.statements import Author, ClaimedJob, Database, End, FenceReading, Stepped
+from django_pgjobs.store.statements import Author, ClaimedJob, Database, End, FenceReading, Stepped, Suspended
 
 log = safe_logger("django_pgjobs")
 
@@ -170,6 +171,7 @@ class Performer:
             recall=recall,
             history=history,
             transaction=AtomicEnds(self.alias),
+            memories=Memories(self.alias),
         )
         if not isinstance(prepared, Prepared):
             return prepared
@@ -207,6 +209,9 @@ class Performer:
         return Ended(kind, end, recorded=True)
 
     def _write(self, kind: str, end: End, *, remember: bool, counted: bool) -> dict[int, Any]:
+        if kind == AWAIT:
+            with self.db.transaction():
+                return finalise.write_await(self.db, [end], self.author)
         if not counted or kind not in (SUCCESS, END):
             return finalise.write(self.db, kind, [end], self.author, remember=remember)
         with self.db.transaction():
@@ -232,6 +237,8 @@ class Performer:
         }
         if isinstance(row, Stepped):
             events.stepped(row, f"name={job.name} job={job.id} attempt={job.attempt} queue={job.queue}")
+        elif isinstance(row, Suspended):
+            events.suspended(row, f"name={job.name} job={job.id} attempt={job.attempt} queue={job.queue}")
         elif kind == RETRY:
             _notify(events.RETRIED, job, **about, delay=end.delay, retry_at=row.run_at.isoformat())
         elif kind in (SUCCESS, END):
@@ -240,7 +247,9 @@ class Performer:
 
 def _notify(what: str, job: ClaimedJob, **facts: Any) -> None:
     if events.anybody_listens():
-        events.stored(what, {"job_id": job.id, "name": job.name, "attempt": job.attempt, **facts})
+        target = target_of(job.extras)
+        about = {} if target is None else {"target_id": target}
+        events.stored(what, {"job_id": job.id, "name": job.name, "attempt": job.attempt, **about, **facts})
 
 
 def _earlier_error(job: ClaimedJob, kind: str, end: End) -> str:

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast
 
 from asgiref.sync import sync_to_async
 
+from django_pgjobs.durable import provide_gather
 from django_pgjobs.exceptions import BatchClosed, InvalidJob
-from django_pgjobs.flows.builtin import BATCH, checked_calls, holder, new_job_of, own_call
+from django_pgjobs.flows.builtin import (
+    BATCH,
+    checked_calls,
+    checked_undo,
+    holder,
+    new_job_of,
+    own_call,
+    with_undo,
+)
 from django_pgjobs.flows.builtin import batch as batch_job
 from django_pgjobs.jobs import BoundJob
 from django_pgjobs.logs import safe_logger
@@ -47,6 +56,8 @@ class Batch:
     ``bind(…)``, that become ready when the batch has ended: if every member succeeded, if one did not, and in any case.
     ``fail_fast``: once a member is abandoned, the batch takes no more members, those that have not started are
     cancelled, and running ones are asked to stop.
+    ``undo``: if the batch is abandoned or cancelled, the members that succeeded are undone, the latest first, by the
+    ``undo`` of their definitions; ``undo_on_failure``: what happens if one cannot be undone.
     ``key``: as of a job; if an unfinished batch has it, this is that batch, and its calls are not registered again.
     ``queue``, ``priority``: of the batch's own row. ``database``: an alias; all members go there.
 
@@ -62,6 +73,8 @@ class Batch:
         failed: BoundJob | None = None,
         settled: BoundJob | None = None,
         fail_fast: bool = False,
+        undo: bool = False,
+        undo_on_failure: Literal["go_on", "stop"] = "go_on",
         key: str | None = None,
         queue: str | None = None,
         priority: int | None = None,
@@ -80,6 +93,7 @@ class Batch:
                 if call.options.get(option):
                     raise InvalidJob(f"job {call.name!r}: what comes after a batch takes no {option}")
         self._fail_fast = bool(fail_fast)
+        self._undo = checked_undo(undo, undo_on_failure)
         self._after = [(rule, call) for rule, call in after if call is not None]
         self._id: int | None = None
         self._alias: str | None = None
@@ -116,7 +130,7 @@ class Batch:
             row = self._call.row()
             self._alias = writable_alias(row.plan.database)
             callbacks = [(rule, new_job_of(call, self._alias)) for rule, call in self._after]
-            new = new_job_of(self._call, self._alias)
+            new = with_undo(new_job_of(self._call, self._alias), self._undo)
             stored, after = waiting.insert_batch(self._alias, new, callbacks, row.plan.conf, fail_fast=self._fail_fast)
             self.is_new = after is not None
             self._id = stored if self.is_new else holder(self._alias, stored, BATCH).pk
@@ -222,6 +236,15 @@ class Batch:
         if gate is None:
             raise BatchClosed("The batch is not stored.", batch_id=self._id)
         return Figures(gate.total, gate.succeeded, gate.abandoned, gate.cancelled, gate.unfinished)
+
+
+def _gather(*given: Any, **options: Any) -> list[Any]:
+    from django_pgjobs.flows.gathering import gather  # here for start-up time
+
+    return gather(*given, **options)
+
+
+provide_gather(_gather)
 
 
 def _portions(calls: Iterable[BoundJob]) -> Iterator[list[BoundJob]]:

@@ -1,14 +1,17 @@
-"""The jobs of this package itself: a batch, a flow, and the cancel of their members. Every worker knows them."""
+"""The jobs of this package itself: a batch, a flow, the cancel of their members. Every worker knows them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from django_pgjobs.context import running_alias
+from django.db import DEFAULT_DB_ALIAS
+
+from django_pgjobs.context import JobContext, running_alias
 from django_pgjobs.exceptions import Cancel, DuplicateJob, InvalidJob, Snooze
 from django_pgjobs.jobs import BoundJob, JobDefinition, job
-from django_pgjobs.states import CANCEL_MEMBERS, FAIL_FAST, GATHERING
+from django_pgjobs.states import CANCEL_MEMBERS, FAIL_FAST, GATHERING, UNDO, WAKE
+from django_pgjobs.states import Flow as Bits
 
 if TYPE_CHECKING:
     from django_pgjobs.models import Job
@@ -44,6 +47,20 @@ def new_job_of(call: BoundJob, alias: str) -> NewJob:
     if row.plan.database not in (None, alias):
         raise InvalidJob(f"job {call.name!r}: it has to go to database {alias!r}, not to {row.plan.database!r}")
     return new_job(row, captured_headers(row.plan.conf))
+
+
+def checked_undo(undo: bool, on_failure: str) -> str | None:
+    """Return what happens if a part cannot be undone, None if nothing is to be undone. Raises ``InvalidJob``."""
+    if on_failure not in ("go_on", "stop"):
+        raise InvalidJob(f"undo_on_failure must be 'go_on' or 'stop', not {on_failure!r}")
+    return on_failure if undo else None
+
+
+def with_undo(new: NewJob, on_failure: str | None) -> NewJob:
+    """Return the row of a batch or flow that is undone if it fails; as it is, if ``on_failure`` is None."""
+    if on_failure is None:
+        return new
+    return new._replace(flow=new.flow | Bits.UNDOABLE, options={**(new.options or {}), "undo_on_failure": on_failure})
 
 
 def checked_calls(calls: Iterable[BoundJob]) -> Iterable[BoundJob]:
@@ -82,3 +99,19 @@ def cancel_members(batch_id: int, mode: str, by: str, reason: str) -> None:
         busy += jobs.filter(pk__in=ids).cancel(mode=mode, by=by, reason=reason).skipped.get("busy", 0)
     if busy:
         raise Snooze(BUSY_SECONDS)
+
+
+@job(name=WAKE, priority=50, store_result=False)
+def wake(event: str) -> None:
+    """Send the event for which a job waits whose gathered jobs have ended. Repeatable."""
+    from django_pgjobs.steering import events  # here for start-up time
+
+    events.send(running_alias() or DEFAULT_DB_ALIAS, event, "null", WAKE)
+
+
+@job(name=UNDO, takes_context=True, max_attempts=20, store_result=False)
+def undo(context: JobContext, job_id: int) -> None:
+    """Undo what a job has done, the latest first, each part by a job of its own; go on where it stopped. Repeatable."""
+    from django_pgjobs.flows import undoing  # here for start-up time
+
+    undoing.undo(context, job_id)

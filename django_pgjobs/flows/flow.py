@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, cast, overload
 from asgiref.sync import sync_to_async
 
 from django_pgjobs.exceptions import InvalidJob
-from django_pgjobs.flows.builtin import FLOW, checked_calls, holder, new_job_of, own_call
+from django_pgjobs.flows.builtin import FLOW, checked_calls, checked_undo, holder, new_job_of, own_call, with_undo
 from django_pgjobs.flows.builtin import flow as flow_job
 from django_pgjobs.jobs import BoundJob, Returned
 from django_pgjobs.serialization.references import ResultOf, within
@@ -60,6 +60,8 @@ class Flow:
     A flow is a job, as a batch is: its nodes are its members, and it ends when all of them have ended; as succeeded if
     nothing went wrong. A node that is not needed, such as one for a failure that did not happen, does no harm.
 
+    ``undo``: if the flow is abandoned or cancelled, the nodes that succeeded are undone, the latest first, by the
+    ``undo`` of their definitions; ``undo_on_failure``: what happens if one cannot be undone.
     ``description``: text for lists. ``key``: as of a job; if an unfinished flow has it, ``register`` returns that one.
     ``queue``, ``priority``: of the flow's own row. ``database``: an alias; all nodes go there.
 
@@ -70,11 +72,14 @@ class Flow:
         self,
         description: str = "",
         *,
+        undo: bool = False,
+        undo_on_failure: Literal["go_on", "stop"] = "go_on",
         key: str | None = None,
         queue: str | None = None,
         priority: int | None = None,
         database: str | None = None,
     ) -> None:
+        self._undo = checked_undo(undo, undo_on_failure)
         self._call = own_call(
             flow_job, description=description, queue=queue, priority=priority, key=key, database=database
         )
@@ -155,7 +160,7 @@ class Flow:
         for node, job_id in zip(self.nodes, reserve_ids(alias, len(self.nodes)) if self.nodes else (), strict=True):
             node.job_id = node._result.job_id = job_id
         try:
-            flow = new_job_of(self._call, alias)
+            flow = with_undo(new_job_of(self._call, alias), self._undo)
             nodes = self._new_nodes(alias)
             with register.passing(alias, plan.conf, [node.queue for node in nodes]):
                 flow_id, is_new = waiting.insert_flow(alias, flow, nodes, plan.conf)

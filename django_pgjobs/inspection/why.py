@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.inspection.blockers import Blocker, blockers_of
 from django_pgjobs.inspection.liveness import LIVE
+from django_pgjobs.inspection.suspended import words_of
+from django_pgjobs.inspection.words import clock_time, quoted, span
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import EXPIRED, GATHERING, NOT_MET, NOT_NEEDED, JobState
 from django_pgjobs.store import statements as store
@@ -54,6 +55,10 @@ def of(job_id: int, using: str) -> Reason:
         return unknown(job_id)
     if facts.state == JobState.WAITING and not facts.ending:
         return _unstarted(facts, _waiting(facts, store.read_needs(store.on(using), job_id)))
+    if facts.run_at > facts.now and not facts.ending and facts.state in (JobState.READY, JobState.LIMITED):
+        suspension = store.read_suspension(store.on(using), job_id)
+        if suspension is not None:
+            return Reason(*words_of(job_id, facts.now, suspension))
     limited = facts.state == JobState.LIMITED and facts.run_at <= facts.now and not facts.pauses
     return reason(facts, blockers_of(job_id, facts.name, facts.queue, using) if limited else ())
 
@@ -86,7 +91,7 @@ def _unstarted(facts: WhyFacts, found: Reason) -> Reason:
 def _expiring(facts: WhyFacts, found: Reason) -> Reason:
     at = facts.expires_at or facts.now
     if at > facts.now:
-        words = {"at": _at(at), "time": span((at - facts.now).total_seconds())}
+        words = {"at": clock_time(at), "time": span((at - facts.now).total_seconds())}
         text = _("If it has not started by %(at)s, in %(time)s, it expires and is cancelled.")
         return Reason(found.code, f"{found.text} {text % words}", found.advice)
     text = _("It expired %(ago)s ago, before it started.") % {"ago": _since(facts, at)}
@@ -108,24 +113,6 @@ def _unexpired(facts: WhyFacts, blockers: Sequence[Blocker]) -> Reason:
     return Reason("callback", f"{left} {found.text}", found.advice)
 
 
-def span(seconds: float) -> str:
-    """Return a duration in one rounded unit: 40 s, 5 min, 3 h, 4 days."""
-    seconds = max(seconds, 0.0)
-    if seconds < 119.5:
-        return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
-    if seconds < 7170:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 171_000:
-        return f"{seconds / 3600:.0f} h"
-    days = round(seconds / 86_400)
-    return ngettext("%(days)d day", "%(days)d days", days) % {"days": days}
-
-
-def _at(instant: datetime) -> str:
-    local = timezone.localtime(instant) if timezone.is_aware(instant) else instant
-    return f"{local:%Y-%m-%d %H:%M:%S}"
-
-
 def _since(facts: WhyFacts, instant: datetime | None) -> str:
     return "?" if instant is None else span((facts.now - instant).total_seconds())
 
@@ -134,12 +121,6 @@ def by_whom(who: str | None) -> str:
     """Name who did something; for a user, stored as *auth.User:1 anna*, only the name."""
     user = _USER.fullmatch(who or "")
     return " " + _("by %(who)s") % {"who": user[1] if user else who} if who else ""
-
-
-def _quoted(text: str | None) -> str:
-    """Return an untrusted text as the end of a sentence."""
-    words = one_line(text or "")
-    return f": {words.rstrip('.')}" if words else ""
 
 
 def _tries(facts: WhyFacts) -> str:
@@ -159,7 +140,7 @@ def _succeeded(facts: WhyFacts) -> Reason:
 
 def _cancelled(facts: WhyFacts) -> Reason:
     if facts.cancel_by in (NOT_MET, NOT_NEEDED):
-        words = {"ago": _since(facts, facts.finished_at), "why": _quoted(facts.cancel_reason)}
+        words = {"ago": _since(facts, facts.finished_at), "why": quoted(facts.cancel_reason)}
         text = _("It was cancelled %(ago)s ago, before it began%(why)s.") % words
         advice = _("To run it all the same: ") + f"manage.py pgjobs retry {facts.id}"
         if facts.cancel_by == NOT_MET:
@@ -168,7 +149,7 @@ def _cancelled(facts: WhyFacts) -> Reason:
     words = {
         "ago": _since(facts, facts.finished_at),
         "by": by_whom(facts.cancel_by),
-        "why": _quoted(facts.cancel_reason),
+        "why": quoted(facts.cancel_reason),
     }
     # A batch is not retried itself.
     advice = "" if facts.name in GATHERING else _retry(facts)
@@ -176,7 +157,7 @@ def _cancelled(facts: WhyFacts) -> Reason:
 
 
 def _abandoned(facts: WhyFacts) -> Reason:
-    words = {"ago": _since(facts, facts.finished_at), "tries": _tries(facts), "why": _quoted(facts.error)}
+    words = {"ago": _since(facts, facts.finished_at), "tries": _tries(facts), "why": quoted(facts.error)}
     if facts.name in GATHERING:
         text = _("It was abandoned %(ago)s ago%(why)s.") % words
         command = f"manage.py pgjobs retry --batch {facts.id} --state abandoned"
@@ -208,7 +189,7 @@ def _running(facts: WhyFacts) -> Reason:
     if facts.lease_expires_at is None or facts.lease_expires_at <= facts.now:
         return _lost(facts, worker)
     text = _("Worker %(worker)s claimed it %(ago)s ago, %(tries)s.") % words
-    beat = {"beat": _since(facts, facts.worker_beat_at), "lease": _at(facts.lease_expires_at)}
+    beat = {"beat": _since(facts, facts.worker_beat_at), "lease": clock_time(facts.lease_expires_at)}
     if facts.cancel_requested_at is not None:
         text += " " + _cancelling(facts)
     if facts.release_requested_at is not None:
@@ -252,7 +233,7 @@ def _cancelling(facts: WhyFacts) -> str:
         "ago": _since(facts, facts.cancel_requested_at),
         "mode": facts.cancel_mode or "ask",
         "by": by_whom(facts.cancel_by),
-        "why": _quoted(facts.cancel_reason),
+        "why": quoted(facts.cancel_reason),
     }
     return _("Its cancel (%(mode)s) was requested %(ago)s ago%(by)s%(why)s.") % words
 
@@ -270,7 +251,7 @@ def _held(facts: WhyFacts) -> Reason:
 
 
 def _other(facts: WhyFacts) -> Reason:
-    words = {"state": facts.state, "why": _quoted(facts.hold_reason)}
+    words = {"state": facts.state, "why": quoted(facts.hold_reason)}
     return Reason(
         "held", _("It is held (%(state)s)%(why)s.") % words, _("Newer code held it; look for the reason there.")
     )
@@ -278,7 +259,7 @@ def _other(facts: WhyFacts) -> Reason:
 
 def _waiting(facts: WhyFacts, needs: Needs | None = None) -> Reason:
     if needs is None:
-        return Reason("waiting", _("It waits for another job%(why)s.") % {"why": _quoted(facts.hold_reason)})
+        return Reason("waiting", _("It waits for another job%(why)s.") % {"why": quoted(facts.hold_reason)})
     words = {"pending": needs.pending, "total": needs.total}
     if needs.eager:
         ids = ", ".join(f"#{job_id}" for job_id in needs.first) + (", …" if needs.pending > len(needs.first) else "")
@@ -299,7 +280,7 @@ def _waiting(facts: WhyFacts, needs: Needs | None = None) -> Reason:
 def _parked(facts: WhyFacts) -> Reason:
     text = _("It is parked because the code of the worker that claimed it cannot run it%(why)s.")
     advice = _("Deploy code that can; workers check every 30 s. Or retry or cancel the job.")
-    return Reason("parked", text % {"why": _quoted(facts.hold_reason)}, advice)
+    return Reason("parked", text % {"why": quoted(facts.hold_reason)}, advice)
 
 
 def _limited(facts: WhyFacts, blockers: Sequence[Blocker]) -> Reason:
@@ -309,7 +290,7 @@ def _limited(facts: WhyFacts, blockers: Sequence[Blocker]) -> Reason:
         return _pause(facts)
     key = _(" for the key %(key)s") % {"key": facts.limit_key} if facts.limit_key else ""
     text = _("A limit of %(name)s%(key)s holds it%(why)s.")
-    text = text % {"name": facts.name, "key": key, "why": _quoted(facts.hold_reason)}
+    text = text % {"name": facts.name, "key": key, "why": quoted(facts.hold_reason)}
     for blocker in blockers:
         ids = ", ".join(f"#{job_id}" for job_id in blocker.job_ids)
         text += f" {blocker.words[:1].upper()}{blocker.words[1:]}" + (f" ({ids})." if ids else ".")
@@ -386,10 +367,10 @@ def _last_beat(facts: WhyFacts) -> str:
 
 
 def _not_due(facts: WhyFacts) -> Reason:
-    words = {"at": _at(facts.run_at), "time": span((facts.run_at - facts.now).total_seconds()), "tries": _tries(facts)}
+    words = {"at": clock_time(facts.run_at), "time": span((facts.run_at - facts.now).total_seconds()), "tries": _tries(facts)}
     advice = _("To run it now: ") + f"manage.py pgjobs reschedule {facts.id} --delay 0"
     if facts.attempt:
-        words["why"] = _quoted(facts.error)
+        words["why"] = quoted(facts.error)
         return Reason("retrying", _("After %(tries)s it is tried again at %(at)s, in %(time)s%(why)s.") % words, advice)
     return Reason("scheduled", _("It is not due: it runs at %(at)s, in %(time)s.") % words, advice)
 
@@ -408,8 +389,8 @@ def _of_pause(facts: WhyFacts, pause: Paused) -> tuple[str, str]:
         "what": what % {"name": name},
         "ago": _since(facts, pause.paused_at),
         "by": by_whom(pause.by),
-        "until": " " + _("until %(at)s") % {"at": _at(pause.until)} if pause.until else "",
-        "why": _quoted(pause.reason),
+        "until": " " + _("until %(at)s") % {"at": clock_time(pause.until)} if pause.until else "",
+        "why": quoted(pause.reason),
     }
     text = _("%(what)s was paused %(ago)s ago%(by)s%(until)s%(why)s.") % words
     # A name may be anything, and people paste what they read into a shell.

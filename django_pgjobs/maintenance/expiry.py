@@ -1,4 +1,4 @@
-"""Expiry: the leader deletes old windows of keys, starts of rates, stored results and actions.
+"""Expiry: the leader deletes old windows of keys, starts of rates, stored results, events and actions.
 
 It deletes the oldest first, in batches, each a short transaction that waits for no lock; a turn is bounded in time. A
 walk remembers how far it has come, since deleted rows stay in the index until a VACUUM; now and then it begins anew.
@@ -56,6 +56,7 @@ class Expirer:
         self.admissions = ExpiryWalk(_delete_admissions, BATCH)
         self.results = ExpiryWalk(_delete_results, BATCH)
         self.actions = ExpiryWalk(_delete_actions, BATCH)
+        self.events = ExpiryWalk(_delete_events, BATCH)
 
     def __call__(self, db: store.Database) -> int:
         """Take a turn; return how many rows were deleted. Repeatable, also by several at once."""
@@ -64,6 +65,7 @@ class Expirer:
         admissions = self.admissions.go(db, until, self.may)
         results = 0 if get_conf().stored_result_hours is None else self.results.go(db, until, self.may)
         actions = 0 if get_conf().action_hours is None else self.actions.go(db, until, self.may)
+        self.events.go(db, until, self.may)
         if windows or results or actions:
             log.info("keys and results expired windows=%d results=%d actions=%d", windows, results, actions)
         return windows + admissions + results + actions
@@ -80,6 +82,10 @@ def _delete_admissions(db: store.Database, after: str) -> store.Expired:
 def _delete_results(db: store.Database, after: str) -> store.Expired:
     seconds = (get_conf().stored_result_hours or 0.0) * 3600
     return store.delete_results(db, older_than_seconds=seconds, after=after, limit=BATCH)
+
+
+def _delete_events(db: store.Database, after: str) -> store.Expired:
+    return store.delete_events(db, older_than_seconds=get_conf().event_retention_hours * 3600, after=after, limit=BATCH)
 
 
 def _delete_actions(db: store.Database, after: str) -> store.Expired:

@@ -18,7 +18,7 @@ from django.db.models import Q
 from django.db.models.functions import Left, Now
 
 from django_pgjobs.inspection import liveness
-from django_pgjobs.inspection.why import span
+from django_pgjobs.inspection.words import span
 from django_pgjobs.management import filters, output
 from django_pgjobs.management.stats import counting, known_workers, paused_queues
 from django_pgjobs.models import CronEntry

@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 
 from django_pgjobs.conf import get_conf
 from django_pgjobs.inspection import figures, liveness
-from django_pgjobs.inspection.why import span
+from django_pgjobs.inspection.words import span
 from django_pgjobs.management import filters, output
 from django_pgjobs.models import QueueState
 from django_pgjobs.states import Hold, Outcome

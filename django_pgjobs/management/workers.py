@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand
 from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 
-from django_pgjobs.inspection.why import span
+from django_pgjobs.inspection.words import span
 from django_pgjobs.management import filters, output
 from django_pgjobs.models import Heartbeat, LeaderTerm
 

@@ -18,6 +18,7 @@ from django_pgjobs.models.gates import Gate, Link
 from django_pgjobs.models.job_steering import Steerable
 from django_pgjobs.models.jobs import Job, JobQuerySet
 from django_pgjobs.models.keys import Admission, KeyWindow, StoredResult
+from django_pgjobs.models.memos import EventState, Memo
 from django_pgjobs.models.operators import Action, ActionPart, QueueState
 from django_pgjobs.models.workers import Heartbeat, LeaderTerm, Statistic
 
@@ -29,6 +30,7 @@ __all__ = [
     "Claim",
     "CronEntry",
     "CronEntryQuerySet",
+    "EventState",
     "Gate",
     "Heartbeat",
     "Job",
@@ -37,6 +39,7 @@ __all__ = [
     "KnownJob",
     "LeaderTerm",
     "Link",
+    "Memo",
     "PostgresModel",
     "QueueState",
     "Statistic",

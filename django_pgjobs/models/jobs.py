@@ -215,7 +215,10 @@ class Job(Steerable, PostgresModel):
     flow = models.SmallIntegerField(
         _("flow"),
         db_default=0,
-        help_text=_("Bits; 1: a member, 2: others need it, 8: it has finished steps, 16: it has a gate."),
+        help_text=_(
+            "Bits; 1: a member, 2: others need it, 4: it can be undone, 8: it has finished steps, 16: it has a gate, "
+            "32: it remembers."
+        ),
     )
     parent = models.ForeignKey(
         "self",
@@ -226,6 +229,16 @@ class Job(Steerable, PostgresModel):
         related_name="members",
         verbose_name=_("parent"),
         help_text=_("The batch that it is a member of."),
+    )
+    target = models.ForeignKey(
+        "self",
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        null=True,
+        related_name="compensations",
+        verbose_name=_("target"),
+        help_text=_("The job that it undoes, or a part of."),
     )
     # No column (docs/adr/0025). A new state is a value of ``hold``: the SQL function of migration 0016 knows no words.
     state = ComputedStateField(choices=State.choices, verbose_name=_("state"))
@@ -295,6 +308,7 @@ class Job(Steerable, PostgresModel):
                 fields=["expires_at"],
                 condition=Q(expires_at__isnull=False, finished_at__isnull=True),
             ),
+            models.Index(name="pgjobs_job_target", fields=["target", "id"], condition=Q(target__isnull=False)),
             models.Index(name="pgjobs_job_parent", fields=["parent", "id"], condition=Q(parent__isnull=False)),
         )
         constraints = (

@@ -53,7 +53,7 @@ def listed(using: str | None) -> JobQuerySet:
 def surroundings(job: Job) -> Surroundings:
     """Return what stands around a job; no query for one that is part of no flow."""
     found = Surroundings()
-    if not job.flow & ~Flow.STEPPED:
+    if not job.flow & ~Flow.ITS_OWN:
         return found
     jobs = listed(job._state.db)
     if job.parent_id is not None:

@@ -66,6 +66,8 @@ def new_job(row: Row, headers: str | None, payload: str | None = None) -> NewJob
     if plan.has_keys:
         new = _with_keys(new, row)
     new = new._replace(tags=plan.tags, not_after=plan.deadline, options=plan.rare)
+    if plan.target is not None:
+        new = new._replace(target_id=plan.target[0])
     if plan.after:
         rule = plan.when or Rule.SUCCEEDED
         new = new._replace(waits=True, flow=Flow.GATED, needs=tuple((needed, rule) for needed in plan.after))

@@ -88,7 +88,7 @@ def insert_batch(
     """
     with at_read_committed(alias):
         refuse_older_workers(alias, conf)
-        stored = insert_one(alias, batch._replace(waits=True, flow=Flow.GATED | (Flow.NEEDED if callbacks else 0)))
+        stored = insert_one(alias, batch._replace(waits=True, flow=batch.flow | Flow.GATED | (Flow.NEEDED if callbacks else 0)))
         if isinstance(stored, int):
             return stored, None
         new = [NewGate(stored.id, pending=1, hands=1, eager=False, fail_fast=fail_fast)]
@@ -111,7 +111,7 @@ def insert_flow(alias: str, flow: NewJob, nodes: Sequence[NewJob], conf: Conf) -
     """
     with at_read_committed(alias):
         refuse_older_workers(alias, conf)
-        stored = insert_one(alias, flow._replace(waits=True, flow=Flow.GATED))
+        stored = insert_one(alias, flow._replace(waits=True, flow=flow.flow | Flow.GATED))
         if isinstance(stored, int):
             return stored, False
         members = [node._replace(parent_id=stored.id, flow=node.flow | Flow.MEMBER) for node in nodes]

@@ -19,15 +19,15 @@ WITH locked AS MATERIALIZED (
 abandoned AS (
     UPDATE pgjobs_job AS j
     SET error = %(reason)s,
-        outcome = CASE WHEN NOT (j.name = ANY (%(with_callback)s::text[]) OR j.flow & 3 <> 0) THEN 'abandoned' END,
-        finished_at = CASE WHEN NOT (j.name = ANY (%(with_callback)s::text[]) OR j.flow & 3 <> 0) THEN statement_timestamp() END,
-        ending = CASE WHEN j.name = ANY (%(with_callback)s::text[]) OR j.flow & 3 <> 0 THEN 'abandoned' END,
-        run_at = CASE WHEN j.name = ANY (%(with_callback)s::text[]) OR j.flow & 3 <> 0 THEN least(j.run_at, statement_timestamp()) ELSE j.run_at END,
+        outcome = CASE WHEN NOT (j.name = ANY (%(with_callback)s::text[]) OR j.flow & 7 <> 0) THEN 'abandoned' END,
+        finished_at = CASE WHEN NOT (j.name = ANY (%(with_callback)s::text[]) OR j.flow & 7 <> 0) THEN statement_timestamp() END,
+        ending = CASE WHEN j.name = ANY (%(with_callback)s::text[]) OR j.flow & 7 <> 0 THEN 'abandoned' END,
+        run_at = CASE WHEN j.name = ANY (%(with_callback)s::text[]) OR j.flow & 7 <> 0 THEN least(j.run_at, statement_timestamp()) ELSE j.run_at END,
         ready_at = statement_timestamp(),
         hold = NULL,
         -- Its body will not start, and its callback may wait for long.
         unique_key = CASE
-            WHEN (j.name = ANY (%(with_callback)s::text[]) OR j.flow & 3 <> 0) AND j.key_scope = 'until_started' THEN NULL
+            WHEN (j.name = ANY (%(with_callback)s::text[]) OR j.flow & 7 <> 0) AND j.key_scope = 'until_started' THEN NULL
             ELSE j.unique_key
         END
     WHERE j.id = ANY (ARRAY (SELECT id FROM locked)) AND j.finished_at IS NULL AND j.claim_id IS NULL

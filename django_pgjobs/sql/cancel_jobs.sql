@@ -39,7 +39,7 @@ cancelled AS (
             FROM (
                 SELECT
                     j.claim_id IS NULL AND NOT (judged.gathers AND j.hold IS NOT DISTINCT FROM 'waiting') AS unclaimed,
-                    j.name = ANY (%(with_callback)s::text[]) OR j.flow & 3 <> 0 AS later
+                    j.name = ANY (%(with_callback)s::text[]) OR j.flow & 7 <> 0 AS later
             ) AS f
         )
     FROM judged

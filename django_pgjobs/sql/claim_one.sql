@@ -38,7 +38,7 @@ claimed AS (
         CASE
             WHEN coalesce(j.ending, j.limit_key, j.idempotency_key, j.cron_entry) IS NOT NULL
               OR j.options IS NOT NULL
-              OR j.flow & 3 <> 0
+              OR j.flow & 7 <> 0
               OR coalesce(j.cancel_requested_at, j.not_after, j.expires_at) IS NOT NULL
               OR j.ending_attempt <> 0
               OR j.suspect_attempt = j.attempt
@@ -54,7 +54,7 @@ claimed AS (
                     THEN 'true'::jsonb
                     ELSE j.options
                 END,
-                CASE WHEN j.flow & 3 = 1 THEN coalesce(j.parent_id, 0) WHEN j.flow & 3 <> 0 THEN 0 END
+                CASE WHEN j.flow & 7 = 1 THEN coalesce(j.parent_id, 0) WHEN j.flow & 7 <> 0 THEN 0 END
             )::text
         END AS rare,
         j.deadline_at

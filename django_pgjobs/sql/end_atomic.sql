@@ -21,7 +21,7 @@ WHERE before.bounded IS NOT NULL AND before.watched IS NOT NULL
   AND j.claim_id = %(claim_id)s::uuid -- fence
   AND j.outcome IS NULL -- fence
 RETURNING
-    j.flow & 3 <> 0 AS counted,
+    j.flow & 7 <> 0 AS counted,
     -- Constraints that are checked at the COMMIT wait for locks as long as the project allows.
     set_config('lock_timeout', before.lock_timeout, true),
     CASE WHEN j.waited THEN pg_notify('pgjobs_ended', j.id::text) END

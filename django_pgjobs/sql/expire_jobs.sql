@@ -4,7 +4,7 @@
 -- Clock: statement_timestamp().
 WITH due AS MATERIALIZED (
     -- Where its end counts in a gate, a worker writes it.
-    SELECT j.id, j.name = ANY (%(without_on_cancel)s::text[]) AND j.flow & 3 = 0 AS ends
+    SELECT j.id, j.name = ANY (%(without_on_cancel)s::text[]) AND j.flow & 7 = 0 AS ends
     FROM pgjobs_job AS j
     WHERE j.expires_at >= %(after)s::timestamptz
       AND j.expires_at <= statement_timestamp()

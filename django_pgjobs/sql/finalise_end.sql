@@ -14,7 +14,7 @@ locked AS MATERIALIZED (
     FROM ended
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[ended.id])
     WHERE true
-      AND (j.flow & 3 = 0 OR %(settled)s::boolean) -- its end counts in a gate, which the caller has to settle
+      AND (j.flow & 7 = 0 OR %(settled)s::boolean) -- its end counts in a gate, which the caller has to settle
       AND j.claim_id = ended.claim_id -- fence
       AND j.outcome IS NULL -- fence
     FOR NO KEY UPDATE OF j SKIP LOCKED

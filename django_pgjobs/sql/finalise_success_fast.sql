@@ -17,7 +17,7 @@ FROM ROWS FROM (
 WHERE (SELECT set_config('lock_timeout', '50ms', true)) IS NOT NULL -- evaluated once, before the first row
   -- A text of two values in the place of one result would move the results behind it to other jobs.
   AND json_array_length(%(results)s::json) IN (0, cardinality(%(ids)s::bigint[]))
-  AND j.flow & 3 = 0 -- its end counts in no gate
+  AND j.flow & 7 = 0 -- its end counts in no gate
   AND j.id = ANY (ARRAY[done.id])
   AND j.claim_id = (%(claim_ids)s::uuid[])[done.claim] -- fence
   AND j.outcome IS NULL -- fence

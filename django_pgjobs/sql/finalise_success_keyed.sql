@@ -11,7 +11,7 @@ locked AS MATERIALIZED (
     FROM done
     JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[done.id])
     WHERE true
-      AND (j.flow & 3 = 0 OR %(settled)s::boolean) -- its end counts in a gate, which the caller has to settle
+      AND (j.flow & 7 = 0 OR %(settled)s::boolean) -- its end counts in a gate, which the caller has to settle
       AND j.claim_id = done.claim_id -- fence
       AND j.outcome IS NULL -- fence
     FOR NO KEY UPDATE OF j SKIP LOCKED

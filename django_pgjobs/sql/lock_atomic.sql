@@ -2,7 +2,7 @@
 -- Fence: none (changes nothing).
 -- Rows: 1 = locked, with the worker that has claimed the job, and whether its end counts in a gate; 0 = the row is gone.
 -- Clock: none.
-SELECT (SELECT k.worker FROM pgjobs_claim AS k WHERE k.claim_id = j.claim_id LIMIT 1), j.flow & 3 <> 0
+SELECT (SELECT k.worker FROM pgjobs_claim AS k WHERE k.claim_id = j.claim_id LIMIT 1), j.flow & 7 <> 0
 FROM pgjobs_job AS j
 WHERE j.id = ANY (ARRAY[%(id)s::bigint])
 FOR NO KEY UPDATE OF j

@@ -1,4 +1,4 @@
--- prune_jobs: delete ended jobs with their history, steps, gates and links, unless a retry made them ready since they were listed, or an unfinished job needs them, or their batch has not ended.
+-- prune_jobs: delete ended jobs with their history, steps, memos, gates and links, unless a retry made them ready since they were listed, or an unfinished job needs them, or their batch has not ended, or they are being undone.
 -- Fence: none (only ended jobs; one that an operator has retried has no end, or a later one).
 -- Rows: one per job deleted; a missing one was locked, retried, or is gone.
 -- Clock: none.
@@ -22,6 +22,14 @@ WITH old AS MATERIALIZED (
               ) IS NULL
           )
       )
+      AND (
+          j.flow & 4 = 0
+          OR (
+              SELECT true FROM pgjobs_job AS u
+              WHERE u.target_id = ANY (ARRAY[j.id]) AND u.target_id IS NOT NULL AND u.finished_at IS NULL
+              LIMIT 1
+          ) IS NULL
+      )
     FOR UPDATE OF j SKIP LOCKED
 ),
 gone AS (
@@ -39,6 +47,11 @@ steps AS (
     DELETE FROM pgjobs_step AS s
     USING gone
     WHERE gone.flow <> 0 AND s.job_id = ANY (ARRAY[gone.id])
+),
+memos AS (
+    DELETE FROM pgjobs_memo AS m
+    USING gone
+    WHERE gone.flow & 32 = 32 AND m.job_id = ANY (ARRAY[gone.id])
 ),
 gates AS (
     DELETE FROM pgjobs_gate AS g

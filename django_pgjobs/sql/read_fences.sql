@@ -10,12 +10,19 @@ SELECT
         (SELECT a.cause FROM pgjobs_attempt AS a WHERE a.job_id = j.id AND a.claim_id = fence.claim_id),
         CASE
             WHEN j.flow <> 0
-            THEN (SELECT 'next' FROM pgjobs_step AS s WHERE s.job_id = j.id AND s.claim_id = fence.claim_id LIMIT 1)
+            THEN coalesce(
+                (SELECT 'next' FROM pgjobs_step AS s WHERE s.job_id = j.id AND s.claim_id = fence.claim_id LIMIT 1),
+                (
+                    SELECT 'suspend' FROM pgjobs_memo AS m
+                    WHERE m.job_id = j.id AND m.claim_id = fence.claim_id AND m.finished_at IS NULL
+                    LIMIT 1
+                )
+            )
         END
     ) AS recorded,
     j.ending IS NOT NULL AS ending,
     j.cancel_requested_at IS NOT NULL AS cancelled,
     j.claim_id IS NOT NULL AS claimed,
-    j.flow & 3 <> 0 AS counted
+    j.flow & 7 <> 0 AS counted
 FROM unnest(%(ids)s::bigint[], %(claim_ids)s::uuid[]) AS fence (id, claim_id)
 JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[fence.id])

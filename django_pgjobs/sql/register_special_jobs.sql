@@ -12,7 +12,7 @@ WITH given AS MATERIALIZED (
             n.expires_at,
             coalesce(n.run_at, statement_timestamp()) + make_interval(secs => n.delay) + make_interval(secs => n.expires)
         ) AS expires_at,
-        n.options, n.flow, n.parent_id, n.waits, n.position,
+        n.options, n.flow, n.parent_id, n.target_id, n.waits, n.position,
         coalesce(n.id, nextval(pg_get_serial_sequence('pgjobs_job', 'id')::regclass)) AS id
     FROM ROWS FROM (
         json_to_recordset(%(jobs)s::json) AS (
@@ -20,12 +20,12 @@ WITH given AS MATERIALIZED (
             payload jsonb, headers jsonb, description text, run_at timestamptz, delay float8,
             key text, key_scope text, "window" float8, idempotency_key text, limit_key text, cron_entry text, fire_at timestamptz,
             tags jsonb, not_after timestamptz, expires_at timestamptz, expires float8, options jsonb,
-            flow smallint, parent_id bigint, waits boolean, id bigint
+            flow smallint, parent_id bigint, target_id bigint, waits boolean, id bigint
         )
     ) WITH ORDINALITY AS n (
         name, queue, priority, max_attempts, timeout, payload, headers, description, run_at, delay,
         key, key_scope, "window", idempotency_key, limit_key, cron_entry, fire_at, tags, not_after, expires_at,
-        expires, options, flow, parent_id, waits, id, position
+        expires, options, flow, parent_id, target_id, waits, id, position
     )
 ),
 windows AS (
@@ -45,13 +45,13 @@ inserted AS (
     INSERT INTO pgjobs_job (
         id, name, queue, priority, max_attempts, timeout_seconds, payload, headers, description, run_at,
         key, key_scope, unique_key, idempotency_key, limit_key, hold, cron_entry, fire_at, tags, not_after, expires_at,
-        options, flow, parent_id
+        options, flow, parent_id, target_id
     )
     SELECT
         id, name, queue, priority, max_attempts, timeout, payload, headers, description, run_at,
         key, key_scope, unique_key, idempotency_key, limit_key,
         CASE WHEN waits THEN 'waiting' WHEN limit_key IS NOT NULL THEN 'limited' END,
-        cron_entry, fire_at, tags, not_after, expires_at, options, flow, parent_id
+        cron_entry, fire_at, tags, not_after, expires_at, options, flow, parent_id, target_id
     FROM given
     WHERE seconds IS NULL OR id IN (SELECT job_id FROM windows)
     ORDER BY queue COLLATE "C", unique_key COLLATE "C", position

@@ -35,7 +35,7 @@ dead AS MATERIALIZED (
             WHEN j.attempt >= j.max_attempts OR j.options ->> 'on_crash' = 'abandon' THEN 'abandoned'
         END AS ends,
         j.attempt < j.max_attempts AS left_over,
-        j.flow & 3 <> 0 AS counted, -- its end counts in a gate: a worker writes it
+        j.flow & 7 <> 0 AS counted, -- its end counts in a gate: a worker writes it
         j.name = ANY (%(without_on_cancel)s::text[]) AS without_on_cancel,
         j.name = ANY (%(without_on_abandon)s::text[]) AS without_on_abandon
     FROM locked

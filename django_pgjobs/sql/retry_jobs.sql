@@ -59,7 +59,20 @@ retried AS (
         expires_at = CASE WHEN j.attempt = 0 AND j.expires_at > statement_timestamp() THEN j.expires_at END, -- null once it has started
         unique_key = CASE WHEN j.outcome IS NOT NULL AND j.key_scope = 'until_finished' THEN j.key ELSE j.unique_key END
     WHERE j.id = ANY (ARRAY (SELECT id FROM judged WHERE free)) AND (j.outcome IN ('abandoned', 'cancelled') OR j.hold = 'parked')
-    RETURNING j.id, j.queue, CASE WHEN j.hold IS NULL THEN j.priority END AS priority
+    RETURNING j.id, j.queue, CASE WHEN j.hold IS NULL THEN j.priority END AS priority, j.flow
+),
+forgotten AS (
+    -- What failed is tried again; what succeeded is remembered.
+    DELETE FROM pgjobs_memo AS m
+    USING retried
+    WHERE retried.flow & 32 = 32 AND m.job_id = ANY (ARRAY[retried.id]) AND m.error <> '' AND m.kind <> 'gather'
+),
+gathered AS (
+    -- It runs those again that failed.
+    UPDATE pgjobs_memo AS m
+    SET finished_at = NULL, error = ''
+    FROM retried
+    WHERE retried.flow & 32 = 32 AND m.job_id = ANY (ARRAY[retried.id]) AND m.error <> '' AND m.kind = 'gather'
 )
 SELECT id, false AS taken, queue, priority, false AS old FROM retried
 UNION ALL

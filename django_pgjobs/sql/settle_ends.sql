@@ -1,10 +1,10 @@
--- settle_ends: count the ends that this transaction has just written in the gates that they feed, and release jobs whose gates open. The first abandoned member of a batch that fails fast closes it and registers the cancel of the others.
+-- settle_ends: count the ends that this transaction has just written in the gates that they feed, and release jobs whose gates open. The first abandoned member of a batch that fails fast closes it and registers the cancel of the others. What has failed and can be undone gets a job that undoes it.
 -- Fence: none (counts what the caller's fenced statement has ended in the same transaction, and nothing twice).
 -- Rows: one per job released or registered: the workers to wake (no priority: admitters), and whether only a scan behind the frontier finds it. A gate locked for longer than asked raises.
 -- Clock: statement_timestamp().
 WITH ended AS MATERIALIZED (
     SELECT
-        j.id, j.parent_id, j.outcome, j.flow,
+        j.id, j.parent_id, j.outcome, j.flow, j.queue,
         -- Nothing went wrong: it succeeded, or nobody needs it.
         j.outcome = 'succeeded' OR (j.outcome = 'cancelled' AND j.cancel_by = 'pgjobs:not_needed') AS well
     FROM unnest(%(ids)s::bigint[]) AS e (id)
@@ -118,6 +118,16 @@ failing AS (
       AND j.cancel_requested_at IS NULL
     RETURNING id, queue, priority
 ),
+undoing AS (
+    -- Each end is written once, so each has one job that undoes it.
+    INSERT INTO pgjobs_job (name, queue, priority, max_attempts, payload, run_at, target_id)
+    SELECT
+        'pgjobs.undo', ended.queue, 50, 20, jsonb_build_object('args', jsonb_build_array(ended.id), 'kwargs', jsonb_build_object()),
+        statement_timestamp(), ended.id
+    FROM ended
+    WHERE ended.flow & 4 = 4 AND ended.outcome <> 'succeeded'
+    RETURNING id, queue, priority
+),
 released AS (
     UPDATE pgjobs_job AS j
     SET run_at = CASE
@@ -152,3 +162,5 @@ released AS (
 SELECT id, queue, priority, run_at < statement_timestamp() - interval '1 second' AS old FROM released
 UNION ALL
 SELECT id, queue, priority, false AS old FROM failing
+UNION ALL
+SELECT id, queue, priority, false AS old FROM undoing

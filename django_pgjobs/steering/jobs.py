@@ -78,6 +78,9 @@ RETRIABLE = Q(outcome__in=[Outcome.ABANDONED, Outcome.CANCELLED]) | Q(hold=Hold.
 """The jobs that an action may change, by conditions on the row's own columns only: PostgreSQL checks these again after
 it waited for a lock, and locks no other row."""
 
+UNDONE = "undone"
+"""The reason for not retrying a job whose undo has begun: what it remembers is not so any more."""
+
 CHANGED = "changed"
 """The reason for skipping a job that no longer matched the filter when its row was locked."""
 
@@ -90,16 +93,20 @@ def cancel(jobs: models.QuerySet[Any], using: str, *, mode: str, by: object, rea
         raise ValueError(f"cancel(mode=…) takes {', '.join(repr(str(m)) for m in CancelMode)}, not {mode!r}")
     callbacks, author, words = _names_with("on_cancel_func"), storable(who(by)), storable(reason)
     batches: list[int] = []
+    all_changed: list[int] = []
 
     def write(db: store.Database, held: Sequence[int]) -> list[int]:
         changed = store.cancel_jobs(db, held, mode=mode, by=author, reason=words, with_callback=callbacks)
         waking.notify(using, changed.notices)
         waking.notify(using, cancel_members(using, changed.gathering, mode=mode, by=author, reason=words))
         batches.extend(batch.id for batch in changed.gathering)
+        all_changed.extend(changed.ids)
         return changed.ids
 
     trail = Trail("cancel", who(by), reason, mode=mode)
     steered = _logged(trail, _steer(jobs, using, UNFINISHED, write, trail))
+    if gathered := store.list_gathered(store.on(using), all_changed):
+        cancel(jobs.model._base_manager.filter(pk__in=gathered), using, mode=mode, by=by, reason=reason)
     # Those that run may take all threads: the job that cancels the others would wait for them.
     if batches and (running := list_running_members(store.on(using), batches)):
         cancel(jobs.model._base_manager.filter(pk__in=running), using, mode=mode, by=by, reason=reason)
@@ -127,12 +134,17 @@ def retry(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) ->
 
     def write(db: store.Database, held: Sequence[int]) -> store.Moved:
         most = get_conf().default_max_attempts
+        undone = store.list_undone(db, held)
+        keyed.refused.update(dict.fromkeys(undone, UNDONE))
         return reopening.retry(
-            db, held, lambda ids: store.retry_jobs(db, ids, attempts=attempts, default_attempts=most)
+            db,
+            [job_id for job_id in held if job_id not in undone],
+            lambda ids: store.retry_jobs(db, ids, attempts=attempts, default_attempts=most),
         )
 
+    keyed = KeyedWrite(using, write)
     trail = Trail("retry", who(by), reason)
-    return _logged(trail, _steer(jobs, using, RETRIABLE, KeyedWrite(using, write), trail))
+    return _logged(trail, _steer(jobs, using, RETRIABLE, keyed, trail))
 
 
 def release(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str, force: bool = False) -> Steered:

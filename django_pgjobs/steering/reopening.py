@@ -43,7 +43,7 @@ def retry(db: Database, held: Sequence[int], retry_jobs: Retry) -> Moved:
     retry concerns more than ``MOST`` jobs besides these.
     """
     jobs = store.lock_flow(db, held)
-    if not any(job.flow & ~Flow.STEPPED for job in jobs.values()):
+    if not any(job.flow & ~Flow.ITS_OWN for job in jobs.values()):
         return retry_jobs(held)
     reached = set(held)
     # What is reached may end until it is locked, and then others are reached through it.

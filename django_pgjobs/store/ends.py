@@ -79,7 +79,8 @@ def read_failure(db: Database, job_id: int) -> Failure | None:
     return Failure(kind, message, tuple((one, words) for one, words in json.loads(chain)), traceback)
 
 
-def _array(objects: Iterable[str]) -> str:
+def as_array(objects: Iterable[str]) -> str:
+    """Return JSON objects as one JSON array."""
     return "[" + ",".join(objects) + "]"
 
 
@@ -95,7 +96,7 @@ def finalise_success(
     With ``remember``, also store the results of jobs that have an idempotency key under that key. ``settled``: also end
     jobs whose ends count in a gate; the caller calls ``settle_ends`` in the same transaction.
     """
-    items = _array(
+    items = as_array(
         [
             f'{{"id":{end.id},"claim_id":"{end.claim_id}",'
             f'"result":{end.result or "null"},"seconds":{end.seconds or 0.0:.6f}}}'
@@ -117,7 +118,7 @@ def finalise_success_fast(db: Database, ends: Sequence[End], author: Author, *, 
     params = {
         **_fences(ends),
         "micros": _literal([round((end.seconds or 0.0) * 1e6) for end in ends]),
-        "results": _array(results),
+        "results": as_array(results),
         "worker": author.worker,
     }
     rows = db.fetch("finalise_success_keyed_fast", params) if remember else db.fetch("finalise_success_fast", params)
@@ -151,7 +152,7 @@ class Rescheduled(NamedTuple):
 
 def finalise_retry(db: Database, ends: Sequence[End], author: Author) -> list[Rescheduled]:
     """Record failed attempts whose jobs run again after ``delay`` seconds."""
-    items = _array(end.with_failure("delay", "cause", "seconds") for end in ends)
+    items = as_array(end.with_failure("delay", "cause", "seconds") for end in ends)
     rows = db.fetch("finalise_retry", {"items": items, **_author(author)})
     return [Rescheduled._make(row) for row in rows]
 
@@ -180,7 +181,7 @@ def next_step(db: Database, ends: Sequence[End], author: Author, *, hurried: boo
     Waits while another transaction takes the key of a job in the queue of its next step. ``hurried``: 50 ms at most,
     then it raises ``LockNotAvailable`` and has written nothing; not for a caller's transaction.
     """
-    items = _array(
+    items = as_array(
         [
             f'{{"id":{end.id},"claim_id":"{end.claim_id}","seconds":{end.seconds or 0.0:.6f},{end.columns[1:]}'
             for end in ends
@@ -193,7 +194,7 @@ def next_step(db: Database, ends: Sequence[End], author: Author, *, hurried: boo
 
 def finalise_snooze(db: Database, ends: Sequence[End]) -> list[Rescheduled]:
     """Make snoozed jobs ready again after ``delay`` seconds, uncharged."""
-    rows = db.fetch("finalise_snooze", {"items": _array(end.as_json("delay") for end in ends)})
+    rows = db.fetch("finalise_snooze", {"items": as_array(end.as_json("delay") for end in ends)})
     return [Rescheduled._make(row) for row in rows]
 
 
@@ -202,7 +203,7 @@ def finalise_end(db: Database, ends: Sequence[End], author: Author, *, settled: 
 
     ``settled`` as in ``finalise_success``.
     """
-    items = _array(end.with_failure("outcome", "cause", "seconds", "reason") for end in ends)
+    items = as_array(end.with_failure("outcome", "cause", "seconds", "reason") for end in ends)
     return [row[0] for row in db.fetch("finalise_end", {"items": items, "settled": settled, **_author(author)})]
 
 
@@ -212,7 +213,7 @@ def finalise_delete(db: Database, ends: Sequence[End], *, remember: bool = False
     ``remember`` as in ``finalise_success``.
     """
     if remember:
-        items = _array(
+        items = as_array(
             f'{{"id":{end.id},"claim_id":"{end.claim_id}","result":{end.result or "null"},'
             f'"succeeded":{"false" if end.outcome else "true"}}}'
             for end in ends
@@ -232,20 +233,20 @@ def mark_ending(db: Database, ends: Sequence[End], author: Author, *, allowance_
 
     It also stores the result of a success, under the idempotency key too, if the job has one.
     """
-    items = _array(end.with_failure("outcome", "cause", "seconds", "reason", "result") for end in ends)
+    items = as_array(end.with_failure("outcome", "cause", "seconds", "reason", "result") for end in ends)
     rows = db.fetch("mark_ending", {"items": items, "allowance": allowance_seconds, **_author(author)})
     return [row[0] for row in rows]
 
 
 def park_jobs(db: Database, ends: Sequence[End]) -> list[int]:
     """Hold jobs that this code cannot run, uncharged, with ``reason`` and the ``fingerprint`` of the code."""
-    items = _array(end.as_json("reason", "fingerprint") for end in ends)
+    items = as_array(end.as_json("reason", "fingerprint") for end in ends)
     return [row[0] for row in db.fetch("park_jobs", {"items": items})]
 
 
 def hold_jobs(db: Database, ends: Sequence[End]) -> list[int]:
     """Hold jobs whose name is paused, uncharged, with ``reason``."""
-    items = _array(end.as_json("reason", "suspect") for end in ends)
+    items = as_array(end.as_json("reason", "suspect") for end in ends)
     return [row[0] for row in db.fetch("hold_jobs", {"items": items})]
 
 
@@ -263,14 +264,14 @@ def release_jobs(db: Database, ends: Sequence[End], author: Author) -> list[Rele
 
     A ``suspect`` stays one for the next worker that claims it.
     """
-    items = _array(end.with_failure("cause", "seconds", "suspect") for end in ends)
+    items = as_array(end.with_failure("cause", "seconds", "suspect") for end in ends)
     rows = db.fetch("release_jobs", {"items": items, **_author(author)})
     return [Released._make(row) for row in rows]
 
 
 def write_progress(db: Database, reports: Sequence[tuple[int, str, str]]) -> list[int]:
     """Store progress reports of running jobs: (id, claim_id, progress as JSON text)."""
-    items = _array(f'{{"id":{job},"claim_id":"{claim}","progress":{text}}}' for job, claim, text in reports)
+    items = as_array(f'{{"id":{job},"claim_id":"{claim}","progress":{text}}}' for job, claim, text in reports)
     return [row[0] for row in db.fetch("write_progress", {"items": items})]
 
 

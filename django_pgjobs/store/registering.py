@@ -65,6 +65,8 @@ class NewJob(NamedTuple):
     options: dict[str, Any] | None = None
     flow: int = 0
     parent_id: int | None = None
+    target_id: int | None = None
+    """The job that it undoes, or a part of."""
     waits: bool = False
     """Whether it waits until its gate opens."""
     needs: tuple[tuple[int, Rule], ...] = ()
@@ -280,6 +282,7 @@ def _special_as_json(new: NewJob) -> str:
             "options": new.options,
             "flow": new.flow,
             "parent_id": new.parent_id,
+            "target_id": new.target_id,
             "waits": new.waits,
             "id": new.id,
         }

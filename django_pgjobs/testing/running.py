@@ -27,10 +27,10 @@ from django_pgjobs import signals
 from django_pgjobs.conf import LADDER_SECONDS, get_conf
 from django_pgjobs.context import JobContext, Reporter
 from django_pgjobs.decisions import Decision
-from django_pgjobs.exceptions import JobControl
+from django_pgjobs.exceptions import JobControl, JobSuspended
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.attempt import BODY, Prepared
-from django_pgjobs.execution.finalise import END, NEXT, PARK, RETRY, SNOOZE, SUCCESS
+from django_pgjobs.execution.finalise import AWAIT, END, NEXT, PARK, RETRY, SNOOZE, SUCCESS, SUSPEND
 from django_pgjobs.execution.single_job import Ended, Performer, write_at_once
 from django_pgjobs.models import Job
 from django_pgjobs.states import Hold
@@ -43,7 +43,7 @@ class Ran:
     """The summary of ``run_jobs``: ids of jobs, in order of events.
 
     ``ran`` has an id for every start, so a job that was tried twice is there twice. The other lists show how each start
-    ended. ``stepped``: with a next step. ``lost``: nothing was recorded, because the job is gone or another worker took
+    ended. ``stepped``: with a next step. ``suspended``: a durable function that goes on later. ``lost``: nothing was recorded, because the job is gone or another worker took
     it. ``errors``: the exceptions of failed attempts; ``Snooze``, ``Cancel`` and ``Abandon`` do not count.
     """
 
@@ -52,6 +52,7 @@ class Ran:
     stepped: list[int] = field(default_factory=list)
     retried: list[int] = field(default_factory=list)
     snoozed: list[int] = field(default_factory=list)
+    suspended: list[int] = field(default_factory=list)
     abandoned: list[int] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
     parked: list[int] = field(default_factory=list)
@@ -228,6 +229,8 @@ class _Runner:
             NEXT: "stepped",
             RETRY: "retried",
             SNOOZE: "snoozed",
+            SUSPEND: "suspended",
+            AWAIT: "suspended",
             PARK: "parked",
             END: ended.end.outcome,
         }
@@ -246,7 +249,7 @@ def _collecting_errors(job_id: int, errors: list[BaseException]) -> Iterator[Non
     """Collect the live exceptions of this job's failed attempts; the database keeps their texts only."""
 
     def collect(*, context: JobContext, exception: BaseException | None, **_: object) -> None:
-        if context.id == job_id and exception is not None and not isinstance(exception, JobControl):
+        if context.id == job_id and exception is not None and not isinstance(exception, JobControl | JobSuspended):
             errors.append(exception)
 
     signals.attempt_ended.connect(collect, weak=False)
@@ -285,6 +288,7 @@ class _Guest:
                 aliases = [c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block]
                 for alias in aliases:
                     stack.enter_context(_savepoint(alias))
+                prepared.outer_blocks = _open_blocks(prepared)
                 decision = attempt.run_here(prepared)
                 if any(_is_broken(alias) for alias in aliases):
                     raise _Spoiled
@@ -315,6 +319,11 @@ class _Guest:
                 self.unwritten = partial(write, n, total, message)
 
         return report
+
+
+def _open_blocks(prepared: Prepared) -> int:
+    alias = getattr(prepared.memories, "alias", None)
+    return 0 if alias is None else len(connections[alias].atomic_blocks)
 
 
 def _is_broken(alias: str) -> bool:

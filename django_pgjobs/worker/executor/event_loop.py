@@ -21,6 +21,7 @@ from django_pgjobs.decisions import Decision
 from django_pgjobs.exceptions import Interrupt
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.attempt import Item, RunControl
+from django_pgjobs.execution.durable import Memories
 from django_pgjobs.execution.extras import soft_limit_of
 from django_pgjobs.execution.prepared import Guard
 from django_pgjobs.logs import safe_logger
@@ -44,6 +45,7 @@ class EventLoop:
         self.free_slots = list(slots)
         self.database = database
         self.recall = partial(find_result, database)
+        self.memories = Memories(database)
         self.reporter_of = partial(reporter, buffers.end)
         self.pid = os.getpid()
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -183,7 +185,9 @@ class EventLoop:
         guard: Guard = self.doors[item.run]
         if item.extras is not None and soft_limit_of(item.extras) is not None:
             guard = ShownGuard(guard, self.buffers.board, control.slot)
-        prepared = attempt.prepare(whole, self.reporter_of, control, guard, self.recall)
+        prepared = attempt.prepare(
+            whole, self.reporter_of, control, guard, self.recall, memories=self.memories
+        )
         if not isinstance(prepared, attempt.Prepared):
             return prepared
         try:

@@ -16,6 +16,7 @@ from django_pgjobs.exceptions import Interrupt
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.atomic_end import AtomicEnds
 from django_pgjobs.execution.attempt import Item, RunControl
+from django_pgjobs.execution.durable import Memories
 from django_pgjobs.execution.extras import soft_limit_of
 from django_pgjobs.execution.prepared import Guard
 from django_pgjobs.logs import release_logging, safe_logger
@@ -44,6 +45,7 @@ class JobThreads:
         self.history = partial(read_failure, database)
         self.reporter_of = partial(reporter, buffers.end)
         self.transaction = AtomicEnds(database)
+        self.memories = Memories(database)
         self.pid = os.getpid()
         self.doors: list[Door | None] = [None] * count
         self.owners: list[threading.Thread | None] = [None] * count
@@ -157,7 +159,14 @@ class JobThreads:
                 if item.kind == attempt.BODY:
                     door.limit_softly()
             prepared = attempt.prepare(
-                whole, self.reporter_of, control, guard, self.recall, self.history, self.transaction
+                whole,
+                self.reporter_of,
+                control,
+                guard,
+                self.recall,
+                self.history,
+                self.transaction,
+                self.memories,
             )
             decision = attempt.run_here(prepared) if isinstance(prepared, attempt.Prepared) else prepared
         except BaseException as error:

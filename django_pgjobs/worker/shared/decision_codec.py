@@ -19,6 +19,11 @@ def pack_decision(decision: Decision) -> list[Any]:
             return ["retry", seconds, _pack_failure(failure), cause]
         case decide.Snooze(seconds=seconds):
             return ["snooze", seconds]
+        case decide.Suspend(failure=failure):
+            return [
+                "suspend", decision.memo, decision.kind, decision.seconds, decision.event, decision.failures,
+                _pack_failure(failure), decision.progressed,
+            ]  # fmt: skip
         case decide.Abandon(reason=reason, failure=failure, cause=cause):
             return ["abandon", reason, _pack_failure(failure), cause]
         case decide.Cancel(reason=reason, failure=failure, cause=cause):
@@ -61,6 +66,8 @@ def _unpack_unwritten(values: list[Any]) -> Unwritten:
             return decide.Retry(seconds, _unpack_failure(failure) or Failure("", ""), cause)
         case ["snooze", seconds]:
             return decide.Snooze(seconds)
+        case ["suspend", memo, kind, seconds, event, failures, failure, progressed]:
+            return decide.Suspend(memo, kind, seconds, event, failures, _unpack_failure(failure), progressed)
         case ["abandon", reason, failure, cause]:
             return decide.Abandon(reason, _unpack_failure(failure), cause)
         case ["cancel", reason, failure, cause]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django_pgjobs.execution import events
+from django_pgjobs.execution.extras import target_of
 from django_pgjobs.execution.finalise import RETRY, SUCCESS
 from django_pgjobs.states import Outcome
 from django_pgjobs.store.statements import End, ExpiredJob, Rescheduled, Rescued
@@ -48,4 +49,6 @@ def event_of_expiry(job: ExpiredJob) -> Event:
 
 
 def _fields(run: HeldRun) -> dict[str, Any]:
-    return {"job_id": run.job.id, "name": run.job.name, "attempt": run.job.attempt}
+    fields = {"job_id": run.job.id, "name": run.job.name, "attempt": run.job.attempt}
+    target = target_of(run.job.extras)
+    return fields if target is None else {**fields, "target_id": target}

@@ -40,6 +40,7 @@ from django_pgjobs.execution import events, finalise
 from django_pgjobs.execution.attempt import BODY
 from django_pgjobs.execution.finalise import (
     ACTIONS,
+    AWAIT,
     COUNTED,
     DELETE,
     END,
@@ -49,6 +50,7 @@ from django_pgjobs.execution.finalise import (
     RELEASE,
     REQUEUES,
     SUCCESS,
+    SUSPEND,
 )
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
@@ -351,6 +353,8 @@ class Finaliser(Loop):
                 if len(free) == len(entries):  # the gate was released just now
                     return [BusyEnd(kind, entry) for entry in entries]
                 return busy + (self._write_now(db, kind, free) if free else [])
+            if kind == AWAIT and isinstance(error, LOCKED):
+                return self._without_locked_events(db, entries)
             if kind == NEXT and (isinstance(error, LOCKED) or _key_is_taken(error)):
                 # Another session is about to commit the key of one of these jobs in the queue of its next step.
                 return self._halve(db, kind, entries) if len(entries) > 1 else [BusyEnd(kind, entries[0])]
@@ -360,7 +364,7 @@ class Finaliser(Loop):
         stored = [(run, end, recorded[end.id]) for run, end in entries if end.id in recorded]
         if stored:
             self._report_stored(kind, stored)
-            if kind in (RELEASE, NEXT) and self.notifies:
+            if kind in (RELEASE, NEXT, SUSPEND, AWAIT) and self.notifies:
                 self._wake(db, kind, [row for _, _, row in stored])
         if len(stored) == len(entries):
             return []
@@ -396,6 +400,9 @@ class Finaliser(Loop):
                 self.skips_locked = True
         if kind == NEXT:
             return finalise.write(db, kind, ends, self.author, fast=True)
+        if kind == AWAIT:
+            with db.transaction():
+                return finalise.write_await(db, ends, self.author, lock_seconds=store.EVENT_SECONDS)
         return finalise.write(db, kind, ends, self.author, remember=remember)
 
     def _record_counted(self, db: WorkerConnection, ends: list[End], *, remember: bool) -> dict[int, Any]:
@@ -407,6 +414,16 @@ class Finaliser(Loop):
         if opened and self.notifies:
             store.notify(db, store.notices_of(opened))
         return recorded
+
+    def _without_locked_events(self, db: WorkerConnection, entries: list[Entry]) -> list[BusyEnd]:
+        """Suspend the jobs whose events nobody has locked: a sender may take long to commit."""
+        with db.transaction(undo=True):  # to commit the locks would be to wait for the disk
+            locked = store.list_locked_events(db, [end.reason for _, end in entries])
+        if not locked:  # some event is about to be sent that nobody knew, or its lock was released just now
+            return self._halve(db, AWAIT, entries) if len(entries) > 1 else [BusyEnd(AWAIT, entries[0])]
+        free = [entry for entry in entries if entry[1].reason not in locked]
+        busy = [BusyEnd(AWAIT, entry) for entry in entries if entry[1].reason in locked]
+        return busy + (self._write_now(db, AWAIT, free) if free else [])
 
     def _keep(self, db: WorkerConnection, entries: list[Entry]) -> list[BusyEnd]:
         """End the jobs that were not deleted, and keep their rows."""

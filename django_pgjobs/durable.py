@@ -1,0 +1,296 @@
+"""What a durable function does with its context: steps, sleep, waits, versions. Pure: ``execution`` remembers.
+
+A *step* is a call whose result the job remembers under a name. When the job runs again, from its beginning, a step that
+it remembers is not called; its result is returned. So the function goes on where it stopped. While it sleeps or waits
+it is *suspended*: no worker runs it, and its body begins anew when it goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+
+from asgiref.sync import sync_to_async
+
+from django_pgjobs.conf import get_conf
+from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.values.backoff import Backoff
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from typing_extensions import TypedDict
+
+    class StepOptionsGiven(TypedDict, total=False):
+        """The options of ``context.step.using``."""
+
+        name: str | None
+        key: str | int | None
+        attempts: int | None
+        backoff: Backoff | None
+        atomic: bool
+        undo: Undo | None
+
+
+Q = ParamSpec("Q")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+NAME_LIMIT = 200
+"""Characters of the name of a step or an event, its key included."""
+
+MOST_ATTEMPTS = 1000
+
+
+class Undo(Protocol):
+    """A job definition whose jobs undo a step: ``definition.undo`` makes one."""
+
+    @property
+    def name(self) -> str: ...
+    def bind(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class Called(Protocol[T_co]):
+    """A call, made by a definition's ``bind(…)``."""
+
+    @property
+    def definition(self) -> Callable[..., T_co]: ...
+
+
+class EventName(Protocol[T_co]):
+    """An event that jobs can wait for. ``Event`` is the only one."""
+
+    def name_of(self, *key: str | int) -> str:
+        """Return the name under which it is stored for this key. Raises ``InvalidJob``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepOptions:
+    """How to call a step; None: not given. See ``Steps.using``."""
+
+    name: str | None = None
+    key: str | int | None = None
+    attempts: int | None = None
+    backoff: Backoff | None = None
+    atomic: bool = False
+    undo: Undo | None = None
+
+
+class Memory(Protocol):
+    """What a running job remembers; the only one is in ``execution``, another in ``testing``."""
+
+    def step(self, options: StepOptions, func: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
+    async def astep(self, options: StepOptions, func: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
+    def sleep(self, seconds: float, name: str) -> None: ...
+    def wait_for(self, event: str, seconds: float) -> Any: ...
+    def version(self, name: str, number: int) -> int: ...
+    def gather(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]: ...
+
+
+Gatherer = Callable[..., list[Any]]
+"""Takes the memory, the calls, the name of the gather, and ``settled``: ``flows.gathering.gather``."""
+
+_gatherers: list[Gatherer] = []
+
+
+def provide_gather(gather: Gatherer) -> None:
+    """Set what ``context.gather`` calls: batches are above the room that runs jobs."""
+    _gatherers[:] = [gather]
+
+
+def gatherer() -> Gatherer:
+    """Return what ``provide_gather`` has set."""
+    return _gatherers[0]
+
+
+class Steps:
+    """``context.step``: call it with a function and its arguments."""
+
+    __slots__ = ("_memory", "_options")
+
+    def __init__(self, memory: Memory, options: StepOptions | None = None) -> None:
+        self._memory = memory
+        self._options = options or StepOptions()
+
+    def using(self, **options: Unpack[StepOptionsGiven]) -> Steps:
+        """Return it with options for the next call.
+
+        ``name``: of the step, by default that of the function. ``key`` (text or number): tells calls of one name apart;
+        without it, the second is called *name#2*. ``attempts``: how often to try in all; between them the job is
+        suspended, for as long as ``backoff`` says. Then ``StepFailed`` is raised. Without ``attempts`` a step that
+        raises fails the attempt of the job. ``atomic``: commit what the step does in the database of the jobs together
+        with its result, or not at all. ``undo``: a job that undoes the step, called with its arguments, if the job is
+        abandoned or cancelled. Raises ``InvalidJob``.
+        """
+        return Steps(self._memory, _checked(replace(self._options, **options)))
+
+    def __call__(self, func: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T:
+        """Call ``func``, or return what it returned before."""
+        return cast(T, self._memory.step(self._options, func, args, kwargs))
+
+
+class AsyncSteps:
+    """``context.astep``: await its call with a function, plain or async, and its arguments."""
+
+    __slots__ = ("_memory", "_options")
+
+    def __init__(self, memory: Memory, options: StepOptions | None = None) -> None:
+        self._memory = memory
+        self._options = options or StepOptions()
+
+    def using(self, **options: Unpack[StepOptionsGiven]) -> AsyncSteps:
+        """Return it with options for the next call; see ``Steps.using``. ``atomic`` needs a plain function."""
+        return AsyncSteps(self._memory, _checked(replace(self._options, **options)))
+
+    @overload
+    def __call__(
+        self, func: Callable[Q, Awaitable[T]], /, *args: Q.args, **kwargs: Q.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def __call__(self, func: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> Coroutine[Any, Any, T]: ...
+    def __call__(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        """Call ``func``, or return what it returned before."""
+        return self._memory.astep(self._options, func, args, kwargs)
+
+
+def _checked(options: StepOptions) -> StepOptions:
+    if options.name is not None:
+        check_name("name", options.name)
+    key: object = options.key
+    if key is not None and (isinstance(key, bool) or not isinstance(key, str | int)):
+        raise InvalidJob(f"step: key must be a text or a number, not {key!r}")
+    attempts: object = options.attempts
+    if attempts is not None and (isinstance(attempts, bool) or not isinstance(attempts, int)):
+        raise InvalidJob(f"step: attempts must be a whole number, not {attempts!r}")
+    if isinstance(attempts, int) and not 1 <= attempts <= MOST_ATTEMPTS:
+        raise InvalidJob(f"step: attempts must be from 1 to {MOST_ATTEMPTS}, not {attempts}")
+    if options.backoff is not None and not isinstance(options.backoff, Backoff):
+        raise InvalidJob(f"step: backoff must be a Backoff, not {options.backoff!r}")
+    if options.backoff is not None and options.attempts is None:
+        raise InvalidJob("step: backoff needs attempts=…, or the step is tried again with the job")
+    if options.undo is not None and not hasattr(options.undo, "bind"):
+        raise InvalidJob(f"step: undo must be a job, made by @job or by a definition's undo, not {options.undo!r}")
+    return options
+
+
+def check_name(what: str, name: object) -> str:
+    """Return ``name`` if it can name a step or an event. Raises ``InvalidJob``."""
+    if not isinstance(name, str) or not name or len(name) > NAME_LIMIT or not name.isprintable():
+        raise InvalidJob(f"{what} must be a printable text of 1 to {NAME_LIMIT} characters, not {name!r:.300}")
+    return name
+
+
+def seconds_of(what: str, given: float | timedelta, most_days: int) -> float:
+    """Return a duration in seconds. Raises ``InvalidJob`` unless it is from 0 to ``most_days``."""
+    seconds: object = given.total_seconds() if isinstance(given, timedelta) else given
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise InvalidJob(f"{what} must be seconds or a timedelta, not {given!r}")
+    if not 0 <= seconds <= most_days * 86400.0:
+        raise InvalidJob(f"{what} must be from 0 seconds to {most_days} days, not {given!r}")
+    return float(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled(Generic[T]):
+    """How a member of ``gather(…, settled=True)`` ended; ``result`` is None unless it succeeded."""
+
+    outcome: Literal["succeeded", "abandoned", "cancelled"]
+    result: T | None
+    error: str
+    job_id: int
+
+
+class Durable:
+    """The part of a context that durable functions use."""
+
+    __slots__ = ()
+
+    def _remembered(self) -> Memory:
+        raise NotImplementedError
+
+    @property
+    def step(self) -> Steps:
+        """Call a function once, and remember what it returned: ``context.step(charge, order_id)``.
+
+        When the job runs again, the call returns that without calling the function. See ``Steps.using`` for options.
+        Raises ``InvalidJob`` inside ``atomic()``, in a callback, and for a function without a name of its own;
+        ``UnstorableResult`` for a result that is no JSON; ``StepLimit``; ``StepFailed`` if it has failed for good.
+        """
+        return Steps(self._remembered())
+
+    @property
+    def astep(self) -> AsyncSteps:
+        """``step`` for ``async def`` jobs: ``await context.astep(charge, order_id)``."""
+        return AsyncSteps(self._remembered())
+
+    def sleep(self, duration: float | timedelta, *, name: str = "sleep") -> None:
+        """Go on after ``duration``, seconds or a ``timedelta``, by the database's clock. No worker waits meanwhile.
+
+        The job is suspended: its body begins anew, and comes past this line when the time has passed. ``name`` tells
+        sleeps apart when code changes; without it they are counted. Raises ``InvalidJob`` as ``step`` does.
+        """
+        self._remembered().sleep(_duration("sleep", duration), name)
+
+    async def asleep(self, duration: float | timedelta, *, name: str = "sleep") -> None:
+        """``sleep`` for ``async def`` jobs."""
+        await sync_to_async(self.sleep)(duration, name=name)
+
+    def wait_for(self, event: EventName[T], /, *key: str | int, timeout: float | timedelta) -> T:
+        """Return the payload of ``event`` for ``key``, when somebody has sent it; no worker waits meanwhile.
+
+        ``timeout``: seconds or a ``timedelta`` from the first wait on, after which it raises ``WaitTimedOut``. An event
+        that was sent before counts too. Raises ``InvalidJob`` as ``step`` does.
+        """
+        found: T = self._remembered().wait_for(event.name_of(*key), _duration("timeout", timeout))
+        return found
+
+    async def await_for(self, event: EventName[T], /, *key: str | int, timeout: float | timedelta) -> T:
+        """``wait_for`` for ``async def`` jobs."""
+        return await sync_to_async(self.wait_for)(event, *key, timeout=timeout)
+
+    def version(self, name: str, number: int) -> int:
+        """Return the ``number`` of the first call under this name, in whichever version of the code that was.
+
+        For a fork in the code that a running job must not change over: ``if context.version("invoices", 2) >= 2: …``.
+        """
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise InvalidJob(f"version takes a whole number, not {number!r}")
+        return self._remembered().version(name, number)
+
+    @overload
+    def gather(
+        self, calls: Iterable[Called[Coroutine[Any, Any, T]]], *, name: str = ..., settled: Literal[False] = ...
+    ) -> list[T]: ...
+    @overload
+    def gather(self, calls: Iterable[Called[T]], *, name: str = ..., settled: Literal[False] = ...) -> list[T]: ...
+    @overload
+    def gather(
+        self, calls: Iterable[Called[Coroutine[Any, Any, T]]], *, name: str = ..., settled: Literal[True]
+    ) -> list[Settled[T]]: ...
+    @overload
+    def gather(self, calls: Iterable[Called[T]], *, name: str = ..., settled: Literal[True]) -> list[Settled[T]]: ...
+    def gather(self, calls: Iterable[Any], *, name: str = "gather", settled: bool = False) -> list[Any]:
+        """Run calls, made by ``bind(…)``, as jobs, and return what they returned; no worker waits meanwhile.
+
+        The jobs are the members of a batch, registered once, at most ``GATHER_LIMIT``. ``settled``: return a
+        ``Settled`` of each; without it, raise ``MembersFailed`` if some did not succeed, after all have ended. A retry
+        of the job then runs those again. ``name`` tells gathers apart when code changes; without it they are counted.
+        Raises ``InvalidJob`` as ``step`` does, and what registering raises; ``StepLimit`` for results that are too
+        large.
+        """
+        return self._remembered().gather(list(calls), name, settled=settled)
+
+    async def agather(self, calls: Iterable[Any], *, name: str = "gather", settled: bool = False) -> list[Any]:
+        """``gather`` for ``async def`` jobs."""
+        return await sync_to_async(self._remembered().gather)(list(calls), name, settled=settled)
+
+    async def aversion(self, name: str, number: int) -> int:
+        """``version`` for ``async def`` jobs."""
+        return await sync_to_async(self.version)(name, number)
+
+
+def _duration(what: str, given: float | timedelta) -> float:
+    return seconds_of(what, given, get_conf().run_at_ceiling_days)

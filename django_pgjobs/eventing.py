@@ -1,0 +1,74 @@
+"""``Event``: what a job waits for, and somebody sends."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from asgiref.sync import sync_to_async
+
+from django_pgjobs.conf import get_conf
+from django_pgjobs.durable import check_name
+from django_pgjobs.exceptions import InvalidJob, UnstorableResult
+from django_pgjobs.serialization.payload import encode_result
+
+T = TypeVar("T")
+
+
+class Event(Generic[T]):
+    """A kind of event, by its ``name``: ``approval: Event[Verdict] = Event("order.approval")``.
+
+    Jobs wait for one of them by ``context.wait_for(approval, order_id, timeout=…)``; ``approval.send(order_id,
+    payload=…)`` sends it. ``T`` is the type of the payload, for type checkers. Raises ``InvalidJob`` unless the name is
+    a printable text of at most 200 characters.
+    """
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = check_name("the name of an event", name)
+
+    def __repr__(self) -> str:
+        return f"<Event {self.name}>"
+
+    def name_of(self, *key: str | int) -> str:
+        """Return the name of the event for ``key``, as the database stores it. Raises ``InvalidJob``."""
+        for part in key:
+            if isinstance(part, bool) or not isinstance(part, str | int):
+                raise InvalidJob(f"event {self.name!r}: a key is made of texts and numbers, not {part!r}")
+        return check_name("the name of an event", ":".join([self.name, *map(str, key)]))
+
+    def send(self, *key: str | int, payload: T | None = None, by: object = None, database: str | None = None) -> bool:
+        """Send the event for ``key``, in the caller's transaction; return False if it was sent before.
+
+        The first one counts: jobs that wait for it, and those that will, get its ``payload``, a value that can be
+        stored as JSON. ``by``: a user or a text, for people to see. ``database``: an alias; by default the router
+        decides. Raises ``InvalidJob``. Repeatable. Waits while another transaction sends the same event, or steers a
+        job that waits for it.
+        """
+        return send_named(self.name_of(*key), payload, by=by, database=database)
+
+    async def asend(
+        self, *key: str | int, payload: T | None = None, by: object = None, database: str | None = None
+    ) -> bool:
+        """``send`` for async callers."""
+        return await sync_to_async(self.send)(*key, payload=payload, by=by, database=database)
+
+
+def send_named(name: str, payload: object, *, by: object = None, database: str | None = None) -> bool:
+    """Send an event by its stored name; see ``Event.send``."""
+    from django_pgjobs.registering.register import writable_alias  # here for start-up time
+    from django_pgjobs.steering.events import send  # here for start-up time
+    from django_pgjobs.steering.jobs import who  # here for start-up time
+
+    check_name("the name of an event", name)
+    return send(writable_alias(database), name, encoded(name, payload), who(by))
+
+
+def encoded(name: str, payload: object) -> str:
+    """Return the payload of an event as JSON text. Raises ``InvalidJob``."""
+    limit = get_conf().event_limit_bytes
+    try:
+        return encode_result(payload, limit)
+    except UnstorableResult as error:
+        words = str(error).replace("RESULT_LIMIT_BYTES", "EVENT_LIMIT_BYTES")
+        raise InvalidJob(f"event {name!r}: the payload cannot be sent. {words}") from error

@@ -1,0 +1,436 @@
+"""What a running job remembers, under names, and how it is suspended until it goes on.
+
+The job's own connection writes each memo, fenced, before ``step`` returns. So of two runs of one job only one leaves a
+memo, and with ``atomic`` only one leaves its effects. A result is encoded and decoded at the first call too: it never
+differs between this run and the next one.
+
+A suspension reaches the body as ``JobSuspended``. It is an end of the attempt like others: the executor returns
+``Suspend``, which the worker writes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from asgiref.sync import sync_to_async
+from django.db import connections, transaction
+
+from django_pgjobs import clock
+from django_pgjobs import decisions as decide
+from django_pgjobs.conf import get_conf
+from django_pgjobs.durable import NAME_LIMIT, StepOptions, Undo, check_name, gatherer
+from django_pgjobs.exceptions import (
+    INTERRUPTS,
+    InvalidJob,
+    JobControl,
+    JobSuspended,
+    StepFailed,
+    StepLimit,
+    SuspensionSwallowed,
+    UnstorableResult,
+    WaitTimedOut,
+    WorkerStopping,
+)
+from django_pgjobs.execution import events
+from django_pgjobs.execution.atomic_end import check_committable
+from django_pgjobs.execution.retries import failure_of
+from django_pgjobs.serialization.failures import OUR_FILES
+from django_pgjobs.serialization.payload import decode_result, encode_payload, encode_result
+from django_pgjobs.states import Flow, MemoKind
+from django_pgjobs.store import statements as store
+from django_pgjobs.store.atomic import LOCK_TIMEOUT
+from django_pgjobs.store.statements import NewMemo, StoredMemo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from django_pgjobs.execution.prepared import Prepared
+
+OUR_FILES.add(__file__)
+
+LOST = "The claim of this job is lost: another worker may run it, so nothing was remembered."
+IN_ATOMIC = (
+    "context.{what}() inside atomic(): one commit cannot both keep and undo it. Call it outside of the block, or make "
+    "the block a step: context.step.using(atomic=True)(func, …)."
+)
+
+_MISSING: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Memories:
+    """Opens the memory of each job that asks for it, on this thread's connection ``alias``, where the rows are."""
+
+    alias: str
+
+    def of(self, prepared: Prepared) -> DurableMemory:
+        """Return the memory of a running job, always the same. Raises ``InvalidJob`` in a callback."""
+        if prepared.item.kind != "body":
+            raise InvalidJob(f"{prepared.item.kind} of {prepared.item.name!r}: a callback remembers no steps")
+        if prepared.memory is None:
+            prepared.memory = DurableMemory(prepared, self.alias)
+        return prepared.memory
+
+
+class DurableMemory:
+    """The memory of one attempt. Not for several threads at once; tasks of an event loop may share it."""
+
+    def __init__(self, prepared: Prepared, alias: str) -> None:
+        self.prepared = prepared
+        self.alias = alias
+        self.suspension: decide.Suspend | None = None
+        self.progressed = False
+        self._memos: dict[str, StoredMemo] | None = None
+        self._size = 0
+        self._counts: dict[str, int] = {}
+        self._funcs: dict[str, Any] = {}
+        self._in_flight: set[str] = set()
+
+    # Steps
+
+    def step(self, options: StepOptions, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Call ``func``, or return what it came to before; see ``durable.Steps``."""
+        self.check_usable("step")
+        with self._running(options, func) as name:
+            self.load()
+            found = self._recalled(name)
+            if found is not _MISSING:
+                return found
+            undo, began = _undo_call(name, options.undo, args, kwargs), clock.monotonic()
+            try:
+                if options.atomic:
+                    return self._atomically(name, func, args, kwargs, undo, began)
+                value = _call(func, self.prepared, args, kwargs)
+            except BaseException as error:
+                self._step_failed(name, options, error, began)
+                raise
+            return self._remember(name, value, undo, began)
+
+    async def astep(self, options: StepOptions, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """``step`` for coroutines: awaits ``func`` if that is one; a plain function is called in the job's thread."""
+        self._check_going_on()
+        is_async = inspect.iscoroutinefunction(getattr(func, "func", func))
+        if options.atomic and is_async:
+            raise InvalidJob("step: atomic needs a plain function: Django has no transactions in async code")
+        with self._running(options, func) as name:
+            await sync_to_async(self.load)()
+            found = self._recalled(name)
+            if found is not _MISSING:
+                return found
+            undo, began = _undo_call(name, options.undo, args, kwargs), clock.monotonic()
+            try:
+                if options.atomic:
+                    return await sync_to_async(self._atomically)(name, func, args, kwargs, undo, began)
+                if is_async:
+                    value = await _call(func, self.prepared, args, kwargs)
+                else:
+                    value = await sync_to_async(_call)(func, self.prepared, args, kwargs)
+            except BaseException as error:
+                await sync_to_async(self._step_failed)(name, options, error, began)
+                raise
+            return await sync_to_async(self._remember)(name, value, undo, began)
+
+    def _atomically(
+        self, name: str, func: Callable[..., Any], args: Any, kwargs: Any, undo: str | None, began: float
+    ) -> Any:
+        text = ""
+        try:
+            with transaction.atomic(using=self.alias):
+                value = _call(func, self.prepared, args, kwargs)
+                check_committable(connections[self.alias])
+                text = self._encoded(name, value)
+                db = store.on(self.alias)
+                before = store.set_lock_timeout(db, LOCK_TIMEOUT)
+                if not self._written(_new_memo(name, text, undo, began)):
+                    raise _Refused
+                store.set_lock_timeout(db, before)
+        except _Refused:
+            return self._remembered_elsewhere(name)
+        return self._noted(name, text)
+
+    def _remember(self, name: str, value: Any, undo: str | None, began: float) -> Any:
+        text = self._encoded(name, value)
+        if not self._written(_new_memo(name, text, undo, began)):
+            return self._remembered_elsewhere(name)
+        return self._noted(name, text)
+
+    def _step_failed(self, name: str, options: StepOptions, error: BaseException, began: float) -> None:
+        """Suspend the job if the step has attempts left; remember that it failed if it has had all. Else do nothing."""
+        passes = (JobControl, *INTERRUPTS, UnstorableResult, StepLimit)
+        if options.attempts is None or not isinstance(error, Exception) or isinstance(error, passes):
+            return
+        memo = (self._memos or {}).get(name)
+        failures = (0 if memo is None else memo.failures) + 1
+        failure = failure_of(error)
+        about, words = events.facts(self.prepared.context), failure.summary
+        if failures < options.attempts:
+            backoff = options.backoff or get_conf().default_backoff
+            delay = backoff.jittered(failures)
+            events.log.warning("step failed, again in %.1f s step=%s %s: %s", delay, name, about, words)
+            self.suspend(
+                decide.Suspend(name, MemoKind.STEP, delay, failures=failures, failure=_of_step(name, failure)), error
+            )
+        events.log.error("step failed for good step=%s attempts=%d %s: %s", name, failures, about, words)
+        new = NewMemo(
+            name, MemoKind.STEP, None, clock.monotonic() - began, int(Flow.REMEMBERS), None, failures, words or "failed"
+        )
+        if not self._written(new):
+            self._remembered_elsewhere(name)
+        self.progressed = True
+        raise StepFailed(step=name, error=words, kind=failure.kind) from error
+
+    # Sleeps and waits
+
+    def sleep(self, seconds: float, name: str) -> None:
+        """Return if the job has slept; else suspend it."""
+        self.check_usable("sleep")
+        name = self._numbered(check_name("name", name))
+        self.load()
+        memo = self.known(name, MemoKind.SLEEP)
+        if memo is not None and memo.finished:
+            return
+        if memo is not None and (memo.left_seconds or 0.0) <= 0:
+            self._finished_wait(name, MemoKind.SLEEP, None)
+            return
+        self.suspend(decide.Suspend(name, MemoKind.SLEEP, seconds if memo is None else memo.left_seconds or 0.0))
+
+    def wait_for(self, event: str, seconds: float) -> Any:
+        """Return the payload of ``event`` if it was sent; else suspend the job. Raises ``WaitTimedOut``."""
+        self.check_usable("wait_for")
+        self.load()
+        memo = self.known(event, MemoKind.EVENT)
+        if memo is not None and memo.finished:
+            return _payload_of(memo)
+        waited = self._finished_wait(event, MemoKind.EVENT, event)
+        if waited.status == "waiting":
+            left = seconds if waited.left_seconds is None else max(waited.left_seconds, 0.0)
+            self.suspend(decide.Suspend(event, MemoKind.EVENT, left, event=event))
+        return _payload_of(self._memo_of(event))
+
+    def _finished_wait(self, name: str, kind: MemoKind, event: str | None) -> store.Waited:
+        error = f"Nobody sent {event} in time."
+        item = self.prepared.item
+        waited = store.finish_wait(
+            store.on(self.alias), item.id, item.claim_id, name=name, kind=kind, event=event, error=error
+        )
+        if waited is None:
+            self.lost()
+        if waited.status != "waiting":
+            failed = error if waited.status == "timed_out" else ""
+            self._keep(StoredMemo(name, kind, waited.payload, True, failed, 0, event, None))
+        return waited
+
+    def version(self, name: str, number: int) -> int:
+        """Return the number that was given at the first call under this name."""
+        self.check_usable("version")
+        self.load()
+        memo = self.known(check_name("name", name), MemoKind.VERSION)
+        if memo is None:
+            new = NewMemo(name, MemoKind.VERSION, str(number), 0.0, int(Flow.REMEMBERS))
+            if not self._written(new):
+                return int(self._remembered_elsewhere(name))
+            return int(self._noted(name, str(number), MemoKind.VERSION))
+        return int(decode_result(memo.result or "0"))
+
+    def gather(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
+        """Run calls as jobs, and return what they returned; see ``flows.gathering``."""
+        self.check_usable("gather")
+        return gatherer()(self, calls, self._numbered(check_name("name", name)), settled=settled)
+
+    # Names
+
+    @contextmanager
+    def _running(self, options: StepOptions, func: Callable[..., Any]) -> Iterator[str]:
+        """Yield the name of a step; no other may run under it meanwhile."""
+        base = options.name or _name_of(func)
+        if options.name is None and self._funcs.setdefault(base, func) != func:
+            raise InvalidJob(f"step: two functions are called {base!r}: tell their steps apart by using(name=…)")
+        mark = base if options.key is None else f"{base}[{options.key}]"
+        if mark in self._in_flight:
+            raise InvalidJob(f"step: {mark!r} is running: tell steps that run side by side apart by using(key=…)")
+        name = check_name("the name of a step", mark if options.key is not None else self._numbered(base))
+        self._in_flight.add(mark)
+        try:
+            yield name
+        finally:
+            self._in_flight.discard(mark)
+
+    def _numbered(self, base: str) -> str:
+        count = self._counts[base] = self._counts.get(base, 0) + 1
+        return base if count == 1 else f"{base}#{count}"
+
+    # Memos
+
+    def load(self) -> None:
+        """Read what the job remembers, at the first use."""
+        if self._memos is None:
+            memos = store.read_memos(store.on(self.alias), self.prepared.item.id)
+            if self._memos is None:  # another task may have been quicker
+                self._memos = {memo.name: memo for memo in memos}
+                self._size = sum(len(memo.result or "") for memo in memos)
+
+    def known(self, name: str, kind: MemoKind) -> StoredMemo | None:
+        """Return the memo of this name; None if there is none. Raises ``InvalidJob`` for one of another kind."""
+        memo = (self._memos or {}).get(name)
+        if memo is not None and memo.kind != kind:
+            raise InvalidJob(f"{kind}: {name!r} is the name of a {memo.kind} of this job: use another name")
+        return memo
+
+    def _recalled(self, name: str) -> Any:
+        memo = self.known(name, MemoKind.STEP)
+        if memo is None or not memo.finished:
+            return _MISSING
+        if memo.error:
+            raise StepFailed(step=name, error=memo.error, kind="")
+        return None if memo.result is None else decode_result(memo.result)
+
+    def _remembered_elsewhere(self, name: str) -> Any:
+        """Return what another run of this job has remembered under ``name``. Raises if the claim is lost."""
+        self._memos = None
+        self.load()
+        found = self._recalled_any(name)
+        if found is _MISSING:
+            self.lost()
+        return found
+
+    def _recalled_any(self, name: str) -> Any:
+        memo = (self._memos or {}).get(name)
+        if memo is None or not memo.finished:
+            return _MISSING
+        return self._recalled(name) if memo.kind == MemoKind.STEP else decode_result(memo.result or "null")
+
+    def _encoded(self, name: str, value: Any) -> str:
+        conf = get_conf()
+        try:
+            text = encode_result(value, conf.result_limit_bytes)
+        except UnstorableResult as error:
+            raise UnstorableResult(f"Step {name!r}: {error} Return what can be stored, such as a key.") from error
+        if len(self._memos or {}) >= conf.steps_limit:
+            raise StepLimit(
+                f"The job remembers {conf.steps_limit} steps, the most that it may (STEPS_LIMIT): do more in one step, "
+                "or register a batch."
+            )
+        if self._size + len(text) > conf.steps_limit_bytes:
+            raise StepLimit(
+                f"Step {name!r}: the results of all steps of a job may take {conf.steps_limit_bytes} bytes "
+                "(STEPS_LIMIT_BYTES): store what is large elsewhere and return its key."
+            )
+        return text
+
+    def _written(self, memo: NewMemo) -> bool:
+        item = self.prepared.item
+        return store.write_memo(store.on(self.alias), item.id, item.claim_id, memo)
+
+    def _noted(self, name: str, text: str, kind: MemoKind = MemoKind.STEP) -> Any:
+        self._keep(StoredMemo(name, kind, text, True, "", 0, None, None))
+        return decode_result(text)
+
+    def _keep(self, memo: StoredMemo) -> None:
+        if self._memos is not None:
+            self._memos[memo.name] = memo
+        self._size += len(memo.result or "")
+        self.progressed = True
+
+    def _memo_of(self, name: str) -> StoredMemo:
+        memo = (self._memos or {}).get(name)
+        if memo is None or not memo.finished:  # another run of this job has finished it
+            self._memos = None
+            self.load()
+            memo = (self._memos or {}).get(name)
+        if memo is None:
+            self.lost()
+        return memo
+
+    # Suspension
+
+    def check_usable(self, what: str) -> None:
+        """Raise unless the job may remember something here."""
+        self._check_going_on()
+        if len(connections[self.alias].atomic_blocks) > self.prepared.outer_blocks:
+            raise InvalidJob(IN_ATOMIC.format(what=what))
+
+    def _check_going_on(self) -> None:
+        if self.suspension is not None:
+            raise JobSuspended
+
+    def check_not_swallowed(self) -> None:
+        """Raise if the body has returned although it was suspended."""
+        if self.suspension is not None:
+            raise SuspensionSwallowed
+
+    def lost(self) -> NoReturn:
+        """Stop this run of the job: its claim is lost."""
+        raise WorkerStopping(LOST)
+
+    def finish(self, name: str, kind: MemoKind, text: str, *, error: str = "") -> None:
+        """Remember what a wait came to."""
+        if not self._written(NewMemo(name, kind, text, 0.0, int(Flow.REMEMBERS), error=error)):
+            self.lost()
+        self._keep(StoredMemo(name, kind, text, True, error, 0, None, None))
+
+    def suspend(self, suspension: decide.Suspend, cause: BaseException | None = None) -> NoReturn:
+        """Suspend the job: raise ``JobSuspended``."""
+        self.suspension = suspension
+        raise JobSuspended from cause
+
+    def decision(self) -> decide.Suspend | None:
+        """Return the suspension of the attempt; None if it is not suspended."""
+        found = self.suspension
+        if found is None:
+            return None
+        return decide.Suspend(
+            found.memo, found.kind, found.seconds, found.event, found.failures, found.failure, self.progressed
+        )
+
+
+def _new_memo(name: str, text: str, undo: str | None, began: float) -> NewMemo:
+    flow = Flow.REMEMBERS | (0 if undo is None else Flow.UNDOABLE)
+    return NewMemo(name, MemoKind.STEP, text, clock.monotonic() - began, int(flow), undo)
+
+
+class _Refused(Exception):
+    """Rolls back an atomic step whose memo was not written."""
+
+
+def _call(func: Callable[..., Any], prepared: Prepared, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    if getattr(func, "takes_context", False):  # a job definition
+        return func(prepared.context, *args, **kwargs)
+    return func(*args, **kwargs)
+
+
+def _name_of(func: Callable[..., Any]) -> str:
+    own: str | None = getattr(func, "name", None) if hasattr(func, "fingerprint") else None
+    name = own or getattr(func, "__qualname__", "")
+    if not name or "<lambda>" in name:
+        raise InvalidJob(f"step: {func!r} has no name of its own: give it one by using(name=…)")
+    return str(name)[:NAME_LIMIT]
+
+
+def _of_step(name: str, failure: decide.Failure) -> decide.Failure:
+    """Return the failure with the name of the step in front of its message."""
+    message = f"step {name}: {failure.message}"
+    chain = ((failure.kind, message), *failure.chain[1:])
+    return decide.Failure(failure.kind, message, chain, failure.traceback)
+
+
+def _payload_of(memo: StoredMemo) -> Any:
+    if memo.error:
+        raise WaitTimedOut(memo.error, event=memo.event or memo.name)
+    return None if memo.result is None else decode_result(memo.result)
+
+
+def _undo_call(name: str, undo: Undo | None, args: Any, kwargs: Mapping[str, Any]) -> str | None:
+    """Return the call that undoes a step, as JSON text. Raises ``InvalidJob`` if it does not take these arguments."""
+    if undo is None:
+        return None
+    try:
+        call = undo.bind(*args, **kwargs)
+    except TypeError as error:
+        raise InvalidJob(f"step {name!r}: undo: {error}") from None
+    payload = encode_payload(tuple(call.args), dict(call.kwargs), get_conf().payload_limit_bytes)
+    return f'{json.dumps({"name": call.name})[:-1]}, "payload": {payload}}}'

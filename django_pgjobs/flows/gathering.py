@@ -1,0 +1,151 @@
+"""``context.gather``: a durable function runs jobs, and goes on with their results.
+
+The jobs are the members of a batch. One transaction registers them and remembers the batch, so they are registered
+once. What comes after the batch sends the event that the function waits for. It reads the results once, and remembers
+them: members may be pruned before the function has ended.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from django.db import transaction
+
+from django_pgjobs import decisions as decide
+from django_pgjobs.conf import get_conf
+from django_pgjobs.definition.options import DESCRIPTION_LIMIT
+from django_pgjobs.durable import Settled
+from django_pgjobs.exceptions import InvalidJob, MembersFailed, StepLimit
+from django_pgjobs.flows.batch import Batch
+from django_pgjobs.flows.builtin import checked_calls, wake
+from django_pgjobs.jobs import BoundJob
+from django_pgjobs.serialization.payload import decode_result, revive
+from django_pgjobs.states import BUILT_IN, MemoKind, Outcome
+from django_pgjobs.store import statements as store
+from django_pgjobs.values.backoff import LONGEST_SECONDS
+
+if TYPE_CHECKING:
+    from django_pgjobs.execution.durable import DurableMemory
+
+Member = list[Any]
+"""How a member ended, as the memo keeps it: outcome, result, error, id."""
+
+GATHERED = f"{BUILT_IN}gathered:"
+"""How the names of the events begin that the ends of these batches send."""
+
+
+def gather(memory: DurableMemory, given: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
+    """Return what the calls came to, in their order; or register them, or suspend the job until they have ended."""
+    calls = _checked(given)
+    memory.load()
+    memo = memory.known(name, MemoKind.GATHER)
+    stored: dict[str, Any] = decode_result(memo.result or "{}") if memo is not None else {}
+    if memo is not None and memo.finished:
+        return _values(stored["members"], settled=settled)
+    if not calls and memo is None:
+        return []
+    if memo is None or "members" in stored:
+        event = None if memo is None else memo.event
+        stored = _begin(memory, calls, name, stored.get("members", []), event)
+    members = _ended(memory, name, stored)
+    if members is None:
+        memory.suspend(decide.Suspend(name, MemoKind.GATHER, LONGEST_SECONDS, event=stored["event"]))
+    failed = any(member[0] != Outcome.SUCCEEDED for member in members)
+    text = json.dumps({"members": members}, ensure_ascii=False)
+    if len(text) > get_conf().steps_limit_bytes:
+        raise StepLimit(
+            f"{name}: the results of {len(members)} jobs take {len(text)} bytes, more than a job may remember "
+            "(STEPS_LIMIT_BYTES): store what is large elsewhere and return its key."
+        )
+    error = "Jobs of it did not succeed." if failed and not settled else ""
+    memory.finish(name, MemoKind.GATHER, text, error=error)
+    return _values(members, settled=settled)
+
+
+def _checked(given: Iterable[Any]) -> list[BoundJob]:
+    calls = list(checked_calls(given))
+    for call in calls:
+        if not isinstance(call, BoundJob):
+            raise InvalidJob(f"gather takes calls, made by a definition's bind(…), not {call!r}")
+    if len(calls) > get_conf().gather_limit:
+        raise InvalidJob(
+            f"gather runs at most {get_conf().gather_limit} jobs (GATHER_LIMIT), not {len(calls)}: register a Batch, "
+            "and let what comes after it go on"
+        )
+    return calls
+
+
+def _begin(
+    memory: DurableMemory, calls: Sequence[BoundJob], name: str, before: list[Member], event: str | None
+) -> dict[str, Any]:
+    """Register the calls, or those that failed ``before``, and remember their batch, in one transaction."""
+    positions = [n for n in range(len(calls)) if n >= len(before) or before[n][0] != Outcome.SUCCEEDED]
+    item, alias, sent = memory.prepared.item, memory.alias, f"{GATHERED}{uuid4()}"
+    with transaction.atomic(using=alias):
+        batch = Batch(
+            f"{name} of job {item.id}"[:DESCRIPTION_LIMIT],
+            settled=wake.using(queue=item.queue).bind(sent),
+            queue=item.queue,
+            database=alias,
+        )
+        if batch.add_many([calls[n].using(database=alias) for n in positions]) < len(positions):
+            raise InvalidJob(f"{name}: another job has the key of one of these: pass using(key=None)")
+        batch.close()
+        stored = {"batch": batch.job.pk, "event": sent, "positions": positions, "kept": before}
+        kept = store.begin_gather(
+            store.on(alias),
+            item.id,
+            item.claim_id,
+            name=name,
+            event=sent,
+            before=event,
+            result=json.dumps(stored),
+            seconds=LONGEST_SECONDS,
+        )
+        if not kept:
+            memory.lost()
+    return stored
+
+
+def _ended(memory: DurableMemory, name: str, stored: dict[str, Any]) -> list[Member] | None:
+    """Return how all calls ended; None if some have not."""
+    from django_pgjobs.models import Job  # here: the models are not loaded yet
+
+    jobs = Job.objects.using(memory.alias)
+    batch = jobs.filter(pk=stored["batch"]).values_list("finished_at", flat=True).first()
+    if batch is None and jobs.filter(pk=stored["batch"]).exists():
+        return None
+    rows = jobs.filter(parent_id=stored["batch"]).order_by("pk")
+    found = [
+        [outcome, result, _words(error, by, reason), pk]
+        for pk, outcome, result, error, by, reason in rows.values_list(
+            "pk", "outcome", "result", "error", "cancel_by", "cancel_reason"
+        )
+    ]
+    if len(found) != len(stored["positions"]):
+        raise InvalidJob(f"{name}: jobs of batch {stored['batch']} were pruned before this job read their results")
+    members: list[Member] = list(stored["kept"])
+    for position, member in zip(stored["positions"], found, strict=True):
+        members[position : position + 1] = [member]
+    return members
+
+
+def _words(error: str, by: str, reason: str) -> str:
+    return error or " ".join(filter(None, (by and f"cancelled by {by}", reason)))
+
+
+def _values(members: list[Member], *, settled: bool) -> list[Any]:
+    found = [Settled(outcome, revive(result), error, pk) for outcome, result, error, pk in members]
+    if settled:
+        return found
+    if failed := [member for member in found if member.outcome != Outcome.SUCCEEDED]:
+        first = failed[0]
+        raise MembersFailed(
+            f"{len(failed)} of {len(found)} jobs did not succeed; job {first.job_id} was {first.outcome}: {first.error}",
+            failed=failed,
+        )
+    return [member.result for member in found]
+

@@ -1,0 +1,105 @@
+"""Compensation: undo what a job that was abandoned or cancelled has done, by jobs (Garcia-Molina, Salem: *Sagas*, 1987).
+
+The finished steps of a durable function that have an ``undo``, or the succeeded members of a batch or flow whose
+definitions have one: the latest first, one after the other. Each compensation is a job with attempts and a page of its
+own. The list is a step, so it does not change while the members' rows are pruned.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from django_pgjobs.context import running_alias
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.exceptions import Abandon, MembersFailed, UnknownJob
+from django_pgjobs.jobs import BoundJob, JobDefinition
+from django_pgjobs.serialization.payload import decode_payload
+from django_pgjobs.states import Flow, Outcome
+
+if TYPE_CHECKING:
+    from django_pgjobs.context import JobContext
+    from django_pgjobs.models import Job
+
+MOST = 10_000
+"""How many parts of a job are undone."""
+
+
+class Part(TypedDict):
+    """A part to undo: a step of the job, or a member, and the name of the job that undoes it."""
+
+    job: int
+    step: str
+    undo: str
+
+
+def undo(context: JobContext, job_id: int) -> None:
+    """Undo the parts of a job. Raises ``Abandon`` if some cannot be undone."""
+    alias = running_alias()
+    parts: list[Part] = context.step.using(name="parts")(parts_of, job_id, alias)
+    stops = _stops(job_id, alias)
+    failed: list[str] = []
+    for number, part in enumerate(parts):
+        try:
+            context.gather([_call(part, alias)], name=f"undo {number}")
+        except MembersFailed as error:
+            failed.append(f"{_words(part)}: {error}")
+            if stops:
+                raise Abandon(f"{failed[0]} The {len(parts) - number - 1} before it are not undone.") from error
+    if failed:
+        raise Abandon(f"{len(failed)} of {len(parts)} parts were not undone. {' '.join(failed)}"[:2000])
+
+
+def parts_of(job_id: int, alias: str | None) -> list[Part]:
+    """Return what can be undone of a job, the latest first."""
+    from django_pgjobs.models import Job, Memo  # here: the models are not loaded yet
+
+    memos = Memo.objects.using(alias).filter(job_id=job_id, undo__isnull=False, finished_at__isnull=False, error="")
+    parts: list[Part] = [
+        {"job": job_id, "step": name, "undo": call["name"]}
+        for name, call in memos.order_by("-pk").values_list("name", "undo")[:MOST]
+    ]
+    target = Job.objects.using(alias).filter(pk=job_id).first()
+    if target is None or not target.flow & Flow.GATED:
+        return parts
+    members = Job.objects.using(alias).filter(parent_id=job_id, outcome=Outcome.SUCCEEDED)
+    for pk, name in members.order_by("-finished_at", "-pk").values_list("pk", "name")[:MOST]:
+        definition = registry.find(name)
+        if definition is not None and definition.undo_definition is not None:
+            parts.append({"job": pk, "step": "", "undo": definition.undo_definition.name})
+    return parts
+
+
+def _call(part: Part, alias: str | None) -> BoundJob:
+    """Return the call that undoes a part, with the arguments of what it undoes."""
+    from django_pgjobs.models import Job, Memo  # here: the models are not loaded yet
+
+    definition = registry.get(part["undo"])
+    if not isinstance(definition, JobDefinition):
+        raise UnknownJob(f"{part['undo']} is no job that can be registered.")
+    if part["step"]:
+        memo = Memo.objects.using(alias).get(job_id=part["job"], name=part["step"])
+        args, kwargs = _arguments(memo.undo["payload"])
+    else:
+        args, kwargs = _arguments(Job.objects.using(alias).get(pk=part["job"]).payload)
+    definition.fits(*args, **kwargs)
+    return BoundJob(definition, tuple(args), kwargs, {"target": (part["job"], part["step"])})
+
+
+def _arguments(payload: Any) -> tuple[list[Any], dict[str, Any]]:
+    return decode_payload(json.dumps(payload))
+
+
+def _stops(job_id: int, alias: str | None) -> bool:
+    from django_pgjobs.models import Job  # here: the models are not loaded yet
+
+    job: Job | None = Job.objects.using(alias).filter(pk=job_id).first()
+    if job is None:
+        return False
+    given = (job.options or {}).get("undo_on_failure")
+    definition = registry.find(job.name)
+    return (given or (definition.undo_on_failure if definition is not None else "")) == "stop"
+
+
+def _words(part: Part) -> str:
+    return f"step {part['step']}" if part["step"] else f"job {part['job']}"

@@ -1,0 +1,35 @@
+"""Small change of the sentences about jobs: durations, instants, quotations."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.utils import timezone
+from django.utils.translation import ngettext
+
+from django_pgjobs.serialization.escapes import one_line
+
+
+def span(seconds: float) -> str:
+    """Return a duration in one rounded unit: 40 s, 5 min, 3 h, 4 days."""
+    seconds = max(seconds, 0.0)
+    if seconds < 119.5:
+        return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+    if seconds < 7170:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 171_000:
+        return f"{seconds / 3600:.0f} h"
+    days = round(seconds / 86_400)
+    return ngettext("%(days)d day", "%(days)d days", days) % {"days": days}
+
+
+def clock_time(instant: datetime) -> str:
+    """Return an instant in the local time zone, to the second."""
+    local = timezone.localtime(instant) if timezone.is_aware(instant) else instant
+    return f"{local:%Y-%m-%d %H:%M:%S}"
+
+
+def quoted(text: str | None) -> str:
+    """Return an untrusted text as the end of a sentence."""
+    words = one_line(text or "")
+    return f": {words.rstrip('.')}" if words else ""

@@ -1,0 +1,10 @@
+-- list_undone: which of these jobs something undoes or has undone; not those whose undo was cancelled before it began.
+-- Fence: none (reads).
+-- Rows: one per job.
+-- Clock: none.
+SELECT DISTINCT u.target_id
+FROM pgjobs_job AS u
+WHERE u.target_id = ANY (%(ids)s::bigint[])
+  AND u.target_id IS NOT NULL
+  AND u.name = 'pgjobs.undo'
+  AND NOT (u.attempt = 0 AND u.outcome IS NOT DISTINCT FROM 'cancelled')

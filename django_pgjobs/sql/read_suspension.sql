@@ -1,0 +1,12 @@
+-- read_suspension: what a durable function waits for; the latest, if it has stopped in several places.
+-- Fence: none (reads).
+-- Rows: 1 = its memo, and for a gather how many of its jobs have not ended; 0 = it waits for nothing.
+-- Clock: none.
+SELECT
+    m.kind, left(m.name, 200), left(m.event, 200), m.wake_at, m.failures, left(m.error, 500),
+    (m.result ->> 'batch')::bigint AS batch_id, g.pending, g.total
+FROM pgjobs_memo AS m
+LEFT JOIN pgjobs_gate AS g ON m.kind = 'gather' AND g.job_id = (m.result ->> 'batch')::bigint
+WHERE m.job_id = %(id)s::bigint AND m.finished_at IS NULL AND m.wake_at IS NOT NULL
+ORDER BY m.id DESC
+LIMIT 1

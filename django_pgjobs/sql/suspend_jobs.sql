@@ -1,0 +1,89 @@
+-- suspend_jobs: let jobs go on later where they stopped, uncharged, and keep what each waits for; with the failure of a step, if it is tried again.
+-- Fence: required.
+-- Rows: one per job recorded, with its new run_at, the workers to wake (no priority: admitters), and whether it is due; a missing one was locked, lost, cancelled meanwhile, or recorded before.
+-- Clock: statement_timestamp().
+WITH suspended AS MATERIALIZED (
+    SELECT *
+    FROM json_to_recordset(%(items)s::json) AS s (
+        id bigint, claim_id uuid, seconds float8, memo text, kind text, event text, delay float8, failures integer,
+        progressed boolean, cause text, error text, exception text, message text, chain jsonb, traceback text
+    )
+),
+locked AS MATERIALIZED (
+    SELECT suspended.*, j.attempt
+    FROM suspended
+    JOIN pgjobs_job AS j ON j.id = ANY (ARRAY[suspended.id])
+    WHERE true
+      AND j.claim_id = suspended.claim_id -- fence
+      AND j.outcome IS NULL -- fence
+      AND j.cancel_requested_at IS NULL
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+),
+dated AS MATERIALIZED (
+    SELECT
+        locked.*,
+        coalesce(
+            -- It sleeps the rest, however often it is run meanwhile.
+            (
+                SELECT m.wake_at FROM pgjobs_memo AS m
+                WHERE m.job_id = locked.id AND m.name = locked.memo AND locked.kind <> 'step'
+            ),
+            statement_timestamp() + make_interval(secs => locked.delay)
+        ) AS wake_at,
+        -- The caller has locked the event: it was sent before, or whoever sends it sees the memo.
+        (SELECT e.sent_at FROM pgjobs_event AS e WHERE e.name = locked.event) IS NOT NULL AS sent
+    FROM locked
+),
+kept AS (
+    INSERT INTO pgjobs_memo AS m (job_id, name, kind, event, failures, error, wake_at, claim_id, created_at)
+    SELECT
+        id, memo, kind, event, failures, coalesce(error, ''), wake_at, claim_id,
+        statement_timestamp() - make_interval(secs => CASE WHEN kind = 'step' THEN coalesce(seconds, 0) ELSE 0 END)
+    FROM dated
+    ON CONFLICT (job_id, name) DO UPDATE
+    SET failures = excluded.failures,
+        error = excluded.error,
+        event = excluded.event,
+        wake_at = excluded.wake_at,
+        claim_id = excluded.claim_id
+    WHERE m.finished_at IS NULL
+),
+recorded AS (
+    UPDATE pgjobs_job AS j
+    SET claim_id = NULL,
+        hold = CASE WHEN j.limit_key IS NOT NULL THEN 'limited' END,
+        deadline_at = NULL,
+        -- Not charged; one that remembers more than at its claim begins to count anew.
+        attempt = CASE WHEN dated.progressed THEN 0 ELSE greatest(j.attempt - 1, 0) END,
+        suspect_attempt = NULL,
+        run_at = greatest(
+            CASE WHEN dated.sent THEN statement_timestamp() ELSE least(dated.wake_at, j.not_after) END,
+            statement_timestamp()
+        ),
+        error = coalesce(dated.error, j.error),
+        worker = %(worker)s::uuid,
+        progress = NULL,
+        expires_at = NULL, -- it has started
+        release_requested_at = NULL,
+        flow = j.flow | 32 -- remembers
+    FROM dated
+    WHERE j.id = ANY (ARRAY[dated.id])
+    RETURNING
+        j.id, j.run_at, j.queue, CASE WHEN j.hold IS NULL THEN j.priority END AS priority,
+        dated.claim_id, dated.attempt AS number, dated.cause, dated.seconds, dated.exception, dated.message, dated.chain,
+        dated.traceback
+),
+history AS (
+    INSERT INTO pgjobs_attempt (
+        job_id, claim_id, number, cause, worker, worker_name, release, started_at, ended_at, duration_seconds,
+        exception, message, chain, traceback
+    )
+    SELECT
+        id, claim_id, number, cause, %(worker)s::uuid, %(worker_name)s, %(release)s,
+        statement_timestamp() - make_interval(secs => coalesce(seconds, 0)), statement_timestamp(), seconds,
+        coalesce(exception, ''), coalesce(message, ''), coalesce(chain, '[]'), coalesce(traceback, '')
+    FROM recorded
+    WHERE exception IS NOT NULL
+    ON CONFLICT DO NOTHING
+)
+SELECT id, run_at, queue, priority, run_at <= statement_timestamp() AS due FROM recorded

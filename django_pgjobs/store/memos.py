@@ -1,0 +1,195 @@
+"""What durable functions remember, and how they are suspended until they go on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from django_pgjobs.store.database import Database
+from django_pgjobs.store.ends import Author, End, as_array
+from django_pgjobs.store.keys import Expired
+
+EVENT_SECONDS = 0.05
+"""How long a worker waits for an event that somebody else has locked before it goes on without those who wait."""
+
+WAITERS_AT_ONCE = 1000
+"""How many jobs one statement makes ready when an event is sent."""
+
+
+class StoredMemo(NamedTuple):
+    """What a job remembers under a name; ``result`` as JSON text.
+
+    ``left_seconds``: until it wakes, negative afterwards, None if it does not sleep or wait.
+    """
+
+    name: str
+    kind: str
+    result: str | None
+    finished: bool
+    error: str
+    failures: int
+    event: str | None
+    left_seconds: float | None
+
+
+def read_memos(db: Database, job_id: int) -> list[StoredMemo]:
+    """Return what a job remembers, in the order in which it began."""
+    return [StoredMemo._make(row) for row in db.fetch("read_memos", {"id": job_id})]
+
+
+class NewMemo(NamedTuple):
+    """What to remember of a step; ``result`` and ``undo`` as JSON text, ``flow``: bits to set on the job."""
+
+    name: str
+    kind: str
+    result: str | None
+    seconds: float
+    flow: int
+    undo: str | None = None
+    failures: int = 0
+    error: str = ""
+
+
+def write_memo(db: Database, job_id: int, claim_id: str, memo: NewMemo) -> bool:
+    """Remember ``memo``; return False if the claim is lost or the name has a finished memo."""
+    return bool(db.fetch("write_memo", {"id": job_id, "claim_id": claim_id, **memo._asdict()}))
+
+
+class Waited(NamedTuple):
+    """What a wait came to: ``sent``, ``timed_out``, ``slept``, or ``waiting`` if it goes on.
+
+    ``left_seconds``: how long it goes on at most, None if it has not begun.
+    """
+
+    status: str
+    payload: str | None
+    left_seconds: float | None
+
+
+def finish_wait(
+    db: Database, job_id: int, claim_id: str, *, name: str, kind: str, event: str | None, error: str = ""
+) -> Waited | None:
+    """Remember the end of a sleep or a wait if it is over; return None if the claim is lost.
+
+    ``error``: what to remember if it has timed out.
+    """
+    rows = db.fetch(
+        "finish_wait",
+        {"id": job_id, "claim_id": claim_id, "name": name, "kind": kind, "event": event, "error": error},
+    )
+    return Waited._make(rows[0]) if rows else None
+
+
+class Suspended(NamedTuple):
+    """A job that goes on at ``run_at``; ``priority`` is None if a limit holds it. ``due``: at once."""
+
+    id: int
+    run_at: datetime
+    queue: str
+    priority: int | None
+    due: bool
+
+
+def suspend_jobs(db: Database, ends: Sequence[End], author: Author) -> list[Suspended]:
+    """Suspend jobs; their ``columns`` say until when. Skips locked rows.
+
+    Lock the events that they wait for before, by ``await_events`` in the same transaction.
+    """
+    items = as_array(_suspended(end) for end in ends)
+    params = {"items": items, "worker": author.worker, "worker_name": author.name, "release": author.release}
+    return [Suspended._make(row) for row in db.fetch("suspend_jobs", params)]
+
+
+def _suspended(end: End) -> str:
+    fields = end.with_failure("seconds", "cause") if end.failure is not None else end.as_json("seconds")
+    return f"{fields[:-1]}, {end.columns[1:]}"
+
+
+def await_events(db: Database, names: Collection[str], *, lock_seconds: float | None = None) -> None:
+    """Lock events for the rest of the transaction, those that nobody has sent too, in the order of their names.
+
+    ``lock_seconds``: after how long to raise ``LockNotAvailable``; by default as long as the transaction waits.
+    """
+    timeout = None if lock_seconds is None else f"{round(lock_seconds * 1000)}ms"
+    db.fetch("await_events", {"names": sorted(set(names)), "lock_timeout": timeout})
+
+
+def list_locked_events(db: Database, names: Collection[str]) -> set[str]:
+    """Return those of the events that another transaction has locked. Roll back afterwards."""
+    return {row[0] for row in db.fetch("list_locked_events", {"names": sorted(set(names))})}
+
+
+def send_event(db: Database, name: str, payload: str | None, by: str) -> bool:
+    """Send an event in the open transaction; return False if it had been sent."""
+    return bool(db.fetch("send_event", {"name": name, "payload": payload, "by": by}))
+
+
+def delete_events(db: Database, *, older_than_seconds: float, after: str, limit: int) -> Expired:
+    """Delete events older than ``older_than_seconds`` that nobody waits for, of the next ``limit`` from ``after`` on."""
+    params = {"seconds": older_than_seconds, "after": after, "limit": limit}
+    count, until = db.fetch("delete_events", params)[0]
+    return Expired(count, until or after)
+
+
+class Waiter(NamedTuple):
+    """A job that waits for an event, and the workers to wake; ``queue`` is None if it was not made ready."""
+
+    id: int
+    queue: str | None
+    priority: int | None
+
+
+def wake_waiters(db: Database, event: str, *, after: int = 0, most: int = WAITERS_AT_ONCE) -> list[Waiter]:
+    """Make jobs ready that wait for a sent event, from the id ``after`` on; return them in the order of their ids."""
+    rows = db.fetch("wake_waiters", {"event": event, "after": after, "most": most})
+    return sorted(Waiter._make(row) for row in rows)
+
+
+def begin_gather(
+    db: Database,
+    job_id: int,
+    claim_id: str,
+    *,
+    name: str,
+    event: str,
+    before: str | None,
+    result: str,
+    seconds: float,
+) -> bool:
+    """Remember that a job waits for a batch; return False if the claim is lost or another run has begun it.
+
+    ``before``: the event of the batch that ran these jobs before, None if none did.
+    """
+    given = {"name": name, "event": event, "before": before, "result": result, "seconds": seconds}
+    return bool(db.fetch("begin_gather", {"id": job_id, "claim_id": claim_id, **given}))
+
+
+def list_gathered(db: Database, ids: Collection[int]) -> list[int]:
+    """Return the batches whose jobs these jobs wait for, by ``gather``."""
+    return [row[0] for row in db.fetch("list_gathered", {"ids": list(ids)})] if ids else []
+
+
+def list_undone(db: Database, ids: Collection[int]) -> set[int]:
+    """Return those of the jobs whose undo has begun, or is about to."""
+    return {row[0] for row in db.fetch("list_undone", {"ids": list(ids)})}
+
+
+class Suspension(NamedTuple):
+    """What a durable function waits for; ``pending`` of ``total`` jobs of its batch have not ended."""
+
+    kind: str
+    name: str
+    event: str | None
+    wake_at: datetime
+    failures: int
+    error: str
+    batch_id: int | None
+    pending: int | None
+    total: int | None
+
+
+def read_suspension(db: Database, job_id: int) -> Suspension | None:
+    """Return what a durable function waits for; None if it waits for nothing."""
+    rows = db.fetch("read_suspension", {"id": job_id})
+    return Suspension._make(rows[0]) if rows else None
