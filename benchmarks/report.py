@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.figures import Figure, at_least, at_most, shown, spread_shown, table
+from benchmarks.figures import Figure, at_least, at_most, middle, shown, spread_shown, table
 
 Found = dict[str, Any]
 
@@ -86,16 +86,16 @@ def _against(found: Found) -> Iterator[Figure]:
     raced = [part for part in found["peers"].values() if "skipped" not in part]
     if not raced:
         return
-    ours = our_drain(found)
-    if ours is not None:
+    if our_drain(found) is not None:
         # The goal is set against queues for Python; what another language drains is a goal of its own.
         for python, bound in ((True, 1.5), (False, 1.0)):
-            field = [part for part in raced if part["runtime"].startswith("Python") is python]
+            field = [part for part in raced if part["runtime"].startswith("Python") is python and "turns" in part]
             if field:
                 fastest = max(field, key=lambda part: float(part["drain"]))
                 name = "drain_of_fastest" if python else "drain_of_foreign"
                 text = f"our drain ÷ {fastest['name']}'s" + ("" if python else f" ({fastest['runtime'].split()[0]})")
-                yield Figure(name, text, ours / fastest["drain"], "×", at_least(bound))
+                shares = [ours / theirs for ours, theirs in fastest["turns"]]
+                yield middle(name, f"{text}, in turns", shares, "×", at_least(bound))
     for name in ("p50", "p99"):
         wait = value(found, "pickup", name)
         if wait is not None:

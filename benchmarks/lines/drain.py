@@ -8,21 +8,29 @@ from benchmarks.plan import Plan
 
 TITLE = "Drain of no-op jobs"
 PROCESSES = (1, 2)
+JOBS = 200_000
+
+
+def drain(processes: int, count: int) -> tuple[float, dict[str, float]]:
+    """Return jobs a second of one drain with a worker of so many processes, and what it cost."""
+    with workers.working(processes=processes) as worker:
+        workers.warm_up(worker)
+        tables.register(count)
+        rate = count / workers.drained(worker, count)
+    return rate, worker.costs
 
 
 def measure(plan: Plan) -> Result:
     """Measure in turns: the worker with one and two processes, then the ceiling."""
-    count = plan.count(200_000, least=2000)
+    count = plan.count(JOBS, least=2000)
     rates: dict[int, list[float]] = {number: [] for number in PROCESSES}
     ceilings: list[float] = []
     costs: list[dict[str, float]] = []
     for _ in range(plan.rounds(3)):
         for number in PROCESSES:
-            with workers.working(processes=number) as worker:
-                workers.warm_up(worker)
-                tables.register(count)
-                rates[number].append(count / workers.drained(worker, count))
-            costs.append({"processes": number, **worker.costs})
+            rate, cost = drain(number, count)
+            rates[number].append(rate)
+            costs.append({"processes": number, **cost})
         tables.empty()
         tables.register(count)
         ceilings.append(count / ceiling.drain([("default", 0)]))

@@ -24,6 +24,7 @@ from benchmarks.server import PREFIX
 WORK_SECONDS = 600
 SERVE_SECONDS = 60
 SHORTEST = 1e-6
+OUR_PROCESSES = 2
 
 
 def race(peer: Peer, plan: Plan) -> dict[str, Any]:
@@ -52,6 +53,27 @@ def race(peer: Peer, plan: Plan) -> dict[str, Any]:
         waits = track.pickup(plan.fixed(1000, quick=60))
     found |= {"p50": rounded(percentile(waits, 0.5)), "p99": rounded(percentile(waits, 0.99))}
     return found
+
+
+def take_turns(peer: Peer, plan: Plan, best: dict[str, Any]) -> list[list[float]]:
+    """Return our drain and the peer's, in pairs: minutes apart, the same machine may be half as fast."""
+    from django.db import connections
+
+    from benchmarks.lines import drain
+
+    count = plan.count(peer.jobs, least=300 if plan.quick else 2000)
+    pairs: list[list[float]] = []
+    for number in range(plan.rounds(4)):
+        turns: dict[bool, float] = {}
+        for is_ours in (True, False) if number % 2 else (False, True):
+            if is_ours:
+                turns[True] = drain.drain(OUR_PROCESSES, plan.count(drain.JOBS, least=2000))[0]
+                connections.close_all()
+            else:
+                with Track(peer, environment(peer), plan) as track:
+                    turns[False] = track.drain(best, count)
+        pairs.append([rounded(turns[True]), rounded(turns[False])])
+    return pairs
 
 
 class Track:

@@ -15,7 +15,8 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.db import OperationalError, models
-from django.db.models import Q
+from django.db.models import F, Q
+from django.db.models.lookups import GreaterThan
 
 from django_pgjobs import waking
 from django_pgjobs.conf import get_conf
@@ -23,13 +24,14 @@ from django_pgjobs.definition import queue_names, validation
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import safe_logger
-from django_pgjobs.states import CancelMode, Hold, Outcome
+from django_pgjobs.states import CancelMode, Flow, Hold, Outcome
 from django_pgjobs.steering import reopening
 from django_pgjobs.steering.key_conflicts import KeyedWrite
 from django_pgjobs.steering.trail import Trail, signed, storable
 from django_pgjobs.store import gates
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.batches import cancel_members, list_running_members
+from django_pgjobs.store.notifying import wake_up
 from django_pgjobs.store.sqlstates import LOCK_NOT_AVAILABLE, sqlstate_of
 from django_pgjobs.store.transactions import at_read_committed
 from django_pgjobs.values.invalid_option import InvalidOption
@@ -74,6 +76,7 @@ UNFINISHED = Q(finished_at=None)
 UNCLAIMED = UNFINISHED & Q(claim_id=None)
 CLAIMED = UNFINISHED & Q(claim_id__isnull=False)
 WAITING = UNCLAIMED & Q(hold=Hold.WAITING)
+SUSPENDED = UNCLAIMED & Q(ending=None) & Q(GreaterThan(F("flow").bitand(Flow.REMEMBERS.value), 0))
 RETRIABLE = Q(outcome__in=[Outcome.ABANDONED, Outcome.CANCELLED]) | Q(hold=Hold.PARKED)
 """The jobs that an action may change, by conditions on the row's own columns only: PostgreSQL checks these again after
 it waited for a lock, and locks no other row."""
@@ -151,7 +154,7 @@ def release(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str, 
     """Release: see ``JobQuerySet.release``."""
     if force:
         trail = Trail("release", who(by), reason, mode="force")
-        return _logged(trail, _steer(jobs, using, WAITING, KeyedWrite(using, _open_by_force), trail))
+        return _logged(trail, _steer(jobs, using, WAITING | SUSPENDED, KeyedWrite(using, _open_by_force), trail))
     trail = Trail("release", who(by), reason)
     return _logged(trail, _steer(jobs, using, CLAIMED, store.request_release, trail))
 
@@ -159,7 +162,9 @@ def release(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str, 
 def _open_by_force(db: store.Database, held: Sequence[int]) -> store.Moved:
     # A batch that goes on takes no more members.
     opened = gates.open_gates(db, held, force=True, close=True)
-    return store.Moved([job.id for job in opened], [], list(gates.notices_of(opened)))
+    woken = store.wake_suspended(db, held)
+    notices = gates.notices_of(opened) | {wake_up(job.queue, job.priority) for job in woken if job.queue is not None}
+    return store.Moved([job.id for job in (*opened, *woken)], [], list(notices))
 
 
 def close_batches(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:

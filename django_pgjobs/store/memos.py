@@ -165,6 +165,12 @@ def begin_gather(
     return bool(db.fetch("begin_gather", {"id": job_id, "claim_id": claim_id, **given}))
 
 
+def wake_suspended(db: Database, ids: Collection[int]) -> list[Waiter]:
+    """Let suspended jobs go on now, whatever they wait for, except jobs that they gather."""
+    rows = db.fetch("wake_suspended", {"ids": list(ids)})
+    return [Waiter._make(row) for row in rows]
+
+
 def list_gathered(db: Database, ids: Collection[int]) -> list[int]:
     """Return the batches whose jobs these jobs wait for, by ``gather``."""
     return [row[0] for row in db.fetch("list_gathered", {"ids": list(ids)})] if ids else []

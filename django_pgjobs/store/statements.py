@@ -213,6 +213,7 @@ from django_pgjobs.store.memos import (
     read_suspension,
     send_event,
     suspend_jobs,
+    wake_suspended,
     wake_waiters,
     write_memo,
 )
@@ -497,6 +498,7 @@ __all__ = [
     "unpark_jobs",
     "unpause_jobs",
     "wake_up",
+    "wake_suspended",
     "wake_waiters",
     "write_memo",
     "write_progress",
