@@ -174,7 +174,7 @@ class Conf:
     """How many steps, sleeps and waits a job may remember."""
 
     steps_limit_bytes: int = _setting(16 * 1024 * 1024, rules.whole(2, MOST_BYTES))
-    """How large the results of all steps of a job may be, in bytes of UTF-8; each is a result (``RESULT_LIMIT_BYTES``)."""
+    """How large the results of all steps of a job may be, in bytes of UTF-8; ``RESULT_LIMIT_BYTES`` bounds each."""
 
     gather_limit: int = _setting(10_000, rules.whole(1, 1_000_000))
     """How many jobs one ``gather`` may run."""

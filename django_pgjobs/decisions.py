@@ -71,9 +71,9 @@ class Snooze:
 class Suspend:
     """A durable function goes on later where it stopped; the attempt does not count.
 
-    ``memo``, ``kind``: what it waits for, by its name. ``seconds``: for how long, at most. ``event``: what ends the wait
-    earlier. ``failure``, ``failures``: how its step failed, and how often by now. ``progressed``: it remembers more
-    than at its claim.
+    ``memo``, ``kind``: what it waits for, by its name. ``seconds``: for how long, at most. ``event``: what ends the
+    wait earlier. ``failure``, ``failures``: how its step failed, and how often by now. ``progressed``: it remembers
+    more than at its claim.
     """
 
     memo: str

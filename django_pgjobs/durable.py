@@ -66,6 +66,10 @@ class EventName(Protocol[T_co]):
         """Return the name under which it is stored for this key. Raises ``InvalidJob``."""
         ...
 
+    def typed(self, payload: Any) -> T_co:
+        """Return a payload as what it is for type checkers."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class StepOptions:
@@ -244,8 +248,7 @@ class Durable:
         ``timeout``: seconds or a ``timedelta`` from the first wait on, after which it raises ``WaitTimedOut``. An event
         that was sent before counts too. Raises ``InvalidJob`` as ``step`` does.
         """
-        found: T = self._remembered().wait_for(event.name_of(*key), _duration("timeout", timeout))
-        return found
+        return event.typed(self._remembered().wait_for(event.name_of(*key), _duration("timeout", timeout)))
 
     async def await_for(self, event: EventName[T], /, *key: str | int, timeout: float | timedelta) -> T:
         """``wait_for`` for ``async def`` jobs."""

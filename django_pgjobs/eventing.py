@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 
@@ -36,6 +36,10 @@ class Event(Generic[T]):
             if isinstance(part, bool) or not isinstance(part, str | int):
                 raise InvalidJob(f"event {self.name!r}: a key is made of texts and numbers, not {part!r}")
         return check_name("the name of an event", ":".join([self.name, *map(str, key)]))
+
+    def typed(self, payload: Any) -> T:
+        """Return a payload as what it is for type checkers."""
+        return cast(T, payload)
 
     def send(self, *key: str | int, payload: T | None = None, by: object = None, database: str | None = None) -> bool:
         """Send the event for ``key``, in the caller's transaction; return False if it was sent before.

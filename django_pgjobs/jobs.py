@@ -172,7 +172,7 @@ class JobDefinition(JobPolicy, Generic[P, R]):
             self.undo_definition = made
             return made
 
-        return cast("Any", decorate)
+        return cast("Callable[[Callable[Concatenate[JobContext, P], R2]], JobDefinition[P, R2]]", decorate)
 
     def _keep(self, what: str, func: Kept) -> Kept:
         try:
@@ -413,7 +413,8 @@ def job(func: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     pair: at the first limit the worker raises ``SoftDeadlinePassed`` in the job, at the second it stops the job. A job
     that has not started within ``expires`` (seconds or ``timedelta``) of its start is cancelled.
     ``on_crash="abandon"`` never runs it again if its process or worker dies. ``atomic=True`` commits what it does in
-    the database of the jobs together with its success, or not at all.
+    the database of the jobs together with its success, or not at all. ``undo_on_failure="stop"``: if the job fails and
+    one of its steps cannot be undone, those before it are not undone either; by default they are (``"go_on"``).
 
     Raises ``InvalidJob`` naming the file, the line and the problem.
     """

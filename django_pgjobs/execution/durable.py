@@ -72,9 +72,10 @@ class Memories:
         """Return the memory of a running job, always the same. Raises ``InvalidJob`` in a callback."""
         if prepared.item.kind != "body":
             raise InvalidJob(f"{prepared.item.kind} of {prepared.item.name!r}: a callback remembers no steps")
-        if prepared.memory is None:
-            prepared.memory = DurableMemory(prepared, self.alias)
-        return prepared.memory
+        memory: DurableMemory | None = prepared.memory
+        if memory is None:
+            memory = prepared.memory = DurableMemory(prepared, self.alias)
+        return memory
 
 
 class DurableMemory:
@@ -269,10 +270,14 @@ class DurableMemory:
     def load(self) -> None:
         """Read what the job remembers, at the first use."""
         if self._memos is None:
-            memos = store.read_memos(store.on(self.alias), self.prepared.item.id)
-            if self._memos is None:  # another task may have been quicker
-                self._memos = {memo.name: memo for memo in memos}
-                self._size = sum(len(memo.result or "") for memo in memos)
+            self._read_again()
+
+    def _read_again(self) -> dict[str, StoredMemo]:
+        memos = store.read_memos(store.on(self.alias), self.prepared.item.id)
+        # Another task may have remembered more since.
+        self._memos = {memo.name: memo for memo in memos} | {n: m for n, m in (self._memos or {}).items() if m.finished}
+        self._size = sum(len(memo.result or "") for memo in self._memos.values())
+        return self._memos
 
     def known(self, name: str, kind: MemoKind) -> StoredMemo | None:
         """Return the memo of this name; None if there is none. Raises ``InvalidJob`` for one of another kind."""
@@ -291,8 +296,7 @@ class DurableMemory:
 
     def _remembered_elsewhere(self, name: str) -> Any:
         """Return what another run of this job has remembered under ``name``. Raises if the claim is lost."""
-        self._memos = None
-        self.load()
+        self._read_again()
         found = self._recalled_any(name)
         if found is _MISSING:
             self.lost()
@@ -339,9 +343,7 @@ class DurableMemory:
     def _memo_of(self, name: str) -> StoredMemo:
         memo = (self._memos or {}).get(name)
         if memo is None or not memo.finished:  # another run of this job has finished it
-            self._memos = None
-            self.load()
-            memo = (self._memos or {}).get(name)
+            memo = self._read_again().get(name)
         if memo is None:
             self.lost()
         return memo

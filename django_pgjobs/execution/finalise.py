@@ -86,7 +86,7 @@ def end_of(decision: Unwritten, job_id: int, claim_id: str, name: str, seconds: 
             return SNOOZE, End(job_id, claim_id, seconds, delay=delay)
         case decide.Suspend(failure=failure):
             kind, cause = SUSPEND if decision.event is None else AWAIT, "failed" if failure else SUSPEND
-            columns = {
+            about = {
                 "memo": decision.memo,
                 "kind": decision.kind,
                 "event": decision.event,
@@ -96,7 +96,7 @@ def end_of(decision: Unwritten, job_id: int, claim_id: str, name: str, seconds: 
             }
             reason = decision.event or ""
             return kind, End(
-                job_id, claim_id, seconds, cause=cause, failure=failure, columns=json.dumps(columns), reason=reason
+                job_id, claim_id, seconds, cause=cause, failure=failure, columns=json.dumps(about), reason=reason
             )
         case decide.Park(reason=reason, fingerprint=fingerprint):
             return PARK, End(job_id, claim_id, reason=reason, fingerprint=fingerprint)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, cast
 
 from asgiref.sync import sync_to_async
 
-from django_pgjobs.durable import provide_gather
 from django_pgjobs.exceptions import BatchClosed, InvalidJob
 from django_pgjobs.flows.builtin import (
     BATCH,
@@ -236,15 +235,6 @@ class Batch:
         if gate is None:
             raise BatchClosed("The batch is not stored.", batch_id=self._id)
         return Figures(gate.total, gate.succeeded, gate.abandoned, gate.cancelled, gate.unfinished)
-
-
-def _gather(*given: Any, **options: Any) -> list[Any]:
-    from django_pgjobs.flows.gathering import gather  # here for start-up time
-
-    return gather(*given, **options)
-
-
-provide_gather(_gather)
 
 
 def _portions(calls: Iterable[BoundJob]) -> Iterator[list[BoundJob]]:

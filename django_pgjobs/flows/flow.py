@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, cast, overload
 
 from asgiref.sync import sync_to_async
 
+from django_pgjobs.durable import provide_gather
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.flows.builtin import FLOW, checked_calls, checked_undo, holder, new_job_of, own_call, with_undo
 from django_pgjobs.flows.builtin import flow as flow_job
@@ -243,3 +244,12 @@ def chord(calls: Iterable[BoundJob], then: BoundJob, description: str = "") -> J
     header = [flow.add(call) for call in checked_calls(calls)]
     flow.add(then, header)
     return flow.register()
+
+
+def _gather(*given: Any, **options: Any) -> list[Any]:
+    from django_pgjobs.flows.gathering import gather  # here for start-up time
+
+    return gather(*given, **options)
+
+
+provide_gather(_gather)

@@ -141,11 +141,11 @@ def _values(members: list[Member], *, settled: bool) -> list[Any]:
     found = [Settled(outcome, revive(result), error, pk) for outcome, result, error, pk in members]
     if settled:
         return found
-    if failed := [member for member in found if member.outcome != Outcome.SUCCEEDED]:
+    if failed := [member for member in found if member.outcome != "succeeded"]:
         first = failed[0]
         raise MembersFailed(
-            f"{len(failed)} of {len(found)} jobs did not succeed; job {first.job_id} was {first.outcome}: {first.error}",
+            f"{len(failed)} of {len(found)} jobs did not succeed; "
+            f"job {first.job_id} was {first.outcome}: {first.error}",
             failed=failed,
         )
     return [member.result for member in found]
-

@@ -1,4 +1,4 @@
-"""Compensation: undo what a job that was abandoned or cancelled has done, by jobs (Garcia-Molina, Salem: *Sagas*, 1987).
+"""Compensation: undo by jobs what a job that failed has done (Garcia-Molina, Salem: *Sagas*, 1987).
 
 The finished steps of a durable function that have an ``undo``, or the succeeded members of a batch or flow whose
 definitions have one: the latest first, one after the other. Each compensation is a job with attempts and a page of its
@@ -56,7 +56,7 @@ def parts_of(job_id: int, alias: str | None) -> list[Part]:
 
     memos = Memo.objects.using(alias).filter(job_id=job_id, undo__isnull=False, finished_at__isnull=False, error="")
     parts: list[Part] = [
-        {"job": job_id, "step": name, "undo": call["name"]}
+        {"job": job_id, "step": name, "undo": (call or {})["name"]}
         for name, call in memos.order_by("-pk").values_list("name", "undo")[:MOST]
     ]
     target = Job.objects.using(alias).filter(pk=job_id).first()
@@ -79,7 +79,7 @@ def _call(part: Part, alias: str | None) -> BoundJob:
         raise UnknownJob(f"{part['undo']} is no job that can be registered.")
     if part["step"]:
         memo = Memo.objects.using(alias).get(job_id=part["job"], name=part["step"])
-        args, kwargs = _arguments(memo.undo["payload"])
+        args, kwargs = _arguments((memo.undo or {})["payload"])
     else:
         args, kwargs = _arguments(Job.objects.using(alias).get(pk=part["job"]).payload)
     definition.fits(*args, **kwargs)

@@ -20,7 +20,6 @@ from django_pgjobs.inspection.blockers import Blocker, blockers_of
 from django_pgjobs.inspection.liveness import LIVE
 from django_pgjobs.inspection.suspended import words_of
 from django_pgjobs.inspection.words import clock_time, quoted, span
-from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.states import EXPIRED, GATHERING, NOT_MET, NOT_NEEDED, JobState
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.statements import Needs, Paused, WhyFacts
@@ -367,7 +366,11 @@ def _last_beat(facts: WhyFacts) -> str:
 
 
 def _not_due(facts: WhyFacts) -> Reason:
-    words = {"at": clock_time(facts.run_at), "time": span((facts.run_at - facts.now).total_seconds()), "tries": _tries(facts)}
+    words = {
+        "at": clock_time(facts.run_at),
+        "time": span((facts.run_at - facts.now).total_seconds()),
+        "tries": _tries(facts),
+    }
     advice = _("To run it now: ") + f"manage.py pgjobs reschedule {facts.id} --delay 0"
     if facts.attempt:
         words["why"] = quoted(facts.error)

@@ -74,9 +74,9 @@ class JobQuerySet(BoundedQuerySet["Job"]):
         """Ask the workers of these running jobs to release them, uncharged.
 
         With ``force``: instead, let those of these jobs that wait go on, whatever they wait for. A durable function
-        that sleeps goes on; its wait for an event times out. A job that needs others runs; one that takes the result of another that has not succeeded is abandoned. A batch or flow ends by
-        its figures so far, and takes no more members. Ends that come later count, and release nothing again. Waits for
-        row locks for up to 5 s. Repeatable.
+        that sleeps goes on; its wait for an event times out. A job that needs others runs; one that takes the result
+        of another that has not succeeded is abandoned. A batch or flow ends by its figures so far, and takes no more
+        members. Ends that come later count, and release nothing again. Waits for row locks for up to 5 s. Repeatable.
         """
         from django_pgjobs.steering import jobs as steer  # here for start-up time
 

@@ -88,7 +88,9 @@ def insert_batch(
     """
     with at_read_committed(alias):
         refuse_older_workers(alias, conf)
-        stored = insert_one(alias, batch._replace(waits=True, flow=batch.flow | Flow.GATED | (Flow.NEEDED if callbacks else 0)))
+        stored = insert_one(
+            alias, batch._replace(waits=True, flow=batch.flow | Flow.GATED | (Flow.NEEDED if callbacks else 0))
+        )
         if isinstance(stored, int):
             return stored, None
         new = [NewGate(stored.id, pending=1, hands=1, eager=False, fail_fast=fail_fast)]

@@ -164,7 +164,7 @@ def _open_by_force(db: store.Database, held: Sequence[int]) -> store.Moved:
     opened = gates.open_gates(db, held, force=True, close=True)
     woken = store.wake_suspended(db, held)
     notices = gates.notices_of(opened) | {wake_up(job.queue, job.priority) for job in woken if job.queue is not None}
-    return store.Moved([job.id for job in (*opened, *woken)], [], list(notices))
+    return store.Moved([*(job.id for job in opened), *(job.id for job in woken)], [], list(notices))
 
 
 def close_batches(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) -> Steered:

@@ -126,7 +126,7 @@ def send_event(db: Database, name: str, payload: str | None, by: str) -> bool:
 
 
 def delete_events(db: Database, *, older_than_seconds: float, after: str, limit: int) -> Expired:
-    """Delete events older than ``older_than_seconds`` that nobody waits for, of the next ``limit`` from ``after`` on."""
+    """Delete old events that nobody waits for, of the next ``limit`` from ``after`` on."""
     params = {"seconds": older_than_seconds, "after": after, "limit": limit}
     count, until = db.fetch("delete_events", params)[0]
     return Expired(count, until or after)

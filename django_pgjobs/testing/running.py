@@ -43,8 +43,9 @@ class Ran:
     """The summary of ``run_jobs``: ids of jobs, in order of events.
 
     ``ran`` has an id for every start, so a job that was tried twice is there twice. The other lists show how each start
-    ended. ``stepped``: with a next step. ``suspended``: a durable function that goes on later. ``lost``: nothing was recorded, because the job is gone or another worker took
-    it. ``errors``: the exceptions of failed attempts; ``Snooze``, ``Cancel`` and ``Abandon`` do not count.
+    ended. ``stepped``: with a next step. ``suspended``: a durable function that goes on later. ``lost``: nothing was
+    recorded, because the job is gone or another worker took it. ``errors``: the exceptions of failed attempts;
+    ``Snooze``, ``Cancel`` and ``Abandon`` do not count.
     """
 
     ran: list[int] = field(default_factory=list)

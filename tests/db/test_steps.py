@@ -1,4 +1,4 @@
-"""Durable functions: steps that are remembered, run to their ends by ``run_jobs`` in a plain ``TestCase``'s transaction."""
+"""Durable functions, run to their ends by ``run_jobs`` in a plain ``TestCase``'s transaction."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
-from django.db import transaction
 
-from django_pgjobs import Backoff, Event, JobContext, current_context, job
-from django_pgjobs.exceptions import Abandon, StepFailed, WaitTimedOut
-from django_pgjobs.models import Attempt, EventState, Job, Memo
-from django_pgjobs.states import Flow
+from django_pgjobs import Backoff, Event, JobContext, job
+from django_pgjobs.models import Attempt, Memo
 from django_pgjobs.testing import run_job, run_jobs
 
 pytestmark = pytest.mark.django_db

@@ -12,6 +12,7 @@ from django.db.models.functions import Now
 from django.utils import translation
 
 from django_pgjobs.inspection import why
+from django_pgjobs.inspection.words import span
 from django_pgjobs.models import Admission, Claim, Heartbeat, Job, QueueState, StoredResult
 from django_pgjobs.states import Hold, JobState
 from django_pgjobs.store import statements as store
@@ -328,7 +329,7 @@ def test_why_from_asynchronous_code() -> None:
     [(-1, "0 ms"), (0.25, "250 ms"), (1, "1 s"), (119, "119 s"), (300, "5 min"), (7199.9, "2 h"), (172_799, "2 days")],
 )
 def test_spans(seconds: float, words: str) -> None:
-    assert why.span(seconds) == words
+    assert span(seconds) == words
 
 
 @pytest.mark.parametrize("pinned", [True, False])

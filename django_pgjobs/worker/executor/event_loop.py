@@ -185,9 +185,7 @@ class EventLoop:
         guard: Guard = self.doors[item.run]
         if item.extras is not None and soft_limit_of(item.extras) is not None:
             guard = ShownGuard(guard, self.buffers.board, control.slot)
-        prepared = attempt.prepare(
-            whole, self.reporter_of, control, guard, self.recall, memories=self.memories
-        )
+        prepared = attempt.prepare(whole, self.reporter_of, control, guard, self.recall, memories=self.memories)
         if not isinstance(prepared, attempt.Prepared):
             return prepared
         try:

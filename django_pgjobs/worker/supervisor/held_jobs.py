@@ -23,7 +23,17 @@ from django_pgjobs.execution.finalise import CALLBACK_OF, CALLBACK_STARTS, END, 
 from django_pgjobs.execution.idempotency import key_of
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.states import EXPIRED, CancelMode
-from django_pgjobs.store.statements import MOST_CHARS, ClaimedJob, End, Flag, Pauses, Released, Rescheduled, Stepped, Suspended
+from django_pgjobs.store.statements import (
+    MOST_CHARS,
+    ClaimedJob,
+    End,
+    Flag,
+    Pauses,
+    Released,
+    Rescheduled,
+    Stepped,
+    Suspended,
+)
 from django_pgjobs.worker.shared.channel_messages import Event, ReleaseRuns
 from django_pgjobs.worker.shared.decision_codec import unpack_decision
 from django_pgjobs.worker.shared.ladders import CANCELLED, LADDERS, LOST, RELEASED, TIMEOUT

@@ -1,0 +1,134 @@
+"""``context.gather`` and undo, in a plain ``TestCase``'s transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from django_pgjobs import Backoff, Batch, JobContext, job
+from django_pgjobs.exceptions import Abandon, MembersFailed
+from django_pgjobs.models import Job, Memo
+from django_pgjobs.testing import run_job, run_jobs
+
+pytestmark = pytest.mark.django_db
+
+said: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_said() -> None:
+    said.clear()
+
+
+@job(name="gather.price", max_attempts=1)
+def price(item: int) -> int:
+    said.append(item)
+    if item < 0 and said.count(item) == 1:
+        raise ValueError(f"no price for {item}")
+    return item * 10
+
+
+@price.undo(max_attempts=2, backoff=Backoff(0))
+def unprice(context: JobContext, item: int) -> None:
+    said.append(("undone", item, context.target.id, context.target.result))
+    if item == 3 and said.count(said[-1]) < 3:
+        raise ValueError("not undone")
+
+
+@job(name="gather.sums", takes_context=True, max_attempts=1)
+def sums(context: JobContext, items: list[int]) -> int:
+    return sum(context.gather([price.bind(item) for item in items]))
+
+
+@job(name="gather.settled", takes_context=True, max_attempts=1)
+def settles(context: JobContext, items: list[int]) -> list[str]:
+    return [one.outcome for one in context.gather([price.bind(item) for item in items], settled=True)]
+
+
+@job(name="gather.saga", takes_context=True, max_attempts=1, undo_on_failure="go_on")
+def saga(context: JobContext, items: list[int]) -> None:
+    for item in items:
+        context.step.using(key=item, undo=unprice)(price, item)
+    raise Abandon("refused")
+
+
+@job(name="gather.stops", takes_context=True, max_attempts=1, undo_on_failure="stop")
+def stops(context: JobContext, items: list[int]) -> None:
+    for item in items:
+        context.step.using(key=item, undo=unprice)(price, item)
+    raise Abandon("refused")
+
+
+def test_a_job_goes_on_with_the_results_of_its_jobs() -> None:
+    registered = sums.register([1, 2, 3])
+    ran = run_jobs(limit=1)
+    assert ran.suspended == [registered.pk]
+    assert registered.why().code == "waiting_for_gather"
+    run_jobs()
+    registered.refresh_from_db()
+    assert (registered.outcome, registered.result) == ("succeeded", 60)
+    assert sorted(said) == [1, 2, 3]
+
+
+def test_a_retry_runs_the_failed_ones_again_and_no_others() -> None:
+    registered = sums.register([1, -2, 3])
+    run_jobs()
+    registered.refresh_from_db()
+    assert registered.outcome == "abandoned"
+    assert "MembersFailed: 1 of 3 jobs did not succeed" in registered.error
+    assert registered.retry().changed == 1
+    run_jobs()
+    registered.refresh_from_db()
+    assert (registered.outcome, registered.result) == ("succeeded", 20)
+    assert sorted(said) == [-2, -2, 1, 3]
+
+
+def test_settled_returns_how_each_ended() -> None:
+    registered = settles.register([1, -2])
+    run_jobs()
+    registered.refresh_from_db()
+    assert registered.result == ["succeeded", "abandoned"]
+
+
+def test_a_cancel_of_the_job_cancels_its_jobs() -> None:
+    registered = sums.register([1, 2])
+    run_jobs(limit=1)
+    registered.cancel(by="anna")
+    run_jobs()
+    assert said == []
+    assert set(Job.objects.filter(name="gather.price").values_list("outcome", flat=True)) == {"cancelled"}
+
+
+def test_what_a_failed_job_has_done_is_undone_the_latest_first() -> None:
+    """C68, C70: compensations are jobs, retried by their own policy."""
+    registered = saga.register([1, 3, 2])
+    run_jobs()
+    undone = [one for one in said if isinstance(one, tuple)]
+    ids = [f"{registered.pk}/gather.price[{item}]" for item in (2, 3, 3, 1)]
+    assert undone == [("undone", item, one, item * 10) for item, one in zip((2, 3, 3, 1), ids, strict=True)]
+    runner = Job.objects.get(name="pgjobs.undo")
+    assert (runner.outcome, runner.target_id) == ("abandoned", registered.pk)
+    assert "1 of 3 parts were not undone. step gather.price[3]" in runner.error
+    assert registered.retry().skipped == {"undone": 1}
+    runner.retry()
+    run_jobs()
+    runner.refresh_from_db()
+    assert runner.outcome == "succeeded"
+    assert [one[1] for one in said if isinstance(one, tuple)][4:] == [3]
+
+
+def test_undo_stops_at_the_first_that_fails() -> None:
+    stops.register([1, 3, 2])
+    run_jobs()
+    assert [one[1] for one in said if isinstance(one, tuple)] == [2, 3, 3]
+    assert "The 1 before it are not undone" in Job.objects.get(name="pgjobs.undo").error
+
+
+def test_a_batch_undoes_the_members_that_succeeded() -> None:
+    with Batch("prices", undo=True) as batch:
+        batch.add_many([price.bind(1), price.bind(-2), price.bind(4)])
+    run_jobs()
+    assert batch.job.outcome == "abandoned"
+    assert sorted(one[1] for one in said if isinstance(one, tuple)) == [1, 4]
+    assert Job.objects.get(name="pgjobs.undo").outcome == "succeeded"
