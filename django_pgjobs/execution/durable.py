@@ -310,21 +310,26 @@ class DurableMemory:
 
     def _encoded(self, name: str, value: Any) -> str:
         conf = get_conf()
+        self._check_room(name)
         try:
             text = encode_result(value, conf.result_limit_bytes)
         except UnstorableResult as error:
             raise UnstorableResult(f"Step {name!r}: {error} Return what can be stored, such as a key.") from error
-        if len(self._memos or {}) >= conf.steps_limit:
-            raise StepLimit(
-                f"The job remembers {conf.steps_limit} steps, the most that it may (STEPS_LIMIT): do more in one step, "
-                "or register a batch."
-            )
         if self._size + len(text) > conf.steps_limit_bytes:
             raise StepLimit(
                 f"Step {name!r}: the results of all steps of a job may take {conf.steps_limit_bytes} bytes "
                 "(STEPS_LIMIT_BYTES): store what is large elsewhere and return its key."
             )
         return text
+
+    def _check_room(self, name: str) -> None:
+        """Raise ``StepLimit`` if the job remembers as much as it may, and nothing under ``name``."""
+        known, most = self._memos or {}, get_conf().steps_limit
+        if len(known) >= most and name not in known:
+            raise StepLimit(
+                f"The job remembers {most} steps, sleeps and waits, the most that it may (STEPS_LIMIT): do more in one "
+                "step, register a batch, or raise Snooze instead of sleeping in a loop."
+            )
 
     def _written(self, memo: NewMemo) -> bool:
         item = self.prepared.item
@@ -376,7 +381,8 @@ class DurableMemory:
         self._keep(StoredMemo(name, kind, text, True, error, 0, None, None))
 
     def suspend(self, suspension: decide.Suspend, cause: BaseException | None = None) -> NoReturn:
-        """Suspend the job: raise ``JobSuspended``."""
+        """Suspend the job: raise ``JobSuspended``. Raises ``StepLimit``."""
+        self._check_room(suspension.memo)
         self.suspension = suspension
         raise JobSuspended from cause
 

@@ -69,9 +69,10 @@ def _add_gates(alias: str, new: Collection[NewGate]) -> None:
         waking.notify(alias, gates.notices_of(gates.open_gates(db, decided)))
 
 
-def refuse_older_workers(alias: str, conf: Conf) -> None:
-    """Raise ``OldWorkers`` if workers live that would end jobs without those that wait for them."""
-    names = gates.list_old_workers(on(alias), protocol=gates.KNOWS_GATES, silent_seconds=conf.silent_seconds)
+def refuse_older_workers(alias: str, conf: Conf, flow: int = 0) -> None:
+    """Raise ``OldWorkers`` if workers live that would end jobs without those that wait for them, or undo them."""
+    protocol = gates.KNOWS_UNDO if flow & Flow.UNDOABLE else gates.KNOWS_GATES
+    names = gates.list_old_workers(on(alias), protocol=protocol, silent_seconds=conf.silent_seconds)
     if names:
         raise OldWorkers(names=[one_line(name) for name in names])
 
@@ -87,7 +88,7 @@ def insert_batch(
     If its key is taken, return the id of the job that has it, and None, and insert nothing.
     """
     with at_read_committed(alias):
-        refuse_older_workers(alias, conf)
+        refuse_older_workers(alias, conf, batch.flow)
         stored = insert_one(
             alias, batch._replace(waits=True, flow=batch.flow | Flow.GATED | (Flow.NEEDED if callbacks else 0))
         )
@@ -112,7 +113,7 @@ def insert_flow(alias: str, flow: NewJob, nodes: Sequence[NewJob], conf: Conf) -
     If its key is taken, return the id of the flow that has it, and insert nothing.
     """
     with at_read_committed(alias):
-        refuse_older_workers(alias, conf)
+        refuse_older_workers(alias, conf, flow.flow)
         stored = insert_one(alias, flow._replace(waits=True, flow=flow.flow | Flow.GATED))
         if isinstance(stored, int):
             return stored, False

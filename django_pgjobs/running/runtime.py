@@ -138,7 +138,7 @@ class Worker:
             "state": state,
             "running": running,
             "finished": finished,
-            "protocol": store.KNOWS_GATES,
+            "protocol": store.KNOWS_UNDO,
         }
 
     def claim_options(self) -> ClaimOptions:

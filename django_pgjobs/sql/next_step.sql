@@ -1,4 +1,4 @@
--- next_step: turn the rows of jobs into their next steps, each with its own attempts, and keep the steps that have finished.
+-- next_step: turn the rows of jobs into their next steps, each with its own attempts, keep the steps that have finished, and put aside what they remember.
 -- Fence: required.
 -- Rows: one per job recorded, with its new run_at, the workers to wake (no priority: admitters), whether it is due, and whether it is to be abandoned because its key is taken in the queue of the step; a missing one was locked, lost, cancelled meanwhile, or recorded before.
 -- Clock: statement_timestamp().
@@ -80,6 +80,15 @@ kept AS (
         id, claim_id, old_name, old_queue, old_payload, old_attempt, %(worker)s::uuid, %(worker_name)s,
         statement_timestamp(), seconds
     FROM recorded
+),
+forgotten AS (
+    -- What a step remembers is not what the next one asks for under the same name.
+    UPDATE pgjobs_memo AS m
+    SET name = m.name || '@' || m.id
+    FROM recorded
+    WHERE recorded.old_flow & 32 = 32
+      AND m.job_id = ANY (ARRAY[recorded.id])
+      AND right(m.name, length(m.id::text) + 1) <> '@' || m.id
 ),
 bounds AS MATERIALIZED (
     -- This sees the steps before the one that is kept now.

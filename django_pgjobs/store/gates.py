@@ -14,6 +14,9 @@ from django_pgjobs.states import Outcome, Rule
 from django_pgjobs.store.database import Database, Rows
 from django_pgjobs.store.notifying import Notice, scan_behind, wake_up
 
+KNOWS_UNDO = 2
+"""The ``protocol`` in the heartbeat of a worker whose version undoes what has failed; that is this one."""
+
 KNOWS_GATES = 1
 """The ``protocol`` in the heartbeat of a worker whose version settles ends."""
 

@@ -137,6 +137,7 @@ from django_pgjobs.store.firing import (
 )
 from django_pgjobs.store.gates import (
     KNOWS_GATES,
+    KNOWS_UNDO,
     SETTLE_SECONDS,
     NewGate,
     Opened,
@@ -264,6 +265,7 @@ __all__ = [
     "EVENT_SECONDS",
     "INLINE_PAYLOAD_BYTES",
     "KNOWS_GATES",
+    "KNOWS_UNDO",
     "MOST_CHARS",
     "MOST_COUNTED",
     "MOST_LISTED",

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from django_pgjobs import Backoff, Batch, JobContext, job
-from django_pgjobs.exceptions import Abandon, MembersFailed
-from django_pgjobs.models import Job, Memo
-from django_pgjobs.testing import run_job, run_jobs
+from django_pgjobs.exceptions import Abandon
+from django_pgjobs.models import Job
+from django_pgjobs.testing import run_jobs
 
 pytestmark = pytest.mark.django_db
 

@@ -6,8 +6,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.test import override_settings
 
-from django_pgjobs import Backoff, Event, JobContext, job
+from django_pgjobs import Backoff, Event, JobContext, Next, job
 from django_pgjobs.models import Attempt, Memo
 from django_pgjobs.testing import run_job, run_jobs
 
@@ -95,3 +96,39 @@ def test_a_step_that_failed_for_good_abandons_the_job_and_a_retry_forgets_it() -
     run_jobs()
     registered.refresh_from_db()
     assert (registered.outcome, registered.result) == ("succeeded", "done")
+
+
+@job(name="durable.first", takes_context=True)
+def first(context: JobContext) -> Next:
+    context.step(charge, 1)
+    return Next(second.bind())
+
+
+@job(name="durable.second", takes_context=True)
+def second(context: JobContext) -> int:
+    found: int = context.step(charge, 2)["id"]
+    return found
+
+
+def test_the_next_step_of_a_step_machine_remembers_nothing_of_the_one_before() -> None:
+    registered = first.register()
+    run_jobs()
+    registered.refresh_from_db()
+    assert registered.result == 20
+    assert said == [("charge", 1), ("charge", 2)]
+
+
+@job(name="durable.naps", takes_context=True, max_attempts=1)
+def naps(context: JobContext) -> None:
+    while True:
+        context.sleep(0)
+
+
+@override_settings(PGJOBS={"STEPS_LIMIT": 5})
+def test_a_job_that_sleeps_in_a_loop_ends_at_the_limit() -> None:
+    registered = naps.register()
+    run_jobs()
+    registered.refresh_from_db()
+    assert registered.outcome == "abandoned"
+    assert "raise Snooze instead of sleeping in a loop" in registered.error
+    assert Memo.objects.filter(job=registered).count() == 5
