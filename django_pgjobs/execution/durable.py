@@ -190,7 +190,7 @@ class DurableMemory:
     def sleep(self, seconds: float, name: str) -> None:
         """Return if the job has slept; else suspend it."""
         self.check_usable("sleep")
-        name = self._numbered(check_name("name", name))
+        name = self._counted(check_name("name", name))
         self.load()
         memo = self.known(name, MemoKind.SLEEP)
         if memo is not None and memo.finished:
@@ -241,7 +241,7 @@ class DurableMemory:
     def gather(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
         """Run calls as jobs, and return what they returned; see ``flows.gathering``."""
         self.check_usable("gather")
-        return gatherer()(self, calls, self._numbered(check_name("name", name)), settled=settled)
+        return gatherer()(self, calls, self._counted(check_name("name", name)), settled=settled)
 
     # Names
 
@@ -254,14 +254,14 @@ class DurableMemory:
         mark = base if options.key is None else f"{base}[{options.key}]"
         if mark in self._in_flight:
             raise InvalidJob(f"step: {mark!r} is running: tell steps that run side by side apart by using(key=…)")
-        name = check_name("the name of a step", mark if options.key is not None else self._numbered(base))
+        name = check_name("the name of a step", mark if options.key is not None else self._counted(base))
         self._in_flight.add(mark)
         try:
             yield name
         finally:
             self._in_flight.discard(mark)
 
-    def _numbered(self, base: str) -> str:
+    def _counted(self, base: str) -> str:
         count = self._counts[base] = self._counts.get(base, 0) + 1
         return base if count == 1 else f"{base}#{count}"
 

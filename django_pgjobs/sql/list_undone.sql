@@ -2,9 +2,13 @@
 -- Fence: none (reads).
 -- Rows: one per job.
 -- Clock: none.
-SELECT DISTINCT u.target_id
-FROM pgjobs_job AS u
-WHERE u.target_id = ANY (%(ids)s::bigint[])
-  AND u.target_id IS NOT NULL
-  AND u.name = 'pgjobs.undo'
-  AND NOT (u.attempt = 0 AND u.outcome IS NOT DISTINCT FROM 'cancelled')
+SELECT t.id
+FROM unnest(%(ids)s::bigint[]) AS t (id)
+CROSS JOIN LATERAL (
+    -- OFFSET keeps it the inner side, whatever the statistics say.
+    SELECT u.name, u.attempt, u.outcome
+    FROM pgjobs_job AS u
+    WHERE u.target_id = t.id AND u.target_id IS NOT NULL
+    OFFSET 0
+) AS undoing
+WHERE undoing.name = 'pgjobs.undo' AND NOT (undoing.attempt = 0 AND undoing.outcome IS NOT DISTINCT FROM 'cancelled')

@@ -81,7 +81,7 @@ kept AS (
         statement_timestamp(), seconds
     FROM recorded
 ),
-forgotten AS (
+renamed AS (
     -- What a step remembers is not what the next one asks for under the same name.
     UPDATE pgjobs_memo AS m
     SET name = m.name || '@' || m.id

@@ -82,13 +82,16 @@ THREADS = {
 WITHOUT_CONNECTION = {"main": "dispatches, stops", "log": "writes log records"}
 
 TABLES = (
-    ("jobs", ("pgjobs_job", "pgjobs_claim", "pgjobs_attempt", "pgjobs_step")),
+    ("jobs", ("pgjobs_job", "pgjobs_claim", "pgjobs_attempt", "pgjobs_step", "pgjobs_memo")),
     (
         "keys, limits, needs",
         ("pgjobs_key_window", "pgjobs_stored_result", "pgjobs_admission", "pgjobs_gate", "pgjobs_link"),
     ),
     ("schedules, operators", ("pgjobs_cron_entry", "pgjobs_queue_state", "pgjobs_action", "pgjobs_action_part")),
-    ("workers", ("pgjobs_heartbeat", "pgjobs_known_job", "pgjobs_leader_term", "pgjobs_statistic")),
+    (
+        "workers, events",
+        ("pgjobs_heartbeat", "pgjobs_known_job", "pgjobs_leader_term", "pgjobs_statistic", "pgjobs_event"),
+    ),
 )
 
 

@@ -113,10 +113,14 @@ def test_the_scale_multiplies_down_to_the_least():
     assert (Plan(SERVER).rounds(7), Plan(SERVER, quick=True).rounds(7), Plan(SERVER, quick=True).rounds(1)) == (7, 2, 1)
 
 
+TURNS = [[2000.0, 1000.0], [3000.0, 1000.0], [1000.0, 2000.0]]
+"""Our drain and a peer's, in pairs."""
+
+
 def test_our_figures_stand_against_the_best_peer_of_each_kind():
     peers = {
         "slow": {"name": "slow", "runtime": "Python 3.13.1", "drain": 100.0, "p50": 1.0, "p99": 50.0},
-        "fast": {"name": "fast", "runtime": "Python 3.14.0", "drain": 1000.0, "p50": 2.0, "p99": 4.0},
+        "fast": {"name": "fast", "runtime": "Python 3.14.0", "drain": 1000.0, "p50": 2.0, "p99": 4.0, "turns": TURNS},
         "other": {"name": "other", "runtime": "Node 26.1.0", "drain": 2500.0, "p50": 3.0, "p99": 5.0},
         "absent": {"name": "absent", "skipped": "no network"},
     }
@@ -125,7 +129,7 @@ def test_our_figures_stand_against_the_best_peer_of_each_kind():
         "pickup": {"title": "Pickup", "figures": [figure("p50", 0.5, "ms"), figure("p99", 6.0, "ms")]},
     }
     found = {kept["name"]: kept for kept in report.against({"lines": ours, "peers": peers})}
-    assert found["drain_of_fastest"]["text"] == "our drain ÷ fast's"
+    assert found["drain_of_fastest"]["text"] == "our drain ÷ fast's, in turns"
     assert found["drain_of_fastest"]["value"] == 2.0
     assert found["pickup_p50"]["text"] == "our pickup p50 ÷ slow's"
     assert found["pickup_p50"]["verdict"] == "met"
@@ -134,14 +138,21 @@ def test_our_figures_stand_against_the_best_peer_of_each_kind():
 
 def test_a_queue_in_another_language_has_a_goal_of_its_own_and_leaves_that_against_python_alone():
     peers = {
-        "python": {"name": "python", "runtime": "Python 3.14.0", "drain": 1000.0, "p50": 2.0, "p99": 4.0},
-        "node": {"name": "node", "runtime": "Node 26.1.0", "drain": 2500.0, "p50": 1.0, "p99": 5.0},
+        "python": {
+            "name": "python",
+            "runtime": "Python 3.14.0",
+            "drain": 1000.0,
+            "p50": 2.0,
+            "p99": 4.0,
+            "turns": TURNS,
+        },
+        "node": {"name": "node", "runtime": "Node 26.1.0", "drain": 9.0, "p50": 1.0, "p99": 5.0, "turns": [[4.0, 5.0]]},
     }
     drain = {"drain": {"title": "Drain", "figures": [figure("jobs_1", 2000.0)]}}
     both = report.against({"lines": drain, "peers": peers})
     assert [(kept["text"], kept["value"], kept["reach"], kept["verdict"]) for kept in both] == [
-        ("our drain ÷ python's", 2.0, "≥ 1.5", "met"),
-        ("our drain ÷ node's (Node)", 0.8, "≥ 1", "missed"),
+        ("our drain ÷ python's, in turns", 2.0, "≥ 1.5", "met"),
+        ("our drain ÷ node's (Node), in turns", 0.8, "≥ 1", "missed"),
     ]
     alone = report.against({"lines": drain, "peers": {"node": peers["node"]}})
     assert [kept["name"] for kept in alone] == ["drain_of_foreign"]
