@@ -5,8 +5,8 @@
 INSERT INTO pgjobs_event AS e (name, waits)
 SELECT n.name, 1
 FROM (SELECT DISTINCT w.name FROM unnest(%(names)s::text[]) AS w (name) ORDER BY w.name) AS n
--- Evaluated once, before the first row.
-WHERE (SELECT set_config('lock_timeout', coalesce(%(lock_timeout)s::text, current_setting('lock_timeout')), true)) IS NOT NULL
+WHERE
+    -- Evaluated once, before the first row.
+    (SELECT set_config('lock_timeout', coalesce(%(lock_timeout)s::text, current_setting('lock_timeout')), true)) IS NOT NULL
 ON CONFLICT (name) DO UPDATE
--- A write, not a lock alone: a sender at REPEATABLE READ could not see that, and would miss the waiter.
-SET waits = e.waits + 1
+SET waits = e.waits + 1 -- a write, not a lock alone: a sender at REPEATABLE READ could not see that, and would miss the waiter

@@ -2,13 +2,15 @@
 -- Fence: none (reads).
 -- Rows: one per job.
 -- Clock: none.
-SELECT t.id
-FROM unnest(%(ids)s::bigint[]) AS t (id)
-CROSS JOIN LATERAL (
-    -- OFFSET keeps it the inner side, whatever the statistics say.
-    SELECT u.name, u.attempt, u.outcome
+SELECT w.id
+FROM unnest(%(ids)s::bigint[]) AS w (id)
+WHERE (
+    -- Not EXISTS, which the planner may answer with a hash of all jobs.
+    SELECT true
     FROM pgjobs_job AS u
-    WHERE u.target_id = t.id AND u.target_id IS NOT NULL
-    OFFSET 0
-) AS undoing
-WHERE undoing.name = 'pgjobs.undo' AND NOT (undoing.attempt = 0 AND undoing.outcome IS NOT DISTINCT FROM 'cancelled')
+    WHERE u.target_id = w.id
+      AND u.target_id IS NOT NULL
+      AND u.name = 'pgjobs.undo'
+      AND NOT (u.attempt = 0 AND u.outcome IS NOT DISTINCT FROM 'cancelled')
+    LIMIT 1
+)

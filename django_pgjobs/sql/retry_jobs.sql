@@ -61,7 +61,7 @@ retried AS (
     WHERE j.id = ANY (ARRAY (SELECT id FROM judged WHERE free)) AND (j.outcome IN ('abandoned', 'cancelled') OR j.hold = 'parked')
     RETURNING j.id, j.queue, CASE WHEN j.hold IS NULL THEN j.priority END AS priority, j.flow
 ),
-unremembered AS (
+removed AS (
     -- What failed is tried again; what succeeded is remembered.
     DELETE FROM pgjobs_memo AS m
     USING retried

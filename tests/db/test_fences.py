@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from django_pgjobs import sql
-from django_pgjobs.models import Attempt, Step
+from django_pgjobs.models import Attempt, Memo, Step
 from django_pgjobs.store import statements as store
 from tests.plugins.fix_db import (
     AUTHOR,
@@ -30,6 +30,7 @@ from tests.plugins.fix_db import (
 )
 from tests.plugins.sabotage import fence_lines, line_id, lines_of, sabotage
 
+LATER = '{"memo": "sleep", "kind": "sleep", "event": null, "delay": 60, "failures": 0, "progressed": true}'
 NEXT = '{"name": "test.next", "queue": "default", "max_attempts": 5, "payload": {}}'
 
 WRITES: dict[str, Callable[[store.Database, store.End], object]] = {
@@ -49,12 +50,25 @@ WRITES: dict[str, Callable[[store.Database, store.End], object]] = {
     "hold_jobs": lambda db, end: store.hold_jobs(db, [end]),
     "release_jobs": lambda db, end: store.release_jobs(db, [end], AUTHOR),
     "write_progress": lambda db, end: store.write_progress(db, [(end.id, end.claim_id, '{"n": 99}')]),
+    "suspend_jobs": lambda db, end: store.suspend_jobs(db, [replace(end, columns=LATER)], AUTHOR),
+    "write_memo": lambda db, end: store.write_memo(db, end.id, end.claim_id, store.NewMemo("pay", "step", "1", 0, 32)),
+    "finish_wait": lambda db, end: _finish_wait(db, end),
+    "begin_gather": lambda db, end: store.begin_gather(
+        db, end.id, end.claim_id, name="gather", event="done", before=None, result="{}", seconds=60
+    ),
     "end_atomic": lambda db, end: store.end_atomic(db, end),
     "read_payload": lambda db, end: store.read_payload(db, end.id, end.claim_id),
 }
 """Every fenced statement, written by an attempt that failed."""
 
-REQUEUE = ("finalise_retry", "next_step", "finalise_snooze", "park_jobs", "hold_jobs", "release_jobs")
+REQUEUE = (
+    "finalise_retry", "next_step", "finalise_snooze", "suspend_jobs", "park_jobs", "hold_jobs", "release_jobs",
+)  # fmt: skip
+
+
+def _finish_wait(db: store.Database, end: store.End) -> object:
+    store.send_event(db, "approval", '"yes"', "")
+    return store.finish_wait(db, end.id, end.claim_id, name="approval", kind="event", event="approval")
 
 
 def stale(job_id: int, claim_id: object) -> store.End:
@@ -126,12 +140,16 @@ GUARDED_BY = {"claim_id": reclaimed, "outcome": ended}
 """Which scenario each line of a fence is there for, by the column it names."""
 
 
+def _remembered() -> int:
+    return Attempt.objects.count() + Step.objects.count() + Memo.objects.count()
+
+
 def violations(db: RawDatabase, name: str, scenario: Callable[[RawDatabase], store.End]) -> list[str]:
     """Return what a write without a right has left behind."""
     end = scenario(db)
-    before = db.query("SELECT to_jsonb(j) FROM pgjobs_job AS j"), Attempt.objects.count() + Step.objects.count()
+    before = db.query("SELECT to_jsonb(j) FROM pgjobs_job AS j"), _remembered()
     answer = WRITES[name](db, end)
-    after = db.query("SELECT to_jsonb(j) FROM pgjobs_job AS j"), Attempt.objects.count() + Step.objects.count()
+    after = db.query("SELECT to_jsonb(j) FROM pgjobs_job AS j"), _remembered()
     found = {
         "it was answered as recorded": bool(answer),
         "the row was changed": before[0] != after[0],

@@ -69,6 +69,19 @@ LIMITED = store.Terms(
 
 NEXT = '{"name": "test.job", "queue": "mail", "max_attempts": 5, "payload": {}}'
 
+EVENTS = [f"event:{n}" for n in range(0, BATCH * 10, 10)]
+
+
+def _suspended(held: Claimed) -> list[store.End]:
+    """Jobs that wait for events which others wait for, and some failed steps among them."""
+    ends = held.ends(seconds=1.0)
+    for end, event in zip(ends, EVENTS, strict=False):
+        wait = f'"memo": "{event}", "kind": "event", "event": "{event}", "delay": 60, "failures": 0'
+        end.columns = f'{{{wait}, "progressed": true}}'
+        end.failure, end.cause = (FAILURE, "failed") if end.id % 2 else (None, None)
+    return ends
+
+
 STATEMENTS: dict[str, Callable[[store.Transacting, Claimed], object]] = {
     "claim_jobs": lambda db, _: claim(db, BATCH, from_the_beginning(("none", 3), ("default", 1), ("default", 0))),
     "finalise_success": lambda db, held: store.finalise_success(db, held.ends(result="1"), AUTHOR),
@@ -76,6 +89,10 @@ STATEMENTS: dict[str, Callable[[store.Transacting, Claimed], object]] = {
     "finalise_retry": lambda db, held: store.finalise_retry(db, _failed(held), AUTHOR),
     "finalise_snooze": lambda db, held: store.finalise_snooze(db, held.ends(delay=1.0)),
     "next_step": lambda db, held: store.next_step(db, held.ends(columns=NEXT), AUTHOR),
+    "suspend_jobs": lambda db, held: store.suspend_jobs(db, _suspended(held), AUTHOR),
+    "await_events": lambda db, _: store.await_events(db, EVENTS, lock_seconds=1),
+    "list_locked_events": lambda db, _: store.list_locked_events(db, EVENTS),
+    "delete_events": lambda db, _: db.fetch("delete_events", {"seconds": -60.0, "after": LONG_AGO, "limit": BATCH}),
     "finalise_end": lambda db, held: store.finalise_end(db, _failed(held), AUTHOR),
     "mark_ending": lambda db, held: store.mark_ending(db, _failed(held), AUTHOR, allowance_seconds=1.0),
     "park_jobs": lambda db, held: store.park_jobs(db, held.ends(reason="x")),
@@ -158,6 +175,12 @@ def fill(raw: RawDatabase) -> Claimed:
         ['{"queue": "default", "priority": 0, "max_attempts": 5, "description": "", "key_scope": ""}'],
     )
     raw.query("UPDATE pgjobs_job SET cron_entry = 'clean' WHERE outcome IS NOT NULL AND mod(id, 10) = 0")
+    raw.query("INSERT INTO pgjobs_event (name) SELECT 'event:' || g FROM generate_series(1, 5000) AS g")
+    for kind, event in (("event", "'event:' || mod(id, 5000)"), ("step", "NULL"), ("gather", "'gather:' || id")):
+        raw.query(
+            "INSERT INTO pgjobs_memo (job_id, name, kind, event, wake_at) "
+            f"SELECT id, '{kind}', '{kind}', {event}, now() FROM pgjobs_job WHERE outcome IS NULL"
+        )
     for _ in range(3):
         claim(raw, BATCH)
     held = claim(raw, BATCH)
@@ -300,6 +323,8 @@ def test_every_statement_that_takes_a_batch_of_jobs_is_explained_here() -> None:
     elsewhere |= {"first_due"}  # in test_listing.py
     elsewhere |= {"copy_members", "add_members", "need_jobs", "list_running_members", "read_results", "read_needs"}
     elsewhere |= {"reach_dependents", "lock_flow", "revive_jobs"}
+    # In test_plans_by_shape.py.
+    elsewhere |= {"write_memo", "finish_wait", "begin_gather", "wake_waiters", "wake_suspended", "list_undone"}
     elsewhere |= set(OF_GATES)
     touching = {name for name in sql.names() if "pgjobs_job " in sql.statement(name)}
     assert touching - elsewhere <= set(STATEMENTS)

@@ -24,6 +24,9 @@ FAST = ("finalise_delete_fast", "finalise_success_fast", "finalise_success_keyed
 ATOMIC = ("end_atomic",)
 """The end inside the transaction of a job's own body."""
 
+REMEMBERING = ("begin_gather", "finish_wait", "write_memo")
+"""What a job's own body writes about its one job."""
+
 FORBIDDEN = {
     r"\b(now|clock_timestamp|transaction_timestamp)\s*\(": "only statement_timestamp() bounds scans and never freezes",
     r"\b(current_timestamp|localtimestamp|current_date|localtime)\b": "only statement_timestamp()",
@@ -108,7 +111,7 @@ def test_a_fenced_write_waits_for_no_lock(name: str) -> None:
     """A batch dies of one foreign row lock otherwise: the locked rows are left out.
 
     The fast ones wait 50 ms at most and then are given up, for another that leaves them out. The end of an atomic job
-    belongs to no batch.
+    belongs to no batch, nor does what a job remembers: its body waits.
 
     So no order of locking is needed against deadlocks; and with sorting pinned off an ORDER BY id made the planner
     read the whole table by its primary key, once for every batch.
@@ -118,6 +121,9 @@ def test_a_fenced_write_waits_for_no_lock(name: str) -> None:
         assert "set_config('lock_timeout', '50ms', true)" in text
     elif name in ATOMIC:
         assert f"set_config('lock_timeout', '{LOCK_TIMEOUT}', true)" in text
+    elif name in REMEMBERING:
+        assert "WHERE j.id = ANY (ARRAY[%(id)s::bigint])" in text
+        assert "    FOR NO KEY UPDATE\n" in text
     elif fence_lines(name) and (write := re.search(r"\b(UPDATE|DELETE FROM) pgjobs_job\b", text)):
         # A row to be deleted is locked as deeply: somebody may be storing a row that points to it.
         strength = "NO KEY UPDATE" if write[1] == "UPDATE" else "UPDATE"

@@ -34,12 +34,13 @@ def newer(raw: RawDatabase) -> Iterator[None]:
     if not there:
         raw.query("ALTER TABLE pgjobs_job ADD flow smallint NOT NULL DEFAULT 0, ADD parent_id bigint")
         raw.query("CREATE TABLE pgjobs_gate (job_id bigint, eager boolean)")
+        raw.query("CREATE TABLE pgjobs_memo (job_id bigint, kind text, result jsonb, finished_at timestamptz)")
     try:
         yield
     finally:
         if not there:
             raw.query("ALTER TABLE pgjobs_job DROP flow, DROP parent_id")
-            raw.query("DROP TABLE pgjobs_gate")
+            raw.query("DROP TABLE pgjobs_gate, pgjobs_memo")
 
 
 def make_one_of_each(raw: RawDatabase) -> None:

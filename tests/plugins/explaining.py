@@ -89,7 +89,10 @@ def faults(plan: dict[str, Any], *, jobs: int = 100, vain: int = 10) -> list[str
 @contextmanager
 def analysed_while_empty(raw: RawDatabase) -> Iterator[None]:
     """Statistics say that there is nothing, and no autovacuum corrects them."""
-    tables = ("pgjobs_job", "pgjobs_claim", "pgjobs_attempt", "pgjobs_step", "pgjobs_gate", "pgjobs_link")
+    tables = (
+        "pgjobs_job", "pgjobs_claim", "pgjobs_attempt", "pgjobs_step", "pgjobs_gate", "pgjobs_link", "pgjobs_memo",
+        "pgjobs_event",
+    )  # fmt: skip
     for table in tables:
         raw.query(f"TRUNCATE {table}")
         raw.query(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")

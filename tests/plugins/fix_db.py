@@ -40,6 +40,8 @@ TABLES = (
     "pgjobs_step",
     "pgjobs_gate",
     "pgjobs_link",
+    "pgjobs_memo",
+    "pgjobs_event",
     "pgjobs_heartbeat",
     "pgjobs_leader_term",
     "pgjobs_cron_entry",

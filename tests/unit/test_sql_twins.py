@@ -43,7 +43,7 @@ FROM_ARRAYS = (
     "json_array_elements(%(results)s::json)) AS done (id, claim, micros, result) "
     "WHERE (SELECT set_config('lock_timeout', '50ms', true)) IS NOT NULL "
     "AND json_array_length(%(results)s::json) IN (0, cardinality(%(ids)s::bigint[])) "
-    "AND j.flow & 3 = 0 "
+    "AND j.flow & 7 = 0 "
     "AND j.id = ANY (ARRAY[done.id]) "
     "AND j.claim_id = (%(claim_ids)s::uuid[])[done.claim] AND j.outcome IS NULL"
 )
@@ -101,14 +101,20 @@ TWINS = (
         "mark_ending",
         ("locked",),
         renamed=(("ended", "ending"),),
-        but=(("AND (j.flow & 3 = 0 OR %(settled)s::boolean) ", ""),),
+        but=(("AND (j.flow & 7 = 0 OR %(settled)s::boolean) ", ""),),
     ),
     Twins("settle_ends", "open_gates", ("free", "released")),
     Twins(
         "settle_ends",
         "open_gates",
         (RESULT,),
-        but=(("UNION ALL SELECT id, queue, priority, false AS old FROM failing", ""),),
+        but=(
+            (
+                "UNION ALL SELECT id, queue, priority, false AS old FROM failing "
+                "UNION ALL SELECT id, queue, priority, false AS old FROM undoing",
+                "",
+            ),
+        ),
     ),
     Twins(
         "finalise_success_keyed",

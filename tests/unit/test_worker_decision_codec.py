@@ -22,6 +22,9 @@ FAILURE = Failure("ValueError", "no", (("ValueError", "no"), ("OSError", "cause"
         decide.Retry(1.5, FAILURE),
         decide.Retry(0.0, FAILURE, "crashed"),
         decide.Snooze(9.0),
+        decide.Suspend("sleep", "sleep", 60.0),
+        decide.Suspend("order.approval:7", "event", 86400.0, event="order.approval:7", progressed=True),
+        decide.Suspend("charge[7]", "step", 1.5, failures=2, failure=FAILURE),
         decide.Abandon("why", FAILURE, "timeout"),
         decide.Abandon("why", None, None),
         decide.Cancel("why", FAILURE),
@@ -44,7 +47,7 @@ def test_a_retry_without_a_failure_gets_an_empty_one() -> None:
     assert unpack_decision(["retry", 1.0, None, "failed"]) == decide.Retry(1.0, Failure("", ""))
 
 
-@pytest.mark.parametrize("values", [[], ["dance"], ["succeed"], ["retry", 1.0], ["in_doubt", "lost"]])
+@pytest.mark.parametrize("values", [[], ["dance"], ["succeed"], ["retry", 1.0], ["suspend", "sleep", "sleep", 60.0], ["in_doubt", "lost"]])
 def test_what_is_no_decision_is_refused(values: list[object]) -> None:
     with pytest.raises(ValueError, match="not a decision"):
         unpack_decision(values)
