@@ -5,8 +5,14 @@
 SELECT
     m.kind, left(m.name, 200), left(m.event, 200), m.wake_at, m.failures, left(m.error, 500),
     (m.result ->> 'batch')::bigint AS batch_id, g.pending, g.total
-FROM pgjobs_memo AS m
+FROM (
+    -- OFFSET keeps the index of all open memos out of it.
+    SELECT o.id, o.kind, o.name, o.event, o.wake_at, o.failures, o.error, o.result, o.finished_at
+    FROM pgjobs_memo AS o
+    WHERE o.job_id = %(id)s::bigint
+    OFFSET 0
+) AS m
 LEFT JOIN pgjobs_gate AS g ON m.kind = 'gather' AND g.job_id = (m.result ->> 'batch')::bigint
-WHERE m.job_id = %(id)s::bigint AND m.finished_at IS NULL AND m.wake_at IS NOT NULL
+WHERE m.finished_at IS NULL AND m.wake_at IS NOT NULL
 ORDER BY m.id DESC
 LIMIT 1

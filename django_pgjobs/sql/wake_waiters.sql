@@ -28,4 +28,6 @@ woken AS (
     WHERE j.id = ANY (ARRAY[locked.id]) AND j.finished_at IS NULL AND j.claim_id IS NULL
     RETURNING j.id, j.queue, CASE WHEN j.hold IS DISTINCT FROM 'limited' THEN j.priority END AS priority
 )
-SELECT waiting.job_id, woken.queue, woken.priority FROM waiting LEFT JOIN woken ON woken.id = waiting.job_id
+SELECT waiting.job_id, woken.queue, woken.priority
+FROM waiting
+FULL JOIN woken ON woken.id = waiting.job_id -- FULL, because such a join is never a nested loop

@@ -18,7 +18,7 @@ import pytest
 from django.db import connection, transaction
 from django.test import override_settings
 
-from django_pgjobs import Cron, JobDefinition, job, pausing, register_many
+from django_pgjobs import Cron, Event, JobDefinition, job, pausing, register_many
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.exceptions import QueueFull
 from django_pgjobs.models import CronEntry, Job
@@ -70,6 +70,16 @@ SEED = {
 }
 
 
+MEMOS = [
+    "SELECT id, 'wait', 'event', 'shapes.approval:' || mod(id, 1000), now() + interval '1 hour', NULL FROM pgjobs_job "
+    "WHERE outcome IS NULL",
+    "SELECT id, 'step#' || g, 'step', NULL, NULL, now() FROM pgjobs_job, generate_series(1, 3) AS g "
+    "WHERE outcome IS DISTINCT FROM 'succeeded' AND hold IS NULL",
+    "SELECT id, 'gather', 'gather', 'pgjobs.gathered:' || id, now() + interval '1 hour', NULL FROM pgjobs_job "
+    "WHERE claim_id IS NOT NULL AND outcome IS NULL",
+]
+
+
 def plain(n: int = 1) -> None: ...
 
 
@@ -109,6 +119,14 @@ def statistics(request: pytest.FixtureRequest, django_db_setup: None, django_db_
                     raw.query(INSERT + some)
             claim(raw, BATCH)
             raw.query("""UPDATE pgjobs_job SET tags = '["vip"]' WHERE mod(id, 701) = 0""")
+            for some in MEMOS:
+                raw.query(f"INSERT INTO pgjobs_memo (job_id, name, kind, event, wake_at, finished_at) {some}")
+            raw.query("INSERT INTO pgjobs_event (name) SELECT 'shapes.approval:' || g FROM generate_series(0, 999) AS g")
+            raw.query("UPDATE pgjobs_job SET flow = 32 WHERE outcome = 'abandoned'")
+            raw.query(
+                "INSERT INTO pgjobs_job (name, payload, target_id) "
+                "SELECT 'pgjobs.undo', '{}', g FROM generate_series(1, 5000) AS g"
+            )
             raw.query("TRUNCATE pgjobs_key_window")
             raw.query("ANALYZE pgjobs_key_window")
             # Of a handful of rows a scan is the right plan, and whether the server chose it hung on what ran before.
@@ -127,7 +145,8 @@ def statistics(request: pytest.FixtureRequest, django_db_setup: None, django_db_
                 ]
                 assert len(IDS[kind]) == BATCH, kind
             yield request.param
-        raw.query("TRUNCATE pgjobs_job, pgjobs_claim, pgjobs_cron_entry, pgjobs_key_window, pgjobs_action")
+        raw.query("TRUNCATE pgjobs_job, pgjobs_claim, pgjobs_cron_entry, pgjobs_key_window, pgjobs_action, pgjobs_memo")
+        raw.query("TRUNCATE pgjobs_event")
         connection.close()
 
 
@@ -159,6 +178,21 @@ def windows() -> None:
         assert register_many(keyed(key_scope=WINDOW, on_conflict=policy))
 
 
+approval: Event[str] = Event("shapes.approval")
+
+
+def remembered() -> None:
+    """What a durable function asks for and keeps while it runs."""
+    db, some = store.on("default"), one("running")
+    fence = (some.pk, str(some.claim_id))
+    assert store.read_memos(db, some.pk)
+    assert store.write_memo(db, *fence, store.NewMemo("pay", "step", "1", 0.0, 32))
+    waited = store.finish_wait(db, *fence, name="wait", kind="event", event="shapes.approval:7")
+    assert waited is not None
+    again = {"name": "gather", "before": f"pgjobs.gathered:{some.pk}"}
+    assert store.begin_gather(db, *fence, **again, event="e", result="{}", seconds=60)
+
+
 def bounded(queue: str) -> None:
     with override_settings(PGJOBS={"CAPACITY": {queue: BATCH}}), suppress(QueueFull):
         declared().using(queue=queue).register(1)
@@ -175,6 +209,13 @@ STATEMENTS: dict[str, tuple[int, Callable[[], object]]] = {
     "into a bounded queue that is full": (BATCH, lambda: bounded("default")),
     "into a bounded queue of held jobs": (BATCH, lambda: bounded("limited")),
     "register again": (BATCH, lambda: one("plain").register_again()),
+    "what it remembers": (1, remembered),
+    "send an event": (BATCH, lambda: approval.send(7)),
+    "send an event that nobody knows": (1, lambda: approval.send(1000)),
+    "why is it suspended": (BATCH, lambda: store.read_suspension(store.on("default"), one("plain").pk)),
+    "let suspended jobs go on": (BATCH, lambda: some("plain").release(force=True)),
+    "what they gather": (BATCH, lambda: store.list_gathered(store.on("default"), IDS["running"])),
+    "what is undone": (BATCH, lambda: store.list_undone(store.on("default"), IDS["ended"])),
     "wait": (BATCH, lambda: store.mark_waited(store.on("default"), one("plain").pk)),
     "cancel": (BATCH, lambda: some("keys").cancel()),
     "cancel running ones": (BATCH, lambda: some("running").cancel(mode="kill")),
