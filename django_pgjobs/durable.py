@@ -180,6 +180,12 @@ def _checked(options: StepOptions) -> StepOptions:
     return options
 
 
+def job_event(job_id: int, name: object) -> str:
+    """Return under which name an event of one job is stored. Raises ``InvalidJob``."""
+    words = "the name of an event of a job"
+    return check_name(words, f"job:{job_id}:{check_name(words, name)}")
+
+
 def check_name(what: str, name: object) -> str:
     """Return ``name`` if it can name a step or an event. Raises ``InvalidJob``."""
     if not isinstance(name, str) or not name or len(name) > NAME_LIMIT or not name.isprintable():
@@ -212,6 +218,11 @@ class Durable:
 
     __slots__ = ()
 
+    if TYPE_CHECKING:
+
+        @property
+        def id(self) -> int: ...
+
     def _remembered(self) -> Memory:
         raise NotImplementedError
 
@@ -242,15 +253,29 @@ class Durable:
         """``sleep`` for ``async def`` jobs."""
         await sync_to_async(self.sleep)(duration, name=name)
 
-    def wait_for(self, event: EventName[T], /, *key: str | int, timeout: float | timedelta) -> T:
+    @overload
+    def wait_for(self, event: EventName[T], /, *key: str | int, timeout: float | timedelta) -> T: ...
+    @overload
+    def wait_for(self, event: str, /, *, timeout: float | timedelta) -> Any: ...
+    def wait_for(self, event: EventName[Any] | str, /, *key: str | int, timeout: float | timedelta) -> Any:
         """Return the payload of ``event`` for ``key``, when somebody has sent it; no worker waits meanwhile.
 
-        ``timeout``: seconds or a ``timedelta`` from the first wait on, after which it raises ``WaitTimedOut``. An event
-        that was sent before counts too. Raises ``InvalidJob`` as ``step`` does.
+        A text is an event of this job alone, which ``Job.send`` sends; it takes no key. ``timeout``: seconds or a
+        ``timedelta`` from the first wait on, after which it raises ``WaitTimedOut``. An event that was sent before
+        counts too. Raises ``InvalidJob`` as ``step`` does.
         """
-        return event.typed(self._remembered().wait_for(event.name_of(*key), _duration("timeout", timeout)))
+        seconds = _duration("timeout", timeout)
+        if not isinstance(event, str):
+            return event.typed(self._remembered().wait_for(event.name_of(*key), seconds))
+        if key:
+            raise InvalidJob(f"wait_for: {event!r} is an event of this job, which takes no key: write it into the name")
+        return self._remembered().wait_for(job_event(self.id, event), seconds)
 
-    async def await_for(self, event: EventName[T], /, *key: str | int, timeout: float | timedelta) -> T:
+    @overload
+    async def await_for(self, event: EventName[T], /, *key: str | int, timeout: float | timedelta) -> T: ...
+    @overload
+    async def await_for(self, event: str, /, *, timeout: float | timedelta) -> Any: ...
+    async def await_for(self, event: Any, /, *key: str | int, timeout: float | timedelta) -> Any:
         """``wait_for`` for ``async def`` jobs."""
         return await sync_to_async(self.wait_for)(event, *key, timeout=timeout)
 

@@ -6,10 +6,8 @@ from typing import Any, Generic, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 
-from django_pgjobs.conf import get_conf
 from django_pgjobs.durable import check_name
-from django_pgjobs.exceptions import InvalidJob, UnstorableResult
-from django_pgjobs.serialization.payload import encode_result
+from django_pgjobs.exceptions import InvalidJob
 
 T = TypeVar("T")
 
@@ -61,18 +59,6 @@ class Event(Generic[T]):
 def send_named(name: str, payload: object, *, by: object = None, database: str | None = None) -> bool:
     """Send an event by its stored name; see ``Event.send``."""
     from django_pgjobs.registering.register import writable_alias  # here for start-up time
-    from django_pgjobs.steering.events import send  # here for start-up time
-    from django_pgjobs.steering.jobs import who  # here for start-up time
+    from django_pgjobs.steering.events import send_value  # here for start-up time
 
-    check_name("the name of an event", name)
-    return send(writable_alias(database), name, encoded(name, payload), who(by))
-
-
-def encoded(name: str, payload: object) -> str:
-    """Return the payload of an event as JSON text. Raises ``InvalidJob``."""
-    limit = get_conf().event_limit_bytes
-    try:
-        return encode_result(payload, limit)
-    except UnstorableResult as error:
-        words = str(error).replace("RESULT_LIMIT_BYTES", "EVENT_LIMIT_BYTES")
-        raise InvalidJob(f"event {name!r}: the payload cannot be sent. {words}") from error
+    return send_value(writable_alias(database), name, payload, by=by)

@@ -103,11 +103,25 @@ class Steerable(models.Model):
             reason=reason,
         )
 
+    @alters
+    def send(self, name: str, payload: object = None, *, by: object = None) -> bool:
+        """Send an event of this job alone, in the caller's transaction; return False if it was sent before.
+
+        The job gets ``payload``, a value that can be stored as JSON, from ``context.wait_for(name, timeout=…)``, now or
+        later; the first one counts. ``by``: a user or a text, for people to see. Raises ``InvalidJob``. Repeatable.
+        Waits while another transaction sends the same event, or steers the job.
+        """
+        from django_pgjobs.durable import job_event  # here for start-up time
+        from django_pgjobs.steering import events  # here for start-up time
+
+        return events.send_value(written_at(self), job_event(self.pk, name), payload, by=by)
+
     acancel = asynchronous(cancel)
     aabandon = asynchronous(abandon)
     aretry = asynchronous(retry)
     arelease = asynchronous(release)
     areschedule = asynchronous(reschedule)
+    asend = asynchronous(send)
 
     def blocked_by(self) -> list[Blocker]:
         """Return the limits without room that hold this job, and some of the jobs that hold their slots.
