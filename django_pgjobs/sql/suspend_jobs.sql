@@ -57,7 +57,12 @@ recorded AS (
         attempt = CASE WHEN dated.progressed THEN 0 ELSE greatest(j.attempt - 1, 0) END,
         suspect_attempt = NULL,
         run_at = greatest(
-            CASE WHEN dated.sent THEN statement_timestamp() ELSE least(dated.wake_at, j.not_after) END,
+            CASE
+                -- Somebody may have retried a member since the batch ended: ask again, but not at once.
+                WHEN dated.sent AND dated.kind = 'gather' THEN statement_timestamp() + interval '1 second'
+                WHEN dated.sent THEN statement_timestamp()
+                ELSE least(dated.wake_at, j.not_after)
+            END,
             statement_timestamp()
         ),
         error = coalesce(dated.error, j.error),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from django_pgjobs import Backoff, Batch, JobContext, job
 from django_pgjobs.exceptions import Abandon
 from django_pgjobs.models import Job
-from django_pgjobs.testing import run_jobs
+from django_pgjobs.testing import run_job, run_jobs
 
 pytestmark = pytest.mark.django_db
 
@@ -132,3 +133,17 @@ def test_a_batch_undoes_the_members_that_succeeded() -> None:
     assert batch.job.outcome == "abandoned"
     assert sorted(one[1] for one in said if isinstance(one, tuple)) == [1, 4]
     assert Job.objects.get(name="pgjobs.undo").outcome == "succeeded"
+
+
+def test_a_job_whose_members_are_retried_before_it_goes_on_does_not_spin() -> None:
+    registered = sums.register([1, -2])
+    run_jobs(limit=5)  # the job, two members, the batch, and what wakes the job
+    assert Job.objects.get(name="pgjobs.wake").outcome == "succeeded"
+    Job.objects.filter(name="gather.price").retry()
+    run_job(registered)
+    assert registered.run_at > timezone.now()
+    run_jobs()
+    Job.objects.filter(pk=registered.pk).reschedule(delay=0)
+    run_jobs()
+    registered.refresh_from_db()
+    assert (registered.outcome, registered.result) == ("succeeded", -10)

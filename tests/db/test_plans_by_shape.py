@@ -121,7 +121,9 @@ def statistics(request: pytest.FixtureRequest, django_db_setup: None, django_db_
             raw.query("""UPDATE pgjobs_job SET tags = '["vip"]' WHERE mod(id, 701) = 0""")
             for some in MEMOS:
                 raw.query(f"INSERT INTO pgjobs_memo (job_id, name, kind, event, wake_at, finished_at) {some}")
-            raw.query("INSERT INTO pgjobs_event (name) SELECT 'shapes.approval:' || g FROM generate_series(0, 999) AS g")
+            raw.query(
+                "INSERT INTO pgjobs_event (name) SELECT 'shapes.approval:' || g FROM generate_series(0, 999) AS g"
+            )
             raw.query("UPDATE pgjobs_job SET flow = 32 WHERE outcome = 'abandoned'")
             raw.query(
                 "INSERT INTO pgjobs_job (name, payload, target_id) "

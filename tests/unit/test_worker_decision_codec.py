@@ -47,7 +47,9 @@ def test_a_retry_without_a_failure_gets_an_empty_one() -> None:
     assert unpack_decision(["retry", 1.0, None, "failed"]) == decide.Retry(1.0, Failure("", ""))
 
 
-@pytest.mark.parametrize("values", [[], ["dance"], ["succeed"], ["retry", 1.0], ["suspend", "sleep", "sleep", 60.0], ["in_doubt", "lost"]])
+@pytest.mark.parametrize(
+    "values", [[], ["dance"], ["succeed"], ["retry", 1.0], ["suspend", "sleep", "sleep", 60.0], ["in_doubt", "lost"]]
+)
 def test_what_is_no_decision_is_refused(values: list[object]) -> None:
     with pytest.raises(ValueError, match="not a decision"):
         unpack_decision(values)
