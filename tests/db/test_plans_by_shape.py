@@ -191,8 +191,8 @@ def remembered() -> None:
     assert store.write_memo(db, *fence, store.NewMemo("pay", "step", "1", 0.0, 32))
     waited = store.finish_wait(db, *fence, name="wait", kind="event", event="shapes.approval:7")
     assert waited is not None
-    again = {"name": "gather", "before": f"pgjobs.gathered:{some.pk}"}
-    assert store.begin_gather(db, *fence, **again, event="e", result="{}", seconds=60)
+    before = f"pgjobs.gathered:{some.pk}"
+    assert store.begin_gather(db, *fence, name="gather", before=before, event="e", result="{}", seconds=60)
 
 
 def bounded(queue: str) -> None:
