@@ -58,7 +58,7 @@ TOO_EARLY = "            least(dated.wake_at, j.not_after),"
 
 SABOTAGES: tuple[tuple[str, str, str, Scene, tuple[Program, ...]], ...] = (
     ("await_events", "SET waits", ONLY_A_LOCK, waits.known, (waits.goes_on, waits.sends_at_repeatable_read)),
-    ("suspend_jobs", "WHEN dated.sent", TOO_EARLY, waits.known, (waits.goes_on, waits.sends)),
+    ("suspend_jobs", "WHEN dated.sent THEN", TOO_EARLY, waits.known, (waits.goes_on, waits.sends)),
     ("suspend_jobs", "j.cancel_requested_at IS NULL", "", waits.running, (waits.goes_on, waits.cancels)),
     ("send_event", "WHERE e.sent_at IS NULL", "", waits.waiting, (waits.sends, waits.sends)),
 )
