@@ -358,8 +358,11 @@ class DurableMemory:
     def check_usable(self, what: str) -> None:
         """Raise unless the job may remember something here."""
         self._check_going_on()
-        if len(connections[self.alias].atomic_blocks) > self.prepared.outer_blocks:
+        connection = connections[self.alias]
+        if len(connection.atomic_blocks) > self.prepared.outer_blocks:
             raise InvalidJob(IN_ATOMIC.format(what=what))
+        if connection.connection is not None and not connection.autocommit and not connection.in_atomic_block:
+            raise InvalidJob(f"context.{what}() with autocommit off: a rollback would take what it remembers")
 
     def _check_going_on(self) -> None:
         if self.suspension is not None:
@@ -439,6 +442,6 @@ def _undo_call(name: str, undo: Undo | None, args: Any, kwargs: Mapping[str, Any
     try:
         call = undo.bind(*args, **kwargs)
     except TypeError as error:
-        raise InvalidJob(f"step {name!r}: undo: {error}") from None
+        raise InvalidJob(f"Step {name!r}: undo: {error}") from None
     payload = encode_payload(tuple(call.args), dict(call.kwargs), get_conf().payload_limit_bytes)
     return f'{json.dumps({"name": call.name})[:-1]}, "payload": {payload}}}'

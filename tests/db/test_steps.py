@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import transaction
 from django.test import override_settings
 
 from django_pgjobs import Backoff, Event, JobContext, Next, job
@@ -132,3 +133,129 @@ def test_a_job_that_sleeps_in_a_loop_ends_at_the_limit() -> None:
     assert registered.outcome == "abandoned"
     assert "raise Snooze instead of sleeping in a loop" in registered.error
     assert Memo.objects.filter(job=registered).count() == 5
+
+
+@job(name="durable.inside", takes_context=True, max_attempts=1)
+def inside(context: JobContext, what: str) -> None:
+    with transaction.atomic():
+        if what == "step":
+            context.step(charge, 1)
+        elif what == "sleep":
+            context.sleep(1)
+        elif what == "gather":
+            context.gather([naps.bind()])
+        else:
+            context.wait_for(approval, 1, timeout=1)
+
+
+@pytest.mark.parametrize("what", ["step", "sleep", "wait_for", "gather"])
+def test_inside_a_transaction_nothing_is_remembered(what: str) -> None:
+    registered = inside.register(what)
+    run_jobs()
+    registered.refresh_from_db()
+    assert registered.outcome == "abandoned"
+    assert f"context.{what}() inside atomic(): one commit cannot both keep and undo it." in registered.error
+    assert "context.step.using(atomic=True)(func, …)" in registered.error
+    assert not Memo.objects.exists()
+    assert said == []
+
+
+@job(name="durable.off", takes_context=True, max_attempts=1)
+def off(context: JobContext) -> None:
+    transaction.set_autocommit(False)
+    try:
+        context.step(charge, 1)
+    finally:
+        transaction.set_autocommit(True)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_with_autocommit_off_nothing_is_remembered() -> None:
+    registered = off.register()
+    run_jobs()
+    registered.refresh_from_db()
+    assert "context.step() with autocommit off" in registered.error
+
+
+@job(name="durable.swallows", takes_context=True, max_attempts=1)
+def swallows(context: JobContext, how: str) -> str:
+    try:
+        context.sleep(60)
+    except:  # noqa: E722 (that is what it tests)
+        if how == "again":
+            context.sleep(60)
+        return "swallowed"
+    finally:
+        said.append("finally")
+    return "slept"
+
+
+def test_a_swallowed_suspension_is_a_failure_that_says_so() -> None:
+    registered = swallows.register("once")
+    run_jobs()
+    registered.refresh_from_db()
+    assert "SuspensionSwallowed: The job caught JobSuspended and went on." in registered.error
+    assert said == ["finally"]
+
+
+def test_a_suspension_that_is_swallowed_comes_again_with_the_next_call() -> None:
+    registered = swallows.register("again")
+    run_jobs()
+    assert registered.why().code == "sleeping"
+
+
+def unstorable() -> object:
+    said.append("unstorable")
+    return object()
+
+
+@job(name="durable.bad", takes_context=True, max_attempts=3, backoff=Backoff(0))
+def bad(context: JobContext, what: str) -> None:
+    if what == "unstorable":
+        context.step(unstorable)
+    elif what == "nameless":
+        context.step(lambda: None)
+    elif what == "kinds":
+        context.step.using(name="nap")(charge, 1)
+        context.version("nap", 2)
+    elif what == "undo":
+        context.step.using(undo=naps)(charge, 1)
+    elif what == "key":
+        context.step.using(key=1.5)(charge, 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("unstorable", "Step 'unstorable': result cannot be stored"),
+        ("nameless", "has no name of its own: give it one by using(name=…)"),
+        ("kinds", "version: 'nap' is the name of a step of this job: use another name"),
+        ("undo", "Step 'charge': undo: durable.naps() takes"),
+        ("key", "step: key must be a text or a number, not 1.5"),
+    ],
+)
+def test_what_cannot_be_remembered_is_refused_with_what_to_write_instead(what: str, words: str) -> None:
+    registered = bad.register(what)
+    run_jobs()
+    registered.refresh_from_db()
+    assert registered.outcome == "abandoned"
+    assert words in registered.error
+    assert said.count("unstorable") <= 1  # what a step has done is not done again for its result
+
+
+def test_a_wait_times_out_once_and_for_all() -> None:
+    registered = order.register(9)
+    run_jobs()
+    assert registered.release(force=True).changed == 1
+    run_jobs()
+    assert registered.why().code == "waiting_for_event"
+    assert registered.release(force=True, by="anna").changed == 1
+    run_jobs()
+    registered.refresh_from_db()
+    assert registered.outcome == "abandoned"
+    assert "WaitTimedOut: Nobody sent test.approval:9 in time." in registered.error
+    approval.send(9, payload={"by": "late"})
+    registered.retry()
+    run_jobs()
+    registered.refresh_from_db()
+    assert registered.result == [90, {"by": "late"}]
