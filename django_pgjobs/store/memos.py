@@ -13,6 +13,9 @@ from django_pgjobs.store.keys import Expired
 EVENT_SECONDS = 0.05
 """How long a worker waits for an event that somebody else has locked before it goes on without those who wait."""
 
+NO_SECONDS = 0.001
+"""How long it waits for one while it knows of a lock: 0 would be for ever."""
+
 WAITERS_AT_ONCE = 1000
 """How many jobs one statement makes ready when an event is sent."""
 

@@ -197,6 +197,7 @@ from django_pgjobs.store.leading import (
 )
 from django_pgjobs.store.memos import (
     EVENT_SECONDS,
+    NO_SECONDS,
     WAITERS_AT_ONCE,
     NewMemo,
     StoredMemo,
@@ -270,6 +271,7 @@ __all__ = [
     "MOST_COUNTED",
     "MOST_LISTED",
     "NOT_MIGRATED",
+    "NO_SECONDS",
     "OLDEST",
     "PAUSES",
     "SETTLE_SECONDS",

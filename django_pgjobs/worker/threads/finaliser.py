@@ -15,6 +15,9 @@ Ends for which other jobs wait are *counted*: they go in transactions of their o
 has locked a gate for 100 ms, the ends that count in it are busy, and the finaliser asks for locked gates before it
 writes more counted ends.
 
+Jobs that begin to wait for events go in transactions of their own, too, which lock the events. One that a sender has
+locked keeps those who wait for it busy, and the others wait for it once: 50 ms.
+
 Busy ends are set aside and tried again after a pause. New ones pass them meanwhile.
 
 An end without retention is one fenced DELETE. The DELETE skips jobs that somebody waits for, locks or points to; these
@@ -354,6 +357,7 @@ class Finaliser(Loop):
                     return [BusyEnd(kind, entry) for entry in entries]
                 return busy + (self._write_now(db, kind, free) if free else [])
             if kind == AWAIT and isinstance(error, LOCKED):
+                self.skips_locked = True
                 return self._without_locked_events(db, entries)
             if kind == NEXT and (isinstance(error, LOCKED) or _key_is_taken(error)):
                 # Another session is about to commit the key of one of these jobs in the queue of its next step.
@@ -401,8 +405,11 @@ class Finaliser(Loop):
         if kind == NEXT:
             return finalise.write(db, kind, ends, self.author, fast=True)
         if kind == AWAIT:
+            waits = self.may_wait and not self.skips_locked
             with db.transaction():
-                return finalise.write_await(db, ends, self.author, lock_seconds=store.EVENT_SECONDS)
+                return finalise.write_await(
+                    db, ends, self.author, lock_seconds=store.EVENT_SECONDS if waits else store.NO_SECONDS
+                )
         return finalise.write(db, kind, ends, self.author, remember=remember)
 
     def _record_counted(self, db: WorkerConnection, ends: list[End], *, remember: bool) -> dict[int, Any]:
