@@ -148,7 +148,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The job's own transaction found that its claim is lost, and was rolled back."""
+    """The job found that its claim is lost: its own transaction, which was rolled back, or a step of it."""
 
 
 @dataclass(frozen=True, slots=True)

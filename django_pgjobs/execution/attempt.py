@@ -299,6 +299,8 @@ def _next(value: Next) -> decide.Next:
 
 def failed(prepared: Prepared, error: BaseException) -> Decision:
     """Log the failed attempt and return the decision about it. Raises nothing."""
+    if prepared.memory is not None and prepared.memory.claim_lost:
+        return decide.Lost()
     account = Account(error)
     try:
         decision = _decision(prepared, account)

@@ -86,6 +86,7 @@ class DurableMemory:
         self.alias = alias
         self.suspension: decide.Suspend | None = None
         self.progressed = False
+        self.claim_lost = False
         self._memos: dict[str, StoredMemo] | None = None
         self._size = 0
         self._counts: dict[str, int] = {}
@@ -375,6 +376,7 @@ class DurableMemory:
 
     def lost(self) -> NoReturn:
         """Stop this run of the job: its claim is lost."""
+        self.claim_lost = True
         raise WorkerStopping(LOST)
 
     def finish(self, name: str, kind: MemoKind, text: str, *, error: str = "") -> None:
