@@ -93,7 +93,9 @@ def gated(name: str, text: str, gate: int) -> str:
         text = text.replace(bound, "'0'")
     head, found, tail = text.partition(f"({value}")
     assert found, name
-    kind = "::bigint[]" if "bigint" in value else "::text[]" if value.startswith("ARRAY") else ""  # ANY ((SELECT …)) without a cast asks for rows, not for an array
+    kind = (
+        "::bigint[]" if "bigint" in value else "::text[]" if value.startswith("ARRAY") else ""
+    )  # ANY ((SELECT …)) without a cast asks for rows, not for an array
     return f"{head}((SELECT {value} FROM (SELECT pg_advisory_xact_lock({gate}) OFFSET 0) AS gate){kind}{tail}"
 
 

@@ -86,9 +86,7 @@ def test_without_its_guard_some_order_does_harm(
     assert found != []
 
 
-def test_without_the_lock_of_the_event_some_job_sleeps_on(
-    stage: Stage[World], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_lock_of_the_event_some_job_sleeps_on(stage: Stage[World], monkeypatch: pytest.MonkeyPatch) -> None:
     """The sabotaged twin: a waiter that does not lock the event before it looks whether it was sent."""
     monkeypatch.setattr(statements, "await_events", lambda *_, **__: None)
     _, found = stage.play(waits.known, (waits.goes_on, waits.sends))

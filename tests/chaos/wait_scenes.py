@@ -95,7 +95,9 @@ class Once(Performer):
         now = store.read_fences(self.db, [(end.id, end.claim_id)]).get(end.id)
         if now is not None and now.ours and not now.ended:
             if now.cancelled and not now.ending and kind in REQUEUES:
-                cancel = finalise.end_of(decide.Cancel("", end.failure, end.cause), end.id, end.claim_id, job.name, None)
+                cancel = finalise.end_of(
+                    decide.Cancel("", end.failure, end.cause), end.id, end.claim_id, job.name, None
+                )
                 self.left.append((job, *cancel))
             else:
                 self.left.append((job, kind, end))
@@ -192,11 +194,14 @@ def other_goes_on(world: World, actor: Actor) -> None:
 def both_go_on(world: World, actor: Actor) -> None:
     """One worker suspends both by one statement, which has their events locked."""
     ends = [
-        store.End(each.id, fence, 0.0, columns=COLUMNS, cause="suspend", reason=approval.name) for each, fence in world.held
+        store.End(each.id, fence, 0.0, columns=COLUMNS, cause="suspend", reason=approval.name)
+        for each, fence in world.held
     ]
     with actor.transaction():
         recorded = finalise.write_await(actor, ends, AUTHOR)
-    world.left += [(each, finalise.AWAIT, end) for (each, _), end in zip(world.held, ends, strict=True) if end.id not in recorded]
+    world.left += [
+        (each, finalise.AWAIT, end) for (each, _), end in zip(world.held, ends, strict=True) if end.id not in recorded
+    ]
 
 
 COLUMNS = (
