@@ -10,16 +10,18 @@ from __future__ import annotations
 from django.contrib import admin
 
 from django_pgjobs.admin.crons import CronEntryAdmin
+from django_pgjobs.admin.events import EventAdmin
 from django_pgjobs.admin.jobs import JobAdmin
 from django_pgjobs.admin.pauses import QueueStateAdmin
 from django_pgjobs.admin.trail import ActionAdmin
 from django_pgjobs.admin.workers import HeartbeatAdmin
-from django_pgjobs.models import Action, CronEntry, Heartbeat, Job, QueueState
+from django_pgjobs.models import Action, CronEntry, EventState, Heartbeat, Job, QueueState
 
 admin.site.register(Job, JobAdmin)
 admin.site.register(CronEntry, CronEntryAdmin)
 admin.site.register(Heartbeat, HeartbeatAdmin)
+admin.site.register(EventState, EventAdmin)
 admin.site.register(QueueState, QueueStateAdmin)
 admin.site.register(Action, ActionAdmin)
 
-__all__ = ["ActionAdmin", "CronEntryAdmin", "HeartbeatAdmin", "JobAdmin", "QueueStateAdmin"]
+__all__ = ["ActionAdmin", "CronEntryAdmin", "EventAdmin", "HeartbeatAdmin", "JobAdmin", "QueueStateAdmin"]

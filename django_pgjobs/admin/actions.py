@@ -22,13 +22,16 @@ from django.utils.translation import ngettext
 
 from django_pgjobs.flows.builtin import BATCH
 from django_pgjobs.models import Gate, Job
+from django_pgjobs.presentation.flow import Surroundings
 from django_pgjobs.presentation.wording import STATE_LABELS, grouped
 from django_pgjobs.serialization.escapes import visible
-from django_pgjobs.states import GATHERING, Flow, JobState, Outcome
-from django_pgjobs.steering.jobs import Steered, close_batches
+from django_pgjobs.states import GATHERING, UNDO, Flow, JobState, MemoKind, Outcome
+from django_pgjobs.steering.jobs import SUSPENDED, UNDONE, Steered, close_batches
 from django_pgjobs.steering.trail import recorded_as
+from django_pgjobs.store.statements import Suspension
 
 _UNCLAIMED = frozenset({JobState.READY, JobState.WAITING, JobState.PARKED, JobState.LIMITED, JobState.PAUSED})
+_RETRIABLE = frozenset({JobState.ABANDONED, JobState.CANCELLED, JobState.PARKED})
 
 REASONS: dict[str, Any] = {
     **STATE_LABELS,
@@ -38,6 +41,8 @@ REASONS: dict[str, Any] = {
     "key taken": _("another job has the same key"),
     "left": _("left for the next time: repeat the action"),
     "no batch": _("no batch"),
+    "no undo": _("nothing undoes it"),
+    UNDONE: _("its undo has begun"),
     "unknown": _("gone"),
 }
 """Why a job was skipped, in words."""
@@ -87,6 +92,8 @@ class SteeringAction:
     """Whether it asks for confirmation even if few jobs are selected."""
     note: Any = ""
     """Side effects that the operator should know."""
+    note_of_suspended: Any = ""
+    """The same, for a durable function that sleeps or waits."""
     note_of_batch: Any = ""
     """The same, for a batch or flow."""
     button: Any = ""
@@ -98,46 +105,58 @@ class SteeringAction:
     """The names of the jobs that it applies to; empty for all."""
     changes_members: bool = False
     """Whether it changes the members of batches, not their rows."""
+    takes_suspended: bool = False
+    """Whether it applies to suspended jobs too, which sleep or wait."""
 
     @property
     def condition(self) -> Q:
         """The condition of jobs that it applies to, as far as state and name say."""
         in_states = Q(state__in=sorted(self.states)) if self.states != frozenset(JobState) else Q()
+        in_states = in_states | SUSPENDED if self.takes_suspended else in_states
         return in_states & Q(name__in=sorted(self.names)) if self.names else in_states
 
-    def refusal(self, name: str, state: str) -> str:
+    def refusal(self, name: str, state: str, flow: int) -> str:
         """Return why it does not apply to a job of this name in this state, or nothing."""
         if self.names and name not in self.names:
             return "no batch"
-        return "" if state in self.states else state
+        return "" if state in self.states or self._takes_as_suspended(state, flow) else state
 
-    def allows(self, job: Any, gate: Gate | None = None) -> bool:
+    def _takes_as_suspended(self, state: str, flow: int) -> bool:
+        return self.takes_suspended and bool(flow & Flow.REMEMBERS) and state in _UNCLAIMED
+
+    def allows(self, job: Any, around: Surroundings, waits_for: Suspension | None = None) -> bool:
         """Tell whether to offer the action for ``job``, whose query added ``now``, the database's clock.
 
-        ``gate``: of a batch or flow, with the figures of its members.
+        ``around``: a batch's figures, and what undoes the job. ``waits_for``: what it waits for as a durable function.
         """
         if self.changes_members:
-            return gate is not None and gate.abandoned > 0
+            return around.gate is not None and around.gate.abandoned > 0
         only_callback_left = job.ending is not None and job.claim_id is None
-        return job.state in self.states and not only_callback_left and self._applies(job, gate)
+        taken = job.state in self.states or self._takes_as_suspended(job.state, job.flow)
+        return taken and not only_callback_left and self._applies(job, around, waits_for)
 
-    def _applies(self, job: Any, gate: Gate | None) -> bool:
+    def _applies(self, job: Any, around: Surroundings, waits_for: Suspension | None) -> bool:
         match self.name:
             case "retry":  # A batch is not retried itself.
-                return job.name not in GATHERING
-            case "run_now":
-                return bool(job.run_at > job.now)
+                return job.name not in GATHERING and not around.is_undone
+            case "undo_again":
+                return around.undo is not None and around.undo.state in _RETRIABLE
+            case "run_now":  # One that sleeps or waits would only begin to wait again.
+                return bool(job.run_at > job.now) and (waits_for is None or waits_for.kind == MemoKind.STEP)
             case "release":
                 return job.release_requested_at is None
             case "let_go_on":
-                return bool(job.flow & Flow.GATED)
+                waits = waits_for is not None and waits_for.kind in (MemoKind.SLEEP, MemoKind.EVENT)
+                return waits or (job.state == JobState.WAITING and bool(job.flow & Flow.GATED))
             case "close":
-                return gate is not None and gate.hands > 0
+                return around.gate is not None and around.gate.hands > 0
         return True
 
-    def notes(self, name: str) -> list[Any]:
-        """Return the notes for a job of this name."""
-        note = (self.note_of_batch if name in GATHERING else "") or self.note
+    def notes(self, job: Any) -> list[Any]:
+        """Return the notes for this job."""
+        special = self.note_of_batch if job.name in GATHERING else ""
+        special = special or (self.note_of_suspended if job.state != JobState.WAITING else "")
+        note = special or self.note
         return [note] if note else []
 
     def button_for(self, name: str) -> Any:
@@ -160,6 +179,17 @@ def _retry_members(batches: Any, by: Any) -> Steered:
     return retried + Steered(0, {"left": left} if left > 0 else {})
 
 
+def _undo_again(jobs: Any, by: Any) -> Steered:
+    """Retry the jobs that undo these, the latest of each, which go on where they stopped."""
+    using = _written_at(jobs)
+    failed: Any = jobs.using(using).filter(outcome__in=[Outcome.ABANDONED, Outcome.CANCELLED])
+    targets = list(failed.order_by("pk").values_list("pk", flat=True)[:MEMBERS])
+    undos: Any = Job.objects.using(using).filter(name=UNDO, target_id__in=targets)
+    latest = list(undos.order_by("target_id", "-pk").distinct("target_id").values_list("pk", flat=True))
+    steered: Steered = Job.objects.using(using).filter(pk__in=latest).retry(by=by)
+    return steered if latest else Steered(0, {"no undo": max(len(targets), 1)})
+
+
 def _close(batches: Any, by: Any, reason: str) -> Steered:
     return close_batches(batches, _written_at(batches), by=by, reason=reason)
 
@@ -176,8 +206,16 @@ ACTIONS: dict[str, SteeringAction] = {
             verb=_("retry"),
             question=_("Make these jobs ready again, with a fresh set of attempts?"),
             permission="pgjobs.retry_job",
-            states=frozenset({JobState.ABANDONED, JobState.CANCELLED, JobState.PARKED}),
+            states=_RETRIABLE,
             run=lambda jobs, by, answers: jobs.retry(by=by),
+        ),
+        SteeringAction(
+            name="undo_again",
+            verb=_("undo again"),
+            question=_("Go on to undo what these jobs have done, where that was abandoned or cancelled?"),
+            permission="pgjobs.retry_job",
+            states=frozenset({JobState.ABANDONED, JobState.CANCELLED}),
+            run=lambda jobs, by, answers: _undo_again(jobs, by),
         ),
         SteeringAction(
             name="run_now",
@@ -210,6 +248,11 @@ ACTIONS: dict[str, SteeringAction] = {
                 "A job that needs others runs as if they had ended as it needs; if it takes the result of one that has "
                 "not succeeded, it is abandoned."
             ),
+            note_of_suspended=_(
+                "A job that sleeps goes on at once. One that waits for an event goes on as if nobody had sent it in "
+                "time."
+            ),
+            takes_suspended=True,
             note_of_batch=_("A batch or flow ends by its figures so far, and takes no more members. They go on."),
             button=_("Let it go on"),
             permission="pgjobs.reschedule_job",
@@ -279,8 +322,8 @@ def steer(action: SteeringAction, jobs: Any, by: Any, answers: Mapping[str, Any]
     if everything:
         return action.run(jobs.filter(action.condition), by, answers)
     refusals = {
-        job_id: action.refusal(name, state)
-        for job_id, name, state in jobs.order_by("pk").values_list("pk", "name", "state")
+        job_id: action.refusal(name, state, flow)
+        for job_id, name, state, flow in jobs.order_by("pk").values_list("pk", "name", "state", "flow")
     }
     taken = [job_id for job_id, refusal in refusals.items() if not refusal]
     skipped = Steered(0, Counter(refusal for refusal in refusals.values() if refusal))

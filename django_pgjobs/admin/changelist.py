@@ -76,6 +76,17 @@ class StateFilter(OfferedFilter):
         return [(state, capfirst(STATE_LABELS[state])) for state in job_list.STATES]
 
 
+class SuspendedFilter(OfferedFilter):
+    """Durable functions that are suspended: those that sleep, and those that wait for an event."""
+
+    title = _("suspended")
+    parameter_name = "suspended"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
+        """Return both, without counts."""
+        return [("sleeping", _("Sleeping")), ("waiting_for_event", _("Waiting for an event"))]
+
+
 class QueueFilter(OfferedFilter):
     """Queues that have unfinished jobs, or that a job definition or a setting names."""
 

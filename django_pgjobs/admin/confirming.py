@@ -48,8 +48,8 @@ def preview(action: SteeringAction, jobs: Any, *, everything: bool) -> Preview:
         taken = list(jobs.filter(action.condition).values_list("pk", "name")[: COUNTED + 1])
         skipped: Counter[str] = Counter()
     else:
-        chosen = list(jobs.order_by("pk").values_list("pk", "name", "state"))
-        refusals = [(job_id, name, action.refusal(name, state)) for job_id, name, state in chosen]
+        chosen = list(jobs.order_by("pk").values_list("pk", "name", "state", "flow"))
+        refusals = [(job_id, name, action.refusal(name, state, flow)) for job_id, name, state, flow in chosen]
         taken = [(job_id, name) for job_id, name, refusal in refusals if not refusal]
         skipped = Counter(refusal for *_, refusal in refusals if refusal)
     more = len(taken) > COUNTED

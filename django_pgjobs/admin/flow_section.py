@@ -1,4 +1,4 @@
-"""The section of a job's page on what stands around it: its batch, its members, what it needs, and what needs it."""
+"""The section of a job's page on what stands around it: its batch, its members, what it needs, what undoes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from django_pgjobs.admin.display import badge, format_html, format_html_join, progress_bar, short
 from django_pgjobs.models import Gate, Job
 from django_pgjobs.presentation import job_list
-from django_pgjobs.presentation.flow import Linked, Surroundings
+from django_pgjobs.presentation.flow import Linked, Surroundings, Undone
 from django_pgjobs.presentation.wording import grouped, label_of
 from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import Outcome, Rule
@@ -77,7 +77,28 @@ def flow_facts(around: Surroundings, pages: Pages) -> list[tuple[Any, Any]]:
         (_("needed by"), around.dependents, around.more_dependents),
     ):
         found += [(label, format_html("{}{}", _linked(linked, pages), _more(more)))] if linked else []
+    return found + _undoing_facts(around, pages)
+
+
+def _undoing_facts(around: Surroundings, pages: Pages) -> list[tuple[Any, Any]]:
+    found: list[tuple[Any, Any]] = []
+    if around.target is not None:
+        found.append((_("undoes"), _undone([around.target], pages)))
+    if around.undo is not None:
+        found.append((_("undone by"), pages.links([around.undo])))
+    if around.compensations:
+        parts = format_html("{}{}", _undone(around.compensations, pages), _more(around.more_compensations))
+        found.append((_("parts undone by"), parts))
     return found
+
+
+def _undone(undone: Sequence[Undone], pages: Pages) -> str:
+    """Links, with the name of the step that each is about."""
+    rows = (
+        (pages.link(each.job), format_html(" ({} {})", _("step"), short(each.step, 80)) if each.step else "")
+        for each in undone
+    )
+    return format_html_join("", "<div>{}{}</div>", rows)
 
 
 def _figures_of(gate: Gate, pages: Pages) -> str:

@@ -31,19 +31,23 @@ from django_pgjobs.admin.display import (
     when,
 )
 from django_pgjobs.admin.flow_section import Pages, flow_facts
+from django_pgjobs.admin.memo_section import memo_rows, waiting_facts
 from django_pgjobs.admin.pauses import notices_for_job
-from django_pgjobs.admin.readonly import ReadOnlyAdmin
+from django_pgjobs.admin.sending import SendsEvents
 from django_pgjobs.admin.trail import actions_of
 from django_pgjobs.definition.registry import registry
 from django_pgjobs.inspection import why
 from django_pgjobs.inspection.liveness import STATUS_LABELS
-from django_pgjobs.models import Attempt, Claim, Gate, Heartbeat, Job, Step
+from django_pgjobs.models import Attempt, Claim, Heartbeat, Job, Step
 from django_pgjobs.presentation.fate import fate
 from django_pgjobs.presentation.flow import Surroundings, surroundings
+from django_pgjobs.presentation.memos import awaited, suspension
 from django_pgjobs.presentation.steps import finished_steps, step_at
 from django_pgjobs.presentation.wording import Hidden, arguments, label_of, links_of, seconds
 from django_pgjobs.serialization.escapes import visible
-from django_pgjobs.states import GATHERING, Hold, JobState
+from django_pgjobs.states import GATHERING, Hold, JobState, MemoKind
+from django_pgjobs.steering.events import may_be_sent
+from django_pgjobs.store.statements import Suspension
 
 JSON_COLUMNS = ("payload", "headers", "result", "progress", "options")
 ATTEMPTS = 25
@@ -63,6 +67,10 @@ BUTTONS_INSTEAD: dict[str, Any] = {
     "paused": _("It continues when the pause ends or somebody resumes it."),
     "not_needed": _("To run it all the same, retry it."),
     "waiting_for_jobs": _("Let go on runs it all the same."),
+    "sleeping": _("Let go on ends its sleep."),
+    "waiting_for_event": _("Send the event below, or let it go on as if nobody had sent it in time."),
+    "waiting_for_gather": _("Below is a link to them."),
+    "step_retrying": _("Run now tries the step again."),
 }
 """Reason code → advice on a page that has the button instead of the command; other codes have none here."""
 
@@ -74,7 +82,7 @@ BUTTONS_OF_BATCHES: dict[str, Any] = {
 """The same for a batch or flow; *open* stands for one that waits for members and is open for more."""
 
 
-class JobPage(ReadOnlyAdmin):
+class JobPage(SendsEvents):
     """The half of ``JobAdmin`` that shows one job."""
 
     change_form_template = "admin/pgjobs/job/change_form.html"
@@ -102,8 +110,10 @@ class JobPage(ReadOnlyAdmin):
         context["pgjobs_pauses"] = [] if job.outcome else notices_for_job(job)
         context["pgjobs_pauses_url"] = self.pauses_url(request)
         around = surroundings(job)
-        context["pgjobs_sections"] = self._sections(request, job, around)
-        context["pgjobs_actions"] = self._offered(request, job, around.gate)
+        waits_for = suspension(job)
+        context["pgjobs_sections"] = self._sections(request, job, around, waits_for)
+        context["pgjobs_actions"] = self._offered(request, job, around, waits_for)
+        context["pgjobs_memos"], context["pgjobs_more_memos"] = memo_rows(job)
         linked = request.user.has_perm("pgjobs.view_action")
         context["pgjobs_trail"] = actions_of(job, self.admin_site.name, linked=linked)
         context["pgjobs_steps"] = [
@@ -132,7 +142,9 @@ class JobPage(ReadOnlyAdmin):
         """Return none: the page consists of sections, not of a form."""
         return ()
 
-    def _offered(self, request: HttpRequest, job: Any, gate: Gate | None) -> list[dict[str, Any]]:
+    def _offered(
+        self, request: HttpRequest, job: Any, around: Surroundings, waits_for: Suspension | None
+    ) -> list[dict[str, Any]]:
         preserved: Any = {"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}
         site = self.admin_site.name
         return [
@@ -140,7 +152,7 @@ class JobPage(ReadOnlyAdmin):
                 "name": action.name,
                 "verb": action.verb,
                 "destructive": action.destructive,
-                "notes": action.notes(job.name),
+                "notes": action.notes(job),
                 "button": action.button_for(job.name),
                 "neighbours": neighbours_of([job.pk], job._state.db) if action.stops_neighbours else "",
                 "form": action.form(auto_id=f"{action.name}_%s"),
@@ -149,7 +161,7 @@ class JobPage(ReadOnlyAdmin):
                 ),
             }
             for action in ACTIONS.values()
-            if request.user.has_perm(action.permission) and action.allows(job, gate)
+            if request.user.has_perm(action.permission) and action.allows(job, around, waits_for)
         ]
 
     def _attempts(self, job: Job, steps: list[Step]) -> list[dict[str, Any]]:
@@ -171,6 +183,17 @@ class JobPage(ReadOnlyAdmin):
             for row in latest
         ]
 
+    def _sending_form_of(self, request: HttpRequest, job: Any, waits_for: Suspension) -> str:
+        """The form that sends the event that the job waits for, for those who may."""
+        if waits_for.kind != MemoKind.EVENT or not self.may_send(request):
+            return ""
+        event = awaited(job.pk, job._state.db)
+        if event is None or not may_be_sent(event):
+            return ""
+        url = reverse("admin:pgjobs_job_send", args=[job.pk], current_app=self.admin_site.name)
+        preserved: Any = {"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}
+        return self.sending_form(request, add_preserved_filters(preserved, url), event)
+
     def _worker(self, request: HttpRequest, job: Any) -> str:
         """The worker that claimed the job or wrote its last end: name and status, else its id, else nothing."""
         using = job._state.db
@@ -188,18 +211,25 @@ class JobPage(ReadOnlyAdmin):
         status = badge(beat.status, STATUS_LABELS.get(beat.status, beat.status))
         return name if job.outcome or not job.claim_id else format_html("{} {}", name, status)
 
-    def _sections(self, request: HttpRequest, job: Any, around: Surroundings) -> list[tuple[Any, Any]]:
+    def _sections(
+        self, request: HttpRequest, job: Any, around: Surroundings, waits_for: Suspension | None = None
+    ) -> list[tuple[Any, Any]]:
         """Return (heading, table) pairs; leave out facts that this job lacks."""
         pages = Pages(self.admin_site.name)
         zone = timezone.get_current_timezone_name()
         found: list[tuple[Any, Any]] = [
-            (_("State"), _facts_table(_state_of(job, pages, around.gate))),
+            (_("State"), _facts_table(_state_of(job, pages, around))),
             (_("Job"), _facts_table(_facts_of(job, pages))),
             (_("Timing (%(zone)s)") % {"zone": zone}, _facts_table(_times_of(job))),
             (_("Arguments"), _arguments_of(job)),
         ]
         if around:
             found.insert(1, (_("Flow"), _facts_table(flow_facts(around, pages))))
+        if waits_for is not None:
+            facts = _facts_table(waiting_facts(waits_for, pages))
+            found.insert(
+                1, (_("Waits for"), format_html("{}{}", facts, self._sending_form_of(request, job, waits_for)))
+            )
         if job.result_text is not None:
             found.append((_("Result"), json_block(job.result_text)))
         worker = self._worker(request, job)
@@ -214,9 +244,9 @@ def _facts_table(facts: list[tuple[Any, Any]]) -> str:
     return table_of((capfirst(str(name)), value) for name, value in facts)
 
 
-def _state_of(job: Any, pages: Pages, gate: Gate | None) -> list[tuple[Any, Any]]:
+def _state_of(job: Any, pages: Pages, around: Surroundings) -> list[tuple[Any, Any]]:
     found: list[tuple[Any, Any]] = [(_("state"), badge(label_of(job)))]
-    found.append((_("why"), format_html_join("", "<div>{}</div>", ((reason,) for reason in _reasons_of(job, gate)))))
+    found.append((_("why"), format_html_join("", "<div>{}</div>", ((reason,) for reason in _reasons_of(job, around)))))
     if blockers := _blockers_of(job, pages):
         found.append((_("blocked by"), format_html_join("", "<div>{}</div>", ((each,) for each in blockers))))
     if job.error:
@@ -260,11 +290,11 @@ _NAME_THE_CANCELLER = ("cancelled", "cancelling", "silent")
 """Codes of reasons whose text already names who cancelled the job, and why."""
 
 
-def _reasons_of(job: Any, gate: Gate | None) -> list[Any]:
+def _reasons_of(job: Any, around: Surroundings) -> list[Any]:
     """Sentences: why the job is in its state, and what to do."""
     reason = why.of(job.pk, job._state.db)
     found: list[Any] = [reason.text]
-    found += [advice] if (advice := _advice_of(reason, job, gate)) else []
+    found += [advice] if (advice := _advice_of(reason, job, around)) else []
     if job.cancel_requested_at:
         found.append(_cancel_of(job, named=reason.code in _NAME_THE_CANCELLER))
     if registry.find(job.name) is None:
@@ -283,10 +313,13 @@ def _blockers_of(job: Any, pages: Pages) -> list[str]:
     return found
 
 
-def _advice_of(reason: why.Reason, job: Any, gate: Gate | None) -> Any:
+def _advice_of(reason: why.Reason, job: Any, around: Surroundings) -> Any:
     """The advice; names the button of this page instead of the command."""
     if "manage.py pgjobs" not in reason.advice:
         return reason.advice
+    if around.is_undone and job.outcome:
+        return _("It is not retried, as its undo has begun.")
+    gate = around.gate
     if job.name not in GATHERING:
         return BUTTONS_INSTEAD.get(reason.code, reason.advice)
     is_open = reason.code == "waiting_for_members" and gate is not None and gate.hands

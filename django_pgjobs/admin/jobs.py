@@ -29,21 +29,24 @@ from django_pgjobs.admin.changelist import (
     QueueFilter,
     ReachFilter,
     StateFilter,
+    SuspendedFilter,
     TagFilter,
 )
 from django_pgjobs.admin.confirming import filter_words, neighbours_of, preview, samples_of
 from django_pgjobs.admin.display import ago, badge, below, briefly, format_html, person, progress_bar, short
 from django_pgjobs.admin.jobpage import JobPage
 from django_pgjobs.admin.pauses import notices_for_list
-from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.exceptions import InvalidJob
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.models import Action, ActionPart, Claim, Heartbeat, Job
 from django_pgjobs.presentation import job_list
 from django_pgjobs.presentation.fate import fate
+from django_pgjobs.presentation.memos import awaited
 from django_pgjobs.presentation.wording import STATE_LABELS, label_of, seconds, until
+from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.states import JobState, Outcome
 from django_pgjobs.steering.trail import ADMIN, recorded_as
+from django_pgjobs.store.transactions import written_at
 
 logger = safe_logger("django_pgjobs")
 
@@ -54,7 +57,7 @@ LIST_COLUMNS = (
 """The columns that the list reads; none of them can grow to a megabyte."""
 
 
-class JobAdmin(JobPage, ReadOnlyAdmin):
+class JobAdmin(JobPage):
     """Jobs, read-only; the actions are methods of ``JobQuerySet``."""
 
     list_display = ("id", "shown_name", "shown_state", "shown_queue", "shown_attempt", "shown_run_at", "shown_end")
@@ -66,8 +69,8 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
     }  # fmt: skip
     """Columns of the list for states that need their own."""
     list_display_links = ("id", "shown_name")
-    list_filter = (StateFilter, BatchFilter, QueueFilter, NameFilter, TagFilter, ReachFilter)
-    lookups = ("state", "queue", "name", "tag", "batch", "reach")
+    list_filter = (StateFilter, SuspendedFilter, BatchFilter, QueueFilter, NameFilter, TagFilter, ReachFilter)
+    lookups = ("state", "suspended", "queue", "name", "tag", "batch", "reach")
     list_per_page = 50
     paginator = CappedPaginator
     search_fields = ("name", "description")
@@ -315,9 +318,35 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
     # Actions on one
 
     def get_urls(self) -> list[Any]:
-        """Add the URL that the buttons of a job's page post to."""
+        """Add the URLs that the buttons of a job's page post to."""
         steer_one = self.admin_site.admin_view(self.steer_view)
-        return [path("<int:job_id>/steer/<slug:name>/", steer_one, name="pgjobs_job_steer"), *super().get_urls()]
+        send = self.admin_site.admin_view(self.send_view)
+        return [
+            path("<int:job_id>/steer/<slug:name>/", steer_one, name="pgjobs_job_steer"),
+            path("<int:job_id>/send/", send, name="pgjobs_job_send"),
+            *super().get_urls(),
+        ]
+
+    def send_view(self, request: HttpRequest, job_id: int) -> HttpResponse:
+        """Send the event that a job waits for, then return to its page."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if not self.may_send(request):
+            raise PermissionDenied
+        job = self.get_queryset(request).filter(pk=job_id).only("pk", "name").first()
+        if job is None:
+            return self._gone(request, job_id)
+        event, page = request.POST.get("event", ""), self._page_of(request, job_id)
+        using = written_at(job)
+        if event != awaited(job_id, using):
+            text = _("The job does not wait for %(event)s any more.") % {"event": visible(event[:200])}
+            self.message_user(request, text, messages.WARNING)
+            return HttpResponseRedirect(page)
+        return self.answer_sending(request, event, back=page, using=using, subject=job)
+
+    def _gone(self, request: HttpRequest, job_id: int) -> HttpResponse:
+        self.message_user(request, _("There is no job %(id)s.") % {"id": job_id}, messages.WARNING)
+        return HttpResponseRedirect(reverse("admin:pgjobs_job_changelist", current_app=self.admin_site.name))
 
     def steer_view(self, request: HttpRequest, job_id: int, name: str) -> HttpResponse:
         """Apply one action to one job, then return to its page."""
@@ -328,8 +357,7 @@ class JobAdmin(JobPage, ReadOnlyAdmin):
             raise PermissionDenied
         job = self.get_queryset(request).filter(pk=job_id).only("pk", "name").first()
         if job is None:
-            self.message_user(request, _("There is no job %(id)s.") % {"id": job_id}, messages.WARNING)
-            return HttpResponseRedirect(reverse("admin:pgjobs_job_changelist", current_app=self.admin_site.name))
+            return self._gone(request, job_id)
         self._steer_one(request, action, job)
         return HttpResponseRedirect(self._page_of(request, job_id))
 

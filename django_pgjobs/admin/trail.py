@@ -18,6 +18,7 @@ from django_pgjobs.admin.display import below, format_html, format_html_join, pe
 from django_pgjobs.admin.readonly import ReadOnlyAdmin
 from django_pgjobs.models import Action, ActionPart
 from django_pgjobs.presentation.wording import STATE_LABELS, grouped
+from django_pgjobs.serialization.escapes import visible
 from django_pgjobs.store import statements as store
 
 MOST = 25
@@ -30,7 +31,7 @@ VERBS: dict[str, Any] = {
     "cancel": _("cancel"), "retry": _("retry"), "abandon": _("abandon"), "release": _("release"),
     "reschedule": _("reschedule"), "pause": _("pause"), "resume": _("resume"), "run now": _("run now"),
     "override": _("override"), "add": _("add"), "change": _("change"), "delete": _("delete"),
-    "close": _("close"),
+    "close": _("close"), "send": _("send"),
 }  # fmt: skip
 
 
@@ -47,7 +48,7 @@ def actions_of(job: Any, current_app: str, *, linked: bool) -> list[dict[str, An
     return [
         {
             "when": _linked(when(each.acted_at), each.id, current_app) if linked else when(each.acted_at),
-            "what": format_html("{}", what(each.verb, each.mode)),
+            "what": format_html("{}", what(each.verb, each.mode or visible(each.subject))),
             "who": person(each.acted_by),
             "via": via.get(each.via, each.via),
             "reason": short(each.reason, 500),
@@ -107,8 +108,8 @@ class ActionAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("of what"))
     def shown_of(self, action: Action) -> Any:
-        """The filter of a bulk action, or the queue, job or cron entry."""
-        kinds = {"queue": _("queue"), "job": _("job"), "cron": _("cron entry")}
+        """The filter of a bulk action, or the queue, job, cron entry or event."""
+        kinds = {"queue": _("queue"), "job": _("job"), "cron": _("cron entry"), "event": _("event")}
         if action.kind in kinds:
             return format_html("{} {}", kinds[action.kind], action.subject)
         return short(action.asked, 200) if action.asked else _("chosen jobs")

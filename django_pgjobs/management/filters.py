@@ -68,6 +68,17 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tag", metavar="TAG", type=words, help="Jobs with this tag.")
     parser.add_argument("--key", metavar="KEY", type=words, help="Jobs registered with this key.")
     parser.add_argument("--batch", metavar="ID", type=job_id, help="Members of this batch or flow.")
+    suspended = parser.add_mutually_exclusive_group()
+    suspended.add_argument(
+        "--sleeping", action="store_const", const="sleeping", dest="suspended", help="Durable functions that sleep."
+    )
+    suspended.add_argument(
+        "--waiting-for-event",
+        action="store_const",
+        const="waiting_for_event",
+        dest="suspended",
+        help="Durable functions that wait for an event.",
+    )
 
 
 def add_database(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +96,7 @@ def database_of(options: dict[str, Any]) -> str:
 
 def is_filtered(options: dict[str, Any]) -> bool:
     """Tell whether the options include a filter."""
-    names = ("queue", "name", "state", "since", "older_than", "description", "key", "tag", "batch")
+    names = ("queue", "name", "state", "since", "older_than", "description", "key", "tag", "batch", "suspended")
     return any(options[name] is not None for name in names)
 
 
@@ -103,11 +114,12 @@ def search_of(options: dict[str, Any], *, far: bool = False) -> job_list.JobSear
         state=state,
         queue=options["queue"] or "",
         name=options["name"] or "",
-        reach=job_list.reach_of(state, text, far=far, batch=options["batch"]),
+        reach=job_list.reach_of(state, text, far=far, batch=options["batch"], suspended=options["suspended"] or ""),
         description=text,
         key=options["key"] or "",
         tag=options["tag"] or "",
         batch=options["batch"],
         since=options["since"],
         older=options["older_than"],
+        suspended=options["suspended"] or "",
     )

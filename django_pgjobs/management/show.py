@@ -16,8 +16,11 @@ from django_pgjobs.exceptions import UnreadablePayload
 from django_pgjobs.inspection import why
 from django_pgjobs.inspection.why import by_whom
 from django_pgjobs.management import filters, output
+from django_pgjobs.management.memos import fields_of_memo, fields_of_undoing, memo_lines, undoing_facts
 from django_pgjobs.models import Attempt, Claim, Heartbeat, Job, Step
 from django_pgjobs.presentation.fate import fate
+from django_pgjobs.presentation.flow import Surroundings, surroundings
+from django_pgjobs.presentation.memos import Remembered, remembered, suspension
 from django_pgjobs.presentation.steps import finished_steps, step_at
 from django_pgjobs.presentation.wording import SHOWN_CHARS, Hidden, arguments, label_of, links_of, parsed, seconds
 from django_pgjobs.serialization.escapes import one_line
@@ -97,6 +100,9 @@ def show_job(command: BaseCommand, options: dict[str, Any]) -> None:
         attempts = _attempts(job, steps, options["attempts"]) if job is not None else []
         actions = _actions(job) if job is not None else []
         execution = _execution(job) if job is not None else {}
+        memos = remembered(job) if job is not None else Remembered([], 0)
+        waits_for = suspension(job) if job is not None else None
+        around = surroundings(job) if job is not None else Surroundings()
     if job is None:
         output.write_line(command, str(why.unknown(options["id"])), to_stderr=True)
         sys.exit(output.SKIPPED)
@@ -107,12 +113,18 @@ def show_job(command: BaseCommand, options: dict[str, Any]) -> None:
             **execution,
             "why": reason_fields,
             "actions": actions,
+            **fields_of_undoing(around),
+            "waits_for": None if waits_for is None else waits_for._asdict(),
+            "memos": [fields_of_memo(memo, job) for memo in memos.memos],
+            "more_memos": memos.more,
             "steps": [_fields_of_step(step) for step in steps],
             "attempts": attempts,
         }
         output.write_line(command, output.json_of(fields))
         return
-    for line in _lines(job, reason, execution, actions, steps, attempts):
+    for line in _lines(job, reason, execution, around, actions):
+        output.write_line(command, line)
+    for line in _history_lines(job, memos, steps, attempts):
         output.write_line(command, line)
 
 
@@ -158,6 +170,7 @@ def _actions(job: Any) -> list[dict[str, Any]]:
             "reason": each.reason,
             "changed": each.changed,
             "filter": each.asked,
+            "subject": each.subject,
         }
         for each in store.list_actions(store.on(job._state.db), job.pk, limit=ACTIONS)
     ]
@@ -232,14 +245,21 @@ def _lines(
     job: Any,
     reason: why.Reason,
     execution: dict[str, Any],
+    around: Surroundings,
     actions: list[dict[str, Any]],
-    steps: list[Step],
-    attempts: list[dict[str, Any]],
 ) -> Iterator[str]:
     yield output.plain(f"#{job.pk} {job.name}")
-    yield from output.facts((name, value) for name, value in _facts(job, reason, execution) if value not in ("", None))
+    facts = [*_facts(job, reason, execution), *undoing_facts(around)]
+    yield from output.facts((name, value) for name, value in facts if value not in ("", None))
     yield from _arguments_lines(job)
     yield from map(_action_line, actions)
+
+
+def _history_lines(job: Any, memos: Remembered, steps: list[Step], attempts: list[dict[str, Any]]) -> Iterator[str]:
+    for memo in memos.memos:
+        yield from memo_lines(memo, job)
+    if memos.more:
+        yield f"and {memos.more} memos before them"
     yield from map(_step_line, steps)
     for attempt in attempts:
         yield from _attempt_lines(attempt, whole=attempt is attempts[0], named=bool(steps))
@@ -289,7 +309,7 @@ def _arguments_lines(job: Any) -> Iterator[str]:
 
 
 def _action_line(action: dict[str, Any]) -> str:
-    mode = f" ({action['mode']})" if action["mode"] else ""
+    mode = f" ({action['mode'] or action['subject']})" if action["mode"] or action["subject"] else ""
     by, where = by_whom(action["by"]), VIA_WORDS.get(action["via"], action["via"])
     chosen_by = f" ({action['filter']})" if action["filter"] else ""
     many = f", one of {action['changed']}" if action["changed"] != 1 or chosen_by else ""

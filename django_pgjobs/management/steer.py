@@ -205,7 +205,9 @@ def _chosen(verb: str, options: dict[str, Any]) -> tuple[JobQuerySet, int]:
 
 
 def _takes(verb: str, options: dict[str, Any]) -> Q:
-    return Q(state=JobState.WAITING) if options.get("force") else ACTIONS[verb].takes
+    if options.get("force"):  # of the jobs that sleep or wait, the filter leaves no others
+        return Q() if options["suspended"] is not None else Q(state=JobState.WAITING)
+    return ACTIONS[verb].takes
 
 
 def _first(jobs: JobQuerySet, most: int) -> JobQuerySet:

@@ -12,6 +12,7 @@ index provides:
 * running: newest id first, by the ids in the ledger of claims
 * older than an age, in any state: oldest id first, since the newest jobs do not match
 * tagged, in any state: newest id first, by the ids from the index of tags (``pgjobs_job_tags``)
+* sleeping, or waiting for an event: newest id first, of the first ``NEAR_SUSPENDED`` ids from the index of open memos
 * members of a batch: newest id first (``pgjobs_job_parent``); in some state only, among the first of these ids
 
 None of those indexes has names, queues or texts, except for a queue's unfinished and a name's held jobs. So a list
@@ -31,9 +32,9 @@ from django.db.models.functions import Now
 from django.db.models.lookups import GreaterThan
 
 from django_pgjobs.fields import BigIntArrayField
-from django_pgjobs.models import Gate, Job, JobQuerySet
+from django_pgjobs.models import Gate, Job, JobQuerySet, Memo
 from django_pgjobs.presentation.wording import exactly
-from django_pgjobs.states import GATHERING, LABELS, Hold, JobState, Outcome
+from django_pgjobs.states import GATHERING, LABELS, Hold, JobState, MemoKind, Outcome
 from django_pgjobs.store import statements as store
 
 MOST = 10_000
@@ -53,6 +54,15 @@ FAR = 1_000_000
 
 FAR_HELD = 20_000
 """``NEAR_HELD`` for a patient operator."""
+
+NEAR_SUSPENDED = 20_000
+"""How many jobs that sleep or wait to look at; each is looked up in the table of jobs."""
+
+FAR_SUSPENDED = 200_000
+"""``NEAR_SUSPENDED`` for a patient operator."""
+
+SUSPENDED: dict[str, MemoKind] = {"sleeping": MemoKind.SLEEP, "waiting_for_event": MemoKind.EVENT}
+"""What a suspended job does, in the codes of ``why`` → the kind of its memo."""
 
 MOST_RANGES = 40
 """PostgreSQL merges up to this many (queue, priority) pairs; planning more would take longer than the list."""
@@ -118,23 +128,28 @@ class JobSearch:
     since: float | None = None
     """Seconds; ``since`` keeps younger jobs, ``older`` older ones: by end for an ended state, else by registration."""
     older: float | None = None
+    suspended: str = ""
+    """A key of ``SUSPENDED``: list the jobs that sleep, or wait for an event."""
     problem: bool = field(default=False, compare=False)
 
     @classmethod
     def of(cls, params: Any, search: str) -> JobSearch:
-        """Read a search from a query dict (``state``, ``queue``, ``name``, ``batch``, ``reach``) and a search term."""
+        """Read a search from a query dict (``state``, ``suspended``, ``queue``, …) and a search term."""
         state, queue, name, tag, batch = (params.get(key, "") for key in ("state", "queue", "name", "tag", "batch"))
         text, job_id = parse_search(search)
         are_open = batch == OPEN_BATCHES
         members_of = None if are_open else parse_search(batch)[1]
         problem = "\0" in queue + name + tag or bool(state and state not in STATES)
         problem |= bool(batch) and not are_open and members_of is None
+        suspended = params.get("suspended", "")
+        problem |= bool(suspended) and suspended not in SUSPENDED
         if are_open:
             state, name = state or JobState.WAITING, name or GATHERING[0]
-        reach = reach_of(state, text, far=params.get("reach") == "far", batch=members_of)
+        suspended = "" if problem else suspended
+        reach = reach_of(state, text, far=params.get("reach") == "far", batch=members_of, suspended=suspended)
         return cls(
             "" if problem else state, queue, name, text, job_id, reach, tag=tag, batch=members_of, are_open=are_open,
-            problem=problem,
+            suspended=suspended, problem=problem,
         )  # fmt: skip
 
     @property
@@ -142,6 +157,7 @@ class JobSearch:
         """The filters as an operator would type them: *state ready, queue mail, "order 17"*; empty for none."""
         named = {name: getattr(self, name) for name in ("state", "queue", "name", "tag", "description", "key")}
         words = [f"{name} {value}" for name, value in named.items() if value]
+        words += [self.suspended.replace("_", " ")] if self.suspended else []
         words += [f"members of {self.batch}"] if self.batch is not None else []
         words += ["open batches"] if self.are_open else []
         words += [f"since {exactly(self.since)} ago"] if self.since is not None else []
@@ -151,11 +167,13 @@ class JobSearch:
 
     def reaches(self, *, far: bool) -> int:
         """Return how many jobs this search examines if it is bounded."""
-        return reach_of(self.state, self.text, far=far, batch=self.batch)
+        return reach_of(self.state, self.text, far=far, batch=self.batch, suspended=self.suspended)
 
     @property
     def bounded(self) -> bool:
         """Whether the search may cover only a part of the jobs."""
+        if self.by_memo:
+            return True
         if self.job_id is not None or self.state == JobState.RUNNING or self.tag:
             return False
         rest = bool(self.text or self.description or self.key or self.are_open)
@@ -175,10 +193,22 @@ class JobSearch:
 
     def listed(self) -> Q:
         """The condition of the filters for a list: of members, those within ``reach`` where it is bounded."""
+        if self.by_memo:
+            return self.where() & _is_one_of(Subquery(self.sleepers()[: self.reach], template=_ARRAY))
         if self.batch is None or not self.bounded:
             return self.where()
         # In an array: otherwise PostgreSQL might look for the few members among all jobs of their state.
         return self._but_members() & _is_one_of(Subquery(self.members()[: self.reach], template=_ARRAY))
+
+    @property
+    def by_memo(self) -> bool:
+        """Whether the index of open memos leads to the jobs."""
+        return bool(self.suspended) and self.batch is None and self.job_id is None
+
+    def sleepers(self) -> QuerySet[Any, Any]:
+        """The ids of the jobs with a memo that says that they sleep, or wait, in the order of its index."""
+        memos = Memo.objects.filter(kind=SUSPENDED[self.suspended], finished_at=None)
+        return memos.order_by("event").values_list("job_id", flat=True)
 
     def members(self) -> QuerySet[Any, Any]:
         """The ids of the batch's members, newest first, by its index alone."""
@@ -194,6 +224,7 @@ class JobSearch:
             # Not EXISTS, which PostgreSQL may answer with a hash of all gates.
             hands = Subquery(Gate.objects.filter(job_id=OuterRef("pk")).values("hands")[:1])
             found &= Q(GreaterThan(hands, 0))
+        found &= suspended_condition(self.suspended)
         for column in ("queue", "name"):
             if value := getattr(self, column):
                 found &= Q(**{column: value})
@@ -217,7 +248,7 @@ class JobSearch:
 
     def ranges(self, pairs: Pairs) -> list[IndexRange]:
         """The index ranges that hold the matching jobs; ``pairs`` are all (queue, priority) with unfinished jobs."""
-        if self.job_id is not None or self.state == JobState.RUNNING or self.tag:
+        if self.job_id is not None or self.state == JobState.RUNNING or self.tag or self.by_memo:
             return [IndexRange(Q(), ("-pk",))]
         if self.batch is not None:
             return [IndexRange(_ANY_ID, ("-pk",))]
@@ -246,8 +277,10 @@ def parse_search(search: str) -> tuple[str, int | None]:
     return term.strip('"'), None
 
 
-def reach_of(state: str, text: str, *, far: bool, batch: int | None = None) -> int:
+def reach_of(state: str, text: str, *, far: bool, batch: int | None = None, suspended: str = "") -> int:
     """Return how many jobs a bounded search examines; in a ``batch``, its members."""
+    if suspended and batch is None:
+        return FAR_SUSPENDED if far else NEAR_SUSPENDED
     if state in _HELD and batch is None:
         return FAR_HELD if far else NEAR_HELD
     return FAR if far else NEAR_TEXT if text else NEAR
@@ -266,6 +299,16 @@ def state_condition(state: str) -> Q:
     return Q(state=state) if state else Q()
 
 
+def suspended_condition(suspended: str) -> Q:
+    """Return the condition of jobs that sleep, or wait for an event; an empty word sets no condition."""
+    if not suspended:
+        return Q()
+    # Not EXISTS, which PostgreSQL may answer with a hash of all memos.
+    memos = Memo.objects.filter(job_id=OuterRef("pk"), kind=SUSPENDED[suspended], finished_at=None)
+    unclaimed = Q(finished_at=None, claim_id=None, ending=None, run_at__gt=Now())
+    return unclaimed & Q(GreaterThan(Subquery(memos.values("pk")[:1]), 0))
+
+
 def search_condition(text: str, job_id: int | None) -> Q:
     """Return the condition of a search: exactly this id, or a part of name or description."""
     if job_id is not None:
@@ -275,6 +318,8 @@ def search_condition(text: str, job_id: int | None) -> Q:
 
 def bounded(search: JobSearch, jobs: QuerySet[Job], ranges: Sequence[IndexRange]) -> list[IndexRange]:
     """Return the ranges, cut to their first ``search.reach`` jobs together; empty if there are no more than that."""
+    if search.by_memo:
+        return list(ranges) if search.sleepers().using(jobs.db)[search.reach : search.reach + 1].exists() else []
     if search.batch is not None:
         more = search.members().using(jobs.db)[search.reach : search.reach + 1]
         return list(ranges) if more.exists() else []

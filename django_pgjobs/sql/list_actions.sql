@@ -2,7 +2,7 @@
 -- Fence: none (reads).
 -- Rows: one per action, the latest first.
 -- Clock: none.
-SELECT a.id, a.acted_at, a.verb, a.mode, a.via, a.acted_by, a.reason, a.asked, a.changed
+SELECT a.id, a.acted_at, a.verb, a.mode, a.via, a.acted_by, a.reason, a.asked, a.changed, a.subject
 FROM (
     SELECT DISTINCT p.action_id
     FROM pgjobs_action_part AS p

@@ -4,7 +4,7 @@
 -- Clock: none.
 SELECT
     m.kind, left(m.name, 200), left(m.event, 200), m.wake_at, m.failures, left(m.error, 500),
-    (m.result ->> 'batch')::bigint AS batch_id, g.pending, g.total
+    b.id AS batch_id, g.pending, g.total
 FROM (
     -- OFFSET keeps the index of all open memos out of it.
     SELECT o.id, o.kind, o.name, o.event, o.wake_at, o.failures, o.error, o.result, o.finished_at
@@ -12,7 +12,11 @@ FROM (
     WHERE o.job_id = %(id)s::bigint
     OFFSET 0
 ) AS m
-LEFT JOIN pgjobs_gate AS g ON m.kind = 'gather' AND g.job_id = (m.result ->> 'batch')::bigint
+-- A cast in CASE: whatever stands in a row that others wrote, it spoils nobody's page.
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN m.kind = 'gather' AND m.result ->> 'batch' ~ '^[0-9]{1,18}$' THEN (m.result ->> 'batch')::bigint END AS id
+) AS b
+LEFT JOIN pgjobs_gate AS g ON g.job_id = b.id
 WHERE m.finished_at IS NULL AND m.wake_at IS NOT NULL
 ORDER BY m.id DESC
 LIMIT 1

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from enum import StrEnum
+from typing import Any
+
+from django.db import OperationalError
+
 from django_pgjobs import waking
 from django_pgjobs.conf import get_conf
-from django_pgjobs.durable import check_name
+from django_pgjobs.durable import NAME_LIMIT, check_name
 from django_pgjobs.exceptions import InvalidJob, UnstorableResult
 from django_pgjobs.logs import safe_logger
 from django_pgjobs.serialization.escapes import one_line
 from django_pgjobs.serialization.payload import encode_result
 from django_pgjobs.states import BUILT_IN
-from django_pgjobs.steering.jobs import who
+from django_pgjobs.steering.jobs import LOCK_SECONDS, who
 from django_pgjobs.steering.trail import Trail, storable
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.notifying import wake_up
+from django_pgjobs.store.sqlstates import LOCK_NOT_AVAILABLE, sqlstate_of
 from django_pgjobs.store.transactions import at_read_committed
 
 log = safe_logger("django_pgjobs")
@@ -22,23 +29,59 @@ KIND = "event"
 """The kind of an action that sent an event; its subject is the event's name."""
 
 
-def is_ours(name: str) -> bool:
-    """Tell whether only this package sends the event: a job that waits for it would find nothing to go on with."""
-    return name.startswith(BUILT_IN)
+def may_be_sent(name: str) -> bool:
+    """Tell whether an event of this name can be sent: not if only this package sends it, nor if no event has it."""
+    return not name.startswith(BUILT_IN) and name.isprintable() and 0 < len(name) <= NAME_LIMIT
 
 
-def send_value(using: str, name: str, payload: object, *, by: object, operated: bool = False) -> bool:
-    """Send an event with a value as its payload; see ``send``. ``operated``: record it as an operator's action.
+class Sent(StrEnum):
+    """What became of an operator's event; ``BUSY``: another transaction has locked it, or a job that waits for it."""
+
+    SENT = "sent"
+    BEFORE = "sent before"
+    BUSY = "busy"
+
+
+def send_value(using: str, name: str, payload: object, *, by: object) -> bool:
+    """Send an event with a value as its payload; see ``send``.
 
     Raises ``InvalidJob`` for a name that no event can have, and for a payload that cannot be stored as JSON.
     """
-    if is_ours(check_name("the name of an event", name)):
-        raise InvalidJob(f"event {name!r}: names that begin with {BUILT_IN!r} are for this package alone")
-    trail = Trail("send", who(by), kind=KIND, subject=name) if operated else None
-    return send(using, name, _encoded(name, payload), who(by), trail)
+    return send(using, name, _encoded(name, payload), who(by))
+
+
+def send_by_operator(using: str, name: str, payload: object, *, by: object) -> Sent:
+    """Do the same, and record it as an operator's action. Waits for locks for up to 5 s."""
+    text, trail = _encoded(name, payload), Trail("send", who(by), kind=KIND, subject=name)
+    try:
+        with at_read_committed(using):
+            before = store.set_lock_timeout(store.on(using), f"{LOCK_SECONDS}s")
+            sent = send(using, name, text, who(by), trail)
+            store.set_lock_timeout(store.on(using), before)
+    except OperationalError as error:
+        if sqlstate_of(error) != LOCK_NOT_AVAILABLE:
+            raise
+        return Sent.BUSY
+    return Sent.SENT if sent else Sent.BEFORE
+
+
+def payload_of(text: str) -> Any:
+    """Return the payload that an operator typed as JSON; None for nothing. Raises ``ValueError`` that says where."""
+    try:
+        return json.loads(text, parse_constant=_no_constant) if text.strip() else None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error.msg}, in line {error.lineno}, column {error.colno}") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 def _encoded(name: str, payload: object) -> str:
+    if not may_be_sent(check_name("the name of an event", name)):
+        raise InvalidJob(f"event {name!r}: names that begin with {BUILT_IN!r} are for this package alone")
     limit = get_conf().event_limit_bytes
     try:
         return encode_result(payload, limit)

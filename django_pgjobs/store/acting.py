@@ -29,7 +29,7 @@ def close_action(db: Database, action_id: int, skipped: Mapping[str, int]) -> No
 
 
 class ActionOfJob(NamedTuple):
-    """An action that changed a job; ``changed``: how many jobs it changed in all."""
+    """An action that changed a job; ``changed``: how many jobs it changed in all; ``subject``: the event it sent."""
 
     id: int
     acted_at: datetime
@@ -40,6 +40,7 @@ class ActionOfJob(NamedTuple):
     reason: str
     asked: str
     changed: int
+    subject: str
 
 
 def list_actions(db: Database, job_id: int, *, limit: int) -> list[ActionOfJob]:

@@ -12,6 +12,7 @@ from django_pgjobs.management import (
     batches,
     check,
     crons,
+    events,
     list_jobs,
     output,
     pausing,
@@ -23,7 +24,7 @@ from django_pgjobs.management import (
     workers,
 )
 
-GROUPS = (run, list_jobs, show, batches, stats, workers, check, steer, pausing, crons, pruning)
+GROUPS = (run, list_jobs, show, batches, stats, workers, check, steer, events, pausing, crons, pruning)
 """Modules of subcommands, in the order of the help. Each has ``add_subcommands(subcommands)``, which sets the parser's
 default ``perform``: a function of the command and its options."""
 

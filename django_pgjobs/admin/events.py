@@ -1,0 +1,175 @@
+"""The admin pages of events: those that somebody has sent, and those that jobs wait for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.contrib.admin import SimpleListFilter
+from django.contrib.admin.utils import quote, unquote
+from django.core.exceptions import PermissionDenied
+from django.db.models import Q, QuerySet, Subquery, TextField
+from django.db.models.functions import Cast, Left
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.urls import path, reverse
+from django.utils.text import capfirst
+from django.utils.translation import gettext as now_translated
+from django.utils.translation import gettext_lazy as _
+
+from django_pgjobs.admin.changelist import CappedPaginator
+from django_pgjobs.admin.display import block, format_html, json_block, person, short, table_of, when
+from django_pgjobs.admin.flow_section import Pages
+from django_pgjobs.admin.sending import SendsEvents
+from django_pgjobs.models import EventState, Job, Memo
+from django_pgjobs.presentation.flow import listed
+from django_pgjobs.presentation.memos import RESULT_CHARS
+from django_pgjobs.presentation.wording import grouped
+from django_pgjobs.serialization.escapes import visible
+from django_pgjobs.states import BUILT_IN, MemoKind
+from django_pgjobs.steering.events import may_be_sent
+from django_pgjobs.store.transactions import written_at
+
+MOST = 100_000
+"""How many events the list looks at, the newest ones."""
+
+MOST_JOBS = 25
+"""How many of the jobs that wait for an event its page names."""
+
+
+class SentFilter(SimpleListFilter):
+    """Events that jobs wait for, and events that nobody has waited for: often the key is not what the job expects."""
+
+    title = _("sent")
+    parameter_name = "sent"
+    conditions = {
+        "not_sent": Q(sent_at=None),
+        "sent": Q(sent_at__isnull=False),
+        "nobody_waits": Q(sent_at__isnull=False, waits=0),
+    }
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Return them, without counts."""
+        return [
+            ("not_sent", _("Not sent: jobs wait for it, or have waited")),
+            ("sent", _("Sent")),
+            ("nobody_waits", _("Sent, and nobody waits for it")),
+        ]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Keep these."""
+        return queryset.filter(self.conditions.get(self.value() or "", Q()))
+
+
+class EventAdmin(SendsEvents):
+    """Events, read-only, without those of this package; their pages send them."""
+
+    list_display = ("shown_name", "shown_sent", "shown_by", "shown_waits", "shown_created")
+    list_filter = (SentFilter,)
+    lookups = ("sent",)
+    ordering = ("-created_at", "-pk")
+    list_per_page = 50
+    paginator = CappedPaginator
+    search_fields = ("name",)
+    search_help_text = _("A whole name, or a part of it.")
+    change_form_template = "admin/pgjobs/eventstate/change_form.html"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Leave the payload out, which may be large, and the events that this package sends to itself."""
+        events: QuerySet[Any] = super().get_queryset(request)
+        return events.defer("payload").exclude(name__startswith=BUILT_IN)
+
+    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
+        """Find the event of this name, else those with this text among the newest; without a term, the newest."""
+        term = search_term.strip()
+        if term and queryset.filter(pk=term).exists():
+            return queryset.filter(pk=term), False
+        edge = EventState.objects.order_by("-created_at").values("created_at")[MOST : MOST + 1]
+        newest = Q(created_at__gt=Subquery(edge)) if edge.exists() else Q()
+        return queryset.filter(newest, Q(name__icontains=term) if term else Q()), False
+
+    @admin.display(description=_("name"))
+    def shown_name(self, event: EventState) -> Any:
+        """With its key."""
+        return short(event.name, 120)
+
+    @admin.display(description=_("sent"))
+    def shown_sent(self, event: EventState) -> Any:
+        """To the second."""
+        return when(event.sent_at)
+
+    @admin.display(description=_("by whom"))
+    def shown_by(self, event: EventState) -> Any:
+        """A user's name, or the text that code passed."""
+        return person(event.sent_by)
+
+    @admin.display(description=_("waits"))
+    def shown_waits(self, event: EventState) -> str:
+        """How often a job has begun to wait for it."""
+        return grouped(event.waits)
+
+    @admin.display(description=_("known since"))
+    def shown_created(self, event: EventState) -> Any:
+        """To the second."""
+        return when(event.created_at)
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Return none: the page consists of sections, not of a form."""
+        return ()
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Add the facts, the jobs that wait for it, and the form that sends it."""
+        event = context["original"]
+        sections = [(_("Event"), table_of((capfirst(str(name)), value) for name, value in self._facts(request, event)))]
+        if event.sent_at is None and may_be_sent(event.pk) and self.may_send(request):
+            url = reverse("admin:pgjobs_eventstate_send", args=[quote(event.pk)], current_app=self.admin_site.name)
+            sections.append((_("Send"), self.sending_form(request, url, event.pk)))
+        context["pgjobs_sections"] = sections
+        context["title"] = now_translated("Event %(name)s") % {"name": visible(event.pk[:200])}
+        page: HttpResponse = super().render_change_form(request, context, *args, **kwargs)
+        return page
+
+    def _facts(self, request: HttpRequest, event: EventState) -> list[tuple[Any, Any]]:
+        found: list[tuple[Any, Any]] = [(_("name"), event.name), (_("sent"), when(event.sent_at))]
+        if event.sent_at is not None:
+            found += [(_("by whom"), person(event.sent_by)), (_("payload"), self._payload(request, event))]
+        found += [(_("known since"), when(event.created_at)), (_("waits"), grouped(event.waits))]
+        return [*found, (_("jobs that wait"), self._waiters(event))]
+
+    def _payload(self, request: HttpRequest, event: EventState) -> Any:
+        """The payload, for those who may see sensitive arguments: the event does not say which job's it is."""
+        if not request.user.has_perm("pgjobs.view_payload"):
+            return format_html('<span class="quiet">{}</span>', _("hidden"))
+        texts = EventState.objects.using(event._state.db).filter(pk=event.pk)
+        text = texts.values_list(Left(Cast("payload", TextField()), RESULT_CHARS + 1), flat=True).first()
+        if text is None:
+            return "–"
+        return block(f"{text[:RESULT_CHARS]}…") if len(text) > RESULT_CHARS else json_block(text)
+
+    def _waiters(self, event: EventState) -> Any:
+        using = event._state.db
+        memos = Memo.objects.using(using).filter(kind=MemoKind.EVENT, event=event.pk, finished_at=None)
+        ids = list(memos.order_by("job_id").values_list("job_id", flat=True)[: MOST_JOBS + 1])
+        jobs: list[Job] = list(listed(using).filter(pk__in=ids, finished_at=None).order_by("pk")[:MOST_JOBS])
+        links = Pages(self.admin_site.name).links(jobs)
+        return format_html("{}<div>…</div>", links) if len(ids) > MOST_JOBS else links or "–"
+
+    # Sending
+
+    def get_urls(self) -> list[Any]:
+        """Add the URL that the form posts to."""
+        send = self.admin_site.admin_view(self.send_view)
+        return [path("<path:name>/send/", send, name="pgjobs_eventstate_send"), *super().get_urls()]
+
+    def send_view(self, request: HttpRequest, name: str) -> HttpResponse:
+        """Send the event, then return to its page."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if not self.may_send(request):
+            raise PermissionDenied
+        event = self.get_object(request, unquote(name))
+        if event is None:
+            text = _("There is no event %(name)s.") % {"name": visible(unquote(name)[:200])}
+            self.message_user(request, text, messages.WARNING)
+            return HttpResponseRedirect(reverse("admin:pgjobs_eventstate_changelist", current_app=self.admin_site.name))
+        back = reverse("admin:pgjobs_eventstate_change", args=[quote(event.pk)], current_app=self.admin_site.name)
+        return self.answer_sending(request, event.pk, back=back, using=written_at(event), subject=event)

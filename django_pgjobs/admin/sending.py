@@ -1,0 +1,95 @@
+"""Send an event from a page: the form, and the answer to it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.loader import render_to_string
+from django.template.response import TemplateResponse
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as now_translated
+from django.utils.translation import gettext_lazy as _
+
+from django_pgjobs.admin.readonly import ReadOnlyAdmin
+from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.serialization.escapes import visible
+from django_pgjobs.steering import events
+from django_pgjobs.steering.events import Sent
+from django_pgjobs.steering.trail import ADMIN, recorded_as
+
+PERMISSION = "pgjobs.send_event"
+
+ANSWERS: dict[Sent, tuple[int, Any]] = {
+    Sent.SENT: (messages.SUCCESS, _("Sent %(event)s.")),
+    Sent.BEFORE: (messages.WARNING, _("%(event)s was sent before: the first one counts.")),
+    Sent.BUSY: (messages.ERROR, _("%(event)s is locked by another transaction: try again.")),
+}
+
+
+class EventForm(forms.Form):
+    """The payload of an event."""
+
+    payload = forms.CharField(
+        label=_("Payload (JSON)"),
+        required=False,
+        help_text=_('What the job gets, such as {"approved": true}. Empty for nothing (null).'),
+        widget=forms.Textarea(attrs={"rows": 4, "cols": 60, "spellcheck": "false"}),
+    )
+
+    def clean_payload(self) -> Any:
+        """Parse it, and say where it is no JSON."""
+        try:
+            return events.payload_of(self.cleaned_data["payload"])
+        except ValueError as error:
+            problem = {"problem": visible(str(error)[:300])}
+            raise ValidationError(_("This is no JSON: %(problem)s.") % problem) from None
+
+
+class SendsEvents(ReadOnlyAdmin):
+    """Pages with a form that sends an event."""
+
+    def may_send(self, request: HttpRequest) -> bool:
+        """Tell whether the user may."""
+        return bool(self.has_view_permission(request) and request.user.has_perm(PERMISSION))
+
+    def sending_form(self, request: HttpRequest, url: str, event: str) -> SafeString:
+        """Return the form."""
+        given = {"form": EventForm(auto_id="send_%s"), "url": url, "event": event}
+        return render_to_string("admin/pgjobs/send_event_form.html", given, request)
+
+    def answer_sending(self, request: HttpRequest, event: str, *, back: str, using: str, subject: Any) -> HttpResponse:
+        """Send the event that the form asks for, then return to the page; or show the form with what is wrong in it.
+
+        ``subject``: the row to whose history this belongs.
+        """
+        form = EventForm(request.POST, auto_id="send_%s")
+        if form.is_valid():
+            try:
+                with recorded_as(ADMIN):
+                    sent = events.send_by_operator(using, event, form.cleaned_data["payload"], by=request.user)
+            except InvalidJob as error:
+                form.add_error("payload", visible(str(error)))
+            else:
+                level, text = ANSWERS[sent]
+                words = str(text) % {"event": visible(event)}
+                self.message_user(request, words, level)
+                if sent is Sent.SENT:
+                    self.log_change(request, subject, words)
+                return HttpResponseRedirect(back)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": now_translated("Send event"),
+            "event": event,
+            "shown": visible(event),
+            "form": form,
+            "url": request.get_full_path(),
+            "opts": self.opts,
+            "media": self.media,
+            "back": back,
+        }
+        cast(Any, request).current_app = self.admin_site.name
+        return TemplateResponse(request, "admin/pgjobs/send_event.html", context)

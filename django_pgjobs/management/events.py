@@ -1,0 +1,82 @@
+"""``manage.py pgjobs send-event``: send an event for which jobs wait, now or later."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from django_pgjobs.exceptions import InvalidJob
+from django_pgjobs.inspection import why
+from django_pgjobs.management import filters, output
+from django_pgjobs.management.steer import shell_user
+from django_pgjobs.models import Job
+from django_pgjobs.presentation.memos import awaited
+from django_pgjobs.serialization.escapes import one_line
+from django_pgjobs.steering import events
+from django_pgjobs.steering.events import Sent
+
+WORDS = {
+    Sent.SENT: "sent {event}",
+    Sent.BEFORE: "{event} was sent before: the first one counts",
+    Sent.BUSY: "{event} is locked by another transaction: try again",
+}
+
+
+def add_subcommands(subcommands: Any) -> None:
+    """Declare ``send-event``."""
+    text = "Send an event: jobs that wait for it go on, now or when they come to wait for it. The first one counts."
+    parser = subcommands.add_parser("send-event", help=text, description=text)
+    parser.add_argument(
+        "event",
+        metavar="EVENT",
+        nargs="?",
+        type=filters.words,
+        help="The event with its key, as in order.approval:7; an event of job 4711 alone is job:4711:NAME.",
+    )
+    parser.add_argument("--job", metavar="ID", type=filters.job_id, help="Instead: the event that this job waits for.")
+    parser.add_argument(
+        "--payload",
+        metavar="JSON",
+        default="",
+        help="What the jobs get, such as '{\"approved\": true}' (default: null).",
+    )
+    parser.add_argument("--by", metavar="TEXT", default=shell_user(), help="Who (default: the user of the shell).")
+    output.add_format(parser)
+    filters.add_database(parser)
+    parser.set_defaults(perform=send_event)
+
+
+@output.facing_the_database
+def send_event(command: BaseCommand, options: dict[str, Any]) -> None:
+    """Send it; exit with 1 if it was sent before, or if the job waits for none."""
+    using = filters.database_of(options)
+    if (options["event"] is None) == (options["job"] is None):
+        raise CommandError("Name the event, or with --job the job that waits for it.", returncode=output.WRONG)
+    try:
+        payload = events.payload_of(options["payload"])
+    except ValueError as error:
+        raise CommandError(f"--payload is no JSON: {output.plain(one_line(error))}", returncode=output.WRONG) from None
+    event = options["event"] if options["job"] is None else _awaited(command, options["job"], using)
+    try:
+        sent = events.send_by_operator(using, event, payload, by=options["by"])
+    except InvalidJob as error:
+        raise CommandError(output.plain(one_line(error)), returncode=output.WRONG) from None
+    words = output.plain(WORDS[sent].format(event=one_line(event)))
+    if options["format"] == "json":
+        output.write_line(command, output.json_of({"event": event, "sent": sent is Sent.SENT}))
+    if options["format"] != "json" or sent is not Sent.SENT:
+        output.write_line(command, words, to_stderr=sent is not Sent.SENT)
+    if sent is not Sent.SENT:
+        sys.exit(output.SKIPPED)
+
+
+def _awaited(command: BaseCommand, job_id: int, using: str) -> str:
+    event = awaited(job_id, using)
+    if event is not None:
+        return event
+    there = Job.objects.using(using).filter(pk=job_id).exists()
+    words = f"job {job_id} waits for no event" if there else str(why.unknown(job_id))
+    output.write_line(command, words, to_stderr=True)
+    sys.exit(output.SKIPPED)

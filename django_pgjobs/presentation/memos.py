@@ -1,0 +1,111 @@
+"""What a durable function remembers and waits for, for its page and for the shell."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any, NamedTuple
+
+from django.db.models import TextField
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast, Left
+from django.utils.translation import gettext_lazy as _
+
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.exceptions import UnreadablePayload
+from django_pgjobs.models import EventState, Job, Memo
+from django_pgjobs.presentation.wording import Hidden, json_text, parsed
+from django_pgjobs.states import Flow, MemoKind, Outcome
+from django_pgjobs.store import statements as store
+
+MOST = 200
+"""How many memos are shown, the latest ones."""
+
+RESULT_CHARS = 4000
+"""How much of a result is read: a job may remember a thousand, of a megabyte each."""
+
+
+class Remembered(NamedTuple):
+    """The latest memos of a job, latest first, and how many there are before them."""
+
+    memos: list[Any]
+    more: int
+
+
+def remembered(job: Job) -> Remembered:
+    """Return what a job remembers, results as text; no query for one that remembers nothing."""
+    if not job.flow & Flow.REMEMBERS:
+        return Remembered([], 0)
+    every = Memo.objects.using(job._state.db).filter(job_id=job.pk)
+    texts: Any = {
+        "result_text": Left(Cast("result", TextField()), RESULT_CHARS + 1),
+        "undo_name": Left(KeyTextTransform("name", "undo"), 200),
+        "error_start": Left("error", 2000),
+        "name_start": Left("name", 500),
+        "event_start": Left("event", 500),
+    }
+    rows = every.annotate(**texts).defer("result", "undo", "error", "name", "event").order_by("-pk")
+    memos = list(rows[: MOST + 1])
+    return Remembered(memos[:MOST], every.count() - MOST if len(memos) > MOST else 0)
+
+
+def suspension(job: Job) -> store.Suspension | None:
+    """Return what a suspended job waits for; None for one that runs, has ended or waits for nothing."""
+    if not job.flow & Flow.REMEMBERS or job.outcome or job.ending or job.claim_id:
+        return None
+    return store.read_suspension(store.on(job._state.db or "default"), job.pk)
+
+
+def awaited(job_id: int, using: str | None) -> str | None:
+    """Return the stored name of the event that a job waits for and nobody has sent; None if there is none."""
+    found = Memo.objects.using(using).filter(
+        job_id=job_id, kind=MemoKind.EVENT, finished_at=None, wake_at__isnull=False, event__isnull=False
+    )
+    name = found.order_by("-pk").values_list("event", flat=True).first()
+    if name is None or EventState.objects.using(using).filter(pk=name, sent_at__isnull=False).exists():
+        return None
+    return name
+
+
+def standing(memo: Any, job: Job) -> Any:
+    """Return how far a memo is, in a word or two; its ``wake_at`` says until when."""
+    if memo.finished_at is not None:
+        if not memo.error_start:
+            return _("done")
+        return _("timed out") if memo.kind == MemoKind.EVENT else _("failed")
+    if job.outcome:
+        return _("not finished")
+    words = {MemoKind.STEP: _("is tried again"), MemoKind.SLEEP: _("sleeps"), MemoKind.EVENT: _("waits")}
+    return words.get(memo.kind, _("waits"))
+
+
+def result_of(memo: Any, job: Job, *, reveal: bool) -> str | Hidden:
+    """Return what a memo keeps as text, at most ``RESULT_CHARS``; empty for nothing.
+
+    A result may contain what the job's arguments contain. So without ``reveal`` it is hidden if this process does not
+    know the definition, or if that has sensitive arguments. A gather shows how its jobs ended: they have own pages.
+    """
+    text: str | None = memo.result_text
+    if text is None:
+        return ""
+    if memo.kind == MemoKind.GATHER:
+        return _gathered(text)
+    definition = registry.find(job.name)
+    if not reveal and (definition is None or definition.sensitive) and memo.kind != MemoKind.VERSION:
+        return Hidden(_("hidden"))
+    if len(text) > RESULT_CHARS:
+        return f"{text[:RESULT_CHARS]}…"
+    try:
+        return json_text(parsed(text), len(text))
+    except UnreadablePayload:
+        return text
+
+
+def _gathered(text: str) -> str:
+    """*3 succeeded, 1 abandoned*; empty while they run, or if there are too many to count here."""
+    try:
+        members = json.loads(text)["members"]
+        ends = Counter(str(member[0]) for member in members)
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ""
+    return ", ".join(f"{ends[outcome]} {outcome}" for outcome in Outcome if ends[outcome])
