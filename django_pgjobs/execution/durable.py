@@ -116,9 +116,7 @@ class DurableMemory:
     async def astep(self, options: StepOptions, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
         """``step`` for coroutines: awaits ``func`` if that is one; a plain function is called in the job's thread."""
         self._check_going_on()
-        is_async = inspect.iscoroutinefunction(getattr(func, "func", func))
-        if options.atomic and is_async:
-            raise InvalidJob("step: atomic needs a plain function: Django has no transactions in async code")
+        is_async = self._is_async(options, func)
         with self._running(options, func) as name:
             await sync_to_async(self.load)()
             found = self._recalled(name)
@@ -136,6 +134,12 @@ class DurableMemory:
                 await sync_to_async(self._step_failed)(name, options, error, began)
                 raise
             return await sync_to_async(self._remember)(name, value, undo, began)
+
+    def _is_async(self, options: StepOptions, func: Callable[..., Any]) -> bool:
+        is_async = inspect.iscoroutinefunction(getattr(func, "func", func))
+        if options.atomic and is_async:
+            raise InvalidJob("step: atomic needs a plain function: Django has no transactions in async code")
+        return is_async
 
     def _atomically(
         self, name: str, func: Callable[..., Any], args: Any, kwargs: Any, undo: str | None, began: float

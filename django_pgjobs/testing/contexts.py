@@ -15,6 +15,7 @@ from django_pgjobs.context import JobContext, Running, activate, deactivate
 from django_pgjobs.decisions import Failure
 from django_pgjobs.exceptions import Interrupt
 from django_pgjobs.execution.retries import failure_of
+from django_pgjobs.testing.fake_memory import FakeMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +46,22 @@ class _CancelState:
 class FakeContext(JobContext):
     """The context that ``context()`` returns; ``reports`` lists the (n, total, message) of every ``progress()``.
 
-    Use it as a context manager to have ``current_context()`` return it within the block.
+    Use it as a context manager to have ``current_context()`` return it within the block. ``step`` calls its function,
+    again at once if it has ``attempts``; ``sleep`` returns at once; ``wait_for`` and ``version`` take their values from
+    the arguments of ``context()``; ``gather`` calls its functions one after the other. The asynchronous twins do the
+    same. Results are encoded and decoded as in a real job.
     """
 
     __slots__ = ("_cancel_state", "_token", "reports")
 
     def __init__(
-        self, facts: _Facts, headers: dict[str, Any], cancel_state: _CancelState, error: Failure | None
+        self,
+        facts: _Facts,
+        headers: dict[str, Any],
+        cancel_state: _CancelState,
+        error: Failure | None,
+        events: Mapping[str, object],
+        versions: Mapping[str, int],
     ) -> None:
         self.reports: list[tuple[float, float | None, str]] = []
         self._cancel_state = cancel_state
@@ -60,7 +70,8 @@ class FakeContext(JobContext):
         def report(n: float, total: float | None, message: str) -> None:
             self.reports.append((n, total, message))
 
-        super().__init__(facts, headers, report, cancel_state, cancel_state.started, error)
+        memory = FakeMemory(self, events, versions)
+        super().__init__(facts, headers, report, cancel_state, cancel_state.started, error, lambda: memory)
 
     def cancel(self, *, by: str = "", reason: str = "") -> None:
         """Make ``cancelled`` True from now on, for a body that checks more than once."""
@@ -97,12 +108,16 @@ def context(
     cron_entry: str | None = None,
     fire_at: datetime | None = None,
     error: BaseException | None = None,
+    events: Mapping[str, object] | None = None,
+    versions: Mapping[str, int] | None = None,
 ) -> FakeContext:
     """Return a context like that of a running job, for a test that calls the job's function. Sends no query.
 
     ``timeout`` and ``elapsed`` are seconds: how long the attempt may take, and has taken. ``error`` is the exception
-    that ended the job, to test ``on_abandon``. ``run_at`` and ``fire_at`` are aware datetimes. Every other argument is
-    the value of the attribute with that name.
+    that ended the job, to test ``on_abandon``. ``run_at`` and ``fire_at`` are aware datetimes. ``events``: the payloads
+    that ``wait_for`` returns, by the names of the events with their keys: ``{"order.approval:7": {"by": "ann"}}``; an
+    exception is raised instead, such as ``WaitTimedOut()``. ``versions``: what ``version`` returns, by name, for a job
+    that older code has begun. Every other argument is the value of the attribute with that name.
     """
     fired = {"cron_entry": cron_entry, "fire_at": fire_at and fire_at.isoformat()}
     due = datetime.now(UTC) if run_at is None else run_at
@@ -113,4 +128,5 @@ def context(
         due.timestamp(), fired if cron_entry or fire_at else None,
     )  # fmt: skip
     cancel_state = _CancelState(cancelled, cancelled_by, cancel_reason, trusted_until, started)
-    return FakeContext(facts, dict(headers or {}), cancel_state, None if error is None else failure_of(error))
+    failure = None if error is None else failure_of(error)
+    return FakeContext(facts, dict(headers or {}), cancel_state, failure, dict(events or {}), dict(versions or {}))
