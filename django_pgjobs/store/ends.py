@@ -316,7 +316,11 @@ def read_payload(db: Database, job_id: int, claim_id: str) -> str | None:
     rows = db.fetch("read_payload", {"id": job_id, "claim_id": claim_id})
     if not rows:
         return None
-    payload = str(rows[0][0])
+    return with_results(db, str(rows[0][0]))
+
+
+def with_results(db: Database, payload: str) -> str:
+    """Return a stored payload with results in the places of references to them. Raises ``UnreadablePayload``."""
     if not references.has_any(payload) or not (needed := references.named(payload)):
         return payload
     rows = db.fetch("read_results", {"ids": sorted(needed)})

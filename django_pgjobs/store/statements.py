@@ -116,6 +116,7 @@ from django_pgjobs.store.ends import (
     read_fences,
     read_payload,
     release_jobs,
+    with_results,
     write_progress,
 )
 from django_pgjobs.store.explaining import MOST_COUNTED, Needs, Paused, WhyFacts, read_needs, read_why
@@ -506,6 +507,7 @@ __all__ = [
     "wake_suspended",
     "wake_up",
     "wake_waiters",
+    "with_results",
     "write_memo",
     "write_progress",
     "write_statistic",

@@ -23,26 +23,35 @@ Do not stub time: ``backdate`` moves rows into the past, since the database's cl
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from typing import Any
 
 from django_pgjobs.definition.registry import registry
+from django_pgjobs.eventing import Event
 from django_pgjobs.registering import local_pool, token_bucket
 from django_pgjobs.testing.contexts import FakeContext, context
+from django_pgjobs.testing.crashing import CrashPoint, crash_at
 from django_pgjobs.testing.moving import backdate
 from django_pgjobs.testing.registered import assert_not_registered, assert_registered
+from django_pgjobs.testing.replaying import StoppedAt, replay
 from django_pgjobs.testing.running import Ran, arun_jobs, run_job, run_jobs
 
 __all__ = [
+    "CrashPoint",
     "FakeContext",
     "Ran",
+    "StoppedAt",
     "arun_jobs",
     "assert_not_registered",
     "assert_registered",
     "backdate",
     "context",
+    "crash_at",
     "isolated_registry",
+    "replay",
     "reset_rate_limits",
     "run_job",
     "run_jobs",
+    "send_event",
     "wait_for_bypassed",
 ]
 
@@ -59,6 +68,17 @@ def isolated_registry() -> AbstractContextManager[None]:
 def reset_rate_limits() -> None:
     """Fill the token buckets of this process: see the setting ``REGISTRATION_RATE``."""
     token_bucket.of_this_process.reset()
+
+
+def send_event(
+    event: Event[Any] | str, /, *key: str | int, payload: object = None, by: object = None, database: str | None = None
+) -> bool:
+    """Send an event, by itself or by its name, for ``key``; jobs that wait for it can go on. See ``Event.send``.
+
+    Return False if it was sent before: the first one counts.
+    """
+    known: Event[Any] = Event(event) if isinstance(event, str) else event
+    return known.send(*key, payload=payload, by=by, database=database)
 
 
 def wait_for_bypassed(timeout: float = 10.0) -> None:

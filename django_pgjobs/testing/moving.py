@@ -10,7 +10,7 @@ from django.db import router
 from django.db.models import DateTimeField, F, Model, QuerySet
 
 from django_pgjobs.definition.options import did_you_mean
-from django_pgjobs.models import Claim, Job
+from django_pgjobs.models import Claim, Job, Memo
 
 
 def backdate(rows: Model | QuerySet[Any], /, **moves: float | timedelta) -> int:
@@ -19,8 +19,10 @@ def backdate(rows: Model | QuerySet[Any], /, **moves: float | timedelta) -> int:
     ``rows``: a ``Job`` or a queryset of jobs; ``Attempt``, ``Claim`` and ``Heartbeat`` work too. ``moves``: how far to
     move each field: ``run_at``, ``created_at``, ``claimed_at``, ``deadline_at``, ``finished_at``, …; for jobs also
     ``lease``, the lease of the claims that hold them. ``run_at`` moves ``created_at`` and ``ready_at`` with it: a job
-    that is late by its ``run_at`` has waited that long. Negative values move into the future; unset instants stay
-    unset. A single row is refreshed. Raises ``TypeError`` for names that are not instants of the rows.
+    that is late by its ``run_at`` has waited that long. It moves what the job sleeps or waits for too, so a sleep of an
+    hour is over, and a wait of an hour has timed out, after ``run_at=3600``. Negative values move into the future;
+    unset instants stay unset. A single row is refreshed. Raises ``TypeError`` for names that are not instants of the
+    rows.
     """
     queryset: Any = rows if isinstance(rows, QuerySet) else _itself(rows)
     by = {name: move if isinstance(move, timedelta) else timedelta(seconds=move) for name, move in moves.items()}
@@ -34,6 +36,9 @@ def backdate(rows: Model | QuerySet[Any], /, **moves: float | timedelta) -> int:
     fields = [name for name in by if name != "lease"]
     if queryset.model is Job:
         _move_claims(found, by.get("lease"), by.get("deadline_at"))
+    if queryset.model is Job and "run_at" in by:
+        open_memos = Memo._base_manager.using(alias).filter(job_id__in=found.values("pk"), finished_at__isnull=True)
+        open_memos.update(wake_at=F("wake_at") - by["run_at"])
     count: int = found.update(**{name: F(name) - by[name] for name in fields}) if fields else found.count()
     if isinstance(rows, Model) and fields:
         rows.refresh_from_db(fields=fields)

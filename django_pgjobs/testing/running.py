@@ -7,6 +7,7 @@ test no job may stay claimed, whatever was raised, and nothing may be committed 
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -17,8 +18,8 @@ from uuid import UUID, uuid4
 
 import psycopg
 from asgiref.sync import sync_to_async
-from django.db import connections, router, transaction
-from django.db.models import Q, QuerySet, TextField
+from django.db import connections, router
+from django.db.models import Exists, Q, QuerySet, TextField
 from django.db.models.functions import Cast, Now
 from django.db.transaction import TransactionManagementError
 
@@ -33,9 +34,11 @@ from django_pgjobs.execution.attempt import BODY, Prepared
 from django_pgjobs.execution.finalise import AWAIT, END, NEXT, PARK, RETRY, SNOOZE, SUCCESS, SUSPEND
 from django_pgjobs.execution.single_job import Ended, Performer, write_at_once
 from django_pgjobs.models import Job
-from django_pgjobs.states import Hold
+from django_pgjobs.states import UNDO, Hold
 from django_pgjobs.store import statements as store
 from django_pgjobs.store.statements import Author, ClaimedJob, Database, Pair
+from django_pgjobs.testing import crashing, suspended
+from django_pgjobs.testing.transactions import savepoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +46,12 @@ class Ran:
     """The summary of ``run_jobs``: ids of jobs, in order of events.
 
     ``ran`` has an id for every start, so a job that was tried twice is there twice. The other lists show how each start
-    ended. ``stepped``: with a next step. ``suspended``: a durable function that goes on later. ``lost``: nothing was
-    recorded, because the job is gone or another worker took it. ``errors``: the exceptions of failed attempts;
-    ``Snooze``, ``Cancel`` and ``Abandon`` do not count.
+    ended. ``stepped``: with a next step. ``suspended``: a durable function that goes on later. ``crashed``: by
+    ``crash_at``. ``lost``: nothing was recorded, because the job is gone or another worker took it. ``errors``: the
+    exceptions of failed attempts; ``Snooze``, ``Cancel`` and ``Abandon`` do not count.
+
+    Two lists are about other jobs than those that were started. ``released``: jobs that could run because what they
+    waited for came: the end of other jobs, or an event. ``undone``: jobs whose undo succeeded.
     """
 
     ran: list[int] = field(default_factory=list)
@@ -57,7 +63,10 @@ class Ran:
     abandoned: list[int] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
     parked: list[int] = field(default_factory=list)
+    crashed: list[int] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
+    released: list[int] = field(default_factory=list)
+    undone: list[int] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
 
 
@@ -67,6 +76,7 @@ class RunOptions(TypedDict, total=False):
     queues: str | Collection[str] | None
     limit: int | None
     include_scheduled: bool
+    skip_sleeps: bool
     raise_errors: bool
     max_rounds: int
     database: str | None
@@ -77,6 +87,7 @@ def run_jobs(
     queues: str | Collection[str] | None = None,
     limit: int | None = None,
     include_scheduled: bool = False,
+    skip_sleeps: bool = False,
     raise_errors: bool = False,
     max_rounds: int = 100,
     database: str | None = None,
@@ -84,13 +95,15 @@ def run_jobs(
     """Run jobs in this thread until none is due, including those that they register; return a summary.
 
     ``queues``: only these. ``limit``: at most this many starts. ``include_scheduled``: do not wait for ``run_at`` or
-    for the delay of a retry. ``raise_errors``: raise the exception of the first failed attempt, once it is recorded.
+    for the delay of a retry; a job that sleeps or waits for an event stays asleep. ``skip_sleeps``: sleeps of durable
+    functions are over at once, and so are the pauses before a step is tried again; waits for events and for other jobs
+    stay. ``raise_errors``: raise the exception of the first failed attempt, once it is recorded.
     ``database``: an alias; by default the router decides.
 
     Each round takes the due jobs, by priority, ``run_at`` and id. Raises ``RuntimeError`` if jobs are still due after
     ``max_rounds`` rounds: they register or snooze themselves for ever. No job is left claimed, whatever is raised.
     """
-    runner = _Runner(_alias(database), raise_errors=raise_errors, early=include_scheduled)
+    runner = _Runner(_alias(database), raise_errors=raise_errors, early=include_scheduled, without_sleeps=skip_sleeps)
     wanted = None if queues is None else {queues} if isinstance(queues, str) else set(queues)
     for _ in range(max_rounds):
         due = runner.due(wanted)
@@ -133,10 +146,11 @@ def _alias(database: str | None) -> str:
 class _Runner:
     """Claims, runs and ends one job after the other."""
 
-    def __init__(self, alias: str, *, raise_errors: bool, early: bool) -> None:
+    def __init__(self, alias: str, *, raise_errors: bool, early: bool, without_sleeps: bool = False) -> None:
         self.alias = alias
         self.raise_errors = raise_errors
         self.early = early
+        self.without_sleeps = without_sleeps
         self.db = store.on(alias)
         self.ran = Ran()
         self.author = Author(uuid4(), "run_jobs", get_conf().release)
@@ -145,10 +159,12 @@ class _Runner:
     def due(self, queues: Collection[str] | None) -> list[int]:
         """Return the ids of the jobs that can run now, in the order in which to run them."""
         jobs = self._unpaused()
-        if not self.early:
-            jobs = jobs.filter(run_at__lte=Now())
         if queues is not None:
             jobs = jobs.filter(queue__in=queues)
+        if self.without_sleeps:
+            suspended.end_sleeps(jobs)
+        due = Q(run_at__lte=Now())
+        jobs = jobs.filter(due | ~Exists(suspended.memos(self.alias)) if self.early else due)
         return list(jobs.order_by("-priority", "run_at", "id").values_list("pk", flat=True))
 
     def _unpaused(self) -> QuerySet[Job]:
@@ -164,17 +180,24 @@ class _Runner:
         """Run one job to the end of its attempt; return whether it could be claimed."""
         errors: list[BaseException] = []
         claim_id = uuid4()
+        waiting = suspended.waiting(self.alias)
         with _collecting_errors(job_id, errors), self._undone_if_it_raises():
             job = self._claim(job_id, claim_id)
             if job is None:
                 return False
             ended = self._perform(job, str(claim_id), errors)
             store.delete_claims(self.db, [str(claim_id)])
-        self._note(job_id, ended, errors)
+        self.ran.released.extend(suspended.released(self.alias, waiting))
+        if ended is None:
+            self._note(job_id, "crashed", errors)
+            return True
+        self._note(job_id, _heading(ended), errors)
+        if job.name == UNDO and ended.recorded and ended.kind == SUCCESS:
+            self.ran.undone.append(json.loads(job.payload or "")["args"][0])
         return True
 
     def _undone_if_it_raises(self) -> AbstractContextManager[Any]:
-        return _savepoint(self.alias) if connections[self.alias].in_atomic_block else nullcontext()
+        return savepoint(self.alias) if connections[self.alias].in_atomic_block else nullcontext()
 
     def _claim(self, job_id: int, claim_id: UUID) -> ClaimedJob | None:
         jobs = self._ready().filter(pk=job_id)
@@ -210,36 +233,44 @@ class _Runner:
             grace_seconds=conf.rescue_grace_seconds,
         )
 
-    def _perform(self, job: ClaimedJob, claim_id: str, errors: list[BaseException]) -> Ended:
+    def _perform(self, job: ClaimedJob, claim_id: str, errors: list[BaseException]) -> Ended | None:
+        """Run a claimed job and write its end; return None if it crashed, and was rescued."""
         guest = _Guest(errors)
         performer = Performer(self.db, self.author, guest.run, guest.reporter, alias=self.alias)
         try:
             return performer.perform(job, claim_id)
+        except crashing.Crashed:
+            crashing.rescue(self.db, self.alias, claim_id)
+            return None
         except BaseException:
             if not connections[self.alias].in_atomic_block:
                 performer.release(job, claim_id)
                 store.delete_claims(self.db, [claim_id])
             raise
 
-    def _note(self, job_id: int, ended: Ended, errors: list[BaseException]) -> None:
+    def _note(self, job_id: int, heading: str, errors: list[BaseException]) -> None:
         """Add one start to the summary; re-raise Ctrl-C and exceptions of the test framework."""
         self.ran.ran.append(job_id)
         self.ran.errors.extend(errors)
-        kinds = {
-            SUCCESS: "succeeded",
-            NEXT: "stepped",
-            RETRY: "retried",
-            SNOOZE: "snoozed",
-            SUSPEND: "suspended",
-            AWAIT: "suspended",
-            PARK: "parked",
-            END: ended.end.outcome,
-        }
-        heading = kinds.get(ended.kind, "lost") if ended.recorded else "lost"
         getattr(self.ran, heading).append(job_id)
         for error in errors:
             if self.raise_errors or not isinstance(error, _JOBS_OWN):
                 raise error
+
+
+def _heading(ended: Ended) -> str:
+    """Return the list of the summary that a start belongs to."""
+    kinds = {
+        SUCCESS: "succeeded",
+        NEXT: "stepped",
+        RETRY: "retried",
+        SNOOZE: "snoozed",
+        SUSPEND: "suspended",
+        AWAIT: "suspended",
+        PARK: "parked",
+        END: ended.end.outcome,
+    }
+    return kinds.get(ended.kind, "lost") if ended.recorded else "lost"
 
 
 _JOBS_OWN = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
@@ -260,16 +291,6 @@ def _collecting_errors(job_id: int, errors: list[BaseException]) -> Iterator[Non
         signals.attempt_ended.disconnect(collect)
 
 
-@contextmanager
-def _savepoint(alias: str) -> Iterator[None]:
-    """Open a savepoint that a job's ``atomic(durable=True)`` does not mistake for an outer transaction."""
-    blocks: Any = connections[alias].atomic_blocks
-    block: Any = transaction.atomic(using=alias)
-    block._from_testcase = bool(blocks) and blocks[-1]._from_testcase
-    with block:
-        yield
-
-
 class _Spoiled(Exception):
     """Leaves the savepoints without an error."""
 
@@ -284,18 +305,21 @@ class _Guest:
     def run(self, prepared: Prepared) -> Decision:
         """Run the job and return the decision."""
         decision: Decision = decide.Succeed()
+        mortal = crashing.Mortal.made(prepared)
         try:
             with ExitStack() as stack:
                 aliases = [c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block]
                 for alias in aliases:
-                    stack.enter_context(_savepoint(alias))
+                    stack.enter_context(savepoint(alias))
                 prepared.outer_blocks = _open_blocks(prepared)
                 decision = attempt.run_here(prepared)
                 if any(_is_broken(alias) for alias in aliases):
                     raise _Spoiled
         except _Spoiled:
             if isinstance(decision, decide.Succeed | decide.Next | decide.Committed) and prepared.item.kind == BODY:
-                return self._failed(prepared)
+                decision, self.unwritten = self._failed(prepared), None
+        if mortal is not None:
+            mortal.check_alive(decision)
         if self.unwritten is not None:
             self.unwritten()
         return decision

@@ -1,0 +1,191 @@
+"""Replay: run today's code with what a durable function remembers, to see whether a deploy would surprise it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from asgiref.sync import async_to_sync
+from django.db import connections, router, transaction
+
+from django_pgjobs import decisions as decide
+from django_pgjobs import middleware
+from django_pgjobs.context import JobContext, activate, deactivate
+from django_pgjobs.definition.registry import registry
+from django_pgjobs.exceptions import JobSuspended
+from django_pgjobs.execution.durable import DurableMemory
+from django_pgjobs.execution.prepared import BODY, UNGUARDED, Item, Prepared, RunControl
+from django_pgjobs.models import Job, Memo
+from django_pgjobs.states import MemoKind, Outcome
+from django_pgjobs.store import statements as store
+from django_pgjobs.store.statements import StoredMemo
+from django_pgjobs.testing.transactions import savepoint
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedAt:
+    """Where a job that has not succeeded would go on: ``kind`` is step, sleep, event, gather or version."""
+
+    name: str
+    kind: str
+
+
+def replay(job: Job) -> Any:
+    """Run the function of a job with what the job remembers, and return what it returns; nothing is remembered.
+
+    No step is called: each must be remembered, or the replay is over. For a job that has not succeeded it returns
+    ``StoppedAt``, if it arrives where the job would go on: then everything that the job remembers was asked for. Code
+    outside of steps runs, as whenever a job goes on; what it writes to the database of the jobs is rolled back. Raises
+    ``AssertionError``, which names the first step, sleep or wait that the job does not remember although it should, or
+    what it remembers and the code no longer asks for; and what the function raises. Reads only, so it suits a copy of
+    production as well as a test.
+    """
+    alias = job._state.db or router.db_for_write(Job)
+    stored = Job.objects.using(alias).get(pk=job.pk)
+    with ExitStack() as stack:
+        inside = {c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block}
+        for each in sorted({alias, *inside}):
+            stack.enter_context(_rolled_back(each))
+        prepared = _prepared(stored, alias)
+        memory = ReplayMemory(prepared, alias)
+        prepared.memories = _Always(memory)
+        try:
+            result = _call(prepared)
+            memory.check_not_swallowed()
+        except JobSuspended:
+            return _stop(stored, memory)
+        memory.load()
+        if left := memory.left():
+            raise AssertionError(
+                f"Job {stored.pk} ({stored.name}) remembers {_listed(left)}, which the code no longer asks for. "
+                f"{_ADVICE}"
+            )
+        return result
+
+
+_ADVICE = "What was renamed needs its old name: using(name=…), or name=… of a sleep or gather."
+
+
+class ReplayMemory(DurableMemory):
+    """Remembers what the job does, and nothing new: it stops where the job would."""
+
+    def __init__(self, prepared: Prepared, alias: str) -> None:
+        super().__init__(prepared, alias)
+        self.asked: set[str] = set()
+        self.stop: StoppedAt | None = None
+
+    def known(self, name: str, kind: MemoKind) -> StoredMemo | None:
+        """Return the finished memo of this name; stop if there is none."""
+        memo = super().known(name, kind)
+        self.asked.add(name)
+        if memo is None or not memo.finished:
+            self.stop = StoppedAt(name, kind)
+            self.suspend(decide.Suspend(name, kind, 0.0))
+        return memo
+
+    def gather(self, calls: Sequence[Any], name: str, *, settled: bool) -> list[Any]:
+        """Return what is remembered; of no calls nothing is."""
+        return super().gather(calls, name, settled=settled) if calls else self._nothing(name)
+
+    def _nothing(self, name: str) -> list[Any]:
+        self.asked.add(self._counted(name))
+        return []
+
+    def left(self) -> list[StoredMemo]:
+        """Return what was not asked for, in the order in which it began, without what a step machine has put aside."""
+        memos = Memo.objects.using(self.alias).filter(job_id=self.prepared.item.id)
+        aside = {name for pk, name in memos.values_list("pk", "name") if name.endswith(f"@{pk}")}
+        return [memo for memo in (self._memos or {}).values() if memo.name not in self.asked | aside]
+
+
+@dataclass(frozen=True, slots=True)
+class _Always:
+    memory: DurableMemory
+
+    @property
+    def alias(self) -> str:
+        return self.memory.alias
+
+    def of(self, prepared: Prepared) -> DurableMemory:
+        return self.memory
+
+
+def _stop(job: Job, memory: ReplayMemory) -> StoppedAt:
+    stop = memory.stop
+    if stop is None:
+        raise RuntimeError(f"Job {job.pk} ({job.name}) raised JobSuspended by itself.")
+    left = memory.left()
+    if job.outcome == Outcome.SUCCEEDED or left:
+        also = f" It remembers {_listed(left)}, not asked for so far." if left else ""
+        raise AssertionError(
+            f"Job {job.pk} ({job.name}) asks for the {stop.kind} {stop.name!r}, which it does not remember.{also} "
+            f"{_ADVICE}"
+        )
+    return stop
+
+
+def _listed(memos: list[StoredMemo]) -> str:
+    return ", ".join(f"the {memo.kind} {memo.name!r}" for memo in memos[:5]) + (", …" if memos[5:] else "")
+
+
+def _prepared(job: Job, alias: str) -> Prepared:
+    definition = registry.get(job.name)
+    payload = store.with_results(store.on(alias), json.dumps(job.payload))
+    args, kwargs = definition.load(payload)
+    extras = {"options": job.options, "cron_entry": job.cron_entry, "fire_at": job.fire_at and job.fire_at.isoformat()}
+    item = Item(
+        run=0,
+        kind=BODY,
+        id=job.pk,
+        claim_id="00000000-0000-4000-8000-000000000000",
+        name=job.name,
+        attempt=max(job.attempt, 1),
+        max_attempts=job.max_attempts,
+        timeout=job.timeout_seconds,
+        payload=payload,
+        headers=None,
+        queue=job.queue,
+        description=job.description,
+        error=job.error,
+        run_at=job.run_at.timestamp(),
+        is_async=definition.is_async,
+        extras=extras,
+    )
+    prepared = Prepared(definition, item, args, kwargs, RunControl(), UNGUARDED, lambda _: _say_nothing)
+    prepared.headers = dict(job.headers or {})
+    prepared.outer_blocks = len(connections[alias].atomic_blocks)
+    return prepared
+
+
+def _say_nothing(n: float, total: float | None, message: str) -> None:
+    pass
+
+
+def _call(prepared: Prepared) -> Any:
+    definition = prepared.definition
+    given = (prepared.context,) if definition.takes_context else ()
+    body = partial(definition.func, *given, *prepared.args, **prepared.kwargs)
+
+    async def abody(context: JobContext) -> Any:
+        return await body()
+
+    token = activate(prepared)
+    try:
+        if definition.is_async:
+            return async_to_sync(middleware.async_chain(abody))(prepared.context)
+        return middleware.chain(lambda _: body())(prepared.context)
+    finally:
+        deactivate(token)
+
+
+@contextmanager
+def _rolled_back(alias: str) -> Iterator[None]:
+    with savepoint(alias):
+        try:
+            yield
+        finally:
+            transaction.set_rollback(True, using=alias)
