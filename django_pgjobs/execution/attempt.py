@@ -321,10 +321,10 @@ def _decision(prepared: Prepared, account: Account) -> decide.Unwritten:
     if issubclass(kind, Cancel):
         return decide.Cancel(text_of(error))
     if context.cancelled:
-        if issubclass(kind, JobControl):
+        if issubclass(kind, JobControl) or besides_suspension(error) is None:
             return decide.Cancel()
         return decide.Cancel("", kept(account), _CAUSES.get(prepared.control.interrupt, Cause.FAILED))
-    if issubclass(kind, JobSuspended) and prepared.memory is not None:
+    if prepared.memory is not None and besides_suspension(error) is None:
         return _suspension(prepared, prepared.memory.decision())
     if issubclass(kind, Snooze):
         return decide.Snooze(min(error.seconds, LONGEST_SECONDS))  # type: ignore[attr-defined]
@@ -341,6 +341,14 @@ def _decision(prepared: Prepared, account: Account) -> decide.Unwritten:
     if delay is None:
         return decide.Abandon(NOT_RETRIED, kept(account))
     return retry(delay, kept(account), Cause.FAILED, prepared.item.until)
+
+
+def besides_suspension(error: BaseException) -> BaseException | None:
+    """Return what left the body besides the suspension of the job; a ``TaskGroup`` wraps what its tasks raise."""
+    kind = type(error)
+    if issubclass(kind, BaseExceptionGroup):
+        return BaseExceptionGroup.split(error, JobSuspended)[1]  # type: ignore[arg-type]
+    return None if issubclass(kind, JobSuspended) else error
 
 
 def _suspension(prepared: Prepared, suspension: decide.Suspend) -> decide.Unwritten:

@@ -28,7 +28,7 @@ from django_pgjobs import signals
 from django_pgjobs.conf import LADDER_SECONDS, get_conf
 from django_pgjobs.context import JobContext, Reporter
 from django_pgjobs.decisions import Decision
-from django_pgjobs.exceptions import JobControl, JobSuspended
+from django_pgjobs.exceptions import JobControl
 from django_pgjobs.execution import attempt
 from django_pgjobs.execution.attempt import BODY, Prepared
 from django_pgjobs.execution.finalise import AWAIT, END, NEXT, PARK, RETRY, SNOOZE, SUCCESS, SUSPEND
@@ -281,8 +281,10 @@ def _collecting_errors(job_id: int, errors: list[BaseException]) -> Iterator[Non
     """Collect the live exceptions of this job's failed attempts; the database keeps their texts only."""
 
     def collect(*, context: JobContext, exception: BaseException | None, **_: object) -> None:
-        if context.id == job_id and exception is not None and not isinstance(exception, JobControl | JobSuspended):
-            errors.append(exception)
+        if context.id != job_id or exception is None or isinstance(exception, JobControl):
+            return
+        if (error := attempt.besides_suspension(exception)) is not None:
+            errors.append(error)
 
     signals.attempt_ended.connect(collect, weak=False)
     try:
