@@ -22,6 +22,9 @@ def connect() -> None:
     signals.job_retried.connect(on_retried)
     signals.job_rescued.connect(on_rescued)
     signals.lease_lost.connect(on_lost)
+    signals.compensation_started.connect(on_compensation_started)
+    signals.compensation_completed.connect(on_compensation_completed)
+    signals.compensation_failed.connect(on_compensation_failed)
 
 
 def on_started(context: Any, **_: Any) -> None:
@@ -62,3 +65,22 @@ def on_rescued(job_id: int, cause: str, outcome: str, queue: str, attempt: int, 
 
 def on_lost(job_id: int, action: str, reason: str, **_: Any) -> None:
     stage.here().note("signal", job_id, "lost", action, reason)
+
+
+def on_compensation_started(sender: Any, **facts: Any) -> None:
+    _note_compensation("compensation.started", sender, facts)
+
+
+def on_compensation_completed(sender: Any, **facts: Any) -> None:
+    _note_compensation("compensation.completed", sender, facts)
+
+
+def on_compensation_failed(sender: Any, **facts: Any) -> None:
+    _note_compensation("compensation.failed", sender, facts)
+
+
+def _note_compensation(what: str, sender: Any, facts: dict[str, Any]) -> None:
+    """Note all that the signal says, by name."""
+    said = {name: value for name, value in facts.items() if name != "signal"}
+    words = [f"{name}={value}" for name, value in sorted({**said, "sender": sender}.items())]
+    stage.here().note("signal", facts["job_id"], what, *words)
