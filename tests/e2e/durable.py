@@ -1,4 +1,4 @@
-"""Durable functions of the end-to-end tests. ``stops``: the places at which they wait for the test to open their gate."""
+"""Durable functions of the end-to-end tests. ``stops``: the places where they wait for the test to open a gate."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def pays(key: str) -> str:
 @pays.undo(max_attempts=2, backoff=Backoff(0.25), idempotency_key="refund:{key}")
 def refunds(context: JobContext, key: str) -> str:
     stage.here().note("refunds", key)
-    if key.startswith("flaky") and context.attempt == 1 or key.startswith("broken"):
+    if (key.startswith("flaky") and context.attempt == 1) or key.startswith("broken"):
         raise ValueError("the bank is closed")
     return f"refunded {key}"
 
