@@ -325,7 +325,9 @@ def _decision(prepared: Prepared, account: Account) -> decide.Unwritten:
             return decide.Cancel()
         return decide.Cancel("", kept(account), _CAUSES.get(prepared.control.interrupt, Cause.FAILED))
     if prepared.memory is not None and besides_suspension(error) is None:
-        return _suspension(prepared, prepared.memory.decision())
+        suspension: decide.Suspend | None = prepared.memory.decision()
+        if suspension is not None:
+            return _suspension(prepared, suspension)
     if issubclass(kind, Snooze):
         return decide.Snooze(min(error.seconds, LONGEST_SECONDS))  # type: ignore[attr-defined]
     if issubclass(kind, (Abandon, UnstorableResult, *REMEMBERED)):

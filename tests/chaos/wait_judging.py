@@ -1,4 +1,4 @@
-"""Judges what programs have done to jobs that wait: nobody is asleep when the event was sent, and the first one counts."""
+"""Judges what programs have done to jobs that wait: none sleeps on once the event was sent; the first one counts."""
 
 from __future__ import annotations
 
