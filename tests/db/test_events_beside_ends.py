@@ -67,7 +67,7 @@ class Flushing:
         return kind, run, end
 
     def flush(self) -> tuple[list[int], list[float]]:
-        """Flush once, after the pause of busy ends; return the ids of recorded ends, and how long each try would wait."""
+        """Flush once, after the pause of busy ends; return the recorded ids, and how long each try would wait."""
         self.heard.posts.clear()
         self.waited.clear()
         self.finaliser.busy.until = 0.0
