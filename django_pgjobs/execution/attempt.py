@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 from asgiref.sync import async_to_sync, sync_to_async
 
@@ -349,7 +349,9 @@ def besides_suspension(error: BaseException) -> BaseException | None:
     """Return what left the body besides the suspension of the job; a ``TaskGroup`` wraps what its tasks raise."""
     kind = type(error)
     if issubclass(kind, BaseExceptionGroup):
-        return BaseExceptionGroup.split(error, JobSuspended)[1]  # type: ignore[arg-type]
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        besides: BaseException | None = BaseExceptionGroup.split(group, JobSuspended)[1]
+        return besides
     return None if issubclass(kind, JobSuspended) else error
 
 

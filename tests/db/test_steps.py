@@ -37,7 +37,7 @@ def flaky(failures: int) -> str:
     return "done"
 
 
-@job(name="durable.order", takes_context=True, max_attempts=2, backoff=Backoff(0))
+@job(name="memo.order", takes_context=True, max_attempts=2, backoff=Backoff(0))
 def order(context: JobContext, number: int, fails: bool = False) -> Any:
     charged = context.step(charge, number)
     said.append(charged)
@@ -70,7 +70,7 @@ def test_a_job_goes_on_where_it_stopped() -> None:
     assert said.count(("charge", 7)) == 1
 
 
-@job(name="durable.flaky", takes_context=True, max_attempts=1)
+@job(name="memo.flaky", takes_context=True, max_attempts=1)
 def tries(context: JobContext, failures: int, attempts: int | None = 3) -> str:
     return context.step.using(attempts=attempts, backoff=Backoff(60))(flaky, failures)
 
@@ -99,13 +99,13 @@ def test_a_step_that_failed_for_good_abandons_the_job_and_a_retry_forgets_it() -
     assert (registered.outcome, registered.result) == ("succeeded", "done")
 
 
-@job(name="durable.first", takes_context=True)
+@job(name="memo.first", takes_context=True)
 def first(context: JobContext) -> Next:
     context.step(charge, 1)
     return Next(second.bind())
 
 
-@job(name="durable.second", takes_context=True)
+@job(name="memo.second", takes_context=True)
 def second(context: JobContext) -> int:
     found: int = context.step(charge, 2)["id"]
     return found
@@ -119,7 +119,7 @@ def test_the_next_step_of_a_step_machine_remembers_nothing_of_the_one_before() -
     assert said == [("charge", 1), ("charge", 2)]
 
 
-@job(name="durable.naps", takes_context=True, max_attempts=1)
+@job(name="memo.naps", takes_context=True, max_attempts=1)
 def naps(context: JobContext) -> None:
     while True:
         context.sleep(0)
@@ -135,7 +135,7 @@ def test_a_job_that_sleeps_in_a_loop_ends_at_the_limit() -> None:
     assert Memo.objects.filter(job=registered).count() == 5
 
 
-@job(name="durable.inside", takes_context=True, max_attempts=1)
+@job(name="memo.inside", takes_context=True, max_attempts=1)
 def inside(context: JobContext, what: str) -> None:
     with transaction.atomic():
         if what == "step":
@@ -160,7 +160,7 @@ def test_inside_a_transaction_nothing_is_remembered(what: str) -> None:
     assert said == []
 
 
-@job(name="durable.off", takes_context=True, max_attempts=1)
+@job(name="memo.off", takes_context=True, max_attempts=1)
 def off(context: JobContext) -> None:
     transaction.set_autocommit(False)
     try:
@@ -177,7 +177,7 @@ def test_with_autocommit_off_nothing_is_remembered() -> None:
     assert "context.step() with autocommit off" in registered.error
 
 
-@job(name="durable.swallows", takes_context=True, max_attempts=1)
+@job(name="memo.swallows", takes_context=True, max_attempts=1)
 def swallows(context: JobContext, how: str) -> str:
     try:
         context.sleep(60)
@@ -209,7 +209,7 @@ def unstorable() -> object:
     return object()
 
 
-@job(name="durable.bad", takes_context=True, max_attempts=3, backoff=Backoff(0))
+@job(name="memo.bad", takes_context=True, max_attempts=3, backoff=Backoff(0))
 def bad(context: JobContext, what: str) -> None:
     if what == "unstorable":
         context.step(unstorable)
@@ -230,7 +230,7 @@ def bad(context: JobContext, what: str) -> None:
         ("unstorable", "Step 'unstorable': result cannot be stored"),
         ("nameless", "has no name of its own: give it one by using(name=…)"),
         ("kinds", "version: 'nap' is the name of a step of this job: use another name"),
-        ("undo", "Step 'charge': undo: durable.naps() takes"),
+        ("undo", "Step 'charge': undo: memo.naps() takes"),
         ("key", "step: key must be a text or a number, not 1.5"),
     ],
 )
