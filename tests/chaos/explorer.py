@@ -66,14 +66,12 @@ GATES = {
     "rescue_jobs": "due.job_ids",
     **dict.fromkeys(("settle_ends", "open_gates", "recount_gates", "need_jobs"), "%(ids)s::bigint[]"),
     **dict.fromkeys(("add_members", "write_memo", "finish_wait", "begin_gather"), "ARRAY[%(id)s::bigint]"),
-    "await_events": "%(names)s::text[]",
-    "send_event": "%(name)s::text",
     "wake_waiters": "ARRAY['event', 'gather']",
 }
 """What a statement cannot do without before it looks at a row it will lock: its gate is there, whatever the plan."""
 
-READS = ("read_memos",)
-"""Statements that take no lock, and what they read decides what the body of a job does."""
+PLAIN = ("read_memos", "send_event")
+"""Statements of bodies and senders that need no gate: one only reads, the other asks no snapshot."""
 
 UNSEEN = ("notify", "notify_many")
 """Statements that read and write no row: nobody stops before them."""
@@ -93,9 +91,8 @@ def gated(name: str, text: str, gate: int) -> str:
         text = text.replace(bound, "'0'")
     head, found, tail = text.partition(f"({value}")
     assert found, name
-    kind = (
-        "::bigint[]" if "bigint" in value else "::text[]" if value.startswith("ARRAY") else ""
-    )  # ANY ((SELECT …)) without a cast asks for rows, not for an array
+    # ANY ((SELECT …)) without a cast asks for rows, not for an array.
+    kind = "::bigint[]" if "bigint" in value else "::text[]" if value.startswith("ARRAY") else ""
     return f"{head}((SELECT {value} FROM (SELECT pg_advisory_xact_lock({gate}) OFFSET 0) AS gate){kind}{tail}"
 
 
@@ -190,7 +187,7 @@ class Actor:
         connection.close()
 
     def _before(self, execute: Callable[..., Any], text: str, params: Any, many: bool, context: Any) -> Any:
-        name = next((name for name in (*GATES, *READS) if sql.statement(name) == text), "")
+        name = next((name for name in (*GATES, *PLAIN) if sql.statement(name) == text), "")
         if (name or any(word in text for word in MEETS)) and text not in {sql.statement(own) for own in self.passes}:
             self._locks = True
             kind = "write" if "UPDATE pgjobs_job" in text else "gates" if "pgjobs_gate" in text else "lock"

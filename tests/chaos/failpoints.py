@@ -94,6 +94,9 @@ PLACES: dict[str, Place] = {
     "done": Place(SUPERVISOR, _worker("supervisor.executor_pool"), "ExecutorPool._on_message", AFTER, _is_outcome),
     "flushing": Place(SUPERVISOR, "django_pgjobs.execution.finalise", "write", BEFORE),
     "flushed": Place(SUPERVISOR, "django_pgjobs.execution.finalise", "write", AFTER),
+    # a job is suspended: its statement is written, or committed
+    "suspending": Place(SUPERVISOR, STORE, "suspend_jobs", BEFORE),
+    "suspended": Place(SUPERVISOR, STORE, "suspend_jobs", AFTER, lambda args, jobs: bool(jobs)),
     "deleting": Place(SUPERVISOR, STORE, "delete_claims", BEFORE),
     # mark_ending written, callback unfinished
     "marking": Place(SUPERVISOR, "django_pgjobs.execution.finalise", "write", BEFORE, _of_kind("mark")),

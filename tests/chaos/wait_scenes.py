@@ -227,14 +227,6 @@ def sends(world: World, actor: Actor) -> None:
     _told(world, actor, approval.send(payload=actor.name), actor.name)
 
 
-def sends_with_more(world: World, actor: Actor) -> None:
-    """Somebody sends the event as part of a transaction, and twice."""
-    with transaction.atomic():
-        sent = approval.send(payload=actor.name)
-        assert not approval.send(payload="never")
-    _told(world, actor, sent, actor.name)
-
-
 def sends_in_vain(world: World, actor: Actor) -> None:
     """Somebody sends the event in a transaction that is rolled back."""
     with transaction.atomic():
@@ -282,7 +274,7 @@ def expires_events(world: World, actor: Actor) -> None:
 
 
 OWNERS = (goes_on, other_goes_on, both_go_on)
-SENDERS = (sends, sends_with_more, sends_in_vain, sends_at_repeatable_read)
+SENDERS = (sends, sends_in_vain, sends_at_repeatable_read)
 
 CAST: dict[Scene, tuple[Program, ...]] = {
     running: (goes_on, *SENDERS, cancels, releases, claims_and_runs),

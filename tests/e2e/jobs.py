@@ -24,7 +24,18 @@ from django_pgjobs import Abandon, Backoff, Cancel, JobContext, Snooze, current_
 from django_pgjobs.exceptions import SoftDeadlinePassed
 from django_pgjobs.models import Job
 from tests.chaos import guests  # noqa: F401 (its jobs are registered)
-from tests.e2e import atomic, durable, flows, hard, hostile, libraries, machines, stage, stormy  # noqa: F401 (their jobs are registered)
+from tests.e2e import (  # noqa: F401 (their jobs are registered)
+    atomic,
+    durable,
+    flows,
+    hard,
+    hostile,
+    libraries,
+    machines,
+    remembering,
+    stage,
+    stormy,
+)
 from tests.e2e.values import RESULTS
 
 NOW = Backoff(0)
