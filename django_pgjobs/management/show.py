@@ -259,7 +259,7 @@ def _history_lines(job: Any, memos: Remembered, steps: list[Step], attempts: lis
     for memo in memos.memos:
         yield from memo_lines(memo, job)
     if memos.more:
-        yield f"and {memos.more} memos before them"
+        yield f"and {memos.more} before them"
     yield from map(_step_line, steps)
     for attempt in attempts:
         yield from _attempt_lines(attempt, whole=attempt is attempts[0], named=bool(steps))

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from django.db.models import BooleanField, F, Func, OuterRef, Q, QuerySet, Subquery, Value
+from django.db.models import BooleanField, Case, F, Func, OuterRef, Q, QuerySet, Subquery, TextField, Value, When
 from django.db.models.functions import Now
 from django.db.models.lookups import GreaterThan
 
@@ -86,6 +86,8 @@ _ENDED = frozenset(outcome.value for outcome in Outcome)
 _HELD = frozenset(hold.value for hold in Hold)
 _ARRAY = "ARRAY(%(subquery)s)"
 _LATER = Q(state=JobState.READY.value, run_at__gt=Now())
+
+_ASLEEP = Q(finished_at=None, claim_id=None, ending=None, run_at__gt=Now())
 
 _ANY_ID = Q(pk__gte=0, pk__lte=BIGGEST_ID)
 """For members: without statistics PostgreSQL expects more of them than within bounds, and reads all to sort them."""
@@ -179,7 +181,7 @@ class JobSearch:
         rest = bool(self.text or self.description or self.key or self.are_open)
         if self.batch is not None:
             aged = self.since is not None or self.older is not None
-            return rest or aged or bool(self.state or self.queue or self.name)
+            return rest or aged or bool(self.state or self.queue or self.name or self.suspended)
         aged = self.state not in _ENDED and (self.since is not None or self.older is not None)
         if self.state in _HELD:
             return bool(self.queue) or rest or aged
@@ -189,12 +191,14 @@ class JobSearch:
     def where(self) -> Q:
         """The condition of the filters, without search and bound."""
         found = self._but_members()
+        if self.by_memo:
+            return found & _is_one_of(Subquery(self.sleepers(), template=_ARRAY))
         return found if self.batch is None else found & Q(parent_id=self._batch_id)
 
     def listed(self) -> Q:
         """The condition of the filters for a list: of members, those within ``reach`` where it is bounded."""
         if self.by_memo:
-            return self.where() & _is_one_of(Subquery(self.sleepers()[: self.reach], template=_ARRAY))
+            return self._but_members() & _is_one_of(Subquery(self.sleepers()[: self.reach], template=_ARRAY))
         if self.batch is None or not self.bounded:
             return self.where()
         # In an array: otherwise PostgreSQL might look for the few members among all jobs of their state.
@@ -224,7 +228,8 @@ class JobSearch:
             # Not EXISTS, which PostgreSQL may answer with a hash of all gates.
             hands = Subquery(Gate.objects.filter(job_id=OuterRef("pk")).values("hands")[:1])
             found &= Q(GreaterThan(hands, 0))
-        found &= suspended_condition(self.suspended)
+        if self.suspended:
+            found &= _ASLEEP if self.by_memo else _ASLEEP & _remembers(SUSPENDED[self.suspended])
         for column in ("queue", "name"):
             if value := getattr(self, column):
                 found &= Q(**{column: value})
@@ -299,14 +304,13 @@ def state_condition(state: str) -> Q:
     return Q(state=state) if state else Q()
 
 
-def suspended_condition(suspended: str) -> Q:
-    """Return the condition of jobs that sleep, or wait for an event; an empty word sets no condition."""
-    if not suspended:
-        return Q()
-    # Not EXISTS, which PostgreSQL may answer with a hash of all memos.
-    memos = Memo.objects.filter(job_id=OuterRef("pk"), kind=SUSPENDED[suspended], finished_at=None)
-    unclaimed = Q(finished_at=None, claim_id=None, ending=None, run_at__gt=Now())
-    return unclaimed & Q(GreaterThan(Subquery(memos.values("pk")[:1]), 0))
+def _remembers(kind: MemoKind) -> Q:
+    """Return the condition of jobs with an open memo of this kind."""
+    # In CASE: else PostgreSQL may look for the few memos of a job among all open ones of the kind. And not EXISTS,
+    # which it may answer with a hash of all memos.
+    kinds = Case(When(finished_at=None, then=F("kind")), output_field=TextField())
+    memos = Memo.objects.filter(job_id=OuterRef("pk")).annotate(open_kind=kinds).filter(open_kind=kind)
+    return Q(GreaterThan(Subquery(memos.values("pk")[:1]), 0))
 
 
 def search_condition(text: str, job_id: int | None) -> Q:
@@ -319,7 +323,8 @@ def search_condition(text: str, job_id: int | None) -> Q:
 def bounded(search: JobSearch, jobs: QuerySet[Job], ranges: Sequence[IndexRange]) -> list[IndexRange]:
     """Return the ranges, cut to their first ``search.reach`` jobs together; empty if there are no more than that."""
     if search.by_memo:
-        return list(ranges) if search.sleepers().using(jobs.db)[search.reach : search.reach + 1].exists() else []
+        # Not exists(), which would drop the order, and with it the index.
+        return list(ranges) if list(search.sleepers().using(jobs.db)[search.reach : search.reach + 1]) else []
     if search.batch is not None:
         more = search.members().using(jobs.db)[search.reach : search.reach + 1]
         return list(ranges) if more.exists() else []

@@ -167,6 +167,11 @@ def pause_options() -> str:
     return _options_of("pause")
 
 
+def send_event_options() -> str:
+    """What ``pgjobs send-event`` takes."""
+    return _options_of("send-event")
+
+
 def crons_options() -> str:
     """What the verbs of ``pgjobs crons`` take."""
     verbs = next(a for a in _subparser("crons")._actions if hasattr(a, "_choices_actions")).choices

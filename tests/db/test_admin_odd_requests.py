@@ -15,10 +15,10 @@ from tests.plugins.fix_admin import html, make, now_plus
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("charge_known")]
 
-MODELS = ("job", "heartbeat", "queuestate", "cronentry", "action")
+MODELS = ("job", "heartbeat", "queuestate", "cronentry", "action", "eventstate")
 NO_IDS = ("\0", "a\0b", "-1", "abc", "9" * 40, "0" * 5000, "٣", "1 OR 1=1")
 ODD = ("\0", "a\0b", "-1", "9" * 40, "2026-13-45T99:99", "%'\"\\")
-OURS = {"job": ("state", "queue", "name", "tag", "reach")}
+OURS = {"job": ("state", "suspended", "queue", "name", "tag", "reach"), "eventstate": ("sent",)}
 """The filters of each list."""
 
 EVERYWHERE = ("q", "p", "_to_field", "_changelist_filters")
