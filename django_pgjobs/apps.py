@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig
-from django.core.checks import CheckMessage
+from django.core.checks import CheckMessage, Tags
 from django.core.checks import register as register_check
 from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext_lazy as _
@@ -31,12 +31,21 @@ class PgJobsConfig(AppConfig):
         register.run_bypassed = _run_bypassed
         autodiscover_modules("jobs")
         register_check(_check_project, "pgjobs")
+        register_check(_check_names, "pgjobs", Tags.database)
 
 
 def _check_project(**given: Any) -> Iterable[CheckMessage]:
     from django_pgjobs.checks import check_project  # here for start-up time
 
     return check_project(**given)
+
+
+def _check_names(**given: Any) -> Iterable[CheckMessage]:
+    if not given.get("databases"):
+        return ()
+    from django_pgjobs.checks import check_names  # here for start-up time
+
+    return check_names(**given)
 
 
 def _run_bypassed(new: NewJob) -> None:

@@ -23,12 +23,15 @@ pgjobs.W002    a job declares retry options and ``max_attempts=1``
 pgjobs.W003    a job's ``give_up_on`` covers every exception of its ``retry_on``
 pgjobs.W004    a job's limit per key can never be reached because the limit of the job is lower
 pgjobs.W005    there are atomic jobs, and jobs are not written to the database ``default``
+pgjobs.W006    with ``--database``: unfinished jobs need a name that this code does not know
+pgjobs.W007    with ``--database``: the names that unfinished jobs need cannot be read
 =============  =========================================================================================
 
 Every check is a generator. Django runs them all under the tag ``pgjobs``, in the order of ``CHECKS``:
 ``apps`` registers ``check_project``. Web processes run no checks and never load this room. It imports ``models``,
 ``definition``, ``middleware`` and ``conf``. A check judges settings, models and declarations; it must never query the
-database. Checks that need valid settings stay silent while E001 to E004 report invalid ones.
+database. ``check_names`` alone does, in the databases that Django passes to it, so it is not among ``CHECKS``: it has
+the tag ``database`` too. Checks that need valid settings stay silent while E001 to E004 report invalid ones.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from django_pgjobs.checks.commands import check_commands
 from django_pgjobs.checks.database import check_atomic_jobs, check_database
 from django_pgjobs.checks.jobs import check_definitions
 from django_pgjobs.checks.models import check_foreign_keys, check_indexes
+from django_pgjobs.checks.names import check_names
 from django_pgjobs.checks.settings import (
     check_defaults,
     check_middleware,
@@ -61,6 +65,7 @@ __all__ = [
     "check_indexes",
     "check_middleware",
     "check_named_queues",
+    "check_names",
     "check_project",
     "check_relations",
     "check_settings",

@@ -102,6 +102,19 @@ def count_ended(db: Database, outcomes: Sequence[str], *, seconds: float, most: 
     return [Counted._make(row) for row in db.fetch("count_ended", params)]
 
 
+class NamedRows(NamedTuple):
+    """How many rows need a name, and as what: *job*, *member*, *step* or *undo*."""
+
+    name: str
+    use: str
+    rows: int
+
+
+def count_names(db: Database) -> list[NamedRows]:
+    """Count the names that unfinished jobs need, without a bound: none may be missed."""
+    return [NamedRows._make(row) for row in db.fetch("count_names", {})]
+
+
 def count_overdue(db: Database, *, seconds: float, most: int) -> int:
     """Count ledger rows that rescue should have checked more than ``seconds`` ago, up to ``most``."""
     return int(db.fetch("count_overdue", {"seconds": seconds, "most": most})[0][0])

@@ -1,0 +1,49 @@
+"""Check that this code knows the names which unfinished jobs need. The only check that queries a database."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from django.apps import AppConfig
+from django.core.checks import CheckMessage, Warning
+from django.db import DatabaseError, connections, router
+
+from django_pgjobs.inspection import names
+from django_pgjobs.models import Job
+from django_pgjobs.serialization.escapes import one_line, plain
+from django_pgjobs.store import statements as store
+
+STATEMENT_TIMEOUT = "10s"
+MOST_NAMED = 5
+
+
+def check_names(
+    app_configs: Sequence[AppConfig] | None = None, databases: Collection[str] | None = None, **_: Any
+) -> Iterator[CheckMessage]:
+    """Check the rows in ``databases``, of which Django passes none unless somebody asks for them."""
+    for alias in databases or ():
+        if connections[alias].vendor == "postgresql" and router.allow_migrate_model(alias, Job):
+            yield from _check(alias)
+
+
+def _check(alias: str) -> Iterator[CheckMessage]:
+    try:
+        unknown = [each for each in names.needed(alias, statement_timeout=STATEMENT_TIMEOUT) if not each.known]
+    except DatabaseError as error:
+        if not store.is_not_migrated(error):  # "migrate" runs this check before it makes the tables
+            yield Warning(
+                f"The names that unfinished jobs in the database {alias!r} need cannot be read: {one_line(error)}",
+                hint="Look again when the database answers: manage.py pgjobs names reads them without a time limit.",
+                id="pgjobs.W007",
+            )
+        return
+    if unknown:
+        named = ", ".join(f"{plain(one_line(each.name))} ({each.use}, {each.rows})" for each in unknown[:MOST_NAMED])
+        yield Warning(
+            f"Unfinished jobs in the database {alias!r} need names that this code does not know: {named}"
+            f"{', …' if unknown[MOST_NAMED:] else ''}.",
+            hint="Keep each as name= or among aliases= until its jobs have ended, or cancel them: see manage.py pgjobs "
+            "names.",
+            id="pgjobs.W006",
+        )
