@@ -311,6 +311,22 @@ class Durable:
         """
         return self._remembered().gather(list(calls), name, settled=settled)
 
+    @overload
+    async def agather(
+        self, calls: Iterable[Called[Coroutine[Any, Any, T]]], *, name: str = ..., settled: Literal[False] = ...
+    ) -> list[T]: ...
+    @overload
+    async def agather(
+        self, calls: Iterable[Called[T]], *, name: str = ..., settled: Literal[False] = ...
+    ) -> list[T]: ...
+    @overload
+    async def agather(
+        self, calls: Iterable[Called[Coroutine[Any, Any, T]]], *, name: str = ..., settled: Literal[True]
+    ) -> list[Settled[T]]: ...
+    @overload
+    async def agather(
+        self, calls: Iterable[Called[T]], *, name: str = ..., settled: Literal[True]
+    ) -> list[Settled[T]]: ...
     async def agather(self, calls: Iterable[Any], *, name: str = "gather", settled: bool = False) -> list[Any]:
         """``gather`` for ``async def`` jobs."""
         return await sync_to_async(self._remembered().gather)(list(calls), name, settled=settled)
