@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, assert_type
+from typing import TYPE_CHECKING, Any, TypedDict, assert_type
 
 from django_pgjobs import (
     Backoff,
     Batch,
     BoundJob,
     Cron,
+    Event,
     Flow,
     JobContext,
     JobDefinition,
@@ -23,10 +24,12 @@ from django_pgjobs import (
     job,
     register_many,
 )
+from django_pgjobs.durable import Settled
 from django_pgjobs.flows.flow import Node
 from django_pgjobs.models import CronEntry, Job, JobQuerySet
 from django_pgjobs.schedules import BoundSchedule
 from django_pgjobs.steering.jobs import Steered
+from django_pgjobs.testing import Ran, context, crash_at, replay, run_jobs, send_event
 
 if TYPE_CHECKING:
     from django_pgjobs.jobs import JobOf
@@ -222,3 +225,81 @@ async def schedules(definition: JobDefinition[[int], str]) -> None:
     assert_type(await definition.using(priority=3).schedule(every=2700, name="rates").aregister(7), CronEntry)
     weekly.register("7")  # type: ignore[arg-type]
     definition.schedule("@daily", name="x", misfire="never")  # type: ignore[arg-type]
+
+
+class Charge(TypedDict):
+    id: str
+
+
+class Verdict(TypedDict):
+    by: str
+
+
+approval: Event[Verdict] = Event("order.approval")
+
+
+def charge(order_id: int, *, currency: str = "EUR") -> Charge:
+    return {"id": f"{order_id} {currency}"}
+
+
+async def acharge(order_id: int) -> Charge:
+    return charge(order_id)
+
+
+@plain.undo(max_attempts=20, queue="money")
+def not_plain(context: JobContext, user_id: int, *, greeting: str = "hello") -> None:
+    assert_type(context.target.id, str)
+    assert_type(context.is_compensation, bool)
+
+
+@job(takes_context=True)
+def refund(context: JobContext, order_id: int) -> None: ...
+
+
+def remembering(context: JobContext) -> None:
+    assert_type(context.step(charge, 7, currency="CHF"), Charge)
+    assert_type(context.step.using(name="charge", key=7, attempts=5, backoff=Backoff(2))(charge, 7), Charge)
+    assert_type(context.step.using(atomic=True, undo=refund)(charge, 7)["id"], str)
+    assert_type(context.step(plain, 7), str)
+    context.sleep(timedelta(days=3))
+    context.sleep(60, name="a minute")
+    assert_type(context.wait_for(approval, 7, timeout=timedelta(days=14)), Verdict)
+    assert_type(context.wait_for("paid", timeout=60), Any)
+    assert_type(context.version("fast-path", 2), int)
+    assert_type(context.gather([plain.bind(number) for number in range(3)]), list[str])
+    assert_type(context.gather([fetch.bind("a")], name="pages"), list[int])
+    settled = context.gather([plain.bind(7)], settled=True)
+    assert_type(settled, list[Settled[str]])
+    assert_type(settled[0].result, str | None)
+    assert_type(context.gather([fetch.bind("a")], settled=True), list[Settled[int]])
+    assert_type(approval.send(7, payload={"by": "ann"}, by="ann"), bool)
+
+
+async def remembering_async(context: JobContext) -> None:
+    assert_type(await context.astep(acharge, 7), Charge)
+    assert_type(await context.astep(charge, 7), Charge)
+    assert_type(await context.astep.using(key="a")(acharge, 7), Charge)
+    await context.asleep(60)
+    assert_type(await context.await_for(approval, 7, timeout=60), Verdict)
+    assert_type(await context.aversion("fast-path", 2), int)
+    assert_type(await context.agather([plain.bind(7)]), list[str])
+    assert_type(await context.agather([fetch.bind("a")]), list[int])
+    assert_type(await context.agather([plain.bind(7)], settled=True), list[Settled[str]])
+    assert_type(await approval.asend(7, payload={"by": "ann"}), bool)
+
+
+def undoing() -> None:
+    assert_type(not_plain.register(7, greeting="hi"), JobOf[None])
+    with Batch("orders", undo=True) as batch:
+        assert_type(batch.add_many([plain.bind(7)]), int)
+    assert_type(Flow("orders", undo=True, undo_on_failure="stop").add(plain.bind(7)), Node[str])
+
+
+def testing_durable_functions(made: Job) -> None:
+    with crash_at("after_memo:charge", times=2) as crash:
+        assert_type(run_jobs(skip_sleeps=True), Ran)
+    assert_type(crash.jobs, list[int])
+    assert_type(send_event(approval, 7, payload={"by": "ann"}), bool)
+    assert_type(send_event("order.approval:7"), bool)
+    assert_type(replay(made), Any)
+    remembering(context(events={"order.approval:7": {"by": "ann"}}, versions={"fast-path": 1}))
