@@ -59,11 +59,7 @@ def replay(job: Job) -> Any:
         except JobSuspended:
             return _stop(stored, memory)
         memory.load()
-        if left := memory.left():
-            raise AssertionError(
-                f"Job {stored.pk} ({stored.name}) remembers {_listed(left)}, which the code no longer asks for. "
-                f"{_ADVICE}"
-            )
+        _check_nothing_left(stored, memory.left())
         return result
 
 
@@ -95,6 +91,10 @@ class ReplayMemory(DurableMemory):
         self.asked.add(self._counted(name))
         return []
 
+    def remembers(self, name: str) -> bool:
+        """Whether the job remembers something under this name, be it unfinished."""
+        return name in (self._memos or {})
+
     def left(self) -> list[StoredMemo]:
         """Return what was not asked for, in the order in which it began, without what a step machine has put aside."""
         memos = Memo.objects.using(self.alias).filter(job_id=self.prepared.item.id)
@@ -119,13 +119,22 @@ def _stop(job: Job, memory: ReplayMemory) -> StoppedAt:
     if stop is None:
         raise RuntimeError(f"Job {job.pk} ({job.name}) raised JobSuspended by itself.")
     left = memory.left()
-    if job.outcome == Outcome.SUCCEEDED or left:
+    if memory.remembers(stop.name):  # it sleeps, waits, or tries a step again
+        _check_nothing_left(job, left)
+    elif job.outcome == Outcome.SUCCEEDED or left:
         also = f" It remembers {_listed(left)}, not asked for so far." if left else ""
         raise AssertionError(
             f"Job {job.pk} ({job.name}) asks for the {stop.kind} {stop.name!r}, which it does not remember.{also} "
             f"{_ADVICE}"
         )
     return stop
+
+
+def _check_nothing_left(job: Job, left: list[StoredMemo]) -> None:
+    if left:
+        raise AssertionError(
+            f"Job {job.pk} ({job.name}) remembers {_listed(left)}, which the code no longer asks for. {_ADVICE}"
+        )
 
 
 def _listed(memos: list[StoredMemo]) -> str:
