@@ -1,9 +1,11 @@
 """``python -m example_project.demo``: the whole example, from an empty database to a page to look at.
 
 Without DATABASE_URL it starts a PostgreSQL of its own and keeps its data in ``.pg``. It migrates, registers a flow
-with a job for each file of the standard library, runs a worker on it, compares the totals with a count made without
-jobs, and then serves the site and the admin until Ctrl-C. With ``--once`` it stops there: 0 if the totals are equal and
-no job has failed but those of unreadable files.
+with a job for each file of the standard library, runs a worker on it, and compares the totals with a count made without
+jobs. The report then waits for approval: the demo serves the site and the admin, where you approve or refuse it, until
+Ctrl-C. With ``--once`` it asks nobody: it approves the report itself, reads everything again, refuses that report, and
+stops. Its status is 0 if all totals are equal, no job has failed but those of unreadable files, and of the report that
+was refused nothing is left.
 """
 
 from __future__ import annotations
@@ -34,12 +36,14 @@ USER = "demo"
 LAST_PORT = 65535
 POLL_SECONDS = 0.2
 STALL_SECONDS = 120.0
+NODES_OF_REPORT = 2
+"""The report, and the note that there is none: what ends after the approval."""
 
 
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m example_project.demo", description=(__doc__ or "").strip())
-    parser.add_argument("--once", action="store_true", help="end when everything has been read; 0 if totals are equal")
+    parser.add_argument("--once", action="store_true", help="approve one report, refuse a second one, end")
     parser.add_argument("--port", type=number, default=8000, metavar="N", help="default: 8000, or the next free one")
     parser.add_argument("--processes", type=number, default=2, metavar="N", help="executors of the worker (default: 2)")
     parser.add_argument("--limit", type=number, metavar="N", help="read only the first N files")
@@ -99,32 +103,89 @@ def run(options: argparse.Namespace) -> int:
 
     call_command("migrate", verbosity=0)
     paths = source_files(options.limit)
-    started = time.monotonic()
-    edition = start_edition(paths)
-    took = time.monotonic() - started
-    say(f"Registered {edition.files:,} files and {edition.packages} packages of {LIBRARY} as one flow in {took:.1f} s.")
+
+    def start() -> Edition:
+        started = time.monotonic()
+        edition = start_edition(paths)
+        say(
+            f"Registered {edition.files:,} files and {edition.packages} packages of {LIBRARY} as one flow in "
+            f"{time.monotonic() - started:.1f} s."
+        )
+        return edition
+
+    edition = start()
     with Worker(options.processes) as worker:
         watch(edition, worker)
-        equal = compare(edition, paths)
-        sound = judge(edition)
-        if not options.once:
+        counted = count_directly(paths)
+        sound = compare(edition, counted)
+        if options.once:
+            sound &= approve(edition, worker)
+            again = start()
+            watch(again, worker)
+            sound &= compare(again, counted) and refuse(again, edition, worker)
+        else:
+            sound &= judge(edition)
             serve(options.port, worker, edition)
         status = worker.stop()
     if status:
         say(f"The worker ended with status {status}.")
-    return 0 if equal and sound and status == 0 else 1
+    return 0 if sound and status == 0 else 1
 
 
 def watch(edition: Edition, worker: Worker) -> None:
-    """Show how far the jobs are until the flow has ended. Raises WorkerEnded."""
-    from example_project.indexer.indexing import is_being_read, jobs_ended
+    """Show how far the jobs are until the report waits for approval, or there is none. Raises WorkerEnded."""
+    from example_project.indexer.indexing import is_being_read, jobs_ended, waits_for_approval
+
+    before = jobs_ended(edition)[1] - NODES_OF_REPORT
 
     def ended() -> int:
-        return jobs_ended(edition)[0] + (not is_being_read(edition))
+        done = min(jobs_ended(edition)[0], before)
+        return done + (done == before and (waits_for_approval(edition) or not is_being_read(edition)))
 
-    with Bar("jobs have ended, last the flow", jobs_ended(edition)[1] + 1) as bar:
+    with Bar("jobs have ended, and the report waits for approval", before + 1) as bar:
         follow(bar, worker, ended)
     edition.refresh_from_db()
+
+
+def approve(edition: Edition, worker: Worker) -> bool:
+    """Approve the report, since nobody is asked; return whether the flow has ended well then. Raises WorkerEnded."""
+    from example_project.indexer.indexing import is_being_read
+    from example_project.indexer.jobs import approval
+
+    say("Nobody is asked with --once: the demo itself approves this report.")
+    approval.send(edition.pk, payload={"approved": True}, by="demo")
+    with Bar("flow has ended", 1) as bar:
+        follow(bar, worker, lambda: int(not is_being_read(edition)))
+    edition.refresh_from_db()
+    return judge(edition) and edition.approved_at is not None
+
+
+def refuse(edition: Edition, before: Edition, worker: Worker) -> bool:
+    """Refuse the report; return whether it was undone, so that the page shows the one before. Raises WorkerEnded."""
+    from example_project.indexer.indexing import is_being_read, report_of
+    from example_project.indexer.jobs import approval, forget_totals, take_off_page
+    from example_project.indexer.models import Edition
+
+    say("Nobody is asked with --once: the demo itself refuses this report.")
+    approval.send(edition.pk, payload={"approved": False, "reason": "one report is enough for a demo"}, by="demo")
+    report = report_of(edition)
+    if report is None:
+        return False
+    compensations = report.compensations.order_by("pk")
+
+    def undone() -> bool:
+        return compensations.exists() and not compensations.filter(finished_at=None).exists()
+
+    with Bar("flow has ended, and the report is undone", 1) as bar:
+        follow(bar, worker, lambda: int(not is_being_read(edition) and undone()))
+    edition.refresh_from_db()
+    shown = Edition.on_page()
+    say(f"There is no report: {edition.problem}")
+    for job in compensations:
+        say(f"undone by job {job.pk}, {job.name}, which {job.outcome}")
+    say(f"The page shows the report of {shown}.")
+    parts = {job.name for job in compensations if job.outcome == "succeeded"}
+    return parts >= {take_off_page.name, forget_totals.name} and edition.totals is None and shown == before
 
 
 def follow(bar: Bar, worker: Worker, count: Callable[[], int]) -> None:
@@ -140,14 +201,19 @@ def follow(bar: Bar, worker: Worker, count: Callable[[], int]) -> None:
         worker.wait(POLL_SECONDS if done < bar.total else 0)
 
 
-def compare(edition: Edition, paths: list[str]) -> bool:
-    """Print both totals and what could not be read; return whether they are equal."""
+def count_directly(paths: list[str]) -> Totals | None:
+    """Count without jobs."""
     from example_project.indexer.totals import direct
 
     counted: Totals | None = None
     with Bar("files counted without jobs", len(paths)) as bar:
         for counted in direct(paths):
             bar.show(counted["files"])
+    return counted
+
+
+def compare(edition: Edition, counted: Totals | None) -> bool:
+    """Print both totals and what could not be read; return whether they are equal."""
     published = edition.totals or {}
     say(f"{'':<12}{'by jobs':>12}{'directly':>12}")
     for what, total in published.items():
@@ -160,12 +226,12 @@ def compare(edition: Edition, paths: list[str]) -> bool:
 
 
 def judge(edition: Edition) -> bool:
-    """Print how the flow ended; return whether only unreadable files have failed."""
+    """Print how the flow ended, if it has; return whether only unreadable files have failed."""
     from django_pgjobs.models import Job
 
     failed = set(Job.objects.filter(parent_id=edition.flow, outcome="abandoned").values_list("pk", flat=True))
     unreadable = set(edition.read().exclude(problem="").values_list("job", flat=True))
-    if (flow := edition.job()) is not None:
+    if (flow := edition.job()) is not None and flow.outcome is not None:
         say(f"The flow, job {flow.pk}, ended as {flow.outcome}. {flow.error or ''}".rstrip())
     if edition.problem:
         say(f"There is no report: {edition.problem}")
@@ -176,12 +242,16 @@ def serve(port: int, worker: Worker, edition: Edition) -> None:
     """Serve the site until Ctrl-C. Raises WorkerEnded, and OSError if there is no port."""
     from django.db import connection
 
+    from example_project.indexer.indexing import report_of
     from example_project.site_server import bind
 
     with bind(port) as server:
         server.look = lambda: worker.wait(0)
         here = f"http://127.0.0.1:{server.server_port}"
         say(f"\nThe page   {here}/\nThe flow   {here}/admin/pgjobs/job/{edition.flow}/change/")
+        if (report := report_of(edition)) is not None:
+            say(f"The report {here}/admin/pgjobs/job/{report.pk}/change/  waits for your approval: send the event with")
+            say('           {"approved": true}, or {"approved": false, "reason": "…"}, and see how it is undone')
         say(f"The admin  {here}/admin/  user {USER}, password {login()}")
         say(f"The worker's log is {worker.log.name}; Ctrl-C ends everything.")
         connection.close()

@@ -26,7 +26,7 @@ class ReadOnly(admin.ModelAdmin):  # type: ignore[type-arg]
 class EditionAdmin(ReadOnly):
     """Readings of the whole library."""
 
-    list_display = ("__str__", "started_at", "files", "packages", "published_at", "problem")
+    list_display = ("__str__", "started_at", "files", "packages", "published_at", "approved_at", "problem")
 
 
 @admin.register(Module)

@@ -34,7 +34,10 @@ def start_edition(paths: Sequence[str]) -> Edition:
 
 
 def flow_of(edition: int, paths: Sequence[str]) -> Flow:
-    """Return the flow of an edition: files, then their package, then the report, or a note that there is none."""
+    """Return the flow of an edition: files, then their package, then the report, or a note that there is none.
+
+    The report's job undoes what it has done itself, so the flow has nothing to undo.
+    """
     flow = Flow(f"edition {edition}")
     sums = []
     for package, members in groupby(sorted(paths, key=package_of), key=package_of):
@@ -46,8 +49,19 @@ def flow_of(edition: int, paths: Sequence[str]) -> Flow:
     return flow
 
 
+def report_of(edition: Edition) -> Job | None:
+    """Return the job that publishes its report; None once that is pruned."""
+    return Job.objects.filter(parent_id=edition.flow or 0, name=publish_report.name).first()
+
+
+def waits_for_approval(edition: Edition) -> bool:
+    """Whether its report is published, and somebody has to say whether that may stay so."""
+    job = report_of(edition)
+    return job is not None and job.outcome is None and job.why().code == "waiting_for_event"
+
+
 def is_being_read(edition: Edition) -> bool:
-    """Whether jobs of its flow have not ended."""
+    """Whether jobs of its flow have not ended; the report's has not while it waits for approval."""
     job = edition.job()
     return job is not None and job.outcome is None
 

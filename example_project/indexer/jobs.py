@@ -4,9 +4,11 @@
                    once, with the reason, and ``on_abandon`` notes it.
 ``sum_package``    one per package, when all its files are *settled*: read or given up. Returns the package's totals.
 ``publish_report`` one per edition, when all packages have *succeeded*: takes what they returned, and publishes the sum.
+                   A durable function: it waits for an approval, up to a week, and no worker waits with it. If it is
+                   refused, or nobody approves it in time, jobs undo its steps, the latest first.
 ``note_failure``   one per edition, when ``publish_report`` has *failed*: notes why there is no report. Mostly nobody
                    needs it, and it is cancelled.
-``refresh``        one a night, by a cron entry: registers a new edition, unless one is being read.
+``refresh``        one a night, by a cron entry: registers a new edition, unless one is being read or to be approved.
 
 The first four are an edition's flow (``indexing.flow_of``). Nothing polls: the end of the last file releases its
 package, and the end of the last package releases the report.
@@ -19,17 +21,33 @@ problem instead of raising ``Abandon``, as ``{"problem": …}``, if nobody has t
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import NotRequired, TypedDict
+
 from django.db import transaction
 from django.utils import timezone
 
-from django_pgjobs import Abandon, Backoff, Cancel, Cron, JobContext, job
+from django_pgjobs import Abandon, Backoff, Cancel, Cron, Event, JobContext, job
 from django_pgjobs.decisions import Failure
-from django_pgjobs.models import Job
+from django_pgjobs.models import EventState, Job
 from example_project.indexer.models import Edition, Module, Package, Symbol
 from example_project.indexer.parsing import CannotBeParsed, Found, Source, parse
 from example_project.indexer.sources import dotted, locate, package_of, source_files
 from example_project.indexer.totals import Totals, add_up, totals_of
 from example_project.indexer.words import words
+
+TIME_TO_APPROVE = timedelta(days=7)
+
+
+class Verdict(TypedDict):
+    """What somebody sends who has looked at a report: ``{"approved": true}``."""
+
+    approved: bool
+    reason: NotRequired[str]
+
+
+approval: Event[Verdict] = Event("library.approval")
+"""Sent for an edition, by its id: ``approval.send(7, payload={"approved": True})``, or in the admin."""
 
 
 @job(name="library.index_file", timeout=60, max_attempts=3, backoff=Backoff(1, factor=2))
@@ -116,13 +134,53 @@ def _name(name: str, edition: int, files: int) -> str:
     return name
 
 
-@job(name="library.publish_report")
-def publish_report(edition: int, packages: list[Totals]) -> Totals:
-    """Store the totals of an edition: the sum of what its packages were summed up to."""
-    _check_newest(edition)
+@job(name="library.publish_report", takes_context=True)
+def publish_report(context: JobContext, edition: int, packages: list[Totals]) -> str:
+    """Publish the sum of what packages were summed up to; return who approved it. Raises Abandon if it is refused."""
     totals = add_up(packages)
-    Edition.objects.filter(pk=edition).update(totals=totals, published_at=timezone.now(), problem="")
-    return totals
+    context.step.using(atomic=True, undo=forget_totals)(store_totals, edition, totals)
+    context.step.using(atomic=True, undo=take_off_page)(put_on_page, edition)
+    verdict = context.wait_for(approval, edition, timeout=TIME_TO_APPROVE)
+    check_approved(verdict)
+    return context.step(note_approval, edition)
+
+
+@job(name="library.store_totals")
+def store_totals(edition: int, totals: Totals) -> None:
+    """Store the totals of an edition. Raises Cancel if there is a newer one."""
+    _check_newest(edition)
+    Edition.objects.filter(pk=edition).update(totals=totals, problem="")
+
+
+@store_totals.undo(max_attempts=10)
+def forget_totals(context: JobContext, edition: int, totals: Totals) -> None:
+    """Forget the totals of a report that was not approved."""
+    Edition.objects.filter(pk=edition).update(totals=None)
+
+
+@job(name="library.put_on_page")
+def put_on_page(edition: int) -> None:
+    """Let the page show the report of this edition, and say that it is not approved yet."""
+    Edition.objects.filter(pk=edition).update(published_at=timezone.now())
+
+
+@put_on_page.undo(max_attempts=10)
+def take_off_page(context: JobContext, edition: int) -> None:
+    """Let the page show again what it showed before: the last report that was approved."""
+    Edition.objects.filter(pk=edition).update(published_at=None)
+
+
+def check_approved(verdict: object) -> None:
+    """Raise Abandon unless a verdict approves: people type it, so it may be anything."""
+    given = verdict if isinstance(verdict, dict) else {}
+    if given.get("approved") is not True:
+        raise Abandon(f"refused: {given.get('reason') or 'no reason was given'}")
+
+
+def note_approval(edition: int) -> str:
+    """Note that an edition has been approved, and return by whom."""
+    Edition.objects.filter(pk=edition).update(approved_at=timezone.now())
+    return EventState.objects.get(name=approval.name_of(edition)).sent_by
 
 
 @job(name="library.note_failure")
@@ -131,7 +189,7 @@ def note_failure(edition: int) -> str:
     nodes = Job.objects.filter(parent_id=Edition.objects.get(pk=edition).flow, outcome="abandoned")
     failed = nodes.filter(name__in=(sum_package.name, publish_report.name)).order_by("pk")
     problem = "; ".join(f"{job.description or job.name}: {job.error}" for job in failed) or "the report was cancelled"
-    Edition.objects.filter(pk=edition, published_at=None).update(problem=problem)
+    Edition.objects.filter(pk=edition, approved_at=None).update(problem=problem)
     return problem
 
 
@@ -144,11 +202,11 @@ def _check_newest(edition: int) -> Edition:
 
 @job(name="library.refresh", cron=Cron("0 4 * * *", misfire="skip", overlap="skip"))
 def refresh() -> int:
-    """Register a new edition and return its id. Raises Cancel while another one is being read."""
+    """Register a new edition and return its id. Raises Cancel while another one is read, or waits for approval."""
     from example_project.indexer.indexing import is_being_read, start_edition  # which imports this module
 
     newest = Edition.objects.first()
     if newest is not None and is_being_read(newest):
-        raise Cancel(f"{newest} is being read")
+        raise Cancel(f"{newest} is being read, or waits for approval")
     edition: int = start_edition(source_files()).pk
     return edition

@@ -28,7 +28,8 @@ class Edition(models.Model):
     packages = models.PositiveIntegerField(help_text="How many packages are to be summed up.")
     flow = models.BigIntegerField(null=True, help_text="The job that waits for all jobs of the edition.")
     totals = models.JSONField(null=True, help_text="Published when every package has been summed up.")
-    published_at = models.DateTimeField(null=True)
+    published_at = models.DateTimeField(null=True, help_text="Since when the page shows the report.")
+    approved_at = models.DateTimeField(null=True, help_text="Until then the report may be taken back.")
     problem = models.TextField(blank=True, help_text="Why there is no report.")
 
     objects: ClassVar[models.Manager[Edition]] = models.Manager()
@@ -38,6 +39,11 @@ class Edition(models.Model):
 
     def __str__(self) -> str:
         return f"edition {self.pk}"
+
+    @classmethod
+    def on_page(cls) -> Edition | None:
+        """The edition whose report the page shows."""
+        return cls.objects.exclude(published_at=None).order_by("-published_at").first()
 
     def job(self) -> Job | None:
         """The row of its flow; None once that has been pruned."""

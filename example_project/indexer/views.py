@@ -14,7 +14,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
-from example_project.indexer.indexing import jobs_ended, start_edition
+from example_project.indexer.indexing import jobs_ended, report_of, start_edition, waits_for_approval
 from example_project.indexer.jobs import index_file
 from example_project.indexer.models import Edition, Module, Symbol
 from example_project.indexer.sources import source_files
@@ -51,7 +51,9 @@ def _progress() -> dict[str, Any]:
         "edition": edition,
         "read": edition.read().count(),
         "jobs": jobs_ended(edition),
-        "is_over": bool(edition.published_at or edition.problem),
+        "is_over": bool(edition.approved_at or edition.problem),
+        "report": Edition.on_page(),
+        "waiting": report_of(edition) if waits_for_approval(edition) else None,
         "problems": problems,
         "packages": edition.summed()[:8],
         "abandoned_url": f"{reverse('admin:pgjobs_job_changelist')}?{filters}",

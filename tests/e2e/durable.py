@@ -22,13 +22,13 @@ def at(place: str, key: str, stops: str) -> str:
     return f"{place} of {key}"
 
 
-@job(name="durable.member", max_attempts=10, backoff=AT_ONCE)
+@job(name="lasting.member", max_attempts=10, backoff=AT_ONCE)
 def member(key: str, number: int, stops: str = "") -> int:
     at(f"member{number}", key, stops)
     return number * 10
 
 
-@job(name="durable.book", max_attempts=1)
+@job(name="lasting.book", max_attempts=1)
 def book(place: str, key: str, stops: str) -> str:
     return at(place, key, stops)
 
@@ -40,7 +40,7 @@ def unbook(context: JobContext, place: str, key: str, stops: str) -> str:
     return place
 
 
-@job(name="durable.travels", takes_context=True, max_attempts=10, backoff=AT_ONCE)
+@job(name="lasting.travels", takes_context=True, max_attempts=10, backoff=AT_ONCE)
 def travels(context: JobContext, key: str, stops: str = "", naps: float = 1.0) -> list[Any]:
     context.step.using(name="first")(at, "first", key, stops)
     context.sleep(naps)
@@ -52,7 +52,7 @@ def travels(context: JobContext, key: str, stops: str = "", naps: float = 1.0) -
     return [word, *found]
 
 
-@job(name="durable.atravels", takes_context=True, max_attempts=10, backoff=AT_ONCE)
+@job(name="lasting.atravels", takes_context=True, max_attempts=10, backoff=AT_ONCE)
 async def atravels(context: JobContext, key: str, stops: str = "", naps: float = 1.0) -> list[Any]:
     await context.astep.using(name="first")(at, "first", key, stops)
     await context.asleep(timedelta(seconds=naps))
@@ -69,7 +69,7 @@ async def asays(place: str, key: str) -> None:
     stage.here().note(place, key)
 
 
-@job(name="durable.lingers", takes_context=True, max_attempts=10, backoff=AT_ONCE)
+@job(name="lasting.lingers", takes_context=True, max_attempts=10, backoff=AT_ONCE)
 def lingers(context: JobContext, key: str, waits: str) -> Any:
     """Hold the first suspension up, until the test opens its gate, or kills the process."""
     context.step.using(name="first")(at, "first", key, "")
@@ -91,7 +91,7 @@ def wait(context: JobContext, key: str, waits: str) -> Any:
     return context.gather([member.bind(key, n) for n in range(2)])
 
 
-@job(name="durable.fails", takes_context=True, max_attempts=10, backoff=AT_ONCE, timeout=60)
+@job(name="lasting.fails", takes_context=True, max_attempts=10, backoff=AT_ONCE, timeout=60)
 def fails(context: JobContext, key: str, stops: str = "", wakes: bool = False) -> None:
     """Book three, then fail, or wait for a word."""
     for place in ("a", "b", "c"):
@@ -101,7 +101,7 @@ def fails(context: JobContext, key: str, stops: str = "", wakes: bool = False) -
     raise Abandon("all for nothing")
 
 
-@job(name="durable.flaky", takes_context=True, max_attempts=1)
+@job(name="lasting.flaky", takes_context=True, max_attempts=1)
 def flaky(context: JobContext, key: str, failures: int) -> str:
     return context.step.using(attempts=3, backoff=Backoff(0.5))(flake, key, failures)
 
@@ -114,7 +114,7 @@ def flake(key: str, failures: int) -> str:
     return "at last"
 
 
-@job(name="durable.expects", takes_context=True, max_attempts=1)
+@job(name="lasting.expects", takes_context=True, max_attempts=1)
 def expects(context: JobContext, key: str, timeout: float, catches: bool = False) -> str:
     try:
         return str(context.wait_for(opened, key, timeout=timeout))
@@ -124,21 +124,21 @@ def expects(context: JobContext, key: str, timeout: float, catches: bool = False
         return f"nobody: {error.event}"
 
 
-@job(name="durable.hurries", takes_context=True, max_attempts=1, timeout=2)
+@job(name="lasting.hurries", takes_context=True, max_attempts=1, timeout=2)
 def hurries(context: JobContext, key: str) -> str:
     """Sleep longer than an attempt may take."""
     context.sleep(3.0)
     return key
 
 
-@job(name="durable.gathers", takes_context=True, max_attempts=1)
+@job(name="lasting.gathers", takes_context=True, max_attempts=1)
 def gathers(context: JobContext, key: str) -> list[str]:
     """Run two at once, and two much later."""
     soon, later = book.bind("member", key, "member"), book.using(delay=600).bind("member", key, "")
     return context.gather([soon, soon, later, later])
 
 
-@job(name="durable.pays", max_attempts=1)
+@job(name="lasting.pays", max_attempts=1)
 def pays(key: str) -> str:
     return key
 
@@ -151,7 +151,7 @@ def refunds(context: JobContext, key: str) -> str:
     return f"refunded {key}"
 
 
-@job(name="durable.shops", takes_context=True, max_attempts=1)
+@job(name="lasting.shops", takes_context=True, max_attempts=1)
 def shops(context: JobContext, key: str) -> None:
     context.step.using(undo=refunds)(pays, key)
     raise Abandon("out of stock")

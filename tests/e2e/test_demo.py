@@ -68,13 +68,46 @@ def test_the_demo_counts_by_jobs_what_is_counted_directly(done: subprocess.Compl
 
 @PATIENT
 def test_the_demo_shows_its_progress(done: subprocess.CompletedProcess[str]) -> None:
-    [total] = re.findall(r"100 % +(\d+)/\1 jobs have ended, last the flow", done.stderr)
-    assert int(total) > FILES
+    totals = re.findall(r"100 % +(\d+)/\1 jobs have ended, and the report waits for approval", done.stderr)
+    assert [int(total) > FILES for total in totals] == [True, True]
 
 
 @PATIENT
 def test_the_demo_says_how_the_flow_ended(done: subprocess.CompletedProcess[str]) -> None:
     assert re.search(r"The flow, job \d+, ended as abandoned\. 3 of \d+ members did not succeed\.", done.stdout)
+
+
+@PATIENT
+def test_the_demo_approves_one_report_and_refuses_another(done: subprocess.CompletedProcess[str]) -> None:
+    """And says that it does so itself."""
+    assert done.stdout.count("Nobody is asked with --once: the demo itself ") == 2
+    assert done.stdout.count("The totals are equal.") == 2
+    undone = re.findall(r"undone by job \d+, (\S+), which succeeded", done.stdout)
+    assert undone == ["pgjobs.undo", "library.put_on_page.undo", "library.store_totals.undo"]
+    assert "refused: one report is enough for a demo" in done.stdout
+    assert done.stdout.endswith("The page shows the report of edition 1.\n")
+
+
+@PATIENT
+@pytest.mark.usefixtures("done")
+def test_an_approved_report_stays_and_of_a_refused_one_nothing_is_left(database: Database) -> None:
+    approved, refused = database.query(
+        "SELECT e.totals IS NULL, e.published_at IS NULL, e.approved_at IS NULL, e.problem, j.outcome, j.result "
+        "FROM library_edition AS e JOIN pgjobs_job AS j ON j.parent_id = e.flow AND j.name = 'library.publish_report' "
+        "ORDER BY e.id"
+    )
+    assert approved == (False, False, False, "", "succeeded", "demo")
+    why = "Abandon: refused: one report is enough for a demo"
+    assert refused == (True, True, True, f"library.publish_report: {why}", "abandoned", None)
+    steps = database.query(
+        "SELECT m.name, m.kind, j.outcome FROM pgjobs_memo AS m JOIN pgjobs_job AS j ON j.id = m.job_id "
+        "WHERE j.name = 'library.publish_report' ORDER BY m.id"
+    )
+    before = [("library.store_totals", "step"), ("library.put_on_page", "step")]
+    assert [step[:2] for step in steps if step[2] == "abandoned"] == [*before, ("library.approval:2", "event")]
+    assert [step[0] for step in steps if step[2] == "succeeded"] == [
+        *(name for name, _ in before), "library.approval:1", "note_approval",
+    ]  # fmt: skip
 
 
 @PATIENT
@@ -100,10 +133,11 @@ def test_every_job_of_the_demo_has_ended(database: Database) -> None:
 def test_nobody_comes_too_early_and_nobody_comes_twice(database: Database) -> None:
     [(links, early)] = database.query(
         "SELECT count(*), count(*) FILTER (WHERE j.claimed_at < needed.finished_at) FROM pgjobs_link AS l "
-        "JOIN pgjobs_job AS j ON j.id = l.job_id JOIN pgjobs_job AS needed ON needed.id = l.parent_id"
+        "JOIN pgjobs_job AS j ON j.id = l.job_id JOIN pgjobs_job AS needed ON needed.id = l.parent_id "
+        "WHERE j.name LIKE 'library.%'"
     )
     [(packages,)] = database.query("SELECT count(*) FROM library_package")
-    assert (links, early) == (FILES + packages + 1, 0)
+    assert (links, early) == (2 * (FILES + packages + 1), 0)
     tries = database.query(
         "SELECT DISTINCT name, attempt FROM pgjobs_job WHERE name IN ('library.sum_package', 'library.publish_report')"
     )
@@ -131,17 +165,20 @@ def test_a_job_that_runs_twice_writes_the_same(database: Database) -> None:
     written = database.inside(
         """
 from django_pgjobs.models import Job
-from example_project.indexer.jobs import index_file, publish_report, sum_package
+from example_project.indexer.jobs import index_file, store_totals, sum_package
 from example_project.indexer.models import Edition, Module
-edition = Edition.objects.get(totals__isnull=False)
-answer = [edition.totals]
+from example_project.indexer.totals import add_up
+edition, approved = Edition.objects.all()  # the newest first
+answer = [approved.totals]
 for path in Module.objects.filter(edition=edition, problem="").values_list("path", flat=True)[:20]:
     index_file(path, edition.pk)
 nodes = Job.objects.filter(parent_id=edition.flow, name=sum_package.name)
 sums = [sum_package(**node.payload["kwargs"]) for node in nodes]
-answer += [publish_report(edition.pk, sums)]
-edition.refresh_from_db()
-answer += [edition.totals]
+for _ in range(2):
+    store_totals(edition.pk, add_up(sums))
+    edition.refresh_from_db()
+    answer += [edition.totals]
+Edition.objects.filter(pk=edition.pk).update(totals=None)
 """
     )
     assert written == [written[0]] * 3
@@ -155,14 +192,16 @@ def test_an_older_edition_writes_nothing_over_a_newer_one(database: Database) ->
 from django.db import transaction
 from django_pgjobs import Cancel
 from example_project.indexer.indexing import start_edition
-from example_project.indexer.jobs import index_file, publish_report, sum_package
+from example_project.indexer.jobs import index_file, store_totals, sum_package
 from example_project.indexer.sources import source_files
+from example_project.indexer.totals import add_up
 answer = []
 with transaction.atomic():
     paths = source_files(20)
     old, new = start_edition(paths), start_edition(paths)
     index_file(paths[-1], new.pk)
-    late = [index_file.bind(paths[-1], old.pk), sum_package.bind("x", old.pk, 1), publish_report.bind(old.pk, [])]
+    late = [index_file.bind(paths[-1], old.pk), sum_package.bind("x", old.pk, 1)]
+    late.append(store_totals.bind(old.pk, add_up([])))
     for call in late:
         try:
             with transaction.atomic():
@@ -185,6 +224,7 @@ from django.db import transaction
 from django_pgjobs.models import Job
 from django_pgjobs.testing import run_jobs
 from example_project.indexer.indexing import start_edition
+from example_project.indexer.jobs import approval
 from example_project.indexer.sources import source_files
 from example_project.indexer.totals import direct
 with transaction.atomic():
@@ -192,6 +232,8 @@ with transaction.atomic():
     old = start_edition(paths)
     run_jobs(limit=7)
     new = start_edition(paths)
+    run_jobs()
+    approval.send(new.pk, payload={"approved": True})
     run_jobs()
     new.refresh_from_db()
     outcomes = Job.objects.filter(parent_id=old.flow).values_list("outcome", "cancel_reason")
@@ -220,7 +262,7 @@ from django_pgjobs.models import Job
 from django_pgjobs.testing import run_jobs
 from example_project.demo import judge
 from example_project.indexer.indexing import start_edition
-from example_project.indexer.jobs import index_file, note_failure, publish_report, sum_package
+from example_project.indexer.jobs import approval, note_failure, publish_report
 from example_project.indexer.sources import source_files
 settings.ALLOWED_HOSTS = ["testserver"]
 
@@ -245,6 +287,8 @@ with transaction.atomic():
     package.refresh_from_db()
     package.retry(by="ann")
     run_jobs()
+    approval.send(edition.pk, payload={"approved": True}, by="ann")
+    run_jobs()
     note_failure(edition.pk)
     edition.refresh_from_db()
     answer.append([edition.problem, outcome(publish_report), edition.totals["files"], judge(edition)])
@@ -257,6 +301,66 @@ with transaction.atomic():
     assert "not published: (modules): " in page
     assert "Read everything again" in page
     assert after == ["", "succeeded", 20, True]
+
+
+@PATIENT
+@pytest.mark.usefixtures("done")
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        ('{"approved": False, "reason": "odd figures"}', "Abandon: refused: odd figures"),
+        ('"yes"', "Abandon: refused: no reason was given"),
+        ('{"approved": 1}', "Abandon: refused: no reason was given"),
+        (None, "WaitTimedOut: Nobody sent library.approval:N in time."),
+        ("cancel", "the report was cancelled"),
+    ],
+)
+def test_a_report_that_nobody_approves_is_undone_and_the_page_shows_the_one_before(
+    database: Database, sent: str | None, why: str
+) -> None:
+    before, after, undone, page = database.inside(
+        f"""
+from django.conf import settings
+from django.db import transaction
+from django.db.models.functions import Now
+from django.test import Client
+from django_pgjobs.models import Memo
+from django_pgjobs.testing import run_job, run_jobs
+from example_project.indexer.indexing import report_of, start_edition, waits_for_approval
+from example_project.indexer.jobs import approval
+from example_project.indexer.models import Edition
+from example_project.indexer.sources import source_files
+settings.ALLOWED_HOSTS = ["testserver"]
+
+def facts():
+    edition.refresh_from_db()
+    return [Edition.on_page().pk == edition.pk, edition.totals is not None, waits_for_approval(edition)]
+
+with transaction.atomic():
+    edition = start_edition(source_files(20))
+    run_jobs()
+    answer = [facts()]
+    report = report_of(edition)
+    if {sent!r} == "cancel":
+        report.cancel(by="ann")
+    elif {sent!r} is None:
+        Memo.objects.filter(job=report, kind="event").update(wake_at=Now())
+        run_job(report)
+    else:
+        approval.send(edition.pk, payload={sent if sent != "cancel" else None})
+    run_jobs()
+    answer.append([*facts(), edition.approved_at, edition.problem.replace(f":{{edition.pk}}", ":N")])
+    answer.append(list(report.compensations.order_by("pk").values_list("name", "outcome")))
+    answer.append(Client().get("/").content.decode())
+    transaction.set_rollback(True)
+"""
+    )
+    assert before == [True, True, True]
+    prefix = "" if sent == "cancel" else "library.publish_report: "
+    assert after == [False, False, False, None, prefix + why]
+    names = ["pgjobs.undo", "library.put_on_page.undo", "library.store_totals.undo"]
+    assert undone == [[name, "succeeded"] for name in names]
+    assert "Report of edition 1<" in page
 
 
 @PATIENT
@@ -285,7 +389,7 @@ with transaction.atomic():
     )
     assert registered == ["library.refresh", "library.refresh", "on"]
     assert jobs == files > 100
-    assert refusal == "edition N is being read"
+    assert refusal == "edition N is being read, or waits for approval"
 
 
 @PATIENT

@@ -54,7 +54,7 @@ def test_a_worker_that_is_killed_leaves_the_rest_to_another(
     job = durable.travels.register("x", place)
     arrived(stage, place, "x")
     if place.startswith("member"):
-        others = Job.objects.filter(name="durable.member", outcome="succeeded")
+        others = Job.objects.filter(name="lasting.member", outcome="succeeded")
         wait_until(lambda: others.count() == 2, 20, "the other members have ended")
     dying.kill()
     stage.open(f"{place}-x")
@@ -63,7 +63,7 @@ def test_a_worker_that_is_killed_leaves_the_rest_to_another(
     assert came(stage, "x") == sorted([*ROUTE, place], key=ROUTE.index)
     assert (after.outcome, after.result) == ("succeeded", RESULT)
     assert history(after) == ([] if place.startswith("member") else [(1, "lost")])
-    assert Job.objects.filter(name="durable.member").count() == 3
+    assert Job.objects.filter(name="lasting.member").count() == 3
 
 
 @pytest.mark.parametrize("waits", ["sleep", "event", "gather"])
@@ -77,7 +77,7 @@ def test_an_executor_that_is_killed_before_its_suspension_is_written(worker: Wor
     (after,) = ended(job, timeout=30)
     assert (after.outcome, stage.count("first", "x"), history(after)) == ("succeeded", 1, [(1, "crashed")])
     assert after.result == {"sleep": None, "event": "go", "gather": [0, 10]}[waits]
-    assert Job.objects.filter(name="durable.member").count() == (2 if waits == "gather" else 0)
+    assert Job.objects.filter(name="lasting.member").count() == (2 if waits == "gather" else 0)
 
 
 # Killed, drained and replaced while the job is nobody's
@@ -239,7 +239,7 @@ def test_the_cancel_of_a_job_reaches_those_that_it_gathers(worker: Workers, stag
     wait_until(lambda: stage.count("member") == 2, 20, "two members run")
     suspended(job, "waiting_for_gather")
     assert job.cancel(mode=mode, by="anna", reason="enough").changed == 1
-    members = Job.objects.filter(name="durable.book")
+    members = Job.objects.filter(name="lasting.book")
     if mode == "ask":
         wait_until(lambda: members.exclude(cancel_mode="").count() == 4, 20, "each member has the request")
         stage.open("member-x")
@@ -249,8 +249,8 @@ def test_the_cancel_of_a_job_reaches_those_that_it_gathers(worker: Workers, stag
     outcomes = sorted(str(member.outcome) for member in members.all())
     assert outcomes == ["cancelled"] * (4 if mode == "interrupt" else 2) + ["succeeded"] * (2 if mode == "ask" else 0)
     assert stage.count("member") == 2
-    assert {each.name: each.outcome for each in everything if each.name != "durable.book"} == {
-        "durable.gathers": "cancelled",
+    assert {each.name: each.outcome for each in everything if each.name != "lasting.book"} == {
+        "lasting.gathers": "cancelled",
         "pgjobs.batch": "cancelled",
         "pgjobs.cancel_members": "succeeded",
         "pgjobs.wake": "succeeded",
@@ -283,11 +283,11 @@ def test_what_an_abandoned_job_has_done_is_undone_the_latest_first(worker: Worke
     assert [read(job).outcome, read(job).error] == ["abandoned", "Abandon: all for nothing"]
     assert undone(stage, "x") == ["c", "b", "a"]
     [undo] = job.compensations.filter(name="pgjobs.undo")
-    parts = job.compensations.filter(name="durable.book.undo").order_by("pk")
+    parts = job.compensations.filter(name="lasting.book.undo").order_by("pk")
     assert (undo.outcome, [part.result for part in parts]) == ("succeeded", ["c", "b", "a"])
     assert {each.outcome for each in found if each.pk != job.pk} == {"succeeded"}
     targets = [trace.words[2:] for trace in stage.traces("target", "x")]
-    assert targets == [(f"{job.pk}/durable.book[{place}]", f"{place}_of_x") for place in "cba"]
+    assert targets == [(f"{job.pk}/lasting.book[{place}]", f"{place}_of_x") for place in "cba"]
 
 
 @pytest.mark.parametrize("place", ["c", "undo-c", "undo-b", "undo-a"])
@@ -334,7 +334,7 @@ def told(stage: Stage, job: Job, count: int) -> list[tuple[str, ...]]:
 
 
 def compensation_of(job: Job) -> Job:
-    compensations = job.compensations.filter(name="durable.pays.undo").exclude(finished_at=None)
+    compensations = job.compensations.filter(name="lasting.pays.undo").exclude(finished_at=None)
     wait_until(lambda: compensations.count() == 1, 30, "it is undone, or could not be")
     return compensations.get()
 
@@ -372,7 +372,7 @@ def test_a_compensation_that_fails_for_good_is_told_so(worker: Workers, stage: S
     undo = job.compensations.get(name="pgjobs.undo")
     (undo,) = ended(undo)
     assert undo.outcome == "abandoned"
-    assert "1 of 1 parts were not undone. step durable.pays: " in undo.error
+    assert "1 of 1 parts were not undone. step lasting.pays: " in undo.error
 
 
 def test_a_compensation_stores_its_idempotent_result_and_announces_no_hit(worker: Workers, stage: Stage) -> None:
