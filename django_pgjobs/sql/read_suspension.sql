@@ -12,8 +12,8 @@ FROM (
     WHERE o.job_id = %(id)s::bigint
     OFFSET 0
 ) AS m
--- A cast in CASE: whatever stands in a row that others wrote, it spoils nobody's page.
 CROSS JOIN LATERAL (
+    -- A cast in CASE: whatever stands in a row that others wrote, it spoils nobody's page.
     SELECT CASE WHEN m.kind = 'gather' AND m.result ->> 'batch' ~ '^[0-9]{1,18}$' THEN (m.result ->> 'batch')::bigint END AS id
 ) AS b
 LEFT JOIN pgjobs_gate AS g ON g.job_id = b.id

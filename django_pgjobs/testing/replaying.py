@@ -96,10 +96,10 @@ class ReplayMemory(DurableMemory):
         return name in (self._memos or {})
 
     def left(self) -> list[StoredMemo]:
-        """Return what was not asked for, in the order in which it began, without what a step machine has put aside."""
+        """Return what was not asked for, in the order in which it began, without what a step machine has put apart."""
         memos = Memo.objects.using(self.alias).filter(job_id=self.prepared.item.id)
-        aside = {name for pk, name in memos.values_list("pk", "name") if name.endswith(f"@{pk}")}
-        return [memo for memo in (self._memos or {}).values() if memo.name not in self.asked | aside]
+        apart = {name for pk, name in memos.values_list("pk", "name") if name.endswith(f"@{pk}")}
+        return [memo for memo in (self._memos or {}).values() if memo.name not in self.asked | apart]
 
 
 @dataclass(frozen=True, slots=True)

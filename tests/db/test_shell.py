@@ -246,7 +246,8 @@ def test_the_fields_of_a_job(raw: RawDatabase) -> None:
     found = shown(register()[0])
     said = ["label", "arguments", "arguments_hidden", "headers", "result", "progress", "options"]
     execution = ["lease_expires_at", "worker", "worker_name", "worker_state", "worker_last_beat_at"]
-    assert list(found) == [*show.FIELDS, *said, *execution, "why", "actions", "steps", "attempts"]
+    durable = ["target", "compensations", "more_compensations", "waits_for", "memos", "more_memos"]
+    assert list(found) == [*show.FIELDS, *said, *execution, "why", "actions", *durable, "steps", "attempts"]
 
 
 def test_what_operators_did_to_a_job_is_shown(raw: RawDatabase) -> None:
