@@ -98,8 +98,8 @@ class ReplayMemory(DurableMemory):
     def left(self) -> list[StoredMemo]:
         """Return what was not asked for, in the order in which it began, without what a step machine has put apart."""
         memos = Memo.objects.using(self.alias).filter(job_id=self.prepared.item.id)
-        apart = {name for pk, name in memos.values_list("pk", "name") if name.endswith(f"@{pk}")}
-        return [memo for memo in (self._memos or {}).values() if memo.name not in self.asked | apart]
+        earlier = {name for pk, name in memos.values_list("pk", "name") if name.endswith(f"@{pk}")}
+        return [memo for memo in (self._memos or {}).values() if memo.name not in self.asked | earlier]
 
 
 @dataclass(frozen=True, slots=True)
