@@ -142,6 +142,7 @@ def restore() -> None:
 def lived(month: Month) -> dict[str, int]:
     """Live through the month; return the ids of the orders."""
     ids: dict[str, int] = {}
+    current: Any = None
     for month.day in range(LAST_DAY):
         if month.day in DEPLOYS:
             current = month.deploy(DEPLOYS.index(month.day))
@@ -174,12 +175,13 @@ def test_a_month_with_twelve_deploys_three_renames_and_a_restore(month: Month) -
     for name, pk in ids.items():
         order = Job.objects.get(pk=pk)
         assert (order.outcome, order.error) == ("succeeded", ""), name
-        told = set(order.result)
+        result: Any = order.result
+        told = set(result)
         assert told >= {f"charge {name}", f"version {versions[name]}", "approved"}
         assert told >= {f"report {name} {week}" for week in range(4)}
         assert told >= {f"price {name} {number}" for number in range(3)}
         assert (f"insure {name}" in told) == (name == "fourth")
-        assert len(order.result) == len(told) == 10 + (name == "fourth")
+        assert len(result) == len(told) == 10 + (name == "fourth")
     kept = Counter(what for day, what in month.ran if not DUMPED <= day < RESTORED)
     lost = {what for day, what in month.ran if DUMPED <= day < RESTORED}
     assert lost, "the restore comes too early: nothing was lost by it"

@@ -48,7 +48,7 @@ def test_a_healthy_project_has_no_message() -> None:
 def test_they_are_registered_once_under_their_tag() -> None:
     registered = django_checks.registry.registry.registered_checks
     ours = [check for check in registered if "pgjobs" in check.tags]
-    assert sorted(check.tags for check in ours) == [("pgjobs",), ("pgjobs", "database")]
+    assert sorted(tuple(check.tags) for check in ours) == [("pgjobs",), ("pgjobs", "database")]
     apps.get_app_config("pgjobs").ready()
     assert [known for known in registered if "pgjobs" in known.tags] == ours
 
