@@ -27,6 +27,7 @@ LANES = 3
 LONGEST = (
     "test_state_machine",
     "test_interleavings_gates",
+    "test_interleavings_waits",
     "test_interleavings",
     "test_faults_heirs",
     "test_faults_locks",

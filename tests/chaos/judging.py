@@ -62,6 +62,8 @@ EMPTY = (
     "DELETE FROM pgjobs_claim",
     "DELETE FROM pgjobs_attempt",
     "DELETE FROM pgjobs_step",
+    "DELETE FROM pgjobs_memo",
+    "DELETE FROM pgjobs_event",
     "DELETE FROM explorer_audit",
 )
 

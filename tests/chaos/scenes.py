@@ -12,6 +12,7 @@ import psycopg
 from django.db import transaction
 
 from django_pgjobs.models import Job
+from django_pgjobs.states import Flow
 from django_pgjobs.store import statements as store
 from tests.chaos.explorer import Actor
 from tests.plugins.fix_db import AUTHOR, FAILURE, Claimed, RawDatabase, claim
@@ -19,6 +20,7 @@ from tests.plugins.fix_db import AUTHOR, FAILURE, Claimed, RawDatabase, claim
 PLAIN, WITH_CALLBACKS = "test.job", "tests.jobs.calls_back"
 OTHER_WORKER = UUID("00000000-0000-4000-8000-000000000002")
 QUEUE = "default"
+SLEEP = '{"memo": "sleep", "kind": "sleep", "event": null, "delay": 60, "failures": 0, "progressed": false}'
 STEP = f'{{"name": "{PLAIN}", "queue": "{QUEUE}", "max_attempts": 3, "payload": {{}}}}'
 
 # --- scenes ----------------------------------------------------------------------------------------------------------
@@ -245,6 +247,33 @@ def snoozes(world: World, actor: Actor) -> None:
     world.answer(actor, len(store.finalise_snooze(actor, world.end())))
 
 
+def suspends(world: World, actor: Actor) -> None:
+    """A durable function sleeps."""
+    world.answer(actor, len(store.suspend_jobs(actor, world.end(columns=SLEEP), AUTHOR)))
+
+
+def remembers_a_step(world: World, actor: Actor) -> None:
+    """It remembers its first step."""
+    [end] = world.end()
+    memo = store.NewMemo("pay", "step", "1", 0.0, int(Flow.REMEMBERS))
+    world.answer(actor, int(store.write_memo(actor, end.id, end.claim_id, memo)))
+
+
+def remembers_an_event(world: World, actor: Actor) -> None:
+    """It finds that the event was sent which it is about to wait for."""
+    [end] = world.end()
+    store.send_event(world.db, "approval", "1", "")
+    waited = store.finish_wait(actor, end.id, end.claim_id, name="approval", kind="event", event="approval")
+    world.answer(actor, int(waited is not None))
+
+
+def begins_to_gather(world: World, actor: Actor) -> None:
+    """It remembers a batch."""
+    [end] = world.end()
+    fields: Any = {"name": "gather", "event": "done", "before": None, "result": "{}", "seconds": 60.0}
+    world.answer(actor, int(store.begin_gather(actor, end.id, end.claim_id, **fields)))
+
+
 def goes_on(world: World, actor: Actor) -> None:
     """The job goes on with its next step."""
     world.answer(actor, len(store.next_step(actor, world.end(columns=STEP), AUTHOR)))
@@ -386,16 +415,18 @@ def deletes_ended(world: World, actor: Actor) -> None:
 
 
 OWNER = (succeeds, succeeds_fast, remembers, remembers_fast, leaves_nothing, leaves_nothing_fast, leaves_its_result,
-         succeeds_in_its_transaction, remembers_in_its_transaction, fails, snoozes, goes_on, goes_on_in_its_transaction,
+         succeeds_in_its_transaction, remembers_in_its_transaction, fails, snoozes, suspends, remembers_a_step,
+         remembers_an_event, begins_to_gather, goes_on, goes_on_in_its_transaction,
          releases, parks, puts_aside, gives_up, ends, ends_callback, reports, reads_payload, renews,
          forgets)  # fmt: skip
 OPERATOR = (cancels, retries, abandons, postpones, wants_back)
 RECORDS = (fails, gives_up, ends, rescues)
-GIVES_BACK = (snoozes, releases, parks, puts_aside)
+GIVES_BACK = (snoozes, suspends, releases, parks, puts_aside)
 LEAVES_NO_ROW = (leaves_nothing, leaves_nothing_fast, leaves_its_result)
 
 IDLE_CAST = (claims_and_ends, cancels, retries, abandons, postpones, wants_back, rescues, unparks, deletes_ended)
-LATE_CAST = (succeeds, succeeds_fast, fails, snoozes, goes_on, goes_on_in_its_transaction, releases, parks, reports,
+LATE_CAST = (succeeds, succeeds_fast, fails, snoozes, suspends, remembers_a_step, goes_on, goes_on_in_its_transaction,
+             releases, parks, reports,
              reads_payload, renews)  # fmt: skip
 CAST: dict[Scene, tuple[Program, ...]] = {
     ready: IDLE_CAST,

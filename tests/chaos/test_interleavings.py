@@ -60,6 +60,10 @@ PROGRAM_OF: dict[str, Program] = {
     "finalise_delete_keyed": scenes.leaves_its_result,
     "finalise_retry": scenes.fails,
     "finalise_snooze": scenes.snoozes,
+    "suspend_jobs": scenes.suspends,
+    "write_memo": scenes.remembers_a_step,
+    "finish_wait": scenes.remembers_an_event,
+    "begin_gather": scenes.begins_to_gather,
     "next_step": scenes.goes_on,
     "finalise_end": scenes.ends,
     "mark_ending": scenes.gives_up,
@@ -100,7 +104,7 @@ def test_without_a_line_of_a_fence_some_order_does_harm(
     ("name", "line"),
     lines_of(
         "cancel_requested_at IS NULL",
-        ("finalise_retry", "next_step", "finalise_snooze", "park_jobs", "hold_jobs", "release_jobs"),
+        ("finalise_retry", "next_step", "finalise_snooze", "suspend_jobs", "park_jobs", "hold_jobs", "release_jobs"),
     ),
     ids=line_id,
 )
