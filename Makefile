@@ -44,7 +44,7 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## run the example on real input, then serve it (ONCE=1 stops when it is done, PORT=8000)
+demo: $(STAMP) ## run the example on real input, then serve it (ONCE=1 approves one report, refuses one, ends; PORT=8000)
 	@$(POSTGRES) --data .pg -- $(BIN)/python -m example_project.demo $(if $(ONCE),--once) $(if $(PORT),--port $(PORT)) $(ARGS)
 
 test: $(STAMP) ## run the suite except slow, chaos and browser tests (COVERAGE=1 measures, from Python 3.12 on)

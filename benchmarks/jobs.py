@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from datetime import timedelta
 
 from benchmarks import stamps
-from django_pgjobs import job
+from django_pgjobs import Event, JobContext, job
 
 
 @job
@@ -47,3 +48,20 @@ async def async_nap(seconds: float) -> None:
 def carry(text: str) -> int:
     """A job with a big payload."""
     return len(text)
+
+
+opened: Event[None] = Event("bench.opened")
+
+
+@job(takes_context=True)
+def dozes(context: JobContext, number: int) -> int:
+    """A durable function that sleeps for a day."""
+    context.sleep(timedelta(days=1))
+    return number
+
+
+@job(takes_context=True)
+def waits(context: JobContext, number: int) -> int:
+    """A durable function that waits for a day for an event of its own."""
+    context.wait_for(opened, number, timeout=timedelta(days=1))
+    return number

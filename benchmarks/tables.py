@@ -21,7 +21,10 @@ CLEAR_TRIES = 10
 def empty(alias: str = "default") -> None:
     """Empty our tables."""
     with connections[alias].cursor() as cursor:
-        cursor.execute("TRUNCATE pgjobs_job, pgjobs_claim, pgjobs_attempt, pgjobs_heartbeat, pgjobs_gate, pgjobs_link")
+        cursor.execute(
+            "TRUNCATE pgjobs_job, pgjobs_claim, pgjobs_attempt, pgjobs_heartbeat, pgjobs_gate, pgjobs_link, "
+            "pgjobs_memo, pgjobs_event"
+        )
 
 
 def clear_jobs() -> None:

@@ -27,7 +27,7 @@ NAMES = (
 )
 """In the order in which they run."""
 
-ON_REQUEST = ("million",)
+ON_REQUEST = ("million", "suspended")
 """They run if ``--only`` names them: minutes each, to see that something holds rather than how fast it is."""
 
 
