@@ -62,7 +62,7 @@ def measure(plan: Plan) -> Result:
             Figure("leases", "leases that they hold", float(leases), "", at_most(0)),
             Figure("suspended", "registered, run and suspended", rate, "jobs/s"),
         ],
-        f"{each:,} that sleep and {each:,} that wait for an event each; {seconds:g} s without them, {seconds:g} s with them",
+        f"{each:,} jobs that sleep, {each:,} that wait for an event each; {seconds:g} s without and with them",
     )  # fmt: skip
 
 
