@@ -137,12 +137,11 @@ def retry(jobs: models.QuerySet[Any], using: str, *, by: object, reason: str) ->
 
     def write(db: store.Database, held: Sequence[int]) -> store.Moved:
         most = get_conf().default_max_attempts
-        undone = store.list_undone(db, held)
-        keyed.refused.update(dict.fromkeys(undone, UNDONE))
         return reopening.retry(
             db,
-            [job_id for job_id in held if job_id not in undone],
+            held,
             lambda ids: store.retry_jobs(db, ids, attempts=attempts, default_attempts=most),
+            lambda undone: keyed.refused.update(dict.fromkeys(undone, UNDONE)),
         )
 
     keyed = KeyedWrite(using, write)

@@ -19,6 +19,7 @@ from django_pgjobs.states import Flow, Rule
 from django_pgjobs.store import reopening as store
 from django_pgjobs.store.database import Database
 from django_pgjobs.store.gates import is_met
+from django_pgjobs.store.memos import list_undone
 from django_pgjobs.store.reopening import FlowGate, FlowJob, Reopened
 from django_pgjobs.store.steering import Moved
 
@@ -26,6 +27,8 @@ MOST = 10_000
 """How many jobs one retry may concern, beside those asked for."""
 
 Retry = Callable[[Sequence[int]], Moved]
+
+Refuse = Callable[[Collection[int]], None]
 
 
 @dataclass(slots=True)
@@ -36,15 +39,18 @@ class Plan:
     revived: set[int] = field(default_factory=set)
 
 
-def retry(db: Database, held: Sequence[int], retry_jobs: Retry) -> Moved:
+def retry(db: Database, held: Sequence[int], retry_jobs: Retry, refuse: Refuse) -> Moved:
     """Retry locked jobs by ``retry_jobs``, in the caller's transaction, and reopen what waits for them.
 
-    A batch is not retried itself: it waits again when one of its members is retried. Raises ``InvalidJob`` if the
-    retry concerns more than ``MOST`` jobs besides these.
+    A batch is not retried itself: it waits again when one of its members is retried. What has been undone, or begun to
+    be, is neither retried nor reopened; ``refuse`` gets those of ``held``. Raises ``InvalidJob`` if the retry concerns
+    more than ``MOST`` jobs besides these.
     """
     jobs = store.lock_flow(db, held)
     if not any(job.flow & ~Flow.ITS_OWN for job in jobs.values()):
-        return retry_jobs(held)
+        undone = list_undone(db, held)
+        refuse(undone)
+        return retry_jobs([job_id for job_id in held if job_id not in undone])
     reached = set(held)
     # What is reached may end until it is locked, and then others are reached through it.
     while further := set(store.reach_dependents(db, held, limit=MOST + len(held))) - reached:
@@ -53,18 +59,25 @@ def retry(db: Database, held: Sequence[int], retry_jobs: Retry) -> Moved:
             raise InvalidJob(f"This retry concerns more than {MOST} jobs that wait for others: retry fewer at once.")
         jobs |= store.lock_flow(db, further - jobs.keys())
     gates = store.read_gates(db, [job.id for job in jobs.values() if job.flow & Flow.GATED])
-    wanted = {job_id for job_id in held if job_id in jobs and not _is_batch(gates.get(job_id))}
-    plan = planned(jobs, gates, wanted)
+    undone = list_undone(db, jobs)  # behind the locks: none of these ends meanwhile
+    refuse(undone.intersection(held))
+    wanted = {job_id for job_id in held if job_id in jobs and not _is_batch(gates.get(job_id))} - undone
+    plan = planned(jobs, gates, wanted, undone)
     moved = retry_jobs(sorted(wanted - plan.revived))
     if moved.taken:
-        plan = planned(jobs, gates, wanted - set(moved.taken))
+        plan = planned(jobs, gates, wanted - set(moved.taken), undone)
     store.reopen_gates(db, list(plan.gates.values()))
     revived = store.revive_jobs(db, plan.revived)
     return Moved(moved.changed + [job_id for job_id in revived if job_id in held], moved.taken, moved.notices)
 
 
-def planned(jobs: Mapping[int, FlowJob], gates: Mapping[int, FlowGate], wanted: Collection[int]) -> Plan:
-    """Return what a retry of ``wanted`` changes. Pure."""
+def planned(
+    jobs: Mapping[int, FlowJob],
+    gates: Mapping[int, FlowGate],
+    wanted: Collection[int],
+    undone: Collection[int] = (),
+) -> Plan:
+    """Return what a retry of ``wanted`` changes; what has been ``undone`` stays ended. Pure."""
     plan = Plan()
     fed = _fed(jobs, gates)
     left = [job_id for job_id in sorted(wanted) if jobs[job_id].outcome is not None]
@@ -77,6 +90,8 @@ def planned(jobs: Mapping[int, FlowJob], gates: Mapping[int, FlowGate], wanted: 
             changes = plan.gates.setdefault(gate.job_id, Reopened(gate.job_id))
             _take_off(changes, job, rule)
             waiting = jobs[gate.job_id]
+            if waiting.id in undone:
+                continue
             if changes.closes or not _was_ended(waiting, gate) or (gate.eager and gate.unmet > changes.unmet):
                 continue
             changes.closes = True

@@ -1,0 +1,79 @@
+"""What has been undone stays ended: no retry runs a part of it again, or lets it wait again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from django_pgjobs import Batch, JobContext, job
+from django_pgjobs.models import Job
+from django_pgjobs.testing import run_jobs
+
+pytestmark = pytest.mark.django_db
+
+said: list[Any] = []
+broken: set[int] = set()
+
+
+@pytest.fixture(autouse=True)
+def _two_is_broken() -> None:
+    said.clear()
+    broken.clear()
+    broken.add(2)
+
+
+@job(name="undone.seat", max_attempts=1)
+def seat(number: int) -> None:
+    if number in broken:
+        raise ValueError("broken")
+    said.append(number)
+
+
+@seat.undo(max_attempts=1)
+def free(context: JobContext, number: int) -> None:
+    said.append(-number)
+
+
+def outcomes(name: str) -> list[str | None]:
+    return list(Job.objects.filter(name=name).order_by("pk").values_list("outcome", flat=True))
+
+
+def test_a_member_of_a_batch_that_was_undone_is_not_retried() -> None:
+    """Else the batch would succeed, although what its other members have done is gone."""
+    with Batch("seats", undo=True) as batch:
+        batch.add_many([seat.bind(1), seat.bind(2)])
+    run_jobs()
+    assert said == [1, -1]
+    broken.clear()
+    assert Job.objects.filter(name="undone.seat", state="abandoned").retry().skipped == {"undone": 1}
+    run_jobs()
+    assert (batch.job.outcome, said) == ("abandoned", [1, -1])
+
+
+def test_a_retry_of_what_a_member_needed_leaves_a_batch_alone_that_was_undone() -> None:
+    needed = seat.register(2)
+    late = seat.using(after=needed).register(4)
+    with Batch("seats", undo=True) as batch:
+        batch.add(seat.bind(1))
+        batch.add(seat.using(after=needed).bind(3))
+    run_jobs()
+    assert (batch.job.outcome, said) == ("abandoned", [1, -1])
+    broken.clear()
+    assert needed.retry().changed == 1
+    run_jobs()
+    late.refresh_from_db()
+    assert late.outcome == "succeeded"
+    assert (batch.job.outcome, said) == ("abandoned", [1, -1, 2, 4])
+
+
+def test_a_batch_whose_undo_was_cancelled_before_it_began_is_retried() -> None:
+    with Batch("seats", undo=True) as batch:
+        batch.add_many([seat.bind(1), seat.bind(2)])
+    run_jobs(limit=3)  # the members and the batch
+    assert outcomes("pgjobs.undo") == [None]
+    Job.objects.filter(name="pgjobs.undo").cancel(by="anna")
+    broken.clear()
+    assert Job.objects.filter(name="undone.seat", state="abandoned").retry().changed == 1
+    run_jobs()
+    assert (batch.job.outcome, said) == ("succeeded", [1, 2])
