@@ -227,6 +227,8 @@ OPTION_TEXTS = {
     " a `Window` or `timedelta`",
     "on_conflict": "when the key is taken: `existing` (default) returns that job, `replace` cancels it, `postpone`"
     " moves its start to that of this one, `raise` raises `DuplicateJob`",
+    "undo_on_failure": "when the [undo](../how-to/saga.md) of a step was abandoned: `go_on` (default) undoes the steps"
+    " before it all the same, `stop` leaves them",
     "idempotency_key": "given like a key: among the jobs of one name and key the first success counts, the others"
     " return its result",
     "bypass": "True runs the job at once in a thread of this process, once, and stores nothing",
@@ -292,6 +294,7 @@ OPTION_BOUNDS = {
         "RUN_AT_CEILING_DAYS",
     ),
     "on_crash": ("`retry` or `abandon`", "`retry`", ""),
+    "undo_on_failure": ("`go_on` or `stop`", "`go_on`", ""),
     "expires": (
         "from 0.001 seconds to so many days; in `using` also an aware instant, in the future and after `run_at`,"
         " or None",

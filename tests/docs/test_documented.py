@@ -44,6 +44,7 @@ SUBCOMMAND_PARTS = {
     "check": ["check_options"],
     "release": ["operator_options", "release_options"],
     "reschedule": ["operator_options", "reschedule_options"],
+    "send-event": ["send_event_options"],
     "pause": ["pause_options"],
     "resume": ["pause_options"],
 }
