@@ -47,6 +47,7 @@ SUBCOMMAND_PARTS = {
     "send-event": ["send_event_options"],
     "pause": ["pause_options"],
     "resume": ["pause_options"],
+    "send-event": ["send_event_options"],
 }
 """Subcommand → what is generated of its options."""
 
