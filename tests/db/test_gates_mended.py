@@ -231,9 +231,9 @@ def test_a_retry_of_many_members_beside_a_locked_gate_gives_up_after_a_few_waits
     waits: list[int] = []
     reopen = reopening.retry
 
-    def counted(db: Any, held: Any, retry_jobs: Any) -> Any:
+    def counted(db: Any, held: Any, *others: Any) -> Any:
         waits.append(len(held))
-        return reopen(db, held, retry_jobs)
+        return reopen(db, held, *others)
 
     monkeypatch.setattr(reopening, "retry", counted)
     failing.add(1)

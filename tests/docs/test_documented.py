@@ -47,7 +47,6 @@ SUBCOMMAND_PARTS = {
     "send-event": ["send_event_options"],
     "pause": ["pause_options"],
     "resume": ["pause_options"],
-    "send-event": ["send_event_options"],
 }
 """Subcommand → what is generated of its options."""
 
