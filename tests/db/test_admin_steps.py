@@ -228,6 +228,7 @@ def test_long_results_are_cut_before_they_leave_the_database(root: Client) -> No
     row = make(name="asteps.order", flow=32)
     Memo.objects.create(job=row, name="s", kind="step", result="x" * 100_000, finished_at=timezone.now())
     assert page(root, row).count("x" * 100) <= memos.RESULT_CHARS / 100
+    assert len(memos.remembered(row).memos[0].result_text) == memos.RESULT_CHARS + 1
 
 
 def test_a_job_that_remembers_nothing_asks_for_no_memos(root: Client) -> None:
@@ -345,7 +346,7 @@ def test_without_the_permission_no_event_is_sent(permissions: tuple[str, ...]) -
     assert not EventState.objects.filter(sent_at__isnull=False).exists()
 
 
-def test_the_permission_alone_shows_no_job(root: Client) -> None:
+def test_an_event_is_sent_by_post_and_with_a_token_only(root: Client) -> None:
     row = started(order)
     assert root.get(send_url(row)).status_code == 405
     assert root.get(f"{EVENTS}asteps.approval_3A7/send/").status_code == 405
@@ -399,7 +400,7 @@ def test_sleeping_and_waiting_jobs_are_listed(root: Client) -> None:
 
 def test_members_that_sleep_are_listed(root: Client) -> None:
     with Batch("naps") as batch:
-        batch.add_many([nap.bind(), member.using(queue="later").bind(1)])
+        batch.add_many([nap.bind(), member.using(delay=3600).bind(1)])
     run_jobs(queues=["default"])
     started(nap)
     (asleep,) = Job.objects.filter(parent_id=batch.job.pk, name="asteps.nap").values_list("pk", flat=True)
