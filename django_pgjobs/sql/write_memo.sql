@@ -33,6 +33,9 @@ SET result = excluded.result,
     claim_id = excluded.claim_id,
     wake_at = NULL,
     finished_at = excluded.finished_at,
-    duration_seconds = excluded.duration_seconds
+    duration_seconds = CASE
+        WHEN m.kind = 'gather' THEN extract(epoch FROM excluded.finished_at - m.created_at)
+        ELSE excluded.duration_seconds
+    END
 WHERE m.finished_at IS NULL
 RETURNING m.id
